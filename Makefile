@@ -1,0 +1,234 @@
+# kablate: one Makefile for the whole tree.  `make help` lists what it offers.
+#
+# Everything compiled or generated goes to $(O).  models/Makefile says which variants a
+# configuration selects; elsewhere every source that is there is built.  Nothing recurses, so
+# make sees all dependencies.
+
+MAKEFLAGS += -rR --no-print-directory
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.SECONDARY:
+FORCE:
+all: experiment
+
+O ?= build
+override O := $(O:%/=%)
+KCONFIG_CONFIG ?= .config
+BLAS ?= openblas
+CFLAGS ?= -O3 -g
+CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+AR := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
+export O CC SANITIZE BLAS BLAS_CFLAGS BLAS_LIBS NO_INSTALL
+
+# `make clean` removes directories of $(O) by name: they must never be the sources.
+ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
+$(error O=$(O) holds the sources; choose a directory of its own)
+endif
+
+# ---------------------------------------------------------------- how commands are shown
+ifeq ($(V),1)
+say = @:
+else
+Q := @
+ifeq ($(findstring s,$(firstword -$(MAKEFLAGS))),)
+say = @printf '  %-7s %s\n' $1 $2
+else
+say = @:
+endif
+endif
+
+# A stamp file holds one line and is rewritten only when that line changes:
+#     $(O)/name: $(call unless_holds,$(O)/name,LINE)
+# The comparison happens while make reads this file: no shell, and `make -n` tells the truth.
+unless_holds = $(if $(subst x$(strip $2)x,,x$(strip $(file <$1))x),FORCE)
+write_stamp = @mkdir -p $(@D) && printf '%s\n' '$(strip $1)' >$@
+
+# ---------------------------------------------------------------- what is built
+sources := $(sort $(shell find core data models tools -name '[!.]*.c' 2>/dev/null))
+tests_c := $(filter %_test.c %_longtest.c,$(sources))
+tools_c := $(filter-out $(tests_c),$(filter tools/%,$(sources)))
+# kablate is no program of its own: it is linked once per step (tools/steps.mk).
+step_main := tools/kablate.c
+programs_c := $(shell grep -ls '^int main\b' $(filter-out $(step_main),$(tools_c)) /dev/null)
+parts := $(filter-out $(tests_c) $(programs_c) $(step_main) %_fuzz.c,$(sources))
+
+# Kernels are written once for any real type and compiled for float and for double.
+kernels := $(filter core/backend/cpu/kernels/%,$(parts))
+part_objects := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernels) models/%,$(parts))) \
+	$(kernels:%.c=$(O)/%.f32.o) $(kernels:%.c=$(O)/%.f64.o)
+
+# models/Makefile says which configuration symbol brings which variant.  No symbol is set here, so
+# every variant collects in obj-: tools and tests hold all of them, a step only its own.
+# core/ and data/ never need models/: their tests link without it, which keeps that true.
+include models/Makefile
+variants := $(addprefix $(O)/,$(sort $(obj-y) $(obj-)))
+forgotten := $(filter-out $(variants:$(O)/%.o=%.c),$(filter models/%,$(parts)))
+$(if $(forgotten),$(warning models/Makefile does not mention $(forgotten)))
+
+programs := $(patsubst tools/%.c,$(O)/%,$(programs_c))
+test_programs := $(tests_c:%.c=$(O)/%)
+model_tests := $(filter $(O)/models/% $(O)/tools/%,$(test_programs))
+
+# ---------------------------------------------------------------- flags
+machine := $(shell uname -m)
+native := $(if $(filter aarch64,$(machine)),-mcpu=native,-march=native)
+# clang judges by the processor's name and uses SVE even where the (virtual) machine hides it.
+ifneq ($(and $(filter aarch64,$(machine)),$(findstring clang,$(CC))),)
+native := $(native)$(if $(shell grep -wm1 sve /proc/cpuinfo),,+nosve)
+endif
+
+# Libraries and their flags are found by tools/setup.sh, which leaves them in these stamps;
+# they are read when a recipe runs, that is after the stamp was made.
+library_flags = $(file <$(O)/setup-build)
+test_library_flags = $(file <$(O)/setup-test)
+python = $(file <$(O)/setup-python)
+compile_part = $(filter -I% -isystem% -D% -pthread,$1)
+link_part = $(filter-out -I% -isystem% -D%,$1)
+
+sanitize := -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
+# Nobody asks errno about sqrt(): told so, compilers make SIMD of loops with a root (AdamW: 3.5 x faster).
+base_flags := -std=gnu17 $(CFLAGS) -fno-math-errno $(if $(PORTABLE),,$(native)) -fopenmp \
+	$(if $(SANITIZE),$(sanitize))
+# Not faults: a loop that clang could not make SIMD; a message that gcc sees cut to fit its buffer.
+warnings := -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) \
+	$(if $(findstring clang,$(CC)),-Wno-pass-failed,-Wno-format-truncation)
+compile = $(CC) $(base_flags) $(warnings) -I. -I$(O) $(CPPFLAGS) \
+	$(call compile_part,$(library_flags)) -MMD -MP
+link = $(CC) $(base_flags) $(LDFLAGS)
+libraries = $(call link_part,$(library_flags)) -lm
+
+# ---------------------------------------------------------------- set-up
+# The compiler's version belongs to the stamp: an upgraded compiler rebuilds, too.
+toolchain := $(strip $(CC) $(SANITIZE) $(BLAS) $(BLAS_CFLAGS) $(BLAS_LIBS) $(PYTHON))
+compiler_version = $(shell $(CC) --version 2>/dev/null | head -n 1)
+flags = $(compile) $(LDFLAGS) $(compiler_version)
+
+$(O)/toolchain: $(call unless_holds,$(O)/toolchain,$(toolchain))
+	$(call write_stamp,$(toolchain))
+
+$(O)/setup-%: tools/setup.sh $(O)/toolchain
+	$(Q)PYTHON='$(PYTHON)' bash tools/setup.sh $* >$@.new && mv $@.new $@
+
+$(O)/flags: $(O)/setup-build $(call unless_holds,$(O)/flags,$(flags))
+	$(call write_stamp,$(flags))
+
+# A source that was added or removed changes what is linked, though no object is newer.
+$(O)/objects: $(call unless_holds,$(O)/objects,$(part_objects) $(variants))
+	$(call write_stamp,$(part_objects) $(variants))
+
+# ---------------------------------------------------------------- compile and link
+define cc
+	$(call say,CC,$(@:$(O)/%=%))
+	@mkdir -p $(@D)
+	$(Q)$(compile) $1 -c $< -o $@
+endef
+define ld
+	$(call say,LD,$(@:$(O)/%=%))
+	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) -o $@
+endef
+
+$(O)/%.o: %.c $(O)/flags
+	$(call cc)
+$(O)/%.f32.o: %.c $(O)/flags
+	$(call cc,-DREAL_F32)
+$(O)/%.f64.o: %.c $(O)/flags
+	$(call cc,-DREAL_F64)
+$(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
+	$(call cc,$(call compile_part,$(test_library_flags)))
+
+$(O)/parts.a: $(part_objects) $(O)/objects
+	$(call say,AR,$(@F))
+	$(Q)rm -f $@ && $(AR) rcs $@ $(part_objects)
+
+$(programs): $(O)/%: $(O)/tools/%.o $(variants) $(O)/parts.a $(O)/objects
+	$(call ld)
+$(model_tests): $(variants)
+$(test_programs): %: %.o $(O)/parts.a $(O)/objects
+	$(call ld,$(call link_part,$(test_library_flags)))
+
+-include $(part_objects:.o=.d) $(variants:.o=.d) $(programs_c:%.c=$(O)/%.d) $(test_programs:=.d)
+
+# What the tests of memory count and refuse goes through them.
+$(O)/core/alloc_test: private LDFLAGS += \
+	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
+
+include tools/kconfig.mk tools/steps.mk
+-include tools/report.mk
+
+# ---------------------------------------------------------------- tests
+scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh]' 2>/dev/null))
+all_tests := $(tests_c:.c=) $(filter %_test.sh %_test.py %_longtest.sh %_longtest.py,$(scripts))
+long_tests := $(filter %_longtest %_longtest.sh %_longtest.py,$(all_tests))
+short_tests := $(filter-out $(long_tests),$(all_tests))
+ifdef T
+short_tests := $(filter $(T) $(T).sh $(T).py,$(all_tests))
+$(if $(short_tests),,$(error T=$(T): no such test; there are: $(all_tests)))
+endif
+results = $(patsubst %,$(O)/%.result,$1)
+
+$(call results,$(tests_c:.c=)): %.result: % FORCE
+	@sh tools/runtest.sh $(@:$(O)/%.result=%) $@ $<
+$(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
+	@PYTHON='$(python)' sh tools/runtest.sh $* $@ bash $<
+$(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
+	@PYTHON='$(python)' sh tools/runtest.sh $* $@ $(python) $<
+# Long scripts may call a test program to do a part on their data.
+$(call results,$(filter %.py,$(long_tests))): $(test_programs)
+
+# A result file holds "PASSED FAILED SKIPPED" of one program.
+summary = @awk '{ p += $$1; f += $$2; s += $$3 } \
+	END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 }' \
+	/dev/null $(filter %.result,$^)
+
+check: $(call results,$(short_tests))
+	$(summary)
+check-long: $(call results,$(long_tests))
+	$(summary)
+check-all: $(call results,$(short_tests) $(long_tests))
+	$(summary)
+
+asan:
+	$(Q)$(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
+# Always clang: its OpenMP runtime tells the sanitizer about barriers; gcc's does not, so that
+# every correct parallel loop would be reported.
+tsan:
+	$(Q)TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+		$(MAKE) O=$(O)-tsan CC=clang SANITIZE=thread CFLAGS='-O1 -g' check
+
+# ---------------------------------------------------------------- the rest
+programs: $(programs)
+bench-ops: $(O)/bench_ops
+	$(Q)$<
+setup:
+	$(Q)rm -f $(O)/setup-*
+	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
+
+made := core data models tools generated plan toolchain flags objects parts.a \
+	setup-build setup-python setup-test
+clean:
+	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made))) $(programs)
+mrproper: clean
+	$(Q)rm -f $(KCONFIG_CONFIG) $(KCONFIG_CONFIG).old
+	$(Q)for o in $(O) $(O)-asan $(O)-tsan; do rmdir "$$o" 2>/dev/null || true; done
+	@echo 'runs/ holds results and is kept: remove it by hand if you mean to.'
+
+help:
+	@sed -n 's/^#: \{0,1\}//p' tools/steps.mk tools/kconfig.mk $(wildcard tools/report.mk) Makefile
+
+.PHONY: all programs check check-long check-all asan tsan bench-ops setup clean mrproper help FORCE
+
+#: Targets
+#:   check         build and run the tests;  T=core/rng_test runs one, T=core/% a directory
+#:   check-long    the long tests only;  check-all: both
+#:   asan, tsan    the tests under the address and undefined-behaviour, or the thread sanitizer
+#:   bench-ops     measure the kernels
+#:   setup         look again for compiler and libraries, install what lacks (apt)
+#:   clean         remove what was compiled
+#:   mrproper      clean, and remove the configuration; runs/ is never touched
+#:
+#: Settings
+#:   O=DIR         build there instead of build/        V=1          show the commands
+#:   CC=clang      another compiler                     CFLAGS=      instead of -O3 -g
+#:   WERROR=1      warnings are errors                  PORTABLE=1   not only for this processor
+#:   NO_INSTALL=1  never call apt                       PYTHON=      instead of python3
+#:   BLAS=blis     instead of openblas: also any pkg-config name, or BLAS_CFLAGS= and BLAS_LIBS=

@@ -1,0 +1,33 @@
+/*
+ * test - cmocka for our test programs, with the headers it wants before it.
+ *
+ * cmocka's macro fail() takes the name of our function; here it is given back,
+ * and fail_msg() does without it.
+ */
+#ifndef CORE_TEST_H
+#define CORE_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#undef fail
+#undef fail_msg
+#define fail_msg(...)                           \
+	do {                                    \
+		print_error(__VA_ARGS__);       \
+		print_error("\n");              \
+		_fail(__FILE__, __LINE__);      \
+	} while (0)
+
+/* A status that has to be OK; otherwise its error text is the failure. */
+#define must(status, err)                               \
+	do {                                            \
+		if ((status) != OK)                     \
+			fail_msg("%s", (err)->text);    \
+	} while (0)
+
+#endif
