@@ -1,0 +1,92 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omp.h>
+
+#include "core/backend.h"
+#include "core/backend/cpu/blas.h"
+
+#define ALIGNMENT 64 /* a cache line */
+
+#define X(name) extern const struct kernels cpu_##name##_f32, cpu_##name##_f64;
+OP_LIST(X)
+#undef X
+
+static const struct kernels *const kernels_f32[OP_COUNT] = {
+#define X(name) [OP_##name] = &cpu_##name##_f32,
+	OP_LIST(X)
+#undef X
+};
+
+static const struct kernels *const kernels_f64[OP_COUNT] = {
+#define X(name) [OP_##name] = &cpu_##name##_f64,
+	OP_LIST(X)
+#undef X
+};
+
+static const struct kernels *const *cpu_kernels(enum dtype type)
+{
+	return type == F32 ? kernels_f32 : type == F64 ? kernels_f64 : NULL;
+}
+
+extern const struct optim_kernels cpu_optim_f32, cpu_optim_f64;
+
+static const struct optim_kernels *cpu_optim(enum dtype type)
+{
+	return type == F32 ? &cpu_optim_f32 : &cpu_optim_f64;
+}
+
+static void *cpu_alloc(size_t bytes)
+{
+	size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	void *memory;
+
+	if (rounded < bytes)
+		return NULL;
+	memory = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
+	if (memory)
+		memset(memory, 0, rounded);
+	return memory;
+}
+
+static void cpu_copy(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+}
+
+static void cpu_zero(void *memory, size_t bytes)
+{
+	memset(memory, 0, bytes);
+}
+
+static int64_t cpu_find_nonfinite(const void *memory, enum dtype type, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) {
+		double value = type == F32 ? ((const float *)memory)[i]
+					   : ((const double *)memory)[i];
+
+		if (!isfinite(value))
+			return i;
+	}
+	return -1;
+}
+
+struct backend backend_cpu(int threads)
+{
+	omp_set_dynamic(0);
+	omp_set_num_threads(threads);
+	blas_set_threads(threads);
+	return (struct backend){
+		.name = "cpu",
+		.threads = threads,
+		.kernels = cpu_kernels,
+		.optim = cpu_optim,
+		.alloc = cpu_alloc,
+		.release = free,
+		.upload = cpu_copy,
+		.download = cpu_copy,
+		.zero = cpu_zero,
+		.find_nonfinite = cpu_find_nonfinite,
+	};
+}

@@ -1,0 +1,204 @@
+/*
+ * Any library that offers cblas_sgemm() and cblas_dgemm() can be linked.
+ * What only one of them has is looked up by name while the program runs.
+ */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
+#include "core/backend/cpu/blas.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <cblas.h>
+
+#define CORE_VARIABLE "OPENBLAS_CORETYPE"
+
+/* openblas_get_parallel(): 0 serial, 2 OpenMP, and */
+#define OPENBLAS_OWN_THREADS 1
+
+static int blas_int(int64_t size)
+{
+	assert(size >= 0 && size <= INT_MAX);
+	return (int)size;
+}
+
+void blas_gemm_f32(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+		   const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+		   int64_t ldc)
+{
+	cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
+		    trans_b ? CblasTrans : CblasNoTrans, blas_int(m), blas_int(n), blas_int(k),
+		    alpha, a, blas_int(lda), b, blas_int(ldb), beta, c, blas_int(ldc));
+}
+
+void blas_gemm_f64(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha,
+		   const double *a, int64_t lda, const double *b, int64_t ldb, double beta,
+		   double *c, int64_t ldc)
+{
+	cblas_dgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
+		    trans_b ? CblasTrans : CblasNoTrans, blas_int(m), blas_int(n), blas_int(k),
+		    alpha, a, blas_int(lda), b, blas_int(ldb), beta, c, blas_int(ldc));
+}
+
+static void *library_function(const char *name)
+{
+	return dlsym(RTLD_DEFAULT, name);
+}
+
+void blas_set_threads(int threads)
+{
+	void (*openblas)(int) = library_function("openblas_set_num_threads");
+	void (*mkl)(int) = library_function("MKL_Set_Num_Threads");
+	void (*blis)(int64_t) = library_function("bli_thread_set_num_threads");
+
+	if (openblas)
+		openblas(threads);
+	if (mkl)
+		mkl(threads);
+	if (blis)
+		blis(threads);
+}
+
+/* ------------------------------------------------------------- description */
+
+static const char *threading_name(int parallel)
+{
+	return parallel == 0 ? "serial" : parallel == OPENBLAS_OWN_THREADS ? "pthread" : "openmp";
+}
+
+static bool describe_openblas(char text[BLAS_DESCRIPTION_TEXT])
+{
+	char *(*config)(void) = library_function("openblas_get_config");
+	char *(*core)(void) = library_function("openblas_get_corename");
+	int (*parallel)(void) = library_function("openblas_get_parallel");
+	char name[32] = "OpenBLAS", version[32] = "";
+
+	if (!config || !core || !parallel)
+		return false;
+	sscanf(config(), "%31s %31s", name, version); /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
+	snprintf(text, BLAS_DESCRIPTION_TEXT, "%s %s %s %s", name, version, core(),
+		 threading_name(parallel()));
+	return true;
+}
+
+static bool describe_blis(char text[BLAS_DESCRIPTION_TEXT])
+{
+	char *(*version)(void) = library_function("bli_info_get_version_str");
+	int (*core)(void) = library_function("bli_arch_query_id");
+	char *(*core_name)(int) = library_function("bli_arch_string");
+
+	if (!version || !core || !core_name)
+		return false;
+	snprintf(text, BLAS_DESCRIPTION_TEXT, "BLIS %s %s", version(), core_name(core()));
+	return true;
+}
+
+static bool describe_mkl(char text[BLAS_DESCRIPTION_TEXT])
+{
+	void (*version)(char *, int) = library_function("MKL_Get_Version_String");
+
+	if (!version)
+		return false;
+	memset(text, 0, BLAS_DESCRIPTION_TEXT);
+	version(text, BLAS_DESCRIPTION_TEXT - 1); /* padded with blanks, not ended */
+	for (size_t end = strlen(text); end > 0 && text[end - 1] == ' '; end--)
+		text[end - 1] = '\0';
+	return true;
+}
+
+const char *blas_description(char text[BLAS_DESCRIPTION_TEXT])
+{
+	if (!describe_openblas(text) && !describe_blis(text) && !describe_mkl(text))
+		snprintf(text, BLAS_DESCRIPTION_TEXT, "unknown BLAS");
+	return text;
+}
+
+/* ---------------------------------------------------- the choice of kernels */
+
+static struct cpu_features cpu_features(void)
+{
+	struct cpu_features cpu = { false, false, false };
+
+#ifdef __x86_64__
+	__builtin_cpu_init();
+	cpu.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+	cpu.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+		     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+		     __builtin_cpu_supports("avx512vl");
+	cpu.bf16 = __builtin_cpu_supports("avx512bf16");
+#endif
+	return cpu;
+}
+
+enum vector_level { LEVEL_SSE, LEVEL_AVX2, LEVEL_AVX512 };
+
+/* OpenBLAS' name of a core, and the widest vectors its kernels for that core use. */
+static enum vector_level core_level(const char *core)
+{
+	static const struct {
+		const char *name;
+		enum vector_level level;
+	} cores[] = {
+		{ "Haswell", LEVEL_AVX2 },	    { "Zen", LEVEL_AVX2 },
+		{ "SkylakeX", LEVEL_AVX512 },	    { "Cooperlake", LEVEL_AVX512 },
+		{ "SapphireRapids", LEVEL_AVX512 },
+	};
+
+	for (size_t i = 0; i < sizeof(cores) / sizeof(cores[0]); i++)
+		if (strcasecmp(core, cores[i].name) == 0)
+			return cores[i].level;
+	return LEVEL_SSE;
+}
+
+/*
+ * OpenBLAS 0.3.21 takes an Intel CPU it does not know (family 6, model 207)
+ * for a Prescott: sgemm then runs at 36 GFLOP/s where SkylakeX and Cooperlake
+ * reach 200 to 285.  On aarch64 nothing is to be gained: its generic armv8
+ * kernels came within 3% of neoversev1, the choice for the CPU measured.
+ */
+const char *blas_better_core(const char *core, const struct cpu_features *cpu)
+{
+	enum vector_level level = core_level(core);
+
+	if (cpu->avx512)
+		return level == LEVEL_AVX512 ? NULL : cpu->bf16 ? "Cooperlake" : "SkylakeX";
+	if (cpu->avx2)
+		return level == LEVEL_AVX2 ? NULL : "Haswell";
+	return NULL;
+}
+
+static void start_again(char **argv, const char *core, const char *better)
+{
+	fprintf(stderr,
+		"kablate: OpenBLAS chose its %s kernels on this CPU; starting again with %s=%s\n",
+		core, CORE_VARIABLE, better);
+	setenv(CORE_VARIABLE, better, 1);
+	execv("/proc/self/exe", argv);
+	perror("kablate: cannot start again, going on with the slow kernels");
+	unsetenv(CORE_VARIABLE);
+}
+
+void blas_start(char **argv)
+{
+	char *(*config)(void) = library_function("openblas_get_config");
+	char *(*core)(void) = library_function("openblas_get_corename");
+	int (*parallel)(void) = library_function("openblas_get_parallel");
+	struct cpu_features cpu = cpu_features();
+
+	/* Once set, by the user or by us, the variable is not touched: there is no loop. */
+	if (config && core && strstr(config(), "DYNAMIC_ARCH") && !getenv(CORE_VARIABLE)) {
+		const char *better = blas_better_core(core(), &cpu);
+
+		if (better)
+			start_again(argv, core(), better);
+	}
+	if (parallel && parallel() == OPENBLAS_OWN_THREADS)
+		fprintf(stderr,
+			"kablate: this OpenBLAS has threads of its own, which fight with those of "
+			"OpenMP: slow; use its OpenMP build (Debian: libopenblas-openmp-dev)\n");
+}

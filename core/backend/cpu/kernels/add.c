@@ -1,0 +1,32 @@
+#include "core/backend/cpu/vector.h"
+
+static void forward(const struct call *c)
+{
+	const int64_t n = tensor_count(c->node->in[0]);
+	const real *a = c->in[0], *b = c->in[1];
+	real *y = c->out[0];
+
+#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i++)
+		y[i] = a[i] + b[i];
+}
+
+static void backward(const struct call *c)
+{
+	const int64_t n = tensor_count(c->node->in[0]);
+	const real *dy = c->dout[0];
+	real *da = c->din[0], *db = c->din[1];
+
+#pragma omp parallel for schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i += CHUNK) {
+		const int64_t m = chunk_length(i, n);
+
+		/* y = a + b */
+		if (da)
+			put_scaled(da + i, call_adds(c, 0), 1, dy + i, m);
+		if (db)
+			put_scaled(db + i, call_adds(c, 1), 1, dy + i, m);
+	}
+}
+
+KERNELS(add) = { .forward = forward, .backward = backward };

@@ -1,0 +1,52 @@
+#include "core/backend/cpu/vector.h"
+
+static void forward(const struct call *c)
+{
+	const int64_t n = tensor_count(c->node->in[0]);
+	const real f = factor(c, 2);
+	const real *a = c->in[0], *b = c->in[1];
+	real *y = c->out[0];
+
+#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i++)
+		y[i] = a[i] + f * b[i];
+}
+
+static void backward(const struct call *c)
+{
+	const int64_t n = tensor_count(c->node->in[0]);
+	const real f = factor(c, 2);
+	const real *b = c->in[1], *dy = c->dout[0];
+	real *da = c->din[0], *db = c->din[1], *df = c->din[2];
+	double *partial = c->work; /* one per chunk */
+
+#pragma omp parallel for schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i += CHUNK) {
+		const int64_t m = chunk_length(i, n);
+
+		/* y = a + f b */
+		if (df)
+			partial[i / CHUNK] = dot(dy + i, b + i, m);
+		if (da && da != dy)
+			put_scaled(da + i, call_adds(c, 0), 1, dy + i, m);
+		if (db)
+			put_scaled(db + i, call_adds(c, 1), f, dy + i, m);
+	}
+	if (df)
+		put(df, call_adds(c, 2), (real)sum_partial(partial, chunk_count(n)));
+}
+
+static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	(void)threads;
+	return pass == PASS_BACKWARD && n->in[2]
+		       ? (size_t)chunk_count(tensor_count(n->in[0])) * sizeof(double)
+		       : 0;
+}
+
+KERNELS(add_scaled) = { .forward = forward, .backward = backward };
+KERNELS(add_scaled_learned) = {
+	.forward = forward,
+	.backward = backward,
+	.workspace = workspace,
+};

@@ -1,0 +1,531 @@
+/*
+ * Forward, per tile:  P = softmax(scores), O = dropout(P) V.
+ *
+ * Backward, per tile, with P made again from q, k and lse:
+ *
+ *     dP_ij = dO_i.v_j * kept_ij,  delta_i = dO_i.o_i,  dS_ij = P_ij (dP_ij - delta_i)
+ *     dQ = scale dS K          dK = scale dS' Q       dV = (P kept)' dO
+ *     dkey_bias_j = sum_i dS_ij
+ *
+ * and for the band, with dC = band dS inside it and 0 outside:
+ *
+ *     dq_j += scale sum_i dC_ij k_i    dk_i += scale sum_j dC_ij q_j
+ *     dband = sum_ij dS_ij cross_ij
+ *
+ * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
+ */
+#include "core/backend/cpu/scores.h"
+
+enum { Q, K, V, KEY_BIAS, BAND };
+enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
+
+/* --------------------------------------------------------------- dropout */
+
+struct keep {
+	struct rng_key key;
+	double limit; /* words below it drop their element */
+	real factor;  /* of what is kept; 0: no dropout */
+};
+
+static struct keep keep_of(const struct call *c)
+{
+	const struct attention_attr *a = c->node->attr;
+	struct rng_key key;
+
+	if (a->dropout == 0)
+		return (struct keep){ .factor = 0 };
+	key = rng_key(c->run->seed, c->node->name);
+	return (struct keep){
+		.key = rng_subkey(rng_subkey(key, c->run->iteration), c->run->micro),
+		.limit = a->dropout * 0x1p32,
+		.factor = (real)(1 / (1 - a->dropout)),
+	};
+}
+
+/* factor or 0 for every key of query i; element number ((b H + h) T + i) T + j of the stream. */
+static void keep_row(const struct keep *k, const struct scores *s, const struct tile *t, int64_t i,
+		     real *kept)
+{
+	uint64_t first = (uint64_t)(((t->b * s->H + t->h) * s->T + i) * s->T);
+	uint32_t word[4];
+
+	for (int64_t j = 0; j <= i; j++) {
+		uint64_t index = first + (uint64_t)j;
+
+		if (j == 0 || index % 4 == 0)
+			rng_block(k->key, index / 4, word);
+		kept[j] = word[index % 4] < k->limit ? 0 : k->factor;
+	}
+}
+
+/* --------------------------------------------------------------- forward */
+
+struct forward_buffers {
+	struct tile tile;
+	real *kept;  /* [pitch] */
+	real *route; /* [rows, pitch] */
+};
+
+static struct forward_buffers take_forward(struct space *m, const struct node *n)
+{
+	const struct attention_attr *a = n->attr;
+	int64_t T = n->in[Q]->dim[1];
+	struct forward_buffers f = { .tile = tile_take(m, T, a->band_window >= 0) };
+
+	f.kept = space_take(m, f.tile.pitch);
+	if (a->route.mode == ROUTE_TOPK)
+		f.route = space_take(m, block_rows(T) * f.tile.pitch);
+	return f;
+}
+
+/* Of a row that is padded. */
+static real row_max(const real *row, int64_t n)
+{
+	real lane[LANES], max = row[0];
+
+	for (int l = 0; l < LANES; l++)
+		lane[l] = row[l];
+	for (int64_t j = LANES; j < n; j += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++)
+			lane[l] = row[j + l] > lane[l] ? row[j + l] : lane[l];
+	for (int l = 0; l < LANES; l++)
+		max = lane[l] > max ? lane[l] : max;
+	return max;
+}
+
+/* One head of one block: o, lse, and its share of the combined routing row. */
+static void forward_tile(const struct call *c, const struct scores *s, const struct keep *keep,
+			 struct forward_buffers *f)
+{
+	const struct attention_attr *a = s->attr;
+	const struct heads vl = heads_of(c->node->in[V], s->H);
+	const struct heads ol = heads_of(c->node->out[O], s->H);
+	struct tile *t = &f->tile;
+	const real *v = (const real *)c->in[V] + head_offset(&vl, t->b, t->h, 0);
+	real *o = (real *)c->out[O] + head_offset(&ol, t->b, t->h, t->first);
+	real *lse = (real *)c->out[LSE] + (t->b * s->H + t->h) * s->T + t->first;
+	real norm[MAX_BLOCK];
+
+	tile_products(t, s);
+	for (int64_t r = 0; r < t->rows; r++) {
+		const int64_t n = t->first + r + 1;
+		real *restrict row = tile_row(t, s, r), *restrict kept = f->kept;
+		real max = row_max(row, n), sum = row_exp(row, n, max);
+
+		lse[r] = max + (real)log((double)sum);
+		norm[r] = 1 / sum;
+		if (f->route)
+			route_join(&a->route, f->route + r * t->pitch, row, n,
+				   norm[r] * route_share(&a->route, s->H));
+		if (keep->factor > 0) {
+			keep_row(keep, s, t, n - 1, kept);
+#pragma omp simd
+			for (int64_t j = 0; j < n; j++)
+				row[j] *= kept[j];
+		}
+		row_clear(row, n, t->keys);
+	}
+	gemm(false, false, t->rows, vl.width, t->keys, 1, t->score, t->pitch, v, vl.pitch, 0, o,
+	     ol.pitch);
+	for (int64_t r = 0; r < t->rows; r++)
+		for (int64_t d = 0; d < ol.width; d++)
+			o[r * ol.pitch + d] *= norm[r];
+}
+
+static void write_routes(const struct call *c, const struct scores *s,
+			 const struct forward_buffers *f)
+{
+	const struct route_attr *a = &s->attr->route;
+	const struct tile *t = &f->tile;
+	const int64_t k = c->node->out[ROUTE_INDEX]->dim[2];
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		int64_t at = (t->b * s->T + t->first + r) * k;
+		real *weight = (real *)c->out[ROUTE_WEIGHT] + at;
+		real sum = route_topk(f->route + r * t->pitch, t->first + r + 1, k,
+				      (int32_t *)c->out[ROUTE_INDEX] + at, weight);
+		real factor = route_factor(a, sum);
+
+		for (int64_t i = 0; i < k; i++)
+			weight[i] *= factor;
+	}
+}
+
+/* Items are tiles, or where routing needs all heads, blocks of queries; the longest come first. */
+static void forward(const struct call *c)
+{
+	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND);
+	const struct keep keep = keep_of(c);
+	const bool routes = s.attr->route.mode == ROUTE_TOPK;
+	const int64_t blocks = block_count(s.T), together = routes ? s.H : 1;
+	const int64_t alike = s.B * s.H / together;
+	struct space size = { 0 };
+
+	take_forward(&size, c->node);
+#pragma omp parallel
+	{
+		struct space m = space_of(c, size.used, omp_get_thread_num());
+		struct forward_buffers f = take_forward(&m, c->node);
+
+		for (int64_t item = 0; item < blocks * alike; item++) {
+			int64_t first = item % alike * together;
+
+			if (!dealt_to_me(item))
+				continue;
+			if (routes)
+				row_clear(f.route, 0, block_rows(s.T) * f.tile.pitch);
+			for (int64_t head = first; head < first + together; head++) {
+				tile_seek(&f.tile, &s, head, blocks - 1 - item / alike);
+				forward_tile(c, &s, &keep, &f);
+			}
+			if (routes)
+				write_routes(c, &s, &f);
+		}
+	}
+}
+
+/* ------------------------------------------- gradients that heads share */
+
+/*
+ * The backward work is cut into units: (example, head, part of its queries).
+ * A thread takes consecutive units, so the units that add to one gradient
+ * (the parts of a head, the heads that read one key) lie on one thread or on
+ * neighbours.  A thread adds them up in `own` and puts the sum into the
+ * gradient; only for a group that began on an earlier thread it uses `carry`,
+ * which is added when all threads are done, in their order.
+ */
+struct shared {
+	struct heads layout;
+	real *din; /* NULL: not wanted */
+	bool add;
+	int64_t H, parts;  /* units are numbered (b H + h) parts + part */
+	int64_t group;	   /* units per group */
+	real *own, *carry; /* [T,width] */
+};
+
+/* Buffers only; absent inputs need none. */
+static struct shared take_shared(struct space *m, const struct node *n, int input)
+{
+	const struct tensor *t = n->in[input];
+	struct shared x = { 0 };
+
+	if (!t)
+		return x;
+	x.H = n->in[Q]->dim[2];
+	x.layout = heads_of(t, x.H);
+	x.own = space_take(m, x.layout.T * x.layout.width);
+	x.carry = space_take(m, x.layout.T * x.layout.width);
+	return x;
+}
+
+static void shared_open(struct shared *x, const struct call *c, int input, int64_t parts)
+{
+	x->din = c->din[input];
+	x->add = call_adds(c, input);
+	x->parts = parts;
+	x->group = x->layout.sharing * parts;
+}
+
+/* Where `unit` of a thread whose first unit is `first` adds its share; NULL: not wanted. */
+static real *shared_begin(const struct shared *x, int64_t unit, int64_t first)
+{
+	real *sum;
+
+	if (!x->din)
+		return NULL;
+	sum = unit / x->group * x->group < first ? x->carry : x->own;
+	if (unit == first || unit % x->group == 0)
+		row_clear(sum, 0, x->layout.T * x->layout.width);
+	return sum;
+}
+
+/* Tokens [from, to) of the gradient of this unit's group: = sum, or += sum. */
+static void shared_put(const struct shared *x, int64_t unit, const real *sum, bool add,
+		       int64_t from, int64_t to)
+{
+	const int64_t head = unit / x->parts, width = x->layout.width;
+
+	for (int64_t t = from; t < to; t++) {
+		real *d = x->din + head_offset(&x->layout, head / x->H, head % x->H, t);
+
+		for (int64_t i = 0; i < width; i++)
+			d[i] = (add ? d[i] : 0) + sum[t * width + i];
+	}
+}
+
+static void shared_end(const struct shared *x, int64_t unit, int64_t first, int64_t last)
+{
+	if (!x->din || unit / x->group * x->group < first)
+		return;
+	if (unit + 1 == last || (unit + 1) % x->group == 0)
+		shared_put(x, unit, x->own, x->add, 0, x->layout.T);
+}
+
+/* Add what the thread left in carry; every thread does it for some of the tokens. */
+static void shared_carry(const struct shared *x, int64_t first, int64_t last)
+{
+	int64_t from, to;
+
+	if (!x->din || first == last || first % x->group == 0)
+		return;
+	thread_share(x->layout.T, &from, &to);
+	shared_put(x, first, x->carry, true, from, to);
+}
+
+/* -------------------------------------------------------------- backward */
+
+struct backward {
+	const struct call *c;
+	struct scores s;
+	struct keep keep;
+	struct heads v_layout, o_layout;
+	const real *v, *o, *d_o, *lse;
+	int64_t parts;
+};
+
+struct backward_buffers {
+	struct tile tile;
+	real *kept, *dscore; /* [pitch], [rows, pitch] */
+	double *dband;
+	struct shared dk, dv, dbias;
+	int64_t first, last; /* units of the thread */
+};
+
+static struct backward_buffers take_backward(struct space *m, const struct node *n)
+{
+	const struct attention_attr *a = n->attr;
+	int64_t T = n->in[Q]->dim[1];
+	struct backward_buffers f = { .tile = tile_take(m, T, a->band_window >= 0) };
+
+	f.kept = space_take(m, f.tile.pitch);
+	f.dscore = space_take(m, block_rows(T) * f.tile.pitch);
+	f.dband = (double *)space_take(m, sizeof(double) / sizeof(real));
+	f.dk = take_shared(m, n, K);
+	f.dv = take_shared(m, n, V);
+	f.dbias = take_shared(m, n, KEY_BIAS);
+	return f;
+}
+
+/* From row r of score and dP to P kept and dS. */
+static void backward_row(const struct backward *w, struct backward_buffers *f, int64_t r)
+{
+	const struct tile *t = &f->tile;
+	const struct heads *ol = &w->o_layout;
+	const int64_t i = t->first + r, at = head_offset(ol, t->b, t->h, i);
+	const real *o = w->o + at, *d_o = w->d_o + at;
+	const real lse = w->lse[(t->b * w->s.H + t->h) * w->s.T + i];
+	real *restrict p = tile_row(t, &w->s, r), *restrict ds = f->dscore + r * t->pitch;
+	real *restrict kept = f->kept;
+	real delta = 0;
+
+#pragma omp simd reduction(+ : delta)
+	for (int64_t d = 0; d < ol->width; d++)
+		delta += d_o[d] * o[d];
+	if (w->keep.factor > 0) {
+		row_exp(p, i + 1, lse);
+		keep_row(&w->keep, &w->s, t, i, kept);
+#pragma omp simd
+		for (int64_t j = 0; j <= i; j++) {
+			ds[j] = p[j] * (ds[j] * kept[j] - delta);
+			p[j] *= kept[j];
+		}
+	} else {
+		for (int64_t j = 0; j <= i; j += LANES)
+#pragma omp simd
+			for (int l = 0; l < LANES; l++) {
+				real pj = fast_exp(p[j + l] - lse);
+
+				p[j + l] = pj;
+				ds[j + l] = pj * (ds[j + l] - delta);
+			}
+	}
+	row_clear(p, i + 1, t->keys);
+	row_clear(ds, i + 1, t->keys);
+}
+
+/* score_ij = .. + band cross_ij, cross_ij = scale q_j.k_i: cross becomes dS inside the band. */
+static void backward_band(const struct backward *w, struct backward_buffers *f, real *dq, real *dk)
+{
+	const struct scores *s = &w->s;
+	const struct heads *ql = &s->q_layout, *kl = &s->k_layout;
+	struct tile *t = &f->tile;
+	const int64_t from = t->cross_first, near = t->keys - from;
+	const real factor = s->band * (real)s->attr->scale;
+	double dband = 0;
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		const int64_t i = t->first + r;
+		const real *ds = f->dscore + r * t->pitch;
+		real *cross = t->cross + r * t->pitch;
+
+		row_clear(cross, from, band_start(s, i));
+		row_clear(cross, i + 1, t->keys);
+		for (int64_t j = band_start(s, i); j <= i; j++) {
+			dband += (double)ds[j] * (double)cross[j];
+			cross[j] = ds[j];
+		}
+	}
+	*f->dband += dband;
+	if (dq)
+		gemm(true, false, near, ql->width, t->rows, factor, t->cross + from, t->pitch,
+		     s->k + head_offset(kl, t->b, t->h, t->first), kl->pitch, 1,
+		     dq + head_offset(ql, t->b, t->h, from), ql->pitch);
+	if (dk)
+		gemm(false, false, t->rows, kl->width, near, factor, t->cross + from, t->pitch,
+		     s->q + head_offset(ql, t->b, t->h, from), ql->pitch, 1,
+		     dk + t->first * kl->width, kl->width);
+}
+
+static void backward_tile(const struct backward *w, struct backward_buffers *f, real *dk, real *dv,
+			  real *dbias)
+{
+	const struct scores *s = &w->s;
+	const struct heads *ql = &s->q_layout, *kl = &s->k_layout;
+	const struct heads *vl = &w->v_layout, *ol = &w->o_layout;
+	struct tile *t = &f->tile;
+	const real scale = (real)s->attr->scale;
+	const real *d_o = w->d_o + head_offset(ol, t->b, t->h, t->first);
+	const int64_t q_at = head_offset(ql, t->b, t->h, t->first);
+	real *dq = w->c->din[Q], *dscore = f->dscore;
+
+	tile_products(t, s);
+	gemm(false, true, t->rows, t->keys, vl->width, 1, d_o, ol->pitch,
+	     w->v + head_offset(vl, t->b, t->h, 0), vl->pitch, 0, dscore, t->pitch);
+	for (int64_t r = 0; r < t->rows; r++)
+		backward_row(w, f, r);
+	if (dv)
+		gemm(true, false, t->keys, vl->width, t->rows, 1, t->score, t->pitch, d_o,
+		     ol->pitch, 1, dv, vl->width);
+	if (dq)
+		gemm(false, false, t->rows, ql->width, t->keys, scale, dscore, t->pitch,
+		     s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, call_adds(w->c, Q),
+		     dq + q_at, ql->pitch);
+	if (dk)
+		gemm(true, false, t->keys, kl->width, t->rows, scale, dscore, t->pitch, s->q + q_at,
+		     ql->pitch, 1, dk, kl->width);
+	if (dbias)
+		for (int64_t r = 0; r < t->rows; r++)
+			for (int64_t j = 0; j < t->keys; j++)
+				dbias[j] += dscore[r * t->pitch + j];
+	if (s->attr->band_window >= 0)
+		backward_band(w, f, dq, dk);
+}
+
+/* First block of a part.  A block costs as its number, so parts of equal cost begin at roots. */
+static int64_t part_start(int64_t blocks, int64_t part, int64_t parts)
+{
+	return (int64_t)((double)blocks * sqrt((double)part / (double)parts) + 0.5);
+}
+
+static void backward_unit(const struct backward *w, struct backward_buffers *f, int64_t unit)
+{
+	const int64_t blocks = block_count(w->s.T), part = unit % w->parts;
+	real *dk = shared_begin(&f->dk, unit, f->first);
+	real *dv = shared_begin(&f->dv, unit, f->first);
+	real *dbias = shared_begin(&f->dbias, unit, f->first);
+
+	for (int64_t block = part_start(blocks, part, w->parts);
+	     block < part_start(blocks, part + 1, w->parts); block++) {
+		tile_seek(&f->tile, &w->s, unit / w->parts, block);
+		backward_tile(w, f, dk, dv, dbias);
+	}
+	shared_end(&f->dk, unit, f->first, f->last);
+	shared_end(&f->dv, unit, f->first, f->last);
+	shared_end(&f->dbias, unit, f->first, f->last);
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+	return b ? common_divisor(b, a % b) : a;
+}
+
+/*
+ * Parts per head that give every thread the same number of units.  One only,
+ * where a tile writes to dq outside its own rows: for the band, or when the
+ * queries are also the keys or values.
+ */
+static int64_t parts_of(const struct node *n, int threads)
+{
+	const struct attention_attr *a = n->attr;
+	const struct tensor *q = n->in[Q];
+	int64_t parts = threads / common_divisor(q->dim[0] * q->dim[2], threads);
+
+	if (a->band_window >= 0 || q == n->in[K] || q == n->in[V])
+		return 1;
+	return parts < block_count(q->dim[1]) ? parts : block_count(q->dim[1]);
+}
+
+/* Buffers of a thread, and the units it works on. */
+static struct backward_buffers open_backward(const struct backward *w, int64_t size, int thread)
+{
+	const int64_t units = w->s.B * w->s.H * w->parts, threads = omp_get_num_threads();
+	struct space m = space_of(w->c, size, thread);
+	struct backward_buffers f = take_backward(&m, w->c->node);
+
+	shared_open(&f.dk, w->c, K, w->parts);
+	shared_open(&f.dv, w->c, V, w->parts);
+	shared_open(&f.dbias, w->c, KEY_BIAS, w->parts);
+	f.first = units * thread / threads;
+	f.last = units * (thread + 1) / threads;
+	return f;
+}
+
+static void backward_thread(const struct backward *w, int64_t size)
+{
+	const struct call *c = w->c;
+	struct backward_buffers f = open_backward(w, size, omp_get_thread_num());
+	double dband = 0;
+
+	*f.dband = 0;
+	for (int64_t unit = f.first; unit < f.last; unit++)
+		backward_unit(w, &f, unit);
+#pragma omp barrier
+	for (int thread = 0; thread < omp_get_num_threads(); thread++) {
+		f = open_backward(w, size, thread);
+		shared_carry(&f.dk, f.first, f.last);
+		shared_carry(&f.dv, f.first, f.last);
+		shared_carry(&f.dbias, f.first, f.last);
+		dband += *f.dband;
+	}
+	if (c->din[BAND] && omp_get_thread_num() == 0) {
+		real *d = c->din[BAND];
+
+		*d = (call_adds(c, BAND) ? *d : 0) + (real)dband;
+	}
+}
+
+static void backward(const struct call *c)
+{
+	const int64_t H = c->node->in[Q]->dim[2];
+	struct space size = { 0 };
+	const struct backward w = {
+		.c = c,
+		.s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND),
+		.keep = keep_of(c),
+		.v_layout = heads_of(c->node->in[V], H),
+		.o_layout = heads_of(c->node->out[O], H),
+		.v = c->in[V],
+		.o = c->out[O],
+		.d_o = c->dout[O],
+		.lse = c->out[LSE],
+		.parts = parts_of(c->node, omp_get_max_threads()),
+	};
+
+	take_backward(&size, c->node);
+#pragma omp parallel
+	backward_thread(&w, size.used);
+}
+
+static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	struct space size = { 0 };
+
+	if (pass == PASS_FORWARD)
+		take_forward(&size, n);
+	else
+		take_backward(&size, n);
+	return (size_t)(size.used * threads) * sizeof(real);
+}
+
+KERNELS(attention) = { .forward = forward, .backward = backward, .workspace = workspace };

@@ -1,0 +1,90 @@
+#include "core/backend/cpu/real.h"
+
+/* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
+struct sizes {
+	int64_t n, i, o;
+	int64_t x_pitch, w_pitch;
+	bool transposed;
+};
+
+static struct sizes sizes(const struct node *node)
+{
+	const struct linear_attr *attr = node->attr;
+	const struct tensor *x = node->in[0];
+	struct sizes s = { .i = tensor_dim(x, -1), .o = tensor_dim(node->out[0], -1) };
+
+	s.n = tensor_count(x) / s.i;
+	s.x_pitch = tensor_contiguous(x) ? s.i : x->pitch;
+	s.w_pitch = node->in[1]->dim[1];
+	s.transposed = attr->transposed;
+	return s;
+}
+
+/* Every row of y becomes b: the product is then added, at the price of the zeros it would write. */
+static void fill_rows(const struct sizes *s, real *restrict y, const real *restrict b)
+{
+#pragma omp parallel for schedule(static) if (s->n * s->o > GRAIN)
+	for (int64_t r = 0; r < s->n; r++)
+		memcpy(y + r * s->o, b, (size_t)s->o * sizeof(real));
+}
+
+static void forward(const struct call *c)
+{
+	const struct sizes s = sizes(c->node);
+	const real *x = c->in[0], *w = c->in[1], *b = c->in[2];
+	real *y = c->out[0];
+
+	if (b)
+		fill_rows(&s, y, b);
+	gemm(false, s.transposed, s.n, s.o, s.i, 1, x, s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
+}
+
+#define SUM_ROWS 64    /* summed in one go: keeps the error of long float sums small */
+#define SUM_COLUMNS 64 /* columns whose sums stay in registers or the first cache */
+
+/* db[o] for `width` <= SUM_COLUMNS columns of dy, whose rows are O apart. */
+static void sum_columns(const struct sizes *s, const real *restrict dy, int64_t width, bool add,
+			real *restrict db)
+{
+	real total[SUM_COLUMNS] = { 0 };
+
+	for (int64_t first = 0; first < s->n; first += SUM_ROWS) {
+		const int64_t last = first + SUM_ROWS < s->n ? first + SUM_ROWS : s->n;
+		real block[SUM_COLUMNS] = { 0 };
+
+		for (int64_t r = first; r < last; r++)
+#pragma omp simd
+			for (int64_t o = 0; o < width; o++)
+				block[o] += dy[r * s->o + o];
+		for (int64_t o = 0; o < width; o++)
+			total[o] += block[o];
+	}
+	for (int64_t o = 0; o < width; o++)
+		db[o] = (add ? db[o] : 0) + total[o];
+}
+
+static void backward(const struct call *c)
+{
+	const struct sizes s = sizes(c->node);
+	const real *x = c->in[0], *w = c->in[1], *dy = c->dout[0];
+	real *dx = c->din[0], *dw = c->din[1], *db = c->din[2];
+
+	/* y = x W + b */
+	if (dx)
+		gemm(false, !s.transposed, s.n, s.i, s.o, 1, dy, s.o, w, s.w_pitch, call_adds(c, 0),
+		     dx, s.x_pitch);
+	if (dw && s.transposed)
+		gemm(true, false, s.o, s.i, s.n, 1, dy, s.o, x, s.x_pitch, call_adds(c, 1), dw,
+		     s.i);
+	else if (dw)
+		gemm(true, false, s.i, s.o, s.n, 1, x, s.x_pitch, dy, s.o, call_adds(c, 1), dw,
+		     s.o);
+	if (db) {
+#pragma omp parallel for schedule(static) if (s.n * s.o > GRAIN)
+		for (int64_t o = 0; o < s.o; o += SUM_COLUMNS)
+			sum_columns(&s, dy + o, s.o - o < SUM_COLUMNS ? s.o - o : SUM_COLUMNS,
+				    call_adds(c, 2), db + o);
+	}
+}
+
+KERNELS(linear) = { .forward = forward, .backward = backward };

@@ -1,0 +1,145 @@
+/*
+ * R is made a block of queries at a time, [rows, keys], from q, k and lse:
+ *
+ *     forward   y_block = R_block x
+ *     backward  dx += R_block' dy_block
+ */
+#include "core/backend/cpu/scores.h"
+
+enum { X, Q, K, LSE, KEY_BIAS, BAND };
+
+struct buffers {
+	struct tile tile;
+	real *route; /* [rows, pitch] */
+};
+
+static struct buffers take_buffers(struct space *m, const struct node *n)
+{
+	const struct attention_attr *a = n->attr;
+	int64_t T = n->in[Q]->dim[1];
+	struct buffers f = { .tile = tile_take(m, T, a->band_window >= 0) };
+
+	f.route = space_take(m, block_rows(T) * f.tile.pitch);
+	return f;
+}
+
+/* The rows of R of one block of example b; keys after a row's own are 0. */
+static void make_route(const struct call *c, const struct scores *s, struct buffers *f, int64_t b,
+		       int64_t block)
+{
+	const struct route_attr *a = &s->attr->route;
+	const real share = route_share(a, s->H);
+	struct tile *t = &f->tile;
+
+	row_clear(f->route, 0, block_rows(s->T) * t->pitch);
+	for (int64_t head = b * s->H; head < (b + 1) * s->H; head++) {
+		const real *lse = (const real *)c->in[LSE] + head * s->T;
+
+		tile_seek(t, s, head, block);
+		tile_products(t, s);
+		for (int64_t r = 0; r < t->rows; r++) {
+			const int64_t i = t->first + r;
+			real *row = tile_row(t, s, r);
+
+			row_exp(row, i + 1, lse[i]);
+			route_join(a, f->route + r * t->pitch, row, i + 1, share);
+		}
+	}
+	for (int64_t r = 0; r < t->rows; r++) {
+		const int64_t n = t->first + r + 1;
+		real *row = f->route + r * t->pitch;
+		const real sum = route_threshold(row, n, route_least(a, row, n));
+		const real factor = route_factor(a, sum);
+
+		for (int64_t j = 0; j < n; j++)
+			row[j] *= factor;
+	}
+}
+
+static void forward(const struct call *c)
+{
+	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND);
+	const int64_t blocks = block_count(s.T), F = c->node->in[X]->dim[2];
+	struct space size = { 0 };
+
+	take_buffers(&size, c->node);
+#pragma omp parallel
+	{
+		struct space m = space_of(c, size.used, omp_get_thread_num());
+		struct buffers f = take_buffers(&m, c->node);
+		const struct tile *t = &f.tile;
+
+		for (int64_t item = 0; item < blocks * s.B; item++) {
+			const int64_t b = item % s.B;
+
+			if (!dealt_to_me(item))
+				continue;
+			make_route(c, &s, &f, b, blocks - 1 - item / s.B);
+			gemm(false, false, t->rows, F, t->keys, 1, f.route, t->pitch,
+			     (const real *)c->in[X] + b * s.T * F, F, 0,
+			     (real *)c->out[0] + (b * s.T + t->first) * F, F);
+		}
+	}
+}
+
+/* y_block = R_block x: dx += R_block' dy_block, in the channels [first, last). */
+static void spread(const struct call *c, const struct scores *s, const struct buffers *f,
+		   int64_t first, int64_t last)
+{
+	const struct tile *t = &f->tile;
+	const int64_t F = c->node->in[X]->dim[2], example = t->b * s->T * F;
+
+	if (first < last)
+		gemm(true, false, t->keys, last - first, t->rows, 1, f->route, t->pitch,
+		     (const real *)c->dout[0] + example + t->first * F + first, F, 1,
+		     (real *)c->din[X] + example + first, F);
+}
+
+/*
+ * In rounds: every thread makes the rows of one block, then every thread adds
+ * the products of all these blocks, in their order, to channels of its own.
+ */
+static void backward(const struct call *c)
+{
+	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND);
+	const int64_t blocks = block_count(s.T), F = c->node->in[X]->dim[2];
+	struct space size = { 0 };
+
+	if (!call_adds(c, X))
+		memset(c->din[X], 0, tensor_bytes(c->node->in[X]));
+	take_buffers(&size, c->node);
+#pragma omp parallel
+	{
+		const int threads = omp_get_num_threads(), me = omp_get_thread_num();
+		int64_t first, last;
+
+		thread_share(F, &first, &last);
+		for (int64_t round = 0; round < blocks * s.B; round += threads) {
+			struct space m = space_of(c, size.used, me);
+			struct buffers f = take_buffers(&m, c->node);
+
+			if (round + me < blocks * s.B)
+				make_route(c, &s, &f, (round + me) / blocks, (round + me) % blocks);
+#pragma omp barrier
+			for (int i = 0; i < threads && round + i < blocks * s.B; i++) {
+				m = space_of(c, size.used, i);
+				f = take_buffers(&m, c->node);
+				tile_seek(&f.tile, &s, (round + i) / blocks * s.H,
+					  (round + i) % blocks);
+				spread(c, &s, &f, first, last);
+			}
+#pragma omp barrier
+		}
+	}
+}
+
+static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	struct space size = { 0 };
+
+	(void)pass;
+	take_buffers(&size, n);
+	return (size_t)(size.used * threads) * sizeof(real);
+}
+
+KERNELS(mix_rows) = { .forward = forward, .backward = backward, .workspace = workspace };

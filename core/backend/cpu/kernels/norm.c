@@ -1,0 +1,222 @@
+#include "core/backend/cpu/vector.h"
+
+/*
+ * Both ops in one shape: where each tensor is, and NULL for what an op or a
+ * call does not have.
+ */
+struct norm {
+	enum norm_kind kind;
+	real eps;
+	int64_t rows, width;
+	int weight; /* number of the input w; b follows it */
+	const real *x, *residual, *w, *b;
+	real *s, *y;
+	real *statistics; /* [rows,2]: mean, 1 / deviation */
+};
+
+static struct norm read_call(const struct call *c)
+{
+	const struct norm_attr *attr = c->node->attr;
+	const int64_t width = tensor_dim(c->node->in[0], -1);
+	const bool has_residual = c->node->id == OP_norm_residual;
+	const int w = has_residual ? 2 : 1;
+
+	return (struct norm){
+		.kind = attr->kind,
+		.eps = (real)attr->eps,
+		.rows = tensor_count(c->node->in[0]) / width,
+		.width = width,
+		.weight = w,
+		.x = c->in[0],
+		.residual = has_residual ? c->in[1] : NULL,
+		.w = c->in[w],
+		.b = c->in[w + 1],
+		.s = has_residual ? c->out[0] : NULL,
+		.y = c->out[has_residual ? 1 : 0],
+		.statistics = c->out[has_residual ? 2 : 1],
+	};
+}
+
+/* sum (s_i - mean)^2 */
+static real square_deviation(const real *s, real mean, int64_t n)
+{
+	real total = 0;
+
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++)
+		total += (s[i] - mean) * (s[i] - mean);
+	return total;
+}
+
+static void measure(const struct norm *m, const real *s, real statistics[2])
+{
+	const real width = (real)m->width;
+	const real mean = m->kind == NORM_LAYER ? sum(s, m->width) / width : 0;
+
+	statistics[0] = mean;
+	statistics[1] = 1 / (real)sqrt(square_deviation(s, mean, m->width) / width + m->eps);
+}
+
+/* y = w (s - mean) / deviation + b */
+static void normalise(const struct norm *m, const real *s, const real statistics[2], real *y)
+{
+	const real mean = statistics[0], inverse = statistics[1];
+
+	if (m->b) {
+#pragma omp simd
+		for (int64_t i = 0; i < m->width; i++)
+			y[i] = m->w[i] * ((s[i] - mean) * inverse) + m->b[i];
+	} else {
+#pragma omp simd
+		for (int64_t i = 0; i < m->width; i++)
+			y[i] = m->w[i] * ((s[i] - mean) * inverse);
+	}
+}
+
+static void add_residual(const real *x, const real *residual, int64_t n, real *s)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		s[i] = x[i] + residual[i];
+}
+
+static void forward(const struct call *c)
+{
+	const struct norm m = read_call(c);
+
+#pragma omp parallel for schedule(static) if (m.rows * m.width > GRAIN)
+	for (int64_t r = 0; r < m.rows; r++) {
+		const int64_t at = r * m.width;
+		const real *s = m.s ? m.s + at : m.x + at;
+
+		if (m.s)
+			add_residual(m.x + at, m.residual + at, m.width, m.s + at);
+		measure(&m, s, m.statistics + 2 * r);
+		normalise(&m, s, m.statistics + 2 * r, m.y + at);
+	}
+}
+
+static void remake(const struct call *c)
+{
+	const struct norm m = read_call(c);
+	const real *s = m.s ? m.s : m.x;
+
+#pragma omp parallel for schedule(static) if (m.rows * m.width > GRAIN)
+	for (int64_t r = 0; r < m.rows; r++)
+		normalise(&m, s + r * m.width, m.statistics + 2 * r, m.y + r * m.width);
+}
+
+/* One row: dw += dy n, db += dy, and the means of w dy and w dy n, where n = (s - mean) / deviation. */
+static void collect(const struct norm *m, const real *restrict s, const real *restrict dy,
+		    const real statistics[2], real *restrict dw, real *restrict db, real mean[2])
+{
+	const real *restrict w = m->w;
+	real plain = 0, weighted = 0;
+
+#pragma omp simd reduction(+ : plain, weighted)
+	for (int64_t i = 0; i < m->width; i++) {
+		real n = (s[i] - statistics[0]) * statistics[1];
+		real g = w[i] * dy[i];
+
+		dw[i] += dy[i] * n;
+		db[i] += dy[i];
+		plain += g;
+		weighted += g * n;
+	}
+	mean[0] = m->kind == NORM_LAYER ? plain / (real)m->width : 0;
+	mean[1] = weighted / (real)m->width;
+}
+
+/*
+ * y = w n + b, n = (s - mean) / deviation, so with g = w dy
+ *     ds = (g - mean(g) - n mean(g n)) / deviation
+ * where RMSNorm, which subtracts no mean, lacks mean(g).
+ */
+static void row_gradient(const struct norm *m, const real *s, const real *dy,
+			 const real statistics[2], const real mean[2], real *d)
+{
+	const real *w = m->w;
+
+#pragma omp simd
+	for (int64_t i = 0; i < m->width; i++) {
+		real n = (s[i] - statistics[0]) * statistics[1];
+
+		d[i] = (w[i] * dy[i] - mean[0] - n * mean[1]) * statistics[1];
+	}
+}
+
+static void backward_rows(const struct call *c, const struct norm *m, real *partial)
+{
+	const bool sums = m->s;
+	const real *s = sums ? m->s : m->x, *dy = c->dout[sums ? 1 : 0];
+	const real *ds = sums ? c->dout[0] : NULL; /* what arrives at the sum itself */
+	real *dx = c->din[0], *dresidual = sums ? c->din[1] : NULL;
+	real *dw = partial, *db = partial + m->width, *d = partial + 2 * m->width;
+	int64_t first, last;
+
+	thread_share(m->rows, &first, &last);
+	memset(partial, 0, 2 * (size_t)m->width * sizeof(*partial));
+	for (int64_t r = first; r < last; r++) {
+		const int64_t at = r * m->width;
+		const real *statistics = m->statistics + 2 * r;
+		real mean[2];
+
+		collect(m, s + at, dy + at, statistics, dw, db, mean);
+		row_gradient(m, s + at, dy + at, statistics, mean, d);
+		if (ds)
+			put_scaled(d, true, 1, ds + at, m->width);
+		if (dx)
+			put_scaled(dx + at, call_adds(c, 0), 1, d, m->width);
+		if (dresidual)
+			put_scaled(dresidual + at, call_adds(c, 1), 1, d, m->width);
+	}
+}
+
+/* The threads' sums, in order; each thread adds up its own columns. */
+static void sum_columns(const real *work, int64_t stride, int64_t width, real *d, bool add)
+{
+	const int threads = omp_get_num_threads();
+	int64_t first, last;
+
+	thread_share(width, &first, &last);
+	if (!d)
+		return;
+	for (int t = 0; t < threads; t++)
+		put_scaled(d + first, add || t > 0, 1, work + t * stride + first, last - first);
+}
+
+static void backward(const struct call *c)
+{
+	const struct norm m = read_call(c);
+	const int64_t stride = 3 * m.width; /* per thread: dw, db, a row */
+	real *work = c->work;
+
+#pragma omp parallel if (m.rows * m.width > GRAIN)
+	{
+		backward_rows(c, &m, work + omp_get_thread_num() * stride);
+#pragma omp barrier
+		sum_columns(work, stride, m.width, c->din[m.weight], call_adds(c, m.weight));
+		sum_columns(work + m.width, stride, m.width, c->din[m.weight + 1],
+			    call_adds(c, m.weight + 1));
+	}
+}
+
+static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	return pass == PASS_BACKWARD ? (size_t)threads * 3 * (size_t)tensor_dim(n->in[0], -1) *
+					       sizeof(real)
+				     : 0;
+}
+
+KERNELS(norm) = {
+	.forward = forward,
+	.backward = backward,
+	.remake = remake,
+	.workspace = workspace,
+};
+KERNELS(norm_residual) = {
+	.forward = forward,
+	.backward = backward,
+	.remake = remake,
+	.workspace = workspace,
+};

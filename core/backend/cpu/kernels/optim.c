@@ -1,0 +1,261 @@
+/* The optimizers' updates: equations in core/optim/kernels.h. */
+#include "core/backend/cpu/real.h"
+#include "core/optim/kernels.h"
+
+#ifdef REAL_F64
+#define OPTIM_KERNELS const struct optim_kernels cpu_optim_f64
+#define root sqrt
+#else
+#define OPTIM_KERNELS const struct optim_kernels cpu_optim_f32
+#define root sqrtf
+#endif
+
+/* --------------------------------------------------------------- reductions */
+
+/*
+ * A sum is made of this many partial sums over equal parts, added in order: which
+ * thread makes which one does not change a bit.
+ */
+#define PARTS 512
+
+static double part_squares(const real *x, int64_t n)
+{
+	double sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+	for (int64_t i = 0; i < n; i++)
+		sum += (double)x[i] * (double)x[i];
+	return sum;
+}
+
+static double add_in_order(const double parts[PARTS])
+{
+	double sum = 0;
+
+	for (int i = 0; i < PARTS; i++)
+		sum += parts[i];
+	return sum;
+}
+
+static double sum_squares(const void *values, int64_t n)
+{
+	const real *x = values;
+	double parts[PARTS];
+
+#pragma omp parallel for schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < PARTS; i++) {
+		const int64_t first = n * i / PARTS, last = n * (i + 1) / PARTS;
+
+		parts[i] = part_squares(x + first, last - first);
+	}
+	return add_in_order(parts);
+}
+
+/* NaN stays NaN, so that the sum tells of it. */
+static void clip_part(real *restrict g, const real *restrict v, real theta, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++) {
+		const real limit = root(theta * (v[i] + (real)1e-12));
+		const real below = g[i] > limit ? limit : g[i];
+
+		g[i] = below < -limit ? -limit : below;
+	}
+}
+
+static double clip_elements(void *gradient, const void *second_moment, double theta, int64_t n)
+{
+	const real *v = second_moment;
+	real *g = gradient;
+	double parts[PARTS];
+
+#pragma omp parallel for schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < PARTS; i++) {
+		const int64_t first = n * i / PARTS, last = n * (i + 1) / PARTS;
+
+		clip_part(g + first, v + first, (real)theta, last - first);
+		parts[i] = part_squares(g + first, last - first);
+	}
+	return add_in_order(parts);
+}
+
+/* --------------------------------------------------------------- element by element */
+
+static int64_t total(const struct optim_segments *segments)
+{
+	int64_t count = 0;
+
+	for (int i = 0; i < segments->n; i++)
+		count += segments->list[i].count;
+	return count;
+}
+
+static inline void adamw_part(const struct adamw_step *s, bool decays, int64_t n, real *restrict p,
+			      const real *restrict g, real *restrict m, real *restrict v,
+			      real *restrict vmax, const bool amsgrad)
+{
+	const real keep = decays ? (real)s->keep : 1, scale = (real)s->scale;
+	const real old_m = (real)s->beta1, new_m = (real)(1 - s->beta1), damp_m = (real)s->damp_m;
+	const real old_v = (real)s->beta2, new_v = (real)(1 - s->beta2), damp_v = (real)s->damp_v;
+	const real rate = (real)(s->lr / s->correction1), bias = (real)(1 / s->correction2);
+	const real eps = (real)s->eps;
+
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++) {
+		const real gi = scale * g[i];
+		const real mi = old_m * (damp_m * m[i]) + new_m * gi;
+		const real vi = old_v * (damp_v * v[i]) + new_v * gi * gi;
+		real d = vi;
+
+		m[i] = mi;
+		v[i] = vi;
+		if (amsgrad) {
+			d = vmax[i] > vi ? vmax[i] : vi;
+			vmax[i] = d;
+		}
+		p[i] = keep * p[i] - rate * mi / (root(bias * d) + eps);
+	}
+}
+
+static void adamw(const struct adamw_step *s, const struct optim_segments *segments, void *params,
+		  const void *gradient, void *moment, void *second, void *largest)
+{
+	real *p = params, *m = moment, *v = second, *vmax = largest;
+	const real *g = gradient;
+
+#pragma omp parallel if (total(segments) > GRAIN)
+	for (int i = 0; i < segments->n; i++) {
+		const struct optim_segment *part = &segments->list[i];
+		int64_t first, last, a, b;
+
+		thread_share(part->count, &first, &last);
+		a = part->offset + first;
+		b = part->second + first;
+		if (vmax)
+			adamw_part(s, part->decays, last - first, p + a, g + a, m + a, v + b,
+				   vmax + b, true);
+		else
+			adamw_part(s, part->decays, last - first, p + a, g + a, m + a, v + b, NULL,
+				   false);
+	}
+}
+
+static void sgd_part(const struct sgd_step *s, bool decays, int64_t n, real *restrict p,
+		     const real *restrict g, real *restrict m)
+{
+	const real keep = decays ? (real)s->keep : 1, scale = (real)s->scale;
+	const real momentum = (real)s->momentum, lr = (real)s->lr;
+
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++) {
+		m[i] = momentum * m[i] + scale * g[i];
+		p[i] = keep * p[i] - lr * m[i];
+	}
+}
+
+static void sgd(const struct sgd_step *s, const struct optim_segments *segments, void *params,
+		const void *gradient, void *moment)
+{
+	real *p = params, *m = moment;
+	const real *g = gradient;
+
+#pragma omp parallel if (total(segments) > GRAIN)
+	for (int i = 0; i < segments->n; i++) {
+		const struct optim_segment *part = &segments->list[i];
+		int64_t first, last;
+
+		thread_share(part->count, &first, &last);
+		first += part->offset;
+		last += part->offset;
+		sgd_part(s, part->decays, last - first, p + first, g + first, m + first);
+	}
+}
+
+/* --------------------------------------------------------------- muon */
+
+static size_t muon_workspace(int64_t rows, int64_t columns)
+{
+	const int64_t small = rows < columns ? rows : columns;
+
+	return (size_t)(2 * rows * columns + 2 * small * small) * sizeof(real);
+}
+
+/* m = mu m + (1 - mu) g,  u = nesterov ? mu m + (1 - mu) g : m */
+static void momentum_step(const struct muon_step *s, int64_t n, const real *restrict g,
+			  real *restrict m, real *restrict u)
+{
+	const real scale = (real)s->scale, old = (real)s->momentum, fresh = (real)(1 - s->momentum);
+	const real ahead_m = s->nesterov ? old : 1, ahead_g = s->nesterov ? fresh : 0;
+
+#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i++) {
+		const real gi = scale * g[i];
+
+		m[i] = old * m[i] + fresh * gi;
+		u[i] = ahead_m * m[i] + ahead_g * gi;
+	}
+}
+
+/*
+ * One Newton-Schulz step y = (a + b A + c A^2) x, A = x x': every singular value s of x
+ * becomes a s + b s^3 + c s^5, which drives those in (0, 1] towards 1.  A tall x is
+ * multiplied from the right, A = x' x, so that A is as small as it can be.
+ */
+static void newton_schulz(int64_t rows, int64_t columns, const real *x, real *y, real *gram,
+			  real *polynomial)
+{
+	/* Keller Jordan's, chosen for the steepest slope at 0; torch.optim.Muon has the same. */
+	static const real a = (real)3.4445, b = (real)-4.7750, c = (real)2.0315;
+	const bool tall = rows > columns;
+	const int64_t n = tall ? columns : rows;
+
+	gemm(tall, !tall, n, n, tall ? rows : columns, 1, x, columns, x, columns, 0, gram, n);
+	memcpy(polynomial, gram, (size_t)(n * n) * sizeof(real));
+	gemm(false, false, n, n, n, c, gram, n, gram, n, b, polynomial, n);
+	for (int64_t i = 0; i < n; i++)
+		polynomial[i * n + i] += a;
+	if (tall)
+		gemm(false, false, rows, n, n, 1, x, n, polynomial, n, 0, y, n);
+	else
+		gemm(false, false, n, columns, n, 1, polynomial, n, x, columns, 0, y, columns);
+}
+
+static void scale_all(real *x, real factor, int64_t n)
+{
+#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i++)
+		x[i] *= factor;
+}
+
+static void move(real *restrict p, real keep, real lr, const real *restrict direction, int64_t n)
+{
+#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i++)
+		p[i] = keep * p[i] - lr * direction[i];
+}
+
+static void muon(const struct muon_step *s, int64_t rows, int64_t columns, void *p, const void *g,
+		 void *m, void *work)
+{
+	const int64_t n = rows * columns, small = rows < columns ? rows : columns;
+	real *x = work, *y = x + n, *gram = y + n, *polynomial = gram + small * small, *swap;
+
+	momentum_step(s, n, g, m, x);
+	scale_all(x, (real)(1 / fmax(sqrt(sum_squares(x, n)), s->eps)), n);
+	for (int i = 0; i < s->steps; i++) {
+		newton_schulz(rows, columns, x, y, gram, polynomial);
+		swap = x;
+		x = y;
+		y = swap;
+	}
+	move(p, (real)s->keep, (real)s->lr, x, n);
+}
+
+OPTIM_KERNELS = {
+	.sum_squares = sum_squares,
+	.clip_elements = clip_elements,
+	.adamw = adamw,
+	.sgd = sgd,
+	.muon = muon,
+	.muon_workspace = muon_workspace,
+};

@@ -1,0 +1,351 @@
+/*
+ * scores - blocks of attention probabilities, for the kernels that need them.
+ *
+ *     score_ij = scale q_i.k_j + key_bias_j - slope (i - j) + band cross_ij [i - j <= window]
+ *     cross_ij = scale q_j.k_i
+ *     P_ij     = exp(score_ij - lse_i),  j <= i
+ *
+ * A tile holds the scores of a block of consecutive queries of one head
+ * against every key up to the block's last query: rows are whole, a softmax
+ * needs no second visit, and the memory is linear in T.
+ *
+ * A routing row is made from the probabilities of all heads of one query:
+ * combined by mean or maximum, made sparse, optionally normalised.
+ */
+#ifndef CPU_SCORES_H
+#define CPU_SCORES_H
+
+#include "core/backend/cpu/real.h"
+
+/* ------------------------------------------------------------- workspace */
+
+/* Hands out pieces of c->work; without memory (at NULL) it only counts. */
+struct space {
+	real *at;
+	int64_t used;
+};
+
+#define SPACE_STEP 16 /* pieces start on cache lines: 16 floats */
+#define LANES 16      /* elements that loops over rows take together: some whole vectors */
+
+static inline real *space_take(struct space *m, int64_t elements)
+{
+	real *piece = m->at ? m->at + m->used : NULL;
+
+	m->used += (elements + SPACE_STEP - 1) / SPACE_STEP * SPACE_STEP;
+	return piece;
+}
+
+/* The piece of a thread, where each has `size` elements. */
+static inline struct space space_of(const struct call *c, int64_t size, int thread)
+{
+	return (struct space){ .at = (real *)c->work + size * thread };
+}
+
+/* ---------------------------------------------------------------- layout */
+
+/* A tensor [B,T,n,width] (or [B,T,n]) seen from H query heads, which share its n heads. */
+struct heads {
+	int64_t T, pitch; /* elements from one token to the next */
+	int64_t width;
+	int64_t sharing; /* query heads per head */
+};
+
+static inline struct heads heads_of(const struct tensor *t, int64_t query_heads)
+{
+	int64_t width = t->ndim == 4 ? t->dim[3] : 1;
+
+	return (struct heads){
+		.T = t->dim[1],
+		.pitch = tensor_contiguous(t) ? t->dim[2] * width : t->pitch,
+		.width = width,
+		.sharing = query_heads / t->dim[2],
+	};
+}
+
+/* First element of token t as query head h of example b sees it. */
+static inline int64_t head_offset(const struct heads *x, int64_t b, int64_t h, int64_t t)
+{
+	return (b * x->T + t) * x->pitch + h / x->sharing * x->width;
+}
+
+/*
+ * Queries per tile.  Larger tiles have faster products, smaller ones waste
+ * less on the masked half of their last square.  (Of 24, 32, 48, 64, 96 and
+ * 128, with 64 channels at T = 1024 and 32 at 128 and 256, on a Neoverse V1.)
+ */
+#define MAX_BLOCK 64
+
+static inline int64_t block_rows(int64_t T)
+{
+	return T <= 256 ? 32 : MAX_BLOCK;
+}
+
+static inline int64_t block_count(int64_t T)
+{
+	return (T + block_rows(T) - 1) / block_rows(T);
+}
+
+/* Rows of a tile are this far apart: whole cache lines, but no power of two, which crowds caches.
+ */
+static inline int64_t tile_pitch(int64_t T)
+{
+	return (T + SPACE_STEP - 1) / SPACE_STEP * SPACE_STEP + SPACE_STEP;
+}
+
+/* Static deal of items sorted by falling cost: to threads 0, 1 .. n-1, n-1 .. 1, 0, 0, 1 .. */
+static inline bool dealt_to_me(int64_t item)
+{
+	int64_t threads = omp_get_num_threads(), place = item % (2 * threads);
+
+	return omp_get_thread_num() == (place < threads ? place : 2 * threads - 1 - place);
+}
+
+/* ---------------------------------------------------------------- scores */
+
+struct scores {
+	const struct attention_attr *attr;
+	int64_t B, T, H;
+	struct heads q_layout, k_layout, bias_layout;
+	const real *q, *k, *key_bias; /* key_bias NULL: none */
+	real band;
+	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
+};
+
+struct tile {
+	real *score, *cross; /* [rows, pitch] */
+	real *key_bias;	     /* [pitch] */
+	int64_t pitch;
+	int64_t b, h;
+	int64_t first, rows; /* queries */
+	int64_t keys;	     /* 0 .. first + rows - 1 */
+	int64_t cross_first; /* first column of cross */
+	real slope;	     /* alibi */
+};
+
+/* The numbers say which inputs of the node are meant. */
+static inline struct scores scores_of(const struct call *c, const struct attention_attr *attr,
+				      int q, int k, int key_bias, int band)
+{
+	struct tensor *const *in = c->node->in;
+	int64_t H = in[q]->dim[2];
+	struct scores s = {
+		.attr = attr,
+		.B = in[q]->dim[0],
+		.T = in[q]->dim[1],
+		.H = H,
+		.q_layout = heads_of(in[q], H),
+		.k_layout = heads_of(in[k], H),
+		.q = c->in[q],
+		.k = c->in[k],
+		.key_bias = c->in[key_bias],
+		.band = c->in[band] ? *(const real *)c->in[band] : (real)attr->band,
+		.cross_window = attr->band_window,
+	};
+
+	if (s.key_bias)
+		s.bias_layout = heads_of(in[key_bias], H);
+	return s;
+}
+
+static inline struct tile tile_take(struct space *m, int64_t T, bool cross)
+{
+	int64_t pitch = tile_pitch(T), size = block_rows(T) * pitch;
+
+	return (struct tile){
+		.score = space_take(m, size),
+		.cross = cross ? space_take(m, size) : NULL,
+		.key_bias = space_take(m, pitch),
+		.pitch = pitch,
+	};
+}
+
+/* The reference's slopes: a geometric series for powers of two, the rest from between. */
+static inline real alibi_slope(int64_t h, int64_t H)
+{
+	int64_t m = 1;
+
+	while (2 * m <= H)
+		m *= 2;
+	return (real)(h < m ? exp2(-8.0 * (double)(h + 1) / (double)m)
+			    : exp2(-4.0 * (double)(2 * (h - m) + 1) / (double)m));
+}
+
+/* Point the tile at block number `block` of head number b H + h. */
+static inline void tile_seek(struct tile *t, const struct scores *s, int64_t head, int64_t block)
+{
+	int64_t rows = block_rows(s->T);
+
+	t->b = head / s->H;
+	t->h = head % s->H;
+	t->first = block * rows;
+	t->rows = t->first + rows <= s->T ? rows : s->T - t->first;
+	t->keys = t->first + t->rows;
+	t->cross_first = t->first > s->cross_window ? t->first - s->cross_window : 0;
+	t->slope = s->attr->alibi ? alibi_slope(t->h, s->H) : 0;
+}
+
+/* score = scale q k', cross = scale k q', and the keys' bias in a row of its own. */
+static inline void tile_products(struct tile *t, const struct scores *s)
+{
+	const struct heads *ql = &s->q_layout, *kl = &s->k_layout, *bl = &s->bias_layout;
+	const int64_t from = t->cross_first;
+	const real scale = (real)s->attr->scale;
+
+	gemm(false, true, t->rows, t->keys, ql->width, scale,
+	     s->q + head_offset(ql, t->b, t->h, t->first), ql->pitch,
+	     s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, 0, t->score, t->pitch);
+	if (s->cross_window >= 0)
+		gemm(false, true, t->rows, t->keys - from, ql->width, scale,
+		     s->k + head_offset(kl, t->b, t->h, t->first), kl->pitch,
+		     s->q + head_offset(ql, t->b, t->h, from), ql->pitch, 0, t->cross + from,
+		     t->pitch);
+	if (s->key_bias)
+		for (int64_t j = 0; j < t->keys; j++)
+			t->key_bias[j] = s->key_bias[head_offset(bl, t->b, t->h, j)];
+}
+
+/* First key in the band of query i. */
+static inline int64_t band_start(const struct scores *s, int64_t i)
+{
+	return i > s->attr->band_window ? i - s->attr->band_window : 0;
+}
+
+/*
+ * Turn the product in row r of the tile into the scores of its query's first
+ * + r + 1 keys, padded with -infinity to whole LANES.
+ */
+static inline real *tile_row(const struct tile *t, const struct scores *s, int64_t r)
+{
+	const int64_t i = t->first + r;
+	const real *cross = t->cross + r * t->pitch, *bias = t->key_bias;
+	const real slope = t->slope, band = s->band;
+	real *row = t->score + r * t->pitch;
+
+	if (s->key_bias)
+#pragma omp simd
+		for (int64_t j = 0; j <= i; j++)
+			row[j] += bias[j];
+	if (s->attr->alibi)
+#pragma omp simd
+		for (int64_t j = 0; j <= i; j++)
+			row[j] -= slope * (real)(int32_t)(i - j);
+	if (s->attr->band_window >= 0)
+#pragma omp simd
+		for (int64_t j = band_start(s, i); j <= i; j++)
+			row[j] += band * cross[j];
+	for (int64_t j = i + 1; j % LANES; j++)
+		row[j] = -INFINITY;
+	return row;
+}
+
+/* row = exp(row - shift) of a row that is padded; returns the sum. */
+static inline real row_exp(real *row, int64_t n, real shift)
+{
+	real lane[LANES] = { 0 }, sum = 0;
+
+	for (int64_t j = 0; j < n; j += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++) {
+			real p = fast_exp(row[j + l] - shift);
+
+			row[j + l] = p;
+			lane[l] += p;
+		}
+	for (int l = 0; l < LANES; l++)
+		sum += lane[l];
+	return sum;
+}
+
+static inline void row_clear(real *row, int64_t from, int64_t to)
+{
+	memset(row + from, 0, (size_t)(to - from) * sizeof(real));
+}
+
+/* --------------------------------------------------------------- routing */
+
+/* Weight of one head's probability in the combined row. */
+static inline real route_share(const struct route_attr *a, int64_t H)
+{
+	return a->head_maximum ? 1 : 1 / (real)H;
+}
+
+/* Join factor * p, the probabilities of one more head, to a combined row that began as zeros. */
+static inline void route_join(const struct route_attr *a, real *restrict route,
+			      const real *restrict p, int64_t n, real factor)
+{
+	if (a->head_maximum)
+#pragma omp simd
+		for (int64_t j = 0; j < n; j++)
+			route[j] = p[j] * factor > route[j] ? p[j] * factor : route[j];
+	else
+#pragma omp simd
+		for (int64_t j = 0; j < n; j++)
+			route[j] += p[j] * factor;
+}
+
+/*
+ * The k largest of n entries, largest first, the earlier of two equals first;
+ * where n < k the rest is index -1, weight 0.  Returns the sum of the weights.
+ */
+static inline real route_topk(const real *route, int64_t n, int64_t k, int32_t *index, real *weight)
+{
+	real sum = 0;
+	int64_t held = 0;
+
+	for (int64_t j = 0; j < n; j++) {
+		int64_t at;
+
+		if (held == k && !(route[j] > weight[k - 1]))
+			continue;
+		for (at = held < k ? held++ : k - 1; at > 0 && route[j] > weight[at - 1]; at--) {
+			weight[at] = weight[at - 1];
+			index[at] = index[at - 1];
+		}
+		weight[at] = route[j];
+		index[at] = (int32_t)j;
+	}
+	for (int64_t at = held; at < k; at++) {
+		weight[at] = 0;
+		index[at] = -1;
+	}
+	for (int64_t at = 0; at < held; at++)
+		sum += weight[at];
+	return sum;
+}
+
+/* The smallest entry kept.  ROUTE_RMS: tau times the row's root mean square; ROUTE_DENSE: any. */
+static inline real route_least(const struct route_attr *a, const real *route, int64_t n)
+{
+	real squares = 0;
+
+	if (a->mode != ROUTE_RMS)
+		return 0;
+#pragma omp simd reduction(+ : squares)
+	for (int64_t j = 0; j < n; j++)
+		squares += route[j] * route[j];
+	return (real)a->tau * (real)sqrt((double)squares / (double)n);
+}
+
+/* Zero what is smaller; returns the sum of the rest. */
+static inline real route_threshold(real *route, int64_t n, real least)
+{
+	real sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+	for (int64_t j = 0; j < n; j++) {
+		route[j] = route[j] >= least ? route[j] : 0;
+		sum += route[j];
+	}
+	return sum;
+}
+
+/* What a sparse row of this sum is multiplied with. */
+static inline real route_factor(const struct route_attr *a, real sum)
+{
+	const real tiny = (real)1e-8; /* the reference's clamp */
+
+	return !a->normalize ? 1 : 1 / (sum > tiny ? sum : tiny);
+}
+
+#endif

@@ -1,0 +1,107 @@
+/*
+ * vector - loops over a stretch of numbers that fits in the nearest cache.
+ *
+ * Kernels walk their tensors in rows or chunks and use these on each, so
+ * that several gradients come out of one pass over memory.  The destination
+ * may be one of the sources.
+ */
+#ifndef CPU_VECTOR_H
+#define CPU_VECTOR_H
+
+#include "core/backend/cpu/real.h"
+
+#define CHUNK 2048 /* elements: three stretches of floats fill 24 KiB of a 32 KiB cache */
+
+static inline int64_t chunk_count(int64_t n)
+{
+	return (n + CHUNK - 1) / CHUNK;
+}
+
+/* Length of the chunk that starts at `first`. */
+static inline int64_t chunk_length(int64_t first, int64_t n)
+{
+	return n - first < CHUNK ? n - first : CHUNK;
+}
+
+/* A gradient is overwritten by its first contribution, the others add to it. */
+static inline void put(real *d, bool add, real value)
+{
+	*d = add ? *d + value : value;
+}
+
+/*
+ * A chunk of dy that stays readable while `din` is written: a copy if they are the same memory.
+ * Inputs are served in order, since input 1 may be the same tensor and add to what input 0 wrote.
+ */
+static inline const real *keep_chunk(const real *dy, const real *din, int64_t n, real copy[CHUNK])
+{
+	return dy == din ? memcpy(copy, dy, (size_t)n * sizeof(*dy)) : dy;
+}
+
+/* Of a node with struct factor_attr: the learned factor, input `learned`, or the constant. */
+static inline real factor(const struct call *c, int learned)
+{
+	const struct factor_attr *attr = c->node->attr;
+
+	return c->in[learned] ? *(const real *)c->in[learned] : (real)attr->constant;
+}
+
+/* d = f x, or d += f x */
+static inline void put_scaled(real *d, bool add, real f, const real *x, int64_t n)
+{
+	if (add) {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			d[i] += f * x[i];
+	} else {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			d[i] = f * x[i];
+	}
+}
+
+/* d = x y, or d += x y */
+static inline void put_product(real *d, bool add, const real *x, const real *y, int64_t n)
+{
+	if (add) {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			d[i] += x[i] * y[i];
+	} else {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			d[i] = x[i] * y[i];
+	}
+}
+
+static inline real sum(const real *x, int64_t n)
+{
+	real total = 0;
+
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++)
+		total += x[i];
+	return total;
+}
+
+static inline real dot(const real *x, const real *y, int64_t n)
+{
+	real total = 0;
+
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++)
+		total += x[i] * y[i];
+	return total;
+}
+
+/* The sums of chunks or rows, added in their order: the same for any number of threads. */
+static inline double sum_partial(const double *partial, int64_t n)
+{
+	double total = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		total += partial[i];
+	return total;
+}
+
+#endif

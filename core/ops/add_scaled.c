@@ -1,0 +1,123 @@
+/*
+ * add_scaled: y = a + f b with a constant f, or with f learned: an op of its
+ * own, because only then does the backward pass read b (df = sum dy b).
+ */
+#include "core/ops/rule.h"
+
+struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a,
+			     struct tensor *b, double constant, struct tensor *learned)
+{
+	const struct factor_attr attr = { constant };
+	struct tensor *in[] = { a, b, learned };
+
+	if (learned)
+		return node_out(graph_node(g, OP_add_scaled_learned, name, &attr, 3, in), 0);
+	return node_out(graph_node(g, OP_add_scaled, name, &attr, 2, in), 0);
+}
+
+static enum status infer(struct graph *g, struct node *n)
+{
+	if (!all_real(n))
+		return graph_misfit(g, n, "inputs must be real");
+	if (!tensor_same_shape(n->in[0], n->in[1]))
+		return graph_misfit(g, n, "shapes differ");
+	if (!is_vector(n->in[2], 1))
+		return graph_misfit(g, n, "a learned factor must have the shape [1]");
+	return graph_out_like(g, n, NULL, n->in[0]);
+}
+
+static void cost(const struct node *n, struct op_cost *c)
+{
+	double bytes = (double)tensor_bytes(n->in[0]);
+
+	c->forward_flops = 2 * (double)tensor_count(n->in[0]);
+	c->backward_flops = (n->in[2] ? 1.5 : 0.5) * c->forward_flops;
+	c->forward_bytes = 3 * bytes;			 /* a, b, y */
+	c->backward_bytes = (n->in[2] ? 4 : 3) * bytes; /* dy, da, db, and b */
+}
+
+static void apply(struct graph *g, struct tensor *a, struct tensor *b, double constant,
+		  struct tensor *learned)
+{
+	graph_seeded_output(g, "y", op_add_scaled(g, "add_scaled", a, b, constant, learned));
+}
+
+static void case_constant(struct graph *g)
+{
+	apply(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7), 0.3, NULL);
+}
+
+static void case_zero(struct graph *g)
+{
+	apply(g, op_gelu(g, "gelu", case_param(g, "a", 2)), case_param(g, "b", 2), 0, NULL);
+}
+
+static void case_same(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "gelu", case_param(g, "a", 2, 3));
+
+	apply(g, a, a, 0.3, NULL);
+}
+
+OP_CASES(add_scaled) = {
+	OP_CASE("constant", case_constant),
+	OP_CASE("by zero", case_zero),
+	OP_CASE("one tensor twice", case_same),
+	OP_CASES_END,
+};
+
+static void case_learned(struct graph *g)
+{
+	apply(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7), 0,
+	      case_param(g, "f", 1));
+}
+
+static void case_one(struct graph *g)
+{
+	apply(g, op_gelu(g, "gelu", case_param(g, "a", 1)), case_param(g, "b", 1), 0,
+	      case_param(g, "f", 1));
+}
+
+/* Only the factor and a are learned. */
+static void case_fixed_b(struct graph *g)
+{
+	apply(g, op_gelu(g, "gelu", case_param(g, "a", 4, 3)), case_input(g, "b", g->type, 4, 3), 0,
+	      case_param(g, "f", 1));
+}
+
+static void case_threads(struct graph *g)
+{
+	apply(g, case_param(g, "a", 9, 2011), case_param(g, "b", 9, 2011), 0,
+	      case_param(g, "f", 1));
+}
+
+OP_CASES(add_scaled_learned) = {
+	OP_CASE("learned", case_learned),
+	OP_CASE("one element", case_one),
+	OP_CASE("b without gradient", case_fixed_b),
+	OP_CASE("threads", case_threads),
+	OP_CASES_END,
+};
+
+const struct op op_desc_add_scaled = {
+	.name = "add_scaled",
+	.attr_size = sizeof(struct factor_attr),
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.infer = infer,
+	.cost = cost,
+	.grad_in_place = true,
+	.cases = add_scaled_cases,
+};
+
+const struct op op_desc_add_scaled_learned = {
+	.name = "add_scaled_learned",
+	.attr_size = sizeof(struct factor_attr),
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.infer = infer,
+	.cost = cost,
+	.saves_in = BIT(1) | BIT(2),
+	.grad_in_place = true,
+	.cases = add_scaled_learned_cases,
+};

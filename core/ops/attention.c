@@ -1,0 +1,349 @@
+/*
+ * attention: o_i = sum_{j <= i} dropout(P_ij) v_j,  P_ij = exp(score_ij - lse_i),
+ *
+ *     score_ij = scale q_i.k_j + key_bias_j - slope_h (i - j)
+ *                + band scale q_j.k_i where i - j <= window
+ *     lse_i    = log sum_{j <= i} exp(score_ij)
+ *
+ * (A. Vaswani et al., 2017; heads that share keys or values: N. Shazeer, 2019;
+ * the slopes of alibi: O. Press et al., 2022.)  With ROUTE_TOPK it also gives
+ * the routing matrix of its probabilities, which it alone sees whole.
+ */
+#include "core/ops/attention.h"
+
+#include <math.h>
+
+#include "core/op_case.h"
+
+enum { Q, K, V, KEY_BIAS, BAND };
+
+struct attention_outputs op_attention(struct graph *g, const char *name,
+				      const struct attention_attr *attr,
+				      const struct attention_inputs *in)
+{
+	struct tensor *const inputs[] = { in->q, in->k, in->v, in->key_bias, in->band };
+	struct attention_attr acting = *attr;
+	const struct node *n;
+
+	if (!g->training)
+		acting.dropout = 0;
+	n = graph_node(g, OP_attention, name, &acting, 5, inputs);
+	return (struct attention_outputs){
+		.o = node_out(n, 0),
+		.lse = node_out(n, 1),
+		.route_index = node_out(n, 2),
+		.route_weight = node_out(n, 3),
+	};
+}
+
+/* ----------------------------------------------------------------- checks */
+
+/* A slice may cut channels off a token, not off each of its heads. */
+static bool tokens_whole(const struct tensor *t)
+{
+	return tensor_contiguous(t) || t->row == t->dim[2] * (t->ndim == 4 ? t->dim[3] : 1);
+}
+
+/* Real [B,T,n,*] with the B and T of q, and n a divisor of its heads. */
+static bool heads_fit(const struct tensor *q, const struct tensor *t, int ndim)
+{
+	return t->type == q->type && t->ndim == ndim && t->dim[0] == q->dim[0] &&
+	       t->dim[1] == q->dim[1] && q->dim[2] % t->dim[2] == 0;
+}
+
+static enum status check_route(struct graph *g, const struct node *n, const struct route_attr *a)
+{
+	if (a->mode == ROUTE_TOPK && a->k < 1)
+		return graph_misfit(g, n, "routing must keep at least 1 entry, not %lld",
+				    (long long)a->k);
+	if (a->mode == ROUTE_RMS && !(a->tau >= 0 && isfinite(a->tau)))
+		return graph_misfit(
+			g, n, "the routing threshold %g must be finite and not negative", a->tau);
+	return OK;
+}
+
+enum status attention_check(struct graph *g, const struct node *n,
+			    const struct attention_attr *attr, const struct tensor *q,
+			    const struct tensor *k, const struct tensor *key_bias,
+			    const struct tensor *band)
+{
+	if (q->type == I32 || q->ndim != 4)
+		return graph_misfit(g, n, "q must be real [B,T,H,K]");
+	if (q->dim[1] > INT32_MAX)
+		return graph_misfit(g, n, "%lld positions are too many", (long long)q->dim[1]);
+	if (!heads_fit(q, k, 4) || k->dim[3] != q->dim[3])
+		return graph_misfit(g, n,
+				    "k must be real [%lld,%lld,G,%lld], G a divisor of %lld heads",
+				    (long long)q->dim[0], (long long)q->dim[1],
+				    (long long)q->dim[3], (long long)q->dim[2]);
+	if (key_bias && (!heads_fit(q, key_bias, 3) || key_bias->dim[2] != k->dim[2]))
+		return graph_misfit(g, n, "the bias of the keys must be real [%lld,%lld,%lld]",
+				    (long long)k->dim[0], (long long)k->dim[1],
+				    (long long)k->dim[2]);
+	if (!tokens_whole(q) || !tokens_whole(k) || (key_bias && !tokens_whole(key_bias)))
+		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
+	if (band && (band->type != q->type || tensor_count(band) != 1))
+		return graph_misfit(g, n, "the weight of the reciprocal term must be real [1]");
+	if (band && attr->band_window < 0)
+		return graph_misfit(g, n, "a weight of the reciprocal term, but no window for it");
+	if (!isfinite(attr->scale) || !isfinite(attr->band))
+		return graph_misfit(g, n, "scale %g and reciprocal weight %g must be finite",
+				    attr->scale, attr->band);
+	if (!(attr->dropout >= 0 && attr->dropout < 1))
+		return graph_misfit(g, n, "the dropout probability %g is not in [0, 1)",
+				    attr->dropout);
+	return check_route(g, n, &attr->route);
+}
+
+enum status attention_check_lse(struct graph *g, const struct node *n, const struct tensor *q,
+				const struct tensor *lse)
+{
+	if (lse->type != q->type || lse->ndim != 3 || lse->dim[0] != q->dim[0] ||
+	    lse->dim[1] != q->dim[2] || lse->dim[2] != q->dim[1])
+		return graph_misfit(g, n, "lse must be real [%lld,%lld,%lld]", (long long)q->dim[0],
+				    (long long)q->dim[2], (long long)q->dim[1]);
+	return OK;
+}
+
+static enum status infer(struct graph *g, struct node *n)
+{
+	const struct attention_attr *a = n->attr;
+	const struct tensor *q = n->in[Q], *v = n->in[V];
+	int64_t B, T, H, k;
+
+	if (attention_check(g, n, a, q, n->in[K], n->in[KEY_BIAS], n->in[BAND]) != OK)
+		return FAIL;
+	B = q->dim[0];
+	T = q->dim[1];
+	H = q->dim[2];
+	if (!heads_fit(q, v, 4))
+		return graph_misfit(g, n,
+				    "v must be real [%lld,%lld,G,D], G a divisor of %lld heads",
+				    (long long)B, (long long)T, (long long)H);
+	if (!tokens_whole(v))
+		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
+	if (graph_out(g, n, NULL, q->type, 4, SHAPE(B, T, H, v->dim[3])) != OK ||
+	    graph_out_constant(g, n, "lse", q->type, 3, SHAPE(B, H, T)) != OK)
+		return FAIL;
+	if (a->route.mode != ROUTE_TOPK)
+		return OK;
+	k = a->route.k < T ? a->route.k : T;
+	if (graph_out_constant(g, n, "route_index", I32, 3, SHAPE(B, T, k)) != OK)
+		return FAIL;
+	return graph_out_constant(g, n, "route_weight", q->type, 3, SHAPE(B, T, k));
+}
+
+/* ------------------------------------------------------------------- cost */
+
+double attention_pairs(int64_t T, int64_t window)
+{
+	double near = (double)(window < 0 || window >= T ? T : window + 1);
+
+	return near * (near + 1) / 2 + ((double)T - near) * near;
+}
+
+static double band_pairs(const struct attention_attr *a, int64_t T)
+{
+	return a->band_window < 0 ? 0 : attention_pairs(T, a->band_window);
+}
+
+double attention_score_flops(const struct attention_attr *attr, const struct tensor *q)
+{
+	const int64_t T = q->dim[1];
+
+	return 2.0 * (double)(q->dim[0] * q->dim[2] * q->dim[3]) *
+	       (attention_pairs(T, -1) + band_pairs(attr, T));
+}
+
+double attention_bytes(const struct node *n)
+{
+	double bytes = 0;
+
+	for (int i = 0; i < n->n_in; i++)
+		bytes += n->in[i] ? (double)tensor_bytes(n->in[i]) : 0;
+	for (int i = 0; i < n->n_out; i++)
+		bytes += (double)tensor_bytes(n->out[i]);
+	return bytes;
+}
+
+static void cost(const struct node *n, struct op_cost *c)
+{
+	double scores = attention_score_flops(n->attr, n->in[Q]);
+	double values = 2.0 * (double)tensor_count(n->out[0]) / (double)n->in[Q]->dim[1] *
+			attention_pairs(n->in[Q]->dim[1], -1);
+
+	c->forward_flops = scores + values;
+	c->backward_flops = 3 * scores + 2 * values; /* P, dQ, dK; dP, dV */
+	c->forward_bytes = attention_bytes(n);
+	c->backward_bytes = 2 * attention_bytes(n);
+}
+
+/* ------------------------------------------------------------------ cases */
+
+struct shape {
+	int64_t B, T, H, K, D, key_heads, value_heads;
+};
+
+#define SIZES(...) (&(const struct shape){ __VA_ARGS__ })
+#define NO_BAND .band_window = -1
+
+enum { WITH_KEY_BIAS = 1, WITH_LEARNED_BAND = 2 };
+
+static struct attention_outputs attend(struct graph *g, const struct shape *s, unsigned extra,
+				       const struct attention_attr *a)
+{
+	const struct attention_inputs in = {
+		.q = case_param(g, "q", s->B, s->T, s->H, s->K),
+		.k = case_param(g, "k", s->B, s->T, s->key_heads, s->K),
+		.v = case_param(g, "v", s->B, s->T, s->value_heads, s->D),
+		.key_bias = extra & WITH_KEY_BIAS ? case_param(g, "bias", s->B, s->T, s->key_heads)
+						  : NULL,
+		.band = extra & WITH_LEARNED_BAND ? case_param(g, "band", 1) : NULL,
+	};
+	const struct attention_outputs out = op_attention(g, "attention", a, &in);
+
+	graph_seeded_output(g, "o", out.o);
+	return out;
+}
+
+static void case_plain(struct graph *g)
+{
+	attend(g, SIZES(2, 5, 2, 4, 3, 2, 2), 0, &(struct attention_attr){ .scale = 0.5, NO_BAND });
+}
+
+static void case_one_token(struct graph *g)
+{
+	attend(g, SIZES(3, 1, 2, 3, 2, 2, 1), 0, &(struct attention_attr){ .scale = 1, NO_BAND });
+}
+
+static void case_one_head(struct graph *g)
+{
+	attend(g, SIZES(1, 65, 1, 3, 2, 1, 1), 0,
+	       &(struct attention_attr){ .scale = 0.6, NO_BAND });
+}
+
+/* More than 256 positions use larger blocks. */
+static void case_long(struct graph *g)
+{
+	attend(g, SIZES(1, 259, 1, 2, 3, 1, 1), WITH_KEY_BIAS,
+	       &(struct attention_attr){ .scale = 0.6, NO_BAND });
+}
+
+/* Three heads on two threads: the heads of the one key are split between them. */
+static void case_shared_keys(struct graph *g)
+{
+	attend(g, SIZES(1, 37, 3, 4, 3, 1, 3), WITH_KEY_BIAS,
+	       &(struct attention_attr){ .scale = 0.5, NO_BAND });
+}
+
+static void case_groups(struct graph *g)
+{
+	attend(g, SIZES(3, 9, 6, 2, 3, 2, 3), WITH_KEY_BIAS,
+	       &(struct attention_attr){ .scale = 0.7, NO_BAND });
+}
+
+static void case_alibi(struct graph *g)
+{
+	attend(g, SIZES(1, 40, 3, 2, 2, 3, 1), 0,
+	       &(struct attention_attr){ .scale = 0.5, .alibi = true, NO_BAND });
+}
+
+static void case_band(struct graph *g)
+{
+	attend(g, SIZES(2, 39, 2, 3, 2, 1, 2), WITH_KEY_BIAS,
+	       &(struct attention_attr){ .scale = 0.5, .band_window = 4, .band = 0.7 });
+}
+
+static void case_band_own(struct graph *g)
+{
+	attend(g, SIZES(1, 34, 1, 2, 2, 1, 1), 0,
+	       &(struct attention_attr){ .scale = 0.5, .band_window = 0, .band = -1.5 });
+}
+
+static void case_band_learned(struct graph *g)
+{
+	attend(g, SIZES(1, 35, 3, 2, 2, 1, 1), WITH_LEARNED_BAND,
+	       &(struct attention_attr){ .scale = 0.5, .alibi = true, .band_window = 99 });
+}
+
+static void case_dropout(struct graph *g)
+{
+	attend(g, SIZES(2, 35, 2, 3, 2, 1, 2), 0,
+	       &(struct attention_attr){ .scale = 0.5, .dropout = 0.4, NO_BAND });
+}
+
+static void route(struct graph *g, const struct shape *s, const struct route_attr *r)
+{
+	const struct attention_attr a = { .scale = 0.5, NO_BAND, .route = *r };
+
+	graph_output(g, "weight", attend(g, s, 0, &a).route_weight);
+}
+
+static void case_topk(struct graph *g)
+{
+	route(g, SIZES(2, 37, 2, 3, 2, 2, 2),
+	      &(struct route_attr){ .mode = ROUTE_TOPK, .k = 4, .normalize = true });
+}
+
+static void case_topk_all(struct graph *g)
+{
+	route(g, SIZES(1, 3, 2, 3, 2, 2, 2),
+	      &(struct route_attr){ .mode = ROUTE_TOPK, .k = 7, .head_maximum = true });
+}
+
+/* All inputs as slices of one tensor. */
+static void case_slices(struct graph *g)
+{
+	struct tensor *all = case_param(g, "all", 2, 33, 8 + 4 + 6 + 2);
+	const struct attention_inputs in = {
+		.q = graph_reshape(g, graph_slice(g, all, 0, 8), 4, SHAPE(2, 33, 4, 2)),
+		.k = graph_reshape(g, graph_slice(g, all, 8, 4), 4, SHAPE(2, 33, 2, 2)),
+		.v = graph_reshape(g, graph_slice(g, all, 12, 6), 4, SHAPE(2, 33, 2, 3)),
+		.key_bias = graph_slice(g, all, 18, 2),
+	};
+	const struct attention_attr a = { .scale = 0.5, NO_BAND };
+
+	graph_seeded_output(g, "o", op_attention(g, "attention", &a, &in).o);
+}
+
+/* One tensor as queries, keys and values, on more threads than heads. */
+static void case_all_one(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 1, 70, 1, 2);
+	const struct attention_inputs in = { .q = x, .k = x, .v = x };
+	const struct attention_attr a = { .scale = 0.5, NO_BAND };
+
+	graph_seeded_output(g, "o", op_attention(g, "attention", &a, &in).o);
+}
+
+OP_CASES(attention) = {
+	OP_CASE("plain", case_plain),
+	OP_CASE("one token", case_one_token),
+	OP_CASE("one head", case_one_head),
+	OP_CASE("long", case_long),
+	OP_CASE("shared keys", case_shared_keys),
+	OP_CASE("groups of heads", case_groups),
+	OP_CASE("alibi", case_alibi),
+	OP_CASE("band", case_band),
+	OP_CASE("band of the diagonal", case_band_own),
+	OP_CASE("learned band wider than the sequence", case_band_learned),
+	OP_CASE("dropout", case_dropout),
+	OP_CASE("topk", case_topk),
+	OP_CASE("topk keeps all", case_topk_all),
+	OP_CASE("slices", case_slices),
+	OP_CASE("one tensor thrice", case_all_one),
+	OP_CASES_END,
+};
+
+const struct op op_desc_attention = {
+	.name = "attention",
+	.attr_size = sizeof(struct attention_attr),
+	.min_inputs = 3,
+	.max_inputs = 5,
+	.infer = infer,
+	.cost = cost,
+	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS),
+	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
+	.saves_out = BIT(0) | BIT(1),
+	.cases = attention_cases,
+};

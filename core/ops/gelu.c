@@ -1,0 +1,48 @@
+/*
+ * gelu: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+ * (D. Hendrycks, K. Gimpel, "Gaussian error linear units", 2016: the form of GPT-2.)
+ */
+#include "core/ops/rule.h"
+
+struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x)
+{
+	return node_out(graph_node(g, OP_gelu, name, NULL, 1, &x), 0);
+}
+
+static void cost(const struct node *n, struct op_cost *c)
+{
+	double bytes = (double)tensor_bytes(n->in[0]);
+
+	c->forward_bytes = 2 * bytes;  /* x, y */
+	c->backward_bytes = 3 * bytes; /* x, dy, dx */
+}
+
+static void case_odd(struct graph *g)
+{
+	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 3, 5, 7)));
+}
+
+static void case_one(struct graph *g)
+{
+	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 1)));
+}
+
+OP_CASES(gelu) = {
+	OP_CASE("odd shape", case_odd),
+	OP_CASE("one element", case_one),
+	OP_CASES_END,
+};
+
+const struct op op_desc_gelu = {
+	.name = "gelu",
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.infer = infer_elementwise,
+	.cost = cost,
+	.saves_in = BIT(0),
+	.grad_in_place = true,
+	.remakes = true,
+	.remade = 0,
+	.remake_in = BIT(0),
+	.cases = gelu_cases,
+};

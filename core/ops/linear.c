@@ -1,0 +1,145 @@
+/*
+ * linear: y = x W + b, or y = x W' where W is stored the other way round.
+ * x [..,I] is seen as N rows of I channels.
+ *   dx = dy W'        dW = x' dy        db = sum of the rows of dy
+ */
+#include "core/ops/rule.h"
+
+static struct tensor *add_linear(struct graph *g, const char *name, struct tensor *x,
+				 struct tensor *w, struct tensor *b, bool transposed)
+{
+	const struct linear_attr attr = { .transposed = transposed };
+	struct tensor *in[] = { x, w, b };
+
+	return node_out(graph_node(g, OP_linear, name, &attr, 3, in), 0);
+}
+
+struct tensor *op_linear(struct graph *g, const char *name, struct tensor *x, struct tensor *w,
+			 struct tensor *b)
+{
+	return add_linear(g, name, x, w, b, false);
+}
+
+struct tensor *op_linear_transposed(struct graph *g, const char *name, struct tensor *x,
+				    struct tensor *w)
+{
+	return add_linear(g, name, x, w, NULL, true);
+}
+
+static enum status infer(struct graph *g, struct node *n)
+{
+	const struct linear_attr *attr = n->attr;
+	const struct tensor *x = n->in[0], *w = n->in[1], *b = n->in[2];
+	int64_t takes, gives, dim[TENSOR_MAX_DIMS];
+
+	if (!all_real(n))
+		return graph_misfit(g, n, "inputs must be real");
+	if (w->ndim != 2)
+		return graph_misfit(g, n, "the weight must have 2 dimensions, not %d", w->ndim);
+	takes = w->dim[attr->transposed];
+	gives = w->dim[!attr->transposed];
+	if (tensor_dim(x, -1) != takes)
+		return graph_misfit(g, n, "x has %lld channels, the weight takes %lld",
+				    (long long)tensor_dim(x, -1), (long long)takes);
+	if (!tensor_contiguous(x) && x->row != takes)
+		return graph_misfit(g, n, "x is a slice whose rows hold more than its channels");
+	if (!is_vector(b, gives))
+		return graph_misfit(g, n, "the bias must be [%lld]", (long long)gives);
+	for (int i = 0; i < x->ndim; i++)
+		dim[i] = x->dim[i];
+	dim[x->ndim - 1] = gives;
+	return graph_out(g, n, NULL, x->type, x->ndim, dim);
+}
+
+static void cost(const struct node *n, struct op_cost *c)
+{
+	double product = 2.0 * (double)tensor_count(n->in[0]) * (double)tensor_dim(n->out[0], -1);
+	double bytes = (double)(tensor_bytes(n->in[0]) + tensor_bytes(n->in[1]) +
+				tensor_bytes(n->out[0]));
+
+	c->forward_flops = product;
+	c->backward_flops = 2 * product;
+	c->forward_bytes = bytes;
+	c->backward_bytes = 2 * bytes;
+}
+
+static void case_plain(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 2, 5, 7), *w = case_param(g, "w", 7, 3);
+
+	graph_seeded_output(g, "y", op_linear(g, "linear", x, w, NULL));
+}
+
+static void case_bias(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 13, 3), *w = case_param(g, "w", 3, 17);
+
+	graph_seeded_output(g, "y", op_linear(g, "linear", x, w, case_param(g, "b", 17)));
+}
+
+static void case_one(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 1), *w = case_param(g, "w", 1, 1);
+
+	graph_seeded_output(g, "y", op_linear(g, "linear", x, w, case_param(g, "b", 1)));
+}
+
+static void case_transposed(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 2, 2, 5), *w = case_param(g, "w", 4, 5);
+
+	graph_seeded_output(g, "y", op_linear_transposed(g, "linear", x, w));
+}
+
+/* One matrix read both ways: its gradient has two parts. */
+static void case_tied(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 6, 5), *w = case_param(g, "w", 5, 4);
+
+	x = op_linear(g, "down", x, w, NULL);
+	graph_seeded_output(g, "y", op_linear_transposed(g, "up", x, w));
+}
+
+/* Two slices that are all of x, and one that is not all of an activation. */
+static void case_slices(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 2, 3, 9);
+	struct tensor *front = graph_slice(g, x, 0, 4), *back = graph_slice(g, x, 4, 5);
+
+	front = op_linear(g, "y", front, case_param(g, "w", 4, 3), case_param(g, "b", 3));
+	graph_seeded_output(g, "y", front);
+	back = op_linear_transposed(g, "wide", back, case_param(g, "v", 6, 5));
+	back = graph_slice(g, back, 1, 3);
+	graph_seeded_output(g, "z", op_linear(g, "z", back, case_param(g, "u", 3, 2), NULL));
+}
+
+/* Enough rows that the column sums of db are made in several blocks, and by several threads. */
+static void case_many_rows(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 300, 2), *w = case_param(g, "w", 2, 70);
+
+	graph_seeded_output(g, "y", op_linear(g, "linear", x, w, case_param(g, "b", 70)));
+}
+
+OP_CASES(linear) = {
+	OP_CASE("no bias", case_plain),
+	OP_CASE("bias", case_bias),
+	OP_CASE("one number", case_one),
+	OP_CASE("transposed", case_transposed),
+	OP_CASE("tied", case_tied),
+	OP_CASE("slices", case_slices),
+	OP_CASE("many rows", case_many_rows),
+	OP_CASES_END,
+};
+
+const struct op op_desc_linear = {
+	.name = "linear",
+	.attr_size = sizeof(struct linear_attr),
+	.min_inputs = 2,
+	.max_inputs = 3,
+	.infer = infer,
+	.cost = cost,
+	.pitched_in = BIT(0),
+	.saves_in = BIT(0) | BIT(1),
+	.cases = linear_cases,
+};

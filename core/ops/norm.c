@@ -1,0 +1,281 @@
+/*
+ * norm: LayerNorm or RMSNorm over the last dimension, with or without the
+ * residual sum before it.
+ *
+ *   s = x + residual
+ *   LayerNorm: y = w (s - mean) / sqrt(variance + eps) + b
+ *   RMSNorm:   y = w s / sqrt(mean(s^2) + eps) (+ b)
+ *
+ * (J. Ba et al., "Layer normalization", 2016; B. Zhang, R. Sennrich, "Root
+ * mean square layer normalization", 2019.)  Two ops, since their inputs and
+ * outputs differ: norm (x, w, b -> y, statistics) and norm_residual (x,
+ * residual, w, b -> s, y, statistics).  The statistics of a row are its mean
+ * (0 for RMSNorm) and 1 / deviation; from them y is made again cheaply.
+ */
+#include "core/ops/rule.h"
+
+struct tensor *op_norm(struct graph *g, const char *name, enum norm_kind kind, double eps,
+		       struct tensor *x, struct tensor *residual, struct tensor *w,
+		       struct tensor *b, struct tensor **sum)
+{
+	const struct norm_attr attr = { kind, eps };
+	struct tensor *plain_in[] = { x, w, b }, *residual_in[] = { x, residual, w, b };
+	struct node *n;
+
+	if (residual)
+		n = graph_node(g, OP_norm_residual, name, &attr, 4, residual_in);
+	else
+		n = graph_node(g, OP_norm, name, &attr, 3, plain_in);
+	if (sum)
+		*sum = residual ? node_out(n, 0) : x;
+	return node_out(n, residual ? 1 : 0);
+}
+
+static enum status check(struct graph *g, struct node *n, const struct tensor *w,
+			 const struct tensor *b)
+{
+	const struct norm_attr *attr = n->attr;
+	const int64_t width = tensor_dim(n->in[0], -1);
+
+	if (!all_real(n))
+		return graph_misfit(g, n, "inputs must be real");
+	if (!is_vector(w, width) || !is_vector(b, width))
+		return graph_misfit(g, n, "weight and bias must have the shape [%lld]",
+				    (long long)width);
+	if (attr->kind != NORM_LAYER && attr->kind != NORM_RMS)
+		return graph_misfit(g, n, "no such kind of norm: %d", (int)attr->kind);
+	if (!(attr->eps >= 0))
+		return graph_misfit(g, n, "eps %g is negative", attr->eps);
+	return OK;
+}
+
+static enum status declare_y(struct graph *g, struct node *n, const char *suffix)
+{
+	const struct tensor *x = n->in[0];
+	const int64_t rows = tensor_count(x) / tensor_dim(x, -1);
+
+	if (graph_out_like(g, n, suffix, x) != OK)
+		return FAIL;
+	return graph_out_constant(g, n, "statistics", x->type, 2, SHAPE(rows, 2));
+}
+
+static enum status infer(struct graph *g, struct node *n)
+{
+	if (check(g, n, n->in[1], n->in[2]) != OK)
+		return FAIL;
+	return declare_y(g, n, NULL);
+}
+
+static enum status infer_residual(struct graph *g, struct node *n)
+{
+	if (check(g, n, n->in[2], n->in[3]) != OK)
+		return FAIL;
+	if (!tensor_same_shape(n->in[0], n->in[1]))
+		return graph_misfit(g, n, "x and residual differ in shape");
+	if (graph_out_like(g, n, "sum", n->in[0]) != OK)
+		return FAIL;
+	return declare_y(g, n, NULL);
+}
+
+static void cost(const struct node *n, struct op_cost *c)
+{
+	double bytes = (double)tensor_bytes(n->in[0]);
+
+	c->forward_bytes = 2 * bytes;  /* x, y */
+	c->backward_bytes = 3 * bytes; /* x, dy, dx */
+}
+
+static void cost_residual(const struct node *n, struct op_cost *c)
+{
+	double bytes = (double)tensor_bytes(n->in[0]);
+
+	c->forward_bytes = 4 * bytes;  /* x, residual, s, y */
+	c->backward_bytes = 4 * bytes; /* s, dy, ds, dx */
+}
+
+/* -------------------------------------------------------------------- cases */
+
+static void plain(struct graph *g, enum norm_kind kind, bool bias, struct tensor *x)
+{
+	const int64_t width = tensor_dim(x, -1);
+
+	graph_seeded_output(g, "y", op_norm(g, "norm", kind, 1e-5, x, NULL,
+					    case_param(g, "w", width),
+					    bias ? case_param(g, "b", width) : NULL, NULL));
+}
+
+static void case_layer(struct graph *g)
+{
+	plain(g, NORM_LAYER, true, case_param(g, "x", 3, 5, 7));
+}
+
+static void case_layer_no_bias(struct graph *g)
+{
+	plain(g, NORM_LAYER, false, case_param(g, "x", 2, 9));
+}
+
+static void case_rms(struct graph *g)
+{
+	plain(g, NORM_RMS, false, case_param(g, "x", 3, 5, 7));
+}
+
+static void case_rms_bias(struct graph *g)
+{
+	plain(g, NORM_RMS, true, case_param(g, "x", 4, 3));
+}
+
+static void case_one_row(struct graph *g)
+{
+	plain(g, NORM_LAYER, true, case_param(g, "x", 33));
+}
+
+/* y is read by a backward pass, and x by another op. */
+static void case_chain(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 4, 6)), *sum;
+	struct tensor *w = case_param(g, "w", 6), *b = case_param(g, "b", 6);
+	struct tensor *y = op_norm(g, "norm", NORM_LAYER, 1e-5, x, NULL, w, b, &sum);
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", y));
+	graph_seeded_output(g, "z", op_gelu(g, "other", sum));
+}
+
+/* Rows far from zero: the variance must not suffer from the mean. */
+static void case_far(struct graph *g)
+{
+	struct tensor *x = op_add_scaled(g, "far", case_param(g, "x", 3, 16),
+					 case_input(g, "one", g->type, 3, 16), 30, NULL);
+
+	plain(g, NORM_LAYER, true, x);
+}
+
+static void case_threads(struct graph *g)
+{
+	plain(g, NORM_LAYER, true, case_param(g, "x", 201, 87));
+}
+
+OP_CASES(norm) = {
+	OP_CASE("layer", case_layer),
+	OP_CASE("layer, no bias", case_layer_no_bias),
+	OP_CASE("rms", case_rms),
+	OP_CASE("rms, bias", case_rms_bias),
+	OP_CASE("one row", case_one_row),
+	OP_CASE("between others", case_chain),
+	OP_CASE("far from zero", case_far),
+	OP_CASE("threads", case_threads),
+	OP_CASES_END,
+};
+
+static void with_residual(struct graph *g, enum norm_kind kind, bool bias, bool use_sum,
+			  struct tensor *x, struct tensor *residual)
+{
+	const int64_t width = tensor_dim(x, -1);
+	struct tensor *w = case_param(g, "w", width), *sum;
+	struct tensor *b = bias ? case_param(g, "b", width) : NULL;
+
+	graph_seeded_output(g, "y", op_norm(g, "norm", kind, 1e-5, x, residual, w, b, &sum));
+	if (use_sum)
+		graph_seeded_output(g, "s", sum);
+}
+
+static void case_residual(struct graph *g)
+{
+	with_residual(g, NORM_LAYER, true, true, case_param(g, "x", 3, 5, 7),
+		      case_param(g, "r", 3, 5, 7));
+}
+
+static void case_residual_rms(struct graph *g)
+{
+	with_residual(g, NORM_RMS, false, true, case_param(g, "x", 2, 9), case_param(g, "r", 2, 9));
+}
+
+/* The last norm: nothing else reads the sum. */
+static void case_residual_last(struct graph *g)
+{
+	with_residual(g, NORM_LAYER, false, false, case_param(g, "x", 1, 1, 5),
+		      case_param(g, "r", 1, 1, 5));
+}
+
+/* Activations, whose gradient is shared. */
+static void case_residual_shared(struct graph *g)
+{
+	with_residual(g, NORM_LAYER, true, true, op_gelu(g, "left", case_param(g, "x", 4, 6)),
+		      op_gelu(g, "right", case_param(g, "r", 4, 6)));
+}
+
+static void case_residual_same(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 4, 6));
+
+	with_residual(g, NORM_LAYER, true, true, x, x);
+}
+
+static void case_residual_fixed(struct graph *g)
+{
+	with_residual(g, NORM_RMS, true, true, case_input(g, "x", g->type, 4, 6),
+		      case_param(g, "r", 4, 6));
+}
+
+/* Two blocks, as in a model: sum and y both go on. */
+static void case_residual_chain(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 4, 6), *w = case_param(g, "w", 6), *s, *y;
+
+	y = op_norm(g, "first", NORM_RMS, 1e-5, op_gelu(g, "a", x), NULL, w, NULL, &s);
+	y = op_norm(g, "second", NORM_RMS, 1e-5, op_gelu(g, "b", y), s, w, NULL, &s);
+	y = op_norm(g, "third", NORM_RMS, 1e-5, op_gelu(g, "c", y), s, w, NULL, &s);
+	graph_seeded_output(g, "y", op_gelu(g, "d", y));
+}
+
+static void case_residual_threads(struct graph *g)
+{
+	with_residual(g, NORM_LAYER, true, true, case_param(g, "x", 201, 87),
+		      case_param(g, "r", 201, 87));
+}
+
+OP_CASES(norm_residual) = {
+	OP_CASE("layer", case_residual),
+	OP_CASE("rms", case_residual_rms),
+	OP_CASE("sum unused", case_residual_last),
+	OP_CASE("shared gradient", case_residual_shared),
+	OP_CASE("x is the residual", case_residual_same),
+	OP_CASE("x without gradient", case_residual_fixed),
+	OP_CASE("blocks", case_residual_chain),
+	OP_CASE("threads", case_residual_threads),
+	OP_CASES_END,
+};
+
+const struct op op_desc_norm = {
+	.name = "norm",
+	.attr_size = sizeof(struct norm_attr),
+	.min_inputs = 2,
+	.max_inputs = 3,
+	.infer = infer,
+	.cost = cost,
+	.saves_in = BIT(0) | BIT(1),
+	.saves_out = BIT(1),
+	.grad_in_place = true,
+	.remakes = true,
+	.remade = 0,
+	.remake_in = BIT(0) | BIT(1) | BIT(2),
+	.remake_out = BIT(1),
+	.cases = norm_cases,
+};
+
+const struct op op_desc_norm_residual = {
+	.name = "norm_residual",
+	.attr_size = sizeof(struct norm_attr),
+	.min_inputs = 3,
+	.max_inputs = 4,
+	.infer = infer_residual,
+	.cost = cost_residual,
+	.saves_in = BIT(2),
+	.saves_out = BIT(0) | BIT(2),
+	.shares_gradient = true,
+	.grad_in_place = true,
+	.remakes = true,
+	.remade = 1,
+	.remake_in = BIT(2) | BIT(3),
+	.remake_out = BIT(0) | BIT(2),
+	.cases = norm_residual_cases,
+};

@@ -1,0 +1,34 @@
+/*
+ * rule - checks that many shape rules share.
+ */
+#ifndef OPS_RULE_H
+#define OPS_RULE_H
+
+#include "core/op_case.h"
+
+static inline bool all_real(const struct node *n)
+{
+	for (int i = 0; i < n->n_in; i++)
+		if (n->in[i] && n->in[i]->type == I32)
+			return false;
+	return true;
+}
+
+/* An absent input fits. */
+static inline bool is_vector(const struct tensor *t, int64_t size)
+{
+	return !t || (t->ndim == 1 && t->dim[0] == size);
+}
+
+/* The rule of an op of real tensors of one shape. */
+static inline enum status infer_elementwise(struct graph *g, struct node *n)
+{
+	if (!all_real(n))
+		return graph_misfit(g, n, "inputs must be real");
+	for (int i = 1; i < n->n_in; i++)
+		if (!tensor_same_shape(n->in[0], n->in[i]))
+			return graph_misfit(g, n, "shapes differ");
+	return graph_out_like(g, n, NULL, n->in[0]);
+}
+
+#endif

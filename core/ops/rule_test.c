@@ -1,0 +1,196 @@
+/*
+ * Shape rules refuse what does not fit, and say why.
+ */
+#include "core/test.h"
+
+#include <string.h>
+
+#include "core/ops/rule.h"
+
+struct misfit {
+	const char *expected; /* part of the error text */
+	void (*build)(struct graph *g);
+};
+
+/* An integer tensor of the shape of a real one. */
+static struct tensor *tokens(struct graph *g)
+{
+	return case_input(g, "tokens", I32, 2, 3, 4);
+}
+
+static struct tensor *real3(struct graph *g)
+{
+	return case_param(g, "x", 2, 3, 4);
+}
+
+static struct tensor *real4(struct graph *g)
+{
+	return case_param(g, "x4", 2, 3, 4, 6);
+}
+
+#define MISFIT(name, call)                                                                        \
+	static void name(struct graph *g)                                                         \
+	{                                                                                         \
+		call;                                                                             \
+	}
+
+MISFIT(add_shapes, op_add(g, "n", real3(g), case_param(g, "y", 2, 4, 3)))
+MISFIT(add_ndim, op_add(g, "n", real3(g), case_param(g, "y", 2, 3)))
+MISFIT(add_tokens, op_add(g, "n", real3(g), tokens(g)))
+MISFIT(multiply_shapes, op_multiply(g, "n", real3(g), real4(g)))
+MISFIT(multiply_tokens, op_multiply(g, "n", tokens(g), tokens(g)))
+MISFIT(scale_tokens, op_scale(g, "n", tokens(g), 2, NULL))
+MISFIT(scale_factor, op_scale(g, "n", real3(g), 2, case_param(g, "f", 2)))
+MISFIT(add_scaled_shapes, op_add_scaled(g, "n", real3(g), real4(g), 1, NULL))
+MISFIT(add_scaled_factor, op_add_scaled(g, "n", real3(g), real3(g), 1, case_param(g, "f", 1, 1)))
+MISFIT(norm_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 3), NULL, NULL))
+MISFIT(norm_bias, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 4),
+			  case_param(g, "b", 1, 4), NULL))
+MISFIT(norm_residual, op_norm(g, "n", NORM_RMS, 0, real3(g), case_param(g, "r", 2, 2, 4),
+			      case_param(g, "w", 4), NULL, NULL))
+MISFIT(norm_eps, op_norm(g, "n", NORM_RMS, -1, real3(g), NULL, case_param(g, "w", 4), NULL, NULL))
+MISFIT(norm_kind, op_norm(g, "n", (enum norm_kind)7, 0, real3(g), NULL, case_param(g, "w", 4), NULL,
+			  NULL))
+MISFIT(rope_ndim, op_rope(g, "n", real3(g), 10000, 4))
+MISFIT(rope_odd, op_rope(g, "n", real4(g), 10000, 3))
+MISFIT(rope_wide, op_rope(g, "n", real4(g), 10000, 8))
+MISFIT(rope_none, op_rope(g, "n", real4(g), 10000, 0))
+MISFIT(rope_theta, op_rope(g, "n", real4(g), 0, 4))
+MISFIT(gelu_tokens, op_gelu(g, "n", tokens(g)))
+MISFIT(silu_gate_shapes, op_silu_gate(g, "n", real3(g), real4(g)))
+MISFIT(sigmoid_tokens, op_sigmoid(g, "n", tokens(g)))
+MISFIT(softplus_eps, op_softplus(g, "n", real3(g), -1))
+MISFIT(softplus_tokens, op_softplus(g, "n", tokens(g), 0))
+MISFIT(dropout_one, op_dropout(g, "n", real3(g), 1))
+MISFIT(dropout_negative, op_dropout(g, "n", real3(g), -0.1))
+MISFIT(dropout_nan, op_dropout(g, "n", real3(g), __builtin_nan("")))
+MISFIT(dropout_tokens, op_dropout(g, "n", tokens(g), 0.5))
+MISFIT(running_mean_ndim, op_running_mean(g, "n", real4(g)))
+MISFIT(sequence_mean_tokens, op_sequence_mean(g, "n", tokens(g)))
+MISFIT(head_gate_ndim, op_head_gate(g, "n", real3(g), real3(g), 1, NULL))
+MISFIT(head_gate_length, op_head_gate(g, "n", real4(g), case_param(g, "g", 2, 2, 4), 1, NULL))
+MISFIT(head_gate_heads, op_head_gate(g, "n", real4(g), case_param(g, "g", 2, 3, 6), 1, NULL))
+MISFIT(head_gate_factor, op_head_gate(g, "n", real4(g), real3(g), 1, case_param(g, "a", 4)))
+MISFIT(gaussian_odd, op_w2_gaussian(g, "n", case_param(g, "y", 1, 2, 3, 5), W2_OVERLAP, 1, NULL))
+MISFIT(gaussian_eps, op_w2_gaussian(g, "n", real4(g), W2_OVERLAP, 0, NULL))
+MISFIT(gaussian_score, op_w2_gaussian(g, "n", real4(g), (enum w2_score)5, 1, NULL))
+MISFIT(key_bias_tau, op_w2_key_bias(g, "n", real4(g), case_param(g, "t", 3), W2_WASSERSTEIN, 1))
+MISFIT(key_bias_logdet, op_w2_key_bias(g, "n", real4(g), case_param(g, "t", 4), W2_OVERLAP, 1))
+MISFIT(w2_scale_tau, op_w2_scale(g, "n", real4(g), case_param(g, "t", 6), 1))
+MISFIT(expand_narrow, op_scalar_expand(g, "n", real3(g), case_param(g, "s", 2), 3))
+MISFIT(pool_wide, op_scalar_pool(g, "n", real3(g), case_param(g, "s", 2), 5))
+MISFIT(pool_none, op_scalar_pool(g, "n", real3(g), case_param(g, "s", 2), 0))
+MISFIT(pool_scalars, op_scalar_pool(g, "n", real3(g), case_param(g, "s", 2, 1), 2))
+MISFIT(energy_ndim, op_ws_energy(g, "n", real3(g)))
+MISFIT(contrast_tau, op_ws_contrast(g, "n", real4(g), 0, NULL))
+MISFIT(contrast_ndim, op_ws_contrast(g, "n", real3(g), 1, NULL))
+
+/* Channels 1 to 4 of 6: rows of a slice that an elementwise op cannot read. */
+MISFIT(add_slice, op_add(g, "n", graph_slice(g, real4(g), 1, 4), graph_slice(g, real4(g), 0, 4)))
+
+static const struct misfit misfits[] = {
+	{ "add 'n': shapes differ; inputs: x f32[2,3,4] y f32[2,4,3]", add_shapes },
+	{ "shapes differ", add_ndim },
+	{ "must be real", add_tokens },
+	{ "input 0 is a slice", add_slice },
+	{ "shapes differ", multiply_shapes },
+	{ "must be real", multiply_tokens },
+	{ "must be real", scale_tokens },
+	{ "must have the shape [1]", scale_factor },
+	{ "shapes differ", add_scaled_shapes },
+	{ "must have the shape [1]", add_scaled_factor },
+	{ "must have the shape [4]", norm_weight },
+	{ "must have the shape [4]", norm_bias },
+	{ "x and residual differ", norm_residual },
+	{ "eps -1 is negative", norm_eps },
+	{ "no such kind of norm", norm_kind },
+	{ "[B,T,H,n]", rope_ndim },
+	{ "width 3 is not an even number", rope_odd },
+	{ "width 8 is not an even number from 2 to 6", rope_wide },
+	{ "width 0", rope_none },
+	{ "theta 0 is not positive", rope_theta },
+	{ "must be real", gelu_tokens },
+	{ "shapes differ", silu_gate_shapes },
+	{ "must be real", sigmoid_tokens },
+	{ "eps -1 is negative", softplus_eps },
+	{ "must be real", softplus_tokens },
+	{ "probability 1 is not in [0, 1)", dropout_one },
+	{ "probability -0.1", dropout_negative },
+	{ "probability", dropout_nan },
+	{ "must be real", dropout_tokens },
+	{ "[B,T,C]", running_mean_ndim },
+	{ "must be real", sequence_mean_tokens },
+	{ "o must be [B,T,H,D]", head_gate_ndim },
+	{ "does not fit the heads", head_gate_length },
+	{ "does not fit the heads", head_gate_heads },
+	{ "must have the shape [1]", head_gate_factor },
+	{ "[B,T,H,2D]", gaussian_odd },
+	{ "eps 0 is not positive", gaussian_eps },
+	{ "no such score: 5", gaussian_score },
+	{ "tau must have the shape [H]", key_bias_tau },
+	{ "must have the shape [B,T,H]", key_bias_logdet },
+	{ "tau must have the shape [H]", w2_scale_tau },
+	{ "a width of 3 leaves some of 4 channels unread", expand_narrow },
+	{ "a width of 5 leaves some channels without any of 4", pool_wide },
+	{ "not positive", pool_none },
+	{ "the scalars [H]", pool_scalars },
+	{ "[B,T,n,w]", energy_ndim },
+	{ "tau 0 is not positive", contrast_tau },
+	{ "[B,T,n,w]", contrast_ndim },
+};
+
+static struct graph *new_graph(struct params **params, bool training)
+{
+	struct graph *g;
+	struct error err;
+
+	must(params_create(params, F32, &err), &err);
+	must(graph_create(&g, *params, training, &err), &err);
+	return g;
+}
+
+static void test_misfits(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(misfits) / sizeof(*misfits); i++) {
+		struct params *params;
+		struct graph *g = new_graph(&params, true);
+
+		misfits[i].build(g);
+		if (!g->failed)
+			fail_msg("nothing refused; expected: %s", misfits[i].expected);
+		if (!strstr(g->err.text, misfits[i].expected))
+			fail_msg("'%s' lacks: %s", g->err.text, misfits[i].expected);
+		graph_destroy(g);
+		params_destroy(params);
+	}
+}
+
+/* Without training, or with nothing to drop, dropout is no node; its probability is checked still. */
+static void test_idle_dropout(void **state)
+{
+	struct params *params;
+	struct graph *g = new_graph(&params, false);
+	struct tensor *x = real3(g);
+
+	(void)state;
+	assert_ptr_equal(op_dropout(g, "n", x, 0.5), x);
+	g->training = true;
+	assert_ptr_equal(op_dropout(g, "n", x, 0), x);
+	assert_ptr_not_equal(op_dropout(g, "n", x, 0.5), x);
+	g->training = false;
+	assert_null(op_dropout(g, "n", x, 1));
+	assert_true(g->failed);
+	graph_destroy(g);
+	params_destroy(params);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_misfits),
+		cmocka_unit_test(test_idle_dropout),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

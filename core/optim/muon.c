@@ -1,0 +1,78 @@
+/*
+ * Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) with the defaults of
+ * torch.optim.Muon: the momentum of every matrix is made orthogonal, approximately, by
+ * Newton-Schulz steps (see the kernel), in the parameters' own precision.  Slices of a 3-D
+ * tensor are matrices; embeddings and vectors are left to AdamW.
+ */
+#include <math.h>
+
+#include "core/optim/type.h"
+
+/* The last two dimensions. */
+static void matrix_size(const struct param *p, int64_t *rows, int64_t *columns)
+{
+	*rows = p->dim[p->ndim - 2];
+	*columns = p->dim[p->ndim - 1];
+}
+
+static bool elementwise(const struct param *p)
+{
+	return p->role != PARAM_MATRIX;
+}
+
+static size_t workspace(const struct optimizer *o, const struct param *p)
+{
+	int64_t rows, columns;
+
+	if (elementwise(p))
+		return 0;
+	matrix_size(p, &rows, &columns);
+	return o->kernels->muon_workspace(rows, columns);
+}
+
+static double adjusted(enum muon_adjust adjust, double rows, double columns)
+{
+	if (adjust == MUON_MATCH_RMS_ADAMW)
+		return 0.2 * sqrt(fmax(rows, columns));
+	return sqrt(fmax(1, rows / columns));
+}
+
+static void update_param(struct optimizer *o, const struct optim_step *step, const struct param *p)
+{
+	const double lr = step->lr * o->options.muon.lr_ratio;
+	const size_t size = dtype_size(o->params->type);
+	struct muon_step s = {
+		.keep = optim_keep(o, lr),
+		.scale = step->scale,
+		.momentum = o->options.muon.momentum,
+		.eps = o->options.muon.eps,
+		.nesterov = o->options.muon.nesterov,
+		.steps = o->options.muon.steps,
+	};
+	int64_t rows, columns;
+
+	matrix_size(p, &rows, &columns);
+	s.lr = lr * adjusted(o->options.muon.adjust, (double)rows, (double)columns);
+	for (int64_t done = 0; done < p->count; done += rows * columns) {
+		const size_t at = (size_t)(p->offset + done) * size;
+
+		o->kernels->muon(&s, rows, columns, (char *)o->params->data + at,
+				 (const char *)o->params->grad + at, (char *)o->m + at, o->work);
+	}
+}
+
+static void update(struct optimizer *o, const struct optim_step *step, struct optim_report *report)
+{
+	(void)report;
+	for (int i = 0; i < o->params->n; i++)
+		if (!elementwise(&o->params->list[i]))
+			update_param(o, step, &o->params->list[i]);
+	optim_adamw_update(o, step, 1, 1);
+}
+
+const struct optim_type optim_muon = {
+	.has_v = true,
+	.elementwise = elementwise,
+	.update = update,
+	.workspace = workspace,
+};

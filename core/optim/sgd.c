@@ -1,0 +1,20 @@
+/*
+ * SGD with momentum, no Nesterov, no dampening: m = mu m + g,  p = (1 - lr decay) p - lr m.
+ * As torch.optim.SGD, but for the decay, which is decoupled here as in the other optimizers.
+ */
+#include "core/optim/type.h"
+
+static void update(struct optimizer *o, const struct optim_step *step, struct optim_report *report)
+{
+	const struct sgd_step s = {
+		.lr = step->lr,
+		.keep = optim_keep(o, step->lr),
+		.scale = step->scale,
+		.momentum = o->options.sgd.momentum,
+	};
+
+	(void)report;
+	o->kernels->sgd(&s, &o->segments, o->params->data, o->params->grad, o->m);
+}
+
+const struct optim_type optim_sgd = { .update = update };
