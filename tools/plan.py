@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""Resolve .config and its plan into steps, and show how they differ.
+
+A step is the configuration with fragments merged on it; it changes only what they name.  With
+--output DIR, each step gets a directory of the files that build and run read:
+
+    DIR/NUMBER-NAME/config                      its whole configuration
+    DIR/NUMBER-NAME/auto.conf                   the same for make
+    DIR/NUMBER-NAME/generated/config_table.h    the same for the program
+    DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
+    DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
+
+The program's own account of a step (describe.json in its directory: parameters, flops_per_token,
+memory_bytes) is shown where there is one.
+"""
+import argparse
+import itertools
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+
+import kconfig
+from kconfig import Unfit
+
+AGAIN = re.compile(r"again-([0-9]+)")
+BASELINE = "baseline"  # the word for no fragment
+PER = "per:"
+
+
+@dataclass
+class Step:
+    number: int
+    label: str
+    fragments: list
+    baseline: int = 0
+    repeats: int = None     # the step that this one runs again
+    repeat: int = 0         # how often the same configuration came before
+    selected: bool = True
+    # what resolve() finds
+    description: str = ""
+    named: set = field(default_factory=set)     # symbols that its fragments set
+    values: dict = field(default_factory=dict)
+    inactive: list = field(default_factory=list)
+    config: str = ""
+    auto: str = ""
+    table: str = ""
+
+    @property
+    def name(self):
+        return f"{self.number}-{self.label}"
+
+
+# ---------------------------------------------------------------- from words to steps
+
+def fragments_of(word):
+    return [name for name in word.split("+") if name != BASELINE]
+
+
+def join(words):
+    return "+".join(word for word in words if word != BASELINE) or BASELINE
+
+
+def listed_steps(words):
+    steps = []
+    for number, word in enumerate(words):
+        again = AGAIN.fullmatch(word)
+        if not again:
+            steps.append(Step(number, word, fragments_of(word)))
+            continue
+        first = int(again[1])
+        if first >= number or steps[first].repeats is not None:
+            raise Unfit([f"{word}: only an earlier step, itself no repetition, can be run again"])
+        repeat = 1 + sum(step.repeats == first for step in steps)
+        label = f"{steps[first].label}-again" + (str(repeat) if repeat > 1 else "")
+        steps.append(Step(number, label, steps[first].fragments, repeats=first, repeat=repeat))
+    return steps
+
+
+def one_at_a_time(words):
+    return listed_steps([BASELINE, *words])
+
+
+def leave_one_out(words):
+    labels = ["all"] + [f"without-{word}" for word in words]
+    kept = [words] + [words[:i] + words[i + 1:] for i in range(len(words))]
+    return [Step(number, label, fragments_of(join(left)))
+            for number, (label, left) in enumerate(zip(labels, kept))]
+
+
+def grid(words):
+    axes = [word.removeprefix(PER).split("|") for word in words]
+    cells = list(itertools.product(*axes))
+    steps = []
+    for number, cell in enumerate(cells):
+        first = tuple(value if word.startswith(PER) else axis[0]
+                      for word, axis, value in zip(words, axes, cell))
+        steps.append(Step(number, join(cell), fragments_of(join(cell)), cells.index(first)))
+    return steps
+
+
+def outline(values):
+    """The steps that the plan's symbols ask for, not yet resolved."""
+    kind, words = values["PLAN"], (values["PLAN_FRAGMENTS"] or "").split()
+    if kind == "single":
+        return [Step(0, BASELINE, [])]
+    if not words:
+        raise Unfit([f"the plan '{kind}' has no fragments: set CONFIG_PLAN_FRAGMENTS"])
+    makers = {"steps": listed_steps, "one_at_a_time": one_at_a_time,
+              "leave_one_out": leave_one_out, "grid": grid}
+    steps = makers[kind](words)
+    if kind == "steps":
+        baseline = int(values["PLAN_BASELINE"])
+        if baseline >= len(steps) or steps[baseline].repeats is not None:
+            raise Unfit([f"CONFIG_PLAN_BASELINE={baseline}: no such step, or a repetition"])
+        for step in steps:
+            step.baseline = baseline
+    return steps
+
+
+def numbers(symbol, text):
+    """A list such as "0,1,2" without duplicates."""
+    if not re.fullmatch(r"\s*[0-9]+(\s*,\s*[0-9]+)*\s*", text):
+        raise Unfit([f'CONFIG_{symbol}="{text}": expected numbers separated by commas'])
+    found = [int(n) for n in text.split(",")]
+    if len(set(found)) < len(found):
+        raise Unfit([f'CONFIG_{symbol}="{text}": a number stands there twice'])
+    return found
+
+
+def select(steps, text):
+    if not text:
+        return
+    chosen = numbers("RA_MLA_ABLATION_STEPS", text)
+    if max(chosen) >= len(steps):
+        raise Unfit([f'CONFIG_RA_MLA_ABLATION_STEPS="{text}": the steps are 0 to {len(steps) - 1}'])
+    for step in steps:
+        step.selected = step.number in chosen
+
+
+# ---------------------------------------------------------------- from steps to configurations
+
+def resolve(tree, base, step):
+    """Merge the step's fragments on the base, which sets every symbol: nothing else moves."""
+    tree.merge(base)
+    before = tree.values()
+    layers = [kconfig.read_fragment(tree, name) for name in step.fragments]
+    for a in itertools.chain(*layers):
+        step.named.add(a.name)
+        if kconfig.is_for_tools(tree.find(a.name)):
+            raise Unfit([f"{a}: a step cannot change what only the tools read"])
+    step.inactive = sorted(a.name for a in tree.merge(base, *layers))
+    step.values = tree.values()
+    assert all(change.symbol in step.named or None in change
+               for change in kconfig.difference(before, step.values))
+    step.description = "; ".join(kconfig.question(os.path.join(kconfig.FRAGMENTS, name))
+                                 for name in step.fragments)
+    step.config = tree.config_text()
+    step.auto = kconfig.auto_conf(tree)
+    step.table = kconfig.table(tree)
+
+
+def refuse_duplicates(steps):
+    first = {}
+    for step in steps:
+        other = first.setdefault(step.table, step)
+        if other is not step and step.repeats is None:
+            raise Unfit([f"steps {other.name} and {step.name} have the same configuration; "
+                         f"'again-{other.number}' declares a check of reproducibility"])
+
+
+def plan(tree):
+    """The steps of the present configuration, and its own values."""
+    kconfig.load_present(tree)
+    values = tree.values()
+    base = tree.read(kconfig.config_path())
+    steps = outline(values)
+    select(steps, values["RA_MLA_ABLATION_STEPS"])
+    for step in steps:
+        resolve(tree, base, step)
+    refuse_duplicates(steps)
+    return steps, values
+
+
+def changes(steps, step):
+    """Against the step's baseline."""
+    return kconfig.difference(steps[step.baseline].values, step.values)
+
+
+# ---------------------------------------------------------------- output
+
+def as_json(steps, values, seeds):
+    own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
+    return {
+        "experiment": values["EXPERIMENT"],
+        "question": kconfig.question(own),
+        "scale": values["SCALE"],
+        "plan": values["PLAN"],
+        "seeds": seeds,
+        "steps": [{
+            "number": step.number,
+            "name": step.name,
+            "description": step.description,
+            "fragments": step.fragments,
+            "baseline": steps[step.baseline].name,
+            "repeats": None if step.repeats is None else steps[step.repeats].name,
+            "repeat": step.repeat,
+            "selected": step.selected,
+            "difference": [change._asdict() for change in changes(steps, step)],
+            "inactive": step.inactive,
+        } for step in steps],
+    }
+
+
+def for_make(steps, values, seeds):
+    """A reproducibility check runs with the first seed alone: one repetition tells."""
+    selected = [step for step in steps if step.selected]
+    lines = [f"plan-experiment := {values['EXPERIMENT']}", f"plan-scale := {values['SCALE']}",
+             f"plan-threads := {values['THREADS']}",
+             f"plan-steps := {' '.join(step.name for step in selected)}"]
+    for step in selected:
+        own = seeds[:1] if step.repeats is not None else seeds
+        lines += [f"seeds-{step.name} := {' '.join(map(str, own))}",
+                  f"repeat-{step.name} := {step.repeat}",
+                  f"baseline-{step.name} := {steps[step.baseline].name}"]
+    return "\n".join(lines) + "\n"
+
+
+def write(steps, values, seeds, directory):
+    for step in steps:
+        files = {"config": step.config, "auto.conf": step.auto,
+                 "generated/config_table.h": step.table,
+                 "diff": "".join(f"{change}\n" for change in changes(steps, step))}
+        for name, text in files.items():
+            kconfig.write_text(os.path.join(directory, step.name, name), text)
+    kconfig.write_text(os.path.join(directory, "plan.mk"), for_make(steps, values, seeds))
+    kconfig.write_text(os.path.join(directory, "plan.json"),
+                       json.dumps(as_json(steps, values, seeds), indent=1) + "\n")
+
+
+def describe(directory, step):
+    """What the program says of the step; empty if it was not asked yet."""
+    text = directory and kconfig.read_text(os.path.join(directory, step.name, "describe.json"))
+    return json.loads(text) if text else {}
+
+
+def row(steps, step, account):
+    if step.repeats is not None:
+        what = f"again {steps[step.repeats].name}"
+    elif step.number == step.baseline:
+        what = "baseline"
+    else:
+        what = ", ".join(str(change) for change in changes(steps, step)
+                         if None not in change or change.symbol in step.named)
+    counts = [f"{account[key]:,}" if key in account else "-"
+              for key in ("parameters", "flops_per_token", "memory_bytes")]
+    return [step.name + ("" if step.selected else " (not run)"), *counts, what]
+
+
+def print_table(rows):
+    if all(line[1:4] == ["-"] * 3 for line in rows[1:]):
+        rows = [[line[0], line[4]] for line in rows]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for line in rows:
+        cells = [cell.ljust(width) if i in (0, len(line) - 1) else cell.rjust(width)
+                 for i, (cell, width) in enumerate(zip(line, widths))]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def inactive_groups(steps):
+    """Symbols of .config that steps switch off, with the steps that do."""
+    groups = {}
+    for step in steps:
+        if step.inactive and step.repeats is None:
+            groups.setdefault(tuple(step.inactive), []).append(step.name)
+    return groups.items()
+
+
+def notes(steps, seeds):
+    """What a reader of the plan should know before it runs."""
+    baselines = {step.baseline for step in steps if step.selected}
+    for step in (steps[number] for number in sorted(baselines) if not steps[number].selected):
+        yield f"{step.name}, a baseline, is not among the steps to run: the others are compared " \
+              "with its earlier runs if there are any, and get no verdict otherwise"
+    for step in steps:
+        if step.selected and step.repeats is not None and not steps[step.repeats].selected:
+            yield f"{step.name} can be checked only against earlier runs of " \
+                  f"{steps[step.repeats].name}"
+    if len(seeds) < 3:
+        yield "fewer than 3 seeds: there will be no verdict"
+    for names, those in inactive_groups(steps):
+        yield f"inactive: {' '.join(names)} in {', '.join(those)}"
+    spam = [step for step in steps if step.values["OPTIMIZER"] == "adamwspam"
+            and 0 < int(step.values["SPAM_INTERVAL"]) <= int(step.values["SPAM_WARMUP"])]
+    if spam:
+        yield "AdamWSPAM restarts before its warm-up ends: after the first restart the learning " \
+              "rate is on average about half of what the schedule says"
+
+
+def show(steps, values, seeds, directory):
+    head = as_json(steps, values, seeds)
+    runs = sum(step.selected for step in steps) * len(seeds)
+    print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
+    print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs\n")
+    heads = ["step", "parameters", "FLOPs/token", "bytes", "differs from its baseline"]
+    print_table([heads] + [row(steps, step, describe(directory, step)) for step in steps])
+    for note in notes(steps, seeds):
+        print(f"note: {note}")
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--output", metavar="DIR", help="write the steps' files there")
+    parser.add_argument("--quiet", action="store_true", help="print no table")
+    args = parser.parse_args(argv)
+    try:
+        steps, values = plan(kconfig.Tree())
+        seeds = numbers("SEEDS", values["SEEDS"])
+        if args.output:
+            write(steps, values, seeds, args.output)
+        if not args.quiet:
+            show(steps, values, seeds, args.output)
+    except Unfit as unfit:
+        sys.exit("\n".join(unfit.problems))
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

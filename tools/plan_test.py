@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Tests of tools/plan.py: which steps a plan has, what they change, what is refused."""
+import json
+import os
+import sys
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+import kconfig
+import plan
+import tap
+from kconfig_test import STUDY, Case, copy_of_the_tree
+
+
+class Words(unittest.TestCase):
+    """From the words of a plan to its steps."""
+
+    def names(self, steps):
+        return [step.name for step in steps]
+
+    def test_listed(self):
+        steps = plan.listed_steps("baseline a a+b again-1 again-2 again-1".split())
+        self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-a+b", "3-a-again",
+                                             "4-a+b-again", "5-a-again2"])
+        self.assertEqual([step.fragments for step in steps],
+                         [[], ["a"], ["a", "b"], ["a"], ["a", "b"], ["a"]])
+        self.assertEqual([step.repeats for step in steps], [None, None, None, 1, 2, 1])
+        self.assertEqual([step.repeat for step in steps], [0, 0, 0, 1, 1, 2])
+
+    def test_only_an_earlier_step_can_be_repeated(self):
+        for words in ("again-0", "a again-1", "a again-2 b", "a again-0 again-1"):
+            with self.assertRaises(kconfig.Unfit):
+                plan.listed_steps(words.split())
+
+    def test_one_at_a_time(self):
+        steps = plan.one_at_a_time(["a", "b+c"])
+        self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-b+c"])
+        self.assertEqual([step.baseline for step in steps], [0, 0, 0])
+
+    def test_leave_one_out(self):
+        steps = plan.leave_one_out(["a", "b", "c"])
+        self.assertEqual(self.names(steps), ["0-all", "1-without-a", "2-without-b", "3-without-c"])
+        self.assertEqual([step.fragments for step in steps],
+                         [["a", "b", "c"], ["b", "c"], ["a", "c"], ["a", "b"]])
+
+    def test_leave_one_out_of_one(self):
+        self.assertEqual([step.fragments for step in plan.leave_one_out(["a"])], [["a"], []])
+
+    def test_grid(self):
+        steps = plan.grid(["baseline|a", "x|y+z"])
+        self.assertEqual(self.names(steps), ["0-x", "1-y+z", "2-a+x", "3-a+y+z"])
+        self.assertEqual(steps[3].fragments, ["a", "y", "z"])
+        self.assertEqual([step.baseline for step in steps], [0, 0, 0, 0])
+
+    def test_grid_with_a_baseline_per_value(self):
+        steps = plan.grid(["per:a|b", "x|y|z"])
+        self.assertEqual([step.baseline for step in steps], [0, 0, 0, 3, 3, 3])
+        steps = plan.grid(["x|y", "per:a|b"])
+        self.assertEqual([step.baseline for step in steps], [0, 1, 0, 1])
+
+    def test_numbers(self):
+        self.assertEqual(plan.numbers("SEEDS", "1, 2,30"), [1, 2, 30])
+        for wrong in ("", "1,", "a", "1;2", "-1", "1,1", "1.5"):
+            with self.assertRaises(kconfig.Unfit):
+                plan.numbers("SEEDS", wrong)
+
+
+class Plans(Case):
+    """Whole plans, run as a user runs them, in a copy of the tree with fragments of its own."""
+
+    def setUp(self):
+        super().setUp()
+        copy_of_the_tree(self.directory)
+
+    def configure(self, *settings, defconfig=""):
+        tool = self.path("tools/kconfig.py")
+        self.succeed("defconfig", *defconfig.split(), tool=tool)
+        if settings:
+            self.succeed("set", *settings, tool=tool)
+
+    def fragment(self, name, text):
+        self.write(f"# A test\n{text}\n", f"defconfigs/fragments/{name}")
+
+    def plan(self):
+        self.said = self.succeed("--output", self.path("plan"), tool=self.path("tools/plan.py"))
+        return json.loads(self.read("plan/plan.json"))
+
+    def refusal(self):
+        said = self.refuse("--output", self.path("plan"), tool=self.path("tools/plan.py"))
+        self.assertFalse(os.path.exists(self.path("plan")))
+        return said
+
+    def listed(self, words, *settings):
+        self.configure('CONFIG_PLAN="steps"', f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
+
+    def test_single(self):
+        self.configure()
+        found = self.plan()
+        self.assertEqual([step["name"] for step in found["steps"]], ["0-baseline"])
+        self.assertEqual(self.read("plan/0-baseline/config"), self.read())
+
+    def test_study(self):
+        self.configure(defconfig="gpt2-ra-mla-full")
+        found = self.plan()
+        self.assertEqual([step["name"] for step in found["steps"]], [
+            "0-mla", "1-mla+gate", "2-mla+gate+cross", "3-mla+gate+cross+latent",
+            "4-mla+gate+cross-again", "5-mla+gate+cross+latent-again"])
+        self.assertEqual([step["repeats"] for step in found["steps"][4:]],
+                         ["2-mla+gate+cross", "3-mla+gate+cross+latent"])
+        self.assertEqual({step["baseline"] for step in found["steps"]}, {"0-mla"})
+        self.assertEqual(self.read("plan/1-mla+gate/diff"),
+                         "RA_MLA_MLP_ATTN_GATE n -> y\nGATE_ALPHA - -> 0.1\nGATE_DIM - -> 64\n"
+                         "GATE_POOL - -> causal\n")
+        table = "plan/{}/generated/config_table.h"
+        third = self.read(table.format("3-mla+gate+cross+latent"))
+        for line in ('SYMBOL("RA_MLA_MLP_SPARSE_MODE", CONFIG_TEXT, "topk")',
+                     'SYMBOL("RA_MLA_MLP_SPARSE_K", CONFIG_INT, "8")',
+                     'SYMBOL("RA_MLA_MLP_TYING_MODE", CONFIG_TEXT, "tied_transpose")'):
+            self.assertIn(line + "\n", third)
+        self.assertEqual(third, self.read(table.format("5-mla+gate+cross+latent-again")))
+        self.assertIn("CONFIG_RA_MLA_MLP_ATTN_GATE := y\n", self.read("plan/1-mla+gate/auto.conf"))
+
+    def test_assignments_of_the_study_as_they_were_written(self):
+        """All mechanisms are on there: steps switch them off and list what this makes idle."""
+        self.write(STUDY, "defconfigs/study")
+        self.configure(defconfig="study")
+        steps = self.plan()["steps"]
+        self.assertEqual([step["selected"] for step in steps], [True] * 4 + [False] * 2)
+        self.assertIn("RA_MLA_MLP_SPARSE_K", steps[0]["inactive"])
+        self.assertEqual(steps[3]["inactive"], [])
+
+    def test_a_step_changes_only_what_it_names(self):
+        """The default position of w2 is rope, but a step towards w2 keeps the baseline's."""
+        self.listed("dot w2")
+        steps = self.plan()["steps"]
+        self.assertEqual({change["symbol"] for change in steps[1]["difference"]},
+                         {"ATTENTION", "ATTENTION_KV_HEADS", "W2_SCORE", "W2_EPS"})
+
+    def test_unnamed_change_is_refused(self):
+        lines = self.read("models/ffn/ws.kconfig").replace(
+            '\tbool "ws: WsFFN', '\tselect TENSORBOARD\n\tbool "ws: WsFFN')
+        self.write(lines, "models/ffn/ws.kconfig")
+        self.listed("baseline ws")
+        self.assertRegex(self.refusal(), r"CONFIG_TENSORBOARD=n: it is selected by FFN_WS\n")
+
+    def test_fragment_with_unmet_dependency(self):
+        self.listed("baseline tying-untied")
+        self.assertRegex(self.refusal(), "tying-untied:2: CONFIG_.*_MODE=untied: it needs")
+
+    def test_fragment_out_of_range(self):
+        self.fragment("bad", "CONFIG_MODEL_LAYERS=0")
+        self.listed("baseline bad")
+        self.assertIn("bad:2: CONFIG_MODEL_LAYERS=0: out of range", self.refusal())
+
+    def test_fragment_with_unknown_symbol(self):
+        self.fragment("bad", "CONFIG_MODEL_LAYER=2")
+        self.listed("baseline bad")
+        self.assertIn("did you mean MODEL_LAYERS", self.refusal())
+
+    def test_fragment_that_does_not_exist(self):
+        self.listed("baseline gat")
+        self.assertIn("did you mean gate", self.refusal())
+
+    def test_step_cannot_change_the_scale(self):
+        self.listed("baseline 124m")
+        self.assertIn("CONFIG_SCALE=124m: a step cannot change", self.refusal())
+
+    def test_duplicates_must_be_declared(self):
+        self.listed("baseline gate gate")
+        self.assertRegex(self.refusal(), "1-gate and 2-gate have the same .*; 'again-1' declares")
+        self.listed("baseline gate again-1")
+        self.plan()
+
+    def test_no_fragments(self):
+        self.listed("")
+        self.assertIn("no fragments", self.refusal())
+
+    def test_baseline(self):
+        self.listed("baseline gate", "CONFIG_PLAN_BASELINE=1")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]], ["1-gate", "1-gate"])
+        self.assertIn("RA_MLA_MLP_ATTN_GATE y -> n", self.said)
+
+    def test_baseline_that_does_not_exist(self):
+        self.listed("baseline gate again-1", "CONFIG_PLAN_BASELINE=3")
+        self.assertIn("CONFIG_PLAN_BASELINE=3", self.refusal())
+        self.listed("baseline gate again-1", "CONFIG_PLAN_BASELINE=2")
+        self.assertIn("CONFIG_PLAN_BASELINE=2", self.refusal())
+
+    def test_subset(self):
+        self.listed("baseline gate cross", 'CONFIG_RA_MLA_ABLATION_STEPS="0,2"')
+        self.assertEqual([step["selected"] for step in self.plan()["steps"]], [True, False, True])
+        self.assertEqual(self.read("plan/plan.mk"),
+                         "plan-steps := 0-baseline 2-cross\nplan-seeds := 1 2 3\n")
+        self.assertIn("6 runs", self.said)
+        self.assertNotIn("note", self.said)
+
+    def test_subset_without_its_baseline_is_explained(self):
+        self.listed("baseline gate again-1", 'CONFIG_RA_MLA_ABLATION_STEPS="2"')
+        self.plan()
+        self.assertIn("note: 0-baseline, a baseline, is not among the steps to run", self.said)
+        self.assertIn("note: 2-gate-again can be checked only against earlier runs", self.said)
+
+    def test_subset_of_steps_that_do_not_exist(self):
+        self.listed("baseline gate", 'CONFIG_RA_MLA_ABLATION_STEPS="0,2"')
+        self.assertIn("the steps are 0 to 1", self.refusal())
+        self.listed("baseline gate", 'CONFIG_RA_MLA_ABLATION_STEPS="0-1"')
+        self.assertIn("numbers separated by commas", self.refusal())
+
+    def test_seeds(self):
+        self.configure('CONFIG_SEEDS="7"')
+        self.assertEqual(self.plan()["seeds"], [7])
+        self.assertIn("no verdict", self.said)
+        self.configure('CONFIG_SEEDS="1,1"')
+        self.assertIn("twice", self.refuse(tool=self.path("tools/plan.py")))
+
+    def test_restarts_of_spam_are_told(self):
+        self.configure('CONFIG_OPTIMIZER="adamwspam"')
+        self.plan()
+        self.assertIn("note: AdamWSPAM restarts", self.said)
+        self.configure('CONFIG_OPTIMIZER="adamwspam"', "CONFIG_SPAM_WARMUP=10")
+        self.plan()
+        self.assertNotIn("AdamWSPAM", self.said)
+
+    def test_account_of_the_program_is_shown(self):
+        self.listed("baseline gate")
+        self.plan()
+        self.assertNotIn("parameters", self.said)
+        self.write('{"parameters": 1234567, "flops_per_token": 8, "memory_bytes": 9}',
+                   "plan/1-gate/describe.json")
+        self.plan()
+        self.assertRegex(self.said, r"1-gate +1,234,567 +8 +9 ")
+
+    def test_unchanged_files_are_not_touched(self):
+        self.listed("baseline gate")
+        self.plan()
+        names = ["plan/plan.json", "plan/plan.mk", "plan/1-gate/config", "plan/1-gate/diff",
+                 "plan/1-gate/generated/config_table.h"]
+        for name in names:
+            os.utime(self.path(name), (1, 1))
+        self.plan()
+        self.assertEqual([os.stat(self.path(name)).st_mtime for name in names], [1] * len(names))
+
+    def test_stale_config(self):
+        self.configure()
+        self.write(self.read() + "CONFIG_GONE=y\n")
+        self.assertIn("make olddefconfig", self.refusal())
+
+
+class Defconfigs(Case):
+    pass
+
+
+def defconfig_case(name):
+    def test(self):
+        self.succeed("defconfig", name)
+        self.succeed(tool=os.path.join(kconfig.ROOT, "tools", "plan.py"))
+    return test
+
+
+for file_name in kconfig.names_in(kconfig.DEFCONFIGS):
+    setattr(Defconfigs, "test_" + file_name, defconfig_case(file_name))
+
+if __name__ == "__main__":
+    tap.main()
