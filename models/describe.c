@@ -1,0 +1,126 @@
+#include "models/describe.h"
+
+#include <string.h>
+
+#include "core/program.h"
+
+const char *const module_names[MODULES] = { "embedding", "attention", "feed_forward", "norm",
+					    "head" };
+
+/* Parameters and nodes carry their place in their names. */
+static enum module module_of(const char *name)
+{
+	if (strstr(name, ".attn."))
+		return MODULE_ATTENTION;
+	if (strstr(name, ".mlp."))
+		return MODULE_FFN;
+	if (strstr(name, "ln_"))
+		return MODULE_NORM;
+	if (strncmp(name, "lm_head", 7) == 0 || strncmp(name, "loss", 4) == 0)
+		return MODULE_HEAD;
+	return MODULE_EMBEDDING;
+}
+
+static void count_parameters(const struct params *params, struct description *d)
+{
+	for (int i = 0; i < params->n; i++)
+		d->module_parameters[module_of(params->list[i].name)] += params->list[i].count;
+	d->parameters = params_count(params);
+	d->ffn_per_attention = (double)d->module_parameters[MODULE_FFN] /
+			       (double)d->module_parameters[MODULE_ATTENTION];
+}
+
+static void count_flops(const struct graph *g, int64_t tokens, struct description *d)
+{
+	for (int i = 0; i < g->n_nodes; i++) {
+		const struct node *n = g->nodes[i];
+		enum module module = module_of(n->name);
+		struct op_cost cost = { 0 };
+
+		n->op->cost(n, &cost);
+		d->forward_flops[module] += cost.forward_flops / (double)tokens;
+		d->backward_flops[module] += cost.backward_flops / (double)tokens;
+	}
+}
+
+enum status describe_model(const struct model *m, const struct backend *backend,
+			   const struct description_options *options, struct description *d,
+			   struct error *err)
+{
+	const struct program_options program = {
+		.train = true,
+		.no_planner = !options->planner,
+		.no_remake = !options->remake,
+	};
+	struct params *params = NULL;
+	struct graph *g = NULL;
+	enum status status = FAIL;
+	struct model_io io;
+
+	*d = (struct description){ 0 };
+	if (params_create(&params, F32, err) != OK || graph_create(&g, params, true, err) != OK)
+		goto destroy;
+	model_build(m, g, MODEL_TRAIN, options->batch, options->length, &io);
+	if (graph_finish(g, err) != OK ||
+	    program_measure(g, backend, &program, &d->activation_bytes, err) != OK)
+		goto destroy;
+	count_parameters(params, d);
+	count_flops(g, options->batch * options->length, d);
+	d->weights_bytes = d->gradient_bytes = (size_t)d->parameters * sizeof(float);
+	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->weights_bytes);
+	d->decode_numbers = model_decode_state(m);
+	d->decode_token_bytes = (double)(d->decode_numbers * m->layers) * sizeof(float);
+	d->context = options->context;
+	d->decode_total_bytes = d->decode_token_bytes * (double)options->context;
+	status = OK;
+destroy:
+	graph_destroy(g);
+	params_destroy(params);
+	return status;
+}
+
+static double mebibytes(double bytes)
+{
+	return bytes / (1024.0 * 1024.0);
+}
+
+void description_print(const struct description *d, FILE *file)
+{
+	double forward = 0, backward = 0;
+
+	fprintf(file, "%-14s %14s %16s %16s\n", "", "parameters", "forward flop", "backward flop");
+	for (int i = 0; i < MODULES; i++) {
+		fprintf(file, "%-14s %14lld %16.0f %16.0f\n", module_names[i],
+			(long long)d->module_parameters[i], d->forward_flops[i],
+			d->backward_flops[i]);
+		forward += d->forward_flops[i];
+		backward += d->backward_flops[i];
+	}
+	fprintf(file, "%-14s %14lld %16.0f %16.0f   per token\n", "all", (long long)d->parameters,
+		forward, backward);
+	fprintf(file, "attention : feed-forward parameters  1 : %.2f\n", d->ffn_per_attention);
+	fprintf(file, "memory in training, MiB: weights %.1f, gradients %.1f, optimizer %.1f, "
+		"activations %.1f\n", mebibytes((double)d->weights_bytes),
+		mebibytes((double)d->gradient_bytes), mebibytes((double)d->optimizer_bytes),
+		mebibytes((double)d->activation_bytes));
+	fprintf(file, "decode state: %lld numbers per token and layer, %.0f bytes per token, "
+		"%.1f MiB at %lld tokens\n", (long long)d->decode_numbers, d->decode_token_bytes,
+		mebibytes(d->decode_total_bytes), (long long)d->context);
+}
+
+void description_json(const struct description *d, FILE *file)
+{
+	fprintf(file, "{\"parameters\": %lld, \"modules\": {", (long long)d->parameters);
+	for (int i = 0; i < MODULES; i++)
+		fprintf(file, "%s\"%s\": {\"parameters\": %lld, \"forward_flops\": %.0f, "
+			"\"backward_flops\": %.0f}", i ? ", " : "", module_names[i],
+			(long long)d->module_parameters[i], d->forward_flops[i],
+			d->backward_flops[i]);
+	fprintf(file, "}, \"ffn_per_attention\": %.4f, \"weights_bytes\": %zu, "
+		"\"gradient_bytes\": %zu, \"optimizer_bytes\": %zu, \"activation_bytes\": %zu, ",
+		d->ffn_per_attention, d->weights_bytes, d->gradient_bytes, d->optimizer_bytes,
+		d->activation_bytes);
+	fprintf(file, "\"decode_numbers\": %lld, \"decode_token_bytes\": %.0f, "
+		"\"context\": %lld, \"decode_total_bytes\": %.0f}\n", (long long)d->decode_numbers,
+		d->decode_token_bytes, (long long)d->context, d->decode_total_bytes);
+}

@@ -1,0 +1,39 @@
+/*
+ * describe - what a configuration will cost, before anything is trained.
+ */
+#ifndef MODELS_DESCRIBE_H
+#define MODELS_DESCRIBE_H
+
+#include "core/backend.h"
+#include "models/model.h"
+
+enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };
+
+extern const char *const module_names[MODULES];
+
+struct description {
+	int64_t parameters, module_parameters[MODULES];
+	double forward_flops[MODULES], backward_flops[MODULES]; /* per token */
+	size_t weights_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
+	int64_t decode_numbers;	   /* per token and layer */
+	double decode_token_bytes; /* per token, all layers */
+	int64_t context;	   /* tokens ... */
+	double decode_total_bytes; /* ... and their state */
+	double ffn_per_attention;  /* parameters of the feed-forward for one of the attention */
+};
+
+struct description_options {
+	int64_t batch, length;		/* of a training batch */
+	double optimizer_numbers;	/* state per parameter: 2 AdamW, 3 AdamWSPAM, 1 SGD */
+	int64_t context;		/* tokens of decode state */
+	bool remake, planner;
+};
+
+enum status describe_model(const struct model *m, const struct backend *backend,
+			   const struct description_options *options, struct description *d,
+			   struct error *err) MUST_CHECK;
+
+void description_print(const struct description *d, FILE *file);
+void description_json(const struct description *d, FILE *file);
+
+#endif

@@ -1,0 +1,185 @@
+#include "models/measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/program.h"
+
+struct measurer {
+	struct params *params;
+	struct graph *g;
+	struct program *p;
+	struct model_io io;
+	bool routing;
+	double *buffer; /* the largest output or parameter of interest */
+};
+
+struct sink {
+	void (*value)(void *context, const char *name, double value);
+	void *context;
+};
+
+static bool is_alpha(const struct param *p)
+{
+	return p->count == 1 && strstr(p->name, "alpha") != NULL;
+}
+
+static bool is_dense_z(const struct param *p)
+{
+	return p->ndim == 2 && p->init.kind == INIT_UNIFORM_BLOCKS;
+}
+
+static int64_t largest(const struct measurer *s)
+{
+	int64_t most = 1;
+
+	for (int i = 0; i < s->g->n_outputs; i++)
+		if (tensor_count(s->g->outputs[i].tensor) > most)
+			most = tensor_count(s->g->outputs[i].tensor);
+	for (int i = 0; i < s->params->n; i++)
+		if (is_dense_z(&s->params->list[i]) && s->params->list[i].count > most)
+			most = s->params->list[i].count;
+	return most;
+}
+
+enum status measurer_create(struct measurer **out, const struct model *m, struct params *params,
+			    const struct backend *backend, int64_t rows, const int32_t *tokens,
+			    struct error *err)
+{
+	const struct program_options options = { 0 };
+	struct measurer *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return fail_memory(err, "measurements", sizeof(*s));
+	s->params = params;
+	for (int i = 0; i < m->n_mechanisms; i++)
+		s->routing = s->routing || m->mechanism[i]->attend;
+	if (graph_create(&s->g, params, false, err) != OK)
+		goto destroy;
+	model_build(m, s->g, MODEL_PROBE, rows, m->length, &s->io);
+	if (graph_finish(s->g, err) != OK ||
+	    program_create(&s->p, s->g, backend, &options, err) != OK)
+		goto destroy;
+	s->buffer = malloc((size_t)largest(s) * sizeof(*s->buffer));
+	if (!s->buffer) {
+		fail_memory(err, "measurements", (size_t)largest(s) * sizeof(*s->buffer));
+		goto destroy;
+	}
+	program_upload(s->p, s->io.tokens, tokens);
+	*out = s;
+	return OK;
+destroy:
+	measurer_destroy(s);
+	return FAIL;
+}
+
+void measurer_destroy(struct measurer *s)
+{
+	if (!s)
+		return;
+	program_destroy(s->p);
+	graph_destroy(s->g);
+	free(s->buffer);
+	free(s);
+}
+
+/* "prefix/h.3" of a name that begins with "h.3." */
+static void tell(const struct sink *sink, const char *prefix, const char *name, double value)
+{
+	const char *dot = strchr(name + 2, '.');
+	char full[80];
+
+	snprintf(full, sizeof(full), "%s/%.*s", prefix, dot ? (int)(dot - name) : 20, name);
+	sink->value(sink->context, full, value);
+}
+
+static void read_output(const struct measurer *s, const struct tensor *t)
+{
+	const float *narrow = (const float *)s->buffer;
+
+	program_download(s->p, t, s->buffer);
+	for (int64_t i = tensor_count(t) - 1; t->type == F32 && i >= 0; i--)
+		s->buffer[i] = (double)narrow[i];
+}
+
+static double mean(const double *values, int64_t n)
+{
+	double sum = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		sum += values[i];
+	return sum / (double)n;
+}
+
+static void tell_output(const struct measurer *s, const struct graph_output *o,
+			const struct sink *sink)
+{
+	const char *what = strrchr(o->name, '.') + 1;
+	const double *v = s->buffer;
+
+	read_output(s, o->tensor);
+	if (strcmp(what, "probe") == 0) {
+		tell(sink, "attention/entropy", o->name, v[PROBE_ENTROPY]);
+		tell(sink, "attention/reciprocity", o->name, v[PROBE_RECIPROCITY]);
+		if (s->routing) {
+			tell(sink, "routing/kept", o->name, v[PROBE_KEPT]);
+			tell(sink, "routing/mass", o->name, v[PROBE_MASS]);
+		}
+	} else if (strcmp(what, "gate") == 0) {
+		tell(sink, "gate/mean", o->name, mean(v, tensor_count(o->tensor)));
+	} else if (strcmp(what, "head_similarity") == 0) {
+		tell(sink, "ws/similarity", o->name, v[0]);
+	}
+}
+
+double share_outside_blocks(const double *w, int64_t n, int64_t blocks)
+{
+	double all = 0, outside = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t j = 0; j < n; j++) {
+			double square = w[i * n + j] * w[i * n + j];
+
+			all += square;
+			if (i * blocks / n != j * blocks / n)
+				outside += square;
+		}
+	return all > 0 ? outside / all : 0;
+}
+
+static enum status tell_param(const struct measurer *s, int index, const struct sink *sink,
+			      struct error *err)
+{
+	const struct param *p = &s->params->list[index];
+	char name[160];
+
+	if (!is_alpha(p) && !is_dense_z(p))
+		return OK;
+	if (param_get(s->params, index, false, s->buffer, err) != OK)
+		return FAIL;
+	if (is_alpha(p)) {
+		snprintf(name, sizeof(name), "alpha/%s", p->name);
+		sink->value(sink->context, name, s->buffer[0]);
+	} else {
+		tell(sink, "ws/outside", p->name,
+		     share_outside_blocks(s->buffer, p->dim[0], p->init.blocks));
+	}
+	return OK;
+}
+
+enum status measure(struct measurer *s,
+		    void (*value)(void *context, const char *name, double value), void *context,
+		    struct error *err)
+{
+	const struct sink sink = { value, context };
+	const struct run run = { .iteration = 0 };
+
+	if (program_run(s->p, &run, err) != OK)
+		return FAIL;
+	for (int i = 0; i < s->g->n_outputs; i++)
+		tell_output(s, &s->g->outputs[i], &sink);
+	for (int i = 0; i < s->params->n; i++)
+		if (tell_param(s, i, &sink, err) != OK)
+			return FAIL;
+	return OK;
+}

@@ -1,0 +1,198 @@
+/*
+ * model - the decoder, and the three kinds of parts it is made of.
+ *
+ * transformer.c wires blocks and knows no variant.  An attention, a
+ * feed-forward or a reciprocal mechanism is one file with private options,
+ * static functions and one descriptor at its end, registered by ATTENTION(),
+ * FFN() or MECHANISM(); linking the file is what makes it available.
+ *
+ * Letters: B batch, T positions, E width, H heads, D = E/H, L latent width,
+ * F hidden width of the feed-forward, V vocabulary, N layers.
+ */
+#ifndef MODELS_MODEL_H
+#define MODELS_MODEL_H
+
+#include "core/config.h"
+#include "core/ops.h"
+
+enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
+enum out_gate { OUT_GATE_NONE, OUT_GATE_HEAD, OUT_GATE_CHANNEL };
+enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };
+
+#define MAX_MECHANISMS 8
+
+/*
+ * Something that can be switched off alone, so that the wiring audit can see
+ * whether it acts: on the logits, or (through_loss) on gradients only.
+ */
+struct model_switch {
+	const char *symbol, *off; /* CONFIG_symbol=off */
+	bool through_loss;
+};
+
+struct block;
+struct model;
+
+/*
+ * What an attention type adds to the shared kernel: queries, keys and values.
+ * Everything in `attr` but scale and band is filled in by the block.
+ */
+struct projection {
+	struct attention_inputs in;
+	struct attention_attr attr;
+	struct tensor *query_bias; /* [B,T,H] or NULL: the query's own term of the content score */
+	struct tensor *latent;	   /* [B,T,L] or NULL: what latent reciprocity reads */
+};
+
+struct attention_variant {
+	const char *name; /* as in CONFIG_ATTENTION */
+	size_t options_size;
+	/* Read this type's symbols and refuse what does not fit. */
+	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	void (*project)(struct block *b, struct tensor *x, struct projection *p);
+	bool projection_bias; /* c_proj has a bias where the model has biases */
+	bool has_latent;      /* project() gives p->latent */
+	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
+	bool (*switched_on)(const void *options, const struct model_switch *s);
+	/* Numbers kept per token and layer when decoding. */
+	int64_t (*decode_state)(const struct model *m);
+};
+
+struct ffn_variant {
+	const char *name; /* as in CONFIG_FFN */
+	size_t options_size;
+	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	/* The hidden activation [B,T,F]. */
+	struct tensor *(*hidden)(struct block *b, struct tensor *x);
+	bool projection_bias;
+	const struct model_switch *switches;
+	bool (*switched_on)(const void *options, const struct model_switch *s);
+};
+
+/* What a feed-forward sends to the attention of the next layer. */
+struct message {
+	struct tensor *value; /* NULL: nothing was sent */
+	struct tensor *alpha; /* its learned weight, or NULL */
+};
+
+struct mechanism {
+	const char *name;
+	const char *symbol; /* the switch in Kconfig */
+	int order;	    /* of `hidden` among the mechanisms */
+	size_t options_size;
+	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	/* Any of these may be NULL. */
+	void (*attend)(struct block *b, const void *options, struct attention_attr *attr);
+	struct tensor *(*latent)(struct block *b, const void *options, const struct message *in,
+				 struct tensor *latent);
+	struct tensor *(*heads)(struct block *b, const void *options, const struct message *in,
+				struct tensor *o);
+	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
+				 struct message *out);
+	int64_t (*decode_state)(const struct model *m, const void *options);
+	/* Does a position see tokens after it?  Then the arm is trained but never gets a verdict. */
+	bool (*leaks)(const void *options);
+};
+
+struct model {
+	struct region region;
+	int64_t vocab, length, layers, heads, embd, head_dim, hidden;
+	bool bias, tied, norm_after;
+	enum norm_kind norm, final_norm;
+	bool final_norm_bias;
+	double norm_eps, rope_theta, dropout, logits_z;
+	enum position position;
+	enum out_gate out_gate;
+	enum init_scheme init;
+	bool learn_alpha;
+	int64_t window; /* of the reciprocity metric, and of mla's reciprocal score */
+
+	const struct attention_variant *attention;
+	void *attention_options;
+	const struct ffn_variant *ffn;
+	void *ffn_options;
+	const struct mechanism *mechanism[MAX_MECHANISMS];
+	void *mechanism_options[MAX_MECHANISMS];
+	int n_mechanisms;
+};
+
+/* One layer while it is being built. */
+struct block {
+	struct graph *g;
+	const struct model *m;
+	int layer;
+	bool last;
+	bool probing; /* make what MODEL_PROBE shows */
+	int64_t B, T;
+	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
+	struct message out[MAX_MECHANISMS];
+	struct projection projection;
+	struct attention_outputs attention;
+};
+
+/* `vocab` is the task's vocabulary, used where CONFIG_MODEL_VOCAB is 0. */
+enum status model_read(struct model **m, struct config *c, int64_t vocab, struct error *err) MUST_CHECK;
+void model_free(struct model *m);
+
+enum model_purpose {
+	MODEL_TRAIN,  /* losses, with dropout and auxiliary losses */
+	MODEL_EVAL,   /* cross-entropy alone */
+	MODEL_LOGITS, /* output "logits" [B,T,V] */
+	MODEL_PROBE,  /* per layer "h.N.attn.probe" and what its mechanisms show */
+};
+
+struct model_io {
+	struct tensor *tokens;	/* i32 [B,T] */
+	struct tensor *targets; /* i32 [B,T]; MODEL_TRAIN and MODEL_EVAL */
+	struct tensor *weights; /* [2]: 1 / scored targets, 1 / tokens, over the whole update */
+	struct head_loss_outputs loss;
+};
+
+/*
+ * Describe B rows of T tokens.  Errors stick to the graph.  Outputs "main",
+ * "logits_z", "nll", "hit" or those of the purpose; losses "main",
+ * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c".
+ */
+void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
+		 int64_t T, struct model_io *io);
+
+/* Numbers kept per token and layer when decoding, mechanisms included. */
+int64_t model_decode_state(const struct model *m);
+
+/* Call `visit` for everything in this model that can be switched off alone. */
+void model_switches(const struct model *m,
+		    void (*visit)(void *context, const struct model_switch *s), void *context);
+
+/* The mechanism that declares that it sees the future, or NULL. */
+const struct mechanism *model_leak(const struct model *m);
+
+/* -------------------------------------------------- for the variants' files */
+
+/* Parameters of the current scope, with the model's initialisation. */
+struct tensor *block_matrix(struct block *b, const char *name, int64_t in, int64_t out);
+struct tensor *block_heads_matrix(struct block *b, const char *name, int64_t heads, int64_t in,
+				  int64_t out);
+struct tensor *block_vector(struct block *b, const char *name, int64_t n, double value);
+
+/* y = x W + b with parameters "name.weight" and, if asked, "name.bias". */
+struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
+			    bool bias);
+
+/* A mixing weight: the parameter "name" where the model learns them, else NULL. */
+struct tensor *block_alpha(struct block *b, const char *name, double value);
+
+/* x [B,T,heads*width] seen as [B,T,heads,width]. */
+struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads);
+
+/* Rotate the first `width` channels of every head, where the model uses rope. */
+struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);
+
+#define REGISTER(section_name, type, object)                                                   \
+	static const struct type *const object##_entry                                         \
+		__attribute__((used, section(section_name))) = &object
+
+#define ATTENTION(object) REGISTER("attention_variants", attention_variant, object)
+#define FFN(object) REGISTER("ffn_variants", ffn_variant, object)
+#define MECHANISM(object) REGISTER("mechanisms", mechanism, object)
+
+#endif

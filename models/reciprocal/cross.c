@@ -1,0 +1,93 @@
+/*
+ * cross - mechanism 2: the feed-forward mixes hidden states along the
+ * attention of its own layer.
+ *
+ *     h += alpha (R h) Wc,  Wc [F,F];  or through r channels: h += alpha (R (h Wd)) Wc
+ *
+ * R: mean (or maximum) over heads of the softmax, before gate and dropout,
+ * no gradient, sparsified per row (topk, rms, none), optionally normalised.
+ * Names: Wc cross_proj, Wd cross_down.  Decoding keeps F (or r) more numbers
+ * per token and layer.
+ */
+#include "models/model.h"
+
+struct cross_options {
+	double alpha;
+	int64_t rank;
+	struct route_attr route;
+};
+
+static enum status read(void *options, const struct model *m, struct config *c, struct error *err)
+{
+	static const char *const modes[] = { "topk", "rms", "none", NULL };
+	static const enum route_mode routes[] = { ROUTE_TOPK, ROUTE_RMS, ROUTE_DENSE, ROUTE_NONE };
+	struct cross_options *o = options;
+
+	(void)m;
+	o->alpha = config_real(c, "CROSS_ALPHA");
+	o->rank = config_int(c, "CROSS_RANK");
+	o->route.mode = routes[config_choice(c, "RA_MLA_MLP_SPARSE_MODE", modes) & 3];
+	o->route.k = config_int(c, "RA_MLA_MLP_SPARSE_K");
+	o->route.tau = config_real(c, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD");
+	o->route.normalize = config_bool(c, "RA_MLA_MLP_SPARSE_NORMALIZE");
+	o->route.head_maximum = !config_bool(c, "RA_MLA_MLP_SPARSE_HEAD_AVERAGE");
+	if (o->route.k < 1)
+		return fail(err, "RA_MLA_MLP_SPARSE_K=%lld must be positive", (long long)o->route.k);
+	if (!(o->route.tau >= 0))
+		return fail(err, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD=%g must not be negative",
+			    o->route.tau);
+	if (o->rank < 0)
+		return fail(err, "CROSS_RANK=%lld must not be negative", (long long)o->rank);
+	return OK;
+}
+
+static void attend(struct block *b, const void *options, struct attention_attr *attr)
+{
+	const struct cross_options *o = options;
+
+	attr->route = o->route;
+	if (attr->route.mode == ROUTE_TOPK && attr->route.k > b->T)
+		attr->route.k = b->T;
+}
+
+static struct tensor *mix(struct block *b, const struct cross_options *o, struct tensor *x)
+{
+	if (o->route.mode == ROUTE_TOPK)
+		return op_mix_topk(b->g, "cross_mixed", x, b->attention.route_index,
+				   b->attention.route_weight);
+	return op_mix_rows(b->g, "cross_mixed", x, &b->projection.attr, &b->projection.in,
+			   b->attention.lse);
+}
+
+static struct tensor *hidden(struct block *b, const void *options, struct tensor *h,
+			     struct message *out)
+{
+	const struct cross_options *o = options;
+	struct tensor *m = h;
+
+	(void)out;
+	if (o->rank)
+		m = block_linear(b, "cross_down", h, o->rank, false);
+	m = block_linear(b, "cross_proj", mix(b, o, m), b->m->hidden, false);
+	return op_add_scaled(b->g, "cross_added", h, m, o->alpha,
+			     block_alpha(b, "cross_alpha", o->alpha));
+}
+
+static int64_t decode_state(const struct model *m, const void *options)
+{
+	const struct cross_options *o = options;
+
+	return o->rank ? o->rank : m->hidden;
+}
+
+static const struct mechanism cross = {
+	.name = "cross_token",
+	.symbol = "RA_MLA_MLP_CROSS_TOKEN",
+	.order = 2,
+	.options_size = sizeof(struct cross_options),
+	.read = read,
+	.attend = attend,
+	.hidden = hidden,
+	.decode_state = decode_state,
+};
+MECHANISM(cross);

@@ -1,0 +1,512 @@
+/*
+ * transformer - the decoder's wiring, blind to variants.
+ *
+ *     x = wte[tok] (+ wpe[pos])
+ *     per layer, norm before the branch:  x += Attn(ln_1(x)); x += FFN(ln_2(x))
+ *     or after the residual:              x = ln_1(x + Attn(x)); x = ln_2(x + FFN(x))
+ *     logits = ln_f(x) W'
+ *
+ * A branch's output is not added at once: the next norm adds it, in one pass.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/model.h"
+
+#define INIT_DEVIATION 0.02 /* GPT-2 */
+
+/* The linker gathers what was registered; none linked: both are NULL. */
+extern const struct attention_variant *const __start_attention_variants[] __attribute__((weak));
+extern const struct attention_variant *const __stop_attention_variants[] __attribute__((weak));
+extern const struct ffn_variant *const __start_ffn_variants[] __attribute__((weak));
+extern const struct ffn_variant *const __stop_ffn_variants[] __attribute__((weak));
+extern const struct mechanism *const __start_mechanisms[] __attribute__((weak));
+extern const struct mechanism *const __stop_mechanisms[] __attribute__((weak));
+
+/* ------------------------------------------------------------------ options */
+
+static void *variant_options(struct model *m, size_t size, struct error *err)
+{
+	void *options = region_alloc(&m->region, size + 1);
+
+	if (!options)
+		fail_memory(err, "model options", size);
+	return options;
+}
+
+static enum status read_attention(struct model *m, struct config *c, struct error *err)
+{
+	const char *name = config_text(c, "ATTENTION");
+
+	for (const struct attention_variant *const *v = __start_attention_variants;
+	     name && v < __stop_attention_variants; v++)
+		if (strcmp((*v)->name, name) == 0)
+			m->attention = *v;
+	if (!m->attention)
+		return fail(err, "attention type '%s' is not part of this program", name ? name : "");
+	m->attention_options = variant_options(m, m->attention->options_size, err);
+	if (!m->attention_options)
+		return FAIL;
+	return m->attention->read(m->attention_options, m, c, err);
+}
+
+static enum status read_ffn(struct model *m, struct config *c, struct error *err)
+{
+	const char *name = config_text(c, "FFN");
+
+	for (const struct ffn_variant *const *v = __start_ffn_variants;
+	     name && v < __stop_ffn_variants; v++)
+		if (strcmp((*v)->name, name) == 0)
+			m->ffn = *v;
+	if (!m->ffn)
+		return fail(err, "feed-forward '%s' is not part of this program", name ? name : "");
+	m->ffn_options = variant_options(m, m->ffn->options_size, err);
+	if (!m->ffn_options)
+		return FAIL;
+	return m->ffn->read ? m->ffn->read(m->ffn_options, m, c, err) : OK;
+}
+
+/* Keep the list sorted by the order in which the mechanisms touch the hidden activation. */
+static void insert_mechanism(struct model *m, const struct mechanism *mechanism)
+{
+	int at = m->n_mechanisms++;
+
+	for (; at > 0 && m->mechanism[at - 1]->order > mechanism->order; at--)
+		m->mechanism[at] = m->mechanism[at - 1];
+	m->mechanism[at] = mechanism;
+}
+
+static enum status read_mechanisms(struct model *m, struct config *c, struct error *err)
+{
+	for (const struct mechanism *const *v = __start_mechanisms; v < __stop_mechanisms; v++)
+		if (config_bool(c, (*v)->symbol) && m->n_mechanisms < MAX_MECHANISMS)
+			insert_mechanism(m, *v);
+	if (m->n_mechanisms)
+		m->learn_alpha = config_bool(c, "RECIP_LEARN_ALPHA");
+	for (int i = 0; i < m->n_mechanisms; i++) {
+		const struct mechanism *mechanism = m->mechanism[i];
+
+		m->mechanism_options[i] = variant_options(m, mechanism->options_size, err);
+		if (!m->mechanism_options[i] ||
+		    mechanism->read(m->mechanism_options[i], m, c, err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+static void read_norms(struct model *m, struct config *c)
+{
+	static const char *const kinds[] = { "layer", "rms", NULL };
+	static const char *const final_kinds[] = { "same", "layer", "rms", NULL };
+	static const char *const places[] = { "pre", "post", NULL };
+	int final_kind;
+
+	m->norm = config_choice(c, "NORM", kinds) == 1 ? NORM_RMS : NORM_LAYER;
+	m->norm_eps = config_real(c, "NORM_EPS");
+	m->norm_after = config_choice(c, "NORM_PLACE", places) == 1;
+	m->final_norm = m->norm;
+	m->final_norm_bias = m->norm == NORM_LAYER && m->bias;
+	if (m->norm_after)
+		return;
+	final_kind = config_choice(c, "FINAL_NORM", final_kinds);
+	if (final_kind == 0)
+		return;
+	m->final_norm = final_kind == 2 ? NORM_RMS : NORM_LAYER;
+	m->final_norm_bias = final_kind == 1;
+}
+
+static void read_sizes(struct model *m, struct config *c, int64_t vocab)
+{
+	static const char *const positions[] = { "learned", "rope", "alibi", "none", NULL };
+	static const char *const schemes[] = { "gpt2", "orthogonal", NULL };
+	static const char *const gates[] = { "none", "head", "channel", NULL };
+
+	m->vocab = config_int(c, "MODEL_VOCAB");
+	if (m->vocab == 0)
+		m->vocab = vocab;
+	m->length = config_int(c, "MODEL_BLOCK");
+	m->layers = config_int(c, "MODEL_LAYERS");
+	m->heads = config_int(c, "MODEL_HEADS");
+	m->embd = config_int(c, "MODEL_EMBD");
+	m->hidden = config_int(c, "FFN_HIDDEN");
+	if (m->hidden == 0)
+		m->hidden = (int64_t)(config_real(c, "FFN_MULT") * (double)m->embd);
+	m->bias = config_bool(c, "MODEL_BIAS");
+	m->tied = config_bool(c, "MODEL_TIE_HEAD");
+	m->position = (enum position)config_choice(c, "POS", positions);
+	if (m->position == POS_ROPE)
+		m->rope_theta = config_real(c, "ROPE_THETA");
+	m->init = (enum init_scheme)config_choice(c, "INIT", schemes);
+	m->out_gate = (enum out_gate)config_choice(c, "ATTENTION_OUT_GATE", gates);
+	m->window = config_int(c, "RA_MLA_RA_WINDOW");
+	m->dropout = config_real(c, "DROPOUT");
+	m->logits_z = config_real(c, "LOSS_LOGITS_Z");
+}
+
+static enum status check_sizes(struct model *m, int64_t task_vocab, struct error *err)
+{
+	if (m->vocab < 1 || m->length < 1 || m->layers < 1 || m->heads < 1 || m->embd < 1)
+		return fail(err, "layers, heads, width, length and vocabulary must be positive");
+	if (m->vocab < task_vocab)
+		return fail(err, "MODEL_VOCAB=%lld is smaller than the data's vocabulary of %lld",
+			    (long long)m->vocab, (long long)task_vocab);
+	if (m->embd % m->heads)
+		return fail(err, "MODEL_EMBD=%lld is not divisible by MODEL_HEADS=%lld",
+			    (long long)m->embd, (long long)m->heads);
+	if (m->hidden < 1)
+		return fail(err, "the feed-forward has no hidden channels");
+	if (!(m->dropout >= 0 && m->dropout < 1))
+		return fail(err, "DROPOUT=%g is no probability below 1", m->dropout);
+	if (!(m->norm_eps > 0))
+		return fail(err, "NORM_EPS=%g must be positive", m->norm_eps);
+	if (m->position == POS_ROPE && !(m->rope_theta > 0))
+		return fail(err, "ROPE_THETA=%g must be positive", m->rope_theta);
+	m->head_dim = m->embd / m->heads;
+	return OK;
+}
+
+enum status model_read(struct model **out, struct config *c, int64_t vocab, struct error *err)
+{
+	struct model *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return fail_memory(err, "model", sizeof(*m));
+	read_sizes(m, c, vocab);
+	read_norms(m, c);
+	if (config_check(c, err) != OK || check_sizes(m, vocab, err) != OK ||
+	    read_attention(m, c, err) != OK || read_ffn(m, c, err) != OK ||
+	    read_mechanisms(m, c, err) != OK || config_check(c, err) != OK) {
+		model_free(m);
+		return FAIL;
+	}
+	*out = m;
+	return OK;
+}
+
+void model_free(struct model *m)
+{
+	if (!m)
+		return;
+	region_free(&m->region);
+	free(m);
+}
+
+/* --------------------------------------------------------------- parameters */
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), k = strlen(end);
+
+	return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static struct param_init matrix_init(const struct model *m, const char *name)
+{
+	double deviation = INIT_DEVIATION;
+
+	if (m->init == SCHEME_ORTHOGONAL)
+		return (struct param_init){ .kind = INIT_ORTHOGONAL, .value = 1 };
+	if (ends_with(name, "c_proj.weight"))
+		deviation /= sqrt(2 * (double)m->layers);
+	return (struct param_init){ .kind = INIT_NORMAL, .value = deviation };
+}
+
+struct tensor *block_matrix(struct block *b, const char *name, int64_t in, int64_t out)
+{
+	struct param_init init = matrix_init(b->m, name);
+
+	return graph_param(b->g, name, &init, 2, SHAPE(in, out));
+}
+
+struct tensor *block_heads_matrix(struct block *b, const char *name, int64_t heads, int64_t in,
+				  int64_t out)
+{
+	struct param_init init = matrix_init(b->m, name);
+
+	return graph_param(b->g, name, &init, 3, SHAPE(heads, in, out));
+}
+
+static struct tensor *vector(struct graph *g, const char *name, int64_t n, double value)
+{
+	struct param_init init = { .kind = INIT_CONSTANT, .value = value };
+
+	return graph_param(g, name, &init, 1, SHAPE(n));
+}
+
+struct tensor *block_vector(struct block *b, const char *name, int64_t n, double value)
+{
+	return vector(b->g, name, n, value);
+}
+
+static struct tensor *table(const struct model *m, struct graph *g, const char *name, int64_t rows)
+{
+	struct param_init init = matrix_init(m, name);
+
+	init.embedding = true;
+	return graph_param(g, name, &init, 2, SHAPE(rows, m->embd));
+}
+
+struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
+			    bool bias)
+{
+	char weight[80], bias_name[80];
+
+	if (!x)
+		return NULL;
+	snprintf(weight, sizeof(weight), "%s.weight", name);
+	snprintf(bias_name, sizeof(bias_name), "%s.bias", name);
+	return op_linear(b->g, name, x, block_matrix(b, weight, tensor_dim(x, -1), out),
+			 bias ? block_vector(b, bias_name, out, 0) : NULL);
+}
+
+struct tensor *block_alpha(struct block *b, const char *name, double value)
+{
+	return b->m->learn_alpha ? block_vector(b, name, 1, value) : NULL;
+}
+
+struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads)
+{
+	if (!x)
+		return NULL;
+	return graph_reshape(b->g, x, 4, SHAPE(b->B, b->T, heads, tensor_dim(x, -1) / heads));
+}
+
+struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width)
+{
+	if (b->m->position != POS_ROPE)
+		return x;
+	return op_rope(b->g, name, x, b->m->rope_theta, width);
+}
+
+/* ------------------------------------------------------------------- wiring */
+
+/* The residual stream: its sum so far, and the branch that the next norm will add. */
+struct stream {
+	struct tensor *x, *branch;
+};
+
+static struct tensor *normalise(const struct model *m, struct graph *g, const char *name,
+				struct stream *s, enum norm_kind kind, bool bias)
+{
+	char weight[80], bias_name[80];
+	struct tensor *y;
+
+	snprintf(weight, sizeof(weight), "%s.weight", name);
+	snprintf(bias_name, sizeof(bias_name), "%s.bias", name);
+	y = op_norm(g, name, kind, m->norm_eps, s->x, s->branch, vector(g, weight, m->embd, 1),
+		    bias ? vector(g, bias_name, m->embd, 0) : NULL, &s->x);
+	s->branch = NULL;
+	return y;
+}
+
+/* What a branch reads ... */
+static struct tensor *before_branch(const struct model *m, struct graph *g, const char *name,
+				    struct stream *s)
+{
+	return m->norm_after ? s->x
+			     : normalise(m, g, name, s, m->norm, m->norm == NORM_LAYER && m->bias);
+}
+
+/* ... and what becomes of its output. */
+static void after_branch(const struct model *m, struct graph *g, const char *name,
+			 struct stream *s, struct tensor *branch)
+{
+	s->branch = branch;
+	if (m->norm_after)
+		s->x = normalise(m, g, name, s, m->norm, m->norm == NORM_LAYER && m->bias);
+}
+
+static void probe(struct block *b)
+{
+	const struct projection *p = &b->projection;
+
+	graph_output(b->g, "probe",
+		     op_attention_probe(b->g, "probe", &p->attr, &p->in, p->query_bias,
+					b->attention.lse, b->m->window > 0 ? b->m->window : 1));
+}
+
+static struct tensor *gate_outputs(struct block *b, struct tensor *x, struct tensor *o)
+{
+	const struct model *m = b->m;
+	struct tensor *gate;
+
+	if (m->out_gate == OUT_GATE_NONE || !o)
+		return o;
+	gate = block_linear(b, "gate", x, m->out_gate == OUT_GATE_HEAD ? m->heads : m->embd, false);
+	gate = op_sigmoid(b->g, "gate_open", gate);
+	if (m->out_gate == OUT_GATE_HEAD)
+		return op_head_gate(b->g, "gated", o, gate, 1.0, NULL);
+	return op_multiply(b->g, "gated", o, block_heads(b, gate, m->heads));
+}
+
+static struct tensor *attend(struct block *b, struct tensor *x)
+{
+	const struct model *m = b->m;
+	struct projection *p = &b->projection;
+	struct tensor *o;
+
+	*p = (struct projection){ .attr = { .scale = 1, .band_window = -1 } };
+	m->attention->project(b, x, p);
+	p->attr.alibi = m->position == POS_ALIBI;
+	p->attr.dropout = m->dropout;
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->attend)
+			m->mechanism[i]->attend(b, m->mechanism_options[i], &p->attr);
+	b->attention = op_attention(b->g, "heads", &p->attr, &p->in);
+	if (b->probing)
+		probe(b);
+	o = gate_outputs(b, x, b->attention.o);
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->heads)
+			o = m->mechanism[i]->heads(b, m->mechanism_options[i], &b->in[i], o);
+	if (!o)
+		return NULL;
+	o = graph_reshape(b->g, o, 3, SHAPE(b->B, b->T, m->embd));
+	o = block_linear(b, "c_proj", o, m->embd, m->bias && m->attention->projection_bias);
+	return op_dropout(b->g, "dropped", o, m->dropout);
+}
+
+static struct tensor *feed_forward(struct block *b, struct tensor *x)
+{
+	const struct model *m = b->m;
+	struct tensor *h = m->ffn->hidden(b, x);
+
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->hidden)
+			h = m->mechanism[i]->hidden(b, m->mechanism_options[i], h, &b->out[i]);
+	h = block_linear(b, "c_proj", h, m->embd, m->bias && m->ffn->projection_bias);
+	return op_dropout(b->g, "dropped", h, m->dropout);
+}
+
+static void build_block(struct block *b, struct stream *s)
+{
+	const struct model *m = b->m;
+	struct tensor *x;
+	char name[40];
+
+	graph_scope_end(b->g);
+	snprintf(name, sizeof(name), "h.%d.ln_1", b->layer);
+	x = before_branch(m, b->g, name, s);
+	graph_scope(b->g, "h.%d.attn.", b->layer);
+	x = attend(b, x);
+	graph_scope_end(b->g);
+	after_branch(m, b->g, name, s, x);
+
+	snprintf(name, sizeof(name), "h.%d.ln_2", b->layer);
+	x = before_branch(m, b->g, name, s);
+	graph_scope(b->g, "h.%d.mlp.", b->layer);
+	x = feed_forward(b, x);
+	graph_scope_end(b->g);
+	after_branch(m, b->g, name, s, x);
+}
+
+static struct tensor *embed(const struct model *m, struct graph *g, struct tensor *tokens)
+{
+	struct tensor *positions = NULL;
+
+	if (m->position == POS_LEARNED)
+		positions = table(m, g, "wpe.weight", m->length);
+	return op_dropout(g, "embedding_dropped",
+			  op_embedding(g, "embedding", table(m, g, "wte.weight", m->vocab),
+				       positions, tokens),
+			  m->dropout);
+}
+
+static struct tensor *build_layers(const struct model *m, struct graph *g, struct tensor *tokens,
+				   int64_t B, int64_t T, bool probing)
+{
+	struct stream s = { .x = embed(m, g, tokens) };
+	struct block b = { .g = g, .m = m, .B = B, .T = T, .probing = probing };
+
+	for (int layer = 0; layer < m->layers; layer++) {
+		b.layer = layer;
+		b.last = layer == m->layers - 1;
+		memset(b.out, 0, sizeof(b.out));
+		build_block(&b, &s);
+		memcpy(b.in, b.out, sizeof(b.in));
+	}
+	if (m->norm_after)
+		return s.x;
+	return normalise(m, g, "ln_f", &s, m->final_norm, m->final_norm_bias);
+}
+
+static void build_losses(const struct model *m, struct graph *g, struct tensor *x,
+			 struct tensor *w, int64_t B, int64_t T, struct model_io *io)
+{
+	io->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));
+	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
+	io->loss = op_head_loss(g, "loss", x, w, io->targets, io->weights);
+	graph_loss(g, "main", io->loss.main, 1);
+	if (m->logits_z > 0 && g->training)
+		graph_loss(g, "logits_z", io->loss.z, m->logits_z);
+	graph_output(g, "nll", io->loss.nll);
+	graph_output(g, "hit", io->loss.hit);
+}
+
+void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
+		 int64_t T, struct model_io *io)
+{
+	struct tensor *x, *w;
+
+	*io = (struct model_io){ 0 };
+	if (m->position == POS_LEARNED && T > m->length) {
+		graph_fail(g, "%lld positions are more than the learned table of %lld holds",
+			   (long long)T, (long long)m->length);
+		return;
+	}
+	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
+	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
+	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);
+	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
+		build_losses(m, g, x, w, B, T, io);
+	else if (purpose == MODEL_LOGITS)
+		graph_output(g, "logits", op_linear_transposed(g, "logits", x, w));
+}
+
+/* ------------------------------------------------------------ what it costs */
+
+int64_t model_decode_state(const struct model *m)
+{
+	int64_t numbers = m->attention->decode_state(m);
+
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->decode_state)
+			numbers += m->mechanism[i]->decode_state(m, m->mechanism_options[i]);
+	return numbers;
+}
+
+static void visit_switches(const struct model_switch *list,
+			   bool (*on)(const void *options, const struct model_switch *s),
+			   const void *options,
+			   void (*visit)(void *context, const struct model_switch *s), void *context)
+{
+	for (; list && list->symbol; list++)
+		if (on(options, list))
+			visit(context, list);
+}
+
+void model_switches(const struct model *m,
+		    void (*visit)(void *context, const struct model_switch *s), void *context)
+{
+	static const struct model_switch out_gate = { "ATTENTION_OUT_GATE", "none", false };
+	static const struct model_switch logits_z = { "LOSS_LOGITS_Z", "0", true };
+
+	if (m->out_gate != OUT_GATE_NONE)
+		visit(context, &out_gate);
+	if (m->logits_z > 0)
+		visit(context, &logits_z);
+	visit_switches(m->attention->switches, m->attention->switched_on, m->attention_options,
+		       visit, context);
+	visit_switches(m->ffn->switches, m->ffn->switched_on, m->ffn_options, visit, context);
+	for (int i = 0; i < m->n_mechanisms; i++)
+		visit(context, &(struct model_switch){ m->mechanism[i]->symbol, "n", false });
+}
+
+const struct mechanism *model_leak(const struct model *m)
+{
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->leaks && m->mechanism[i]->leaks(m->mechanism_options[i]))
+			return m->mechanism[i];
+	return NULL;
+}

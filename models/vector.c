@@ -1,0 +1,607 @@
+#include "models/vector.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/program.h"
+
+#define DOUBLE_ERROR 1e-9
+#define FLOAT_ERROR 2e-4
+#define FLOAT_OF_LARGEST 1e-5
+/*
+ * A gradient that is zero in exact arithmetic is rounding noise on both
+ * sides; noise is judged against the file's largest gradient.
+ */
+#define NOISE 1e-7
+/* Routing weights closer than this, relative to the larger, may change places in float. */
+#define NEAR_TIE 1e-4
+
+/* ----------------------------------------------------------- configuration */
+
+enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
+
+/* Every field of the reference's Config, with its default and our symbol. */
+static const struct field {
+	const char *name;
+	enum field_kind kind;
+	const char *standard;
+	const char *symbol;
+} fields[] = {
+	{ "vocab", FIELD_INT, "257", "MODEL_VOCAB" },
+	{ "block", FIELD_INT, "64", "MODEL_BLOCK" },
+	{ "layers", FIELD_INT, "2", "MODEL_LAYERS" },
+	{ "heads", FIELD_INT, "4", "MODEL_HEADS" },
+	{ "embd", FIELD_INT, "32", "MODEL_EMBD" },
+	{ "ffn_mult", FIELD_REAL, "4", "FFN_MULT" },
+	{ "bias", FIELD_BOOL, "y", "MODEL_BIAS" },
+	{ "norm", FIELD_TEXT, "layer", "NORM" },
+	{ "norm_place", FIELD_TEXT, "pre", "NORM_PLACE" },
+	{ "pos", FIELD_TEXT, "learned", "POS" },
+	{ "final_norm", FIELD_TEXT, "same", "FINAL_NORM" },
+	{ "tie", FIELD_BOOL, "y", "MODEL_TIE_HEAD" },
+	{ "norm_eps", FIELD_REAL, "1e-5", "NORM_EPS" },
+	{ "rope_theta", FIELD_REAL, "10000", "ROPE_THETA" },
+	{ "attn", FIELD_TEXT, "dot", "ATTENTION" },
+	{ "kv_heads", FIELD_INT, "0", "ATTENTION_KV_HEADS" },
+	{ "out_gate", FIELD_TEXT, "none", "ATTENTION_OUT_GATE" },
+	{ "latent", FIELD_INT, "16", "RA_MLA_LATENT_DIM" },
+	{ "per_head_q_latent", FIELD_BOOL, "y", "MLA_PER_HEAD_Q" },
+	{ "per_head_v_up", FIELD_BOOL, "y", "MLA_PER_HEAD_V" },
+	{ "ra_alpha", FIELD_REAL, "0", "RA_MLA_RA_ALPHA" },
+	{ "ra_window", FIELD_INT, "64", "RA_MLA_RA_WINDOW" },
+	{ "w2_score", FIELD_TEXT, "wasserstein", "W2_SCORE" },
+	{ "w2_eps", FIELD_REAL, "1e-4", "W2_EPS" },
+	{ "ffn", FIELD_TEXT, "gelu", "FFN" },
+	{ "ws_heads", FIELD_INT, "4", "WS_HEADS" },
+	{ "ws_aux", FIELD_BOOL, "y", "WS_AUX" },
+	{ "ws_lambda_z", FIELD_REAL, "1e-5", "WS_LAMBDA_Z" },
+	{ "ws_lambda_c", FIELD_REAL, "5e-3", "WS_LAMBDA_C" },
+	{ "ws_tau", FIELD_REAL, "0.07", "WS_TAU" },
+	{ "ws_z_blocks", FIELD_BOOL, "n", "WS_Z_BLOCKS" },
+	{ "lambda_logits_z", FIELD_REAL, "0", "LOSS_LOGITS_Z" },
+	{ "attn_gate", FIELD_BOOL, "n", "RA_MLA_MLP_ATTN_GATE" },
+	{ "gate_alpha", FIELD_REAL, "0.1", "GATE_ALPHA" },
+	{ "gate_dim", FIELD_INT, "8", "GATE_DIM" },
+	{ "gate_pool", FIELD_TEXT, "causal", "GATE_POOL" },
+	{ "cross_token", FIELD_BOOL, "n", "RA_MLA_MLP_CROSS_TOKEN" },
+	{ "cross_alpha", FIELD_REAL, "0.3", "CROSS_ALPHA" },
+	{ "cross_rank", FIELD_INT, "0", "CROSS_RANK" },
+	{ "sparse", FIELD_TEXT, "topk", "RA_MLA_MLP_SPARSE_MODE" },
+	{ "sparse_k", FIELD_INT, "8", "RA_MLA_MLP_SPARSE_K" },
+	{ "sparse_tau", FIELD_REAL, "0.5", "RA_MLA_MLP_SPARSE_RMS_THRESHOLD" },
+	{ "sparse_normalize", FIELD_BOOL, "y", "RA_MLA_MLP_SPARSE_NORMALIZE" },
+	{ "sparse_head_average", FIELD_BOOL, "y", "RA_MLA_MLP_SPARSE_HEAD_AVERAGE" },
+	{ "latent_recip", FIELD_BOOL, "n", "RA_MLA_MLP_LATENT_RECIP" },
+	{ "recip_alpha", FIELD_REAL, "0.2", "RECIP_ALPHA" },
+	{ "recip_latent", FIELD_INT, "16", "RECIP_LATENT" },
+	{ "tying", FIELD_TEXT, "tied_transpose", "RA_MLA_MLP_TYING_MODE" },
+	{ "detach", FIELD_BOOL, "n", "RECIP_DETACH" },
+	{ "learn_alpha", FIELD_BOOL, "n", "RECIP_LEARN_ALPHA" },
+};
+
+/* Ours alone: what the reference has no field for. */
+static const char *const constants =
+	"CONFIG_FFN_HIDDEN=0\nCONFIG_INIT=\"gpt2\"\nCONFIG_DROPOUT=\"0\"\n";
+
+static const struct field *find_field(const char *name)
+{
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
+		if (strcmp(fields[i].name, name) == 0)
+			return &fields[i];
+	return NULL;
+}
+
+static enum status field_text(const struct field *f, const cJSON *value, char *text, size_t size,
+			      struct error *err)
+{
+	if (!value)
+		snprintf(text, size, "%s", f->standard);
+	else if (f->kind == FIELD_BOOL && cJSON_IsBool(value))
+		snprintf(text, size, "%s", cJSON_IsTrue(value) ? "y" : "n");
+	else if (f->kind == FIELD_TEXT && cJSON_IsString(value))
+		snprintf(text, size, "%s", value->valuestring);
+	else if (f->kind == FIELD_INT && cJSON_IsNumber(value) &&
+		 value->valuedouble == floor(value->valuedouble))
+		snprintf(text, size, "%.0f", value->valuedouble);
+	else if (f->kind == FIELD_REAL && cJSON_IsNumber(value))
+		snprintf(text, size, "%.17g", value->valuedouble);
+	else
+		return fail(err, "field '%s' of the vector's configuration has the wrong type", f->name);
+	return OK;
+}
+
+static enum status append_field(FILE *out, const struct field *f, const cJSON *json,
+				struct error *err)
+{
+	const char *quote = f->kind == FIELD_TEXT || f->kind == FIELD_REAL ? "\"" : "";
+	char text[64];
+
+	if (field_text(f, cJSON_GetObjectItemCaseSensitive(json, f->name), text, sizeof(text), err))
+		return FAIL;
+	if (f->kind == FIELD_BOOL && text[0] == 'n')
+		fprintf(out, "# CONFIG_%s is not set\n", f->symbol);
+	else
+		fprintf(out, "CONFIG_%s=%s%s%s\n", f->symbol, quote, text, quote);
+	return OK;
+}
+
+static enum status write_config(FILE *out, const cJSON *json, struct error *err)
+{
+	for (const cJSON *item = json->child; item; item = item->next)
+		if (!find_field(item->string))
+			return fail(err, "this program has nothing that expresses the field '%s'",
+				    item->string);
+	fputs(constants, out);
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
+		if (append_field(out, &fields[i], json, err) != OK)
+			return FAIL;
+	return OK;
+}
+
+enum status vector_config(const struct safetensors *file, struct config **c, struct error *err)
+{
+	const char *meta = safetensors_metadata(file, "config");
+	cJSON *json = meta ? cJSON_Parse(meta) : NULL;
+	enum status status = FAIL;
+	char *text = NULL;
+	size_t size;
+	FILE *out;
+
+	if (!cJSON_IsObject(json)) {
+		fail(err, "the metadata holds no configuration");
+		goto free_json;
+	}
+	out = open_memstream(&text, &size);
+	if (!out) {
+		fail_memory(err, "configuration", 0);
+		goto free_json;
+	}
+	status = write_config(out, json, err);
+	fclose(out);
+	if (status == OK)
+		status = config_parse(c, text, err);
+	free(text);
+free_json:
+	cJSON_Delete(json);
+	return status;
+}
+
+/* ------------------------------------------------------------------ loading */
+
+static double *doubles(int64_t n, struct error *err)
+{
+	double *values = malloc((size_t)(n ? n : 1) * sizeof(*values));
+
+	if (!values)
+		fail_memory(err, "test vector", (size_t)n * sizeof(*values));
+	return values;
+}
+
+static const struct safetensors_tensor *find(const struct safetensors *file, const char *prefix,
+					     const char *name, struct error *err)
+{
+	const struct safetensors_tensor *t;
+	char full[256];
+
+	snprintf(full, sizeof(full), "%s%s", prefix, name);
+	t = safetensors_find(file, full);
+	if (!t)
+		fail(err, "the vector has no tensor '%s'", full);
+	return t;
+}
+
+static bool same_shape(const struct safetensors_tensor *t, const struct param *p)
+{
+	if (t->ndim != p->ndim)
+		return false;
+	for (int i = 0; i < t->ndim; i++)
+		if (t->dim[i] != p->dim[i])
+			return false;
+	return true;
+}
+
+static enum status load_param(const struct safetensors *file, struct params *params, int index,
+			      struct error *err)
+{
+	const struct param *p = &params->list[index];
+	const struct safetensors_tensor *t = find(file, "param.", p->name, err);
+	enum status status;
+	double *values;
+
+	if (!t)
+		return FAIL;
+	if (!same_shape(t, p))
+		return fail(err, "'%s' has another shape in the vector", p->name);
+	values = doubles(p->count, err);
+	if (!values)
+		return FAIL;
+	safetensors_read_double(t, values);
+	status = param_set(params, index, values, err);
+	free(values);
+	return status;
+}
+
+enum status vector_load(const struct safetensors *file, struct params *params, struct error *err)
+{
+	int given = 0;
+
+	for (int i = 0; i < file->count; i++)
+		if (strncmp(file->tensors[i].name, "param.", 6) == 0) {
+			given++;
+			if (params_find(params, file->tensors[i].name + 6) < 0)
+				return fail(err, "the model has no parameter '%s'",
+					    file->tensors[i].name + 6);
+		}
+	if (given != params->n)
+		return fail(err, "the model has %d parameters, the vector %d", params->n, given);
+	for (int i = 0; i < params->n; i++)
+		if (load_param(file, params, i, err) != OK)
+			return FAIL;
+	return OK;
+}
+
+/* --------------------------------------------------------------- comparison */
+
+static double largest(const double *values, int64_t n)
+{
+	double most = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, fabs(values[i]));
+	return most;
+}
+
+static void note(struct vector_report *report, enum vector_kind kind, const char *name,
+		 const double *ours, const double *theirs, int64_t n, double allowed)
+{
+	struct vector_worst *worst = &report->worst[kind];
+	double error = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		error = ours[i] == ours[i] ? fmax(error, fabs(ours[i] - theirs[i])) : INFINITY;
+	if (worst->name[0] && error / allowed <= worst->error / worst->allowed)
+		return;
+	snprintf(worst->name, sizeof(worst->name), "%s", name);
+	worst->error = error;
+	worst->allowed = allowed;
+}
+
+static double allowed_error(enum dtype type, double entry, double largest_gradient)
+{
+	if (type == F64)
+		return DOUBLE_ERROR * fmax(entry, NOISE * largest_gradient);
+	return fmax(FLOAT_ERROR * entry, FLOAT_OF_LARGEST * largest_gradient);
+}
+
+struct comparison {
+	const struct safetensors *file;
+	enum dtype type;
+	struct backend backend;
+	struct config *config;
+	struct model *model;
+	struct params *params;
+	int64_t B, T;
+	int32_t *tokens, *targets;
+	double largest_gradient;
+	struct vector_report *report;
+};
+
+/* A graph of this purpose, run once with the vector's tokens. */
+struct trial {
+	struct graph *g;
+	struct model_io io;
+	struct program *p;
+};
+
+static void close_trial(struct trial *pass)
+{
+	program_destroy(pass->p);
+	graph_destroy(pass->g);
+}
+
+static void upload_weights(const struct comparison *c, struct trial *pass)
+{
+	const int64_t n = c->B * c->T;
+	double wide[2] = { 0, 1 / (double)n };
+	float narrow[2];
+
+	for (int64_t i = 0; i < n; i++)
+		wide[0] += c->targets[i] >= 0;
+	wide[0] = 1 / wide[0];
+	narrow[0] = (float)wide[0];
+	narrow[1] = (float)wide[1];
+	program_upload(pass->p, pass->io.targets, c->targets);
+	program_upload(pass->p, pass->io.weights,
+		       c->type == F64 ? (const void *)wide : (const void *)narrow);
+}
+
+static enum status run_trial(struct comparison *c, enum model_purpose purpose, struct trial *pass,
+			    struct error *err)
+{
+	const struct program_options options = { .train = purpose == MODEL_TRAIN };
+	const struct run run = { .seed = 1, .iteration = 1 };
+
+	*pass = (struct trial){ 0 };
+	if (graph_create(&pass->g, c->params, purpose == MODEL_TRAIN, err) != OK)
+		return FAIL;
+	model_build(c->model, pass->g, purpose, c->B, c->T, &pass->io);
+	if (graph_finish(pass->g, err) != OK ||
+	    params_allocate(c->params, &c->backend, true, err) != OK)
+		return FAIL;
+	if (purpose == MODEL_TRAIN && vector_load(c->file, c->params, err) != OK)
+		return FAIL;
+	if (program_create(&pass->p, pass->g, &c->backend, &options, err) != OK)
+		return FAIL;
+	program_upload(pass->p, pass->io.tokens, c->tokens);
+	if (purpose == MODEL_TRAIN)
+		upload_weights(c, pass);
+	return program_run(pass->p, &run, err);
+}
+
+/* weight * value over the losses whose name ends like this. */
+static double loss_sum(const struct trial *pass, const char *end)
+{
+	double sum = 0;
+
+	for (int i = 0; i < pass->g->n_outputs; i++) {
+		const struct graph_output *o = &pass->g->outputs[i];
+		size_t n = strlen(o->name), k = strlen(end);
+
+		if (o->is_loss && n >= k && strcmp(o->name + n - k, end) == 0)
+			sum += o->loss_weight * program_scalar(pass->p, o->tensor);
+	}
+	return sum;
+}
+
+static enum status compare_losses(struct comparison *c, const struct trial *pass, struct error *err)
+{
+	const double aux = loss_sum(pass, ".aux_z") + loss_sum(pass, ".aux_c");
+	const double ours[] = { loss_sum(pass, ""), loss_sum(pass, "main"), aux,
+				loss_sum(pass, "logits_z") };
+	static const char *const names[] = { "loss", "main", "aux", "z" };
+
+	for (int i = 0; i < 4; i++) {
+		const struct safetensors_tensor *t = find(c->file, "", names[i], err);
+		double theirs;
+
+		if (!t || safetensors_elements(t) != 1)
+			return FAIL;
+		safetensors_read_double(t, &theirs);
+		note(c->report, VECTOR_LOSS, names[i], &ours[i], &theirs, 1,
+		     allowed_error(c->type, fmax(fabs(theirs), NOISE), 0));
+	}
+	return OK;
+}
+
+static enum status compare_gradients(struct comparison *c, struct error *err)
+{
+	for (int pass = 0; pass < 2; pass++) /* first the largest entry of all */
+		for (int i = 0; i < c->params->n; i++) {
+			const struct param *p = &c->params->list[i];
+			const struct safetensors_tensor *t = find(c->file, "grad.", p->name, err);
+			double *ours, *theirs;
+			enum status status = FAIL;
+
+			if (!t || !same_shape(t, p))
+				return fail(err, "the vector has no fitting gradient of '%s'", p->name);
+			ours = doubles(p->count, err);
+			theirs = doubles(p->count, err);
+			if (ours && theirs)
+				status = param_get(c->params, i, true, ours, err);
+			if (status == OK)
+				safetensors_read_double(t, theirs);
+			if (status == OK && pass == 0)
+				c->largest_gradient = fmax(c->largest_gradient,
+							   largest(theirs, p->count));
+			else if (status == OK)
+				note(c->report, VECTOR_GRADIENT, p->name, ours, theirs, p->count,
+				     allowed_error(c->type, largest(theirs, p->count),
+						   c->largest_gradient));
+			free(ours);
+			free(theirs);
+			if (status != OK)
+				return FAIL;
+		}
+	return OK;
+}
+
+/* A downloaded tensor as doubles; NULL on lack of memory. */
+static double *read_output(const struct trial *pass, const struct tensor *t, struct error *err)
+{
+	const int64_t n = tensor_count(t);
+	double *values = doubles(n, err);
+
+	if (!values)
+		return NULL;
+	program_download(pass->p, t, values);
+	for (int64_t i = n - 1; t->type == F32 && i >= 0; i--) {
+		float narrow;
+
+		memcpy(&narrow, (const char *)values + i * (int64_t)sizeof(narrow), sizeof(narrow));
+		values[i] = (double)narrow;
+	}
+	return values;
+}
+
+static enum status compare_logits(struct comparison *c, struct error *err)
+{
+	const struct safetensors_tensor *t = find(c->file, "", "logits", err);
+	const struct graph_output *output;
+	double *ours = NULL, *theirs = NULL;
+	enum status status = FAIL;
+	struct trial pass;
+
+	if (!t || run_trial(c, MODEL_LOGITS, &pass, err) != OK)
+		goto close;
+	output = graph_find_output(pass.g, "logits");
+	if (safetensors_elements(t) != tensor_count(output->tensor)) {
+		fail(err, "the vector's logits have another shape");
+		goto close;
+	}
+	ours = read_output(&pass, output->tensor, err);
+	theirs = doubles(safetensors_elements(t), err);
+	if (!ours || !theirs)
+		goto close;
+	safetensors_read_double(t, theirs);
+	note(c->report, VECTOR_LOGITS, "logits", ours, theirs, safetensors_elements(t),
+	     allowed_error(c->type, largest(theirs, safetensors_elements(t)), 0));
+	status = OK;
+close:
+	free(ours);
+	free(theirs);
+	if (t)
+		close_trial(&pass);
+	return status;
+}
+
+/* ------------------------------------------------------------------ the file */
+
+static enum status read_tokens(const struct safetensors *file, const char *name, int64_t limit,
+			       int32_t low, int64_t B, int64_t T, int32_t **out, struct error *err)
+{
+	const struct safetensors_tensor *t = find(file, "", name, err);
+	double *wide;
+
+	if (!t)
+		return FAIL;
+	if (t->ndim != 2 || t->dim[0] != B || t->dim[1] != T)
+		return fail(err, "'%s' is not a matrix like the tokens", name);
+	wide = doubles(B * T, err);
+	*out = malloc((size_t)(B * T) * sizeof(**out));
+	if (!wide || !*out) {
+		free(wide);
+		return fail_memory(err, name, (size_t)(B * T) * sizeof(**out));
+	}
+	safetensors_read_double(t, wide);
+	for (int64_t i = 0; i < B * T; i++) {
+		if (wide[i] < low || wide[i] >= (double)limit) {
+			free(wide);
+			return fail(err, "'%s' holds a token outside of the vocabulary", name);
+		}
+		(*out)[i] = (int32_t)wide[i];
+	}
+	free(wide);
+	return OK;
+}
+
+static enum status open_comparison(struct comparison *c, struct error *err)
+{
+	const struct safetensors_tensor *tokens = find(c->file, "", "tokens", err);
+
+	if (!tokens)
+		return FAIL;
+	if (tokens->ndim != 2)
+		return fail(err, "'tokens' is not a matrix");
+	c->B = tokens->dim[0];
+	c->T = tokens->dim[1];
+	if (vector_config(c->file, &c->config, err) != OK ||
+	    model_read(&c->model, c->config, 0, err) != OK ||
+	    params_create(&c->params, c->type, err) != OK)
+		return FAIL;
+	if (read_tokens(c->file, "tokens", c->model->vocab, 0, c->B, c->T, &c->tokens, err) != OK)
+		return FAIL;
+	return read_tokens(c->file, "targets", c->model->vocab, -1, c->B, c->T, &c->targets, err);
+}
+
+static void close_comparison(struct comparison *c)
+{
+	free(c->tokens);
+	free(c->targets);
+	params_destroy(c->params);
+	model_free(c->model);
+	config_free(c->config);
+}
+
+static enum status compare(struct comparison *c, struct error *err)
+{
+	enum status status = FAIL;
+	struct trial pass;
+
+	if (run_trial(c, MODEL_TRAIN, &pass, err) == OK && compare_losses(c, &pass, err) == OK &&
+	    compare_gradients(c, err) == OK && compare_logits(c, err) == OK)
+		status = OK;
+	close_trial(&pass);
+	return status;
+}
+
+static bool within(const struct vector_report *report)
+{
+	for (int i = 0; i < VECTOR_KINDS; i++)
+		if (!(report->worst[i].error <= report->worst[i].allowed))
+			return false;
+	return true;
+}
+
+/* ------------------------------------------------------------- nearly tied */
+
+/* The smallest relative distance of any routing weight from being chosen otherwise. */
+static enum status routing_margin(struct comparison *c, double *margin, struct error *err)
+{
+	enum status status = FAIL;
+	struct trial pass;
+
+	*margin = INFINITY;
+	if (run_trial(c, MODEL_PROBE, &pass, err) != OK)
+		goto close;
+	for (int i = 0; i < pass.g->n_outputs; i++) {
+		double *values = read_output(&pass, pass.g->outputs[i].tensor, err);
+
+		if (!values)
+			goto close;
+		*margin = fmin(*margin, values[PROBE_MARGIN]);
+		free(values);
+	}
+	status = OK;
+close:
+	close_trial(&pass);
+	return status;
+}
+
+static enum status find_near_tie(const struct comparison *narrow, struct error *err)
+{
+	struct vector_report ignored = { 0 };
+	struct comparison wide = {
+		.file = narrow->file,
+		.type = F64,
+		.backend = narrow->backend,
+		.report = &ignored,
+	};
+	enum status status = FAIL;
+	double margin;
+
+	if (open_comparison(&wide, err) == OK && compare(&wide, err) == OK &&
+	    routing_margin(&wide, &margin, err) == OK) {
+		narrow->report->near_tie = margin < NEAR_TIE;
+		status = OK;
+	}
+	close_comparison(&wide);
+	return status;
+}
+
+enum status vector_compare(const struct safetensors *file, enum dtype type,
+			   struct vector_report *report, struct error *err)
+{
+	struct comparison c = {
+		.file = file,
+		.type = type,
+		.backend = backend_cpu(1),
+		.report = report,
+	};
+	enum status status = FAIL;
+
+	*report = (struct vector_report){ 0 };
+	if (open_comparison(&c, err) == OK && compare(&c, err) == OK)
+		status = OK;
+	if (status == OK && type == F32 && !within(report))
+		status = find_near_tie(&c, err);
+	close_comparison(&c);
+	return status;
+}
+
+bool vector_passed(const struct vector_report *report)
+{
+	return report->near_tie || within(report);
+}

@@ -1,0 +1,41 @@
+/*
+ * vector - compare a model with a test vector of tools/reference/golden.py.
+ *
+ * The file's metadata holds the configuration; fields that are absent take
+ * the reference's defaults.  Tolerances: in double 1e-9 of the tensor's
+ * largest entry; in float 2e-4 of it, or 1e-5 of the file's largest gradient
+ * if that is more.
+ */
+#ifndef MODELS_VECTOR_H
+#define MODELS_VECTOR_H
+
+#include "core/safetensors.h"
+#include "models/model.h"
+
+enum vector_kind { VECTOR_LOGITS, VECTOR_LOSS, VECTOR_GRADIENT, VECTOR_KINDS };
+
+/* The worst tensor of one kind: its error as a multiple of what is allowed. */
+struct vector_worst {
+	char name[128];
+	double error, allowed;
+};
+
+struct vector_report {
+	struct vector_worst worst[VECTOR_KINDS];
+	/* A routing choice was so nearly tied that float decided otherwise: judged in double only. */
+	bool near_tie;
+};
+
+/* The configuration that a vector's metadata describes; fails when it cannot be expressed. */
+enum status vector_config(const struct safetensors *file, struct config **c, struct error *err) MUST_CHECK;
+
+/* FAIL with a text when the file is unusable; a failed comparison is in the report. */
+enum status vector_compare(const struct safetensors *file, enum dtype type,
+			   struct vector_report *report, struct error *err) MUST_CHECK;
+
+bool vector_passed(const struct vector_report *report);
+
+/* Load every "param.NAME" of the file; names and shapes must be exactly the model's. */
+enum status vector_load(const struct safetensors *file, struct params *params, struct error *err) MUST_CHECK;
+
+#endif
