@@ -379,7 +379,9 @@ int config_unread(const struct config *c, FILE *file)
 	int unread = 0;
 
 	for (const struct symbol *s = c->first; s; s = s->next) {
-		if (s->read || !s->value)
+		bool off = s->type == CONFIG_BOOL && strcmp(s->value ? s->value : "n", "n") == 0;
+
+		if (s->read || !s->value || off)
 			continue;
 		fprintf(file, "%s\n", s->name);
 		unread++;

@@ -52,7 +52,7 @@ void config_visit_read(const struct config *c,
 		       void (*visit)(void *context, const char *name, const char *value),
 		       void *context);
 
-/* Symbols that nobody asked for: prints one name per line, returns their number. */
+/* Symbols that are on, or have a value, and that nobody asked for: prints one name per line, returns their number. */
 int config_unread(const struct config *c, FILE *file);
 
 /* One strict parser for numbers, used by config_real() and by tools. */

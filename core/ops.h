@@ -62,8 +62,8 @@ struct norm_attr {
 /*
  * s = x + residual, y = norm(s) * w + b over the last dimension.
  * residual, b or NULL; `sum`, or NULL, receives s (x itself when there is no
- * residual).  Inputs x, residual, w, b; outputs: s, y, statistics [rows,2]
- * (mean, 1/deviation) with a residual, else y, statistics.
+ * residual).  Ops norm_residual: inputs x, residual, w, b, outputs s, y,
+ * statistics [rows,2] (mean, 1/deviation); norm: inputs x, w, b, outputs y, statistics.
  */
 struct tensor *op_norm(struct graph *g, const char *name, enum norm_kind kind, double eps,
 		       struct tensor *x, struct tensor *residual, struct tensor *w,

@@ -27,9 +27,24 @@ static void case_one(struct graph *g)
 	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 1)));
 }
 
+static void case_chain(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "first", case_param(g, "x", 4, 3));
+
+	graph_seeded_output(g, "y", op_gelu(g, "second", x));
+	graph_seeded_output(g, "z", op_gelu(g, "third", x));
+}
+
+static void case_threads(struct graph *g)
+{
+	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 9, 2011)));
+}
+
 OP_CASES(gelu) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
+	OP_CASE("one after another", case_chain),
+	OP_CASE("threads", case_threads),
 	OP_CASES_END,
 };
 

@@ -78,12 +78,14 @@ static void case_chain(struct graph *g)
 	struct tensor *gate = op_sigmoid(g, "sigmoid", case_param(g, "gate", 1, 4, 2));
 	struct tensor *y = op_head_gate(g, "first", o, gate, 0.3, NULL);
 
-	graph_seeded_output(g, "y", op_gelu(g, "after", op_head_gate(g, "second", y, gate, 1, NULL)));
+	y = op_head_gate(g, "second", y, gate, 1, NULL);
+	graph_seeded_output(g, "y", op_gelu(g, "after", y));
 }
 
 static void case_fixed_gate(struct graph *g)
 {
-	apply(g, case_param(g, "o", 2, 3, 2, 5), case_input(g, "gate", g->type, 2, 3, 2), 0.5, NULL);
+	apply(g, case_param(g, "o", 2, 3, 2, 5), case_input(g, "gate", g->type, 2, 3, 2), 0.5,
+	      NULL);
 }
 
 static void case_threads(struct graph *g)

@@ -166,7 +166,7 @@ static void test_misfits(void **state)
 	}
 }
 
-/* Without training, or with nothing to drop, dropout is no node; its probability is checked still. */
+/* Without training, or with nothing to drop, dropout is no node; it still checks. */
 static void test_idle_dropout(void **state)
 {
 	struct params *params;

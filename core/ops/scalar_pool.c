@@ -22,8 +22,8 @@ static enum status infer(struct graph *g, struct node *n)
 	if (!all_real(n) || x->ndim != 3 || n->in[1]->ndim != 1)
 		return graph_misfit(g, n, "inputs must be real, x [B,T,F] and the scalars [H]");
 	if (attr->width > x->dim[2])
-		return graph_misfit(g, n, "a width of %lld leaves some channels without any of %lld",
-				    (long long)attr->width, (long long)x->dim[2]);
+		return graph_misfit(g, n, "a width of %lld leaves some channels without any of "
+				    "%lld", (long long)attr->width, (long long)x->dim[2]);
 	return graph_out(g, n, NULL, x->type, 3, SHAPE(x->dim[0], x->dim[1], attr->width));
 }
 
@@ -39,7 +39,8 @@ static void cost(const struct node *n, struct op_cost *c)
 
 static void apply(struct graph *g, struct tensor *x, int64_t scalars, int64_t width)
 {
-	graph_seeded_output(g, "y", op_scalar_pool(g, "pool", x, case_param(g, "s", scalars), width));
+	graph_seeded_output(g, "y", op_scalar_pool(g, "pool", x, case_param(g, "s", scalars),
+						   width));
 }
 
 static void case_even(struct graph *g)

@@ -32,7 +32,7 @@ static enum status infer(struct graph *g, struct node *n)
 	case W2_OVERLAP:
 		if (second->ndim != 3 || second->dim[0] != y->dim[0] ||
 		    second->dim[1] != y->dim[1] || second->dim[2] != y->dim[2])
-			return graph_misfit(g, n, "the log determinant must have the shape [B,T,H]");
+			return graph_misfit(g, n, "the determinant must have the shape [B,T,H]");
 		break;
 	default:
 		return graph_misfit(g, n, "no such score: %d", (int)attr->score);

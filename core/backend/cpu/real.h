@@ -30,7 +30,7 @@ typedef float real;
 #define gemm blas_gemm_f32
 #endif
 
-/* Loops shorter than this many elements are not worth waking the other threads (measured: about 5 us). */
+/* Loops over fewer elements are not worth waking the other threads (measured: about 5 us). */
 #define GRAIN 16384
 
 union float_bits {

@@ -39,7 +39,8 @@ static void check(const char *what, struct worst worst, double bound)
 {
 	print_message("%s: error %.3g at %.9g\n", what, worst.error, worst.at);
 	if (!(worst.error <= bound))
-		fail_msg("%s: error %.3g at %.9g, allowed %.3g", what, worst.error, worst.at, bound);
+		fail_msg("%s: error %.3g at %.9g, allowed %.3g", what, worst.error, worst.at,
+			 bound);
 }
 
 static double sigmoid(double x)

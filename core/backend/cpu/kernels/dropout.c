@@ -3,7 +3,7 @@
 /* What elements [first, first + n) are multiplied by; first is a multiple of 4. */
 static void draw_mask(real *mask, int64_t n, int64_t first, struct rng_key key, double probability)
 {
-	const double limit = probability * 0x1p32; /* a word below it drops its element */
+	const uint64_t limit = (uint64_t)ceil(probability * 0x1p32); /* words below it drop */
 	const real kept = (real)(1 / (1 - probability));
 
 	for (int64_t i = 0; i < n; i += 4) {

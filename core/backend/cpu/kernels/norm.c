@@ -106,7 +106,7 @@ static void remake(const struct call *c)
 		normalise(&m, s + r * m.width, m.statistics + 2 * r, m.y + r * m.width);
 }
 
-/* One row: dw += dy n, db += dy, and the means of w dy and w dy n, where n = (s - mean) / deviation. */
+/* One row: dw += dy n, db += dy; the means of w dy and w dy n, with n = (s - mean) / deviation. */
 static void collect(const struct norm *m, const real *restrict s, const real *restrict dy,
 		    const real statistics[2], real *restrict dw, real *restrict db, real mean[2])
 {

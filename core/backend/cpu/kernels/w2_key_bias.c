@@ -47,9 +47,11 @@ static void backward(const struct call *c)
 #pragma omp parallel for schedule(static) if (dy && rows * width > GRAIN)
 	for (int64_t r = 0; r < (dy ? rows : 0); r++) {
 		/* bias = -f |y|^2 + .. */
-		const real f = wasserstein ? inverse_temperature(second[r % heads], eps) : (real)0.5;
+		const real f = wasserstein ? inverse_temperature(second[r % heads], eps)
+					   : (real)0.5;
 
-		put_scaled(dy + r * width, call_adds(c, 0), -2 * f * dbias[r], y + r * width, width);
+		put_scaled(dy + r * width, call_adds(c, 0), -2 * f * dbias[r], y + r * width,
+			   width);
 	}
 	if (c->din[1] && wasserstein)
 		tau_gradient(c, rows, heads, eps);

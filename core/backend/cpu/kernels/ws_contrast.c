@@ -44,16 +44,17 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 /* m = mean over positions: of n w neighbouring numbers per example, CHUNK at a time */
 static void average(const struct contrast *k, const real *z, real *means)
 {
-	const int64_t columns = k->heads * k->width;
+	const int64_t columns = k->heads * k->width, work = k->batch * k->length * columns;
 
-#pragma omp parallel for collapse(2) schedule(static) if (k->batch * k->length * columns > GRAIN)
+#pragma omp parallel for collapse(2) schedule(static) if (work > GRAIN)
 	for (int64_t b = 0; b < k->batch; b++) {
 		for (int64_t i = 0; i < columns; i += CHUNK) {
 			const int64_t n = chunk_length(i, columns);
 			real *mean = means + b * columns + i;
 
 			for (int64_t t = 0; t < k->length; t++)
-				put_scaled(mean, t > 0, 1, z + (b * k->length + t) * columns + i, n);
+				put_scaled(mean, t > 0, 1,
+					   z + (b * k->length + t) * columns + i, n);
 			put_scaled(mean, false, 1 / (real)k->length, mean, n);
 		}
 	}

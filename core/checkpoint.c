@@ -1,0 +1,477 @@
+#include "core/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/backend.h"
+#include "core/replace.h"
+#include "core/safetensors.h"
+
+#define PATH_SIZE 4096
+#define NAME_FORMAT "checkpoint-%08lld"
+
+/* ------------------------------------------------------------------ writing */
+
+/* Device memory handed to the writer piece by piece. */
+struct source {
+	const struct backend *backend;
+	const char *device;
+};
+
+static enum status fill_from_device(void *context, size_t offset, size_t size, void *buffer,
+				    struct error *err)
+{
+	const struct source *s = context;
+
+	(void)err;
+	s->backend->download(buffer, s->device + offset, size);
+	return OK;
+}
+
+static struct safetensors_tensor entry(const char *name, const struct param *p, enum dtype type,
+				       struct source *source)
+{
+	struct safetensors_tensor t = {
+		.name = name,
+		.type = safetensors_type_of(type),
+		.ndim = p->ndim,
+		.fill = fill_from_device,
+		.context = source,
+	};
+
+	memcpy(t.dim, p->dim, (size_t)p->ndim * sizeof(*t.dim));
+	return t;
+}
+
+/* Lists of n tensors to be written; false when there is no memory. */
+static bool alloc_lists(int n, struct safetensors_tensor **tensors, struct source **sources)
+{
+	*tensors = calloc((size_t)n + 1, sizeof(**tensors));
+	*sources = calloc((size_t)n + 1, sizeof(**sources));
+	return *tensors && *sources;
+}
+
+enum status weights_save(const struct params *params, const char *path, const char *identity,
+			 struct error *err)
+{
+	const struct safetensors_pair metadata[] = { { "format", "pt" }, { "identity", identity } };
+	struct safetensors_tensor *tensors;
+	struct source *sources;
+	enum status status = FAIL;
+
+	if (!alloc_lists(params->n, &tensors, &sources)) {
+		fail_memory(err, path, (size_t)params->n * sizeof(*tensors));
+		goto free_lists;
+	}
+	for (int i = 0; i < params->n; i++) {
+		sources[i] = (struct source){ params->backend, param_data(params, i) };
+		tensors[i] = entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
+	}
+	status = safetensors_write(path, tensors, params->n, metadata, 2, err);
+free_lists:
+	free(tensors);
+	free(sources);
+	return status;
+}
+
+static enum status optimizer_save(const struct checkpoint *c, const char *path, struct error *err)
+{
+	int n;
+	const struct optim_tensor *state = optimizer_tensors(c->optimizer, &n);
+	struct safetensors_tensor *tensors;
+	struct source *sources;
+	enum status status = FAIL;
+
+	if (!alloc_lists(n, &tensors, &sources)) {
+		fail_memory(err, path, (size_t)n * sizeof(*tensors));
+		goto free_lists;
+	}
+	for (int i = 0; i < n; i++) {
+		sources[i] = (struct source){ c->params->backend, state[i].data };
+		tensors[i] = entry(state[i].name, state[i].param, c->params->type, &sources[i]);
+	}
+	status = safetensors_write(path, tensors, n, NULL, 0, err);
+free_lists:
+	free(tensors);
+	free(sources);
+	return status;
+}
+
+/* Doubles as hexadecimal text: JSON numbers would round them. */
+static void print_exact(FILE *file, const char *key, double value)
+{
+	fprintf(file, "  \"%s\": \"%a\",\n", key, value);
+}
+
+static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
+			      const char *path, struct error *err)
+{
+	const struct optim_scalars *s = optimizer_scalars(c->optimizer);
+	struct replace r;
+
+	if (replace_begin(&r, path, err) != OK)
+		return FAIL;
+	fprintf(r.stream, "{\n  \"identity\": \"%s\",\n", c->identity);
+	fprintf(r.stream, "  \"iteration\": %lld,\n", (long long)state->iteration);
+	fprintf(r.stream, "  \"best_iteration\": %lld,\n", (long long)state->best_iteration);
+	print_exact(r.stream, "best_loss", state->best_loss);
+	print_exact(r.stream, "tokens", state->tokens);
+	fprintf(r.stream, "  \"clips\": %lld,\n", (long long)state->clips);
+	fprintf(r.stream, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
+		(long long)s->reset_at);
+	fprintf(r.stream, "  \"resets\": %lld,\n  \"spikes\": %lld,\n", (long long)s->resets,
+		(long long)s->spikes);
+	fprintf(r.stream, "  \"norms\": [");
+	for (int i = 0; i < s->norm_count; i++)
+		fprintf(r.stream, "%s\"%a\"", i ? ", " : "", s->norms[i]);
+	fprintf(r.stream, "]\n}\n");
+	return replace_commit(&r, err);
+}
+
+static enum status sync_directory(const char *path, struct error *err)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY);
+	enum status status = OK;
+
+	if (fd < 0)
+		return fail_errno(err, "cannot open %s", path);
+	if (fsync(fd) != 0)
+		status = fail_errno(err, "cannot bring %s to the disk", path);
+	close(fd);
+	return status;
+}
+
+/* A checkpoint directory holds files only. */
+static void remove_directory(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+
+	if (!dir)
+		return;
+	while ((entry = readdir(dir)))
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	closedir(dir);
+	rmdir(path);
+}
+
+static enum status write_into(const struct checkpoint *c, const struct checkpoint_state *state,
+			      const char *dir, struct error *err)
+{
+	char path[PATH_SIZE];
+
+	if (mkdir(dir, 0777) != 0)
+		return fail_errno(err, "cannot make %s", dir);
+	snprintf(path, sizeof(path), "%s/weights.safetensors", dir);
+	if (weights_save(c->params, path, c->identity, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
+	if (optimizer_save(c, path, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/state.json", dir);
+	if (state_save(c, state, path, err) != OK)
+		return FAIL;
+	return sync_directory(dir, err);
+}
+
+/* --------------------------------------------------------------- what exists */
+
+static int compare_descending(const void *a, const void *b)
+{
+	long long x = *(const long long *)a, y = *(const long long *)b;
+
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Iterations of the whole checkpoints, newest first; the caller frees the list. */
+static enum status list_checkpoints(const char *run_dir, long long **list, int *n,
+				    struct error *err)
+{
+	DIR *dir = opendir(run_dir);
+	struct dirent *entry;
+	int capacity = 0;
+
+	*list = NULL;
+	*n = 0;
+	if (!dir)
+		return fail_errno(err, "cannot open %s", run_dir);
+	while ((entry = readdir(dir))) {
+		long long iteration, *bigger;
+		char rest;
+
+		if (sscanf(entry->d_name, "checkpoint-%lld%c", &iteration, &rest) != 1)
+			continue;
+		if (*n == capacity) {
+			capacity = 2 * capacity + 16;
+			bigger = realloc(*list, (size_t)capacity * sizeof(**list));
+			if (!bigger) {
+				closedir(dir);
+				free(*list);
+				return fail_memory(err, run_dir, (size_t)capacity);
+			}
+			*list = bigger;
+		}
+		(*list)[(*n)++] = iteration;
+	}
+	closedir(dir);
+	if (*n)
+		qsort(*list, (size_t)*n, sizeof(**list), compare_descending);
+	return OK;
+}
+
+static double directory_megabytes(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+	struct stat info;
+	double bytes = 0;
+
+	if (!dir)
+		return 0;
+	while ((entry = readdir(dir)))
+		if (fstatat(dirfd(dir), entry->d_name, &info, 0) == 0 && S_ISREG(info.st_mode))
+			bytes += (double)info.st_size;
+	closedir(dir);
+	return bytes / 1e6;
+}
+
+/* Newest first: keep while number and disk budget allow; the newest always. */
+static enum status prune(const struct checkpoint *c, struct error *err)
+{
+	char path[PATH_SIZE];
+	double megabytes = 0;
+	long long *list;
+	int n;
+
+	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
+		return FAIL;
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, list[i]);
+		megabytes += directory_megabytes(path);
+		if (i > 0 && (i >= c->keep || (c->megabytes > 0 && megabytes > (double)c->megabytes)))
+			remove_directory(path);
+	}
+	free(list);
+	return OK;
+}
+
+enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,
+			    struct error *err)
+{
+	char temporary[PATH_SIZE], path[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, (long long)state->iteration);
+	snprintf(temporary, sizeof(temporary), "%s/saving", c->run_dir);
+	remove_directory(temporary); /* left by a crash */
+	if (write_into(c, state, temporary, err) != OK) {
+		remove_directory(temporary);
+		return fail_prefix(err, "checkpoint %lld was not saved", (long long)state->iteration);
+	}
+	remove_directory(path); /* a damaged one of this iteration */
+	if (rename(temporary, path) != 0)
+		return fail_errno(err, "cannot rename %s", temporary);
+	if (sync_directory(c->run_dir, err) != OK)
+		return FAIL;
+	return prune(c, err);
+}
+
+/* ------------------------------------------------------------------ reading */
+
+static enum status read_text(const char *path, char **text, struct error *err)
+{
+	struct stat info;
+	FILE *file = fopen(path, "rb");
+
+	if (!file || fstat(fileno(file), &info) != 0) {
+		if (file)
+			fclose(file);
+		return fail_errno(err, "cannot read %s", path);
+	}
+	*text = calloc((size_t)info.st_size + 1, 1);
+	if (!*text || fread(*text, 1, (size_t)info.st_size, file) != (size_t)info.st_size) {
+		free(*text);
+		fclose(file);
+		return fail(err, "cannot read %s", path);
+	}
+	fclose(file);
+	return OK;
+}
+
+/* Sticky: the first key that is missing or of the wrong type spoils all. */
+static double exact(const cJSON *json, const char *key, bool *good)
+{
+	const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(json, key) : json;
+
+	*good = *good && cJSON_IsString(item);
+	return *good ? strtod(item->valuestring, NULL) : 0;
+}
+
+static int64_t whole(const cJSON *json, const char *key, bool *good)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+
+	*good = *good && cJSON_IsNumber(item);
+	return *good ? (int64_t)item->valuedouble : 0;
+}
+
+static bool parse_state(const cJSON *json, struct checkpoint_state *state, struct optim_scalars *s)
+{
+	const cJSON *norms = cJSON_GetObjectItemCaseSensitive(json, "norms"), *norm;
+	bool good = cJSON_IsArray(norms) && cJSON_GetArraySize(norms) <= OPTIM_NORMS;
+
+	*s = (struct optim_scalars){ 0 };
+	state->iteration = whole(json, "iteration", &good);
+	state->best_iteration = whole(json, "best_iteration", &good);
+	state->best_loss = exact(json, "best_loss", &good);
+	state->tokens = exact(json, "tokens", &good);
+	state->clips = whole(json, "clips", &good);
+	s->updates = whole(json, "updates", &good);
+	s->reset_at = whole(json, "reset_at", &good);
+	s->resets = whole(json, "resets", &good);
+	s->spikes = whole(json, "spikes", &good);
+	cJSON_ArrayForEach(norm, norms)
+		if (good)
+			s->norms[s->norm_count++] = exact(norm, NULL, &good);
+	return good;
+}
+
+/* *foreign: it is whole, but belongs to another run. */
+static enum status state_load(const struct checkpoint *c, const char *path,
+			      struct checkpoint_state *state, struct optim_scalars *scalars,
+			      bool *foreign, struct error *err)
+{
+	enum status status = FAIL;
+	const cJSON *identity;
+	char *text = NULL;
+	cJSON *json;
+
+	if (read_text(path, &text, err) != OK)
+		return FAIL;
+	json = cJSON_Parse(text);
+	identity = cJSON_GetObjectItemCaseSensitive(json, "identity");
+	if (!cJSON_IsString(identity) || !parse_state(json, state, scalars)) {
+		fail(err, "%s is damaged", path);
+	} else if (strcmp(identity->valuestring, c->identity) != 0) {
+		*foreign = true;
+		fail(err, "%s belongs to another configuration (identity %.12s, not %.12s)", path,
+		     identity->valuestring, c->identity);
+	} else {
+		status = OK;
+	}
+	cJSON_Delete(json);
+	free(text);
+	return status;
+}
+
+static enum status check_tensor(const struct safetensors *file, const char *name,
+				const struct param *p, enum dtype type,
+				const struct safetensors_tensor **out, struct error *err)
+{
+	const struct safetensors_tensor *t = safetensors_find(file, name);
+
+	if (!t)
+		return fail(err, "it lacks '%s'", name);
+	if (t->type != safetensors_type_of(type) || safetensors_elements(t) != p->count)
+		return fail(err, "'%s' has another type or size", name);
+	*out = t;
+	return OK;
+}
+
+/* Two passes over each file: nothing is uploaded before everything was checked. */
+static enum status load_tensors(const struct checkpoint *c, const struct safetensors *weights,
+				const struct safetensors *moments, bool upload, struct error *err)
+{
+	const struct backend *backend = c->params->backend;
+	const struct safetensors_tensor *t = NULL;
+	const struct optim_tensor *state;
+	int n;
+
+	for (int i = 0; i < c->params->n; i++) {
+		const struct param *p = &c->params->list[i];
+
+		if (check_tensor(weights, p->name, p, c->params->type, &t, err) != OK)
+			return FAIL;
+		if (upload)
+			backend->upload(param_data(c->params, i), t->data, safetensors_bytes(t));
+	}
+	state = optimizer_tensors(c->optimizer, &n);
+	for (int i = 0; i < n; i++) {
+		if (check_tensor(moments, state[i].name, state[i].param, c->params->type, &t, err))
+			return FAIL;
+		if (upload)
+			backend->upload(state[i].data, t->data, safetensors_bytes(t));
+	}
+	return OK;
+}
+
+static enum status load_files(const struct checkpoint *c, const char *dir, struct error *err)
+{
+	struct safetensors weights, moments;
+	enum status status = FAIL;
+	char path[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/weights.safetensors", dir);
+	if (safetensors_open(&weights, path, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
+	if (safetensors_open(&moments, path, err) != OK)
+		goto close_weights;
+	if (load_tensors(c, &weights, &moments, false, err) == OK)
+		status = load_tensors(c, &weights, &moments, true, err);
+	safetensors_close(&moments);
+close_weights:
+	safetensors_close(&weights);
+	return status;
+}
+
+static enum status load_one(const struct checkpoint *c, long long iteration,
+			    struct checkpoint_state *state, bool *foreign, struct error *err)
+{
+	struct optim_scalars scalars;
+	char dir[PATH_SIZE - 64], path[PATH_SIZE];
+
+	snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, c->run_dir, iteration);
+	snprintf(path, sizeof(path), "%s/state.json", dir);
+	if (state_load(c, path, state, &scalars, foreign, err) != OK ||
+	    load_files(c, dir, err) != OK)
+		return FAIL;
+	*optimizer_scalars(c->optimizer) = scalars;
+	return OK;
+}
+
+enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state *state, bool *found,
+			    void (*warn)(void *context, const char *text), void *context,
+			    struct error *err)
+{
+	enum status status = OK;
+	bool foreign = false;
+	char text[ERROR_TEXT_SIZE + 100];
+	long long *list;
+	int n;
+
+	*found = false;
+	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
+		return FAIL;
+	for (int i = 0; i < n && !*found && !foreign; i++) {
+		if (load_one(c, list[i], state, &foreign, err) == OK) {
+			*found = true;
+		} else if (!foreign) {
+			snprintf(text, sizeof(text), "checkpoint %lld is unusable, trying the one "
+				 "before it: %s", list[i], err->text);
+			warn(context, text);
+		}
+	}
+	if (foreign)
+		status = FAIL;
+	free(list);
+	return status;
+}

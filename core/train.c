@@ -1,0 +1,536 @@
+#include "core/train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "core/checkpoint.h"
+#include "core/signals.h"
+
+#define TIMED_UPDATES 3 /* of the estimate; the first one only warms up */
+
+struct trainer {
+	struct subject subject;
+	struct train_options options;
+	struct params *params;
+	struct optimizer *optimizer;
+	const struct backend *backend;
+	struct stage stage;
+	struct evaluator *evaluator;
+	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
+	struct checkpoint checkpoint;
+	struct checkpoint_state state;
+	double validation; /* loss of the last evaluation */
+};
+
+static double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ----------------------------------------------------------------- creation */
+
+static int64_t batch_tokens(const struct trainer *t)
+{
+	return t->options.batch * t->subject.length;
+}
+
+static int64_t update_tokens(const struct trainer *t)
+{
+	return batch_tokens(t) * t->options.accumulate;
+}
+
+/* The output head's losses are weighted by targets; the others are means over a micro-batch. */
+static bool from_head(const struct trainer *t, const struct graph_output *o)
+{
+	return o->tensor->producer == t->stage.io.nll->producer;
+}
+
+static void share_losses(struct trainer *t)
+{
+	const struct graph *g = t->stage.g;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss && !from_head(t, &g->outputs[i]))
+			program_loss_weight(t->stage.p, g->outputs[i].name,
+					    g->outputs[i].loss_weight /
+						    (double)t->options.accumulate);
+}
+
+static enum status open_programs(struct trainer *t, struct error *err)
+{
+	struct program_options train = t->options.program;
+	const size_t n = (size_t)update_tokens(t);
+
+	t->tokens = malloc(n * sizeof(*t->tokens));
+	t->targets = malloc(n * sizeof(*t->targets));
+	if (!t->tokens || !t->targets)
+		return fail_memory(err, "batches", n * sizeof(*t->tokens));
+	train.train = true;
+	if (stage_open(&t->stage, &t->subject, t->params, t->options.batch, t->backend, &train,
+		       err) != OK)
+		return FAIL;
+	share_losses(t);
+	return evaluator_create(&t->evaluator, &t->subject, t->params, t->options.batch, t->backend,
+				&t->options.program, err);
+}
+
+enum status trainer_create(struct trainer **out, const struct subject *subject,
+			   const struct train_options *options, struct params *params,
+			   struct optimizer *optimizer, const struct backend *backend,
+			   struct error *err)
+{
+	struct trainer *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return fail_memory(err, "trainer", sizeof(*t));
+	t->subject = *subject;
+	t->options = *options;
+	t->params = params;
+	t->optimizer = optimizer;
+	t->backend = backend;
+	t->validation = NAN;
+	t->state = (struct checkpoint_state){ .best_iteration = -1, .best_loss = INFINITY };
+	t->checkpoint = (struct checkpoint){
+		.run_dir = options->run_dir,
+		.identity = options->identity,
+		.params = params,
+		.optimizer = optimizer,
+		.keep = options->checkpoint_keep,
+		.megabytes = options->checkpoint_megabytes,
+	};
+	if (open_programs(t, err) != OK) {
+		trainer_destroy(t);
+		return FAIL;
+	}
+	*out = t;
+	return OK;
+}
+
+void trainer_destroy(struct trainer *t)
+{
+	if (!t)
+		return;
+	stage_close(&t->stage);
+	evaluator_destroy(t->evaluator);
+	free(t->tokens);
+	free(t->targets);
+	free(t);
+}
+
+size_t trainer_arena_bytes(const struct trainer *t)
+{
+	return program_arena_bytes(t->stage.p) + evaluator_arena_bytes(t->evaluator);
+}
+
+/* --------------------------------------------------------------- one update */
+
+/* Losses by the last part of their names, weighted, over the micro-batches of an update. */
+#define MAX_PARTS 8
+
+struct loss_parts {
+	int n;
+	const char *name[MAX_PARTS];
+	double value[MAX_PARTS];
+	double total;
+};
+
+static void parts_add(struct loss_parts *parts, const char *name, double value)
+{
+	const char *dot = strrchr(name, '.');
+	int i = 0;
+
+	name = dot ? dot + 1 : name;
+	while (i < parts->n && strcmp(parts->name[i], name) != 0)
+		i++;
+	if (i == parts->n && i < MAX_PARTS) {
+		parts->name[i] = name;
+		parts->value[i] = 0;
+		parts->n++;
+	}
+	if (i < MAX_PARTS)
+		parts->value[i] += value;
+	parts->total += value;
+}
+
+/* All rows of an update; returns the number of scored targets. */
+static int64_t fill_update(struct trainer *t, int64_t iteration)
+{
+	const int64_t T = t->subject.length, rows = t->options.batch * t->options.accumulate;
+	int64_t scored = 0;
+
+	for (int64_t row = 0; row < rows; row++)
+		t->subject.train_row(t->subject.context, (uint64_t)iteration, (uint64_t)row,
+				     t->tokens + row * T, t->targets + row * T);
+	for (int64_t i = 0; i < rows * T; i++)
+		scored += t->targets[i] >= 0;
+	return scored;
+}
+
+static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro,
+			     struct loss_parts *parts, struct error *err)
+{
+	const struct graph *g = t->stage.g;
+	const int64_t n = batch_tokens(t);
+	const struct run run = {
+		.seed = t->options.seed,
+		.iteration = (uint64_t)iteration,
+		.micro = (uint64_t)micro,
+	};
+
+	program_upload(t->stage.p, t->stage.io.tokens, t->tokens + micro * n);
+	program_upload(t->stage.p, t->stage.io.targets, t->targets + micro * n);
+	if (program_run(t->stage.p, &run, err) != OK)
+		return FAIL;
+	for (int i = 0; i < g->n_outputs; i++) {
+		const struct graph_output *o = &g->outputs[i];
+		double share = from_head(t, o) ? 1 : (double)t->options.accumulate;
+
+		if (o->is_loss)
+			parts_add(parts, o->name,
+				  o->loss_weight * program_scalar(t->stage.p, o->tensor) / share);
+	}
+	return OK;
+}
+
+/* Forward and backward over all micro-batches: the gradients are in params. */
+static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_parts *parts,
+			      struct error *err)
+{
+	const int64_t scored = fill_update(t, iteration);
+
+	*parts = (struct loss_parts){ 0 };
+	stage_weights(&t->stage, 1 / fmax((double)scored, 1), 1 / (double)update_tokens(t));
+	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
+		if (run_micro(t, iteration, micro, parts, err) != OK)
+			return FAIL;
+	return OK;
+}
+
+/* The run cannot go on: find the tensor in which it began. */
+static void explain_divergence(struct trainer *t, int64_t iteration, struct error *reason)
+{
+	struct loss_parts parts;
+	struct error where;
+
+	program_check_nan(t->stage.p, true);
+	if (run_passes(t, iteration, &parts, &where) == OK)
+		fail(&where, "the gradient's norm overflows");
+	program_check_nan(t->stage.p, t->options.program.check_nan);
+	fail(reason, "diverged in iteration %lld: %s", (long long)iteration, where.text);
+}
+
+/* ---------------------------------------------------------------- recording */
+
+static double peak_megabytes(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (double)usage.ru_maxrss / 1024;
+}
+
+static void record_score(struct metrics *m, int64_t iteration, const char *suffix,
+			 const struct score *s)
+{
+	char name[64];
+
+	if (s->count == 0)
+		return;
+	snprintf(name, sizeof(name), "val/loss%s", suffix);
+	metrics_value(m, iteration, name, s->loss);
+	snprintf(name, sizeof(name), "val/accuracy%s", suffix);
+	metrics_value(m, iteration, name, s->accuracy);
+	snprintf(name, sizeof(name), "val/floor%s", suffix);
+	if (isfinite(s->floor))
+		metrics_value(m, iteration, name, s->floor);
+}
+
+static void record_evaluation(struct trainer *t, struct metrics *m, int64_t iteration,
+			      const struct evaluation *e)
+{
+	const char *const *names = t->subject.components;
+	char suffix[40];
+
+	record_score(m, iteration, "", &e->all);
+	for (int i = 0; names && names[i] && i < SUBJECT_MAX_COMPONENTS; i++) {
+		snprintf(suffix, sizeof(suffix), "/%s", names[i]);
+		record_score(m, iteration, suffix, &e->component[i]);
+	}
+	if (isfinite(e->bits_per_byte))
+		metrics_value(m, iteration, "val/bits_per_byte", e->bits_per_byte);
+}
+
+static enum status save_best(struct trainer *t, struct error *err)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/best.safetensors", t->options.run_dir);
+	return weights_save(t->params, path, t->options.identity, err);
+}
+
+static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t iteration,
+				struct error *err)
+{
+	struct evaluation e;
+
+	if (evaluate(t->evaluator, &e, err) != OK)
+		return FAIL;
+	t->validation = e.all.loss;
+	record_evaluation(t, m, iteration, &e);
+	if (t->subject.measure && t->subject.measure(t->subject.context, m, iteration, err) != OK)
+		return FAIL;
+	if (!(e.all.loss < t->state.best_loss))
+		return OK;
+	t->state.best_loss = e.all.loss;
+	t->state.best_iteration = iteration;
+	return iteration > 0 && t->options.save_best ? save_best(t, err) : OK;
+}
+
+/* The sum of squares of one parameter's gradient. */
+static enum status gradient_square(const struct params *params, int index, double *sum,
+				   struct error *err)
+{
+	const size_t bytes = (size_t)params->list[index].count * sizeof(double);
+	double *values = malloc(bytes);
+	enum status status;
+
+	if (!values)
+		return fail_memory(err, "gradient norms", bytes);
+	status = param_get(params, index, true, values, err);
+	for (int64_t i = 0; status == OK && i < params->list[index].count; i++)
+		*sum += values[i] * values[i];
+	free(values);
+	return status;
+}
+
+#define MAX_LAYERS 128 /* whose gradients are told apart; the last one collects the rest */
+
+/* Norm of the gradient per layer ("h.3."), and of everything else, from the update just made. */
+static enum status record_layer_norms(struct trainer *t, struct metrics *m, int64_t iteration,
+				      struct error *err)
+{
+	double layer[MAX_LAYERS + 1] = { 0 };
+	char name[64];
+
+	for (int i = 0; i < t->params->n; i++) {
+		int number;
+
+		if (sscanf(t->params->list[i].name, "h.%d.", &number) != 1 || number >= MAX_LAYERS)
+			number = MAX_LAYERS;
+		if (gradient_square(t->params, i, &layer[number], err) != OK)
+			return FAIL;
+	}
+	for (int i = 0; i < MAX_LAYERS; i++) {
+		snprintf(name, sizeof(name), "grad_norm/h.%d", i);
+		if (layer[i] > 0)
+			metrics_value(m, iteration, name, sqrt(layer[i]));
+	}
+	metrics_value(m, iteration, "grad_norm/other", sqrt(layer[MAX_LAYERS]));
+	return OK;
+}
+
+static void record_update(struct metrics *m, int64_t iteration, const struct loss_parts *parts,
+			  double rate, const struct optim_report *report)
+{
+	char name[48];
+
+	metrics_value(m, iteration, "train/loss", parts->total);
+	for (int i = 0; i < parts->n; i++) {
+		snprintf(name, sizeof(name), "train/%s", parts->name[i]);
+		metrics_value(m, iteration, name, parts->value[i]);
+	}
+	metrics_value(m, iteration, "learning_rate", rate);
+	metrics_value(m, iteration, "grad_norm", report->norm);
+}
+
+static void record_events(struct trainer *t, struct metrics *m, int64_t iteration,
+			  const struct optim_report *report)
+{
+	char text[80];
+
+	snprintf(text, sizeof(text), "gradient norm %.6g", report->norm);
+	if (report->spike)
+		metrics_event(m, iteration, "spike", text);
+	if (report->reset)
+		metrics_event(m, iteration, "reset", "moments restarted");
+	if (report->clipped)
+		t->state.clips++;
+}
+
+/* ------------------------------------------------------------------ the loop */
+
+enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err)
+{
+	struct loss_parts parts;
+	double start = 0;
+
+	for (int i = 0; i < TIMED_UPDATES; i++) {
+		if (i == 1)
+			start = seconds_now();
+		if (run_passes(t, 1, &parts, err) != OK)
+			return FAIL;
+	}
+	*seconds = (seconds_now() - start) / (TIMED_UPDATES - 1);
+	return OK;
+}
+
+enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
+			   struct error *err)
+{
+	bool found;
+
+	if (checkpoint_load(&t->checkpoint, &t->state, &found, progress_warn, progress, err) != OK)
+		return FAIL;
+	*iteration = found ? t->state.iteration : -1;
+	return OK;
+}
+
+static bool due(int64_t iteration, int64_t interval, int64_t last)
+{
+	return iteration == last || (interval > 0 && iteration % interval == 0);
+}
+
+/* Is it time to stop before the next iteration?  Budgets are checked where all steps check them. */
+static bool must_stop(struct trainer *t, double started, enum train_end *end, struct error *reason)
+{
+	if (signals_stop()) {
+		*end = TRAIN_INTERRUPTED;
+		fail(reason, "signal %d", signals_stop());
+		return true;
+	}
+	if (t->options.tokens_budget > 0 && t->state.tokens >= t->options.tokens_budget) {
+		*end = TRAIN_BUDGET;
+		fail(reason, "token budget of %.0f is used up", t->options.tokens_budget);
+		return true;
+	}
+	if (t->options.seconds_budget > 0 && seconds_now() - started > t->options.seconds_budget) {
+		*end = TRAIN_BUDGET;
+		fail(reason, "time budget of %.0f s is used up", t->options.seconds_budget);
+		return true;
+	}
+	return false;
+}
+
+struct interval {
+	double started; /* of the interval */
+	int64_t first;
+};
+
+static enum status log_interval(struct trainer *t, struct metrics *m, int64_t iteration,
+				struct interval *interval, double *rate, struct error *err)
+{
+	const double now = seconds_now(), elapsed = now - interval->started;
+
+	*rate = (double)((iteration - interval->first) * update_tokens(t)) / elapsed;
+	metrics_value(m, iteration, "tokens_per_second", *rate);
+	metrics_value(m, iteration, "peak_megabytes", peak_megabytes());
+	metrics_value(m, iteration, "clipped", (double)t->state.clips);
+	t->state.clips = 0;
+	*interval = (struct interval){ .started = now, .first = iteration };
+	return metrics_commit(m, err);
+}
+
+/* One iteration; *diverged tells that the run ends here. */
+static enum status step(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
+			double *loss, bool *diverged, struct error *reason, struct error *err)
+{
+	const double rate = schedule_rate(&t->options.schedule, iteration);
+	struct optim_report report;
+	struct loss_parts parts;
+
+	if (run_passes(t, iteration, &parts, err) != OK)
+		return FAIL;
+	*loss = parts.total;
+	*diverged = !isfinite(parts.total);
+	if (!*diverged) {
+		optimizer_update(t->optimizer, iteration, rate, &report);
+		*diverged = !report.finite;
+	}
+	if (*diverged) {
+		explain_divergence(t, iteration, reason);
+		return OK;
+	}
+	t->state.iteration = iteration;
+	t->state.tokens += (double)update_tokens(t);
+	record_events(t, m, iteration, &report);
+	if (logging)
+		record_update(m, iteration, &parts, rate, &report);
+	return OK;
+}
+
+static enum status save(struct trainer *t, struct metrics *m, struct error *err)
+{
+	if (metrics_commit(m, err) != OK)
+		return FAIL;
+	return checkpoint_save(&t->checkpoint, &t->state, err);
+}
+
+static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_t iteration,
+				    bool logging, struct interval *interval, double *rate,
+				    struct error *err)
+{
+	const int64_t last = t->options.iterations;
+
+	if (due(iteration, t->options.eval_interval, last) &&
+	    (record_layer_norms(t, m, iteration, err) != OK ||
+	     evaluate_now(t, m, iteration, err) != OK))
+		return FAIL;
+	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
+		return FAIL;
+	if (due(iteration, t->options.checkpoint_interval, last) || signals_save())
+		return save(t, m, err);
+	return OK;
+}
+
+/* A run that ends for good has its final evaluation, wherever it ends. */
+static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
+{
+	if (end == TRAIN_BUDGET && evaluate_now(t, m, t->state.iteration, err) != OK)
+		return FAIL;
+	return save(t, m, err);
+}
+
+enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
+			enum train_end *end, struct error *reason, struct error *err)
+{
+	const int64_t last = t->options.iterations;
+	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
+	const double started = interval.started;
+	double loss = NAN, rate = NAN;
+	bool diverged = false;
+
+	*end = TRAIN_DONE;
+	if (t->state.iteration == 0 && evaluate_now(t, m, 0, err) != OK)
+		return FAIL;
+	for (int64_t i = t->state.iteration + 1; i <= last; i++) {
+		const bool logging = due(i, t->options.log_interval, last);
+
+		if (must_stop(t, started, end, reason))
+			return stop(t, m, *end, err);
+		if (step(t, m, i, logging, &loss, &diverged, reason, err) != OK)
+			return FAIL;
+		if (diverged) {
+			*end = TRAIN_DIVERGED;
+			metrics_event(m, i, "diverged", reason->text);
+			return metrics_commit(m, err);
+		}
+		if (finish_iteration(t, m, i, logging, &interval, &rate, err) != OK)
+			return FAIL;
+		progress_update(progress,
+				&(struct progress_point){
+					.iteration = i,
+					.iterations = last,
+					.loss = loss,
+					.validation = t->validation,
+					.tokens_per_second = rate,
+				},
+				logging);
+	}
+	return OK;
+}
