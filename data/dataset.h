@@ -1,0 +1,67 @@
+/*
+ * dataset - the side file of prepared data: what the shards beside it hold.
+ *
+ * DIRECTORY/data.json names the tokenizer (its file lies in the same directory), the vocabulary,
+ * the source, and for each split its documents, bytes of text, tokens and shards.  A shard's SHA-256 is
+ * that of its tokens, without the header, so it does not depend on the form of the file.
+ */
+#ifndef DATA_DATASET_H
+#define DATA_DATASET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/hash.h"
+#include "core/status.h"
+#include "data/input.h"
+
+#define DATASET_FILE "data.json"
+
+/* What an error about data ends with: the way to repair it. */
+#define DATASET_REMEDY "prepare the data again with `make data`"
+
+enum { DATASET_NAME_SIZE = 64 };
+
+struct shard_info {
+	char file[DATASET_NAME_SIZE];
+	uint64_t tokens;
+	char sha256[SHA256_HEX_SIZE];
+};
+
+struct split_info {
+	uint64_t documents, bytes, tokens;
+	struct shard_info *shard;
+	size_t shards;
+};
+
+struct dataset {
+	char tokenizer[DATASET_NAME_SIZE];      /* its kind */
+	char tokenizer_file[DATASET_NAME_SIZE]; /* empty for bytes */
+	char unicode[DATASET_NAME_SIZE];        /* version of the classes that split words */
+	uint32_t vocabulary;
+	int32_t end_of_text; /* between documents; -1: there is none */
+	bool divided;        /* a single text: the last part is validation; else by document */
+	double valid_share;
+	uint64_t source_files, source_bytes;
+	char source_sha256[SHA256_HEX_SIZE];
+	struct split_info split[SPLITS];
+};
+
+/* "train" or "valid", also the first part of a shard's name. */
+const char *split_name(enum data_split split);
+
+enum status split_add_shard(struct split_info *split, const struct shard_info *shard,
+			    struct error *err) MUST_CHECK;
+
+enum status dataset_write(const struct dataset *d, const char *directory,
+			  struct error *err) MUST_CHECK;
+enum status dataset_read(const char *directory, struct dataset *d, struct error *err) MUST_CHECK;
+enum status dataset_parse(const uint8_t *json, size_t size, struct dataset *d,
+			  struct error *err) MUST_CHECK;
+void dataset_free(struct dataset *d);
+
+/* The shard of this name, or NULL. */
+const struct shard_info *dataset_find(const struct dataset *d, const char *file);
+
+#endif

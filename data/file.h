@@ -1,0 +1,28 @@
+/*
+ * file - whole files: mapped for reading, replaced as a whole for writing.
+ */
+#ifndef DATA_FILE_H
+#define DATA_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/status.h"
+
+struct mapping {
+	const uint8_t *data; /* not NULL, even when the file is empty */
+	size_t size;
+};
+
+/* Map a regular file for reading. */
+enum status file_map(const char *path, struct mapping *m, struct error *err) MUST_CHECK;
+void file_unmap(struct mapping *m);
+
+/* Replace a file as a whole (core/replace.h). */
+enum status file_write(const char *path, const void *data, size_t size,
+		       struct error *err) MUST_CHECK;
+
+/* fsync a directory, so that what was renamed in it survives a crash. */
+enum status directory_sync(const char *path, struct error *err) MUST_CHECK;
+
+#endif

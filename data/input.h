@@ -1,0 +1,77 @@
+/*
+ * input - the documents of text files, directories and JSON lines, in pieces for many threads.
+ *
+ * A text file is one document; a line of a .jsonl file is one, its field "text"; a directory stands
+ * for its files, sorted by name, its directories included; hidden files are left out; "-" is
+ * JSON lines from standard input.  Empty documents are skipped.
+ *
+ * A document belongs to validation when a hash of its bytes, taken as a fraction, is below the share
+ * asked for: neither order nor number of the others matters, and equal documents stay together.
+ * A single text file is divided instead: its last part of that size is validation.
+ */
+#ifndef DATA_INPUT_H
+#define DATA_INPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/hash.h"
+#include "core/status.h"
+
+enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLITS };
+
+struct document;
+
+/* A piece of a document, cut where it changes no token (split_cut()). */
+struct span {
+	const uint8_t *text;
+	size_t size;
+	size_t offset; /* in its document */
+	enum data_split split;
+	bool opens, closes; /* the first, the last of its document */
+	struct document *document;
+};
+
+/* Enough work for many threads, little enough to wait for. */
+enum { BATCH_SPANS = 256, SPAN_BYTES = 1 << 16 };
+
+struct batch {
+	struct span span[BATCH_SPANS];
+	size_t count;
+};
+
+struct input;
+
+enum status input_open(char *const *paths, size_t count, double valid_share, struct input **in,
+		       struct error *err) MUST_CHECK;
+void input_close(struct input *in);
+
+/*
+ * Standard input must end with the line INPUT_END: a writer that dies looks like the end of
+ * the text, and this tells them apart.
+ */
+#define INPUT_END "{\"end\": true}\n"
+void input_expect_end(struct input *in);
+
+/* The next spans; none at the end.  Release every batch, also after a failure. */
+enum status input_next(struct input *in, struct batch *batch, struct error *err) MUST_CHECK;
+void batch_release(struct batch *batch);
+
+/* Say where a span comes from, before the text already stored; returns FAIL. */
+enum status span_fail(const struct span *span, struct error *err);
+
+bool input_is_divided(const struct input *in);  /* a single text file */
+bool input_can_repeat(const struct input *in);  /* no standard input */
+double input_valid_share(const struct input *in);
+size_t input_files(const struct input *in);
+uint64_t input_bytes(const struct input *in);   /* of all files; 0 if not known */
+uint64_t input_bytes_read(const struct input *in);
+/* Of all bytes read, as `cat FILES | sha256sum` gives it; once, at the end. */
+void input_hash(struct input *in, char hex[SHA256_HEX_SIZE]);
+
+/* The field "text" of one JSON line, to be freed; *text is NULL for a blank line. */
+enum status jsonl_text(char *line, size_t size, uint8_t **text, size_t *text_size,
+		       struct error *err) MUST_CHECK;
+
+#endif

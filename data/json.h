@@ -1,0 +1,16 @@
+/*
+ * json - one JSON object and nothing behind it.
+ */
+#ifndef DATA_JSON_H
+#define DATA_JSON_H
+
+#include <stddef.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/status.h"
+
+/* The caller deletes *root. */
+enum status json_parse(const void *text, size_t size, cJSON **root, struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,145 @@
+#include "data/source.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/tasks/tasks.h"
+
+/* Rows in the identity of a generator: enough that a change of any parameter shows in them. */
+#define HASHED_ROWS 64
+
+const struct task *const task_list[] = {
+	&task_language, &task_copy,	    &task_mqar,	     &task_recall, &task_noisy,
+	&task_fuzzy,	&task_memorization, &task_selective, &task_text,   NULL,
+};
+
+static const struct task *find_task(const char *name)
+{
+	for (const struct task *const *task = task_list; *task; task++)
+		if (!strcmp((*task)->name, name))
+			return *task;
+	return NULL;
+}
+
+/* ---------------------------------------------------------------- rows */
+
+static void clear(const struct source *s, struct row *row)
+{
+	for (int64_t t = 0; t < s->length; t++) {
+		row->targets[t] = -1;
+		if (row->component)
+			row->component[t] = 0;
+		if (row->floor)
+			row->floor[t] = NAN;
+	}
+}
+
+/* Streams of a task do not meet those of another, nor training those of validation. */
+static struct rng_key stream(const char *use, uint64_t seed, const struct task *task)
+{
+	return rng_subkey(rng_key(seed, use), hash_text(task->name));
+}
+
+void source_train(const struct source *s, uint64_t iteration, uint64_t row, struct row *out)
+{
+	clear(s, out);
+	if (s->task->generate) {
+		struct rng_key key = rng_subkey(stream("data/train", s->seed, s->task), iteration);
+		struct rng_reader random = { .key = rng_subkey(key, row) };
+
+		s->task->generate(s, TRAINING, &random, out);
+	} else {
+		s->task->train(s, iteration, row, out);
+	}
+}
+
+void source_valid(const struct source *s, uint64_t index, struct row *out)
+{
+	clear(s, out);
+	if (s->task->generate) {
+		struct rng_reader random = { .key = rng_subkey(stream("data/valid", 0, s->task),
+							       index) };
+
+		s->task->generate(s, VALIDATION, &random, out);
+	} else {
+		s->task->valid(s, index, out);
+	}
+}
+
+/* ---------------------------------------------------------------- opening */
+
+/* A generator is known by what it makes: this sees its parameters and its code. */
+static enum status hash_rows(struct source *s, struct error *err)
+{
+	size_t size = 2 * (size_t)s->length * sizeof(int32_t);
+	int32_t *tokens = malloc(size);
+	struct row row = { .tokens = tokens, .targets = tokens + s->length };
+	struct sha256 sha;
+
+	if (!tokens)
+		return fail_memory(err, "rows", size);
+	sha256_init(&sha);
+	sha256_add(&sha, s->task->name, strlen(s->task->name) + 1);
+	sha256_add(&sha, &s->vocab, sizeof(s->vocab));
+	sha256_add(&sha, &s->length, sizeof(s->length));
+	for (uint64_t i = 0; i < HASHED_ROWS; i++) {
+		source_valid(s, i, &row);
+		sha256_add(&sha, tokens, size);
+	}
+	sha256_hex(&sha, s->hash);
+	free(tokens);
+	return OK;
+}
+
+static enum status open_task(struct source *s, struct config *c, struct error *err)
+{
+	if (s->length < 2)
+		return fail(err, "MODEL_BLOCK=%lld: a row has at least 2 tokens",
+			    (long long)s->length);
+	if ((int64_t)s->valid_rows < 0)
+		return fail(err, "EVAL_ROWS=%lld: not negative", (long long)s->valid_rows);
+	if (s->task->generate && s->valid_rows == 0)
+		return fail(err, "EVAL_ROWS=0 means all rows, but this task has no end");
+	if (s->task->open(s, c, err) || config_check(c, err))
+		return FAIL;
+	return s->task->generate ? hash_rows(s, err) : OK;
+}
+
+enum status source_open(struct source *s, struct config *c, uint64_t seed, struct error *err)
+{
+	const char *name = config_text(c, "TASK");
+	int64_t length = config_int(c, "MODEL_BLOCK"), valid_rows = config_int(c, "EVAL_ROWS");
+	const struct task *task;
+
+	if (config_check(c, err))
+		return FAIL;
+	task = find_task(name);
+	if (!task)
+		return fail(err, "TASK=\"%s\": there is no such task", name);
+	*s = (struct source){
+		.task = task,
+		.seed = seed,
+		.length = length,
+		.valid_rows = (uint64_t)valid_rows,
+		.chance = NAN,
+		.floor = NAN,
+	};
+	for (int i = 0; i < SOURCE_MAX_COMPONENTS; i++)
+		s->component_chance[i] = NAN;
+	if (open_task(s, c, err)) {
+		source_close(s);
+		return fail_prefix(err, "task %s", task->name);
+	}
+	if (!task->components)
+		s->component_chance[0] = s->chance;
+	return OK;
+}
+
+void source_close(struct source *s)
+{
+	if (s->task && s->task->close)
+		s->task->close(s);
+	s->state = NULL;
+	s->task = NULL;
+}

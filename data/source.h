@@ -1,0 +1,86 @@
+/*
+ * source - where training and validation rows come from.
+ *
+ * A task (one file in data/tasks, or the token files of data/tasks/text.c)
+ * fills rows of T tokens and T targets.  A row is a pure function of its
+ * arguments: resuming, evaluating or reordering never shifts another row,
+ * and rows may be made by several threads at once.
+ *
+ * A target of -1 is left out: of the loss in training, of loss and accuracy
+ * in validation.  A task may train on more than it is scored by (the recall
+ * tasks train on every next token and are scored on the values of keys seen
+ * before): its training rows then hold more targets than its validation rows.
+ */
+#ifndef DATA_SOURCE_H
+#define DATA_SOURCE_H
+
+#include <stdint.h>
+
+#include "core/config.h"
+#include "core/hash.h"
+#include "core/rng.h"
+#include "core/status.h"
+
+#define SOURCE_MAX_COMPONENTS 8
+
+/* The last two may be NULL when the caller does not want them. */
+struct row {
+	int32_t *tokens;    /* [T] */
+	int32_t *targets;   /* [T]; -1: left out */
+	uint8_t *component; /* [T] of each target: index into the task's components */
+	float *floor;	    /* [T] exact cost of the target in nats, given the row so far; or NAN */
+};
+
+enum purpose { TRAINING, VALIDATION };
+
+struct source;
+
+/*
+ * A generator has generate() and is handed the random numbers of its row; a
+ * task that reads files has train() and valid() instead.  All are called
+ * with targets at -1, components at 0 and floors at NAN.
+ */
+struct task {
+	const char *name;	       /* as in CONFIG_TASK */
+	const char *const *components; /* names, ends with NULL; NULL: one nameless component */
+	enum status (*open)(struct source *s, struct config *c, struct error *err);
+	void (*close)(struct source *s); /* NULL: nothing to close */
+	void (*generate)(const struct source *s, enum purpose purpose, struct rng_reader *random,
+			 struct row *out);
+	void (*train)(const struct source *s, uint64_t iteration, uint64_t row, struct row *out);
+	void (*valid)(const struct source *s, uint64_t index, struct row *out);
+};
+
+struct source {
+	const struct task *task;
+	void *state; /* the task's own */
+	uint64_t seed;
+	int64_t length; /* T */
+	int64_t vocab;
+	uint64_t valid_rows; /* how many validation rows there are */
+	/*
+	 * Nats per validation target; NAN: unknown.  Chance is the loss of the best guess
+	 * that ignores the row, in total and for the targets of each component alone;
+	 * the floor is the smallest possible mean loss, where it has a closed form.
+	 */
+	double chance, component_chance[SOURCE_MAX_COMPONENTS], floor;
+	double bytes_per_token;	    /* mean bytes per target of the validation rows; 0: unknown */
+	bool accuracy;		    /* the task is judged by accuracy on its validation targets */
+	char hash[SHA256_HEX_SIZE]; /* identity: of the token files, or of what a generator makes */
+};
+
+/* Opens the task that CONFIG_TASK names; T is CONFIG_MODEL_BLOCK. */
+enum status source_open(struct source *s, struct config *c, uint64_t seed,
+			struct error *err) MUST_CHECK;
+void source_close(struct source *s);
+
+/* Row number `row` of update `iteration`. */
+void source_train(const struct source *s, uint64_t iteration, uint64_t row, struct row *out);
+
+/* Validation row `index` of `valid_rows`: the same for every step and seed. */
+void source_valid(const struct source *s, uint64_t index, struct row *out);
+
+/* All tasks; ends with NULL. */
+extern const struct task *const task_list[];
+
+#endif

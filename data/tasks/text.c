@@ -1,0 +1,189 @@
+/*
+ * text - windows of token files (data/tokens.h, data/windows.h).
+ *
+ * Training windows are drawn anew for each (seed, iteration, row); validation
+ * windows are EVAL_ROWS evenly spread ones, or all with EVAL_ROWS=0.  Every
+ * next token is a target.  Where a side file tells the tokenizer, the bytes that the
+ * validation targets stand for are counted: bits per byte = loss / (ln 2 bytes per token).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/tasks/guess.h"
+#include "data/tasks/tasks.h"
+#include "data/tokenizer.h"
+#include "data/tokens.h"
+#include "data/windows.h"
+
+struct text {
+	struct tokens *train, *valid;
+	struct rng_key key;
+};
+
+static void fill(const struct source *s, const struct tokens *tokens, uint64_t start,
+		 struct row *out)
+{
+	tokens_copy(tokens, start, (size_t)s->length, out->tokens);
+	tokens_copy(tokens, start + 1, (size_t)s->length, out->targets);
+}
+
+static void text_train(const struct source *s, uint64_t iteration, uint64_t row, struct row *out)
+{
+	const struct text *x = s->state;
+
+	fill(s, x->train,
+	     window_train_start(x->key, iteration, row, tokens_count(x->train),
+				(uint64_t)s->length),
+	     out);
+}
+
+static void text_valid(const struct source *s, uint64_t index, struct row *out)
+{
+	const struct text *x = s->state;
+
+	fill(s, x->valid,
+	     window_valid_start(index, s->valid_rows, tokens_count(x->valid), (uint64_t)s->length),
+	     out);
+}
+
+/* ---------------------------------------------------------------- what the validation rows hold */
+
+static enum status open_tokenizer(const struct tokens *tokens, struct tokenizer **tokenizer,
+				  struct error *err)
+{
+	const struct dataset *d = tokens_dataset(tokens);
+	char path[4096];
+
+	if (!d->tokenizer_file[0])
+		return tokenizer_open(d->tokenizer, tokenizer, err);
+	if (snprintf(path, sizeof(path), "%s/%s", tokens_directory(tokens), d->tokenizer_file) >=
+	    (int)sizeof(path))
+		return fail(err, "%s: the path is too long", tokens_directory(tokens));
+	return tokenizer_open(path, tokenizer, err);
+}
+
+static enum status measure_bytes(struct source *s, const uint64_t *counts, struct error *err)
+{
+	const struct text *x = s->state;
+	struct tokenizer *tokenizer;
+	double bytes = 0.0, targets = (double)s->valid_rows * (double)s->length;
+	int64_t known;
+
+	if (open_tokenizer(x->valid, &tokenizer, err))
+		return FAIL;
+	known = tokenizer_vocabulary(tokenizer);
+	for (int64_t id = 0; id < s->vocab && id < known; id++)
+		bytes += (double)counts[id] * (double)tokenizer_bytes(tokenizer, (uint32_t)id);
+	s->bytes_per_token = bytes / targets;
+	tokenizer_close(tokenizer);
+	return OK;
+}
+
+static enum status measure(struct source *s, struct error *err)
+{
+	const struct text *x = s->state;
+	size_t vocab = (size_t)s->vocab, length = (size_t)s->length;
+	size_t size = vocab * sizeof(uint64_t) + 2 * length * sizeof(int32_t);
+	uint64_t *counts = calloc(1, size);
+	struct row row = { .tokens = (int32_t *)(counts + vocab) };
+	enum status status = OK;
+
+	if (!counts)
+		return fail_memory(err, "text", size);
+	row.targets = row.tokens + length;
+	for (uint64_t i = 0; i < s->valid_rows; i++) {
+		text_valid(s, i, &row);
+		for (size_t t = 0; t < length; t++)
+			counts[row.targets[t]]++;
+	}
+	s->chance = guess_loss(counts, vocab);
+	if (tokens_dataset(x->valid))
+		status = measure_bytes(s, counts, err);
+	free(counts);
+	return status;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+/* MODEL_VOCAB, or the one that the side file tells. */
+static enum status choose_vocab(struct source *s, int64_t model_vocab, struct error *err)
+{
+	const struct text *x = s->state;
+	const struct dataset *d = tokens_dataset(x->train);
+
+	if (!model_vocab && !d)
+		return fail(err, "MODEL_VOCAB=0: token files without " DATASET_FILE
+				 " do not tell their vocabulary, so it must be given");
+	s->vocab = model_vocab ? model_vocab : d->vocabulary;
+	return OK;
+}
+
+static enum status choose_rows(struct source *s, struct error *err)
+{
+	const struct text *x = s->state;
+	uint64_t most = window_valid_number(tokens_count(x->valid), (uint64_t)s->length);
+
+	if (s->valid_rows > most)
+		return fail(err, "EVAL_ROWS=%llu: the files hold %llu rows; 0 takes all",
+			    (unsigned long long)s->valid_rows, (unsigned long long)most);
+	if (!s->valid_rows)
+		s->valid_rows = most;
+	return OK;
+}
+
+static void identify(struct source *s)
+{
+	const struct text *x = s->state;
+	struct sha256 sha;
+
+	sha256_init(&sha);
+	sha256_add(&sha, tokens_hash(x->train), SHA256_HEX_SIZE);
+	sha256_add(&sha, tokens_hash(x->valid), SHA256_HEX_SIZE);
+	sha256_hex(&sha, s->hash);
+}
+
+static enum status text_open(struct source *s, struct config *c, struct error *err)
+{
+	struct text *x = calloc(1, sizeof(*x));
+	const char *train = config_text(c, "DATA_TRAIN"), *valid = config_text(c, "DATA_VALID");
+	int64_t vocab = config_int(c, "MODEL_VOCAB");
+	uint64_t least = (uint64_t)s->length + 1;
+
+	if (!x)
+		return fail_memory(err, "text", sizeof(*x));
+	s->state = x;
+	x->key = rng_key(s->seed, "data/train/text");
+	if (config_check(c, err))
+		return FAIL;
+	if (vocab < 0 || vocab > TOKENIZER_MAX_VOCABULARY)
+		return fail(err, "MODEL_VOCAB=%lld: must be 0 to %d", (long long)vocab,
+			    TOKENIZER_MAX_VOCABULARY);
+	if (tokens_open(train, vocab ? (uint32_t)vocab : TOKENIZER_MAX_VOCABULARY, least, &x->train,
+			err) ||
+	    choose_vocab(s, vocab, err) ||
+	    tokens_open(valid, (uint32_t)s->vocab, least, &x->valid, err) || choose_rows(s, err))
+		return FAIL;
+	identify(s);
+	return measure(s, err);
+}
+
+static void text_close(struct source *s)
+{
+	struct text *x = s->state;
+
+	if (!x)
+		return;
+	tokens_close(x->train);
+	tokens_close(x->valid);
+	free(x);
+}
+
+const struct task task_text = {
+	.name = "text",
+	.open = text_open,
+	.close = text_close,
+	.train = text_train,
+	.valid = text_valid,
+};

@@ -1,0 +1,253 @@
+/* Tests of the text task: windows of files that the test writes. */
+#include <dirent.h>
+#include <unistd.h>
+
+#include "data/dataset.h"
+#include "data/tasks/fixture.h"
+#include "data/tokens.h"
+
+#define T 16
+#define TRAIN_TOKENS 1000
+#define VALID_TOKENS 500 /* 31 rows of 16 */
+
+struct files {
+	char directory[256];
+	char symbols[1024];
+};
+
+static uint16_t id_at(int split, int place)
+{
+	return (uint16_t)((place * 7 + place / 13 + split) % 250);
+}
+
+static void make_path(const struct files *f, const char *name, char path[512])
+{
+	snprintf(path, 512, "%s/%s", f->directory, name);
+}
+
+static void write_raw(const struct files *f, const char *name, int split, int count)
+{
+	char path[512];
+	FILE *file;
+
+	make_path(f, name, path);
+	file = fopen(path, "wb");
+	assert_non_null(file);
+	for (int i = 0; i < count; i++) {
+		uint16_t id = id_at(split, i);
+
+		assert_int_equal(fwrite(&id, sizeof(id), 1, file), 1);
+	}
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Raw files as nanoGPT writes them. */
+static void make_files(struct files *f)
+{
+	const char *parent = getenv("TMPDIR");
+
+	snprintf(f->directory, sizeof(f->directory), "%s/text_test.XXXXXX",
+		 parent ? parent : P_tmpdir);
+	assert_non_null(mkdtemp(f->directory));
+	write_raw(f, "train.bin", 0, TRAIN_TOKENS);
+	write_raw(f, "valid.bin", 1, VALID_TOKENS);
+}
+
+static const char *symbols(struct files *f, int vocab)
+{
+	snprintf(f->symbols, sizeof(f->symbols),
+		 "CONFIG_DATA_TRAIN=\"%s/train*.bin\"\nCONFIG_DATA_VALID=\"%s/valid*.bin\"\n"
+		 "CONFIG_MODEL_VOCAB=%d\n",
+		 f->directory, f->directory, vocab);
+	return f->symbols;
+}
+
+static void empty(const struct files *f)
+{
+	DIR *directory = opendir(f->directory);
+	struct dirent *entry;
+
+	assert_non_null(directory);
+	while ((entry = readdir(directory)))
+		if (entry->d_name[0] != '.')
+			assert_int_equal(unlinkat(dirfd(directory), entry->d_name, 0), 0);
+	closedir(directory);
+}
+
+static void remove_files(const struct files *f)
+{
+	empty(f);
+	assert_int_equal(rmdir(f->directory), 0);
+}
+
+static void open_rows(struct fixture *f, struct files *files, const char *rows)
+{
+	char text[2048];
+	struct error err;
+
+	snprintf(text, sizeof(text),
+		 "CONFIG_TASK=\"text\"\nCONFIG_MODEL_BLOCK=%d\nCONFIG_EVAL_ROWS=%s\n%s", T, rows,
+		 symbols(files, 250));
+	assert_int_equal(config_parse(&f->config, text, &err), OK);
+	if (source_open(&f->source, f->config, 1, &err))
+		fail_msg("%s", err.text);
+	f->row = (struct row){ .tokens = malloc(T * sizeof(int32_t)),
+			       .targets = malloc(T * sizeof(int32_t)) };
+	assert_true(f->row.tokens && f->row.targets);
+}
+
+/* The place of the row in the split, whose tokens it must hold. */
+static int place_of(const struct row *row, int split, int count)
+{
+	for (int start = 0; start + T < count; start++) {
+		int same = 0;
+
+		while (same < T && row->tokens[same] == id_at(split, start + same) &&
+		       row->targets[same] == id_at(split, start + same + 1))
+			same++;
+		if (same == T)
+			return start;
+	}
+	fail_msg("no such window");
+	return -1;
+}
+
+static void test_training_windows(void **state)
+{
+	struct files files;
+	struct fixture f;
+	int different = 0, last = -1;
+
+	(void)state;
+	make_files(&files);
+	open_rows(&f, &files, "8");
+	assert_int_equal(f.source.vocab, 250);
+	for (uint64_t i = 0; i < 50; i++) {
+		int place, again;
+
+		source_train(&f.source, i, 3, &f.row);
+		place = place_of(&f.row, 0, TRAIN_TOKENS);
+		source_train(&f.source, i, 3, &f.row);
+		again = place_of(&f.row, 0, TRAIN_TOKENS);
+		assert_int_equal(place, again);
+		different += place != last;
+		last = place;
+	}
+	assert_true(different > 40);
+	fixture_close(&f);
+	remove_files(&files);
+}
+
+/* All 31 rows, disjoint; or 8 of them, evenly spread. */
+static void test_validation_windows(void **state)
+{
+	struct files files;
+	struct fixture f;
+
+	(void)state;
+	make_files(&files);
+	open_rows(&f, &files, "0");
+	assert_int_equal(f.source.valid_rows, 31);
+	for (uint64_t i = 0; i < 31; i++) {
+		source_valid(&f.source, i, &f.row);
+		for (int t = 0; t < T; t++)
+			assert_int_equal(f.row.targets[t], id_at(1, (int)i * T + t + 1));
+	}
+	expect_near(f.source.bytes_per_token, 0.0, 0.0);
+	assert_true(f.source.chance > 3.0 && f.source.chance < log(250.0));
+	fixture_close(&f);
+
+	open_rows(&f, &files, "8");
+	assert_int_equal(f.source.valid_rows, 8);
+	source_valid(&f.source, 7, &f.row);
+	assert_int_equal(f.row.tokens[0], id_at(1, 7 * 31 / 8 * T));
+	fixture_close(&f);
+	remove_files(&files);
+}
+
+static void test_refusals(void **state)
+{
+	struct files files;
+
+	(void)state;
+	make_files(&files);
+	fixture_refuses("text", T, symbols(&files, 250), "EVAL_ROWS=64: the files hold 31 rows");
+	fixture_refuses("text", T, symbols(&files, 0), "MODEL_VOCAB=0");
+	fixture_refuses("text", T, symbols(&files, 249), "beyond the vocabulary of 249");
+	fixture_refuses("text", T, symbols(&files, 65536), "MODEL_VOCAB=65536: must be 0 to 65535");
+	fixture_refuses("text", 600, symbols(&files, 250), "too short");
+	remove_files(&files);
+	fixture_refuses("text", T, symbols(&files, 250), "`make data`");
+}
+
+/* Prepared data: the side file tells the vocabulary, and the tokenizer the bytes (one per token).
+ */
+static void write_prepared(const struct files *f, struct dataset *d)
+{
+	uint16_t ids[TRAIN_TOKENS];
+	struct error err;
+
+	for (int split = 0; split < 2; split++) {
+		int count = split ? VALID_TOKENS : TRAIN_TOKENS;
+		struct split_info *info = &d->split[split ? SPLIT_VALID : SPLIT_TRAIN];
+		struct token_writer *w;
+
+		for (int i = 0; i < count; i++)
+			ids[i] = id_at(split, i);
+		assert_int_equal(
+			token_writer_new(f->directory, split ? "valid" : "train", 1000, &w, &err),
+			OK);
+		assert_int_equal(token_writer_add(w, ids, (size_t)count, info, &err), OK);
+		assert_int_equal(token_writer_finish(w, info, &err), OK);
+		token_writer_free(w);
+		info->documents = 1;
+		info->bytes = info->tokens = (uint64_t)count;
+	}
+	assert_int_equal(dataset_write(d, f->directory, &err), OK);
+}
+
+static void test_prepared_data(void **state)
+{
+	struct dataset d = { .tokenizer = "bytes",
+			     .vocabulary = 256,
+			     .end_of_text = -1,
+			     .divided = true,
+			     .valid_share = 0.1,
+			     .source_files = 1 };
+	struct files files;
+	struct fixture f;
+	char hash[SHA256_HEX_SIZE];
+
+	(void)state;
+	memset(d.source_sha256, '0', sizeof(d.source_sha256) - 1);
+	make_files(&files);
+	open_rows(&f, &files, "8");
+	memcpy(hash, f.source.hash, sizeof(hash));
+	fixture_close(&f);
+	remove_files(&files);
+
+	make_files(&files);
+	empty(&files);
+	write_prepared(&files, &d);
+	fixture_refuses("text", T, symbols(&files, 250),
+			"a vocabulary of 256, the model one of 250");
+	fixture_open(&f, "text", 4, symbols(&files, 0), 1);
+	assert_int_equal(f.source.vocab, 256);
+	expect_near(f.source.bytes_per_token, 1.0, 0.0);
+	assert_string_equal(f.source.hash, hash);
+	fixture_close(&f);
+	remove_files(&files);
+	dataset_free(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_training_windows),
+		cmocka_unit_test(test_validation_windows),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_prepared_data),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
