@@ -1,14 +1,17 @@
 /*
  * audit - is the model what its configuration claims?
  *
- *   wiring     every parameter tensor receives a non-zero gradient within a few
- *              batches; one that only an auxiliary loss reaches is named as such
+ *   wiring     every parameter tensor receives a gradient within a few batches;
+ *              one that only an auxiliary loss reaches is named as such
  *   mechanism  switching an enabled mechanism off changes the logits or, for one
- *              that acts through a loss, a gradient
- *   causality  changing the token at t leaves all logits before t bit-identical
- *   state      what ran before a batch changes no bit of its logits
+ *              that acts through a loss, a gradient that the main loss has, too
+ *   causality  other tokens from position t on leave every bit of the logits
+ *              before t, and of other rows, as it was
+ *   state      what ran before a batch changes no bit of its logits and gradients
+ *   one batch  a few updates on one batch make its loss fall
  *
- * Tokens are random; the weights are those the run would start from.
+ * Tokens are random.  The weights are drawn as for a run, but those that start
+ * at zero are moved: what they multiply, a leak for instance, would not show.
  */
 #ifndef MODELS_AUDIT_H
 #define MODELS_AUDIT_H
@@ -17,8 +20,8 @@
 #include "models/model.h"
 
 struct audit_finding {
-	const char *audit; /* "wiring", "mechanism", "causality", "state" */
-	char subject[128]; /* a parameter, a symbol, a position */
+	const char *audit; /* "wiring", "mechanism", "causality", "state", "one batch" */
+	char subject[128]; /* a parameter, a symbol, what was compared */
 	bool passed;
 	char detail[160];
 };
@@ -27,16 +30,21 @@ struct audit_report {
 	struct audit_finding *list;
 	int n, capacity;
 	bool declared_leak; /* an arm that says itself that it sees the future */
+	bool partial;	    /* an audit is switched off */
 };
 
 struct audit_options {
-	int64_t rows, length; /* of a batch; length is at most the model's */
-	int batches;	      /* of the wiring audit */
+	bool wiring, causality, one_batch; /* mechanism belongs to wiring, state to causality */
+	bool declared_leak;
+	enum dtype type;
+	int64_t rows, length; /* of a batch whose logits are compared; length: at most the model's */
+	int64_t positions;    /* of the causality audit, evenly spread */
 	uint64_t seed;	      /* of weights and tokens */
 };
 
-/* Sensible sizes for this model: every position up to 128 is changed once. */
-struct audit_options audit_defaults(const struct model *m, uint64_t seed);
+/* What the configuration asks for, in sizes that fit the model; model_read() told what it lacks. */
+struct audit_options audit_configured(struct config *c, const struct model *m, enum dtype type,
+				      uint64_t seed);
 
 /*
  * FAIL only when the audit could not be made.  The configuration is read

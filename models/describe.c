@@ -69,9 +69,11 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	d->weights_bytes = d->gradient_bytes = (size_t)d->parameters * sizeof(float);
 	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->weights_bytes);
 	d->decode_numbers = model_decode_state(m);
+	d->decode_fixed = model_decode_fixed(m);
 	d->decode_token_bytes = (double)(d->decode_numbers * m->layers) * sizeof(float);
 	d->context = options->context;
-	d->decode_total_bytes = d->decode_token_bytes * (double)options->context;
+	d->decode_total_bytes = d->decode_token_bytes * (double)options->context +
+				(double)(d->decode_fixed * m->layers) * sizeof(float);
 	status = OK;
 destroy:
 	graph_destroy(g);
@@ -103,14 +105,21 @@ void description_print(const struct description *d, FILE *file)
 		"activations %.1f\n", mebibytes((double)d->weights_bytes),
 		mebibytes((double)d->gradient_bytes), mebibytes((double)d->optimizer_bytes),
 		mebibytes((double)d->activation_bytes));
-	fprintf(file, "decode state: %lld numbers per token and layer, %.0f bytes per token, "
-		"%.1f MiB at %lld tokens\n", (long long)d->decode_numbers, d->decode_token_bytes,
-		mebibytes(d->decode_total_bytes), (long long)d->context);
+	fprintf(file, "decode state: %lld numbers per token and layer, %lld per sequence and layer, "
+		"%.0f bytes per token, %.1f MiB at %lld tokens\n", (long long)d->decode_numbers,
+		(long long)d->decode_fixed, d->decode_token_bytes, mebibytes(d->decode_total_bytes),
+		(long long)d->context);
 }
 
 void description_json(const struct description *d, FILE *file)
 {
-	fprintf(file, "{\"parameters\": %lld, \"modules\": {", (long long)d->parameters);
+	double flops = 0;
+
+	for (int i = 0; i < MODULES; i++)
+		flops += d->forward_flops[i] + d->backward_flops[i];
+	fprintf(file, "{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %zu, "
+		"\"modules\": {", (long long)d->parameters, flops,
+		d->weights_bytes + d->gradient_bytes + d->optimizer_bytes + d->activation_bytes);
 	for (int i = 0; i < MODULES; i++)
 		fprintf(file, "%s\"%s\": {\"parameters\": %lld, \"forward_flops\": %.0f, "
 			"\"backward_flops\": %.0f}", i ? ", " : "", module_names[i],
@@ -120,7 +129,8 @@ void description_json(const struct description *d, FILE *file)
 		"\"gradient_bytes\": %zu, \"optimizer_bytes\": %zu, \"activation_bytes\": %zu, ",
 		d->ffn_per_attention, d->weights_bytes, d->gradient_bytes, d->optimizer_bytes,
 		d->activation_bytes);
-	fprintf(file, "\"decode_numbers\": %lld, \"decode_token_bytes\": %.0f, "
-		"\"context\": %lld, \"decode_total_bytes\": %.0f}\n", (long long)d->decode_numbers,
-		d->decode_token_bytes, (long long)d->context, d->decode_total_bytes);
+	fprintf(file, "\"decode_numbers\": %lld, \"decode_fixed\": %lld, "
+		"\"decode_token_bytes\": %.0f, \"context\": %lld, \"decode_total_bytes\": %.0f}\n",
+		(long long)d->decode_numbers, (long long)d->decode_fixed, d->decode_token_bytes,
+		(long long)d->context, d->decode_total_bytes);
 }

@@ -16,9 +16,10 @@ struct description {
 	double forward_flops[MODULES], backward_flops[MODULES]; /* per token */
 	size_t weights_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
 	int64_t decode_numbers;	   /* per token and layer */
+	int64_t decode_fixed;	   /* per sequence and layer, whatever its length */
 	double decode_token_bytes; /* per token, all layers */
 	int64_t context;	   /* tokens ... */
-	double decode_total_bytes; /* ... and their state */
+	double decode_total_bytes; /* ... and their state, with the fixed part */
 	double ffn_per_attention;  /* parameters of the feed-forward for one of the attention */
 };
 

@@ -54,8 +54,9 @@ struct attention_variant {
 	bool has_latent;      /* project() gives p->latent */
 	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
 	bool (*switched_on)(const void *options, const struct model_switch *s);
-	/* Numbers kept per token and layer when decoding. */
+	/* Numbers kept when decoding: per token and layer, and per sequence and layer (or NULL). */
 	int64_t (*decode_state)(const struct model *m);
+	int64_t (*decode_fixed)(const struct model *m);
 };
 
 struct ffn_variant {
@@ -90,6 +91,7 @@ struct mechanism {
 	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
 				 struct message *out);
 	int64_t (*decode_state)(const struct model *m, const void *options);
+	int64_t (*decode_fixed)(const struct model *m, const void *options);
 	/* Does a position see tokens after it?  Then the arm is trained but never gets a verdict. */
 	bool (*leaks)(const void *options);
 };
@@ -156,8 +158,9 @@ struct model_io {
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct model_io *io);
 
-/* Numbers kept per token and layer when decoding, mechanisms included. */
+/* Numbers kept when decoding, mechanisms included: per token and layer, per sequence and layer. */
 int64_t model_decode_state(const struct model *m);
+int64_t model_decode_fixed(const struct model *m);
 
 /* Call `visit` for everything in this model that can be switched off alone. */
 void model_switches(const struct model *m,

@@ -476,6 +476,16 @@ int64_t model_decode_state(const struct model *m)
 	return numbers;
 }
 
+int64_t model_decode_fixed(const struct model *m)
+{
+	int64_t numbers = m->attention->decode_fixed ? m->attention->decode_fixed(m) : 0;
+
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->decode_fixed)
+			numbers += m->mechanism[i]->decode_fixed(m, m->mechanism_options[i]);
+	return numbers;
+}
+
 static void visit_switches(const struct model_switch *list,
 			   bool (*on)(const void *options, const struct model_switch *s),
 			   const void *options,

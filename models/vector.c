@@ -6,7 +6,11 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/checkpoint.h"
 #include "core/program.h"
+#include "core/weights.h"
+
+const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradient" };
 
 #define DOUBLE_ERROR 1e-9
 #define FLOAT_ERROR 2e-4
@@ -128,9 +132,10 @@ static enum status append_field(FILE *out, const struct field *f, const cJSON *j
 	return OK;
 }
 
+/* No JSON: defaults alone. */
 static enum status write_config(FILE *out, const cJSON *json, struct error *err)
 {
-	for (const cJSON *item = json->child; item; item = item->next)
+	for (const cJSON *item = json ? json->child : NULL; item; item = item->next)
 		if (!find_field(item->string))
 			return fail(err, "this program has nothing that expresses the field '%s'",
 				    item->string);
@@ -141,32 +146,40 @@ static enum status write_config(FILE *out, const cJSON *json, struct error *err)
 	return OK;
 }
 
-enum status vector_config(const struct safetensors *file, struct config **c, struct error *err)
+static enum status config_of(const cJSON *json, struct config **c, struct error *err)
 {
-	const char *meta = safetensors_metadata(file, "config");
-	cJSON *json = meta ? cJSON_Parse(meta) : NULL;
-	enum status status = FAIL;
+	enum status status;
 	char *text = NULL;
 	size_t size;
-	FILE *out;
+	FILE *out = open_memstream(&text, &size);
 
-	if (!cJSON_IsObject(json)) {
-		fail(err, "the metadata holds no configuration");
-		goto free_json;
-	}
-	out = open_memstream(&text, &size);
-	if (!out) {
-		fail_memory(err, "configuration", 0);
-		goto free_json;
-	}
+	if (!out)
+		return fail_memory(err, "configuration", 0);
 	status = write_config(out, json, err);
 	fclose(out);
 	if (status == OK)
 		status = config_parse(c, text, err);
 	free(text);
-free_json:
+	return status;
+}
+
+enum status vector_config(const struct safetensors *file, struct config **c, struct error *err)
+{
+	const char *meta = safetensors_metadata(file, "config");
+	cJSON *json = meta ? cJSON_Parse(meta) : NULL;
+	enum status status;
+
+	if (cJSON_IsObject(json))
+		status = config_of(json, c, err);
+	else
+		status = fail(err, "the metadata holds no configuration");
 	cJSON_Delete(json);
 	return status;
+}
+
+enum status vector_defaults(struct config **c, struct error *err)
+{
+	return config_of(NULL, c, err);
 }
 
 /* ------------------------------------------------------------------ loading */
@@ -193,12 +206,22 @@ static const struct safetensors_tensor *find(const struct safetensors *file, con
 	return t;
 }
 
-static bool same_shape(const struct safetensors_tensor *t, const struct param *p)
+/* Nothing can be compared with a NaN. */
+static enum status read_finite(const struct safetensors_tensor *t, double *values, struct error *err)
 {
-	if (t->ndim != p->ndim)
+	safetensors_read_double(t, values);
+	for (int64_t i = 0; i < safetensors_elements(t); i++)
+		if (!isfinite(values[i]))
+			return fail(err, "'%s' holds a value that is not finite", t->name);
+	return OK;
+}
+
+static bool has_shape(const struct safetensors_tensor *t, int ndim, const int64_t *dim)
+{
+	if (t->ndim != ndim)
 		return false;
-	for (int i = 0; i < t->ndim; i++)
-		if (t->dim[i] != p->dim[i])
+	for (int i = 0; i < ndim; i++)
+		if (t->dim[i] != dim[i])
 			return false;
 	return true;
 }
@@ -213,30 +236,25 @@ static enum status load_param(const struct safetensors *file, struct params *par
 
 	if (!t)
 		return FAIL;
-	if (!same_shape(t, p))
+	if (!has_shape(t, p->ndim, p->dim))
 		return fail(err, "'%s' has another shape in the vector", p->name);
 	values = doubles(p->count, err);
 	if (!values)
 		return FAIL;
-	safetensors_read_double(t, values);
-	status = param_set(params, index, values, err);
+	status = read_finite(t, values, err);
+	if (status == OK)
+		status = param_set(params, index, values, err);
 	free(values);
 	return status;
 }
 
 enum status vector_load(const struct safetensors *file, struct params *params, struct error *err)
 {
-	int given = 0;
-
 	for (int i = 0; i < file->count; i++)
-		if (strncmp(file->tensors[i].name, "param.", 6) == 0) {
-			given++;
-			if (params_find(params, file->tensors[i].name + 6) < 0)
-				return fail(err, "the model has no parameter '%s'",
-					    file->tensors[i].name + 6);
-		}
-	if (given != params->n)
-		return fail(err, "the model has %d parameters, the vector %d", params->n, given);
+		if (strncmp(file->tensors[i].name, "param.", 6) == 0 &&
+		    params_find(params, file->tensors[i].name + 6) < 0)
+			return fail(err, "the model has no parameter '%s'",
+				    file->tensors[i].name + 6);
 	for (int i = 0; i < params->n; i++)
 		if (load_param(file, params, i, err) != OK)
 			return FAIL;
@@ -278,6 +296,7 @@ static double allowed_error(enum dtype type, double entry, double largest_gradie
 
 struct comparison {
 	const struct safetensors *file;
+	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum dtype type;
 	struct backend backend;
 	struct config *config;
@@ -318,6 +337,29 @@ static void upload_weights(const struct comparison *c, struct trial *pass)
 		       c->type == F64 ? (const void *)wide : (const void *)narrow);
 }
 
+static void note_missing(void *context, const char *text)
+{
+	struct error *first = context;
+
+	if (!first->text[0])
+		fail(first, "%s", text);
+}
+
+/* As the trainer loads them; here a parameter that is missing is an error. */
+static enum status load_foreign(const struct comparison *c, struct error *err)
+{
+	struct error missing = { "" };
+
+	if (weights_load(c->params, c->weights, "", note_missing, &missing, err) != OK)
+		return FAIL;
+	return missing.text[0] ? fail(err, "%s", missing.text) : OK;
+}
+
+static enum status load_parameters(const struct comparison *c, struct error *err)
+{
+	return c->weights ? load_foreign(c, err) : vector_load(c->file, c->params, err);
+}
+
 static enum status run_trial(struct comparison *c, enum model_purpose purpose, struct trial *pass,
 			    struct error *err)
 {
@@ -331,7 +373,7 @@ static enum status run_trial(struct comparison *c, enum model_purpose purpose, s
 	if (graph_finish(pass->g, err) != OK ||
 	    params_allocate(c->params, &c->backend, true, err) != OK)
 		return FAIL;
-	if (purpose == MODEL_TRAIN && vector_load(c->file, c->params, err) != OK)
+	if (purpose == MODEL_TRAIN && load_parameters(c, err) != OK)
 		return FAIL;
 	if (program_create(&pass->p, pass->g, &c->backend, &options, err) != OK)
 		return FAIL;
@@ -367,9 +409,12 @@ static enum status compare_losses(struct comparison *c, const struct trial *pass
 		const struct safetensors_tensor *t = find(c->file, "", names[i], err);
 		double theirs;
 
-		if (!t || safetensors_elements(t) != 1)
+		if (!t)
 			return FAIL;
-		safetensors_read_double(t, &theirs);
+		if (safetensors_elements(t) != 1)
+			return fail(err, "'%s' is not one number", names[i]);
+		if (read_finite(t, &theirs, err) != OK)
+			return FAIL;
 		note(c->report, VECTOR_LOSS, names[i], &ours[i], &theirs, 1,
 		     allowed_error(c->type, fmax(fabs(theirs), NOISE), 0));
 	}
@@ -385,14 +430,14 @@ static enum status compare_gradients(struct comparison *c, struct error *err)
 			double *ours, *theirs;
 			enum status status = FAIL;
 
-			if (!t || !same_shape(t, p))
+			if (!t || !has_shape(t, p->ndim, p->dim))
 				return fail(err, "the vector has no fitting gradient of '%s'", p->name);
 			ours = doubles(p->count, err);
 			theirs = doubles(p->count, err);
 			if (ours && theirs)
 				status = param_get(c->params, i, true, ours, err);
 			if (status == OK)
-				safetensors_read_double(t, theirs);
+				status = read_finite(t, theirs, err);
 			if (status == OK && pass == 0)
 				c->largest_gradient = fmax(c->largest_gradient,
 							   largest(theirs, p->count));
@@ -432,28 +477,26 @@ static enum status compare_logits(struct comparison *c, struct error *err)
 	const struct graph_output *output;
 	double *ours = NULL, *theirs = NULL;
 	enum status status = FAIL;
-	struct trial pass;
+	struct trial pass = { 0 };
 
 	if (!t || run_trial(c, MODEL_LOGITS, &pass, err) != OK)
 		goto close;
 	output = graph_find_output(pass.g, "logits");
-	if (safetensors_elements(t) != tensor_count(output->tensor)) {
+	if (!has_shape(t, output->tensor->ndim, output->tensor->dim)) {
 		fail(err, "the vector's logits have another shape");
 		goto close;
 	}
 	ours = read_output(&pass, output->tensor, err);
 	theirs = doubles(safetensors_elements(t), err);
-	if (!ours || !theirs)
+	if (!ours || !theirs || read_finite(t, theirs, err) != OK)
 		goto close;
-	safetensors_read_double(t, theirs);
 	note(c->report, VECTOR_LOGITS, "logits", ours, theirs, safetensors_elements(t),
 	     allowed_error(c->type, largest(theirs, safetensors_elements(t)), 0));
 	status = OK;
 close:
 	free(ours);
 	free(theirs);
-	if (t)
-		close_trial(&pass);
+	close_trial(&pass);
 	return status;
 }
 
@@ -467,7 +510,7 @@ static enum status read_tokens(const struct safetensors *file, const char *name,
 
 	if (!t)
 		return FAIL;
-	if (t->ndim != 2 || t->dim[0] != B || t->dim[1] != T)
+	if (!has_shape(t, 2, SHAPE(B, T)))
 		return fail(err, "'%s' is not a matrix like the tokens", name);
 	wide = doubles(B * T, err);
 	*out = malloc((size_t)(B * T) * sizeof(**out));
@@ -547,8 +590,12 @@ static enum status routing_margin(struct comparison *c, double *margin, struct e
 	if (run_trial(c, MODEL_PROBE, &pass, err) != OK)
 		goto close;
 	for (int i = 0; i < pass.g->n_outputs; i++) {
-		double *values = read_output(&pass, pass.g->outputs[i].tensor, err);
+		const struct graph_output *o = &pass.g->outputs[i];
+		double *values;
 
+		if (strcmp(strrchr(o->name, '.'), ".probe") != 0)
+			continue;
+		values = read_output(&pass, o->tensor, err);
 		if (!values)
 			goto close;
 		*margin = fmin(*margin, values[PROBE_MARGIN]);
@@ -565,6 +612,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 	struct vector_report ignored = { 0 };
 	struct comparison wide = {
 		.file = narrow->file,
+		.weights = narrow->weights,
 		.type = F64,
 		.backend = narrow->backend,
 		.report = &ignored,
@@ -581,11 +629,12 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 	return status;
 }
 
-enum status vector_compare(const struct safetensors *file, enum dtype type,
+enum status vector_compare(const struct safetensors *file, const char *weights, enum dtype type,
 			   struct vector_report *report, struct error *err)
 {
 	struct comparison c = {
 		.file = file,
+		.weights = weights,
 		.type = type,
 		.backend = backend_cpu(1),
 		.report = report,
@@ -604,4 +653,23 @@ enum status vector_compare(const struct safetensors *file, enum dtype type,
 bool vector_passed(const struct vector_report *report)
 {
 	return report->near_tie || within(report);
+}
+
+enum status vector_export(const struct safetensors *file, const char *path, struct error *err)
+{
+	struct vector_report ignored;
+	struct comparison c = {
+		.file = file,
+		.type = F32,
+		.backend = backend_cpu(1),
+		.report = &ignored,
+	};
+	enum status status = FAIL;
+	struct trial pass = { 0 };
+
+	if (open_comparison(&c, err) == OK && run_trial(&c, MODEL_TRAIN, &pass, err) == OK)
+		status = weights_save(c.params, path, "", err);
+	close_trial(&pass);
+	close_comparison(&c);
+	return status;
 }

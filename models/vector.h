@@ -13,6 +13,7 @@
 #include "models/model.h"
 
 enum vector_kind { VECTOR_LOGITS, VECTOR_LOSS, VECTOR_GRADIENT, VECTOR_KINDS };
+extern const char *const vector_kind_names[VECTOR_KINDS];
 
 /* The worst tensor of one kind: its error as a multiple of what is allowed. */
 struct vector_worst {
@@ -29,13 +30,24 @@ struct vector_report {
 /* The configuration that a vector's metadata describes; fails when it cannot be expressed. */
 enum status vector_config(const struct safetensors *file, struct config **c, struct error *err) MUST_CHECK;
 
-/* FAIL with a text when the file is unusable; a failed comparison is in the report. */
-enum status vector_compare(const struct safetensors *file, enum dtype type,
+/* The configuration of the reference's defaults. */
+enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
+
+/*
+ * FAIL with a text when the file is unusable; a failed comparison is in the
+ * report.  `weights`: a file with parameters to use instead of the vector's own
+ * (ours, or a public GPT-2), or NULL.
+ */
+enum status vector_compare(const struct safetensors *file, const char *weights, enum dtype type,
 			   struct vector_report *report, struct error *err) MUST_CHECK;
 
 bool vector_passed(const struct vector_report *report);
 
 /* Load every "param.NAME" of the file; names and shapes must be exactly the model's. */
 enum status vector_load(const struct safetensors *file, struct params *params, struct error *err) MUST_CHECK;
+
+/* Write the vector's parameters as a run writes its weights, in float. */
+enum status vector_export(const struct safetensors *file, const char *path,
+			  struct error *err) MUST_CHECK;
 
 #endif

@@ -1,9 +1,12 @@
 /*
- * Every committed vector, in double and in float; the counts of parameters of
- * the specification; configurations that must be refused.
+ * Every committed vector, in double and in float; vectors that differ are told from those that
+ * agree; files that are no vectors are refused, with the reason.
  */
 #include <glob.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/test.h"
 #include "models/vector.h"
@@ -15,13 +18,15 @@ static void check(const char *path, enum dtype type, int *near_ties)
 	struct error err;
 
 	must(safetensors_open(&file, path, &err), &err);
-	must(vector_compare(&file, type, &report, &err), &err);
+	must(vector_compare(&file, NULL, type, &report, &err), &err);
 	if (!vector_passed(&report))
 		for (int i = 0; i < VECTOR_KINDS; i++)
 			if (report.worst[i].error > report.worst[i].allowed)
 				fail_msg("%s in %s: '%s' is off by %.3g, allowed %.3g", path,
 					 dtype_name(type), report.worst[i].name,
 					 report.worst[i].error, report.worst[i].allowed);
+	if (strstr(path, "near-tie"))
+		assert_int_equal(report.near_tie, type == F32);
 	*near_ties += report.near_tie;
 	safetensors_close(&file);
 }
@@ -36,7 +41,7 @@ static void test_vectors(enum dtype type)
 	for (size_t i = 0; i < paths.gl_pathc; i++)
 		check(paths.gl_pathv[i], type, &near_ties);
 	globfree(&paths);
-	assert_true(near_ties <= 2); /* more would hide errors; seen: 0 */
+	assert_true(near_ties <= 3); /* more would hide errors; seen: the one that is made to be */
 }
 
 static void test_vectors_in_double(void **state)
@@ -51,11 +56,278 @@ static void test_vectors_in_float(void **state)
 	test_vectors(F32);
 }
 
+/* --------------------------------------------------------------- other files */
+
+#define BASE "models/vectors/all.safetensors"
+
+/* A copy of the base vector, to be changed and written. */
+struct changed {
+	struct safetensors base;
+	struct safetensors_tensor list[400];
+	int n;
+	struct safetensors_pair metadata;
+	double values[4096]; /* instead of one tensor's */
+	char path[200];
+	struct error err;
+};
+
+static int open_base(void **state)
+{
+	const char *parent = getenv("TMPDIR");
+	struct changed *c = calloc(1, sizeof(*c));
+	int fd;
+
+	*state = c;
+	must(safetensors_open(&c->base, BASE, &c->err), &c->err);
+	assert_true(c->base.count < 400);
+	c->n = c->base.count;
+	memcpy(c->list, c->base.tensors, (size_t)c->n * sizeof(*c->list));
+	c->metadata = (struct safetensors_pair){ "config", safetensors_metadata(&c->base, "config") };
+	snprintf(c->path, sizeof(c->path), "%s/kablate-vector-XXXXXX", parent ? parent : "/tmp");
+	fd = mkstemp(c->path);
+	if (fd < 0)
+		return -1;
+	return close(fd);
+}
+
+static int close_base(void **state)
+{
+	struct changed *c = *state;
+
+	safetensors_close(&c->base);
+	unlink(c->path);
+	free(c);
+	return 0;
+}
+
+static struct safetensors_tensor *tensor(struct changed *c, const char *name)
+{
+	for (int i = 0; i < c->n; i++)
+		if (strcmp(c->list[i].name, name) == 0)
+			return &c->list[i];
+	fail_msg("%s has no tensor '%s'", BASE, name);
+	return NULL;
+}
+
+/* The tensor's values, of its own, as doubles. */
+static double *own_values(struct changed *c, const char *name)
+{
+	struct safetensors_tensor *t = tensor(c, name);
+
+	assert_true(safetensors_elements(t) <= 4096);
+	safetensors_read_double(t, c->values);
+	t->type = ST_F64;
+	t->data = c->values;
+	return c->values;
+}
+
+static void drop(struct changed *c, const char *name)
+{
+	*tensor(c, name) = c->list[--c->n];
+}
+
+static enum status compare_changed(struct changed *c, enum dtype type, struct vector_report *report)
+{
+	struct safetensors file;
+	enum status status;
+
+	must(safetensors_write(c->path, c->list, c->n, &c->metadata, c->metadata.value != NULL,
+			       &c->err),
+	     &c->err);
+	must(safetensors_open(&file, c->path, &c->err), &c->err);
+	status = vector_compare(&file, NULL, type, report, &c->err);
+	safetensors_close(&file);
+	return status;
+}
+
+static void refused(struct changed *c, const char *reason)
+{
+	struct vector_report report;
+
+	assert_int_equal(compare_changed(c, F64, &report), FAIL);
+	if (!strstr(c->err.text, reason))
+		fail_msg("'%s' does not say '%s'", c->err.text, reason);
+	/* The next change begins with the base again. */
+	c->n = c->base.count;
+	memcpy(c->list, c->base.tensors, (size_t)c->n * sizeof(*c->list));
+	c->metadata.value = safetensors_metadata(&c->base, "config");
+}
+
+static void test_configuration(void **state)
+{
+	static const struct {
+		const char *config, *reason;
+	} cases[] = {
+		{ NULL, "holds no configuration" },
+		{ "layers=2", "holds no configuration" },
+		{ "[1]", "holds no configuration" },
+		{ "{\"layers\": 2, \"dilation\": 3}", "nothing that expresses the field 'dilation'" },
+		{ "{\"layers\": \"2\"}", "'layers' of the vector's configuration has the wrong type" },
+		{ "{\"layers\": 2.5}", "'layers' of the vector's configuration has the wrong type" },
+		{ "{\"bias\": 1}", "'bias' of the vector's configuration has the wrong type" },
+		{ "{\"attn\": \"linear\"}", "'linear' is not part of this program" },
+		{ "{\"heads\": 3}", "not divisible by MODEL_HEADS=3" },
+		{ "{\"latent_recip\": true}", "needs an attention with latents" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct changed *c = *state;
+
+		c->metadata.value = cases[i].config;
+		refused(c, cases[i].reason);
+	}
+}
+
+static void test_parameters(void **state)
+{
+	struct changed *c = *state;
+
+	drop(c, "param.h.0.mlp.cross_proj.weight");
+	refused(c, "the vector has no tensor 'param.h.0.mlp.cross_proj.weight'");
+	tensor(c, "param.h.0.mlp.cross_proj.weight")->name = "param.h.0.mlp.other.weight";
+	refused(c, "the model has no parameter 'h.0.mlp.other.weight'");
+	tensor(c, "param.h.0.mlp.cross_proj.weight")->ndim = 1;
+	tensor(c, "param.h.0.mlp.cross_proj.weight")->dim[0] = 16 * 16;
+	refused(c, "'h.0.mlp.cross_proj.weight' has another shape");
+	own_values(c, "param.wte.weight")[3] = NAN;
+	refused(c, "'param.wte.weight' holds a value that is not finite");
+}
+
+static void test_gradients(void **state)
+{
+	struct changed *c = *state;
+
+	drop(c, "grad.ln_f.bias");
+	refused(c, "no fitting gradient of 'ln_f.bias'");
+	tensor(c, "grad.ln_f.bias")->ndim = 2;
+	tensor(c, "grad.ln_f.bias")->dim[1] = 1;
+	refused(c, "no fitting gradient of 'ln_f.bias'");
+	own_values(c, "grad.ln_f.bias")[0] = INFINITY;
+	refused(c, "'grad.ln_f.bias' holds a value that is not finite");
+}
+
+static void test_tokens(void **state)
+{
+	struct changed *c = *state;
+
+	drop(c, "tokens");
+	refused(c, "no tensor 'tokens'");
+	tensor(c, "tokens")->ndim = 1;
+	tensor(c, "tokens")->dim[0] = 14;
+	refused(c, "'tokens' is not a matrix");
+	own_values(c, "tokens")[5] = 11;
+	refused(c, "'tokens' holds a token outside of the vocabulary");
+	own_values(c, "tokens")[5] = -1;
+	refused(c, "'tokens' holds a token outside of the vocabulary");
+	tensor(c, "targets")->dim[0] = 7;
+	tensor(c, "targets")->dim[1] = 2;
+	refused(c, "'targets' is not a matrix like the tokens");
+	own_values(c, "targets")[5] = -2;
+	refused(c, "'targets' holds a token outside of the vocabulary");
+	for (int i = 0; i < 2; i++) {
+		const char *const names[] = { "tokens", "targets" };
+
+		tensor(c, names[i])->dim[0] = 1;
+		tensor(c, names[i])->dim[1] = 14;
+	}
+	refused(c, "14 positions are more than the learned table of 9 holds");
+}
+
+static void test_results(void **state)
+{
+	struct changed *c = *state;
+
+	drop(c, "logits");
+	refused(c, "no tensor 'logits'");
+	tensor(c, "logits")->dim[1] = 11;
+	tensor(c, "logits")->dim[2] = 7;
+	refused(c, "logits have another shape");
+	drop(c, "main");
+	refused(c, "no tensor 'main'");
+	own_values(c, "loss");
+	tensor(c, "loss")->dim[0] = 2;
+	refused(c, "'loss' is not one number");
+	own_values(c, "logits")[3] = NAN;
+	refused(c, "'logits' holds a value that is not finite");
+	own_values(c, "aux")[0] = NAN;
+	refused(c, "'aux' holds a value that is not finite");
+}
+
+static void test_differences_are_found(void **state)
+{
+	static const struct {
+		const char *tensor;
+		enum vector_kind kind;
+	} cases[] = {
+		{ "logits", VECTOR_LOGITS },
+		{ "loss", VECTOR_LOSS },
+		{ "main", VECTOR_LOSS },
+		{ "grad.h.1.attn.k_down.weight", VECTOR_GRADIENT },
+		{ "grad.h.0.mlp.gate_to_heads.weight", VECTOR_GRADIENT },
+	};
+	/* Just above what is allowed, relative to the tensor's largest entry; float: 1e-5 of the file's. */
+	static const double errors[] = { [F32] = 3e-4, [F64] = 2e-9 };
+	struct changed *c = *state;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		for (int pass = 0; pass < 2; pass++) {
+			const enum dtype type = pass ? F32 : F64;
+			struct vector_report report;
+			double *values, most = 0;
+			int64_t n, at = 0;
+
+			memcpy(c->list, c->base.tensors, (size_t)c->n * sizeof(*c->list));
+			n = safetensors_elements(tensor(c, cases[i].tensor));
+			values = own_values(c, cases[i].tensor);
+			for (int64_t j = 0; j < n; j++)
+				if (fabs(values[j]) > most)
+					most = fabs(values[at = j]);
+			values[at] += errors[type] * most + (type == F32 ? 1e-4 : 0);
+			must(compare_changed(c, type, &report), &c->err);
+			assert_false(vector_passed(&report));
+			for (int kind = 0; kind < VECTOR_KINDS; kind++)
+				assert_int_equal(report.worst[kind].error > report.worst[kind].allowed,
+						 kind == (int)cases[i].kind);
+			assert_non_null(strstr(cases[i].tensor, report.worst[cases[i].kind].name));
+		}
+}
+
+/* What is exported is the same model: it passes in place of the vector's own parameters. */
+static void test_export(void **state)
+{
+	struct changed *c = *state;
+	struct vector_report report;
+	struct safetensors other;
+
+	must(vector_export(&c->base, c->path, &c->err), &c->err);
+	must(vector_compare(&c->base, c->path, F32, &report, &c->err), &c->err);
+	assert_true(vector_passed(&report));
+
+	/* Weights of another model are no match, and a lack of them is told. */
+	must(safetensors_open(&other, "models/vectors/all-learned.safetensors", &c->err), &c->err);
+	assert_int_equal(vector_compare(&other, c->path, F32, &report, &c->err), FAIL);
+	assert_non_null(strstr(c->err.text, "ra_alpha' is not in"));
+	safetensors_close(&other);
+	must(safetensors_open(&other, "models/vectors/gate.safetensors", &c->err), &c->err);
+	assert_int_equal(vector_compare(&other, c->path, F32, &report, &c->err), FAIL);
+	assert_non_null(strstr(c->err.text, "which this model lacks"));
+	safetensors_close(&other);
+}
+
+#define CHANGED(function) cmocka_unit_test_setup_teardown(function, open_base, close_base)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_vectors_in_double),
 		cmocka_unit_test(test_vectors_in_float),
+		CHANGED(test_configuration),
+		CHANGED(test_parameters),
+		CHANGED(test_gradients),
+		CHANGED(test_tokens),
+		CHANGED(test_results),
+		CHANGED(test_differences_are_found),
+		CHANGED(test_export),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,6 +95,14 @@ static int64_t decode_state(const struct model *m)
 	return 2 * o->latent;
 }
 
+/* The reciprocal score asks the last `window` tokens for their queries [H,L]. */
+static int64_t decode_fixed(const struct model *m)
+{
+	const struct mla_options *o = m->attention_options;
+
+	return o->ra_alpha > 0 ? m->window * m->heads * o->latent : 0;
+}
+
 static const struct model_switch switches[] = {
 	{ "RA_MLA_RA_ALPHA", "0", false },
 	{ .symbol = NULL },
@@ -117,5 +125,6 @@ static const struct attention_variant mla = {
 	.switches = switches,
 	.switched_on = switched_on,
 	.decode_state = decode_state,
+	.decode_fixed = decode_fixed,
 };
 ATTENTION(mla);

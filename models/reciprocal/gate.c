@@ -6,7 +6,7 @@
  * Wp [F,G] gate_proj, Wh [G,H] gate_to_heads.  Pool: the running mean over
  * s <= t (causal), the token itself, or the mean over all T (sequence: sees
  * the future; kept as a labelled arm that shows the leak).  Decoding keeps
- * one G-vector per sequence.
+ * one G-vector per sequence and layer (token: none).
  */
 #include "models/model.h"
 
@@ -72,6 +72,15 @@ static struct tensor *heads(struct block *b, const void *options, const struct m
 	return op_head_gate(b->g, "head_gated", o, in->value, options_->alpha, in->alpha);
 }
 
+/* The sum over the positions so far; a token's own gate needs none. */
+static int64_t decode_fixed(const struct model *m, const void *options)
+{
+	const struct gate_options *o = options;
+
+	(void)m;
+	return o->pool == POOL_TOKEN ? 0 : o->dim;
+}
+
 static bool leaks(const void *options)
 {
 	const struct gate_options *o = options;
@@ -87,6 +96,7 @@ static const struct mechanism gate = {
 	.read = read,
 	.hidden = hidden,
 	.heads = heads,
+	.decode_fixed = decode_fixed,
 	.leaks = leaks,
 };
 MECHANISM(gate);

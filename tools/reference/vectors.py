@@ -126,6 +126,8 @@ VECTORS = {
     "cross-w2-rms": "attn=w2 pos=rope cross_token=y sparse=rms",
     "cross-alibi-rms": CROSS + " pos=alibi sparse=rms",
     "cross-ra-rms": CROSS + " ra_alpha=0.5 sparse=rms",
+    # Scores so flat that float cannot tell which keys are the largest.
+    "cross-near-tie": "attn=w2 w2_score=overlap w2_eps=1e6 pos=rope cross_token=y",
     # mechanism 3
     "recip": RECIP,
     "recip-untied": RECIP + " tying=untied",
@@ -158,7 +160,7 @@ def read(path):
     with open(path, "rb") as f:
         size, = struct.unpack("<Q", f.read(8))
         head, data = json.loads(f.read(size)), f.read()
-    kinds = {"F64": torch.float64, "I64": torch.int64}
+    kinds = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64}
     tensors = {}
     for name, entry in head.items():
         if name != "__metadata__":

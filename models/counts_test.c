@@ -1,0 +1,203 @@
+/*
+ * The counts of parameters of the study and of the W2 benchmark, to the last digit; and
+ * configurations that must be refused, with the reason.
+ */
+#include "models/model_case.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#define GPT2_124M                                                                      \
+	"MODEL_VOCAB=50304 MODEL_BLOCK=1024 MODEL_LAYERS=12 MODEL_HEADS=12 MODEL_EMBD=768 " \
+	"RA_MLA_LATENT_DIM=128 GATE_DIM=64 RECIP_LATENT=128 "
+#define MLA GPT2_124M "ATTENTION=mla "
+#define GATE MLA "RA_MLA_MLP_ATTN_GATE=y "
+#define CROSS GATE "RA_MLA_MLP_CROSS_TOKEN=y "
+#define LATENT CROSS "RA_MLA_MLP_LATENT_RECIP=y "
+
+/* The models of the W2 benchmark. */
+#define BENCHMARK                                                                      \
+	"MODEL_VOCAB=1024 MODEL_LAYERS=2 NORM=rms NORM_EPS=1e-6 FINAL_NORM=layer FFN=swiglu " \
+	"POS=rope MODEL_BIAS=n MODEL_TIE_HEAD=n "
+
+static const struct {
+	const char *symbols;
+	int64_t parameters;
+} counts[] = {
+	{ GPT2_124M, 124475904 },
+	{ MLA, 115001856 },
+	{ GATE, 117172992 },
+	{ CROSS, 230419200 },
+	{ LATENT, 235137792 },
+	{ LATENT "RA_MLA_MLP_TYING_MODE=bottleneck", 239643392 },
+	{ BENCHMARK "ATTENTION=w2 MODEL_EMBD=64 MODEL_HEADS=4", 278912 + 2 * 4 }, /* tau [N,H] */
+	{ BENCHMARK "ATTENTION=w2 W2_SCORE=overlap MODEL_EMBD=64 MODEL_HEADS=4", 278912 },
+	{ BENCHMARK "MODEL_EMBD=96 MODEL_HEADS=6", 492096 },
+	{ BENCHMARK "MODEL_EMBD=64 MODEL_HEADS=4", 262528 },
+	/* 12 E^2 + 13 E per layer, V E + T E + 2 E. */
+	{ GPT2_124M "MODEL_LAYERS=24 MODEL_HEADS=16 MODEL_EMBD=1024", 354871296 },
+	{ GPT2_124M "MODEL_LAYERS=36 MODEL_HEADS=20 MODEL_EMBD=1280", 774090240 },
+	{ GPT2_124M "MODEL_LAYERS=48 MODEL_HEADS=25 MODEL_EMBD=1600", 1557686400 },
+	/* The vocabulary of the public checkpoints, unpadded. */
+	{ GPT2_124M "MODEL_VOCAB=50257", 124439808 },
+};
+
+static void test_counts(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(counts); i++) {
+		struct model_case k;
+
+		case_open(&k, F32, counts[i].symbols);
+		if (params_count(k.params) != counts[i].parameters)
+			fail_msg("%s: %lld parameters, not %lld", counts[i].symbols,
+				 (long long)params_count(k.params), (long long)counts[i].parameters);
+		case_close(&k);
+	}
+}
+
+/* What evaluation and logits read are parameters of the training graph. */
+static void test_every_purpose_has_the_same_parameters(void **state)
+{
+	static const enum model_purpose purposes[] = { MODEL_EVAL, MODEL_LOGITS, MODEL_PROBE };
+	static const char *const symbols[] = { "", LATENT, LATENT "FFN=ws RECIP_LEARN_ALPHA=y",
+					       "ATTENTION=w2 FFN=ws ATTENTION_OUT_GATE=head" };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(symbols); i++)
+		for (size_t j = 0; j < COUNT(purposes); j++) {
+			struct model_case k;
+			struct model_io io;
+			struct graph *g;
+			struct error err;
+			int n;
+
+			case_open(&k, F32, symbols[i]);
+			n = k.params->n;
+			must(graph_create(&g, k.params, false, &err), &err);
+			model_build(k.model, g, purposes[j], 2, 8, &io);
+			must(graph_finish(g, &err), &err);
+			assert_int_equal(k.params->n, n);
+			graph_destroy(g);
+			case_close(&k);
+		}
+}
+
+static const struct {
+	const char *symbols, *reason;
+} refused[] = {
+	{ "MODEL_LAYERS=0", "must be positive" },
+	{ "MODEL_HEADS=0", "must be positive" },
+	{ "MODEL_EMBD=0", "must be positive" },
+	{ "MODEL_BLOCK=0", "must be positive" },
+	{ "MODEL_VOCAB=0", "must be positive" }, /* and the data has none either */
+	{ "MODEL_LAYERS=-1", "must be positive" },
+	{ "MODEL_HEADS=3", "MODEL_EMBD=32 is not divisible by MODEL_HEADS=3" },
+	{ "FFN_MULT=0.01", "no hidden channels" },
+	{ "FFN_HIDDEN=-4", "no hidden channels" },
+	{ "DROPOUT=1", "DROPOUT=1 is no probability" },
+	{ "DROPOUT=-0.1", "DROPOUT=-0.1 is no probability" },
+	{ "DROPOUT=much", "DROPOUT" },
+	{ "NORM_EPS=0", "NORM_EPS=0 must be positive" },
+	{ "POS=rope ROPE_THETA=0", "ROPE_THETA=0 must be positive" },
+	{ "POS=rope MODEL_EMBD=36", "even head width, not 9" },
+	{ "NORM=batch", "NORM" },
+	{ "ATTENTION=linear", "'linear' is not part of this program" },
+	{ "ATTENTION_KV_HEADS=3", "MODEL_HEADS=4 is not divisible by ATTENTION_KV_HEADS=3" },
+	{ "ATTENTION_KV_HEADS=8", "MODEL_HEADS=4 is not divisible by ATTENTION_KV_HEADS=8" },
+	{ "ATTENTION_KV_HEADS=-1", "ATTENTION_KV_HEADS=-1" },
+	{ "ATTENTION=mla RA_MLA_LATENT_DIM=0", "RA_MLA_LATENT_DIM=0 must be positive" },
+	{ "ATTENTION=mla POS=rope RA_MLA_LATENT_DIM=7", "even RA_MLA_LATENT_DIM, not 7" },
+	{ "ATTENTION=mla RA_MLA_RA_ALPHA=-1", "RA_MLA_RA_ALPHA=-1 must not be negative" },
+	{ "ATTENTION=mla RA_MLA_RA_WINDOW=-1", "RA_MLA_RA_WINDOW=-1 must not be negative" },
+	{ "ATTENTION=w2 W2_EPS=0", "W2_EPS=0 must be positive" },
+	{ "ATTENTION=w2 POS=rope MODEL_EMBD=36", "even head width, not 9" },
+	{ "FFN=relu", "'relu' is not part of this program" },
+	{ "FFN=ws WS_HEADS=5", "hidden width 128 is not divisible by WS_HEADS=5" },
+	{ "FFN=ws WS_HEADS=0", "WS_HEADS=0" },
+	{ "FFN=ws WS_TAU=0", "WS_TAU=0 must be positive" },
+	{ "FFN=ws WS_LAMBDA_C=-1", "must not be negative" },
+	{ "RA_MLA_MLP_ATTN_GATE=y GATE_DIM=0", "GATE_DIM=0 must be positive" },
+	{ "RA_MLA_MLP_ATTN_GATE=y GATE_POOL=future", "GATE_POOL" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_K=0", "RA_MLA_MLP_SPARSE_K=0 must be positive" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_MODE=some", "RA_MLA_MLP_SPARSE_MODE" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_RMS_THRESHOLD=-1", "must not be negative" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=-1", "CROSS_RANK=-1 must not be negative" },
+	{ "RA_MLA_MLP_LATENT_RECIP=y", "needs an attention with latents (mla); 'dot' has none" },
+	{ "ATTENTION=w2 RA_MLA_MLP_LATENT_RECIP=y", "needs an attention with latents" },
+	{ "ATTENTION=mla RA_MLA_MLP_LATENT_RECIP=y RA_MLA_MLP_TYING_MODE=bottleneck RECIP_LATENT=0",
+	  "RECIP_LATENT=0 must be positive" },
+};
+
+static void test_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(refused); i++) {
+		struct config *c = case_config(refused[i].symbols);
+		struct model *m;
+		struct error err;
+
+		if (model_read(&m, c, 0, &err) == OK)
+			fail_msg("%s is accepted", refused[i].symbols);
+		if (!strstr(err.text, refused[i].reason))
+			fail_msg("%s: '%s', not '%s'", refused[i].symbols, err.text,
+				 refused[i].reason);
+		config_free(c);
+	}
+}
+
+static void test_data_vocabulary(void **state)
+{
+	struct config *c = case_config("MODEL_VOCAB=100");
+	struct model *m;
+	struct error err;
+
+	(void)state;
+	assert_int_equal(model_read(&m, c, 101, &err), FAIL);
+	assert_string_equal(err.text,
+			    "MODEL_VOCAB=100 is smaller than the data's vocabulary of 101");
+	must(config_set(c, "MODEL_VOCAB", "0", &err), &err);
+	must(model_read(&m, c, 101, &err), &err);
+	assert_int_equal(m->vocab, 101);
+	model_free(m);
+	config_free(c);
+}
+
+/* A table of positions has an end; positions that are computed have none. */
+static void test_positions(void **state)
+{
+	static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi", "POS=none" };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(positions); i++) {
+		struct model_case k;
+		struct model_io io;
+		struct graph *g;
+		struct error err;
+
+		case_open(&k, F32, positions[i]);
+		must(graph_create(&g, k.params, false, &err), &err);
+		model_build(k.model, g, MODEL_LOGITS, 1, k.model->length + 1, &io);
+		if (i == 0) {
+			assert_int_equal(graph_finish(g, &err), FAIL);
+			assert_non_null(strstr(err.text, "65 positions are more than the learned "
+							 "table of 64 holds"));
+		} else {
+			must(graph_finish(g, &err), &err);
+		}
+		graph_destroy(g);
+		case_close(&k);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_counts),
+		cmocka_unit_test(test_every_purpose_has_the_same_parameters),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_data_vocabulary),
+		cmocka_unit_test(test_positions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,10 @@
+# Models held against the reference.  Included by the Makefile.
+
+check-vector: $(O)/bin/check_vector
+	$(if $(VECTOR),,$(error check-vector: say which: VECTOR=path.safetensors))
+	$(Q)$< $(VECTOR)
+
+.PHONY: check-vector
+
+#: Models
+#:   check-vector VECTOR=FILE      compare with a test vector of tools/reference/golden.py
