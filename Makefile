@@ -65,7 +65,7 @@ variants := $(addprefix $(O)/,$(sort $(obj-y) $(obj-)))
 forgotten := $(filter-out $(variants:$(O)/%.o=%.c),$(filter models/%,$(parts)))
 $(if $(forgotten),$(warning models/Makefile does not mention $(forgotten)))
 
-programs := $(patsubst tools/%.c,$(O)/%,$(programs_c))
+programs := $(patsubst tools/%.c,$(O)/bin/%,$(programs_c))
 test_programs := $(tests_c:%.c=$(O)/%)
 model_tests := $(filter $(O)/models/% $(O)/tools/%,$(test_programs))
 
@@ -140,20 +140,21 @@ $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
 	$(Q)rm -f $@ && $(AR) rcs $@ $(part_objects)
 
-$(programs): $(O)/%: $(O)/tools/%.o $(variants) $(O)/parts.a $(O)/objects
+$(programs): $(O)/bin/%: $(O)/tools/%.o $(variants) $(O)/parts.a $(O)/objects
+	@mkdir -p $(@D)
 	$(call ld)
 $(model_tests): $(variants)
 $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 	$(call ld,$(call link_part,$(test_library_flags)))
 
--include $(part_objects:.o=.d) $(variants:.o=.d) $(programs_c:%.c=$(O)/%.d) $(test_programs:=.d)
+-include $(part_objects:.o=.d) $(variants:.o=.d) $(patsubst %.c,$(O)/%.d,$(programs_c) $(step_main)) \
+	$(test_programs:=.d)
 
 # What the tests of memory count and refuse goes through them.
 $(O)/core/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
-include tools/kconfig.mk tools/steps.mk
--include tools/report.mk
+include tools/kconfig.mk tools/steps.mk $(wildcard tools/report.mk tools/models.mk)
 
 # ---------------------------------------------------------------- tests
 scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh]' 2>/dev/null))
@@ -197,23 +198,23 @@ tsan:
 
 # ---------------------------------------------------------------- the rest
 programs: $(programs)
-bench-ops: $(O)/bench_ops
+bench-ops: $(O)/bin/bench_ops
 	$(Q)$<
 setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
-made := core data models tools generated plan toolchain flags objects parts.a \
+made := core data models tools bin generated plan toolchain flags objects parts.a \
 	setup-build setup-python setup-test
 clean:
-	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made))) $(programs)
+	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made)))
 mrproper: clean
 	$(Q)rm -f $(KCONFIG_CONFIG) $(KCONFIG_CONFIG).old
 	$(Q)for o in $(O) $(O)-asan $(O)-tsan; do rmdir "$$o" 2>/dev/null || true; done
 	@echo 'runs/ holds results and is kept: remove it by hand if you mean to.'
 
 help:
-	@sed -n 's/^#: \{0,1\}//p' tools/steps.mk tools/kconfig.mk $(wildcard tools/report.mk) Makefile
+	@sed -n 's/^#: \{0,1\}//p' tools/steps.mk tools/kconfig.mk $(wildcard tools/report.mk tools/models.mk) Makefile
 
 .PHONY: all programs check check-long check-all asan tsan bench-ops setup clean mrproper help FORCE
 

@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 from dataclasses import dataclass, field
 
@@ -213,16 +214,39 @@ def as_json(steps, values, seeds):
     }
 
 
-def for_make(steps, values, seeds):
+def seeds_of(step, seeds):
     """A reproducibility check runs with the first seed alone: one repetition tells."""
+    return seeds[:1] if step.repeats is not None else seeds
+
+
+def identity(directory, step, seed):
+    program = os.path.join(directory, step.name, "kablate")
+    result = subprocess.run([program, "identity", "--seed", str(seed), "--repeat", str(step.repeat)],
+                            stdout=subprocess.PIPE, check=False, text=True)
+    if result.returncode:
+        raise ValueError(f"step {step.name} cannot run; the reason is above")
+    return result.stdout.strip()
+
+
+def runs_for_make(steps, values, seeds, directory, runs):
+    """A run's directory carries its identity: its target exists, or it is another run."""
+    lines = []
+    for step in steps:
+        for seed in seeds_of(step, seeds) if step.selected else []:
+            name = f"{step.name}-{seed}-{identity(directory, step, seed)[:12]}"
+            target = f"{runs}/{values['EXPERIMENT']}/{name}/done"
+            lines += [f"run-targets += {target}", f"runs-of-{step.name} += {target}",
+                      f"{target}: STEP := {step.name}", f"{target}: SEED := {seed}"]
+    return "\n".join(lines) + "\n"
+
+
+def for_make(steps, values, seeds):
     selected = [step for step in steps if step.selected]
     lines = [f"plan-experiment := {values['EXPERIMENT']}", f"plan-scale := {values['SCALE']}",
              f"plan-threads := {values['THREADS']}",
              f"plan-steps := {' '.join(step.name for step in selected)}"]
     for step in selected:
-        own = seeds[:1] if step.repeats is not None else seeds
-        lines += [f"seeds-{step.name} := {' '.join(map(str, own))}",
-                  f"repeat-{step.name} := {step.repeat}",
+        lines += [f"repeat-{step.name} := {step.repeat}",
                   f"baseline-{step.name} := {steps[step.baseline].name}"]
     return "\n".join(lines) + "\n"
 
@@ -314,13 +338,18 @@ def main(argv):
                                      formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--output", metavar="DIR", help="write the steps' files there")
     parser.add_argument("--quiet", action="store_true", help="print no table")
+    parser.add_argument("--runs", metavar="RUNS",
+                        help="write DIR/runs.mk: a target below RUNS for every run of every step")
     args = parser.parse_args(argv)
     try:
         steps, values = plan(kconfig.Tree())
         seeds = numbers("SEEDS", values["SEEDS"])
         if args.output:
             write(steps, values, seeds, args.output)
-        if not args.quiet:
+        if args.runs:
+            kconfig.write_text(os.path.join(args.output, "runs.mk"),
+                               runs_for_make(steps, values, seeds, args.output, args.runs))
+        elif not args.quiet:
             show(steps, values, seeds, args.output)
     except Unfit as unfit:
         sys.exit("\n".join(unfit.problems))

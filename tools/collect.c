@@ -1,0 +1,293 @@
+#define _GNU_SOURCE /* asprintf */
+#include "tools/collect.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/database.h"
+#include "core/journal.h"
+#include "core/metrics.h"
+#include "core/replace.h"
+
+/* --------------------------------------------------------------- every run of a directory */
+
+typedef enum status (*run_visitor)(struct collect *c, struct database *d, const char *run_dir,
+				   struct error *err);
+
+static int by_name(const FTSENT **a, const FTSENT **b)
+{
+	return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static bool holds_run(const char *directory)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/" RUN_RECORD_FILE, directory);
+	return access(path, F_OK) == 0;
+}
+
+/* A run with a problem is told and counted; the others are still visited. */
+static void visit_run(struct collect *c, struct database *d, const char *run_dir, run_visitor visit)
+{
+	struct error err;
+
+	if (visit(c, d, run_dir, &err) == OK)
+		return;
+	fprintf(c->out, "problem: %s\n", err.text);
+	c->problems++;
+}
+
+static enum status visit_runs(struct collect *c, struct database *d, const char *directory,
+			      run_visitor visit, struct error *err)
+{
+	char *roots[] = { (char *)directory, NULL };
+	enum status status = OK;
+	struct stat about;
+	FTSENT *entry;
+	FTS *tree;
+
+	if (stat(directory, &about) || !S_ISDIR(about.st_mode))
+		return fail(err, "%s: no such directory", directory);
+	tree = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name);
+	if (!tree)
+		return fail_errno(err, "%s", directory);
+	while ((entry = fts_read(tree)) && status == OK) {
+		if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
+			errno = entry->fts_errno;
+			status = fail_errno(err, "%s", entry->fts_path);
+		} else if (entry->fts_info == FTS_D && holds_run(entry->fts_path)) {
+			visit_run(c, d, entry->fts_path, visit);
+			fts_set(tree, entry, FTS_SKIP);
+		}
+	}
+	fts_close(tree);
+	return status;
+}
+
+/* --------------------------------------------------------------- rebuild */
+
+static enum status import_run(struct collect *c, struct database *d, const char *run_dir,
+			      struct error *err)
+{
+	int64_t run;
+
+	if (database_import(d, run_dir, &run, err))
+		return FAIL;
+	c->updated++;
+	return OK;
+}
+
+static enum status rename_if_there(const char *path, const char *suffix, struct error *err)
+{
+	enum status status = OK;
+	char *aside;
+
+	if (asprintf(&aside, "%s%s", path, suffix) < 0)
+		return fail_memory(err, path, 0);
+	if (rename(path, aside) && errno != ENOENT)
+		status = fail_errno(err, "%s", aside);
+	free(aside);
+	return status;
+}
+
+/* Its rollback journal goes first: left behind, it would be applied to the new database. */
+static enum status put_aside(const char *path, struct error *err)
+{
+	char rollback[PATH_MAX], suffix[64];
+
+	snprintf(suffix, sizeof(suffix), ".damaged-%lld", (long long)time(NULL));
+	snprintf(rollback, sizeof(rollback), "%s-journal", path);
+	if (rename_if_there(rollback, suffix, err) || rename_if_there(path, suffix, err))
+		return FAIL;
+	return OK;
+}
+
+enum status collect_rebuild(struct collect *c, struct error *err)
+{
+	struct database *d;
+	struct error why;
+	enum status status;
+
+	if (database_is_damaged(c->db_path, &why)) {
+		fprintf(c->out, "%s is damaged (%s): put aside\n", c->db_path, why.text);
+		if (put_aside(c->db_path, err))
+			return FAIL;
+	}
+	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
+		return FAIL;
+	status = visit_runs(c, d, c->runs, import_run, err);
+	database_close(d);
+	return status;
+}
+
+/* --------------------------------------------------------------- merge */
+
+struct text {
+	char *bytes;
+	size_t size;
+};
+
+static bool begins_with(const struct text *a, const struct text *b)
+{
+	return a->size >= b->size && !memcmp(a->bytes, b->bytes, b->size);
+}
+
+static long long first_different_line(const struct text *a, const struct text *b)
+{
+	long long line = 1;
+
+	for (size_t i = 0; i < a->size && i < b->size && a->bytes[i] == b->bytes[i]; i++)
+		line += a->bytes[i] == '\n';
+	return line;
+}
+
+static enum status write_journal(const char *run_dir, const struct text *t, struct error *err)
+{
+	char path[PATH_MAX];
+	struct replace file;
+
+	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
+	if (replace_begin(&file, path, err))
+		return FAIL;
+	fwrite(t->bytes, 1, t->size, file.stream);
+	return replace_commit(&file, err);
+}
+
+static enum status make_directory(const char *path, struct error *err)
+{
+	return mkdir(path, 0777) && errno != EEXIST ? fail_errno(err, "%s", path) : OK;
+}
+
+/* RUNS/EXPERIMENT/NAME, made if need be; an experiment's name must stay below RUNS. */
+static enum status our_directory(const struct collect *c, const struct run_record *r,
+				 const char *theirs, char **ours, struct error *err)
+{
+	char experiment[PATH_MAX], copy[PATH_MAX];
+
+	if (!r->experiment[0] || r->experiment[0] == '.' || strchr(r->experiment, '/'))
+		return fail(err, "%s: the experiment's name '%s' is no name of a directory", theirs,
+			    r->experiment);
+	snprintf(copy, sizeof(copy), "%s", theirs);
+	snprintf(experiment, sizeof(experiment), "%s/%s", c->runs, r->experiment);
+	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
+		return fail_memory(err, theirs, 0);
+	if (make_directory(experiment, err) || make_directory(*ours, err)) {
+		free(*ours);
+		return FAIL;
+	}
+	return OK;
+}
+
+/* The record comes last: a directory without it is no run yet. */
+static enum status take_over(struct database *d, const char *ours, const struct run_record *r,
+			     const struct text *journal, struct error *err)
+{
+	int64_t run;
+
+	if (journal_is_open(ours))
+		return fail(err, "%s: a process is working on this run; merge again later", ours);
+	if (write_journal(ours, journal, err) || record_write(r, ours, err))
+		return FAIL;
+	return database_import(d, ours, &run, err);
+}
+
+static enum status add_run(struct collect *c, struct database *d, const char *ours,
+			   const struct run_record *r, const struct text *journal,
+			   struct error *err)
+{
+	if (take_over(d, ours, r, journal, err))
+		return FAIL;
+	fprintf(c->out, "added %s\n", ours);
+	c->added++;
+	return OK;
+}
+
+static enum status same_run(const char *ours, const char *theirs, const struct run_record *r,
+			    struct error *err)
+{
+	struct record_file file;
+	enum status status = OK;
+
+	if (record_read(&file, ours, err))
+		return FAIL;
+	if (strcmp(file.record.identity, r->identity) || strcmp(file.record.step, r->step))
+		status = fail(err, "%s and %s are different runs of one name", ours, theirs);
+	record_free(&file);
+	return status;
+}
+
+/* Ours is there already: keep the one that goes on where the other stops. */
+static enum status join_run(struct collect *c, struct database *d, const char *ours,
+			    const char *theirs, const struct run_record *r,
+			    const struct text *their_journal, struct error *err)
+{
+	struct text our_journal;
+	enum status status = OK;
+
+	if (same_run(ours, theirs, r, err) ||
+	    journal_read(ours, &our_journal.bytes, &our_journal.size, err))
+		return FAIL;
+	if (begins_with(&our_journal, their_journal)) {
+		c->unchanged++;
+	} else if (begins_with(their_journal, &our_journal)) {
+		status = take_over(d, ours, r, their_journal, err);
+		if (status == OK) {
+			fprintf(c->out, "updated %s\n", ours);
+			c->updated++;
+		}
+	} else {
+		status = fail(err,
+			      "%s and %s tell the same run differently from line %lld of their"
+			      " journals on; ours is kept: remove it to take theirs",
+			      ours, theirs, first_different_line(&our_journal, their_journal));
+	}
+	free(our_journal.bytes);
+	return status;
+}
+
+static enum status merge_run(struct collect *c, struct database *d, const char *theirs,
+			     struct error *err)
+{
+	struct record_file file;
+	struct text journal;
+	enum status status = FAIL;
+	char *ours;
+
+	if (record_read(&file, theirs, err))
+		return FAIL;
+	if (journal_read(theirs, &journal.bytes, &journal.size, err))
+		goto free_record;
+	if (our_directory(c, &file.record, theirs, &ours, err))
+		goto free_journal;
+	if (holds_run(ours))
+		status = join_run(c, d, ours, theirs, &file.record, &journal, err);
+	else
+		status = add_run(c, d, ours, &file.record, &journal, err);
+	free(ours);
+free_journal:
+	free(journal.bytes);
+free_record:
+	record_free(&file);
+	return status;
+}
+
+enum status collect_merge(struct collect *c, const char *other, struct error *err)
+{
+	struct database *d;
+	enum status status;
+
+	if (make_directory(c->runs, err) ||
+	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
+		return FAIL;
+	status = visit_runs(c, d, other, merge_run, err);
+	database_close(d);
+	return status;
+}

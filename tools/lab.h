@@ -1,0 +1,54 @@
+/*
+ * lab - one configured experiment: data, model, parameters and optimizer.
+ *
+ * What main() of `kablate` needs of core/, models/ and data/, joined.
+ */
+#ifndef TOOLS_LAB_H
+#define TOOLS_LAB_H
+
+#include "core/hash.h"
+#include "core/optim.h"
+#include "core/subject.h"
+#include "core/train.h"
+#include "data/source.h"
+#include "models/audit.h"
+#include "models/measure.h"
+#include "models/model.h"
+
+/* How this program was built; defined per step in tools/build_info.c. */
+struct build_info {
+	const char *compiler, *flags, *sources; /* sources: hash of the compiled files */
+};
+extern const struct build_info build_info;
+
+struct lab {
+	struct config *config;
+	struct source source;
+	struct model *model;
+	struct backend backend;
+	struct params *params;
+	struct optimizer *optimizer;
+	struct measurer *measurer;
+	struct optim_options optim;
+	struct train_options train;
+	struct audit_options audit;
+	uint64_t seed, repeat;
+	const char *init_from, *init_allow;
+	char init_hash[SHA256_HEX_SIZE];
+	char identity[SHA256_HEX_SIZE];
+	bool source_open, tensorboard;
+};
+
+/* Read the whole configuration and open the data; nothing large is allocated. */
+enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err) MUST_CHECK;
+
+/* Parameters with their starting values, the optimizer, the sample of the measurements. */
+enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
+			void *context, struct error *err) MUST_CHECK;
+
+/* The subject's functions, reading this lab. */
+struct subject lab_subject(struct lab *lab);
+
+void lab_close(struct lab *lab);
+
+#endif

@@ -1,0 +1,129 @@
+# Steps and runs: one program per step, one make target per run.  Included by the Makefile.
+#
+#   .config, fragments --plan.py--> $(O)/plan/STEP/{config,auto.conf,generated/config_table.h}
+#   --> $(O)/plan/STEP/kablate --identity--> $(O)/plan/runs.mk: a rule for runs/.../done
+#
+# A run's directory carries its identity, so the target's existence is all that make has to know:
+# what would be another run has another name.
+
+RUNS ?= runs
+PLAN ?= $(O)/plan
+plan := $(PLAN)
+
+# Targets that need the configuration; for all others none has to be there.
+run_goals := all experiment runs plan status watch step describe audit stop rerun unread runs-% step-%
+ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
+
+ifeq ($(wildcard $(KCONFIG_CONFIG)),)
+$(info There is no configuration yet.  For the main study type:)
+$(info $(empty)    make defconfig-gpt2-ra-mla-full && make)
+$(info or choose another: $(defconfigs))
+$(error no $(KCONFIG_CONFIG))
+endif
+
+fragments := $(shell find defconfigs -type f)
+$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) tools/plan.py
+	$(call say,PLAN,$(KCONFIG_CONFIG))
+	$(Q)$(python) tools/plan.py --output $(plan) --quiet && touch $@
+include $(plan)/plan.mk
+
+# Which objects a step selects: models/Makefile, read once per step with that step's symbols.
+define select_objects
+$(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(eval undefine $v))
+obj-y :=
+obj- :=
+include $(plan)/$1/auto.conf
+include models/Makefile
+objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
+endef
+$(foreach step,$(plan-steps),$(eval $(call select_objects,$(step))))
+
+step_programs := $(plan-steps:%=$(plan)/%/kablate)
+step_name = $(patsubst $(plan)/%/,%,$(dir $1))
+
+$(plan-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/config.c $(plan)/%/generated/config_table.h $(O)/flags
+	$(call say,CC,$(@:$(O)/%=%))
+	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@
+$(plan-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
+
+# The identity of a run includes the sources that its program was made of.
+sources_hash = $(shell cat $(sort $(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d))))) | sha256sum | cut -c1-64)
+$(plan-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/build_info.c $(O)/flags $(O)/parts.a $(O)/tools/kablate.o $(variants)
+	$(call say,CC,$(@:$(O)/%=%))
+	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
+		-DBUILD_SOURCES='"$(call sources_hash,$(part_objects) $(objects-$(call step_name,$@)) $(O)/tools/kablate.o)"' \
+		-c $< -o $@
+
+.SECONDEXPANSION:
+$(step_programs): $(plan)/%/kablate: $(O)/tools/kablate.o $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
+	$(call ld)
+
+# ---------------------------------------------------------------- runs
+# A target of the user's builds the programs and then calls make again: only then is it known which
+# runs there are.
+ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
+$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk
+	$(Q)$(python) tools/plan.py --output $(plan) --runs $(RUNS)
+include $(plan)/runs.mk
+endif
+
+git_revision = $(shell git rev-parse HEAD 2>/dev/null)
+git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
+$(run-targets):
+	$(call say,RUN,'$(plan-experiment) $(STEP) seed $(SEED)')
+	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(plan-experiment) --step $(STEP) \
+		--seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
+		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
+		$(if $(filter 1,$(jobs)),,--lines)
+runs-all: $(run-targets)
+$(foreach s,$(plan-steps),$(eval step-$s: $(runs-of-$s)))
+
+# Runs side by side, as many as their threads leave room for, unless -j says otherwise.
+processors := $(shell nproc)
+threads := $(filter-out 0,$(plan-threads))
+jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
+side_by_side = $(if $(findstring j,$(filter-out --%,$(MAKEFLAGS))),,-j$(jobs))
+
+runs: $(step_programs)
+	+$(Q)$(MAKE) $(side_by_side) runs-all
+experiment: runs
+	+$(Q)$(MAKE) --no-print-directory report
+
+# One step alone: make step N=3
+wanted := $(filter $(N)-%,$(plan-steps))
+step: $(step_programs)
+	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps)))
+	+$(Q)$(MAKE) $(side_by_side) step-$(wanted)
+
+# Forget a run and make it again: make rerun RUN=DIRECTORY
+rerun: $(step_programs)
+	$(if $(wildcard $(RUN)/run.json),,$(error make rerun RUN=DIRECTORY of a run below $(RUNS)/))
+	$(Q)rm -rf $(RUN)
+	+$(Q)$(MAKE) $(side_by_side) runs-all
+
+plan: $(step_programs)
+	$(Q)$(foreach s,$(plan-steps),$(plan)/$s/kablate describe --json >$(plan)/$s/describe.json &&) true
+	$(Q)$(python) tools/plan.py --output $(plan)
+describe: $(step_programs)
+	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
+audit: $(step_programs)
+	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
+unread: $(step_programs)
+	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
+status: $(O)/bin/results
+	$(Q)$< status $(RUNS)
+watch: $(O)/bin/results
+	$(Q)$< watch 5 $(RUNS)
+stop:
+	$(Q)pkill -TERM -f '$(plan)/[^ ]*/kablate train' || echo 'nothing is running'
+
+endif
+
+.PHONY: experiment runs runs-all step plan describe audit unread status watch stop rerun
+
+#: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
+#:   all           build, audit and train every step with every seed, then report (default)
+#:   plan          the steps: how they differ, parameters, memory, time; nothing runs
+#:   step N=3      one step;   describe, audit: examine every step without training
+#:   status, watch the runs so far, live;   stop: save and stop what runs here
+#:
