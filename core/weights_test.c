@@ -69,12 +69,16 @@ static int tear_down(void **state)
 static const float numbers[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
 static const float others[] = { 5, 4, 3, 2, 1, 0 };
 
-#define MATRIX(text, rows, columns) \
-	{ .name = text, .type = ST_F32, .ndim = 2, .dim = { rows, columns }, .data = numbers }
+#define MATRIX(text, rows, columns)                                                                \
+	{                                                                                          \
+		.name = text, .type = ST_F32, .ndim = 2, .dim = { rows, columns }, .data = numbers \
+	}
 #define WTE(text) MATRIX(text, VOCAB, WIDTH)
 #define C_ATTN(text) MATRIX(text, WIDTH, 3 * WIDTH)
-#define BIAS(text) \
-	{ .name = text, .type = ST_F32, .ndim = 1, .dim = { 3 * WIDTH }, .data = numbers }
+#define BIAS(text)                                                                             \
+	{                                                                                      \
+		.name = text, .type = ST_F32, .ndim = 1, .dim = { 3 * WIDTH }, .data = numbers \
+	}
 
 /* Load the list as a file; `allow` as in weights_load(). */
 #define LOAD(f, allow, ...) \
@@ -149,7 +153,8 @@ static void test_prefix(void **state)
 {
 	struct fixture *f = *state;
 
-	must(LOAD(f, "", WTE("transformer.wte.weight"), C_ATTN("transformer.h.0.attn.c_attn.weight"),
+	must(LOAD(f, "", WTE("transformer.wte.weight"),
+		  C_ATTN("transformer.h.0.attn.c_attn.weight"),
 		  BIAS("transformer.h.0.attn.c_attn.bias")),
 	     &f->err);
 	assert_all_loaded(f);
@@ -161,7 +166,10 @@ static void test_other_types_of_numbers(void **state)
 	struct fixture *f = *state;
 
 	must(LOAD(f, "",
-		  { .name = "wte.weight", .type = ST_F64, .ndim = 2, .dim = { VOCAB, WIDTH },
+		  { .name = "wte.weight",
+		    .type = ST_F64,
+		    .ndim = 2,
+		    .dim = { VOCAB, WIDTH },
 		    .data = wide },
 		  C_ATTN("h.0.attn.c_attn.weight"), BIAS("h.0.attn.c_attn.bias")),
 	     &f->err);
@@ -183,7 +191,8 @@ static void test_tied_head(void **state)
 {
 	struct fixture *f = *state;
 
-	must(LOAD(f, "", WTE("transformer.wte.weight"), C_ATTN("transformer.h.0.attn.c_attn.weight"),
+	must(LOAD(f, "", WTE("transformer.wte.weight"),
+		  C_ATTN("transformer.h.0.attn.c_attn.weight"),
 		  BIAS("transformer.h.0.attn.c_attn.bias"), WTE("lm_head.weight")),
 	     &f->err);
 	assert_all_loaded(f);
@@ -195,8 +204,11 @@ static void test_different_head(void **state)
 
 	assert_int_equal(LOAD(f, "", WTE("wte.weight"), C_ATTN("h.0.attn.c_attn.weight"),
 			      BIAS("h.0.attn.c_attn.bias"),
-			      { .name = "lm_head.weight", .type = ST_F32, .ndim = 2,
-				.dim = { VOCAB, WIDTH }, .data = others }),
+			      { .name = "lm_head.weight",
+				.type = ST_F32,
+				.ndim = 2,
+				.dim = { VOCAB, WIDTH },
+				.data = others }),
 			 FAIL);
 	assert_reason(f, "'lm_head.weight', which this model lacks");
 	assert_untouched(f, "wte.weight");
@@ -249,8 +261,11 @@ static void test_wrong_shape(void **state)
 	assert_reason(f, "'wte.weight' has another shape");
 	/* As many elements do not make the same shape. */
 	assert_int_equal(LOAD(f, "",
-			      { .name = "wte.weight", .type = ST_F32, .ndim = 1,
-				.dim = { VOCAB * WIDTH }, .data = numbers }),
+			      { .name = "wte.weight",
+				.type = ST_F32,
+				.ndim = 1,
+				.dim = { VOCAB * WIDTH },
+				.data = numbers }),
 			 FAIL);
 	assert_reason(f, "'wte.weight' has another shape");
 	assert_untouched(f, "wte.weight");
