@@ -12,7 +12,8 @@
 
 static const char VERSION_LINE[] = "#version: 0.2\n";
 
-/* How the file writes bytes; a code point that stands for none leads to a byte that is not its own. */
+/* How the file writes bytes; a code point that stands for none leads to a byte that is not its own.
+ */
 enum { CODE_POINTS = 256 + 68 };
 
 struct alphabet {
@@ -31,9 +32,9 @@ struct bpe {
 };
 
 /*
- * What an encoder remembers: the ids of words it met, one word per slot, the latest stays.
- * Text repeats itself: 2^15 slots answer for 97 words in 100 of English prose, and 2^15 * 32
- * bytes fit a second-level cache.  Longer words are encoded anew.
+ * What an encoder remembers: the ids of words it met, one word per slot, the latest stays.  2^15
+ * slots of 32 bytes fit a second-level cache; measured with GPT-2's vocabulary, they answer for
+ * 97 words in 100 of 30 MB of documentation, for 93 of tiny Shakespeare's 1 MB.
  */
 enum { SLOTS = 1 << 15, SLOT_BYTES = 16, SLOT_IDS = 7 };
 
@@ -167,7 +168,8 @@ static void load_word(uint64_t bytes[2], const uint8_t *word, size_t size, size_
 
 static size_t slot_of(const uint64_t bytes[2], size_t size)
 {
-	/* Odd constants from the golden ratio and the square root of 3; the top bits are the best. */
+	/* Odd constants from the golden ratio and the square root of 3; the top bits are the best.
+	 */
 	uint64_t h = (bytes[0] ^ size) * 0x9e3779b97f4a7c15u;
 
 	h = (h ^ h >> 32 ^ bytes[1]) * 0xbb67ae8584caa73bu;
@@ -425,8 +427,8 @@ static enum status read_token(const struct bpe *b, const uint8_t *from, const ui
 	return OK;
 }
 
-static enum status read_line(struct bpe *b, const uint8_t *line, const uint8_t *end,
-			     uint8_t *bytes, struct error *err)
+static enum status read_line(struct bpe *b, const uint8_t *line, const uint8_t *end, uint8_t *bytes,
+			     struct error *err)
 {
 	const uint8_t *space = memchr(line, ' ', (size_t)(end - line));
 	struct bpe_merge merge;
@@ -439,7 +441,8 @@ static enum status read_line(struct bpe *b, const uint8_t *line, const uint8_t *
 	return add_merge(b, merge, err);
 }
 
-static enum status read_lines(struct bpe *b, const uint8_t *p, const uint8_t *end, struct error *err)
+static enum status read_lines(struct bpe *b, const uint8_t *p, const uint8_t *end,
+			      struct error *err)
 {
 	uint8_t *bytes = malloc((size_t)(end - p) + 1);
 	enum status status = OK;

@@ -7,9 +7,9 @@
  * (l, r) that the list of merges knows, the pair with the lowest rank is merged, again and again.
  *
  * The file is GPT-2's vocab.bpe: "#version: 0.2", then one merge "l r" on each line, its rank the
- * number of the line.  Bytes 33..126, 161..172 and 174..255 stand for themselves as code points, the
- * other 68 in their order for U+0100, U+0101, ...  Ids: the 256 bytes, first those that stand for
- * themselves; then 256 + rank; then the end of text.
+ * number of the line.  Bytes 33..126, 161..172 and 174..255 stand for themselves as code points,
+ * the other 68 in their order for U+0100, U+0101, ...  Ids: the 256 bytes, first those that stand
+ * for themselves; then 256 + rank; then the end of text.
  */
 #ifndef DATA_BPE_H
 #define DATA_BPE_H

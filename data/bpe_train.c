@@ -303,10 +303,11 @@ static enum status train(struct trainer *t, uint32_t vocabulary, struct error *e
 		if (best_pair(t, &best, err))
 			return FAIL;
 		if (!best)
-			return fail(err,
-				    "the text gives a vocabulary of %zu at most, not %u: no other pair "
-				    "occurs twice",
-				    t->merges + BPE_BYTES + 1, vocabulary);
+			return fail(
+				err,
+				"the text gives a vocabulary of %zu at most, not %u: no other pair "
+				"occurs twice",
+				t->merges + BPE_BYTES + 1, vocabulary);
 		if (apply(t, best, err))
 			return FAIL;
 	}

@@ -2,8 +2,8 @@
  * bpe_train - a byte-pair vocabulary made from a text.
  *
  * Count the words of the text; then, until the vocabulary is full, make a token of the pair of
- * neighbours that occurs most often (the smaller left id, then the smaller right id on a tie).  A pair
- * whose bytes are a token already is passed over, so that every token has bytes of its own.
+ * neighbours that occurs most often (the smaller left id, then the smaller right id on a tie).  A
+ * pair whose bytes are a token already is passed over, so that every token has bytes of its own.
  */
 #ifndef DATA_BPE_TRAIN_H
 #define DATA_BPE_TRAIN_H

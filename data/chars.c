@@ -26,7 +26,8 @@ static enum status unknown_character(uint32_t symbol, size_t place, struct error
 	size_t size = utf8_put(symbol, bytes);
 
 	if (symbol >= UTF8_RAW)
-		return fail(err, "byte 0x%02x at byte %zu is not in the vocabulary", bytes[0], place);
+		return fail(err, "byte 0x%02x at byte %zu is not in the vocabulary", bytes[0],
+			    place);
 	return fail(err, "character U+%04X (%.*s) at byte %zu is not in the vocabulary", symbol,
 		    symbol < 0x20 ? 0 : (int)size, (char *)bytes, place);
 }
@@ -131,7 +132,7 @@ static enum status read_list(const cJSON *list, struct char_set *set, struct err
 	const cJSON *item;
 	double last = -1;
 
-	cJSON_ArrayForEach(item, list) {
+	cJSON_ArrayForEach (item, list) {
 		if (!cJSON_IsNumber(item) || !is_symbol(item->valuedouble))
 			return fail(err, "\"characters\" holds something that is no code point");
 		if (item->valuedouble <= last)

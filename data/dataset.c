@@ -187,7 +187,7 @@ static enum status get_split(const cJSON *root, const char *name, struct split_i
 
 	if (!cJSON_IsArray(list))
 		return fail(err, "\"%s\" has no list of shards", name);
-	cJSON_ArrayForEach(item, list) {
+	cJSON_ArrayForEach (item, list) {
 		if (get_shard(item, split, err))
 			return fail_prefix(err, "\"%s\"", name);
 	}

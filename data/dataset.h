@@ -2,8 +2,8 @@
  * dataset - the side file of prepared data: what the shards beside it hold.
  *
  * DIRECTORY/data.json names the tokenizer (its file lies in the same directory), the vocabulary,
- * the source, and for each split its documents, bytes of text, tokens and shards.  A shard's SHA-256 is
- * that of its tokens, without the header, so it does not depend on the form of the file.
+ * the source, and for each split its documents, bytes of text, tokens and shards.  A shard's
+ * SHA-256 is that of its tokens, without the header, so it does not depend on the form of the file.
  */
 #ifndef DATA_DATASET_H
 #define DATA_DATASET_H
@@ -36,12 +36,12 @@ struct split_info {
 };
 
 struct dataset {
-	char tokenizer[DATASET_NAME_SIZE];      /* its kind */
+	char tokenizer[DATASET_NAME_SIZE];	/* its kind */
 	char tokenizer_file[DATASET_NAME_SIZE]; /* empty for bytes */
-	char unicode[DATASET_NAME_SIZE];        /* version of the classes that split words */
+	char unicode[DATASET_NAME_SIZE];	/* version of the classes that split words */
 	uint32_t vocabulary;
 	int32_t end_of_text; /* between documents; -1: there is none */
-	bool divided;        /* a single text: the last part is validation; else by document */
+	bool divided;	     /* a single text: the last part is validation; else by document */
 	double valid_share;
 	uint64_t source_files, source_bytes;
 	char source_sha256[SHA256_HEX_SIZE];

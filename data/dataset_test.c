@@ -21,7 +21,9 @@ static struct dataset sample(void)
 		.source_files = 3,
 		.source_bytes = 1ull << 52,
 		.source_sha256 = "def",
-		.split[SPLIT_TRAIN] = { .documents = 1, .bytes = 4000000001, .tokens = 123456789012 },
+		.split[SPLIT_TRAIN] = { .documents = 1,
+					.bytes = 4000000001,
+					.tokens = 123456789012 },
 	};
 	struct error err;
 
@@ -68,7 +70,8 @@ static void expect_refusal(const char *text, const char *part, const char *other
 	char *bad;
 
 	assert_non_null(at);
-	assert_true(asprintf(&bad, "%.*s%s%s", (int)(at - text), text, other, at + strlen(part)) > 0);
+	assert_true(asprintf(&bad, "%.*s%s%s", (int)(at - text), text, other, at + strlen(part)) >
+		    0);
 	if (!dataset_parse((const uint8_t *)bad, strlen(bad), &d, &err))
 		fail_msg("accepted: %s for %s", other, part);
 	assert_contains(err.text, reason);
@@ -97,7 +100,8 @@ static void test_damage(void **state)
 	expect_refusal(text, "123456789012", "-1", "\"tokens\" is out of range");
 	expect_refusal(text, "123456789012", "1.5", "no whole number");
 	expect_refusal(text, "\"train\"", "\"other\"", "\"train\" has no list of shards");
-	expect_refusal(text, "\"abc\"", "\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdefg\"",
+	expect_refusal(text, "\"abc\"",
+		       "\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdefg\"",
 		       "too long");
 	free(text);
 	dataset_free(&a);

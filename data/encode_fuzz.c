@@ -21,7 +21,8 @@ static void check(struct tokenizer *t, const uint8_t *bytes, size_t size)
 	    encode(e, bytes, cut, &parts, &err) ||
 	    encode(e, bytes + cut, size - cut, &parts, &err) || whole.count != parts.count ||
 	    memcmp(whole.id, parts.id, 2 * whole.count) ||
-	    decode(t, whole.id, whole.count, &text, &n, &err) || n != size || memcmp(text, bytes, n))
+	    decode(t, whole.id, whole.count, &text, &n, &err) || n != size ||
+	    memcmp(text, bytes, n))
 		abort();
 	free(text);
 	ids_free(&whole);

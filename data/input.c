@@ -17,8 +17,8 @@
 
 struct document {
 	const char *path;
-	size_t line;         /* of a JSON lines file, else 0 */
-	uint8_t *text;       /* from malloc(), or */
+	size_t line;	     /* of a JSON lines file, else 0 */
+	uint8_t *text;	     /* from malloc(), or */
 	struct mapping file; /* mapped */
 };
 
@@ -89,7 +89,8 @@ static enum status add_directory(struct input *in, const char *path, struct erro
 	if (count < 0)
 		return fail_errno(err, "cannot read directory %s", path);
 	for (int i = 0; i < count; i++) {
-		char *name = status ? NULL : region_printf(&in->names, "%s/%s", path, entry[i]->d_name);
+		char *name =
+			status ? NULL : region_printf(&in->names, "%s/%s", path, entry[i]->d_name);
 
 		if (name)
 			status = add_path(in, name, err);

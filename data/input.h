@@ -5,9 +5,9 @@
  * for its files, sorted by name, its directories included; hidden files are left out; "-" is
  * JSON lines from standard input.  Empty documents are skipped.
  *
- * A document belongs to validation when a hash of its bytes, taken as a fraction, is below the share
- * asked for: neither order nor number of the others matters, and equal documents stay together.
- * A single text file is divided instead: its last part of that size is validation.
+ * A document belongs to validation when a hash of its bytes, taken as a fraction, is below the
+ * share asked for: neither order nor number of the others matters, and equal documents stay
+ * together. A single text file is divided instead: its last part of that size is validation.
  */
 #ifndef DATA_INPUT_H
 #define DATA_INPUT_H
@@ -61,11 +61,11 @@ void batch_release(struct batch *batch);
 /* Say where a span comes from, before the text already stored; returns FAIL. */
 enum status span_fail(const struct span *span, struct error *err);
 
-bool input_is_divided(const struct input *in);  /* a single text file */
-bool input_can_repeat(const struct input *in);  /* no standard input */
+bool input_is_divided(const struct input *in); /* a single text file */
+bool input_can_repeat(const struct input *in); /* no standard input */
 double input_valid_share(const struct input *in);
 size_t input_files(const struct input *in);
-uint64_t input_bytes(const struct input *in);   /* of all files; 0 if not known */
+uint64_t input_bytes(const struct input *in); /* of all files; 0 if not known */
 uint64_t input_bytes_read(const struct input *in);
 /* Of all bytes read, as `cat FILES | sha256sum` gives it; once, at the end. */
 void input_hash(struct input *in, char hex[SHA256_HEX_SIZE]);

@@ -114,7 +114,8 @@ static void test_files_come_sorted(void **state)
 	assert_int_equal(mkdir(test_path(&d, "dir"), 0777), 0);
 	assert_int_equal(mkdir(test_path(&d, "dir/b"), 0777), 0);
 	test_put_text(&d, "z.txt", "first");
-	test_put_text(&d, "dir/c.jsonl", "{\"text\": \"four\"}\n\n{\"text\": \"\"}\n{\"text\": \"five\"}");
+	test_put_text(&d, "dir/c.jsonl",
+		      "{\"text\": \"four\"}\n\n{\"text\": \"\"}\n{\"text\": \"five\"}");
 	test_put_text(&d, "dir/B", "two");
 	test_put_text(&d, "dir/b/x", "three");
 	test_put_text(&d, "dir/.hidden", "never");

@@ -19,7 +19,7 @@ struct strings {
 	uint8_t *pool;
 	size_t pool_used, pool_room;
 	uint64_t *start; /* count + 1 places in the pool */
-	uint32_t *slot;  /* number + 1, or 0 */
+	uint32_t *slot;	 /* number + 1, or 0 */
 	uint32_t count, slots;
 };
 
@@ -42,7 +42,7 @@ static inline size_t strings_size(const struct strings *s, uint32_t number)
 struct pairs {
 	struct pair_slot {
 		uint32_t pair, number; /* number + 1, or 0 */
-	} *slot;
+	} * slot;
 	uint32_t count, slots;
 };
 

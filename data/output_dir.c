@@ -58,8 +58,10 @@ static enum status check_replaceable(const char *path, struct error *err)
 	if (!S_ISDIR(st.st_mode))
 		return fail(err, "%s is not a directory", path);
 	if (has_stranger(path, name))
-		return fail(err, "%s holds %s, which is no part of prepared data: choose another directory",
-			    path, name);
+		return fail(
+			err,
+			"%s holds %s, which is no part of prepared data: choose another directory",
+			path, name);
 	return OK;
 }
 
@@ -115,7 +117,8 @@ enum status output_dir_start(struct output_dir *d, const char *out, struct error
 	return remove_files(d->new_path, err);
 }
 
-/* An old directory changes places with the new one; where the file system cannot, it moves aside. */
+/* An old directory changes places with the new one; where the file system cannot, it moves aside.
+ */
 static enum status take_place(const struct output_dir *d, struct error *err)
 {
 	char *aside;

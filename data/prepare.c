@@ -55,7 +55,8 @@ static void show_progress(struct pipeline *p)
 	clock_gettime(CLOCK_MONOTONIC, &p->shown);
 	fprintf(p->options->progress, "\r%.0f MB of text, %.1f MB/s", done / 1e6, rate / 1e6);
 	if (all > 0)
-		fprintf(p->options->progress, ", %.0f s left", all > done ? (all - done) / rate : 0.0);
+		fprintf(p->options->progress, ", %.0f s left",
+			all > done ? (all - done) / rate : 0.0);
 	fprintf(p->options->progress, "   ");
 	fflush(p->options->progress);
 }
@@ -196,11 +197,13 @@ static enum status finish_shards(struct pipeline *p, struct error *err)
 		if (token_writer_finish(p->writer[s], split, err))
 			return FAIL;
 		if (split->tokens == 0 && (s == SPLIT_TRAIN || input_valid_share(p->in) > 0))
-			return fail(err,
-				    "nothing for the split \"%s\": %" PRIu64 " documents in all; give more "
-				    "text, another share for validation, or one file that holds it all",
-				    split_name(s),
-				    p->result->split[0].documents + p->result->split[1].documents);
+			return fail(
+				err,
+				"nothing for the split \"%s\": %" PRIu64
+				" documents in all; give more "
+				"text, another share for validation, or one file that holds it all",
+				split_name(s),
+				p->result->split[0].documents + p->result->split[1].documents);
 	}
 	return OK;
 }

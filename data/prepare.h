@@ -1,12 +1,12 @@
 /*
  * prepare - text to token shards with a side file.
  *
- * Three stages work side by side on batches of spans: one thread reads batch k + 1, all encode batch k,
- * one writes batch k - 1.  Spans are written in the order of the text, so the result does not
- * depend on the number of threads.  In each split the end of text stands between documents.
+ * Three stages work side by side on batches of spans: one thread reads batch k + 1, all encode
+ * batch k, one writes batch k - 1.  Spans are written in the order of the text, so the result does
+ * not depend on the number of threads.  In each split the end of text stands between documents.
  *
- * Everything is written to OUT.tmp, synced, and becomes OUT by one rename: an interrupted preparation
- * leaves OUT as it was, and the next one removes OUT.tmp.
+ * Everything is written to OUT.tmp, synced, and becomes OUT by one rename: an interrupted
+ * preparation leaves OUT as it was, and the next one removes OUT.tmp.
  */
 #ifndef DATA_PREPARE_H
 #define DATA_PREPARE_H
@@ -35,7 +35,8 @@ enum status prepare(struct input *in, const struct tokenizer *t,
 		    struct error *err) MUST_CHECK;
 
 /* The vocabulary of all characters in the input. */
-enum status prepare_characters(struct input *in, struct tokenizer **t, struct error *err) MUST_CHECK;
+enum status prepare_characters(struct input *in, struct tokenizer **t,
+			       struct error *err) MUST_CHECK;
 
 /* A byte-pair vocabulary from the training part of the input. */
 enum status prepare_vocabulary(struct input *in, uint32_t vocabulary, int threads,

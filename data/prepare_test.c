@@ -17,8 +17,10 @@
 /* Some text that repeats itself, written by a random walk. */
 static void put_documents(const struct test_dir *d, const char *name, int documents, int words)
 {
-	static const char *const list[] = { "the ", "step", " of", " gradient", "\xc3\xa9t\xc3\xa9 ",
-					    "\\n",  "it's", " 42", "  ",	"\\u0000" };
+	static const char *const list[] = {
+		"the ", "step", " of", " gradient", "\xc3\xa9t\xc3\xa9 ",
+		"\\n",	"it's", " 42", "  ",	    "\\u0000"
+	};
 	struct rng_reader r = { rng_key(7, name), 0 };
 	FILE *file = fopen(test_path(d, name), "wb");
 
@@ -103,7 +105,8 @@ static void test_threads_change_nothing(void **state)
 static void test_documents_come_back(void **state)
 {
 	struct test_dir d = test_dir_make();
-	const char lines[] = "{\"text\": \"one\"}\n{\"text\": \"\"}\n{\"text\": \"two\"}\n{\"text\": \"three\"}\n";
+	const char lines[] = "{\"text\": \"one\"}\n{\"text\": \"\"}\n{\"text\": "
+			     "\"two\"}\n{\"text\": \"three\"}\n";
 	const char expected[] = "one\1two\1three";
 	struct dataset result;
 	struct tokens *t;
@@ -112,8 +115,8 @@ static void test_documents_come_back(void **state)
 
 	(void)state;
 	test_put_text(&d, "in.jsonl", lines);
-	assert_int_equal(run_with("bytes", test_path(&d, "in.jsonl"), test_path(&d, "out"), 0, 2, &result,
-				  &err),
+	assert_int_equal(run_with("bytes", test_path(&d, "in.jsonl"), test_path(&d, "out"), 0, 2,
+				  &result, &err),
 			 OK);
 	assert_int_equal(result.split[SPLIT_TRAIN].documents, 3);
 	assert_int_equal(result.split[SPLIT_TRAIN].bytes, 11);
@@ -167,7 +170,8 @@ static void test_long_text_has_the_tokens_of_the_whole(void **state)
 	test_dir_remove(&d);
 }
 
-/* Killed at many moments: what was there before is there after, sound, and the next run succeeds. */
+/* Killed at many moments: what was there before is there after, sound, and the next run succeeds.
+ */
 static void test_killed_preparation_leaves_the_old_data(void **state)
 {
 	struct test_dir d = test_dir_make();
@@ -189,8 +193,8 @@ static void test_killed_preparation_leaves_the_old_data(void **state)
 		child = fork();
 		if (child == 0) {
 			/* A fresh program: OpenMP does not survive a fork. */
-			execl("/proc/self/exe", "prepare_test", "prepare", test_path(&d, "big.jsonl"),
-			      test_path(&d, "out"), NULL);
+			execl("/proc/self/exe", "prepare_test", "prepare",
+			      test_path(&d, "big.jsonl"), test_path(&d, "out"), NULL);
 			_exit(127);
 		}
 		nanosleep(&wait, NULL);
@@ -228,11 +232,13 @@ static void test_refusals_leave_nothing(void **state)
 
 	(void)state;
 	test_put_text(&d, "one.jsonl", "{\"text\": \"a\"}\n");
-	expect_refusal("bytes", test_path(&d, "one.jsonl"), out, 0.1, "nothing for the split \"valid\"");
+	expect_refusal("bytes", test_path(&d, "one.jsonl"), out, 0.1,
+		       "nothing for the split \"valid\"");
 	test_put_text(&d, "bad.jsonl", "{\"text\": \"a\"}\n{\"text\"");
 	expect_refusal("bytes", test_path(&d, "bad.jsonl"), out, 0, "bad.jsonl:2: no JSON");
 	test_put_text(&d, "empty.txt", "");
-	expect_refusal("bytes", test_path(&d, "empty.txt"), out, 0, "nothing for the split \"train\"");
+	expect_refusal("bytes", test_path(&d, "empty.txt"), out, 0,
+		       "nothing for the split \"train\"");
 	test_put_text(&d, "text.txt", "abc");
 	test_put_text(&d, "chars.json", "{\"characters\": [97, 98], \"end_of_text\": false}");
 	expect_refusal(test_path(&d, "chars.json"), test_path(&d, "text.txt"), out, 0,
@@ -241,7 +247,8 @@ static void test_refusals_leave_nothing(void **state)
 	expect_refusal(test_path(&d, "chars.json"), test_path(&d, "two.jsonl"), out, 0,
 		       "no end of text");
 	expect_refusal("train", test_path(&d, "text.txt"), out, 0, "a vocabulary of 257 at most");
-	expect_refusal("bytes", test_path(&d, "text.txt"), test_path(&d, "no/out"), 0, "cannot create");
+	expect_refusal("bytes", test_path(&d, "text.txt"), test_path(&d, "no/out"), 0,
+		       "cannot create");
 	assert_int_equal(access(out, F_OK), -1);
 	assert_int_equal(access(test_path(&d, "out.tmp"), F_OK), -1);
 	free((char *)out);
@@ -277,7 +284,8 @@ static void test_two_at_once(void **state)
 	assert_int_equal(mkdir(test_path(&d, "out.tmp"), 0777), 0);
 	lock = open(test_path(&d, "out.tmp"), O_RDONLY | O_DIRECTORY);
 	assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
-	expect_refusal("bytes", test_path(&d, "text.txt"), test_path(&d, "out"), 0, "another process");
+	expect_refusal("bytes", test_path(&d, "text.txt"), test_path(&d, "out"), 0,
+		       "another process");
 	close(lock);
 	must_run("bytes", test_path(&d, "text.txt"), test_path(&d, "out"), 0, 1);
 	test_dir_remove(&d);

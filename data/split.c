@@ -32,7 +32,7 @@ static size_t put_all(uint8_t *text)
 static void mark(struct split *split, const uint8_t *from, const uint8_t *to, enum class class)
 {
 	while (from < to)
-		split->class_of[utf8_next(&from, to)] = (uint8_t)class;
+		split->class_of[utf8_next(&from, to)] = (uint8_t) class;
 }
 
 static enum status classify(struct split *split, pcre2_code *code, pcre2_match_data *match,
@@ -98,8 +98,7 @@ void split_free(struct split *split)
 	free(split);
 }
 
-static enum class next_class(const struct split *split, const uint8_t **p, const uint8_t *end)
-{
+static enum class next_class(const struct split *split, const uint8_t **p, const uint8_t *end) {
 	return split->class_of[utf8_next(p, end)];
 }
 
@@ -129,8 +128,8 @@ static size_t contraction(const uint8_t *p, const uint8_t *end)
 {
 	if (end - p >= 2 && (p[1] == 's' || p[1] == 't' || p[1] == 'm' || p[1] == 'd'))
 		return 2;
-	if (end - p >= 3 && (!memcmp(p + 1, "re", 2) || !memcmp(p + 1, "ve", 2) ||
-			     !memcmp(p + 1, "ll", 2)))
+	if (end - p >= 3 &&
+	    (!memcmp(p + 1, "re", 2) || !memcmp(p + 1, "ve", 2) || !memcmp(p + 1, "ll", 2)))
 		return 3;
 	return 0;
 }

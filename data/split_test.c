@@ -16,11 +16,47 @@ static const char PATTERN[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^"
 
 /* What a random text is made of: every class in several lengths, and what the pattern names. */
 static const char *const PIECES[] = {
-	" ",	" ",	"\n",	"\t",	"\xc2\xa0", "\xe3\x80\x80", "\xe2\x80\x83", "\xc2\x85", "'",
-	"s",	"t",	"re",	"ve",	"m",	    "ll",	    "d",	    "S",	"'s",
-	"'ll",	"a",	"bc",	"1",	"23",	    "\xc3\xa9",	    "\xd0\xb0",	    "\xe6\x95\xb0",
-	"\xc2\xbd", "\xe2\x85\xa7", "!", ".",	"\xe2\x80\x99", "\xf0\x9f\x99\x82", "\xe1\xa0\x8e",
-	"\xe2\x80\x8b", "\xcc\x81", "\x01", "\x80", "\xc3", "\xe2\x82", "\xff", "\xed\xa0\x80",
+	" ",
+	" ",
+	"\n",
+	"\t",
+	"\xc2\xa0",
+	"\xe3\x80\x80",
+	"\xe2\x80\x83",
+	"\xc2\x85",
+	"'",
+	"s",
+	"t",
+	"re",
+	"ve",
+	"m",
+	"ll",
+	"d",
+	"S",
+	"'s",
+	"'ll",
+	"a",
+	"bc",
+	"1",
+	"23",
+	"\xc3\xa9",
+	"\xd0\xb0",
+	"\xe6\x95\xb0",
+	"\xc2\xbd",
+	"\xe2\x85\xa7",
+	"!",
+	".",
+	"\xe2\x80\x99",
+	"\xf0\x9f\x99\x82",
+	"\xe1\xa0\x8e",
+	"\xe2\x80\x8b",
+	"\xcc\x81",
+	"\x01",
+	"\x80",
+	"\xc3",
+	"\xe2\x82",
+	"\xff",
+	"\xed\xa0\x80",
 };
 
 enum { TEXTS = 20000, MOST_PIECES = 24, ROOM = 256 };
@@ -69,7 +105,8 @@ static size_t random_text(uint64_t number, uint8_t text[ROOM])
 	return size;
 }
 
-/* PCRE2 wants UTF-8: a raw byte becomes U+FFFD, of no class as well.  end[] is where it ends here. */
+/* PCRE2 wants UTF-8: a raw byte becomes U+FFFD, of no class as well.  end[] is where it ends here.
+ */
 static size_t as_utf8(const uint8_t *text, size_t size, uint8_t *out, size_t *end_at)
 {
 	const uint8_t *p = text;

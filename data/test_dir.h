@@ -77,10 +77,10 @@ static inline char *test_get(const struct test_dir *d, const char *name, size_t 
 	return data;
 }
 
-#define assert_contains(text, part)                                                     \
-	do {                                                                            \
-		if (!strstr(text, part))                                                \
-			fail_msg("\"%s\" does not say \"%s\"", text, part);             \
+#define assert_contains(text, part)                                         \
+	do {                                                                \
+		if (!strstr(text, part))                                    \
+			fail_msg("\"%s\" does not say \"%s\"", text, part); \
 	} while (0)
 
 #endif

@@ -113,8 +113,7 @@ const uint8_t *tokenizer_text(const struct tokenizer *t, uint32_t id)
 	return strings_at(&t->tokens, id);
 }
 
-enum status tokenizer_add(struct tokenizer *t, const uint8_t *bytes, size_t size,
-			  struct error *err)
+enum status tokenizer_add(struct tokenizer *t, const uint8_t *bytes, size_t size, struct error *err)
 {
 	uint32_t id = t->tokens.count;
 

@@ -51,7 +51,8 @@ const uint8_t *tokenizer_text(const struct tokenizer *t, uint32_t id);
 /* Encoding needs memory of its own: one encoder for each thread. */
 struct encoder;
 
-enum status encoder_new(const struct tokenizer *t, struct encoder **e, struct error *err) MUST_CHECK;
+enum status encoder_new(const struct tokenizer *t, struct encoder **e,
+			struct error *err) MUST_CHECK;
 void encoder_free(struct encoder *e);
 
 /* Append the ids of the text. */

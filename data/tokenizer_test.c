@@ -63,7 +63,9 @@ static void test_bytes(void **state)
 /* Ids follow the code points, which is nanoGPT's sorted(set(text)); raw bytes come last. */
 static void test_characters(void **state)
 {
-	const char text[] = "b\xc3\xa9" "a\n\xff" "b\xf0\x9f\x99\x82";
+	const char text[] = "b\xc3\xa9"
+			    "a\n\xff"
+			    "b\xf0\x9f\x99\x82";
 	const uint16_t expected[] = { 2, 3, 1, 0, 5, 2, 4 };
 	struct ids ids = { 0 };
 	struct tokenizer *t;

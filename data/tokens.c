@@ -53,7 +53,8 @@ static enum status parse_header(const int32_t *word, size_t size, uint64_t *coun
 				struct error *err)
 {
 	if (word[0] != MAGIC)
-		return fail(err, "wrong magic number %d: token shards start with %d", word[0], MAGIC);
+		return fail(err, "wrong magic number %d: token shards start with %d", word[0],
+			    MAGIC);
 	if (word[1] != VERSION)
 		return fail(err, "version %d of the shard format, not %d", word[1], VERSION);
 	if (word[2] < 0 || (size - HEADER_BYTES) != 2 * (size_t)word[2])
@@ -80,7 +81,8 @@ enum status tokens_parse(const uint8_t *data, size_t size, const struct shard_in
 	} else if (listed) {
 		return fail(err, "too short: %zu bytes do not hold the header", size);
 	} else if (size % 2) {
-		return fail(err, "wrong size: %zu bytes are no whole number of 16-bit tokens", size);
+		return fail(err, "wrong size: %zu bytes are no whole number of 16-bit tokens",
+			    size);
 	} else {
 		*count = size / 2;
 	}
@@ -102,8 +104,8 @@ static enum status check_ids(const uint16_t *id, uint64_t count, uint32_t vocabu
 		return OK;
 	for (uint64_t i = 0; i < count; i++)
 		if (id[i] >= vocabulary)
-			return fail(err, "token %" PRIu64 " is %d, beyond the vocabulary of %u", i, id[i],
-				    vocabulary);
+			return fail(err, "token %" PRIu64 " is %d, beyond the vocabulary of %u", i,
+				    id[i], vocabulary);
 	return OK;
 }
 
@@ -116,7 +118,9 @@ static enum status check_shard(struct shard *s, const struct shard_info *listed,
 	sha256_add(&hash, s->id, s->count * sizeof(*s->id));
 	sha256_hex(&hash, s->sha256);
 	if (listed && strcmp(listed->sha256, s->sha256))
-		return fail(err, "changed since it was prepared: its hash is not the one in " DATASET_FILE);
+		return fail(
+			err,
+			"changed since it was prepared: its hash is not the one in " DATASET_FILE);
 	return check_ids(s->id, s->count, vocabulary, err);
 }
 
@@ -129,7 +133,8 @@ static enum status open_shard(struct shard *s, const char *path, const struct da
 	if (dataset) {
 		listed = dataset_find(dataset, name ? name + 1 : path);
 		if (!listed)
-			return fail(err, "%s is not listed in the " DATASET_FILE " beside it", path);
+			return fail(err, "%s is not listed in the " DATASET_FILE " beside it",
+				    path);
 	}
 	if (file_map(path, &s->file, err))
 		return FAIL;
@@ -149,8 +154,8 @@ static enum status open_shards(struct tokens *t, char **path, uint32_t vocabular
 
 #pragma omp parallel for schedule(static, 1)
 	for (size_t i = 0; i < t->shards; i++)
-		t->shard[i].status = open_shard(&t->shard[i], path[i], dataset, vocabulary,
-						&t->shard[i].err);
+		t->shard[i].status =
+			open_shard(&t->shard[i], path[i], dataset, vocabulary, &t->shard[i].err);
 	sha256_init(&hash);
 	for (size_t i = 0; i < t->shards; i++) {
 		if (t->shard[i].status) {
@@ -181,7 +186,8 @@ static enum status check_complete(const struct tokens *t, const char *pattern, s
 				  access(path, F_OK);
 			free(path);
 			if (missing)
-				return fail(err, "%s/%s is missing, though " DATASET_FILE " lists it",
+				return fail(err,
+					    "%s/%s is missing, though " DATASET_FILE " lists it",
 					    t->directory, file);
 		}
 	}
@@ -222,7 +228,8 @@ static enum status open_paths(struct tokens *t, const glob_t *found, const char 
 	    open_shards(t, found->gl_pathv, vocabulary, err))
 		return FAIL;
 	if (t->count < least)
-		return fail(err, "%s: too short: %" PRIu64 " tokens, at least %" PRIu64 " are needed",
+		return fail(err,
+			    "%s: too short: %" PRIu64 " tokens, at least %" PRIu64 " are needed",
 			    pattern, t->count, least);
 	return OK;
 }
@@ -247,8 +254,8 @@ static enum status find_and_open(struct tokens *t, const char *pattern, uint32_t
 	return status;
 }
 
-enum status tokens_open(const char *pattern, uint32_t vocabulary, uint64_t least,
-			struct tokens **t, struct error *err)
+enum status tokens_open(const char *pattern, uint32_t vocabulary, uint64_t least, struct tokens **t,
+			struct error *err)
 {
 	struct tokens *new;
 
@@ -384,8 +391,7 @@ static enum status start_shard(struct token_writer *w, size_t number, struct err
 	return write_header(w, err);
 }
 
-static enum status finish_shard(struct token_writer *w, struct split_info *split,
-				struct error *err)
+static enum status finish_shard(struct token_writer *w, struct split_info *split, struct error *err)
 {
 	if (write_header(w, err))
 		return FAIL;
@@ -421,8 +427,7 @@ enum status token_writer_add(struct token_writer *w, const uint16_t *id, size_t 
 	return OK;
 }
 
-enum status token_writer_finish(struct token_writer *w, struct split_info *split,
-				struct error *err)
+enum status token_writer_finish(struct token_writer *w, struct split_info *split, struct error *err)
 {
 	return w->file ? finish_shard(w, split, err) : OK;
 }

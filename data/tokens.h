@@ -5,8 +5,8 @@
  *     nanoGPT  nothing but ids
  *     llm.c    256 int32 (20240520, 1, count, zeros), then count ids
  * Ours are llm.c shards with a side file (data/dataset.h); where the directory has one, every shard
- * must be listed there with this number of tokens and this hash.  A file is raw when it does not start
- * with the magic number; one that has a header of zeros behind three words but another magic
+ * must be listed there with this number of tokens and this hash.  A file is raw when it does not
+ * start with the magic number; one that has a header of zeros behind three words but another magic
  * number is refused, as are odd sizes, counts that do not fit and ids beyond the vocabulary.
  */
 #ifndef DATA_TOKENS_H
@@ -25,8 +25,8 @@ struct tokens;
  * Open the shards that match a pattern of glob(7), in the order of their names, as one stream of
  * at least `least` tokens, all below `vocabulary`.  Reads everything once, shards in parallel.
  */
-enum status tokens_open(const char *pattern, uint32_t vocabulary, uint64_t least,
-			struct tokens **t, struct error *err) MUST_CHECK;
+enum status tokens_open(const char *pattern, uint32_t vocabulary, uint64_t least, struct tokens **t,
+			struct error *err) MUST_CHECK;
 void tokens_close(struct tokens *t);
 
 uint64_t tokens_count(const struct tokens *t);

@@ -30,10 +30,12 @@ static const char HELP[] =
 	"\"text\"), a directory of such files, or - for JSON lines from standard input.\n"
 	"\n"
 	"  --out DIR|FILE   where the result goes\n"
-	"  --tokenizer T    bytes (default), characters (those of the input), or a file: vocab.bpe,\n"
+	"  --tokenizer T    bytes (default), characters (those of the input), or a file: "
+	"vocab.bpe,\n"
 	"                   characters.json\n"
 	"  --size N         ids of a vocabulary; with prepare: make one of this size from the\n"
-	"                   training part, instead of --tokenizer;  check: all ids must be below it\n"
+	"                   training part, instead of --tokenizer;  check: all ids must be below "
+	"it\n"
 	"  --valid SHARE    share of the text for validation, default 0.1: documents by a hash of\n"
 	"                   their bytes, or the last part of a single text file\n"
 	"  --shard N        tokens in one shard, default 100000000\n"
@@ -63,8 +65,8 @@ static enum status parse_number(const char *name, const char *text, double least
 
 	*value = strtod(text, &end);
 	if (end == text || *end || !(*value >= least && *value <= most))
-		return fail(err, "--%s takes a number from %.15g to %.15g, not \"%s\"", name, least, most,
-			    text);
+		return fail(err, "--%s takes a number from %.15g to %.15g, not \"%s\"", name, least,
+			    most, text);
 	return OK;
 }
 
@@ -120,10 +122,14 @@ static enum status parse_option(int letter, const char *text, struct options *o,
 static enum status parse_options(int argc, char **argv, struct options *o, struct error *err)
 {
 	static const struct option names[] = {
-		{ "out", required_argument, NULL, 'o' },   { "tokenizer", required_argument, NULL, 't' },
-		{ "size", required_argument, NULL, 's' },  { "valid", required_argument, NULL, 'v' },
-		{ "shard", required_argument, NULL, 'n' }, { "threads", required_argument, NULL, 'j' },
-		{ "quiet", no_argument, NULL, 'q' },	   { "end-line", no_argument, NULL, 'e' },
+		{ "out", required_argument, NULL, 'o' },
+		{ "tokenizer", required_argument, NULL, 't' },
+		{ "size", required_argument, NULL, 's' },
+		{ "valid", required_argument, NULL, 'v' },
+		{ "shard", required_argument, NULL, 'n' },
+		{ "threads", required_argument, NULL, 'j' },
+		{ "quiet", no_argument, NULL, 'q' },
+		{ "end-line", no_argument, NULL, 'e' },
 		{ 0 },
 	};
 	int letter;
@@ -150,7 +156,8 @@ static enum status make_tokenizer(const struct options *o, struct tokenizer **t,
 	if (input_open(o->input, o->inputs, o->valid, &in, err))
 		return FAIL;
 	if (!input_can_repeat(in))
-		status = fail(err, "standard input cannot be read twice: make the vocabulary from files");
+		status = fail(
+			err, "standard input cannot be read twice: make the vocabulary from files");
 	else if (o->size)
 		status = prepare_vocabulary(in, o->size, o->threads, t, err);
 	else
@@ -165,7 +172,8 @@ static void report(const struct dataset *d, const char *out)
 	for (enum data_split s = 0; s < SPLITS; s++) {
 		const struct split_info *split = &d->split[s];
 
-		printf("  %s  %" PRIu64 " tokens, %" PRIu64 " bytes, %" PRIu64 " documents, %zu shards\n",
+		printf("  %s  %" PRIu64 " tokens, %" PRIu64 " bytes, %" PRIu64
+		       " documents, %zu shards\n",
 		       split_name(s), split->tokens, split->bytes, split->documents, split->shards);
 	}
 }
@@ -205,7 +213,8 @@ static enum status run_vocabulary(const struct options *o, struct error *err)
 	enum status status;
 
 	if (!o->out || !o->inputs || !o->size)
-		return fail(err, "vocabulary needs --size N, --out FILE and INPUT; see data --help");
+		return fail(err,
+			    "vocabulary needs --size N, --out FILE and INPUT; see data --help");
 	whole.valid = 0;
 	if (make_tokenizer(&whole, &t, err))
 		return FAIL;
