@@ -5,13 +5,14 @@
  *              one that only an auxiliary loss reaches is named as such
  *   mechanism  switching an enabled mechanism off changes the logits or, for one
  *              that acts through a loss, a gradient that the main loss has, too
- *   causality  other tokens from position t on leave every bit of the logits
- *              before t, and of other rows, as it was
+ *   causality  other tokens from position t on change logits, but no bit of those
+ *              before t
  *   state      what ran before a batch changes no bit of its logits and gradients
  *   one batch  a few updates on one batch make its loss fall
  *
  * Tokens are random.  The weights are drawn as for a run, but those that start
- * at zero are moved: what they multiply, a leak for instance, would not show.
+ * at zero are moved: what they multiply would not show.  Causality and state
+ * have to hold for any weights and are judged with larger ones.
  */
 #ifndef MODELS_AUDIT_H
 #define MODELS_AUDIT_H

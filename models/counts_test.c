@@ -6,7 +6,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-#define GPT2_124M                                                                      \
+#define GPT2_124M                                                                           \
 	"MODEL_VOCAB=50304 MODEL_BLOCK=1024 MODEL_LAYERS=12 MODEL_HEADS=12 MODEL_EMBD=768 " \
 	"RA_MLA_LATENT_DIM=128 GATE_DIM=64 RECIP_LATENT=128 "
 #define MLA GPT2_124M "ATTENTION=mla "
@@ -15,7 +15,7 @@
 #define LATENT CROSS "RA_MLA_MLP_LATENT_RECIP=y "
 
 /* The models of the W2 benchmark. */
-#define BENCHMARK                                                                      \
+#define BENCHMARK                                                                             \
 	"MODEL_VOCAB=1024 MODEL_LAYERS=2 NORM=rms NORM_EPS=1e-6 FINAL_NORM=layer FFN=swiglu " \
 	"POS=rope MODEL_BIAS=n MODEL_TIE_HEAD=n "
 
@@ -50,7 +50,8 @@ static void test_counts(void **state)
 		case_open(&k, F32, counts[i].symbols);
 		if (params_count(k.params) != counts[i].parameters)
 			fail_msg("%s: %lld parameters, not %lld", counts[i].symbols,
-				 (long long)params_count(k.params), (long long)counts[i].parameters);
+				 (long long)params_count(k.params),
+				 (long long)counts[i].parameters);
 		case_close(&k);
 	}
 }
@@ -98,6 +99,7 @@ static const struct {
 	{ "DROPOUT=-0.1", "DROPOUT=-0.1 is no probability" },
 	{ "DROPOUT=much", "DROPOUT" },
 	{ "NORM_EPS=0", "NORM_EPS=0 must be positive" },
+	{ "INIT_STD=0", "INIT_STD=0 must be positive" },
 	{ "POS=rope ROPE_THETA=0", "ROPE_THETA=0 must be positive" },
 	{ "POS=rope MODEL_EMBD=36", "even head width, not 9" },
 	{ "NORM=batch", "NORM" },
@@ -118,7 +120,8 @@ static const struct {
 	{ "FFN=ws WS_LAMBDA_C=-1", "must not be negative" },
 	{ "RA_MLA_MLP_ATTN_GATE=y GATE_DIM=0", "GATE_DIM=0 must be positive" },
 	{ "RA_MLA_MLP_ATTN_GATE=y GATE_POOL=future", "GATE_POOL" },
-	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_K=0", "RA_MLA_MLP_SPARSE_K=0 must be positive" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_K=0",
+	  "RA_MLA_MLP_SPARSE_K=0 must be positive" },
 	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_MODE=some", "RA_MLA_MLP_SPARSE_MODE" },
 	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_RMS_THRESHOLD=-1", "must not be negative" },
 	{ "RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=-1", "CROSS_RANK=-1 must not be negative" },
@@ -165,7 +168,8 @@ static void test_data_vocabulary(void **state)
 /* A table of positions has an end; positions that are computed have none. */
 static void test_positions(void **state)
 {
-	static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi", "POS=none" };
+	static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi",
+						 "POS=none" };
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(positions); i++) {

@@ -105,10 +105,10 @@ void description_print(const struct description *d, FILE *file)
 		"activations %.1f\n", mebibytes((double)d->weights_bytes),
 		mebibytes((double)d->gradient_bytes), mebibytes((double)d->optimizer_bytes),
 		mebibytes((double)d->activation_bytes));
-	fprintf(file, "decode state: %lld numbers per token and layer, %lld per sequence and layer, "
-		"%.0f bytes per token, %.1f MiB at %lld tokens\n", (long long)d->decode_numbers,
-		(long long)d->decode_fixed, d->decode_token_bytes, mebibytes(d->decode_total_bytes),
-		(long long)d->context);
+	fprintf(file, "decode state: %lld numbers per token and layer, %lld per sequence and "
+		"layer, %.0f bytes per token, %.1f MiB at %lld tokens\n",
+		(long long)d->decode_numbers, (long long)d->decode_fixed, d->decode_token_bytes,
+		mebibytes(d->decode_total_bytes), (long long)d->context);
 }
 
 void description_json(const struct description *d, FILE *file)

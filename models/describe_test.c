@@ -10,7 +10,7 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* GPT-2 124M: E 768, N 12, T 1024, V 50304. */
-#define GPT2                                                                            \
+#define GPT2                                                                                \
 	"MODEL_VOCAB=50304 MODEL_BLOCK=1024 MODEL_LAYERS=12 MODEL_HEADS=12 MODEL_EMBD=768 " \
 	"RA_MLA_LATENT_DIM=128 GATE_DIM=64 "
 
@@ -69,8 +69,8 @@ static void test_parameters_add_up(void **state)
 static void test_modules_of_gpt2(void **state)
 {
 	const int64_t E = 768, N = 12, T = 1024, V = 50304;
-	const struct description d = describe(GPT2, &options), untied = describe(
-		GPT2 "MODEL_TIE_HEAD=n", &options);
+	const struct description d = describe(GPT2, &options),
+				 untied = describe(GPT2 "MODEL_TIE_HEAD=n", &options);
 
 	(void)state;
 	assert_int_equal(d.module_parameters[MODULE_EMBEDDING], V * E + T * E);
@@ -134,7 +134,8 @@ static const struct {
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y GATE_POOL=token", 2 * 128, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_LATENT_RECIP=y", 2 * 128, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=64 RA_MLA_MLP_ATTN_GATE=y "
-	       "RA_MLA_MLP_CROSS_TOKEN=y", 2 * 128 + 3072, 64 * 12 * 128 + 64 },
+	       "RA_MLA_MLP_CROSS_TOKEN=y",
+	  2 * 128 + 3072, 64 * 12 * 128 + 64 },
 };
 
 static void test_decode_state(void **state)
@@ -147,11 +148,13 @@ static void test_decode_state(void **state)
 		const double token = (double)decoding[i].token, fixed = (double)decoding[i].fixed;
 
 		if (d.decode_numbers != decoding[i].token || d.decode_fixed != decoding[i].fixed)
-			fail_msg("%s: %lld and %lld numbers, not %lld and %lld", decoding[i].symbols,
-				 (long long)d.decode_numbers, (long long)d.decode_fixed,
-				 (long long)decoding[i].token, (long long)decoding[i].fixed);
+			fail_msg("%s: %lld and %lld numbers, not %lld and %lld",
+				 decoding[i].symbols, (long long)d.decode_numbers,
+				 (long long)d.decode_fixed, (long long)decoding[i].token,
+				 (long long)decoding[i].fixed);
 		assert_number("bytes per token", d.decode_token_bytes, 4 * 12 * token);
-		assert_number("bytes in all", d.decode_total_bytes, 4 * 12 * (1000 * token + fixed));
+		assert_number("bytes in all", d.decode_total_bytes,
+			      4 * 12 * (1000 * token + fixed));
 	}
 }
 
@@ -171,7 +174,8 @@ static char *printed(void (*print)(const struct description *d, FILE *file),
 
 static void test_json(void **state)
 {
-	const struct description d = describe(GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", &options);
+	const struct description d =
+		describe(GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", &options);
 	char *text = printed(description_json, &d);
 	cJSON *json = cJSON_Parse(text);
 	const cJSON *modules;

@@ -84,7 +84,8 @@ static struct values measured(struct model_case *k)
 
 /* ---------------------------------------------------------------- reference */
 
-static double compare_layer(const struct values *v, const cJSON *layer, int number, double tolerance)
+static double compare_layer(const struct values *v, const cJSON *layer, int number,
+			    double tolerance)
 {
 	static const char *const prefixes[] = { "attention/entropy", "attention/reciprocity",
 						"routing/kept", "routing/mass" };
@@ -115,14 +116,14 @@ static void compare_all(enum dtype type, double tolerance)
 	const cJSON *one, *layer;
 	int cases = 0;
 
-	cJSON_ArrayForEach(one, case_item(expected, "attention")) {
+	cJSON_ArrayForEach (one, case_item(expected, "attention")) {
 		struct model_case k;
 		struct values v;
 		int number = 0;
 
 		case_open_vector(&k, type, case_item(one, "vector")->valuestring);
 		v = measured(&k);
-		cJSON_ArrayForEach(layer, case_item(one, "layers"))
+		cJSON_ArrayForEach (layer, case_item(one, "layers"))
 			worst = fmax(worst, compare_layer(&v, layer, number++, tolerance));
 		assert_int_equal(number, k.model->layers);
 		case_close(&k);
@@ -153,8 +154,10 @@ static void open_small(struct model_case *k, const char *symbols)
 	char all[512];
 	struct error err;
 
-	snprintf(all, sizeof(all), "MODEL_VOCAB=11 MODEL_BLOCK=9 MODEL_HEADS=1 MODEL_EMBD=4 "
-		 "FFN_MULT=2 WS_HEADS=2 RA_MLA_RA_WINDOW=3 %s", symbols);
+	snprintf(all, sizeof(all),
+		 "MODEL_VOCAB=11 MODEL_BLOCK=9 MODEL_HEADS=1 MODEL_EMBD=4 "
+		 "FFN_MULT=2 WS_HEADS=2 RA_MLA_RA_WINDOW=3 %s",
+		 symbols);
 	case_open(k, F64, all);
 	must(params_allocate(k->params, &k->backend, false, &err), &err);
 	for (int i = 0; i < k->params->n; i++) {
@@ -272,7 +275,7 @@ static void test_gate_and_alphas(void **state)
 	open_small(&k, "RA_MLA_MLP_ATTN_GATE=y RA_MLA_MLP_CROSS_TOKEN=y RECIP_LEARN_ALPHA=y");
 	v = measured(&k);
 	assert_value(&v, "gate/mean/h.0", 0.5); /* sigmoid(0) */
-	assert_false(has(&v, "gate/mean/h.1"));	/* the last layer sends nothing */
+	assert_false(has(&v, "gate/mean/h.1")); /* the last layer sends nothing */
 	assert_value(&v, "alpha/h.0.mlp.gate_alpha", 0.1);
 	assert_value(&v, "alpha/h.1.mlp.cross_alpha", 0.3);
 	assert_false(has(&v, "alpha/h.1.mlp.gate_alpha"));
@@ -346,10 +349,7 @@ static void test_ws(void **state)
 
 static void test_share_outside_blocks(void **state)
 {
-	static const double w[16] = { 1, 2, 3, 0,
-				      0, 1, 0, 0,
-				      0, 0, 2, 0,
-				      4, 0, 1, 0 };
+	static const double w[16] = { 1, 2, 3, 0, 0, 1, 0, 0, 0, 0, 2, 0, 4, 0, 1, 0 };
 	static const double zero[4] = { 0 };
 
 	(void)state;

@@ -92,8 +92,6 @@ struct mechanism {
 				 struct message *out);
 	int64_t (*decode_state)(const struct model *m, const void *options);
 	int64_t (*decode_fixed)(const struct model *m, const void *options);
-	/* Does a position see tokens after it?  Then the arm is trained but never gets a verdict. */
-	bool (*leaks)(const void *options);
 };
 
 struct model {
@@ -106,6 +104,7 @@ struct model {
 	enum position position;
 	enum out_gate out_gate;
 	enum init_scheme init;
+	double init_deviation; /* SCHEME_GPT2 */
 	bool learn_alpha;
 	int64_t window; /* of the reciprocity metric, and of mla's reciprocal score */
 
@@ -165,9 +164,6 @@ int64_t model_decode_fixed(const struct model *m);
 /* Call `visit` for everything in this model that can be switched off alone. */
 void model_switches(const struct model *m,
 		    void (*visit)(void *context, const struct model_switch *s), void *context);
-
-/* The mechanism that declares that it sees the future, or NULL. */
-const struct mechanism *model_leak(const struct model *m);
 
 /* -------------------------------------------------- for the variants' files */
 

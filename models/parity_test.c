@@ -179,10 +179,10 @@ static double follow(const cJSON *run, enum dtype type, double tolerance)
 	assert_int_equal(nftw(run_dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
 
 	worst = check_loss(run, "validation", ours.valid, case_number(run, "valid"), tolerance);
-	cJSON_ArrayForEach(loss, case_item(run, "losses")) {
+	cJSON_ArrayForEach (loss, case_item(run, "losses")) {
 		snprintf(what, sizeof(what), "update %d", ++t);
-		worst = fmax(worst, check_loss(run, what, ours.train[t], loss->valuedouble,
-					       tolerance));
+		worst = fmax(worst,
+			     check_loss(run, what, ours.train[t], loss->valuedouble, tolerance));
 	}
 	assert_int_equal(t, UPDATES);
 	return worst;
@@ -195,7 +195,7 @@ static void follow_all(enum dtype type, double tolerance)
 	const cJSON *run;
 	int runs = 0;
 
-	cJSON_ArrayForEach(run, case_item(expected, "training")) {
+	cJSON_ArrayForEach (run, case_item(expected, "training")) {
 		worst = fmax(worst, follow(run, type, tolerance));
 		runs++;
 	}

@@ -14,7 +14,6 @@
 
 #include "models/model.h"
 
-#define INIT_DEVIATION 0.02 /* GPT-2 */
 
 /* The linker gathers what was registered; none linked: both are NULL. */
 extern const struct attention_variant *const __start_attention_variants[] __attribute__((weak));
@@ -138,6 +137,8 @@ static void read_sizes(struct model *m, struct config *c, int64_t vocab)
 	if (m->position == POS_ROPE)
 		m->rope_theta = config_real(c, "ROPE_THETA");
 	m->init = (enum init_scheme)config_choice(c, "INIT", schemes);
+	if (m->init == SCHEME_GPT2)
+		m->init_deviation = config_real(c, "INIT_STD");
 	m->out_gate = (enum out_gate)config_choice(c, "ATTENTION_OUT_GATE", gates);
 	m->window = config_int(c, "RA_MLA_RA_WINDOW");
 	m->dropout = config_real(c, "DROPOUT");
@@ -158,6 +159,8 @@ static enum status check_sizes(struct model *m, int64_t task_vocab, struct error
 		return fail(err, "the feed-forward has no hidden channels");
 	if (!(m->dropout >= 0 && m->dropout < 1))
 		return fail(err, "DROPOUT=%g is no probability below 1", m->dropout);
+	if (m->init == SCHEME_GPT2 && !(m->init_deviation > 0))
+		return fail(err, "INIT_STD=%g must be positive", m->init_deviation);
 	if (!(m->norm_eps > 0))
 		return fail(err, "NORM_EPS=%g must be positive", m->norm_eps);
 	if (m->position == POS_ROPE && !(m->rope_theta > 0))
@@ -203,7 +206,7 @@ static bool ends_with(const char *text, const char *end)
 
 static struct param_init matrix_init(const struct model *m, const char *name)
 {
-	double deviation = INIT_DEVIATION;
+	double deviation = m->init_deviation;
 
 	if (m->init == SCHEME_ORTHOGONAL)
 		return (struct param_init){ .kind = INIT_ORTHOGONAL, .value = 1 };
@@ -511,12 +514,4 @@ void model_switches(const struct model *m,
 	visit_switches(m->ffn->switches, m->ffn->switched_on, m->ffn_options, visit, context);
 	for (int i = 0; i < m->n_mechanisms; i++)
 		visit(context, &(struct model_switch){ m->mechanism[i]->symbol, "n", false });
-}
-
-const struct mechanism *model_leak(const struct model *m)
-{
-	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->leaks && m->mechanism[i]->leaks(m->mechanism_options[i]))
-			return m->mechanism[i];
-	return NULL;
 }

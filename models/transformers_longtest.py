@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A real client: transformers' GPT2LMHeadModel and our dot configuration hold each other's weights.
 
-Makes an environment of its own with torch, transformers and safetensors.  The C side is
-check_vector, which compares logits, loss and every gradient with those of the client.
+Makes an environment of its own with torch, transformers and safetensors: several gigabytes, unless
+pip's own settings name a place with builds of torch for the CPU alone.  The C side is check_vector,
+which compares logits, loss and every gradient with those of the client.
 """
 import json
 import os
@@ -23,7 +24,8 @@ def in_environment(directory):
     """Run this file again with an interpreter that has the packages."""
     venv.create(directory, with_pip=True)
     python = pathlib.Path(directory, "bin/python")
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-cache-dir", *PACKAGES], check=True)
+    install = [python, "-m", "pip", "install", "-q", "--no-cache-dir", "--no-compile"]
+    subprocess.run(install + PACKAGES, check=True)
     return subprocess.run([python, __file__, "inside"]).returncode
 
 
@@ -32,7 +34,8 @@ def random_model(torch, transformers):
     torch.manual_seed(1)
     config = transformers.GPT2Config(
         vocab_size=SIZES["vocab"], n_positions=SIZES["block"], n_layer=SIZES["layers"],
-        n_head=SIZES["heads"], n_embd=SIZES["embd"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+        n_head=SIZES["heads"], n_embd=SIZES["embd"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        bos_token_id=0, eos_token_id=0)
     model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -47,7 +50,8 @@ def write_vector(torch, safetensors, model, path):
     targets = torch.randint(0, SIZES["vocab"], tokens.shape)
     targets[1, :4] = -1
     logits = model(tokens).logits
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+                                             ignore_index=-1)
     loss.backward()
     tensors = dict(tokens=tokens, targets=targets, logits=logits.detach())
     tensors |= {name: loss.detach().reshape(1).clone() for name in ("loss", "main")}
@@ -69,7 +73,8 @@ def check(*arguments):
 
 def loads_old_checkpoint(torch, safetensors, saved, vector, path):
     """As public checkpoints are: no prefix, with buffers, and the head written out."""
-    tensors = {name.removeprefix("transformer."): t for name, t in safetensors.torch.load_file(saved).items()}
+    tensors = {name.removeprefix("transformer."): t
+               for name, t in safetensors.torch.load_file(saved).items()}
     for layer in range(SIZES["layers"]):
         tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, SIZES["block"], SIZES["block"])
         tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)

@@ -88,7 +88,8 @@ static const struct field {
 
 /* Ours alone: what the reference has no field for. */
 static const char *const constants =
-	"CONFIG_FFN_HIDDEN=0\nCONFIG_INIT=\"gpt2\"\nCONFIG_DROPOUT=\"0\"\n";
+	"CONFIG_FFN_HIDDEN=0\nCONFIG_DROPOUT=\"0\"\n"
+	"CONFIG_INIT=\"gpt2\"\nCONFIG_INIT_STD=\"0.02\"\n";
 
 static const struct field *find_field(const char *name)
 {
@@ -113,7 +114,8 @@ static enum status field_text(const struct field *f, const cJSON *value, char *t
 	else if (f->kind == FIELD_REAL && cJSON_IsNumber(value))
 		snprintf(text, size, "%.17g", value->valuedouble);
 	else
-		return fail(err, "field '%s' of the vector's configuration has the wrong type", f->name);
+		return fail(err, "field '%s' of the vector's configuration has the wrong type",
+			    f->name);
 	return OK;
 }
 
@@ -207,7 +209,8 @@ static const struct safetensors_tensor *find(const struct safetensors *file, con
 }
 
 /* Nothing can be compared with a NaN. */
-static enum status read_finite(const struct safetensors_tensor *t, double *values, struct error *err)
+static enum status read_finite(const struct safetensors_tensor *t, double *values,
+			       struct error *err)
 {
 	safetensors_read_double(t, values);
 	for (int64_t i = 0; i < safetensors_elements(t); i++)
@@ -421,35 +424,42 @@ static enum status compare_losses(struct comparison *c, const struct trial *pass
 	return OK;
 }
 
+/* One parameter's: how large it is or, when `judging`, how far off we are. */
+static enum status compare_gradient(struct comparison *c, int index, bool judging,
+				    struct error *err)
+{
+	const struct param *p = &c->params->list[index];
+	const struct safetensors_tensor *t = find(c->file, "grad.", p->name, err);
+	double *ours, *theirs, most;
+	enum status status = FAIL;
+
+	if (!t || !has_shape(t, p->ndim, p->dim))
+		return fail(err, "the vector has no fitting gradient of '%s'", p->name);
+	ours = doubles(p->count, err);
+	theirs = doubles(p->count, err);
+	if (!ours || !theirs || param_get(c->params, index, true, ours, err) != OK ||
+	    read_finite(t, theirs, err) != OK)
+		goto free_values;
+	most = largest(theirs, p->count);
+	if (judging)
+		note(c->report, VECTOR_GRADIENT, p->name, ours, theirs, p->count,
+		     allowed_error(c->type, most, c->largest_gradient));
+	else
+		c->largest_gradient = fmax(c->largest_gradient, most);
+	status = OK;
+free_values:
+	free(ours);
+	free(theirs);
+	return status;
+}
+
+/* First the largest of all, by which they are judged. */
 static enum status compare_gradients(struct comparison *c, struct error *err)
 {
-	for (int pass = 0; pass < 2; pass++) /* first the largest entry of all */
-		for (int i = 0; i < c->params->n; i++) {
-			const struct param *p = &c->params->list[i];
-			const struct safetensors_tensor *t = find(c->file, "grad.", p->name, err);
-			double *ours, *theirs;
-			enum status status = FAIL;
-
-			if (!t || !has_shape(t, p->ndim, p->dim))
-				return fail(err, "the vector has no fitting gradient of '%s'", p->name);
-			ours = doubles(p->count, err);
-			theirs = doubles(p->count, err);
-			if (ours && theirs)
-				status = param_get(c->params, i, true, ours, err);
-			if (status == OK)
-				status = read_finite(t, theirs, err);
-			if (status == OK && pass == 0)
-				c->largest_gradient = fmax(c->largest_gradient,
-							   largest(theirs, p->count));
-			else if (status == OK)
-				note(c->report, VECTOR_GRADIENT, p->name, ours, theirs, p->count,
-				     allowed_error(c->type, largest(theirs, p->count),
-						   c->largest_gradient));
-			free(ours);
-			free(theirs);
-			if (status != OK)
+	for (int judging = 0; judging < 2; judging++)
+		for (int i = 0; i < c->params->n; i++)
+			if (compare_gradient(c, i, judging, err) != OK)
 				return FAIL;
-		}
 	return OK;
 }
 

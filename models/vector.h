@@ -23,12 +23,13 @@ struct vector_worst {
 
 struct vector_report {
 	struct vector_worst worst[VECTOR_KINDS];
-	/* A routing choice was so nearly tied that float decided otherwise: judged in double only. */
+	/* A routing choice is so nearly tied that float decides otherwise: judged in double only. */
 	bool near_tie;
 };
 
 /* The configuration that a vector's metadata describes; fails when it cannot be expressed. */
-enum status vector_config(const struct safetensors *file, struct config **c, struct error *err) MUST_CHECK;
+enum status vector_config(const struct safetensors *file, struct config **c,
+			  struct error *err) MUST_CHECK;
 
 /* The configuration of the reference's defaults. */
 enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
@@ -44,7 +45,8 @@ enum status vector_compare(const struct safetensors *file, const char *weights, 
 bool vector_passed(const struct vector_report *report);
 
 /* Load every "param.NAME" of the file; names and shapes must be exactly the model's. */
-enum status vector_load(const struct safetensors *file, struct params *params, struct error *err) MUST_CHECK;
+enum status vector_load(const struct safetensors *file, struct params *params,
+			struct error *err) MUST_CHECK;
 
 /* Write the vector's parameters as a run writes its weights, in float. */
 enum status vector_export(const struct safetensors *file, const char *path,

@@ -81,13 +81,6 @@ static int64_t decode_fixed(const struct model *m, const void *options)
 	return o->pool == POOL_TOKEN ? 0 : o->dim;
 }
 
-static bool leaks(const void *options)
-{
-	const struct gate_options *o = options;
-
-	return o->pool == POOL_SEQUENCE;
-}
-
 static const struct mechanism gate = {
 	.name = "attn_gate",
 	.symbol = "RA_MLA_MLP_ATTN_GATE",
@@ -97,6 +90,5 @@ static const struct mechanism gate = {
 	.hidden = hidden,
 	.heads = heads,
 	.decode_fixed = decode_fixed,
-	.leaks = leaks,
 };
 MECHANISM(gate);

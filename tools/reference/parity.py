@@ -118,7 +118,8 @@ def measure(name):
     with torch.no_grad():
         forward(c, p, tokens, probe=probe)
     layers = []
-    for (entropy, reciprocity), (_, prob) in zip(attention_metrics(c, p, tokens, c.ra_window), probe):
+    metrics = attention_metrics(c, p, tokens, c.ra_window)
+    for (entropy, reciprocity), (_, prob) in zip(metrics, probe):
         layer = dict(entropy=entropy, reciprocity=reciprocity)
         if c.cross_token:
             layer["kept"], layer["mass"] = routing_metrics(c, prob)

@@ -1,0 +1,743 @@
+/*
+ * The audits pass on every committed model; every fault they exist for, built
+ * in here on purpose, is caught by the audit and under the name it should be.
+ *
+ * Faulty parts are registered like real ones; faulty kernels replace the
+ * backend's.
+ */
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/test.h"
+#include "models/audit.h"
+#include "models/vector.h"
+
+/* ------------------------------------------------------------- faulty parts */
+
+struct test_options {
+	double weight;
+};
+
+static enum status read_nothing(void *options, const struct model *m, struct config *c,
+				struct error *err)
+{
+	(void)options, (void)m, (void)c, (void)err;
+	return OK;
+}
+
+static enum status read_weight(void *options, const struct model *m, struct config *c,
+			       struct error *err)
+{
+	struct test_options *o = options;
+
+	(void)m, (void)err;
+	o->weight = config_real(c, "TEST_WEIGHT");
+	return OK;
+}
+
+/* Parameters are there, their output goes nowhere. */
+static struct tensor *drop(struct block *b, const void *options, struct tensor *h,
+			   struct message *out)
+{
+	(void)options, (void)out;
+	block_linear(b, "unwired", h, 4, false);
+	return h;
+}
+
+static const struct mechanism unwired = {
+	.name = "unwired",
+	.symbol = "TEST_UNWIRED",
+	.order = 8,
+	.read = read_nothing,
+	.hidden = drop,
+};
+MECHANISM(unwired);
+
+/* The gate of the original: its context is the mean over all positions, also later ones. */
+static struct tensor *send_mean(struct block *b, const void *options, struct tensor *h,
+				struct message *out)
+{
+	const struct test_options *o = options;
+
+	if (b->last)
+		return h;
+	out->value = op_sequence_mean(b->g, "ahead_mean",
+				      block_linear(b, "ahead", h, b->m->heads, false));
+	out->alpha = block_vector(b, "ahead_alpha", 1, o->weight);
+	return h;
+}
+
+static struct tensor *receive_mean(struct block *b, const void *options, const struct message *in,
+				   struct tensor *o)
+{
+	(void)options;
+	return in->value ? op_head_gate(b->g, "ahead_gated", o, in->value, 0, in->alpha) : o;
+}
+
+static const struct mechanism ahead = {
+	.name = "ahead",
+	.symbol = "TEST_AHEAD",
+	.order = 9,
+	.options_size = sizeof(struct test_options),
+	.read = read_weight,
+	.hidden = send_mean,
+	.heads = receive_mean,
+};
+MECHANISM(ahead);
+
+/* An auxiliary loss of z = h W, cut off from W, or from the model. */
+static struct tensor *with_loss(struct block *b, struct tensor *x, bool cut_weight)
+{
+	const struct test_options *o = b->m->ffn_options;
+	struct tensor *h = op_gelu(b->g, "gelu", block_linear(b, "c_fc", x, b->m->hidden, false));
+	struct tensor *z;
+
+	if (!b->g->training)
+		return h;
+	z = block_linear(b, "z_proj", cut_weight ? h : graph_detach(b->g, h), 4, false);
+	if (cut_weight)
+		z = graph_detach(b->g, z);
+	graph_loss(b->g, "aux_z", op_ws_energy(b->g, "aux_z", block_heads(b, z, 2)), o->weight);
+	return h;
+}
+
+static struct tensor *loss_without_gradient(struct block *b, struct tensor *x)
+{
+	return with_loss(b, x, true);
+}
+
+static struct tensor *loss_beside_model(struct block *b, struct tensor *x)
+{
+	return with_loss(b, x, false);
+}
+
+static const struct model_switch test_switches[] = {
+	{ "TEST_WEIGHT", "0", true },
+	{ .symbol = NULL },
+};
+
+static bool weighs(const void *options, const struct model_switch *s)
+{
+	(void)s;
+	return ((const struct test_options *)options)->weight > 0;
+}
+
+static const struct ffn_variant detached = {
+	.name = "detached",
+	.options_size = sizeof(struct test_options),
+	.read = read_weight,
+	.hidden = loss_without_gradient,
+	.switches = test_switches,
+	.switched_on = weighs,
+};
+FFN(detached);
+
+static const struct ffn_variant beside = {
+	.name = "beside",
+	.options_size = sizeof(struct test_options),
+	.read = read_weight,
+	.hidden = loss_beside_model,
+	.switches = test_switches,
+	.switched_on = weighs,
+};
+FFN(beside);
+
+/* ----------------------------------------------------------- faulty kernels */
+
+static const struct kernels *faulty_table[OP_COUNT];
+static struct kernels faulty, sound;
+
+static const struct kernels *const *faulty_kernels(enum dtype type)
+{
+	assert_int_equal(type, F32);
+	return faulty_table;
+}
+
+/* A backend whose kernels of one op are `faulty`, for now a copy of the sound ones. */
+static struct backend faulty_backend(enum op_id id)
+{
+	struct backend b = backend_cpu(1);
+
+	memcpy(faulty_table, b.kernels(F32), sizeof(faulty_table));
+	faulty = sound = *faulty_table[id];
+	faulty_table[id] = &faulty;
+	b.kernels = faulty_kernels;
+	return b;
+}
+
+/* A mask off by one: position t also gets a little of what t + 1 attends to. */
+static void attend_ahead(const struct call *c)
+{
+	const int64_t *dim = c->node->out[0]->dim, row = dim[2] * dim[3];
+	float *o = c->out[0];
+
+	sound.forward(c);
+	for (int64_t b = 0; b < dim[0]; b++)
+		for (int64_t i = 0; i < (dim[1] - 1) * row; i++)
+			o[b * dim[1] * row + i] += 0.01f * o[b * dim[1] * row + i + row];
+}
+
+/* Routing that sees the future: the first choice of position t is t + 1. */
+static void route_ahead(const struct call *c)
+{
+	const int64_t *dim;
+	int32_t *index = c->out[2];
+
+	sound.forward(c);
+	if (!index)
+		return;
+	dim = c->node->out[2]->dim;
+	for (int64_t b = 0; b < dim[0]; b++)
+		for (int64_t t = 0; t + 1 < dim[1]; t++)
+			index[(b * dim[1] + t) * dim[2]] = (int32_t)t + 1;
+}
+
+/* Every token is token 0. */
+static void embed_nothing(const struct call *c)
+{
+	static const int32_t zeros[4096];
+	struct call blind = *c;
+
+	assert_true(tensor_bytes(c->node->in[1]) <= sizeof(zeros));
+	blind.in[1] = zeros;
+	sound.forward(&blind);
+}
+
+/* The gates are those of the batch before, where there was one. */
+static void gate_from_last_batch(const struct call *c)
+{
+	static float kept[4096], now[4096];
+	static size_t kept_bytes;
+	const size_t bytes = tensor_bytes(c->node->in[1]);
+	struct call stale = *c;
+
+	assert_true(bytes <= sizeof(kept));
+	memcpy(now, c->in[1], bytes);
+	if (kept_bytes == bytes)
+		stale.in[1] = kept;
+	sound.forward(&stale);
+	memcpy(kept, now, bytes);
+	kept_bytes = bytes;
+}
+
+/* The loss on logits has no gradient, as in the original of WsFFN. */
+static void loss_without_z(const struct call *c)
+{
+	struct call deaf = *c;
+
+	deaf.dout[1] = NULL;
+	sound.loss(&deaf);
+}
+
+static void loss_uphill(const struct call *c)
+{
+	static const float minus = -1;
+	struct call wrong = *c;
+
+	wrong.dout[0] = &minus;
+	sound.loss(&wrong);
+}
+
+/* -------------------------------------------------------------------- tools */
+
+struct setting {
+	const char *symbol, *value;
+};
+
+static const struct setting standard[] = {
+	{ "AUDIT_WIRING", "y" },    { "AUDIT_CAUSALITY", "y" },
+	{ "AUDIT_ONE_BATCH", "y" }, { "AUDIT_LEAK_DECLARED", "n" },
+	{ "TEST_UNWIRED", "n" },    { "TEST_AHEAD", "n" },
+	{ "TEST_WEIGHT", "0.1" },   { NULL, NULL },
+};
+
+static void set(struct config *c, const struct setting *list)
+{
+	struct error err;
+
+	for (; list->symbol; list++)
+		must(config_set(c, list->symbol, list->value, &err), &err);
+}
+
+#define SETTINGS(...) ((const struct setting[]){ __VA_ARGS__, { NULL, NULL } })
+
+static struct config *configured(const struct setting *list)
+{
+	struct config *c;
+	struct error err;
+
+	must(vector_defaults(&c, &err), &err);
+	set(c, standard);
+	set(c, list);
+	return c;
+}
+
+static struct audit_report audit_as(struct config *c, const struct backend *backend,
+				    enum dtype type)
+{
+	struct audit_options options;
+	struct audit_report report;
+	struct model *m;
+	struct error err;
+
+	must(model_read(&m, c, 0, &err), &err);
+	options = audit_configured(c, m, type, 1);
+	model_free(m);
+	must(audit_model(c, 0, backend, &options, &report, &err), &err);
+	return report;
+}
+
+static struct audit_report audit_with(const struct backend *backend, const struct setting *list)
+{
+	struct config *c = configured(list);
+	struct audit_report report = audit_as(c, backend, F32);
+
+	config_free(c);
+	return report;
+}
+
+static struct audit_report audit(const struct setting *list)
+{
+	const struct backend backend = backend_cpu(1);
+
+	return audit_with(&backend, list);
+}
+
+static const struct audit_finding *find(const struct audit_report *r, const char *name,
+					const char *subject)
+{
+	for (int i = 0; i < r->n; i++)
+		if (strcmp(r->list[i].audit, name) == 0 &&
+		    (!subject || strcmp(r->list[i].subject, subject) == 0))
+			return &r->list[i];
+	return NULL;
+}
+
+/* Exactly these findings failed: pairs of audit and subject; subject NULL: whichever. */
+static void assert_failed(const struct audit_report *r, const struct setting *expected)
+{
+	int failed = 0, wanted = 0;
+
+	for (int i = 0; i < r->n; i++)
+		failed += !r->list[i].passed;
+	for (; expected->symbol; expected++, wanted++) {
+		const struct audit_finding *f = find(r, expected->symbol, expected->value);
+
+		if (!f || f->passed || !f->detail[0])
+			fail_msg("%s %s should have failed", expected->symbol,
+				 expected->value ? expected->value : "");
+	}
+	if (failed != wanted) {
+		audit_print(r, stderr);
+		fail_msg("%d findings failed, not %d", failed, wanted);
+	}
+}
+
+static void assert_passed(const struct audit_report *r)
+{
+	assert_failed(r, SETTINGS({ NULL, NULL }));
+	assert_true(audit_passed(r));
+}
+
+/* -------------------------------------------------------------- sound models */
+
+/* What is not sound among the committed models, and how it must be named. */
+static const struct {
+	const char *vector;
+	struct setting failed[4];
+} unsound[] = {
+	{ "models/vectors/gate-one-layer.safetensors",
+	  { { "mechanism", "CONFIG_RA_MLA_MLP_ATTN_GATE" } } },
+	{ "models/vectors/gate-sequence.safetensors", { { "causality", NULL } } },
+	{ "models/vectors/cross-rms-high.safetensors", /* nothing passes the threshold */
+	  { { "mechanism", "CONFIG_RA_MLA_MLP_CROSS_TOKEN" },
+	    { "wiring", "h.0.mlp.cross_proj.weight" },
+	    { "wiring", "h.1.mlp.cross_proj.weight" } } },
+};
+
+static const struct setting *expected_failures(const char *path)
+{
+	static const struct setting none = { NULL, NULL };
+
+	for (size_t i = 0; i < sizeof(unsound) / sizeof(*unsound); i++)
+		if (strcmp(unsound[i].vector, path) == 0)
+			return unsound[i].failed;
+	return &none;
+}
+
+static void test_every_vector(void **state)
+{
+	const struct backend backend = backend_cpu(1);
+	glob_t paths;
+
+	(void)state;
+	assert_int_equal(glob("models/vectors/*.safetensors", 0, NULL, &paths), 0);
+	assert_true(paths.gl_pathc >= 80);
+	for (size_t i = 0; i < paths.gl_pathc; i++) {
+		const struct setting *expected = expected_failures(paths.gl_pathv[i]);
+		struct audit_report report;
+		struct safetensors file;
+		struct config *c;
+		struct error err;
+
+		print_message("# %s\n", paths.gl_pathv[i]);
+		must(safetensors_open(&file, paths.gl_pathv[i], &err), &err);
+		must(vector_config(&file, &c, &err), &err);
+		set(c, standard);
+		report = audit_as(c, &backend, F32);
+		assert_failed(&report, expected);
+		assert_int_equal(audit_passed(&report), expected->symbol == NULL);
+		audit_free(&report);
+		config_free(c);
+		safetensors_close(&file);
+	}
+	globfree(&paths);
+}
+
+static const struct setting everything[] = {
+	{ "ATTENTION", "mla" },
+	{ "FFN", "ws" },
+	{ "RA_MLA_RA_ALPHA", "0.1" },
+	{ "ATTENTION_OUT_GATE", "head" },
+	{ "RA_MLA_MLP_ATTN_GATE", "y" },
+	{ "RA_MLA_MLP_CROSS_TOKEN", "y" },
+	{ "RA_MLA_MLP_LATENT_RECIP", "y" },
+	{ "LOSS_LOGITS_Z", "1e-4" },
+	{ "DROPOUT", "0.1" },
+	{ NULL, NULL },
+};
+
+static void test_everything_in_double(void **state)
+{
+	static const char *const symbols[] = {
+		"CONFIG_RA_MLA_RA_ALPHA",
+		"CONFIG_ATTENTION_OUT_GATE",
+		"CONFIG_LOSS_LOGITS_Z",
+		"CONFIG_WS_LAMBDA_Z",
+		"CONFIG_WS_LAMBDA_C",
+		"CONFIG_RA_MLA_MLP_ATTN_GATE",
+		"CONFIG_RA_MLA_MLP_CROSS_TOKEN",
+		"CONFIG_RA_MLA_MLP_LATENT_RECIP",
+	};
+	const struct backend backend = backend_cpu(2);
+	struct config *c = configured(everything);
+	struct audit_report report = audit_as(c, &backend, F64);
+
+	(void)state;
+	assert_passed(&report);
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++)
+		assert_non_null(find(&report, "mechanism", symbols[i]));
+	for (const struct setting *s = everything; s->symbol; s++)
+		assert_string_equal(config_raw(c, s->symbol), s->value);
+	audit_free(&report);
+	config_free(c);
+}
+
+/* A weight that is learnt may start at zero. */
+static void test_learned_zero(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "RA_MLA_MLP_ATTN_GATE", "y" }, { "GATE_ALPHA", "0" },
+			       { "RA_MLA_MLP_CROSS_TOKEN", "y" }, { "CROSS_ALPHA", "0" },
+			       { "RECIP_LEARN_ALPHA", "y" }));
+
+	(void)state;
+	assert_passed(&report);
+	audit_free(&report);
+}
+
+static void test_auxiliary_only(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "FFN", "ws" }));
+	const struct audit_finding *f = find(&report, "wiring", "h.0.mlp.z_proj.weight");
+
+	(void)state;
+	assert_passed(&report);
+	assert_non_null(f);
+	assert_string_equal(f->detail, "reached only by an auxiliary loss");
+	assert_string_equal(find(&report, "wiring", "h.0.mlp.w1.weight")->detail, "");
+	audit_free(&report);
+}
+
+/* ------------------------------------------------------------------- faults */
+
+static void test_unwired(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_UNWIRED", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "wiring", "h.0.mlp.unwired.weight" },
+					{ "wiring", "h.1.mlp.unwired.weight" },
+					{ "mechanism", "CONFIG_TEST_UNWIRED" }));
+	assert_false(audit_passed(&report));
+	audit_free(&report);
+}
+
+static void test_zero_alpha(void **state)
+{
+	struct audit_report report;
+
+	(void)state;
+	report = audit(SETTINGS({ "RA_MLA_MLP_ATTN_GATE", "y" }, { "GATE_ALPHA", "0" }));
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_ATTN_GATE" },
+					{ "wiring", "h.0.mlp.gate_proj.weight" },
+					{ "wiring", "h.0.mlp.gate_to_heads.weight" }));
+	audit_free(&report);
+	report = audit(SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }, { "CROSS_ALPHA", "0" }));
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_CROSS_TOKEN" },
+					{ "wiring", "h.0.mlp.cross_proj.weight" },
+					{ "wiring", "h.1.mlp.cross_proj.weight" }));
+	audit_free(&report);
+	report = audit(SETTINGS({ "ATTENTION", "mla" }, { "RA_MLA_MLP_LATENT_RECIP", "y" },
+				{ "RECIP_ALPHA", "0" }));
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_LATENT_RECIP" },
+					{ "wiring", "h.0.mlp.coupler.weight" },
+					{ "wiring", "h.1.mlp.coupler.weight" }));
+	audit_free(&report);
+}
+
+static void test_undeclared_leak(void **state)
+{
+	static const char *const weights[] = { "0.1", "0" }; /* 0: it sleeps until it is learnt */
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct audit_report report =
+			audit(SETTINGS({ "TEST_AHEAD", "y" }, { "TEST_WEIGHT", weights[i] }));
+
+		assert_failed(&report, SETTINGS({ "causality", NULL }));
+		assert_false(audit_passed(&report));
+		audit_free(&report);
+	}
+}
+
+/* With the weights of a run, float would round this leak away. */
+static void test_faint_leak(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "RA_MLA_MLP_ATTN_GATE", "y" }, { "GATE_POOL", "sequence" },
+			       { "GATE_ALPHA", "1e-4" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
+	audit_free(&report);
+}
+
+/* Known and marked: it may be trained, and its finding stays. */
+static void test_declared_leak(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "RA_MLA_MLP_ATTN_GATE", "y" }, { "GATE_POOL", "sequence" },
+			       { "AUDIT_LEAK_DECLARED", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
+	assert_true(report.declared_leak);
+	assert_true(audit_passed(&report));
+	audit_free(&report);
+}
+
+/* The declaration excuses the leak and nothing else. */
+static void test_declared_but_unwired(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_AHEAD", "y" }, { "TEST_UNWIRED", "y" },
+						    { "AUDIT_LEAK_DECLARED", "y" }));
+
+	(void)state;
+	assert_false(audit_passed(&report));
+	audit_free(&report);
+}
+
+static void test_mask_off_by_one(void **state)
+{
+	struct backend backend = faulty_backend(OP_attention);
+	struct audit_report report;
+
+	(void)state;
+	faulty.forward = attend_ahead;
+	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
+	audit_free(&report);
+}
+
+static void test_routing_ahead(void **state)
+{
+	struct backend backend = faulty_backend(OP_attention);
+	struct audit_report report;
+
+	(void)state;
+	faulty.forward = route_ahead;
+	report = audit_with(&backend, SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
+	audit_free(&report);
+}
+
+/* A model that sees no token leaks none, and is no model. */
+static void test_blind(void **state)
+{
+	struct backend backend = faulty_backend(OP_embedding);
+	struct audit_report report;
+
+	(void)state;
+	faulty.forward = embed_nothing;
+	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
+	audit_free(&report);
+}
+
+static void test_last_batch(void **state)
+{
+	struct backend backend = faulty_backend(OP_head_gate);
+	struct audit_report report;
+
+	(void)state;
+	faulty.forward = gate_from_last_batch;
+	report = audit_with(&backend, SETTINGS({ "RA_MLA_MLP_ATTN_GATE", "y" }));
+	assert_false(find(&report, "state", "logits")->passed);
+	assert_false(find(&report, "state", "gradients")->passed);
+	assert_false(audit_passed(&report));
+	audit_free(&report);
+}
+
+static void test_detached_loss(void **state)
+{
+	struct audit_report report;
+
+	(void)state;
+	report = audit(SETTINGS({ "FFN", "detached" }));
+	assert_failed(&report, SETTINGS({ "wiring", "h.0.mlp.z_proj.weight" },
+					{ "wiring", "h.1.mlp.z_proj.weight" },
+					{ "mechanism", "CONFIG_TEST_WEIGHT" }));
+	audit_free(&report);
+	report = audit(SETTINGS({ "FFN", "beside" }));
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_WEIGHT" }));
+	audit_free(&report);
+}
+
+static void test_detached_logits_loss(void **state)
+{
+	struct backend backend = faulty_backend(OP_head_loss);
+	struct audit_report report;
+
+	(void)state;
+	faulty.loss = loss_without_z;
+	report = audit_with(&backend, SETTINGS({ "LOSS_LOGITS_Z", "1e-4" }));
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_LOSS_LOGITS_Z" }));
+	audit_free(&report);
+}
+
+static void test_uphill(void **state)
+{
+	struct backend backend = faulty_backend(OP_head_loss);
+	struct audit_report report;
+
+	(void)state;
+	faulty.loss = loss_uphill;
+	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }));
+	assert_failed(&report, SETTINGS({ "one batch", "loss" }));
+	audit_free(&report);
+}
+
+/* ------------------------------------------------------------------ options */
+
+static void test_switched_off(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "AUDIT_WIRING", "n" }, { "TEST_UNWIRED", "y" }));
+
+	(void)state;
+	assert_null(find(&report, "wiring", NULL));
+	assert_null(find(&report, "mechanism", NULL));
+	assert_int_equal(report.n, 4);
+	assert_true(report.partial);
+	audit_free(&report);
+	report = audit(SETTINGS({ "AUDIT_CAUSALITY", "n" }, { "AUDIT_ONE_BATCH", "n" }));
+	assert_null(find(&report, "causality", NULL));
+	assert_null(find(&report, "state", NULL));
+	assert_null(find(&report, "one batch", NULL));
+	assert_non_null(find(&report, "wiring", "wte.weight"));
+	audit_free(&report);
+}
+
+/* Every position of a small model; of a large one as many as its time allows. */
+static void test_sizes(void **state)
+{
+	struct config *c = configured(SETTINGS({ "MODEL_BLOCK", "1024" }));
+	struct model *m;
+	struct error err;
+
+	(void)state;
+	must(model_read(&m, c, 0, &err), &err);
+	assert_int_equal(audit_configured(c, m, F32, 1).length, 128);
+	assert_int_equal(audit_configured(c, m, F32, 1).positions, 127);
+	model_free(m);
+	set(c, SETTINGS({ "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
+	must(model_read(&m, c, 0, &err), &err);
+	assert_int_equal(audit_configured(c, m, F32, 1).positions, 16);
+	model_free(m);
+	config_free(c);
+}
+
+static void test_one_token(void **state)
+{
+	struct config *c = configured(SETTINGS({ "MODEL_VOCAB", "1" }));
+	const struct backend backend = backend_cpu(1);
+	const struct audit_options options = { .type = F32, .rows = 1, .length = 2 };
+	struct audit_report report;
+	struct error err;
+
+	(void)state;
+	assert_int_equal(audit_model(c, 0, &backend, &options, &report, &err), FAIL);
+	audit_free(&report);
+	config_free(c);
+}
+
+static void test_print(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "TEST_UNWIRED", "y" }, { "AUDIT_CAUSALITY", "n" }));
+	char *text = NULL;
+	size_t size;
+	FILE *file = open_memstream(&text, &size);
+
+	(void)state;
+	assert_non_null(file);
+	audit_print(&report, file);
+	fclose(file);
+	assert_non_null(
+		strstr(text, "wiring    FAILED h.0.mlp.unwired.weight: receives no gradient\n"));
+	assert_non_null(strstr(text, "mechanism FAILED CONFIG_TEST_UNWIRED: switching it off"));
+	assert_non_null(strstr(text, "audits, FAILED; others are switched off\n"));
+	free(text);
+	audit_free(&report);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_vector),
+		cmocka_unit_test(test_everything_in_double),
+		cmocka_unit_test(test_learned_zero),
+		cmocka_unit_test(test_auxiliary_only),
+		cmocka_unit_test(test_unwired),
+		cmocka_unit_test(test_zero_alpha),
+		cmocka_unit_test(test_undeclared_leak),
+		cmocka_unit_test(test_faint_leak),
+		cmocka_unit_test(test_declared_leak),
+		cmocka_unit_test(test_declared_but_unwired),
+		cmocka_unit_test(test_mask_off_by_one),
+		cmocka_unit_test(test_routing_ahead),
+		cmocka_unit_test(test_blind),
+		cmocka_unit_test(test_last_batch),
+		cmocka_unit_test(test_detached_loss),
+		cmocka_unit_test(test_detached_logits_loss),
+		cmocka_unit_test(test_uphill),
+		cmocka_unit_test(test_switched_off),
+		cmocka_unit_test(test_sizes),
+		cmocka_unit_test(test_one_token),
+		cmocka_unit_test(test_print),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
