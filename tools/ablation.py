@@ -1,0 +1,400 @@
+"""The table of an experiment: every step beside its baseline, and what may be said about it.
+
+Numbers of a step are means over its seeds; differences are paired by seed and judged by
+tools/stats.py.  Only finished runs count; what is missing, failed or diverged is told, never
+averaged.  A step that runs another one again is no comparison: its weights must be the same bits.
+"""
+import json
+import math
+import os
+import statistics
+from dataclasses import dataclass, field
+
+import records
+import stats
+
+LOSS, ACCURACY = records.LOSS, "val/accuracy"
+BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
+BASELINE, INVALID = "baseline", "invalid"
+REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
+PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
+
+# Marks behind cells, and what they mean.
+MORE_PARAMETERS = "*"
+OTHER_ENVIRONMENT = "†"
+LOST_SEEDS = "‡"
+MARKS = {
+    MORE_PARAMETERS: "more parameters than its baseline",
+    OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
+    LOST_SEEDS: "runs of this step diverged, failed or are missing: see the problems",
+}
+
+
+@dataclass
+class Mean:
+    """Over seeds."""
+    mean: float
+    sd: float
+    n: int
+    values: list
+
+
+@dataclass
+class Row:
+    step: str
+    baseline: str
+    is_repeat: bool
+    seeds: list                         # with a headline
+    numbers: dict                       # name -> Mean, or None
+    difference: list                    # (symbol, the baseline's value, this step's)
+    audits: int = 0
+    failed_audits: list = field(default_factory=list)
+    delta: stats.Difference = None      # of the loss
+    accuracy_delta: stats.Difference = None
+    p: float = None                     # corrected
+    verdict: str = ""
+    reason: str = ""                    # for a verdict that needs one
+    marks: list = field(default_factory=list)
+
+    @property
+    def perplexity_percent(self):
+        return self.delta and 100 * math.expm1(self.delta.mean)
+
+
+@dataclass
+class Group:
+    """Steps with the same baseline."""
+    baseline: str
+    by_accuracy: bool
+    rows: list = field(default_factory=list)
+    pooled_sd: float = None
+    smallest_effect: float = None       # nats, or share of right answers
+    seeds: int = None                   # that this effect assumes
+    comparisons: int = 0
+
+
+@dataclass
+class Component:
+    step: str
+    name: str                           # "": all targets
+    loss: float
+    accuracy: float
+    chance: float
+    floor: float
+
+    @property
+    def share(self):
+        """Of the way from chance to floor."""
+        if None in (self.chance, self.floor) or self.chance <= self.floor:
+            return None
+        return (self.chance - self.loss) / (self.chance - self.floor)
+
+
+@dataclass
+class Table:
+    experiment: str
+    scales: list
+    seeds: list
+    groups: list
+    rows: list
+    components: list
+    scores: list            # (arm, Mean, number of tasks): mean accuracy
+    published: dict
+    environments: list      # (environment, steps)
+    problems: list
+    notes: list
+
+    @property
+    def comparisons(self):
+        return sum(group.comparisons for group in self.groups)
+
+    @property
+    def not_reproduced(self):
+        return [row.step for row in self.rows if row.verdict == NOT_REPRODUCED]
+
+
+# ---------------------------------------------------------------- numbers of a step
+
+def count(value):
+    """1234567 as 1.23M."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            form = ".3g" if value < 100 * size else ".1f"
+            return f"{value / size:{form}}{letter}"
+    return f"{value:g}"
+
+def mean_of(values):
+    values = [v for v in values if v is not None and math.isfinite(v)]
+    if not values:
+        return None
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return Mean(statistics.fmean(values), sd, len(values), values)
+
+
+def median_speed(run):
+    """Of the whole run: the last interval alone may hold an evaluation."""
+    points = run.series.get("tokens_per_second")
+    return statistics.median(v for _, v in points) if points else None
+
+
+NUMBERS = {
+    "loss": lambda run: run.last(LOSS),
+    "best_loss": lambda run: run.best(LOSS),
+    "accuracy": lambda run: run.last(ACCURACY),
+    "bits_per_byte": lambda run: run.last("val/bits_per_byte"),
+    "parameters": lambda run: run.last("parameters"),
+    "flops_per_token": lambda run: run.last("flops_per_token"),
+    "peak_megabytes": lambda run: run.last("peak_megabytes"),
+    "tokens_per_second": median_speed,
+    "decode_token_bytes": lambda run: run.last("decode_token_bytes"),
+}
+
+
+def row_of(step, baseline):
+    usable = step.usable.values()
+    return Row(step.name, baseline.name if baseline else step.baseline, step.repeat > 0,
+               sorted(step.usable),
+               {name: mean_of([read(run) for run in usable]) for name, read in NUMBERS.items()},
+               records.config_difference(baseline.config, step.config) if baseline else [],
+               max((len(run.audits) for run in step.runs), default=0),
+               [list(audit) for audit in step.failed_audits])
+
+
+def paired_values(step, baseline, read):
+    """By seed, of the runs that both have; read(run) may be None."""
+    mine, theirs = step.usable, baseline.usable
+    values = [(read(mine[seed]), read(theirs[seed]))
+              for seed in sorted(mine.keys() & theirs.keys())]
+    return [a - b for a, b in values if None not in (a, b)]
+
+
+def components_of(step):
+    names = sorted({name.removeprefix(LOSS + "/") for run in step.usable.values()
+                    for name in run.series if name.startswith(LOSS + "/")})
+    for name in ["", *names]:
+        def number(metric, suffix="/" + name if name else ""):
+            found = mean_of([run.last(metric + suffix) for run in step.usable.values()])
+            return found and found.mean
+        loss = number(LOSS)
+        if loss is not None:
+            yield Component(step.name, name, loss, number(ACCURACY), number("chance"),
+                            number("val/floor"))
+
+
+# ---------------------------------------------------------------- verdicts
+
+def environments_of(*steps):
+    return {tuple(run.environment.items()) for step in steps for run in step.usable.values()}
+
+
+def same_bits(step, steps):
+    """The verdict on a step that runs another one again, and why."""
+    twins = {run.seed: run for other in steps if other.repeat == 0 and other.config == step.config
+             for run in other.usable.values()}
+    checked = [(run, twins[seed]) for seed, run in sorted(step.usable.items())
+               if seed in twins and run.weights and twins[seed].weights]
+    if not checked:
+        return NO_TWIN, "no finished run of the same configuration and seed to compare with"
+    wrong = [run.seed for run, twin in checked if run.weights != twin.weights]
+    if wrong:
+        there = " (in another environment)" if any(
+            run.environment != twin.environment for run, twin in checked) else ""
+        return NOT_REPRODUCED, f"other weights than {checked[0][1].step} for seed " + \
+            ", ".join(map(str, wrong)) + there
+    return REPRODUCED, f"the bits of {checked[0][1].step}, {len(checked)} seed" + \
+        "s" * (len(checked) > 1)
+
+
+def invalid_reason(step, baseline):
+    for judged, whose in ((step, ""), (baseline, "its baseline: ")):
+        if judged.failed_audits:
+            audit, subject, _, detail = judged.failed_audits[0]
+            return f"{whose}{audit} audit failed" + (f" for {subject}" if subject else "") \
+                + (f": {detail}" if detail else "")
+        if judged.is_invalid:
+            return f"{whose}an audit failed"
+    return ""
+
+
+def is_by_accuracy(step):
+    return any(run.last(BY_ACCURACY) for run in step.runs)
+
+
+def compare(row, step, baseline, group, all_seeds):
+    """Fill in all but the verdict, which needs the whole table."""
+    row.delta = stats.difference(paired_values(step, baseline, NUMBERS["loss"]))
+    if group.by_accuracy:
+        row.accuracy_delta = stats.difference(paired_values(step, baseline, NUMBERS["accuracy"]))
+    row.reason = invalid_reason(step, baseline)
+    tasks = [s.config.get("TASK") for s in (baseline, step)]
+    if row.reason:
+        row.verdict = INVALID
+    elif tasks[0] != tasks[1]:
+        row.verdict = stats.UNDECIDABLE
+        row.reason = f"the tasks differ ({tasks[0]}, {tasks[1]}), so losses cannot be compared"
+    mine, theirs = row.numbers["parameters"], mean_of(
+        [run.last("parameters") for run in baseline.usable.values()])
+    if mine and theirs and mine.mean > theirs.mean:
+        row.marks.append(MORE_PARAMETERS)
+    if len(environments_of(step, baseline)) > 1:
+        row.marks.append(OTHER_ENVIRONMENT)
+    if set(all_seeds) - set(row.seeds):
+        row.marks.append(LOST_SEEDS)
+
+
+def judged(group, row):
+    return row.accuracy_delta if group.by_accuracy else row.delta
+
+
+def judge(groups):
+    """All groups at once: the correction is over the table."""
+    open_rows = [[row for row in group.rows if not row.verdict] for group in groups]
+    differences = [[judged(group, row) for row in rows] for group, rows in zip(groups, open_rows)]
+    p_values = stats.corrected_p_values(differences)
+    for group, rows, group_p in zip(groups, open_rows, p_values):
+        for row, p in zip(rows, group_p):
+            row.p = p
+            row.verdict = stats.verdict(judged(group, row), p, not group.by_accuracy)
+            if row.verdict == stats.UNDECIDABLE:
+                n = row.delta.n if row.delta else 0
+                row.reason = f"{n} paired seed{'s' * (n != 1)}, {stats.MIN_SEEDS} are needed"
+    find_smallest_effects(groups, differences)
+
+
+def find_smallest_effects(groups, differences):
+    decidable = [[d for d in group if stats.is_decidable(d)] for group in differences]
+    family = sum(map(len, decidable))
+    for group, those in zip(groups, decidable):
+        group.comparisons = len(those)
+        if those:
+            group.pooled_sd, _ = stats.pool(those)
+            group.seeds = min(d.n for d in those)
+            group.smallest_effect = group.pooled_sd * \
+                stats.smallest_effect(group.seeds, len(those), family)
+
+
+# ---------------------------------------------------------------- the table
+
+def find_problems(steps, all_seeds):
+    for step in steps:
+        for run in step.runs:
+            if run.trouble:
+                yield f"{run}: {run.trouble}"
+        for seed in sorted(set(all_seeds) - {run.seed for run in step.runs}):
+            yield f"{step.name}, seed {seed}: missing"
+
+
+def find_notes(steps):
+    for step in steps:
+        if step.older:
+            yield f"{step.name}: {step.older} older run{'s' * (step.older > 1)} with other " \
+                  "settings or sources left out"
+    revisions = {run.git_revision for step in steps for run in step.usable.values()}
+    if len(revisions) > 1:
+        yield "the runs come from different revisions: " + ", ".join(sorted(map(str, revisions)))
+
+
+def list_environments(steps):
+    found = {}
+    for step in steps:
+        for environment in environments_of(step):
+            found.setdefault(environment, []).append(step.name)
+    return [(dict(environment), names) for environment, names in sorted(
+        found.items(), key=lambda item: records.step_order(item[1][0]))]
+
+
+def common_words(rows):
+    """Of the names of steps: what is left when their numbers and tasks are taken away."""
+    labels = [row.step.split("-", 1)[-1].split("+") for row in rows]
+    return "+".join(word for word in labels[0] if all(word in label for label in labels))
+
+
+def scores_of(groups, rows, steps):
+    """Mean accuracy over tasks, of arms that differ from their baselines in the same way."""
+    baselines = [group.baseline for group in groups if group.by_accuracy]
+    arms = {}
+    for row in rows:
+        if row.baseline in baselines and not row.is_repeat:
+            arms.setdefault(tuple(row.difference), []).append(row)
+    for arm in arms.values():
+        seeds = set.intersection(*(set(row.seeds) for row in arm))
+        if len(arm) == len(baselines) > 1 and seeds:
+            yield common_words(arm) or BASELINE, mean_of(
+                [statistics.fmean(steps[row.step].usable[seed].last(ACCURACY) for row in arm)
+                 for seed in sorted(seeds)]), len(arm)
+
+
+def load_published(experiment):
+    with open(PUBLISHED, encoding="utf-8") as file:
+        return json.load(file).get(experiment)
+
+
+def beside_published(experiment, steps):
+    """Published numbers with ours of the same step, in the quantity that was published."""
+    study = load_published(experiment)
+    if not study:
+        return None
+    nothing = records.Step("", [])
+    baseline = steps.get(study["baseline"], nothing)
+
+    def read(run):
+        window = study.get("last_iterations")
+        return run.tail_mean(study["metric"], window) if window else run.last(study["metric"])
+
+    for claim in study["steps"]:
+        step = steps.get(claim["step"], nothing)
+        claim["ours"] = mean_of([read(run) for run in step.usable.values()])
+        claim["ours_delta"] = stats.difference(paired_values(step, baseline, read))
+        claim["ours_parameters"] = mean_of([run.last("parameters") for run in step.usable.values()])
+    return study
+
+
+def make_groups(steps, rows, all_seeds):
+    by_name = {step.name: step for step in steps}
+    groups = {}
+    for step, row in zip(steps, rows):
+        baseline = by_name.get(step.baseline)
+        if row.is_repeat:
+            row.verdict, row.reason = same_bits(step, steps)
+        elif step.baseline in (None, step.name):
+            row.reason = invalid_reason(step, step)
+            row.verdict = f"{BASELINE}, {INVALID}" if row.reason else BASELINE
+        elif baseline is None:
+            row.verdict, row.reason = stats.UNDECIDABLE, f"its baseline {step.baseline} has no runs"
+        else:
+            group = groups.setdefault(baseline.name, Group(baseline.name, is_by_accuracy(baseline)))
+            group.rows.append(row)
+            compare(row, step, baseline, group, all_seeds)
+    return list(groups.values())
+
+
+def tabulate(experiment, steps):
+    by_name = {step.name: step for step in steps}
+    rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
+    seeds = sorted({run.seed for step in steps for run in step.runs})
+    problems = list(find_problems(steps, seeds))
+    if not any(row.seeds for row in rows):
+        raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
+                              + "\n".join(f"  {problem}" for problem in problems))
+    groups = make_groups(steps, rows, seeds)
+    judge(groups)
+    return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
+                 seeds, groups, rows,
+                 [c for step in steps if not step.repeat for c in components_of(step)],
+                 list(scores_of(groups, rows, by_name)), beside_published(experiment, by_name),
+                 list_environments(steps), problems, list(find_notes(steps)))
+
+
+def tabulate_pairs(name, pairs):
+    """Any steps against any others, each pair a comparison: (A, B) judges B."""
+    groups, rows = {}, []
+    for a, b in pairs:
+        group = groups.setdefault((a.runs[0].experiment, a.name), Group(a.name, is_by_accuracy(a)))
+        row = row_of(b, a)
+        compare(row, b, a, group, sorted(a.usable))
+        group.rows.append(row)
+        rows.append(row)
+    judge(list(groups.values()))
+    problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
+                             for step in pair for run in step.runs if run.trouble)
+    return Table(name, [], [], list(groups.values()), rows, [], [], None, [], list(problems), [])

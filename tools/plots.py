@@ -1,0 +1,260 @@
+"""Plots of a table as SVG for the page, drawn by gnuplot.
+
+Colours are named by the page: gnuplot gets a code for each and the code becomes a CSS variable,
+so that one drawing serves light, dark and paper.  The legend is the page's, too.
+"""
+import math
+import re
+import shutil
+import statistics
+import subprocess
+from dataclasses import dataclass
+
+import ablation
+import records
+import stats
+
+COLOURS = 8             # of series; more steps than that share them, with other points and dashes
+GRID = 99               # the code of the grid's colour
+WIDTH, HEIGHT = 440, 300    # a phone shows it without shrinking
+POINTS = (7, 5, 9, 13)  # gnuplot's filled circle, square, triangle, diamond
+LABEL = 24              # letters of a step's name beside an axis
+
+
+@dataclass
+class Figure:
+    title: str
+    about: str      # one line for readers
+    svg: str
+
+
+def is_there():
+    return shutil.which("gnuplot") is not None
+
+
+# ---------------------------------------------------------------- gnuplot
+
+def colour(code):
+    return f"rgb '#0101{code:02x}'"
+
+
+def quoted(text):
+    return "'" + text.replace("'", "''") + "'"
+
+
+def block(name, rows):
+    """Inline data; a missing number is NaN."""
+    lines = (" ".join("NaN" if v is None else f"{v:.10g}" for v in row) for row in rows)
+    return f"${name} << EOD\n" + "\n".join(lines) + "\nEOD\n"
+
+
+def clean(svg, name):
+    """Inline form: no prologue, colours and fonts of the page, ids that are unique on it."""
+    svg = svg[svg.index("<svg"):]
+    svg = re.sub(r"<title>.*?</title>|<desc>.*?</desc>", "", svg, flags=re.S)
+    svg = re.sub(r'<svg\s+width="\d+" height="\d+"', '<svg role="img"', svg, count=1)
+    svg = re.sub(rf"rgb\(\s*1,\s*1,\s*{GRID}\)", "var(--grid)", svg)
+    svg = re.sub(r"rgb\(\s*1,\s*1,\s*(\d+)\)", r"var(--c\1)", svg)
+    svg = re.sub(r"black|#000000|rgb\(\s*0,\s*0,\s*0\)", "currentColor", svg)
+    svg = re.sub(r'font-family="[^"]*"', 'font-family="inherit"', svg)
+    for old in set(re.findall(r"""\bid=["']([^"']+)["']""", svg)):
+        svg = re.sub(rf"""(\bid=["']|#){re.escape(old)}(["')])""", rf"\g<1>{name}-{old}\g<2>", svg)
+    return svg.strip()
+
+
+def run_gnuplot(script, name, height=HEIGHT):
+    head = f"""set terminal svg size {WIDTH},{height} noenhanced font 'sans-serif,13' rounded
+set border 3 lc {colour(GRID)}
+set grid lc {colour(GRID)} lw 0.5 lt 1
+set tics nomirror textcolor 'black'
+set xtics autofreq
+unset key
+set style fill transparent solid 0.18 noborder
+"""
+    done = subprocess.run(["gnuplot", "-"], input=head + script, text=True, capture_output=True,
+                          timeout=120, check=False)
+    if done.returncode or "</svg>" not in done.stdout:
+        raise records.Problem(f"gnuplot: {done.stderr.strip() or 'no drawing'}")
+    return clean(done.stdout, name)
+
+
+def look(i):
+    """Colour and point of a series."""
+    return f"lc {colour(i % COLOURS)} pt {POINTS[i // COLOURS % len(POINTS)]}"
+
+
+def dash(i):
+    return f"dt {1 + i // COLOURS % 4}"
+
+
+def short(name):
+    return name if len(name) <= LABEL else name[:LABEL - 1] + "…"
+
+
+def x_tics(values, form):
+    """Few enough that their labels stand side by side."""
+    values = [v for v in values if v is not None]
+    low, high = min(values), max(values)
+    wanted = (high - low or abs(high) or 1) / 4
+    power = 10 ** math.floor(math.log10(wanted))
+    step = power * min((1, 2, 5, 10), key=lambda s: abs(math.log(s * power / wanted)))
+    places = [k * step for k in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    return "set xtics (" + ", ".join(f"{quoted(form(v))} {v:.10g}" for v in places) + ")\n"
+
+
+# ---------------------------------------------------------------- figures
+
+def curve(step):
+    """(iteration, mean, lowest, highest) over the seeds that reached it."""
+    points = {}
+    for run in step.usable.values():
+        for iteration, value in run.series.get(records.LOSS, []):
+            if math.isfinite(value):
+                points.setdefault(iteration, []).append(value)
+    whole = max(map(len, points.values()), default=0)
+    return [(i, statistics.fmean(v), min(v), max(v)) for i, v in sorted(points.items())
+            if len(v) == whole]
+
+
+def curves(steps, name):
+    found = [(i, curve(step)) for i, step in enumerate(steps)]
+    found = [(i, rows) for i, rows in found if len(rows) > 1]
+    if not found:
+        return None
+    last = max(rows[-1][0] for _, rows in found)
+    # The first fall would flatten everything else.
+    late = [row for _, rows in found for row in rows if row[0] >= 0.1 * last]
+    low, high = min(row[2] for row in late), max(row[3] for row in late)
+    room = 0.05 * (high - low) or 0.01
+    script = "".join(block(f"d{i}", rows) for i, rows in found)
+    script += f"set xlabel 'iteration'\nset xrange [0:{last}]\n"
+    script += f"set yrange [{low - room}:{high + room}]\n"
+    bands = [f"$d{i} using 1:3:4 with filledcurves lc {colour(i % COLOURS)}" for i, _ in found]
+    lines = [f"$d{i} using 1:2 with lines lw 2 lc {colour(i % COLOURS)} {dash(i)}"
+             for i, _ in found]
+    return Figure("Validation loss", "Nats per token; lines are means, bands reach from the lowest "
+                  "to the highest seed; the first tenth may be cut off.",
+                  run_gnuplot(script + "plot " + ", ".join(bands + lines), name))
+
+
+def dots(title, about, entries, name, zero=False):
+    """A line per step: the values of its seeds, their mean and its interval."""
+    entries = [entry for entry in entries if entry[1]]
+    if not entries:
+        return None
+    script, parts, labels = "", [], []
+    for place, (step, values, low, high, i) in enumerate(reversed(entries)):
+        labels.append(f"{quoted(short(step))} {place}")
+        mean = statistics.fmean(values)
+        script += block(f"s{place}", [(v, place) for v in values])
+        script += block(f"m{place}", [(mean, place, mean if low is None else low,
+                                       mean if high is None else high)])
+        parts.append(f"$m{place} using 1:2:3:4 with xerrorbars lw 2 ps 0.9 {look(i)}")
+        parts.append(f"$s{place} using 1:($2-0.22) with points ps 0.35 {look(i)}")
+    script += f"set ytics ({', '.join(labels)})\nset yrange [-0.6:{len(entries) - 0.4}]\n"
+    script += "set grid noytics\nset offsets graph 0.04, graph 0.04, 0, 0\n"
+    script += x_tics([v for _, values, low, high, _ in entries for v in (*values, low, high)],
+                     "{:.4g}".format)
+    if zero:
+        script += "set arrow from 0, graph 0 to 0, graph 1 nohead dt 2 lc 'black'\n"
+    return Figure(title, about, run_gnuplot(script + "plot " + ", ".join(parts), name,
+                                            90 + 34 * len(entries)))
+
+
+def finals(rows, name):
+    def entry(i, row):
+        values = row.numbers["loss"].values if row.numbers["loss"] else []
+        spread = stats.difference(values)
+        return row.step, values, spread and spread.low, spread and spread.high, i
+    return dots("Final loss", "Nats per token after the last update: mean, its 95% interval over "
+                "seeds, and every seed.", [entry(i, row) for i, row in enumerate(rows)], name)
+
+
+def deltas(rows, by_name, name):
+    by_accuracy = any(row.accuracy_delta for row in rows)
+    number, scale = ("accuracy", 100) if by_accuracy else ("loss", 1)
+    entries = []
+    for i, row in enumerate(rows):
+        d = row.accuracy_delta if by_accuracy else row.delta
+        if d:
+            values = ablation.paired_values(by_name[row.step], by_name[row.baseline],
+                                            ablation.NUMBERS[number])
+            entries.append((row.step, [scale * v for v in values], d.low and scale * d.low,
+                            d.high and scale * d.high, i))
+    unit, side = ("Points of accuracy", "right") if by_accuracy else ("Nats per token", "left")
+    return dots("Difference to the baseline", f"{unit}, paired by seed, with 95% interval; {side} "
+                "of zero is better.", entries, name, zero=True)
+
+
+def scatter(rows, quantity, title, unit, name):
+    points = [(i, row.numbers[quantity].mean, row.numbers["loss"].mean, row.step.split("-", 1)[0])
+              for i, row in enumerate(rows) if row.numbers[quantity] and row.numbers["loss"]]
+    if len({x for _, x, _, _ in points}) < 2:
+        return None     # nothing to see: all steps have the same
+    parts = []
+    script = f"set xlabel '{unit}'\n" + x_tics([x for _, x, _, _ in points], ablation.count)
+    script += "set offsets graph 0.08, graph 0.08, graph 0.08, graph 0.08\n"
+    for i, x, y, label in points:
+        script += block(f"p{i}", [(x, y)])
+        script += f"set label {quoted(label)} at {x:.10g},{y:.10g} offset 0.7,0.5\n"
+        parts.append(f"$p{i} with points ps 1.1 {look(i)}")
+    return Figure(f"Loss against {title}", "Final validation loss in nats; numbers are those of "
+                  "the steps.", run_gnuplot(script + "plot " + ", ".join(parts), name))
+
+
+def components(rows, table, name):
+    by_step = {}
+    for c in table.components:
+        if c.share is not None:
+            by_step.setdefault(c.step, {})[c.name or "all"] = 100 * c.share
+    order = [(i, row.step) for i, row in enumerate(rows) if row.step in by_step]
+    names = list(dict.fromkeys(n for _, step in order for n in by_step[step]))
+    if not names:
+        return None
+    width = 0.8 / len(order)
+    script, parts = f"set boxwidth {0.85 * width}\nset style fill solid 1 noborder\n", []
+    for place, (i, step) in enumerate(order):
+        shift = (place - (len(order) - 1) / 2) * width
+        script += block(f"b{i}", [(k + shift, by_step[step].get(n)) for k, n in enumerate(names)])
+        parts.append(f"$b{i} with boxes lc {colour(i % COLOURS)}")
+    labels = ", ".join(f"{quoted(n)} {k}" for k, n in enumerate(names))
+    script += f"set xtics ({labels})\nset grid noxtics\nset ylabel '%'\n"
+    script += f"set xrange [-0.6:{len(names) - 0.4}]\nset yrange [*<0:100<*]\n"
+    return Figure("Components", "Share of the way from chance (0%) to the floor (100%): higher is "
+                  "better.", run_gnuplot(script + "plot " + ", ".join(parts), name))
+
+
+SCATTERS = (("parameters", "parameters", "parameters"),
+            ("flops_per_token", "computation", "FLOPs per token"),
+            ("peak_megabytes", "memory", "peak MB"),
+            ("decode_token_bytes", "decode state", "bytes per token"))
+
+
+def figures(rows, by_name, table, prefix):
+    steps = [by_name[row.step] for row in rows]
+    yield curves(steps, prefix + "curves")
+    yield finals(rows, prefix + "finals")
+    yield deltas(rows, by_name, prefix + "deltas")
+    yield components(rows, table, prefix + "components")
+    for quantity, title, unit in SCATTERS:
+        yield scatter(rows, quantity, title, unit, prefix + quantity)
+
+
+def draw(table, steps):
+    """(heading, [(colour, is it taken, step)], figures) per baseline; or why there are none."""
+    if not is_there():
+        return [], "Plots are missing: gnuplot is not installed."
+    by_name = {step.name: step for step in steps}
+    shown = [row for row in table.rows if not row.is_repeat and row.seeds]
+    groups = [[row for row in shown if group.baseline in (row.baseline, row.step)]
+              for group in table.groups] or [shown]
+    drawn = []
+    for number, rows in enumerate(rows for rows in groups if rows):
+        try:
+            found = [f for f in figures(rows, by_name, table, f"g{number}-") if f]
+        except (records.Problem, OSError, subprocess.TimeoutExpired) as problem:
+            return [], f"Plots are missing: {problem}"
+        heading = f"Against {rows[0].baseline}" if len(groups) > 1 else ""
+        legend = [(i % COLOURS, i >= COLOURS, row.step) for i, row in enumerate(rows)]
+        drawn.append((heading, legend, found))
+    return drawn, ""

@@ -1,0 +1,465 @@
+"""report: from run directories through the real `results rebuild` to every file of a report."""
+import contextlib
+import csv
+import html.parser
+import io
+import json
+import math
+import os
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import unittest
+
+import ablation
+import plots
+import records
+import report
+import tap
+
+RESULTS = os.path.join(os.environ.get("O", "build"), "bin/results")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+STUDY = ["0-mla", "1-mla+gate", "2-mla+gate+cross", "3-mla+gate+cross+latent",
+         "4-mla+gate+cross-again"]
+CHANCE, FLOOR = 5.0, 2.0
+
+
+class Runs:
+    """A directory of runs, as the trainer writes them."""
+
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix="kablate-report-")
+        self.made = 0
+
+    def add(self, experiment, step, seed, loss, *, baseline="0-mla", repeat=0, state="done",
+            config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
+            started=1e9, values=None, reason=None, curve=True, ended=True, threads=2):
+        """A run that ends at this loss; `values` are recorded beside it."""
+        self.made += 1
+        directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
+        os.makedirs(directory)
+        record = {"format": 1, "experiment": experiment, "step": step, "baseline": baseline,
+                  "identity": f"{self.made:04x}{'ab' * 6}", "seed": seed, "repeat": repeat,
+                  "iterations": 100, "git_dirty": False, "git_revision": "r1", "threads": threads,
+                  "compiler": "gcc 12", "flags": "-O3", "blas": "openblas", "machine": machine,
+                  "precision": "float32", "scale": "laptop",
+                  "config": {"TASK": "language", **(config or {"STEP": step[2:]})}}
+        with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        lines = [{"kind": "start", "iteration": 0, "host": "h", "pid": 1, "process": "p"}]
+        lines += [{"kind": "audit", "name": a, "subject": s, "passed": p, "detail": d}
+                  for a, s, p, d in audits]
+        constants = {"parameters": 1e6, "flops_per_token": 6e6, "decode_token_bytes": 512,
+                     "chance": CHANCE, "chance/recall": CHANCE + 1, **(values or {})}
+        lines += [self.value(0, name, v) for name, v in constants.items()]
+        for i in range(10, 101, 10) if loss is not None else ():
+            now = loss + (0.03 * (100 - i) if curve else 0)
+            lines += [self.value(i, "val/loss", now), self.value(i, "train/loss", now - 0.01),
+                      self.value(i, "val/loss/recall", now + 1), self.value(i, "val/floor", FLOOR),
+                      self.value(i, "val/floor/recall", FLOOR + 1),
+                      self.value(i, "val/accuracy", max(0.0, 1 - 0.1 * now) if now == now else 0),
+                      self.value(i, "tokens_per_second", 1000 + i),
+                      self.value(i, "peak_megabytes", 100 + seed)]
+        if weights:
+            lines.append({"kind": "artifact", "name": "weights", "path": "w", "sha256": weights,
+                          "bytes": 1})
+        if ended:
+            lines.append({"kind": "end", "state": state} | ({"reason": reason} if reason else {}))
+        with open(os.path.join(directory, "journal.jsonl"), "w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(json.dumps({"time": started, **line}) + "\n")
+        return record["identity"]
+
+    @staticmethod
+    def value(iteration, name, value):
+        return {"kind": "value", "iteration": iteration, "name": name,
+                "value": "nan" if math.isnan(value) else value}
+
+    def study(self, experiment="gpt2-ra-mla-full", seeds=(1, 2, 3, 4, 5), twin="same"):
+        """Step 1 is better, 2 does not differ, 3 leaks; 4 runs 2 again."""
+        draw = random.Random(3)
+        for seed in seeds:
+            common = draw.gauss(0, 0.05)
+            for number, (step, shift) in enumerate(zip(STUDY, (0, -0.2, 0, -0.5))):
+                self.add(experiment, step, seed, 3 + common + shift + draw.gauss(0, 0.01),
+                         weights=f"{step}-{seed}", values={
+                             "parameters": 1e6 * (1 + number), "flops_per_token": 6e6 + number},
+                         audits=[("wiring", "wte", 1, ""),
+                                 ("causality", "h.0", int(number != 3), "token 5 changes 3")])
+            self.add(experiment, STUDY[4], seed, 3, repeat=1, config={"STEP": "mla+gate+cross"},
+                     weights=f"{STUDY[2]}-{seed}" if twin == "same" else twin)
+
+    def rebuild(self):
+        done = subprocess.run([RESULTS, "rebuild", self.path], capture_output=True, text=True,
+                              check=False)
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.runs = Runs()
+        self.addCleanup(shutil.rmtree, self.runs.path)
+
+    def call(self, *words):
+        """The exit status (0 or the message) and what was printed."""
+        out = io.StringIO()
+        status = 0
+        with contextlib.redirect_stdout(out):
+            try:
+                report.main(["--runs", self.runs.path, *words])
+            except SystemExit as end:
+                status = end.code
+        return status, out.getvalue()
+
+    def report(self, experiment="gpt2-ra-mla-full"):
+        self.runs.rebuild()
+        status, text = self.call("report", experiment)
+        return status, text, self.json(experiment) if "Written" in text else None
+
+    def path(self, experiment, ending):
+        return os.path.join(self.runs.path, experiment, "report", f"report.{ending}")
+
+    def read(self, ending, experiment="gpt2-ra-mla-full"):
+        with open(self.path(experiment, ending), encoding="utf-8") as file:
+            return file.read()
+
+    def json(self, experiment):
+        return json.loads(self.read("json", experiment))
+
+    def verdicts(self, table):
+        return {row["step"]: row["verdict"] for row in table["rows"]}
+
+
+class Study(Case):
+    def test_verdicts(self):
+        self.runs.study()
+        status, text, table = self.report()
+        self.assertEqual(status, 0)
+        self.assertEqual(self.verdicts(table), dict(zip(STUDY, [
+            "baseline", "better", "no difference shown", "invalid", "reproduced"])))
+        self.assertIn("causality audit failed for h.0: token 5 changes 3", text)
+        self.assertIn("(80% power, corrected for 2 comparisons)", text)
+        self.assertIn("scale laptop, seeds 1, 2, 3, 4, 5", text)
+        self.assertRegex(text, r"1-mla\+gate +2M\*")
+        self.assertIn("STEP: mla → mla+gate", text)
+
+    def test_numbers(self):
+        """Paired by seed: computed here again from what was written."""
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "0-mla", 2, 4.0)
+        self.runs.add("e", "0-mla", 3, 5.0)
+        for seed, loss in ((1, 3.1), (2, 4.2), (3, 5.3)):
+            self.runs.add("e", "1-x", seed, loss)
+        _, text, table = self.report("e")
+        row = table["rows"][1]
+        self.assertAlmostEqual(row["numbers"]["loss"]["mean"], 4.2)
+        self.assertAlmostEqual(row["delta"]["mean"], 0.2)
+        self.assertAlmostEqual(row["delta"]["sd"], 0.1)
+        self.assertAlmostEqual(row["delta"]["low"], 0.2 - 4.302653 * 0.1 / math.sqrt(3), places=6)
+        self.assertAlmostEqual(row["perplexity_percent"], 100 * (math.exp(0.2) - 1))
+        self.assertAlmostEqual(row["numbers"]["tokens_per_second"]["mean"], 1055)
+        self.assertAlmostEqual(row["numbers"]["peak_megabytes"]["mean"], 102)
+        self.assertEqual(row["verdict"], "no difference shown")
+        self.assertIn("+0.2000 [-0.0484, +0.4484]", text)
+        recall = next(c for c in table["components"] if c["name"] == "recall")
+        self.assertEqual(recall["step"], "0-mla")
+        self.assertAlmostEqual(recall["share"], (6 - 5) / (6 - 3))
+
+    def test_headline_is_last_and_best_is_kept(self):
+        self.runs.add("e", "0-mla", 1, 3.0, curve=False, values={"val/loss": 2.5})
+        _, _, table = self.report("e")
+        self.assertEqual(table["rows"][0]["numbers"]["loss"]["mean"], 3.0)
+        self.assertEqual(table["rows"][0]["numbers"]["best_loss"]["mean"], 2.5)
+
+    def test_not_reproduced(self):
+        self.runs.study(twin="other bits")
+        status, text, table = self.report()
+        self.assertIn("FAILED: not reproduced: 4-mla+gate+cross-again", status)
+        self.assertEqual(self.verdicts(table)[STUDY[4]], "NOT REPRODUCED")
+        self.assertIn("Written", text)
+
+    def test_two_seeds(self):
+        self.runs.study(seeds=(1, 2))
+        status, text, table = self.report()
+        self.assertEqual(status, 0)
+        self.assertEqual(self.verdicts(table)["1-mla+gate"], "not decidable")
+        self.assertIn("2 paired seeds, 3 are needed", text)
+
+    def test_published(self):
+        self.runs.study()
+        _, text, table = self.report()
+        self.assertIn("9.5359", text)
+        gate = table["published"]["steps"][1]
+        self.assertAlmostEqual(gate["ours"]["mean"], table["rows"][1]["numbers"]["loss"]["mean"])
+
+    def test_published_window(self):
+        """The W2 benchmark gives the mean of its last 100 training losses."""
+        self.runs.add("w2-copy", "1-dot+e96", 1, 3.6, curve=False, baseline="1-dot+e96",
+                      values={"train/loss": 9.0})
+        _, text, table = self.report("w2-copy")
+        self.assertAlmostEqual(table["published"]["steps"][0]["ours"]["mean"], 3.59)
+        self.assertIn("3.6821", text)
+
+    def test_published_steps_are_planned(self):
+        def words(path):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                pattern = r'(?:PLAN_FRAGMENTS=|default )"((?:\S+ )+\S+)"'
+                return re.search(pattern, file.read())[1].split()
+        for experiment, path in (("w2-copy", "defconfigs/w2-copy"),
+                                 ("gpt2-ra-mla-full", "tools/Kconfig")):
+            planned = [f"{number}-{word}" for number, word in enumerate(words(path))]
+            for claim in ablation.load_published(experiment)["steps"]:
+                self.assertIn(claim["step"], planned)
+
+
+class Unusual(Case):
+    def test_unfinished_runs_are_told(self):
+        self.runs.study(seeds=(1, 2, 3))
+        name = "gpt2-ra-mla-full"
+        self.runs.add(name, "0-mla", 4, 3.0, weights="w")
+        self.runs.add(name, "1-mla+gate", 4, 90.0, state="diverged", reason="loss is inf")
+        self.runs.add(name, "2-mla+gate+cross", 4, 3.0, ended=False)
+        self.runs.add(name, "3-mla+gate+cross+latent", 4, math.nan)
+        _, text, table = self.report()
+        self.assertEqual(table["rows"][1]["seeds"], [1, 2, 3])
+        self.assertEqual(table["rows"][1]["delta"]["n"], 3)
+        for line in ("1-mla+gate, seed 4: diverged: loss is inf",
+                     "2-mla+gate+cross, seed 4: still running, or died",
+                     "3-mla+gate+cross+latent, seed 4: val/loss is not finite",
+                     "4-mla+gate+cross-again, seed 4: missing"):
+            self.assertIn(line, text)
+        self.assertRegex(text, r"better‡")
+
+    def test_environments_are_marked(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + seed)
+            self.runs.add("e", "1-x", seed, 3.1 + seed, machine="x86_64")
+            self.runs.add("e", "2-y", seed, 3.1 + seed)
+        _, text, table = self.report("e")
+        self.assertIn(ablation.OTHER_ENVIRONMENT, table["rows"][1]["marks"])
+        self.assertEqual(table["rows"][2]["marks"], [])
+        self.assertIn("compared across environments", text)
+        self.assertIn("machine x86_64", text)
+
+    def test_newest_setting_counts(self):
+        self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1"}, started=1e9)
+        self.runs.add("e", "0-mla", 1, 2.0, config={"LEARNING_RATE": "2"}, started=2e9)
+        _, text, table = self.report("e")
+        self.assertEqual(table["rows"][0]["numbers"]["loss"]["values"], [2.0])
+        self.assertIn("1 older run with other settings or sources left out", text)
+
+    def test_invalid_baseline(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0, audits=[("wiring", "wte", 0, "no gradient")])
+            self.runs.add("e", "1-x", seed, 2.0 + 0.01 * seed)
+        _, text, table = self.report("e")
+        self.assertEqual(self.verdicts(table), {"0-mla": "baseline, invalid", "1-x": "invalid"})
+        self.assertIn("its baseline: wiring audit failed for wte: no gradient", text)
+
+    def test_missing_baseline(self):
+        self.runs.add("e", "1-x", 1, 3.0)
+        status, text, _ = self.report("e")
+        self.assertEqual(status, 0)
+        self.assertIn("its baseline 0-mla has no runs", text)
+
+    def test_judged_by_accuracy(self):
+        """Two tasks, each with its own baseline: verdicts by accuracy, and a score over both."""
+        arms = [(task, arm) for task in ("recall", "noisy") for arm in ("dot", "mla")]
+        for number, (task, arm) in enumerate(arms):
+            for seed in (1, 2, 3):
+                self.runs.add("mad", f"{number}-task-{task}+{arm}", seed,
+                              (2 if arm == "dot" else 1) + 0.001 * seed * number,
+                              baseline=f"{number // 2 * 2}-task-{task}+dot",
+                              config={"TASK": task, "ATTENTION": arm},
+                              values={"judged_by_accuracy": 1})
+        _, text, table = self.report("mad")
+        self.assertEqual([group["by_accuracy"] for group in table["groups"]], [True, True])
+        self.assertEqual(self.verdicts(table)["1-task-recall+mla"], "better")
+        self.assertIn("mla: mean accuracy over 2 tasks 90.0 ± 0.0 (3) %", text)
+        self.assertIn("dot: mean accuracy over 2 tasks 80.0", text)
+        self.assertIn("points of accuracy", text)
+
+
+class Files(Case):
+    def test_formats(self):
+        self.runs.study()
+        _, _, table = self.report()
+        lines = list(csv.DictReader(io.StringIO(self.read("csv"))))
+        self.assertEqual([line["step"] for line in lines], STUDY)
+        self.assertEqual(float(lines[1]["delta"]), table["rows"][1]["delta"]["mean"])
+        markdown = [line for line in self.read("md").splitlines() if line.startswith("|")]
+        bars = {len(re.findall(r"(?<!\\)\|", line)) for line in markdown[:2 + len(STUDY)]}
+        self.assertEqual(len(bars), 1)
+        tex = self.read("tex")
+        rows = [line for line in tex.splitlines() if line.endswith(r"\\")]
+        self.assertEqual(len({line.count(" & ") for line in rows}), 1)
+        self.assertNotRegex(tex, r"[±Δ†]|(?<!\\)%")
+        self.assertRegex(tex, r"1-mla\+gate .* \$-\$0\.")
+
+    def test_html(self):
+        """Well formed, alone in the world, and safe from what names may hold."""
+        self.runs.study()
+        self.runs.add("gpt2-ra-mla-full", "9-<script>&", 1, 3.0)
+        self.report()
+        text = self.read("html")
+        self.assertNotIn("<script", text)
+        self.assertNotRegex(text, r"(?:src|href)=[\"']?(?:https?:|//)")
+        checker = Balance()
+        checker.feed(text)
+        self.assertEqual(checker.open, [])
+        self.assertEqual(len(checker.ids), len(set(checker.ids)))
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_plots(self):
+        self.runs.study()
+        self.report()
+        text = self.read("html")
+        for title in ("Validation loss", "Final loss", "Difference to the baseline", "Components",
+                      "Loss against parameters", "Loss against computation"):
+            self.assertIn(f"<h3>{title}</h3>", text)
+        self.assertNotIn("Loss against memory", text)   # the same for all steps: nothing to see
+        self.assertIn("var(--c1)", text)
+        svg = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.S))
+        self.assertNotRegex(svg, r"black|rgb\(")
+
+    def test_without_gnuplot(self):
+        self.runs.study()
+        path = os.environ["PATH"]
+        self.addCleanup(os.environ.__setitem__, "PATH", path)
+        self.runs.rebuild()
+        os.environ["PATH"] = ""
+        status, text = self.call("report", "gpt2-ra-mla-full")
+        self.assertEqual(status, 0)
+        self.assertIn("gnuplot is not installed", text)
+        self.assertIn("Plots are missing", self.read("html"))
+
+
+class Balance(html.parser.HTMLParser):
+    """Every element that opens is closed."""
+    VOID = ("meta", "wbr")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+
+class CompareAndDiff(Case):
+    def setUp(self):
+        super().setUp()
+        self.runs.study()
+        for seed in (1, 2, 3):
+            self.identity = self.runs.add("other", "0-mla", seed, 2.0 + 0.01 * seed,
+                                          config={"STEP": "mla", "EXTRA": "y"})
+        self.runs.rebuild()
+
+    def test_experiments(self):
+        status, text = self.call("compare", "gpt2-ra-mla-full", "other")
+        self.assertEqual(status, 0)
+        self.assertIn("better", text)
+        self.assertIn("EXTRA: - → y", text)
+
+    def test_steps(self):
+        for a, b in (("gpt2-ra-mla-full/0-mla", "gpt2-ra-mla-full/1"),
+                     ("gpt2-ra-mla-full/mla", "gpt2-ra-mla-full/mla+gate")):
+            status, text = self.call("compare", a, b)
+            self.assertEqual(status, 0)
+            self.assertRegex(text, r"0-mla +1-mla\+gate .* better")
+        _, text = self.call("compare", "gpt2-ra-mla-full/1", "gpt2-ra-mla-full/0")
+        self.assertRegex(text, r"1-mla\+gate +0-mla .* worse")
+
+    def test_single_run(self):
+        status, text = self.call("compare", "gpt2-ra-mla-full/0", self.identity[:6])
+        self.assertEqual(status, 0)
+        self.assertIn("not decidable", text)
+
+    def test_other_task(self):
+        for seed in (1, 2, 3):
+            self.runs.add("copying", "0-mla", seed, 1.0 + 0.01 * seed, config={"TASK": "copy"})
+        self.runs.rebuild()
+        status, text = self.call("compare", "other/0", "copying/0")
+        self.assertEqual(status, 0)
+        self.assertIn("not decidable: the tasks differ (language, copy)", text)
+
+    def test_diff(self):
+        status, text = self.call("diff", "gpt2-ra-mla-full/0", "other/0")
+        self.assertEqual(status, 0)
+        self.assertIn("gpt2-ra-mla-full/0-mla → other/0-mla: 1 symbol\n", text)
+        self.assertNotIn("nats", text)
+
+    def test_wrong_names(self):
+        for a, b, expected in (
+                ("nothing", "other", "no experiment, EXPERIMENT/STEP or identity of a run; "
+                                     "experiments: gpt2-ra-mla-full, other"),
+                ("other/7", "other", "other/7: no such step; there are: 0-mla"),
+                ("00", "other", "00: stands for"), ("%", "other", "%: no experiment")):
+            status, _ = self.call("compare", a, b)
+            self.assertIn(expected, status)
+
+
+class Errors(Case):
+    def test_no_database(self):
+        status, _ = self.call("report")
+        self.assertIn("results.db: no database; 'make' trains and writes it", status)
+
+    def test_no_such_experiment(self):
+        self.runs.add("one", "0-mla", 1, 3.0)
+        self.runs.add("two", "0-mla", 1, 3.0)
+        self.runs.rebuild()
+        status, _ = self.call("report", "three")
+        self.assertIn("three: no such experiment; there are: one, two", status)
+        status, _ = self.call("report")
+        self.assertIn("which experiment? there are: one, two", status)
+
+    def test_only_experiment_needs_no_name(self):
+        self.runs.add("one", "0-mla", 1, 3.0)
+        self.runs.rebuild()
+        status, text = self.call("report")
+        self.assertEqual(status, 0)
+        self.assertIn("one: scale laptop", text)
+
+    def test_nothing_finished(self):
+        self.runs.add("one", "0-mla", 1, 3.0, ended=False)
+        self.runs.rebuild()
+        status, _ = self.call("report", "one")
+        self.assertIn("no run is finished", status)
+        self.assertIn("0-mla, seed 1: still running", status)
+        self.assertFalse(os.path.exists(self.path("one", "md")))
+
+    def test_empty_experiment(self):
+        self.runs.add("one", "0-mla", 1, 3.0)
+        self.runs.rebuild()
+        with sqlite3.connect(os.path.join(self.runs.path, "results.db")) as db:
+            db.execute("INSERT INTO experiments (name) VALUES ('empty')")
+        status, _ = self.call("report", "empty")
+        self.assertIn("empty: the experiment has no runs yet", status)
+
+    def test_damaged_and_newer(self):
+        path = os.path.join(self.runs.path, "results.db")
+        with open(path, "wb") as file:
+            file.write(b"no database at all, but long enough to be looked at as one" * 9)
+        status, _ = self.call("report")
+        self.assertIn("'results rebuild' makes it anew", status)
+        os.remove(path)
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {records.SCHEMA[-1] + 1}")
+        status, _ = self.call("report")
+        self.assertIn("schema version", status)
+
+
+if __name__ == "__main__":
+    tap.main()
