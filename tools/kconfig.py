@@ -425,10 +425,20 @@ def command_defconfig(tree, args):
     print(f"{args.name or 'defaults'}: {asked} (scale {scale})")
 
 
+def with_quotes(tree, assignment):
+    """The shell takes the quotes of CONFIG_X="text" away: text is text without them, too."""
+    match = ASSIGNMENT.fullmatch(assignment)
+    item = tree.find(match[1]) if match else None
+    is_text = isinstance(item, Choice) or (item is not None and item.orig_type is STRING)
+    if not is_text or QUOTED.fullmatch(match[2]) or NUMBER.fullmatch(match[2]):
+        return assignment
+    return f'CONFIG_{match[1]}="{kconfiglib.escape(match[2])}"'
+
+
 def command_set(tree, args):
     load_present(tree)
     present = tree.read(config_path())
-    changes, problems = tree.parse(args.assignment, "")
+    changes, problems = tree.parse([with_quotes(tree, one) for one in args.assignment], "")
     if problems:
         raise Unfit(problems)
     tell_idle(tree.merge(present, changes))

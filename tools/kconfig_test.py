@@ -267,7 +267,7 @@ class Commands(Case):
 
     def test_defconfig_tells_what_a_fragment_switches_off(self):
         self.assertRegex(self.succeed("defconfig", "smoke+dot"),
-                         r"now inactive: .*defconfigs/smoke:\d+: CONFIG_RA_MLA_LATENT_DIM=16\n")
+                         r"now inactive: .*defconfigs/smoke:\d+: CONFIG_RA_MLA_LATENT_DIM=8\n")
 
     def test_set(self):
         self.write(DEFAULTS)
@@ -276,10 +276,16 @@ class Commands(Case):
         self.assertIn('CONFIG_RA_MLA_RA_ALPHA="0.5"\n', self.read())
         self.assertEqual(self.read("config.old"), DEFAULTS)
 
+    def test_set_takes_text_without_quotes(self):
+        self.write(DEFAULTS)
+        self.succeed("set", "CONFIG_EXPERIMENT=my study", "CONFIG_ATTENTION=w2")
+        self.assertIn('CONFIG_EXPERIMENT="my study"\n', self.read())
+        self.assertIn("CONFIG_ATTENTION_W2=y\n", self.read())
+
     def test_set_switch_tells_what_it_makes_inactive(self):
         self.write(DEFAULTS)
         said = self.succeed("set", 'CONFIG_ATTENTION="dot"')
-        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_RA_MLA_LATENT_DIM=32")
+        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_RA_MLA_LATENT_DIM=16")
         self.succeed("check")
 
     def test_set_refuses_and_leaves_the_file(self):
@@ -309,7 +315,7 @@ class Commands(Case):
         self.write(re.sub('CONFIG_(DROPOUT|THREADS)=.*\n|.*CONFIG_POS_.*\n', "", DEFAULTS) +
                    "CONFIG_GONE=y\n")
         self.assertEqual(self.succeed("listnewconfig"),
-                         'CONFIG_POS="learned"\nCONFIG_DROPOUT="0.0"\nCONFIG_THREADS=0\n')
+                         'CONFIG_POS="learned"\nCONFIG_DROPOUT="0.0"\nCONFIG_THREADS=1\n')
 
     def test_diff(self):
         self.write(DEFAULTS)
@@ -413,8 +419,8 @@ class Menus(Case):
         status = self.drive("/", "GPT2_MAX_ITERS", "\n", "\n", "\x15", "77", "\n",
                             "s", "\n", "\n", "q")
         self.assertEqual(status, 0, self.shown)
-        self.assertIn("GPT2_MAX_ITERS=1000\n", DEFAULTS)
-        self.assertEqual(self.read(), DEFAULTS.replace("_ITERS=1000\n", "_ITERS=77\n"))
+        self.assertIn("GPT2_MAX_ITERS=600\n", DEFAULTS)
+        self.assertEqual(self.read(), DEFAULTS.replace("_ITERS=600\n", "_ITERS=77\n"))
         self.assertEqual(self.read("config.old"), DEFAULTS)
 
     def test_open_and_leave_changes_nothing(self):

@@ -219,24 +219,26 @@ def seeds_of(step, seeds):
     return seeds[:1] if step.repeats is not None else seeds
 
 
+REFUSED = "refused"  # in place of an identity
+
+
 def identity(directory, step, seed):
+    """REFUSED: the program does not accept its configuration; the run will tell why."""
     program = os.path.join(directory, step.name, "kablate")
     result = subprocess.run([program, "identity", "--seed", str(seed), "--repeat", str(step.repeat)],
-                            stdout=subprocess.PIPE, check=False, text=True)
-    if result.returncode:
-        raise ValueError(f"step {step.name} cannot run; the reason is above")
-    return result.stdout.strip()
+                            capture_output=True, check=False, text=True)
+    return REFUSED if result.returncode else result.stdout.strip()[:12]
 
 
 def runs_for_make(steps, values, seeds, directory, runs):
     """A run's directory carries its identity: its target exists, or it is another run."""
+    wanted = [(step, seed, identity(directory, step, seed))
+              for step in steps if step.selected for seed in seeds_of(step, seeds)]
     lines = []
-    for step in steps:
-        for seed in seeds_of(step, seeds) if step.selected else []:
-            name = f"{step.name}-{seed}-{identity(directory, step, seed)[:12]}"
-            target = f"{runs}/{values['EXPERIMENT']}/{name}/done"
-            lines += [f"run-targets += {target}", f"runs-of-{step.name} += {target}",
-                      f"{target}: STEP := {step.name}", f"{target}: SEED := {seed}"]
+    for step, seed, known in sorted(wanted, key=lambda run: run[2] != REFUSED):  # these fail first
+        target = f"{runs}/{values['EXPERIMENT']}/{step.name}-{seed}-{known}/done"
+        lines += [f"run-targets += {target}", f"runs-of-{step.name} += {target}",
+                  f"{target}: STEP := {step.name}", f"{target}: SEED := {seed}"]
     return "\n".join(lines) + "\n"
 
 
@@ -324,7 +326,7 @@ def notes(steps, seeds):
 
 def show(steps, values, seeds, directory):
     head = as_json(steps, values, seeds)
-    runs = sum(step.selected for step in steps) * len(seeds)
+    runs = sum(len(seeds_of(step, seeds)) for step in steps if step.selected)
     print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
     print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs\n")
     heads = ["step", "parameters", "FLOPs/token", "bytes", "differs from its baseline"]

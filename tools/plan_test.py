@@ -190,8 +190,8 @@ class Plans(Case):
     def test_subset(self):
         self.listed("baseline gate cross", 'CONFIG_RA_MLA_ABLATION_STEPS="0,2"')
         self.assertEqual([step["selected"] for step in self.plan()["steps"]], [True, False, True])
-        self.assertEqual(self.read("plan/plan.mk"),
-                         "plan-steps := 0-baseline 2-cross\nplan-seeds := 1 2 3\n")
+        self.assertIn("plan-steps := 0-baseline 2-cross\n", self.read("plan/plan.mk"))
+        self.assertIn("baseline-2-cross := 0-baseline\n", self.read("plan/plan.mk"))
         self.assertIn("6 runs", self.said)
         self.assertNotIn("note", self.said)
 
