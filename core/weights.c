@@ -1,5 +1,6 @@
 #include "core/weights.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +29,19 @@ static const struct safetensors_tensor *find(const struct safetensors *file, con
 	return NULL;
 }
 
-/* Is this name, or a prefix of it, in the comma-separated list? */
+/* Does the beginning of the name match a pattern of the comma-separated list? */
 static bool allowed(const char *list, const char *name)
 {
+	char pattern[256];
+
 	while (list && *list) {
 		size_t n = strcspn(list, ",");
 
-		if (n > 0 && strncmp(list, name, n) == 0)
-			return true;
+		if (n > 0 && n < sizeof(pattern) - 1) {
+			snprintf(pattern, sizeof(pattern), "%.*s*", (int)n, list);
+			if (fnmatch(pattern, name, 0) == 0)
+				return true;
+		}
 		list += n + (list[n] == ',');
 	}
 	return false;

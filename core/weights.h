@@ -12,8 +12,8 @@
 
 /*
  * Load every parameter that the file has.  What it lacks keeps its value and is
- * told to `note`; what the model lacks is an error unless its name begins with
- * one of the comma-separated `allow`.
+ * told to `note`; what the model lacks is an error unless the beginning of its
+ * name matches one of the comma-separated patterns `allow` ("h.*.mlp.z_proj").
  */
 enum status weights_load(struct params *params, const char *path, const char *allow,
 			 void (*note)(void *context, const char *text), void *context,
