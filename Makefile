@@ -172,7 +172,7 @@ $(call results,$(tests_c:.c=)): %.result: % FORCE
 $(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
 	@PYTHON='$(python)' sh tools/runtest.sh $* $@ bash $<
 $(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
-	@PYTHON='$(python)' sh tools/runtest.sh $* $@ $(python) $<
+	@sh tools/runtest.sh $* $@ $(python) $<
 # Scripts may build steps: what all of these share must not be made twice at once.
 $(call results,$(filter %.sh %.py,$(all_tests))): $(step_main:%.c=$(O)/%.o)
 # Long scripts may call a test program to do a part on their data.

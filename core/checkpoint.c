@@ -13,11 +13,17 @@
 #include <cjson/cJSON.h>
 
 #include "core/backend.h"
+#include "core/hash.h"
 #include "core/replace.h"
 #include "core/safetensors.h"
 
 #define PATH_SIZE 4096
 #define NAME_FORMAT "checkpoint-%08lld"
+#define STATE "state.json"
+
+/* Their hashes are in the state: a flipped bit is noticed, too. */
+static const char *const tensor_files[] = { "weights.safetensors", "optimizer.safetensors" };
+enum { WEIGHTS, MOMENTS, TENSOR_FILES };
 
 /* ------------------------------------------------------------------ writing */
 
@@ -74,7 +80,8 @@ enum status weights_save(const struct params *params, const char *path, const ch
 	}
 	for (int i = 0; i < params->n; i++) {
 		sources[i] = (struct source){ params->backend, param_data(params, i) };
-		tensors[i] = entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
+		tensors[i] =
+			entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
 	}
 	status = safetensors_write(path, tensors, params->n, metadata, 2, err);
 free_lists:
@@ -112,19 +119,37 @@ static void print_exact(FILE *file, const char *key, double value)
 	fprintf(file, "  \"%s\": \"%a\",\n", key, value);
 }
 
+static enum status hash_tensors(const char *dir, char hashes[TENSOR_FILES][SHA256_HEX_SIZE],
+				struct error *err)
+{
+	char path[PATH_SIZE];
+
+	for (int i = 0; i < TENSOR_FILES; i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[i]);
+		if (sha256_file(path, hashes[i], err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
 static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
-			      const char *path, struct error *err)
+			      const char *dir, struct error *err)
 {
 	const struct optim_scalars *s = optimizer_scalars(c->optimizer);
+	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE];
 	struct replace r;
 
-	if (replace_begin(&r, path, err) != OK)
+	snprintf(path, sizeof(path), "%s/" STATE, dir);
+	if (hash_tensors(dir, hashes, err) != OK || replace_begin(&r, path, err) != OK)
 		return FAIL;
 	fprintf(r.stream, "{\n  \"identity\": \"%s\",\n", c->identity);
+	for (int i = 0; i < TENSOR_FILES; i++)
+		fprintf(r.stream, "  \"%s\": \"%s\",\n", tensor_files[i], hashes[i]);
 	fprintf(r.stream, "  \"iteration\": %lld,\n", (long long)state->iteration);
 	fprintf(r.stream, "  \"best_iteration\": %lld,\n", (long long)state->best_iteration);
 	print_exact(r.stream, "best_loss", state->best_loss);
 	print_exact(r.stream, "tokens", state->tokens);
+	print_exact(r.stream, "seconds", state->seconds);
 	fprintf(r.stream, "  \"clips\": %lld,\n", (long long)state->clips);
 	fprintf(r.stream, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
 		(long long)s->reset_at);
@@ -135,6 +160,17 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 		fprintf(r.stream, "%s\"%a\"", i ? ", " : "", s->norms[i]);
 	fprintf(r.stream, "]\n}\n");
 	return replace_commit(&r, err);
+}
+
+double checkpoint_bytes(const struct checkpoint *c)
+{
+	int n;
+	const struct optim_tensor *state = optimizer_tensors(c->optimizer, &n);
+	double numbers = (double)params_count(c->params);
+
+	for (int i = 0; i < n; i++)
+		numbers += (double)state[i].param->count;
+	return numbers * (double)dtype_size(c->params->type);
 }
 
 static enum status sync_directory(const char *path, struct error *err)
@@ -171,14 +207,13 @@ static enum status write_into(const struct checkpoint *c, const struct checkpoin
 
 	if (mkdir(dir, 0777) != 0)
 		return fail_errno(err, "cannot make %s", dir);
-	snprintf(path, sizeof(path), "%s/weights.safetensors", dir);
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[WEIGHTS]);
 	if (weights_save(c->params, path, c->identity, err) != OK)
 		return FAIL;
-	snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[MOMENTS]);
 	if (optimizer_save(c, path, err) != OK)
 		return FAIL;
-	snprintf(path, sizeof(path), "%s/state.json", dir);
-	if (state_save(c, state, path, err) != OK)
+	if (state_save(c, state, dir, err) != OK)
 		return FAIL;
 	return sync_directory(dir, err);
 }
@@ -244,20 +279,33 @@ static double directory_megabytes(const char *path)
 	return bytes / 1e6;
 }
 
-/* Newest first: keep while number and disk budget allow; the newest always. */
-static enum status prune(const struct checkpoint *c, struct error *err)
+static bool fits(const struct checkpoint *c, double megabytes)
+{
+	return c->megabytes == 0 || megabytes <= (double)c->megabytes;
+}
+
+/*
+ * Newest first: keep while number and disk budget allow; the one just saved
+ * always.  Later ones were passed over as damaged, or the run would have gone on
+ * from there.
+ */
+static enum status prune(const struct checkpoint *c, int64_t saved, struct error *err)
 {
 	char path[PATH_SIZE];
 	double megabytes = 0;
 	long long *list;
+	int64_t kept = 0;
 	int n;
 
 	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
 		return FAIL;
 	for (int i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, list[i]);
-		megabytes += directory_megabytes(path);
-		if (i > 0 && (i >= c->keep || (c->megabytes > 0 && megabytes > (double)c->megabytes)))
+		if (list[i] <= saved)
+			megabytes += directory_megabytes(path);
+		if (list[i] == saved || (list[i] < saved && kept < c->keep && fits(c, megabytes)))
+			kept++;
+		else
 			remove_directory(path);
 	}
 	free(list);
@@ -274,14 +322,15 @@ enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_
 	remove_directory(temporary); /* left by a crash */
 	if (write_into(c, state, temporary, err) != OK) {
 		remove_directory(temporary);
-		return fail_prefix(err, "checkpoint %lld was not saved", (long long)state->iteration);
+		return fail_prefix(err, "checkpoint %lld was not saved",
+				   (long long)state->iteration);
 	}
 	remove_directory(path); /* a damaged one of this iteration */
 	if (rename(temporary, path) != 0)
 		return fail_errno(err, "cannot rename %s", temporary);
 	if (sync_directory(c->run_dir, err) != OK)
 		return FAIL;
-	return prune(c, err);
+	return prune(c, state->iteration, err);
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -333,27 +382,45 @@ static bool parse_state(const cJSON *json, struct checkpoint_state *state, struc
 	state->best_iteration = whole(json, "best_iteration", &good);
 	state->best_loss = exact(json, "best_loss", &good);
 	state->tokens = exact(json, "tokens", &good);
+	state->seconds = exact(json, "seconds", &good);
 	state->clips = whole(json, "clips", &good);
 	s->updates = whole(json, "updates", &good);
 	s->reset_at = whole(json, "reset_at", &good);
 	s->resets = whole(json, "resets", &good);
 	s->spikes = whole(json, "spikes", &good);
-	cJSON_ArrayForEach(norm, norms)
+	cJSON_ArrayForEach (norm, norms)
 		if (good)
 			s->norms[s->norm_count++] = exact(norm, NULL, &good);
 	return good;
 }
 
+static enum status check_hashes(const cJSON *json, const char *dir, struct error *err)
+{
+	char hashes[TENSOR_FILES][SHA256_HEX_SIZE];
+
+	if (hash_tensors(dir, hashes, err) != OK)
+		return FAIL;
+	for (int i = 0; i < TENSOR_FILES; i++) {
+		const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, tensor_files[i]);
+
+		if (!cJSON_IsString(item) || strcmp(item->valuestring, hashes[i]) != 0)
+			return fail(err, "%s/%s is damaged", dir, tensor_files[i]);
+	}
+	return OK;
+}
+
 /* *foreign: it is whole, but belongs to another run. */
-static enum status state_load(const struct checkpoint *c, const char *path,
+static enum status state_load(const struct checkpoint *c, const char *dir,
 			      struct checkpoint_state *state, struct optim_scalars *scalars,
 			      bool *foreign, struct error *err)
 {
 	enum status status = FAIL;
 	const cJSON *identity;
+	char path[PATH_SIZE];
 	char *text = NULL;
 	cJSON *json;
 
+	snprintf(path, sizeof(path), "%s/" STATE, dir);
 	if (read_text(path, &text, err) != OK)
 		return FAIL;
 	json = cJSON_Parse(text);
@@ -365,7 +432,7 @@ static enum status state_load(const struct checkpoint *c, const char *path,
 		fail(err, "%s belongs to another configuration (identity %.12s, not %.12s)", path,
 		     identity->valuestring, c->identity);
 	} else {
-		status = OK;
+		status = check_hashes(json, dir, err);
 	}
 	cJSON_Delete(json);
 	free(text);
@@ -419,10 +486,10 @@ static enum status load_files(const struct checkpoint *c, const char *dir, struc
 	enum status status = FAIL;
 	char path[PATH_SIZE];
 
-	snprintf(path, sizeof(path), "%s/weights.safetensors", dir);
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[WEIGHTS]);
 	if (safetensors_open(&weights, path, err) != OK)
 		return FAIL;
-	snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[MOMENTS]);
 	if (safetensors_open(&moments, path, err) != OK)
 		goto close_weights;
 	if (load_tensors(c, &weights, &moments, false, err) == OK)
@@ -436,14 +503,15 @@ close_weights:
 static enum status load_one(const struct checkpoint *c, long long iteration,
 			    struct checkpoint_state *state, bool *foreign, struct error *err)
 {
+	struct checkpoint_state read;
 	struct optim_scalars scalars;
-	char dir[PATH_SIZE - 64], path[PATH_SIZE];
+	char dir[PATH_SIZE - 64];
 
 	snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, c->run_dir, iteration);
-	snprintf(path, sizeof(path), "%s/state.json", dir);
-	if (state_load(c, path, state, &scalars, foreign, err) != OK ||
+	if (state_load(c, dir, &read, &scalars, foreign, err) != OK ||
 	    load_files(c, dir, err) != OK)
 		return FAIL;
+	*state = read;
 	*optimizer_scalars(c->optimizer) = scalars;
 	return OK;
 }
@@ -465,8 +533,9 @@ enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state 
 		if (load_one(c, list[i], state, &foreign, err) == OK) {
 			*found = true;
 		} else if (!foreign) {
-			snprintf(text, sizeof(text), "checkpoint %lld is unusable, trying the one "
-				 "before it: %s", list[i], err->text);
+			snprintf(text, sizeof(text),
+				 "checkpoint %lld is unusable, going back to %s: %s", list[i],
+				 i + 1 < n ? "the one before it" : "the beginning", err->text);
 			warn(context, text);
 		}
 	}

@@ -17,6 +17,7 @@ struct checkpoint_state {
 	int64_t best_iteration; /* -1: not evaluated yet */
 	double best_loss;
 	double tokens;	/* seen in training */
+	double seconds; /* spent in training */
 	int64_t clips;	/* updates clipped since the last logging interval */
 };
 
@@ -28,6 +29,9 @@ struct checkpoint {
 	int64_t keep;	   /* how many of the newest are kept, at least 1 */
 	int64_t megabytes; /* disk budget; 0: none.  The newest is always kept. */
 };
+
+/* Bytes of tensors in one checkpoint. */
+double checkpoint_bytes(const struct checkpoint *c);
 
 /* Save, then remove what is no longer to be kept. */
 enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,

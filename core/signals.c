@@ -19,12 +19,19 @@ static void on_signal(int number)
 
 void signals_install(void)
 {
-	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
 
 	sigemptyset(&action.sa_mask);
+	sigaction(SIGHUP, NULL, &before);
+	if (before.sa_handler != SIG_IGN) /* nohup */
+		sigaction(SIGHUP, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGUSR2, &action, NULL);
+	/* A file that may not grow and a reader that left are errors of writing, no death. */
+	action.sa_handler = SIG_IGN;
+	sigaction(SIGXFSZ, &action, NULL);
+	sigaction(SIGPIPE, &action, NULL);
 }
 
 int signals_stop(void)

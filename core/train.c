@@ -22,7 +22,11 @@ struct trainer {
 	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
 	struct checkpoint checkpoint;
 	struct checkpoint_state state;
+	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
+	double started;	   /* when it would have, had it never been interrupted */
 	double validation; /* loss of the last evaluation */
+	bool diverged;
+	struct error reason; /* of the divergence */
 };
 
 static double seconds_now(void)
@@ -62,6 +66,17 @@ static void share_losses(struct trainer *t)
 						    (double)t->options.accumulate);
 }
 
+static enum status check_disk_budget(const struct trainer *t, struct error *err)
+{
+	const double megabytes = checkpoint_bytes(&t->checkpoint) / 1e6;
+
+	if (t->options.checkpoint_megabytes == 0 ||
+	    megabytes <= (double)t->options.checkpoint_megabytes)
+		return OK;
+	return fail(err, "CONFIG_CHECKPOINT_DISK_MB=%lld: one checkpoint takes %.1f MB",
+		    (long long)t->options.checkpoint_megabytes, megabytes);
+}
+
 static enum status open_programs(struct trainer *t, struct error *err)
 {
 	struct program_options train = t->options.program;
@@ -94,6 +109,7 @@ enum status trainer_create(struct trainer **out, const struct subject *subject,
 	t->params = params;
 	t->optimizer = optimizer;
 	t->backend = backend;
+	t->saved = -1;
 	t->validation = NAN;
 	t->state = (struct checkpoint_state){ .best_iteration = -1, .best_loss = INFINITY };
 	t->checkpoint = (struct checkpoint){
@@ -104,7 +120,7 @@ enum status trainer_create(struct trainer **out, const struct subject *subject,
 		.keep = options->checkpoint_keep,
 		.megabytes = options->checkpoint_megabytes,
 	};
-	if (open_programs(t, err) != OK) {
+	if (check_disk_budget(t, err) != OK || open_programs(t, err) != OK) {
 		trainer_destroy(t);
 		return FAIL;
 	}
@@ -212,8 +228,16 @@ static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_
 	return OK;
 }
 
-/* The run cannot go on: find the tensor in which it began. */
-static void explain_divergence(struct trainer *t, int64_t iteration, struct error *reason)
+/* The run cannot go on. */
+static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, const char *where)
+{
+	t->diverged = true;
+	fail(&t->reason, "diverged in iteration %lld: %s", (long long)iteration, where);
+	metrics_event(m, iteration, "diverged", t->reason.text);
+}
+
+/* Find the tensor in which it began. */
+static void explain_divergence(struct trainer *t, struct metrics *m, int64_t iteration)
 {
 	struct loss_parts parts;
 	struct error where;
@@ -222,7 +246,7 @@ static void explain_divergence(struct trainer *t, int64_t iteration, struct erro
 	if (run_passes(t, iteration, &parts, &where) == OK)
 		fail(&where, "the gradient's norm overflows");
 	program_check_nan(t->stage.p, t->options.program.check_nan);
-	fail(reason, "diverged in iteration %lld: %s", (long long)iteration, where.text);
+	diverge(t, m, iteration, where.text);
 }
 
 /* ---------------------------------------------------------------- recording */
@@ -274,13 +298,21 @@ static enum status save_best(struct trainer *t, struct error *err)
 	return weights_save(t->params, path, t->options.identity, err);
 }
 
+/* FAIL is for the outside world: a loss that is not finite ends the run as diverged. */
 static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t iteration,
 				struct error *err)
 {
 	struct evaluation e;
+	struct error where;
 
-	if (evaluate(t->evaluator, &e, err) != OK)
-		return FAIL;
+	if (evaluate(t->evaluator, &e, &where) != OK) {
+		diverge(t, m, iteration, where.text);
+		return OK;
+	}
+	if (e.all.count > 0 && !isfinite(e.all.loss)) {
+		diverge(t, m, iteration, "the validation loss is not finite");
+		return OK;
+	}
 	t->validation = e.all.loss;
 	record_evaluation(t, m, iteration, &e);
 	if (t->subject.measure && t->subject.measure(t->subject.context, m, iteration, err) != OK)
@@ -370,12 +402,14 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 	struct loss_parts parts;
 	double start = 0;
 
+	program_check_nan(t->stage.p, false); /* whatever is wrong, the training will tell */
 	for (int i = 0; i < TIMED_UPDATES; i++) {
 		if (i == 1)
 			start = seconds_now();
 		if (run_passes(t, 1, &parts, err) != OK)
 			return FAIL;
 	}
+	program_check_nan(t->stage.p, t->options.program.check_nan);
 	*seconds = (seconds_now() - start) / (TIMED_UPDATES - 1);
 	return OK;
 }
@@ -387,7 +421,7 @@ enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progres
 
 	if (checkpoint_load(&t->checkpoint, &t->state, &found, progress_warn, progress, err) != OK)
 		return FAIL;
-	*iteration = found ? t->state.iteration : -1;
+	t->saved = *iteration = found ? t->state.iteration : -1;
 	return OK;
 }
 
@@ -397,7 +431,7 @@ static bool due(int64_t iteration, int64_t interval, int64_t last)
 }
 
 /* Is it time to stop before the next iteration?  Budgets are checked where all steps check them. */
-static bool must_stop(struct trainer *t, double started, enum train_end *end, struct error *reason)
+static bool must_stop(struct trainer *t, enum train_end *end, struct error *reason)
 {
 	if (signals_stop()) {
 		*end = TRAIN_INTERRUPTED;
@@ -409,7 +443,8 @@ static bool must_stop(struct trainer *t, double started, enum train_end *end, st
 		fail(reason, "token budget of %.0f is used up", t->options.tokens_budget);
 		return true;
 	}
-	if (t->options.seconds_budget > 0 && seconds_now() - started > t->options.seconds_budget) {
+	if (t->options.seconds_budget > 0 &&
+	    seconds_now() - t->started > t->options.seconds_budget) {
 		*end = TRAIN_BUDGET;
 		fail(reason, "time budget of %.0f s is used up", t->options.seconds_budget);
 		return true;
@@ -436,39 +471,40 @@ static enum status log_interval(struct trainer *t, struct metrics *m, int64_t it
 	return metrics_commit(m, err);
 }
 
-/* One iteration; *diverged tells that the run ends here. */
-static enum status step(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
-			double *loss, bool *diverged, struct error *reason, struct error *err)
+static void step(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
+		 double *loss)
 {
 	const double rate = schedule_rate(&t->options.schedule, iteration);
-	struct optim_report report;
+	struct optim_report report = { .finite = false };
 	struct loss_parts parts;
+	struct error where;
 
-	if (run_passes(t, iteration, &parts, err) != OK)
-		return FAIL;
-	*loss = parts.total;
-	*diverged = !isfinite(parts.total);
-	if (!*diverged) {
+	if (run_passes(t, iteration, &parts, &where) == OK && isfinite(parts.total))
 		optimizer_update(t->optimizer, iteration, rate, &report);
-		*diverged = !report.finite;
+	if (!report.finite) {
+		explain_divergence(t, m, iteration);
+		return;
 	}
-	if (*diverged) {
-		explain_divergence(t, iteration, reason);
-		return OK;
-	}
+	*loss = parts.total;
 	t->state.iteration = iteration;
 	t->state.tokens += (double)update_tokens(t);
 	record_events(t, m, iteration, &report);
 	if (logging)
 		record_update(m, iteration, &parts, rate, &report);
-	return OK;
 }
 
+/* Never over a whole checkpoint of the same iteration: a kill in between would leave neither. */
 static enum status save(struct trainer *t, struct metrics *m, struct error *err)
 {
 	if (metrics_commit(m, err) != OK)
 		return FAIL;
-	return checkpoint_save(&t->checkpoint, &t->state, err);
+	if (t->saved == t->state.iteration)
+		return OK;
+	t->state.seconds = seconds_now() - t->started;
+	if (checkpoint_save(&t->checkpoint, &t->state, err) != OK)
+		return FAIL;
+	t->saved = t->state.iteration;
+	return OK;
 }
 
 static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_t iteration,
@@ -483,7 +519,8 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 		return FAIL;
 	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
 		return FAIL;
-	if (due(iteration, t->options.checkpoint_interval, last) || signals_save())
+	if (!t->diverged &&
+	    (due(iteration, t->options.checkpoint_interval, last) || signals_save()))
 		return save(t, m, err);
 	return OK;
 }
@@ -493,33 +530,26 @@ static enum status stop(struct trainer *t, struct metrics *m, enum train_end end
 {
 	if (end == TRAIN_BUDGET && evaluate_now(t, m, t->state.iteration, err) != OK)
 		return FAIL;
-	return save(t, m, err);
+	return t->diverged ? OK : save(t, m, err);
 }
 
-enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
-			enum train_end *end, struct error *reason, struct error *err)
+static enum status train(struct trainer *t, struct metrics *m, struct progress *progress,
+			 enum train_end *end, struct error *reason, struct error *err)
 {
 	const int64_t last = t->options.iterations;
 	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
-	const double started = interval.started;
 	double loss = NAN, rate = NAN;
-	bool diverged = false;
 
-	*end = TRAIN_DONE;
 	if (t->state.iteration == 0 && evaluate_now(t, m, 0, err) != OK)
 		return FAIL;
-	for (int64_t i = t->state.iteration + 1; i <= last; i++) {
+	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
 		const bool logging = due(i, t->options.log_interval, last);
 
-		if (must_stop(t, started, end, reason))
+		if (must_stop(t, end, reason))
 			return stop(t, m, *end, err);
-		if (step(t, m, i, logging, &loss, &diverged, reason, err) != OK)
-			return FAIL;
-		if (diverged) {
-			*end = TRAIN_DIVERGED;
-			metrics_event(m, i, "diverged", reason->text);
-			return metrics_commit(m, err);
-		}
+		step(t, m, i, logging, &loss);
+		if (t->diverged)
+			break;
 		if (finish_iteration(t, m, i, logging, &interval, &rate, err) != OK)
 			return FAIL;
 		progress_update(progress,
@@ -533,4 +563,18 @@ enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *p
 				logging);
 	}
 	return OK;
+}
+
+enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
+			enum train_end *end, struct error *reason, struct error *err)
+{
+	*end = TRAIN_DONE;
+	t->started = seconds_now() - t->state.seconds;
+	if (train(t, m, progress, end, reason, err) != OK)
+		return FAIL;
+	if (!t->diverged)
+		return OK;
+	*end = TRAIN_DIVERGED;
+	*reason = t->reason;
+	return metrics_commit(m, err);
 }

@@ -4,12 +4,15 @@
  * The Makefile builds one of these per ablation step and runs `train` for
  * every seed; the other commands answer questions about the same step.
  */
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -18,20 +21,25 @@
 #include "core/checkpoint.h"
 #include "core/signals.h"
 #include "models/describe.h"
+#include "tools/generate.h"
 #include "tools/lab.h"
 
 /* Exit statuses; 0 is a run that reached its end. */
 enum {
-	EXIT_WRONG = 1,	     /* bad input, a failed check */
+	EXIT_WRONG = 1, /* bad input, a failed check */
 	EXIT_USAGE = 2,
 	EXIT_RESUMABLE = 75, /* stopped by a signal: run the same command again (EX_TEMPFAIL) */
 	EXIT_DIVERGED = 76,
 };
 
+#define MAX_SYMBOLS 1000 /* of the configuration; about 150 are there */
+#define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
+
 struct arguments {
 	uint64_t seed, repeat;
 	const char *runs, *experiment, *step, *baseline, *git, *scale;
 	int64_t context;
+	struct generate_options generate;
 	bool json, lines, git_dirty;
 };
 
@@ -45,6 +53,7 @@ static const char usage[] =
 	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
 	"    kablate memory                             every piece of the training arena\n"
 	"    kablate unread                             symbols that nothing reads\n"
+	"    kablate generate --weights FILE            text from trained weights\n"
 	"\n"
 	"  --seed N         of weights, batches and dropout (default 1)\n"
 	"  --repeat N       number of a deliberate repetition (default 0)\n"
@@ -53,6 +62,8 @@ static const char usage[] =
 	"  --git REVISION, --dirty, --scale NAME    recorded beside it\n"
 	"  --context N      tokens of decode state to describe (default: the trained length)\n"
 	"  --lines          a line per interval, also on a terminal\n"
+	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
+	"  --tokenizer T (that of the data)         for generate; --seed chooses another text\n"
 	"\n"
 	"Ctrl-C finishes the iteration, saves and exits with 75: the same command goes on from\n"
 	"there.  A second Ctrl-C leaves at once.  SIGUSR2 saves and goes on.\n"
@@ -76,8 +87,9 @@ static int run_identity(struct lab *lab)
 /* Numbers of optimizer state per parameter. */
 static double optimizer_numbers(enum optim_kind kind)
 {
-	static const double numbers[] = { [OPTIM_ADAMW] = 2, [OPTIM_ADAMWSPAM] = 3, [OPTIM_SGD] = 1,
-					  [OPTIM_MUON] = 2 };
+	static const double numbers[] = {
+		[OPTIM_ADAMW] = 2, [OPTIM_ADAMWSPAM] = 3, [OPTIM_SGD] = 1, [OPTIM_MUON] = 2
+	};
 
 	return numbers[kind];
 }
@@ -155,6 +167,17 @@ static int run_graph(struct lab *lab, const struct arguments *a, bool memory)
 	return status;
 }
 
+static int run_generate(struct lab *lab, const struct arguments *a)
+{
+	struct error err;
+
+	if (!a->generate.weights) {
+		fprintf(stderr, "kablate: generate needs --weights FILE\n");
+		return EXIT_USAGE;
+	}
+	return generate(lab, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
+}
+
 static int run_unread(struct lab *lab)
 {
 	int unread = config_unread(lab->config, stdout);
@@ -167,10 +190,11 @@ static int run_unread(struct lab *lab)
 struct session {
 	struct lab *lab;
 	const struct arguments *a;
-	char run_dir[4096];
+	char run_dir[4096], done[4200]; /* done: make's target, exists when the run has ended */
+	int lock;
 	char machine[300], blas[BLAS_DESCRIPTION_TEXT];
 	char label[300];
-	struct run_symbol symbols[400];
+	struct run_symbol symbols[MAX_SYMBOLS];
 	int n_symbols;
 	struct progress progress;
 	struct metrics *metrics;
@@ -182,8 +206,8 @@ static void collect_symbol(void *context, const char *name, const char *value)
 {
 	struct session *s = context;
 
-	if (s->n_symbols < (int)(sizeof(s->symbols) / sizeof(*s->symbols)))
-		s->symbols[s->n_symbols++] = (struct run_symbol){ name, value };
+	assert(s->n_symbols < MAX_SYMBOLS);
+	s->symbols[s->n_symbols++] = (struct run_symbol){ name, value };
 }
 
 static void describe_machine(struct session *s)
@@ -221,7 +245,29 @@ static enum status make_run_dir(struct session *s, struct error *err)
 		return FAIL;
 	snprintf(s->run_dir, sizeof(s->run_dir), "%s/%s-%" PRIu64 "-%.12s", path, a->step,
 		 s->lab->seed, s->lab->identity);
+	snprintf(s->done, sizeof(s->done), "%s/done", s->run_dir);
 	return make_directory(s->run_dir, err);
+}
+
+/*
+ * One process at a time works on a run: whoever comes second waits, and finds it
+ * done or takes it over.  A file system without locks gets by without.
+ */
+static enum status lock_run_dir(struct session *s, struct error *err)
+{
+	bool told = false;
+
+	s->lock = open(s->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->lock < 0)
+		return fail_errno(err, "cannot open %s", s->run_dir);
+	while (!signals_stop() && flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+		if (!told)
+			progress_message(&s->progress,
+					 "%s: waiting for the process that works on it", s->label);
+		told = true;
+		usleep(LOCK_MICROSECONDS);
+	}
+	return OK;
 }
 
 static struct run_record record_of(struct session *s)
@@ -254,16 +300,18 @@ static struct run_record record_of(struct session *s)
 
 static enum status open_metrics(struct session *s, int64_t resume, struct error *err)
 {
-	char db[2048];
+	char db[2048], tensorboard[4200];
 	const struct metrics_options options = {
 		.run_dir = s->run_dir,
 		.db_path = db,
+		.tensorboard_dir = s->lab->tensorboard ? tensorboard : NULL,
 		.record = record_of(s),
 		.warn = progress_warn,
 		.warn_context = &s->progress,
 	};
 
 	snprintf(db, sizeof(db), "%s/results.db", s->a->runs);
+	snprintf(tensorboard, sizeof(tensorboard), "%s/tensorboard", s->run_dir);
 	return metrics_open(&s->metrics, &options, resume, err);
 }
 
@@ -283,6 +331,8 @@ static void record_constants(struct session *s)
 	metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
 	metrics_value(s->metrics, 0, "arena_megabytes",
 		      (double)trainer_arena_bytes(s->trainer) / 1048576);
+	if (source->accuracy)
+		metrics_value(s->metrics, 0, "judged_by_accuracy", 1);
 	if (isfinite(source->chance))
 		metrics_value(s->metrics, 0, "chance", source->chance);
 	for (int i = 0; names && names[i]; i++) {
@@ -335,9 +385,10 @@ static enum status check_memory(struct session *s, struct error *err)
 
 	if (needed < available_bytes())
 		return OK;
-	return fail(err, "training needs about %.0f MiB, but only %.0f MiB are free: make the model, "
-		    "TRAIN_BATCH or MODEL_BLOCK smaller", needed / 1048576,
-		    available_bytes() / 1048576);
+	return fail(err,
+		    "training needs about %.0f MiB, but only %.0f MiB are free: make the model, "
+		    "TRAIN_BATCH or MODEL_BLOCK smaller",
+		    needed / 1048576, available_bytes() / 1048576);
 }
 
 static enum status show_estimate(struct session *s, int64_t done, struct error *err)
@@ -350,8 +401,10 @@ static enum status show_estimate(struct session *s, int64_t done, struct error *
 		return FAIL;
 	progress_message(&s->progress, "%s: %lld parameters, %.0f MiB, about %s", s->label,
 			 (long long)s->description.parameters,
-			 (double)(s->description.weights_bytes * 2 + s->description.optimizer_bytes +
-				  trainer_arena_bytes(s->trainer)) / 1048576,
+			 (double)(s->description.weights_bytes * 2 +
+				  s->description.optimizer_bytes +
+				  trainer_arena_bytes(s->trainer)) /
+				 1048576,
 			 progress_duration(seconds * (double)(o->iterations - done), text));
 	return OK;
 }
@@ -372,17 +425,26 @@ static enum status save_final(struct session *s, struct error *err)
 	return OK;
 }
 
-/* Make's target: it exists when the run has ended for good. */
 static enum status mark_done(const struct session *s, struct error *err)
 {
-	char path[4200];
-	FILE *file;
+	FILE *file = fopen(s->done, "w");
 
-	snprintf(path, sizeof(path), "%s/done", s->run_dir);
-	file = fopen(path, "w");
 	if (!file || fclose(file) != 0)
-		return fail_errno(err, "cannot write %s", path);
+		return fail_errno(err, "cannot write %s", s->done);
 	return OK;
+}
+
+/* Something outside the training went wrong: recorded as far as possible. */
+static int abort_run(struct session *s, enum run_state state, const struct error *err)
+{
+	struct error ignored;
+
+	progress_end(&s->progress);
+	complain(err);
+	if (s->metrics && metrics_close(s->metrics, state, err->text, &ignored) != OK)
+		fprintf(stderr, "kablate: %s\n", ignored.text);
+	s->metrics = NULL;
+	return EXIT_WRONG;
 }
 
 static int finish(struct session *s, enum train_end end, const struct error *reason)
@@ -401,7 +463,7 @@ static int finish(struct session *s, enum train_end end, const struct error *rea
 	if (end != TRAIN_DONE)
 		progress_message(&s->progress, "%s: %s", s->label, reason->text);
 	if (ended && save_final(s, &err) != OK)
-		return complain(&err);
+		return abort_run(s, RUN_FAILED, &err);
 	if (metrics_close(s->metrics, states[end], end == TRAIN_DONE ? NULL : reason->text, &err)) {
 		s->metrics = NULL;
 		return complain(&err);
@@ -412,17 +474,10 @@ static int finish(struct session *s, enum train_end end, const struct error *rea
 	return exits[end];
 }
 
-/* Something outside the training went wrong: recorded as far as possible. */
-static int abort_run(struct session *s, enum run_state state, const struct error *err)
+static void begin_progress(struct session *s, int64_t first)
 {
-	struct error ignored;
-
-	progress_end(&s->progress);
-	complain(err);
-	if (s->metrics && metrics_close(s->metrics, state, err->text, &ignored) != OK)
-		fprintf(stderr, "kablate: %s\n", ignored.text);
-	s->metrics = NULL;
-	return EXIT_WRONG;
+	progress_begin(&s->progress, stderr, s->label, s->a->lines ? PROGRESS_LINES : PROGRESS_AUTO,
+		       first);
 }
 
 static int train_session(struct session *s)
@@ -433,8 +488,7 @@ static int train_session(struct session *s)
 	enum train_end end;
 	bool passed = true;
 
-	if (make_run_dir(s, &err) != OK || describe_lab(s->lab, 0, &s->description, &err) != OK ||
-	    check_memory(s, &err) != OK ||
+	if (describe_lab(s->lab, 0, &s->description, &err) != OK || check_memory(s, &err) != OK ||
 	    lab_prepare(s->lab, progress_warn, &s->progress, &err) != OK)
 		return abort_run(s, RUN_FAILED, &err);
 	s->lab->train.run_dir = s->run_dir;
@@ -448,17 +502,35 @@ static int train_session(struct session *s)
 		if (audit_first(s, &passed, &err) != OK)
 			return abort_run(s, RUN_FAILED, &err);
 		if (!passed) {
-			fail(&err, "an audit failed: this step is not what its configuration claims");
+			fail(&err,
+			     "an audit failed: this step is not what its configuration claims");
 			return abort_run(s, RUN_INVALID, &err);
 		}
 	} else {
 		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,
 				 (long long)resume);
 	}
-	if (show_estimate(s, resume < 0 ? 0 : resume, &err) != OK ||
-	    trainer_run(s->trainer, s->metrics, &s->progress, &end, &reason, &err) != OK)
+	if (show_estimate(s, resume < 0 ? 0 : resume, &err) != OK)
+		return abort_run(s, RUN_FAILED, &err);
+	begin_progress(s, resume < 0 ? 0 : resume);
+	if (trainer_run(s->trainer, s->metrics, &s->progress, &end, &reason, &err) != OK)
 		return abort_run(s, RUN_FAILED, &err);
 	return finish(s, end, &reason);
+}
+
+/* The run directory is ours, unless the run is done already. */
+static int claim_and_train(struct session *s)
+{
+	struct error err;
+
+	if (make_run_dir(s, &err) != OK || lock_run_dir(s, &err) != OK)
+		return abort_run(s, RUN_FAILED, &err);
+	if (signals_stop())
+		return EXIT_RESUMABLE;
+	if (access(s->done, F_OK) != 0)
+		return train_session(s);
+	progress_message(&s->progress, "%s: is done", s->label);
+	return 0;
 }
 
 static int run_train(struct lab *lab, const struct arguments *a)
@@ -472,12 +544,16 @@ static int run_train(struct lab *lab, const struct arguments *a)
 	}
 	s->lab = lab;
 	s->a = a;
-	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, a->experiment, a->step, lab->seed);
+	s->lock = -1;
+	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, a->experiment, a->step,
+		 lab->seed);
 	signals_install();
-	progress_begin(&s->progress, stderr, s->label, a->lines ? PROGRESS_LINES : PROGRESS_AUTO, 0);
-	status = train_session(s);
+	begin_progress(s, 0);
+	status = claim_and_train(s);
 	trainer_destroy(s->trainer);
 	metrics_abandon(s->metrics);
+	if (s->lock >= 0)
+		close(s->lock);
 	free(s);
 	return status;
 }
@@ -508,13 +584,20 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "context", required_argument, NULL, 'c' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "lines", no_argument, NULL, 'l' },
+		{ "weights", required_argument, NULL, 'w' },
+		{ "tokenizer", required_argument, NULL, 'T' },
+		{ "prompt", required_argument, NULL, 'p' },
+		{ "tokens", required_argument, NULL, 'n' },
+		{ "temperature", required_argument, NULL, 'x' },
+		{ "top-k", required_argument, NULL, 'k' },
 		{ NULL, 0, NULL, 0 },
 	};
 	uint64_t number = 0;
+	struct error err;
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (strchr("src", option) && !parse_number(optarg, &number)) {
+		if (strchr("srcnk", option) && !parse_number(optarg, &number)) {
 			fprintf(stderr, "kablate: '%s' is not a whole number\n", optarg);
 			return false;
 		}
@@ -555,6 +638,27 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		case 'l':
 			a->lines = true;
 			break;
+		case 'w':
+			a->generate.weights = optarg;
+			break;
+		case 'T':
+			a->generate.tokenizer = optarg;
+			break;
+		case 'p':
+			a->generate.prompt = optarg;
+			break;
+		case 'n':
+			a->generate.tokens = (int64_t)number;
+			break;
+		case 'k':
+			a->generate.top_k = (int64_t)number;
+			break;
+		case 'x':
+			if (parse_real(optarg, &a->generate.temperature, &err) != OK) {
+				complain(&err);
+				return false;
+			}
+			break;
 		default:
 			return false;
 		}
@@ -576,6 +680,8 @@ static int dispatch(const char *command, struct lab *lab, const struct arguments
 		return run_graph(lab, a, false);
 	if (strcmp(command, "memory") == 0)
 		return run_graph(lab, a, true);
+	if (strcmp(command, "generate") == 0)
+		return run_generate(lab, a);
 	if (strcmp(command, "unread") == 0)
 		return run_unread(lab);
 	fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", command);
@@ -589,6 +695,7 @@ int main(int argc, char **argv)
 		.runs = "runs",
 		.experiment = "single",
 		.step = "0",
+		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
 	};
 	struct error err;
 	struct lab lab;

@@ -235,7 +235,7 @@ def runs_for_make(steps, values, seeds, directory, runs):
     wanted = [(step, seed, identity(directory, step, seed))
               for step in steps if step.selected for seed in seeds_of(step, seeds)]
     lines = []
-    for step, seed, known in sorted(wanted, key=lambda run: run[2] != REFUSED):  # these fail first
+    for step, seed, known in sorted(wanted, key=lambda run: run[2] != REFUSED):  # fail early
         target = f"{runs}/{values['EXPERIMENT']}/{step.name}-{seed}-{known}/done"
         lines += [f"run-targets += {target}", f"runs-of-{step.name} += {target}",
                   f"{target}: STEP := {step.name}", f"{target}: SEED := {seed}"]

@@ -11,7 +11,7 @@ PLAN ?= $(O)/plan
 plan := $(PLAN)
 
 # Targets that need the configuration; for all others none has to be there.
-run_goals := all experiment runs plan status watch step describe audit stop rerun unread runs-% step-%
+run_goals := all experiment runs plan status watch step steps describe audit stop rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 ifeq ($(wildcard $(KCONFIG_CONFIG)),)
@@ -35,7 +35,9 @@ obj- :=
 include $(plan)/$1/auto.conf
 include models/Makefile
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
+inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
 endef
+inputs :=
 $(foreach step,$(plan-steps),$(eval $(call select_objects,$(step))))
 
 step_programs := $(plan-steps:%=$(plan)/%/kablate)
@@ -58,11 +60,17 @@ $(plan-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/build_info
 $(step_programs): $(plan)/%/kablate: $(O)/tools/kablate.o $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
 	$(call ld)
 
+# Of two makes in one tree, one builds; the other waits and finds everything made.
+steps: $(step_programs)
+	@:
+built:
+	+$(Q)flock $(O) $(MAKE) steps
+
 # ---------------------------------------------------------------- runs
 # A target of the user's builds the programs and then calls make again: only then is it known which
 # runs there are.
 ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
-$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk
+$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(sort $(inputs))
 	$(Q)$(python) tools/plan.py --output $(plan) --runs $(RUNS)
 include $(plan)/runs.mk
 endif
@@ -77,6 +85,10 @@ $(run-targets):
 		$(if $(filter 1,$(jobs)),,--lines)
 runs-all: $(run-targets)
 $(foreach s,$(plan-steps),$(eval step-$s: $(runs-of-$s)))
+runs-forget:
+	$(if $(filter $(RUN:%/=%)/done,$(run-targets)),,$(error make rerun RUN=DIRECTORY: one of \
+		$(run-targets:%/done=%)))
+	$(Q)rm -rf $(RUN)
 
 # Runs side by side, as many as their threads leave room for, unless -j says otherwise.
 processors := $(shell nproc)
@@ -84,46 +96,48 @@ threads := $(filter-out 0,$(plan-threads))
 jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
 side_by_side = $(if $(findstring j,$(filter-out --%,$(MAKEFLAGS))),,-j$(jobs))
 
-runs: $(step_programs)
+runs: built
 	+$(Q)$(MAKE) $(side_by_side) runs-all
 experiment: runs
 	+$(Q)$(MAKE) --no-print-directory report
 
 # One step alone: make step N=3
 wanted := $(filter $(N)-%,$(plan-steps))
-step: $(step_programs)
+step: built
 	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps)))
 	+$(Q)$(MAKE) $(side_by_side) step-$(wanted)
 
 # Forget a run and make it again: make rerun RUN=DIRECTORY
-rerun: $(step_programs)
-	$(if $(wildcard $(RUN)/run.json),,$(error make rerun RUN=DIRECTORY of a run below $(RUNS)/))
-	$(Q)rm -rf $(RUN)
+rerun: built
+	+$(Q)$(MAKE) runs-forget
 	+$(Q)$(MAKE) $(side_by_side) runs-all
 
-plan: $(step_programs)
+plan: built
 	$(Q)$(foreach s,$(plan-steps),$(plan)/$s/kablate describe --json >$(plan)/$s/describe.json &&) true
 	$(Q)$(python) tools/plan.py --output $(plan)
-describe: $(step_programs)
+describe: built
 	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
-audit: $(step_programs)
+audit: built
 	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
-unread: $(step_programs)
+unread: built
 	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
 status: $(O)/bin/results
 	$(Q)$< status $(RUNS)
 watch: $(O)/bin/results
 	$(Q)$< watch 5 $(RUNS)
 stop:
-	$(Q)pkill -TERM -f '$(plan)/[^ ]*/kablate train' || echo 'nothing is running'
+	$(Q)for pid in $$(pgrep -f '^$(plan)/[^ ]*/kablate train'); do \
+		test /proc/$$pid/cwd -ef . && kill -TERM $$pid && echo "process $$pid will save and stop"; \
+	done; true
 
 endif
 
-.PHONY: experiment runs runs-all step plan describe audit unread status watch stop rerun
+.PHONY: experiment steps built runs runs-all runs-forget step plan describe audit unread status watch stop rerun
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
 #:   plan          the steps: how they differ, parameters, memory, time; nothing runs
 #:   step N=3      one step;   describe, audit: examine every step without training
 #:   status, watch the runs so far, live;   stop: save and stop what runs here
+#:   rerun RUN=DIR forget a run and make it again
 #:

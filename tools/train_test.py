@@ -1,0 +1,673 @@
+#!/usr/bin/env python3
+"""Tests of training end to end: kills, signals, budgets, divergence, checkpoints, starting weights,
+broken surroundings, and the experiment under make.
+
+Every program is built by make as a user's would be, with the objects of $O, in a directory of its
+own.  Weights are compared by the hash that a run records of them.
+"""
+import collections
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+import tap
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+OUTPUT = pathlib.Path(os.environ.get("O", "build")).resolve()
+PLACE = tempfile.TemporaryDirectory(prefix="kablate-train-")
+ROOT = pathlib.Path(PLACE.name)
+# Of a make around this test only its variables (how $O was compiled), not its flags and jobs.
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if name not in ("MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG")}
+ENVIRONMENT["MAKEFLAGS"] = "".join(ENVIRONMENT.get("MAKEFLAGS", "").partition(" -- ")[1:])
+
+RESUMABLE, DIVERGED, LEFT_AT_ONCE = 75, 76, 128 + signal.SIGINT
+CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes"}
+
+# All there is to remember: dropout, an optimizer with norms and restarts, every mechanism.
+STUDY = "smoke+mla+gate+cross+latent+adamwspam"
+SETTINGS = {"PLAN": "single", "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n",
+            "THREADS": 1, "GPT2_MAX_ITERS": 60, "LOG_INTERVAL": 3, "EVAL_INTERVAL": 10}
+STUDY_SETTINGS = {**SETTINGS, "DROPOUT": "0.1", "SPAM_INTERVAL": 17, "CHECKPOINT_INTERVAL": 7,
+                  "CHECKPOINT_KEEP": 3}
+
+
+# ---------------------------------------------------------------- making programs
+
+class Tree:
+    """An experiment's own configuration, plan and runs."""
+
+    def __init__(self, directory, defconfig, settings):
+        self.directory = directory
+        self.plan, self.runs = directory / "plan", directory / "runs"
+        directory.mkdir()
+        self.make(f"defconfig-{defconfig}")
+        self.set(settings)
+
+    def command(self, *words):
+        return ["make", f"O={OUTPUT}", f"PLAN={self.plan}", f"RUNS={self.runs}",
+                f"KCONFIG_CONFIG={self.directory}/config", *words]
+
+    def make(self, *words, expect=0, **more):
+        done = subprocess.run(self.command(*words), cwd=TREE, env=ENVIRONMENT, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **more)
+        if (done.returncode != 0) != (expect != 0):
+            raise AssertionError(f"make {words}: {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+    def set(self, settings):
+        texts = {name: value if value in ("y", "n") or isinstance(value, int) else f'"{value}"'
+                 for name, value in settings.items()}
+        self.make("set", *(f"CONFIG_{name}={text}" for name, text in texts.items()))
+
+
+@functools.cache
+def built(defconfig, settings):
+    tree = Tree(ROOT / f"program{built.cache_info().misses}", defconfig, dict(settings))
+    tree.make("steps")
+    return tree.plan / "0-baseline" / "kablate"
+
+
+def program(defconfig="smoke", base=None, **settings):
+    """The program of a single step; each one is built once."""
+    return built(defconfig, tuple({**(SETTINGS if base is None else base), **settings}.items()))
+
+
+def study(**settings):
+    return program(STUDY, STUDY_SETTINGS, **settings)
+
+
+# ---------------------------------------------------------------- running them
+
+class Started:
+    """A running program; its lines are read as they come."""
+
+    def __init__(self, command, **more):
+        self.process = subprocess.Popen(command, cwd=TREE, env=ENVIRONMENT, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+        self.text = ""
+
+    def until(self, pattern):
+        """Returns when a line matches."""
+        for line in self.process.stdout:
+            self.text += line
+            if re.search(pattern, line):
+                return self
+        status = self.process.wait()
+        raise AssertionError(f"it ended with {status} before '{pattern}':\n{self.text}")
+
+    def send(self, number):
+        self.process.send_signal(number)
+        return self
+
+    def end(self):
+        """Its exit status."""
+        self.text += self.process.stdout.read()
+        self.process.stdout.close()
+        return self.process.wait(timeout=300)
+
+
+class Run:
+    """One run in a directory of runs of its own."""
+
+    def __init__(self, binary, seed=1, runs=None):
+        self.binary, self.seed = binary, seed
+        self.runs = pathlib.Path(runs or tempfile.mkdtemp(dir=ROOT))
+        self.command = [binary, "train", "--lines", "--seed", str(seed), "--runs", self.runs]
+
+    def start(self, **more):
+        return Started(self.command, **more)
+
+    def train(self, expect=0, **more):
+        """Run to an end; returns what was said."""
+        started = self.start(**more)
+        status = started.end()
+        if status != expect:
+            raise AssertionError(f"exit status {status}, not {expect}:\n{started.text}")
+        return started.text
+
+    @functools.cached_property
+    def identity(self):
+        words = [self.binary, "identity", "--seed", str(self.seed)]
+        done = subprocess.run(words, cwd=TREE, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    @property
+    def directory(self):
+        return self.runs / "single" / f"0-{self.seed}-{self.identity[:12]}"
+
+    def checkpoints(self):
+        return sorted(path for path in self.directory.glob("checkpoint-*"))
+
+    def iterations(self):
+        return [int(path.name.removeprefix("checkpoint-")) for path in self.checkpoints()]
+
+    def ask(self, question):
+        with contextlib.closing(sqlite3.connect(self.runs / "results.db", timeout=30)) as db:
+            return db.execute(question).fetchall()
+
+    def state(self):
+        return self.ask("SELECT state, exit_reason FROM runs")[0]
+
+    def weights(self):
+        return self.ask("SELECT sha256 FROM artifacts WHERE kind = 'weights'")[0][0]
+
+    def values(self, name):
+        return dict(self.ask(f"SELECT iteration, value FROM metrics WHERE name = '{name}'"))
+
+    def story(self):
+        """All that must not depend on interruptions."""
+        rows = self.ask("SELECT name, iteration, value FROM metrics ORDER BY name, iteration")
+        files = [hashlib.sha256((self.directory / name).read_bytes()).hexdigest()
+                 for name in ("weights.safetensors", "best.safetensors")]
+        return (files, self.weights(), [row for row in rows if row[0] not in CHANGES_WITH_TIME],
+                self.ask("SELECT kind, iteration, text FROM events ORDER BY iteration, kind"),
+                [path.name for path in self.checkpoints()])
+
+    def journal(self):
+        lines = (self.directory / "journal.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+class Case(unittest.TestCase):
+    maxDiff = 2000
+
+    @staticmethod
+    @functools.cache
+    def straight():
+        run = Run(study())
+        run.train()
+        return run
+
+    def assert_same(self, run, other=None):
+        """The run ended as if nothing had happened to it."""
+        other = other or self.straight()
+        self.assertEqual(run.story(), other.story())
+        self.assertEqual(run.state(), ("done", None))
+        self.assertTrue((run.directory / "done").exists())
+        self.assertFalse((run.directory / "saving").exists())
+        told = collections.Counter((line["name"], line["iteration"]) for line in run.journal()
+                                   if line["kind"] == "value")
+        self.assertEqual({key for key, count in told.items() if count > 1}, set())
+
+    def stopped(self, iteration=30, number=signal.SIGTERM, runs=None):
+        """A run of the study, stopped with a checkpoint soon after this iteration."""
+        run = Run(study(), runs=runs)
+        started = run.start().until(rf" {iteration}/60 ").send(number)
+        self.assertEqual(started.end(), RESUMABLE, started.text)
+        return run
+
+    def kill_often(self, times):
+        """SIGKILL at moments spread over the time that a whole run takes."""
+        run, seed = Run(study()), random.randrange(1 << 32)
+        print(f"# moments by seed {seed}")
+        moments = random.Random(seed)
+        began = time.monotonic()
+        Run(study()).train()
+        whole, killed = time.monotonic() - began, 0
+        while killed < times:
+            started = run.start()
+            try:
+                started.process.wait(moments.uniform(0, whole / 2))
+            except subprocess.TimeoutExpired:
+                started.send(signal.SIGKILL)
+                killed += 1
+            started.end()
+            if (run.directory / "done").exists():
+                self.assert_same(run)
+                shutil.rmtree(run.runs)
+        run.train()
+        self.assert_same(run)
+
+
+def setUpModule():
+    """Programs that several cases need, made side by side."""
+    makers = [threading.Thread(target=maker) for maker in (study, program)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+
+
+def tearDownModule():
+    PLACE.cleanup()
+
+
+# ---------------------------------------------------------------- going on
+
+class Repetition(Case):
+    def test_same_seed_same_run(self):
+        run = Run(study())
+        run.train()
+        self.assert_same(run)
+
+    def test_another_seed_is_another_run(self):
+        run = Run(study(), seed=2)
+        run.train()
+        self.assertNotEqual(run.weights(), self.straight().weights())
+
+    def test_evaluating_and_saving_at_other_times_changes_no_weight(self):
+        run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
+        run.train()
+        self.assertNotEqual(run.identity, self.straight().identity)
+        self.assertEqual(run.weights(), self.straight().weights())
+        self.assertEqual(len(run.values("val/loss")), 61)
+        self.assertEqual(run.iterations(), [60])
+        events = list((run.directory / "tensorboard").glob("*tfevents*"))
+        self.assertIn(b"val/loss", events[0].read_bytes())
+
+    def test_micro_batches_add_up_to_their_batch(self):
+        few = {"GPT2_MAX_ITERS": 6, "LOG_INTERVAL": 1, "PRECISION": "float64"}
+        whole = Run(program(TRAIN_BATCH=8, **few))
+        parts = Run(program(TRAIN_BATCH=4, TRAIN_ACCUMULATE=2, **few))
+        for run in (whole, parts):
+            run.train()
+        self.assertEqual(len(whole.values("train/loss")), 6)
+        for name in ("train/loss", "grad_norm", "val/loss"):
+            for iteration, value in whole.values(name).items():
+                # Measured: 3e-15 relative, the rounding of sums taken in another order.
+                self.assertAlmostEqual(parts.values(name)[iteration] / value, 1, delta=1e-12)
+
+
+class Interruption(Case):
+    def test_kills(self):
+        self.kill_often(3)
+
+    def test_stopping_signals(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                run = self.stopped(number=number)
+                self.assertEqual(run.state(), ("interrupted", f"signal {number.value}"))
+                self.assertFalse((run.directory / "done").exists())
+                self.assertIn("resuming after iteration", run.train())
+                self.assert_same(run)
+
+    def test_a_second_interrupt_leaves_at_once(self):
+        run = Run(program(EVAL_ROWS=100000000))  # the first evaluation would take a day
+        started = run.start().until("parameters").send(signal.SIGINT)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            started.process.wait(0.3)
+        self.assertEqual(started.send(signal.SIGINT).end(), LEFT_AT_ONCE)
+
+    def test_a_checkpoint_on_demand(self):
+        run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
+        started = run.start().until(" 12/60 ").send(signal.SIGUSR2)
+        while not run.checkpoints():
+            self.assertIsNone(started.process.poll(), started.text)
+        started.send(signal.SIGKILL).end()
+        saved = run.iterations()[0]
+        self.assertTrue(12 <= saved < 60)
+        self.assertIn(f"resuming after iteration {saved}", run.train())
+        self.assertEqual(run.weights(), self.straight().weights())
+
+    def test_killed_at_the_very_end(self):
+        run = Run(study())
+        run.train()
+        for name in ("done", "weights.safetensors"):
+            (run.directory / name).unlink()
+        self.assertIn("resuming after iteration 60", run.train())
+        self.assert_same(run)
+
+    def test_a_finished_run_is_left_alone(self):
+        before = (self.straight().directory / "journal.jsonl").read_bytes()
+        self.assertIn("is done", self.straight().train())
+        self.assertEqual((self.straight().directory / "journal.jsonl").read_bytes(), before)
+
+    def test_two_at_once_one_waits(self):
+        run = Run(study())
+        first = run.start().until(" 3/60 ")
+        second = run.start().until("waiting")
+        self.assertEqual((first.end(), second.end()), (0, 0))
+        self.assertIn("is done", second.text)
+        self.assert_same(run)
+
+    def test_one_who_waits_takes_over(self):
+        run = Run(study())
+        first = run.start().until(" 9/60 ")
+        second = run.start().until("waiting")
+        first.send(signal.SIGKILL).end()
+        self.assertEqual(second.end(), 0, second.text)
+        self.assert_same(run)
+
+
+class Ends(Case):
+    def check_divergence(self, binary):
+        run = Run(binary)
+        text = run.train(expect=DIVERGED)
+        state, reason = run.state()
+        self.assertEqual(state, "diverged")
+        self.assertRegex(reason, r"diverged in iteration 2: .*'[\w./]+'")
+        self.assertIn(reason, text)
+        self.assertEqual(run.iterations(), [1])
+        self.assertFalse((run.directory / "done").exists())
+        self.assertEqual(run.ask("SELECT iteration FROM events WHERE kind = 'diverged'"), [(2,)])
+        run.train(expect=DIVERGED)
+        self.assertEqual(run.ask("SELECT iteration FROM events WHERE kind = 'diverged'"), [(2,)])
+
+    def test_divergence(self):
+        wild = {"LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, "CHECKPOINT_INTERVAL": 1}
+        self.check_divergence(program(**wild))
+        self.check_divergence(program(CHECK_NAN="y", **wild))
+
+    def test_the_budget_of_time_outlives_interruptions(self):
+        run = Run(study(TRAIN_SECONDS_BUDGET=3, GPT2_MAX_ITERS=1000000, EVAL_INTERVAL=1000,
+                        LOG_INTERVAL=10))
+        for _ in range(2):
+            started = run.start().until("/1000000 ")
+            time.sleep(0.8)
+            self.assertEqual(started.send(signal.SIGTERM).end(), RESUMABLE)
+        run.train()
+        self.assertEqual(run.state(), ("budget", "time budget of 3 s is used up"))
+        self.assertIn(run.iterations()[-1], run.values("val/loss"))
+        times = [line["time"] for line in run.journal() if line["kind"] in ("start", "end")]
+        self.assertLess(times[-1] - times[-2], 2.9)
+
+
+# ---------------------------------------------------------------- checkpoints and weights
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "cut":
+        del data[len(data) // 2:]
+    elif how == "flip":
+        data[-5] ^= 4
+    path.write_bytes(data)
+
+
+class Checkpoints(Case):
+    def test_as_many_as_wanted(self):
+        self.assertEqual(self.straight().iterations(), [49, 56, 60])
+
+    def test_a_damaged_one_is_passed_over(self):
+        for name, how in (("weights.safetensors", "cut"), ("optimizer.safetensors", "flip"),
+                          ("state.json", "cut")):
+            with self.subTest(name):
+                run = self.stopped()
+                newest, before = run.iterations()[-1], run.iterations()[-2]
+                damage(run.checkpoints()[-1] / name, how)
+                text = run.train()
+                self.assertIn(f"checkpoint {newest} is unusable, going back to the one", text)
+                self.assertIn(f"resuming after iteration {before}", text)
+                self.assert_same(run)
+
+    def test_from_the_beginning_when_all_are_damaged(self):
+        run = self.stopped()
+        for path in run.checkpoints():
+            damage(path / "weights.safetensors", "flip")
+        self.assertIn("going back to the beginning", run.train())
+        self.assert_same(run)
+
+    def test_one_of_another_configuration_is_refused(self):
+        run = Run(program(defconfig=STUDY, base=STUDY_SETTINGS, DROPOUT="0.2"))
+        shutil.copytree(self.straight().checkpoints()[-1], run.directory / "checkpoint-00000060")
+        self.assertIn("belongs to another configuration", run.train(expect=1))
+
+    def test_room_on_the_disk(self):
+        run = Run(program(CHECKPOINT_INTERVAL=10, CHECKPOINT_KEEP=9, CHECKPOINT_DISK_MB=1))
+        run.train()
+        bytes_each = sum(file.stat().st_size for file in run.checkpoints()[0].iterdir())
+        self.assertEqual(run.iterations(), [10 * i for i in range(7 - 10**6 // bytes_each, 7)])
+        run = Run(study(CHECKPOINT_DISK_MB=1))
+        self.assertIn("CHECKPOINT_DISK_MB=1: one checkpoint takes", run.train(expect=1))
+
+
+def tensors_of(path):
+    data = path.read_bytes()
+    return set(json.loads(data[8:8 + int.from_bytes(data[:8], "little")])) - {"__metadata__"}
+
+
+class StartingWeights(Case):
+    few = {"GPT2_MAX_ITERS": 3}
+
+    def test_fine_tuning(self):
+        start = ROOT / "start.safetensors"
+        plain, gated = (Run(program(name, **self.few)) for name in ("smoke+mla", "smoke+mla+gate"))
+        for run in (plain, gated):
+            run.train()
+        files = [run.directory / "weights.safetensors" for run in (plain, gated)]
+        mechanism = tensors_of(files[1]) - tensors_of(files[0])
+        self.assertTrue(mechanism)
+
+        shutil.copy(files[0], start)
+        run = Run(program("smoke+mla+gate", INIT_FROM=start, **self.few))
+        text = run.train()
+        fresh = re.findall(r"'(\S+)' is not in \S+: it starts fresh", text)
+        self.assertEqual(set(fresh), mechanism)
+        self.assertNotEqual(run.weights(), gated.weights())
+        self.assertLess(run.values("val/loss")[0], gated.values("val/loss")[0])
+
+        run = Run(program("smoke+mla", INIT_FROM=start, **self.few))
+        run.train()
+        self.assertEqual(run.values("val/loss")[0], plain.values("val/loss")[3])
+        self.assertTrue(run.directory.exists())  # under its identity
+
+        shutil.copy(files[1], start)
+        changed = Run(run.binary)
+        self.assertNotEqual(changed.identity, run.identity)
+        self.assertRegex(changed.train(expect=1), r"has '\S+', which this model lacks")
+        allow = ",".join(sorted(mechanism))
+        Run(program("smoke+mla", INIT_FROM=start, INIT_FROM_ALLOW=allow, **self.few)).train()
+
+        damage(start, "cut")
+        self.assertIn("start.safetensors", changed.train(expect=1))
+        start.unlink()
+        self.assertIn("CONFIG_INIT_FROM", changed.train(expect=1))
+
+
+# ---------------------------------------------------------------- broken surroundings
+
+class Surroundings(Case):
+    @classmethod
+    def setUpClass(cls):
+        """A run whose database is locked waits a while; the other cases need not wait for it."""
+        cls.locked = Run(study())
+        cls.lock = sqlite3.connect(cls.locked.runs / "results.db", isolation_level=None)
+        cls.lock.execute("BEGIN EXCLUSIVE")
+        cls.waiting = cls.locked.start()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.lock.close()
+        if cls.waiting.process.poll() is None:
+            cls.waiting.send(signal.SIGKILL).end()
+
+    def test_the_database_is_locked(self):
+        self.waiting.until("goes on with its journal alone").until(" 45/60 ")
+        self.lock.close()
+        self.assertEqual(self.waiting.end(), 0)
+        self.assert_same(self.locked)
+
+    def test_missing_data(self):
+        nowhere = ROOT / "nowhere.bin"
+        run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere))
+        self.assertIn(str(nowhere), run.train(expect=1))
+
+    def test_a_directory_that_cannot_be_made(self):
+        file = ROOT / "file"
+        file.write_text("")
+        self.assertIn(str(file), Run(study(), runs=file / "runs").train(expect=1))
+
+    def test_a_damaged_database(self):
+        run = Run(study())
+        (run.runs / "results.db").write_bytes(b"no database" * 1000)
+        text = run.train()
+        self.assertIn("goes on with its journal alone", text)
+        self.assertTrue((run.directory / "done").exists())
+        rebuild = [OUTPUT / "bin/results", "rebuild", run.runs]
+        subprocess.run(rebuild, check=True, capture_output=True)
+        self.assert_same(run)
+
+    def test_files_that_may_not_grow(self):
+        run = self.stopped()
+        before = run.iterations()
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (150000, 150000))
+        text = run.train(expect=1, preexec_fn=limit)
+        self.assertRegex(text, r"checkpoint \d+ was not saved: .*File too large")
+        self.assertEqual(run.state()[0], "failed")
+        self.assertEqual(run.iterations(), before)
+        run.train()
+        self.assert_same(run)
+
+    def test_a_full_disk(self):
+        disk = ROOT / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "none", disk]
+        if subprocess.run(mount, capture_output=True).returncode:
+            self.skipTest("only root may mount a small disk")
+        self.addCleanup(subprocess.run, ["umount", disk], check=True)
+        run = self.stopped(runs=disk)
+        before = run.iterations()
+        ballast = disk / "ballast"
+        with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        self.assertIn("No space left on device", run.train(expect=1))
+        self.assertEqual(run.iterations(), before)
+        ballast.unlink()
+        run.train()
+        self.assert_same(run)
+
+
+# ---------------------------------------------------------------- under make
+
+class Experiment(Case):
+    """Three steps in one tree."""
+
+    @classmethod
+    def setUpClass(cls):
+        settings = {**SETTINGS, "PLAN": "steps", "PLAN_FRAGMENTS": "mla mla+gate again-0",
+                    "CHECKPOINT_INTERVAL": 5}
+        cls.tree = Tree(pathlib.Path(tempfile.mkdtemp(dir=ROOT)) / "tree", "smoke", settings)
+        cls.tree.make("steps")
+
+    def setUp(self):
+        shutil.rmtree(self.tree.runs, ignore_errors=True)
+
+    def ask(self, question):
+        with contextlib.closing(sqlite3.connect(self.tree.runs / "results.db", timeout=30)) as db:
+            return db.execute(question).fetchall()
+
+    def states(self):
+        return self.ask("SELECT step, state FROM runs ORDER BY step")
+
+    def times(self):
+        return {path: path.stat().st_mtime_ns for path in self.tree.runs.rglob("*")}
+
+    def assert_whole(self):
+        self.assertEqual(self.states(), [("0-mla", "done"), ("1-mla+gate", "done"),
+                                         ("2-mla-again", "done")])
+        counts = self.ask("SELECT count(*) FROM metrics WHERE name = 'train/loss' GROUP BY run")
+        self.assertEqual(counts, [(20,)] * 3)
+        told = collections.Counter()
+        for path in self.tree.runs.glob("*/*/journal.jsonl"):
+            told.update((path, line["name"], line["iteration"])
+                        for line in map(json.loads, path.read_text().splitlines())
+                        if line["kind"] == "value")
+        self.assertEqual(set(told.values()), {1})
+        hashes = self.ask("SELECT sha256 FROM artifacts JOIN runs ON runs.id = run ORDER BY step")
+        self.assertEqual(hashes[0], hashes[2])
+        self.assertNotEqual(hashes[0], hashes[1])
+
+    def test_once_and_again(self):
+        self.tree.make("runs")
+        self.assert_whole()
+        times = self.times()
+        self.assertNotIn("RUN ", self.tree.make("runs"))
+        self.assertEqual(self.times(), times)
+
+        self.assertIn("RUN=DIRECTORY", self.tree.make("rerun", f"RUN={self.tree.runs}", expect=2))
+        again = next(self.tree.runs.glob("*/1-*"))
+        self.assertEqual(self.tree.make("rerun", f"RUN={again}").count("RUN "), 1)
+        self.assert_whole()
+
+    def test_one_step(self):
+        self.tree.make("step", "N=1")
+        self.assertEqual(self.states(), [("1-mla+gate", "done")])
+        self.assertIn("0-mla 1-mla+gate", self.tree.make("step", "N=7", expect=2))
+
+    def test_two_makes_at_once(self):
+        shutil.rmtree(self.tree.plan)  # both build, too
+        makes = [Started(self.tree.command("runs")) for _ in range(2)]
+        for started in makes:
+            self.assertEqual(started.end(), 0, started.text)
+        self.assert_whole()
+
+    def test_interrupted(self):
+        started = Started(self.tree.command("runs"), start_new_session=True).until(" 21/60 ")
+        os.killpg(started.process.pid, signal.SIGINT)
+        self.assertNotEqual(started.end(), 0)
+        self.assertEqual(self.states()[0], ("0-mla", "interrupted"))
+        self.assertIn("resuming after iteration", self.tree.make("runs"))
+        self.assert_whole()
+
+    def test_stopped(self):
+        started = Started(self.tree.command("runs")).until(" 15/60 ")
+        self.assertIn("will save and stop", self.tree.make("stop"))
+        self.assertNotEqual(started.end(), 0)
+        self.assertIn(f"Error {RESUMABLE}", started.text)
+        self.assertIn(("0-mla", "interrupted"), self.states())
+        self.tree.make("runs")
+        self.assert_whole()
+
+
+class Plans(Case):
+    """Steps that end early, each way."""
+
+    def tree(self, **settings):
+        return Tree(pathlib.Path(tempfile.mkdtemp(dir=ROOT)) / "tree", "smoke",
+                    {**SETTINGS, "PLAN": "steps", **settings})
+
+    def ask(self, tree, question):
+        with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:
+            return db.execute(question).fetchall()
+
+    def test_a_refused_step_does_not_keep_the_others(self):
+        tree = self.tree(PLAN_FRAGMENTS="baseline dot-kv2", MODEL_HEADS=3, MODEL_EMBD=48)
+        text = tree.make("-k", "runs", expect=2)
+        self.assertIn("not divisible", text)
+        self.assertEqual(self.ask(tree, "SELECT step, state FROM runs"), [("0-baseline", "done")])
+        shutil.rmtree(tree.runs)
+        text = tree.make("-j1", "runs", expect=2)
+        self.assertEqual(text.count("RUN "), 1)  # refused before hours pass
+
+    def test_changed_starting_weights_are_another_run(self):
+        start = ROOT / "initial.safetensors"
+        start.write_text("")
+        tree = self.tree(PLAN="single", INIT_FROM=start)
+        for seed in (1, 2):
+            run = Run(program(), seed=seed)
+            run.train()
+            shutil.copy(run.directory / "weights.safetensors", start)
+            tree.make("runs")
+            self.assertEqual(len(list(tree.runs.glob("*/*/done"))), seed)
+
+    def test_a_budget_of_tokens_ends_all_steps_alike(self):
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate", TRAIN_TOKENS_BUDGET=12 * 4 * 32 - 1)
+        tree.make("runs")
+        self.assertEqual(self.ask(tree, "SELECT DISTINCT state, exit_reason FROM runs"),
+                         [("budget", "token budget of 1535 is used up")])
+        question = "SELECT max(iteration) FROM metrics WHERE name = 'val/loss' GROUP BY run"
+        last = self.ask(tree, question)
+        self.assertEqual(last, [(12,), (12,)])
+        self.assertEqual(len(list(tree.runs.glob("*/*/done"))), 2)
+
+
+if __name__ == "__main__":
+    tap.main()
