@@ -8,8 +8,8 @@ MAKEFLAGS += -rR --no-print-directory
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .SECONDARY:
-FORCE:
 all: experiment
+FORCE:
 
 O ?= build
 override O := $(O:%/=%)
