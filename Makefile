@@ -101,7 +101,8 @@ libraries = $(call link_part,$(library_flags)) -lm
 # The compiler's version belongs to the stamp: an upgraded compiler rebuilds, too.
 toolchain := $(strip $(CC) $(SANITIZE) $(BLAS) $(BLAS_CFLAGS) $(BLAS_LIBS) $(PYTHON))
 compiler_version = $(shell $(CC) --version 2>/dev/null | head -n 1)
-flags = $(compile) $(LDFLAGS) $(compiler_version)
+# How $(O) is spelled changes nothing.
+flags = $(filter-out -I$(O),$(compile)) $(LDFLAGS) $(compiler_version)
 
 $(O)/toolchain: $(call unless_holds,$(O)/toolchain,$(toolchain))
 	$(call write_stamp,$(toolchain))
@@ -170,7 +171,7 @@ results = $(patsubst %,$(O)/%.result,$1)
 $(call results,$(tests_c:.c=)): %.result: % FORCE
 	@sh tools/runtest.sh $(@:$(O)/%.result=%) $@ $<
 $(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
-	@PYTHON='$(python)' sh tools/runtest.sh $* $@ bash $<
+	@sh tools/runtest.sh $* $@ bash $<
 $(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
 	@sh tools/runtest.sh $* $@ $(python) $<
 # Scripts may build steps: what all of these share must not be made twice at once.
