@@ -6,7 +6,7 @@ kconfig_files := Kconfig \
 kconfig_needs := $(kconfig_files) tools/kconfig.py $(O)/setup-python
 defconfigs := $(addprefix defconfig-,$(notdir $(shell find defconfigs -maxdepth 1 -type f)))
 kconfig_targets := menuconfig nconfig guiconfig oldconfig olddefconfig savedefconfig listnewconfig \
-	diffconfig defconfig set
+	diffconfig defconfig set config-reference
 export KCONFIG_CONFIG
 
 # A symbol given to make itself would act behind .config.
@@ -25,6 +25,11 @@ defconfig: $(O)/setup-python
 	$(Q)$(kconfig) defconfig
 set: $(O)/setup-python
 	$(Q)$(kconfig) set $(foreach v,$(given_symbols),'$v=$($v)')
+
+config-reference: $(O)/setup-python
+	$(call say,GEN,configuration.md)
+	$(Q)$(python) tools/kconfig_doc.py >$(O)/configuration.md.new && \
+		mv $(O)/configuration.md.new $(O)/configuration.md && echo "see $(O)/configuration.md"
 
 # The literal names are for completion; the pattern takes NAME+FRAGMENT, and tells of wrong names.
 $(defconfigs): defconfig-%: $(O)/setup-python
@@ -48,3 +53,4 @@ $(O)/core/config.o: $(O)/generated/config_table.h
 #:   set CONFIG_X=value ...        change single symbols
 #:   olddefconfig, oldconfig       bring an older .config up to date: by defaults, by asking
 #:   savedefconfig, listnewconfig, diffconfig    as in Linux
+#:   config-reference              every symbol on one page, from the help texts
