@@ -2,9 +2,9 @@
  * The products are narrow (a head's channels), so each thread makes whole
  * ones of its own instead of sharing every one: it owns a range of tokens in
  * y and dx, and a range of the H*I rows in dW, which any number of heads
- * divides evenly.
+ * divides evenly.  Few tokens are dealt by heads.
  */
-#include "core/backend/cpu/real.h"
+#include "core/backend/cpu/few.h"
 
 struct sizes {
 	int64_t tokens, heads, i, o;
@@ -36,12 +36,25 @@ static int64_t work(const struct sizes *s)
 	return s->tokens * s->heads * s->i * s->o / 16;
 }
 
+static void forward_few(const struct sizes *s, const real *x, const real *w, real *y)
+{
+	memset(y, 0, (size_t)(s->tokens * s->heads * s->o) * sizeof(real));
+#pragma omp parallel for schedule(static) if (s->heads * s->i * s->o > GRAIN)
+	for (int64_t h = 0; h < s->heads; h++)
+		few_add(x + h * s->x_head, s->x_token, s->tokens, s->i, w + h * s->i * s->o, s->o,
+			s->o, y + h * s->o, s->heads * s->o);
+}
+
 static void forward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
 	const real *x = c->in[0], *w = c->in[1];
 	real *y = c->out[0];
 
+	if (s.tokens <= FEW_ROWS) {
+		forward_few(&s, x, w, y);
+		return;
+	}
 #pragma omp parallel if (work(&s) > GRAIN)
 	{
 		int64_t t, end;

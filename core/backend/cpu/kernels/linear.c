@@ -1,4 +1,4 @@
-#include "core/backend/cpu/real.h"
+#include "core/backend/cpu/few.h"
 
 /* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
 struct sizes {
@@ -28,12 +28,40 @@ static void fill_rows(const struct sizes *s, real *restrict y, const real *restr
 		memcpy(y + r * s->o, b, (size_t)s->o * sizeof(real));
 }
 
+/* Every thread makes columns of y of its own. */
+static void forward_few(const struct sizes *s, const real *x, const real *w, const real *b, real *y)
+{
+#pragma omp parallel if (s->i * s->o > GRAIN)
+	{
+		int64_t first, last;
+
+		few_share(s->o, &first, &last);
+		for (int64_t r = 0; r < s->n && !s->transposed && first < last; r++)
+			if (b)
+				memcpy(y + r * s->o + first, b + first,
+				       (size_t)(last - first) * sizeof(real));
+			else
+				memset(y + r * s->o + first, 0,
+				       (size_t)(last - first) * sizeof(real));
+		if (s->transposed)
+			few_dots(x, s->x_pitch, s->n, s->i, w + first * s->w_pitch, s->w_pitch,
+				 last - first, y + first, s->o);
+		else
+			few_add(x, s->x_pitch, s->n, s->i, w + first, s->w_pitch, last - first,
+				y + first, s->o);
+	}
+}
+
 static void forward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
 	const real *x = c->in[0], *w = c->in[1], *b = c->in[2];
 	real *y = c->out[0];
 
+	if (s.n <= FEW_ROWS) {
+		forward_few(&s, x, w, b, y);
+		return;
+	}
 	if (b)
 		fill_rows(&s, y, b);
 	gemm(false, s.transposed, s.n, s.o, s.i, 1, x, s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
