@@ -22,6 +22,7 @@ struct run {
 	uint64_t seed;	    /* of dropout */
 	uint64_t iteration; /* counts updates from 1 */
 	uint64_t micro;	    /* micro-batch within the update, from 0 */
+	int64_t past;	    /* tokens of earlier runs, where runs continue each other */
 };
 
 /*

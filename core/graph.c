@@ -83,6 +83,13 @@ void graph_destroy(struct graph *g)
 	free(g);
 }
 
+void graph_continue(struct graph *g, struct params *state, int64_t capacity)
+{
+	assert(!g->training && g->n_nodes == 0 && state->type == g->type);
+	g->state = state;
+	g->capacity = capacity;
+}
+
 void graph_scope(struct graph *g, const char *format, ...)
 {
 	va_list args;
@@ -426,6 +433,21 @@ enum status graph_out_constant(struct graph *g, struct node *n, const char *suff
 	return add_output(g, n, suffix, type, ndim, dim) ? OK : FAIL;
 }
 
+enum status graph_out_state(struct graph *g, struct node *n, const char *suffix, int ndim,
+			    const int64_t *dim)
+{
+	const struct param_init zeros = { .kind = INIT_CONSTANT };
+	struct tensor *t = add_output(g, n, suffix, g->type, ndim, dim);
+	struct error err;
+
+	if (!t)
+		return FAIL;
+	t->kind = TENSOR_STATE;
+	if (params_name(g->state, t->name, &zeros, ndim, dim, &t->param, &err) != OK)
+		return graph_misfit(g, n, "%s", err.text);
+	return OK;
+}
+
 /* ----------------------------------------------------------------- outputs */
 
 static struct graph_output *add_graph_output(struct graph *g, const char *name, struct tensor *t)
@@ -558,7 +580,8 @@ enum status graph_finish(struct graph *g, struct error *err)
 
 static const char *const kind_names[] = {
 	[TENSOR_PARAM] = "param",	[TENSOR_INPUT] = "input", [TENSOR_ACTIVATION] = "activation",
-	[TENSOR_VIEW] = "view",		[TENSOR_GRADIENT] = "gradient", [TENSOR_SCRATCH] = "scratch",
+	[TENSOR_STATE] = "state",	[TENSOR_VIEW] = "view",   [TENSOR_GRADIENT] = "gradient",
+	[TENSOR_SCRATCH] = "scratch",
 };
 
 void graph_dump_dot(const struct graph *g, FILE *file)

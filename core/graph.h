@@ -29,6 +29,8 @@ struct graph {
 	struct params *params;
 	enum dtype type;
 	bool training; /* dropout acts */
+	struct params *state; /* what runs hand on to the next; NULL: nothing */
+	int64_t capacity;     /* tokens per row that it holds */
 	const char *scope;
 
 	struct node **nodes;
@@ -46,6 +48,15 @@ struct graph {
 enum status graph_create(struct graph **g, struct params *params, bool training,
 			 struct error *err) MUST_CHECK;
 void graph_destroy(struct graph *g);
+
+/*
+ * Runs of this graph continue each other: its T tokens come after the
+ * run->past ones of earlier runs.  What they need of those is held in `state`
+ * by name, like parameters, for `capacity` tokens per row; graphs that name
+ * the same state share it, whatever their T.  Called before the first node,
+ * not for training.
+ */
+void graph_continue(struct graph *g, struct params *state, int64_t capacity);
 
 /* Later names get this prefix ("h.3.attn."); NULL ends it.  The text is copied. */
 void graph_scope(struct graph *g, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -105,6 +116,10 @@ enum status graph_out_like(struct graph *g, struct node *n, const char *suffix,
 /* As graph_out(), for an output through which no gradient flows. */
 enum status graph_out_constant(struct graph *g, struct node *n, const char *suffix,
 			       enum dtype type, int ndim, const int64_t *dim);
+
+/* As graph_out_constant(), of the graph's type and in its state: it holds what the last run left. */
+enum status graph_out_state(struct graph *g, struct node *n, const char *suffix, int ndim,
+			    const int64_t *dim);
 
 /* The text names the node and every input with its shape.  Returns FAIL. */
 enum status graph_misfit(struct graph *g, const struct node *n, const char *format, ...)

@@ -459,6 +459,8 @@ static enum status emit_all(struct lowering *w, struct error *err)
 {
 	const struct graph *g = w->g;
 
+	if (w->train && g->state)
+		return fail(err, "a graph that continues its last run cannot be trained");
 	if (check_kernels(w, err) != OK)
 		return FAIL;
 	mark_live(w);

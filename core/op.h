@@ -32,6 +32,8 @@
 	X(silu_gate)                                                                        \
 	X(softplus)                                                                         \
 	X(sigmoid)                                                                          \
+	X(keep)                                                                             \
+	X(recent)                                                                           \
 	X(dropout)                                                                          \
 	X(attention)                                                                        \
 	X(mix_topk)                                                                         \

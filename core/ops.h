@@ -12,7 +12,11 @@
 
 #include "core/graph.h"
 
-/* y = table[tokens] + positions[0..T-1]; table [V,E], positions [>=T,E] or NULL, tokens i32 [B,T]. */
+/*
+ * y = table[tokens] + positions[past..]; table [V,E], positions [>=T,E] or NULL,
+ * tokens i32 [B,T].  `past`: the tokens before the first, where runs continue
+ * each other, else 0.
+ */
 struct tensor *op_embedding(struct graph *g, const char *name, struct tensor *table,
 			    struct tensor *positions, struct tensor *tokens);
 
@@ -76,10 +80,27 @@ struct rope_attr {
 
 /*
  * Rotate the pairs (i, i + width/2) of the first `width` channels of
- * x [B,T,H,n] by the angle t * theta^(-2i/width); the other channels pass.
+ * x [B,T,H,n] by the angle (past + t) * theta^(-2i/width); the other channels pass.
  */
 struct tensor *op_rope(struct graph *g, const char *name, struct tensor *x, double theta,
 		       int64_t width);
+
+/*
+ * x [B,T,..] of this run and of all earlier ones: where runs continue each
+ * other, state [B,capacity,..] with this run's rows at past .. past + T - 1;
+ * else x itself.
+ */
+struct tensor *op_keep(struct graph *g, const char *name, struct tensor *x);
+
+/*
+ * The last `window` tokens before x [B,T,..], then x: [B,window+T,..], where
+ * runs continue each other; what was before the first token is undefined.
+ * Else x itself.
+ */
+struct recent_attr {
+	int64_t window;
+};
+struct tensor *op_recent(struct graph *g, const char *name, struct tensor *x, int64_t window);
 
 /* GELU in its tanh form. */
 struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x);
@@ -119,7 +140,8 @@ struct route_attr {
 };
 
 /*
- * Causal attention: score_ij = scale * q_i.k_j + key_bias_j
+ * Causal attention of queries i = past .. past + T - 1 to all tokens up to
+ * their own: score_ij = scale * q_i.k_j + key_bias_j
  *     (- slope_h (i - j) with alibi)
  *     (+ band * scale * q_j.k_i where i - j <= window, with band_window >= 0)
  * for j <= i, softmax over j, dropout, times v_j.
@@ -133,12 +155,14 @@ struct attention_attr {
 	struct route_attr route;
 };
 
+/* S = T; or, where runs continue each other, the capacity: k, v and key_bias come from op_keep(). */
 struct attention_inputs {
 	struct tensor *q;	 /* [B,T,H,K] */
-	struct tensor *k;	 /* [B,T,G,K], H a multiple of G: heads share keys in groups */
-	struct tensor *v;	 /* [B,T,G',D], H a multiple of G' */
-	struct tensor *key_bias; /* [B,T,G] or NULL */
+	struct tensor *k;	 /* [B,S,G,K], H a multiple of G: heads share keys in groups */
+	struct tensor *v;	 /* [B,S,G',D], H a multiple of G' */
+	struct tensor *key_bias; /* [B,S,G] or NULL */
 	struct tensor *band;	 /* learned weight [1] or NULL */
+	struct tensor *recent;	 /* q as op_recent() gives it, for the reciprocal term; NULL: q */
 };
 
 struct attention_outputs {
@@ -152,11 +176,14 @@ struct attention_outputs op_attention(struct graph *g, const char *name,
 				      const struct attention_attr *attr,
 				      const struct attention_inputs *in);
 
-/* y = R x with R from ROUTE_TOPK: x [B,T,F]. */
+/* y [B,T,F] = R x with R from ROUTE_TOPK: x [B,S,F]. */
 struct tensor *op_mix_topk(struct graph *g, const char *name, struct tensor *x,
 			   struct tensor *route_index, struct tensor *route_weight);
 
-/* y = R x with R (rms or dense) recomputed in blocks from the attention's inputs and lse. */
+/*
+ * y [B,T,F] = R x, x [B,S,F], with R (rms or dense) recomputed in blocks from the attention's
+ * inputs and lse.
+ */
 struct tensor *op_mix_rows(struct graph *g, const char *name, struct tensor *x,
 			   const struct attention_attr *attr, const struct attention_inputs *in,
 			   struct tensor *lse);

@@ -14,7 +14,7 @@ struct program {
 	struct lowered lowered;
 	struct plan_item *items; /* the pieces of the arena */
 	int n_items;
-	int *item_of; /* by tensor number (roots): its piece, -1: a parameter or its gradient */
+	int *item_of; /* by tensor number (roots): its piece, -1: in a struct params */
 	size_t arena_bytes;
 	char *arena;
 	struct call *calls; /* by instruction */
@@ -34,7 +34,7 @@ static const struct tensor *tensor_number(const struct program *p, int i)
 				       : p->lowered.tensors[i - p->graph->n_tensors];
 }
 
-/* Parameters and their gradients live in struct params, not in the arena. */
+/* Parameters, their gradients and state live in a struct params, not in the arena. */
 static bool in_params(const struct tensor *root)
 {
 	return root->param >= 0;
@@ -175,7 +175,9 @@ static void *address(const struct program *p, const struct tensor *t)
 	if (!t)
 		return NULL;
 	root = tensor_root(t);
-	if (in_params(root))
+	if (root->kind == TENSOR_STATE)
+		start = param_data(p->graph->state, root->param);
+	else if (in_params(root))
 		start = root->kind == TENSOR_GRADIENT ? param_grad(p->graph->params, root->param)
 						      : param_data(p->graph->params, root->param);
 	else if (p->item_of[root->id] < 0)
@@ -243,6 +245,8 @@ enum status program_create(struct program **out, const struct graph *g,
 
 	if (!g->params->data || (options->train && !g->params->grad))
 		return fail(err, "the parameters have no memory yet");
+	if (g->state && g->state->n && !g->state->data)
+		return fail(err, "the state has no memory yet");
 	if (prepare(&p, g, backend, options, err) != OK)
 		return FAIL;
 	p->arena = backend->alloc(p->arena_bytes);

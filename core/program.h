@@ -24,7 +24,8 @@ struct program;
 
 /*
  * The graph and its params must outlive the program.  The params must have
- * been allocated on `backend` (with gradients when training).
+ * been allocated on `backend` (with gradients when training), as its state
+ * where runs continue each other.
  */
 enum status program_create(struct program **p, const struct graph *g,
 			   const struct backend *backend, const struct program_options *options,

@@ -21,6 +21,7 @@ enum tensor_kind {
 	TENSOR_PARAM,	   /* lives in a struct params, shared by graphs */
 	TENSOR_INPUT,	   /* filled from outside before a run */
 	TENSOR_ACTIVATION, /* computed by a node */
+	TENSOR_STATE,	   /* written by a node, outlives the run */
 	TENSOR_VIEW,	   /* a window onto `base` */
 	TENSOR_GRADIENT,   /* made by the program builder */
 	TENSOR_SCRATCH,	   /* workspace of one instruction */
@@ -40,9 +41,9 @@ struct tensor {
 	struct tensor *base; /* views: the tensor seen through, never itself a view */
 	int64_t offset;	     /* views: first element inside base */
 
-	struct node *producer; /* activations: the node that writes it */
+	struct node *producer; /* activations and state: the node that writes it */
 	bool needs_grad;       /* a trainable parameter lies below it */
-	int param;	       /* TENSOR_PARAM: index in struct params */
+	int param;	       /* TENSOR_PARAM, TENSOR_STATE: index in its struct params */
 };
 
 size_t dtype_size(enum dtype type);

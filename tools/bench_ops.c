@@ -184,6 +184,16 @@ static void attention_probe(struct graph *g)
 	graph_output(g, "out", op_attention_probe(g, "y", &a.attr, &a.in, NULL, a.out.lse, 64));
 }
 
+static void keep(struct graph *g)
+{
+	graph_output(g, "out", op_keep(g, "y", PARAM("x", B, T, F)));
+}
+
+static void recent(struct graph *g)
+{
+	graph_output(g, "out", op_recent(g, "y", PARAM("x", B, 1, H, L), 64));
+}
+
 static const struct bench benches[] = {
 	{ OP_embedding, "table and positions", embedding },
 	{ OP_linear, "768 to 2304", linear_qkv },
@@ -216,6 +226,8 @@ static const struct bench benches[] = {
 	{ OP_attention, "latent 128, topk 8", attention_topk },
 	{ OP_mix_topk, "3072, topk 8", mix_topk },
 	{ OP_mix_rows, "3072, rms", mix_rows },
+	{ OP_keep, "3072", keep },
+	{ OP_recent, "64 of 12 of 128", recent },
 	{ OP_running_mean, "64", running_mean },
 	{ OP_sequence_mean, "64", sequence_mean },
 	{ OP_head_gate, "12 of 64", head_gate },
@@ -592,17 +604,23 @@ destroy_program:
 static enum status run_bench(const struct report *report, const struct bench *bench,
 			     const struct backend *backend, struct error *err)
 {
-	struct params *params = NULL;
+	const bool continues = bench->op == OP_keep || bench->op == OP_recent;
+	struct params *params = NULL, *state = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;
 
-	if (params_create(&params, F32, err) != OK || graph_create(&g, params, true, err) != OK)
+	if (params_create(&params, F32, err) != OK || params_create(&state, F32, err) != OK ||
+	    graph_create(&g, params, !continues, err) != OK)
 		goto free_graph;
+	if (continues)
+		graph_continue(g, state, T);
 	bench->build(g);
-	if (graph_finish(g, err) == OK && params_allocate(params, backend, true, err) == OK)
+	if (graph_finish(g, err) == OK && params_allocate(params, backend, true, err) == OK &&
+	    params_allocate(state, backend, false, err) == OK)
 		status = run_graph(report, bench, g, backend, err);
 free_graph:
 	graph_destroy(g);
+	params_destroy(state);
 	params_destroy(params);
 	return status;
 }

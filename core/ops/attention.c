@@ -13,21 +13,21 @@
 
 #include <math.h>
 
-#include "core/op_case.h"
+#include "core/ops/rule.h"
 
-enum { Q, K, V, KEY_BIAS, BAND };
+enum { Q, K, V, KEY_BIAS, BAND, RECENT };
 
 struct attention_outputs op_attention(struct graph *g, const char *name,
 				      const struct attention_attr *attr,
 				      const struct attention_inputs *in)
 {
-	struct tensor *const inputs[] = { in->q, in->k, in->v, in->key_bias, in->band };
+	struct tensor *const inputs[] = { in->q, in->k, in->v, in->key_bias, in->band, in->recent };
 	struct attention_attr acting = *attr;
 	const struct node *n;
 
 	if (!g->training)
 		acting.dropout = 0;
-	n = graph_node(g, OP_attention, name, &acting, 5, inputs);
+	n = graph_node(g, OP_attention, name, &acting, 6, inputs);
 	return (struct attention_outputs){
 		.o = node_out(n, 0),
 		.lse = node_out(n, 1),
@@ -38,17 +38,37 @@ struct attention_outputs op_attention(struct graph *g, const char *name,
 
 /* ----------------------------------------------------------------- checks */
 
-/* A slice may cut channels off a token, not off each of its heads. */
-static bool tokens_whole(const struct tensor *t)
-{
-	return tensor_contiguous(t) || t->row == t->dim[2] * (t->ndim == 4 ? t->dim[3] : 1);
-}
-
-/* Real [B,T,n,*] with the B and T of q, and n a divisor of its heads. */
-static bool heads_fit(const struct tensor *q, const struct tensor *t, int ndim)
+/* Real [B,S,n,*] with the B of q, and n a divisor of its heads. */
+static bool heads_fit(const struct tensor *q, const struct tensor *t, int64_t S, int ndim)
 {
 	return t->type == q->type && t->ndim == ndim && t->dim[0] == q->dim[0] &&
-	       t->dim[1] == q->dim[1] && q->dim[2] % t->dim[2] == 0;
+	       t->dim[1] == S && q->dim[2] % t->dim[2] == 0;
+}
+
+/* Tokens that keys and values hold. */
+static int64_t held(const struct graph *g, const struct tensor *q)
+{
+	return g->state ? g->capacity : q->dim[1];
+}
+
+static enum status check_band(struct graph *g, const struct node *n,
+			      const struct attention_attr *attr, const struct attention_inputs *in)
+{
+	const struct tensor *q = in->q, *recent = in->recent;
+	const int64_t before = g->state && attr->band_window > 0 ? attr->band_window : 0;
+
+	if (in->band && (in->band->type != q->type || tensor_count(in->band) != 1))
+		return graph_misfit(g, n, "the weight of the reciprocal term must be real [1]");
+	if (in->band && attr->band_window < 0)
+		return graph_misfit(g, n, "a weight of the reciprocal term, but no window for it");
+	if (before && !recent)
+		return graph_misfit(g, n, "the reciprocal term needs the queries of earlier runs");
+	if (recent && (!heads_fit(q, recent, before + q->dim[1], 4) || !tokens_whole(recent) ||
+		       recent->dim[2] != q->dim[2] || recent->dim[3] != q->dim[3]))
+		return graph_misfit(g, n, "the recent queries must be real [%lld,%lld,%lld,%lld]",
+				    (long long)q->dim[0], (long long)(before + q->dim[1]),
+				    (long long)q->dim[2], (long long)q->dim[3]);
+	return OK;
 }
 
 static enum status check_route(struct graph *g, const struct node *n, const struct route_attr *a)
@@ -63,29 +83,27 @@ static enum status check_route(struct graph *g, const struct node *n, const stru
 }
 
 enum status attention_check(struct graph *g, const struct node *n,
-			    const struct attention_attr *attr, const struct tensor *q,
-			    const struct tensor *k, const struct tensor *key_bias,
-			    const struct tensor *band)
+			    const struct attention_attr *attr, const struct attention_inputs *in)
 {
+	const struct tensor *q = in->q, *k = in->k, *key_bias = in->key_bias;
+
 	if (q->type == I32 || q->ndim != 4)
 		return graph_misfit(g, n, "q must be real [B,T,H,K]");
-	if (q->dim[1] > INT32_MAX)
-		return graph_misfit(g, n, "%lld positions are too many", (long long)q->dim[1]);
-	if (!heads_fit(q, k, 4) || k->dim[3] != q->dim[3])
+	if (held(g, q) > INT32_MAX)
+		return graph_misfit(g, n, "%lld positions are too many", (long long)held(g, q));
+	if (!heads_fit(q, k, held(g, q), 4) || k->dim[3] != q->dim[3])
 		return graph_misfit(g, n,
 				    "k must be real [%lld,%lld,G,%lld], G a divisor of %lld heads",
-				    (long long)q->dim[0], (long long)q->dim[1],
+				    (long long)q->dim[0], (long long)held(g, q),
 				    (long long)q->dim[3], (long long)q->dim[2]);
-	if (key_bias && (!heads_fit(q, key_bias, 3) || key_bias->dim[2] != k->dim[2]))
+	if (key_bias && (!heads_fit(q, key_bias, k->dim[1], 3) || key_bias->dim[2] != k->dim[2]))
 		return graph_misfit(g, n, "the bias of the keys must be real [%lld,%lld,%lld]",
 				    (long long)k->dim[0], (long long)k->dim[1],
 				    (long long)k->dim[2]);
 	if (!tokens_whole(q) || !tokens_whole(k) || (key_bias && !tokens_whole(key_bias)))
 		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
-	if (band && (band->type != q->type || tensor_count(band) != 1))
-		return graph_misfit(g, n, "the weight of the reciprocal term must be real [1]");
-	if (band && attr->band_window < 0)
-		return graph_misfit(g, n, "a weight of the reciprocal term, but no window for it");
+	if (check_band(g, n, attr, in) != OK)
+		return FAIL;
 	if (!isfinite(attr->scale) || !isfinite(attr->band))
 		return graph_misfit(g, n, "scale %g and reciprocal weight %g must be finite",
 				    attr->scale, attr->band);
@@ -109,17 +127,22 @@ static enum status infer(struct graph *g, struct node *n)
 {
 	const struct attention_attr *a = n->attr;
 	const struct tensor *q = n->in[Q], *v = n->in[V];
+	const struct attention_inputs in = { .q = n->in[Q],
+					     .k = n->in[K],
+					     .key_bias = n->in[KEY_BIAS],
+					     .band = n->in[BAND],
+					     .recent = n->in[RECENT] };
 	int64_t B, T, H, k;
 
-	if (attention_check(g, n, a, q, n->in[K], n->in[KEY_BIAS], n->in[BAND]) != OK)
+	if (attention_check(g, n, a, &in) != OK)
 		return FAIL;
 	B = q->dim[0];
 	T = q->dim[1];
 	H = q->dim[2];
-	if (!heads_fit(q, v, 4))
+	if (!heads_fit(q, v, held(g, q), 4))
 		return graph_misfit(g, n,
 				    "v must be real [%lld,%lld,G,D], G a divisor of %lld heads",
-				    (long long)B, (long long)T, (long long)H);
+				    (long long)B, (long long)held(g, q), (long long)H);
 	if (!tokens_whole(v))
 		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
 	if (graph_out(g, n, NULL, q->type, 4, SHAPE(B, T, H, v->dim[3])) != OK ||
@@ -127,7 +150,7 @@ static enum status infer(struct graph *g, struct node *n)
 		return FAIL;
 	if (a->route.mode != ROUTE_TOPK)
 		return OK;
-	k = a->route.k < T ? a->route.k : T;
+	k = a->route.k < held(g, q) ? a->route.k : held(g, q);
 	if (graph_out_constant(g, n, "route_index", I32, 3, SHAPE(B, T, k)) != OK)
 		return FAIL;
 	return graph_out_constant(g, n, "route_weight", q->type, 3, SHAPE(B, T, k));
@@ -135,24 +158,27 @@ static enum status infer(struct graph *g, struct node *n)
 
 /* ------------------------------------------------------------------- cost */
 
-double attention_pairs(int64_t T, int64_t window)
+/* Of the first T queries. */
+static double first_pairs(int64_t T, int64_t window)
 {
 	double near = (double)(window < 0 || window >= T ? T : window + 1);
 
 	return near * (near + 1) / 2 + ((double)T - near) * near;
 }
 
-static double band_pairs(const struct attention_attr *a, int64_t T)
+double attention_pairs(const struct tensor *q, const struct tensor *k, int64_t window)
 {
-	return a->band_window < 0 ? 0 : attention_pairs(T, a->band_window);
+	return first_pairs(k->dim[1], window) - first_pairs(k->dim[1] - q->dim[1], window);
 }
 
-double attention_score_flops(const struct attention_attr *attr, const struct tensor *q)
+double attention_score_flops(const struct attention_attr *attr, const struct tensor *q,
+			     const struct tensor *k)
 {
-	const int64_t T = q->dim[1];
+	double pairs = attention_pairs(q, k, -1);
 
-	return 2.0 * (double)(q->dim[0] * q->dim[2] * q->dim[3]) *
-	       (attention_pairs(T, -1) + band_pairs(attr, T));
+	if (attr->band_window >= 0)
+		pairs += attention_pairs(q, k, attr->band_window);
+	return 2.0 * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * pairs;
 }
 
 double attention_bytes(const struct node *n)
@@ -168,9 +194,9 @@ double attention_bytes(const struct node *n)
 
 static void cost(const struct node *n, struct op_cost *c)
 {
-	double scores = attention_score_flops(n->attr, n->in[Q]);
+	double scores = attention_score_flops(n->attr, n->in[Q], n->in[K]);
 	double values = 2.0 * (double)tensor_count(n->out[0]) / (double)n->in[Q]->dim[1] *
-			attention_pairs(n->in[Q]->dim[1], -1);
+			attention_pairs(n->in[Q], n->in[K], -1);
 
 	c->forward_flops = scores + values;
 	c->backward_flops = 3 * scores + 2 * values; /* P, dQ, dK; dP, dV */
@@ -339,10 +365,11 @@ const struct op op_desc_attention = {
 	.name = "attention",
 	.attr_size = sizeof(struct attention_attr),
 	.min_inputs = 3,
-	.max_inputs = 5,
+	.max_inputs = 6,
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS),
+	.constant_in = BIT(RECENT),
+	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
 	.saves_out = BIT(0) | BIT(1),
 	.cases = attention_cases,

@@ -6,21 +6,23 @@
 
 #include "core/ops.h"
 
-/* Do q, k, key_bias (or NULL) and band (or NULL) of the node, and the attributes, fit together? */
+/* Do q, k and (or NULL) key_bias, band and recent of the node, and the attributes, fit together? */
 enum status attention_check(struct graph *g, const struct node *n,
-			    const struct attention_attr *attr, const struct tensor *q,
-			    const struct tensor *k, const struct tensor *key_bias,
-			    const struct tensor *band);
+			    const struct attention_attr *attr, const struct attention_inputs *in);
 
 /* Is this the lse of an attention with these queries? */
 enum status attention_check_lse(struct graph *g, const struct node *n, const struct tensor *q,
 				const struct tensor *lse);
 
-/* Pairs (query, key <= query) of one example and head, at most `window` apart (< 0: any). */
-double attention_pairs(int64_t T, int64_t window);
+/*
+ * Pairs (query, key <= query) of one example and head, at most `window` apart (< 0: any), when the
+ * queries q come after as many tokens as k has room for.
+ */
+double attention_pairs(const struct tensor *q, const struct tensor *k, int64_t window);
 
 /* Operations for the scores of all heads of all examples, once. */
-double attention_score_flops(const struct attention_attr *attr, const struct tensor *q);
+double attention_score_flops(const struct attention_attr *attr, const struct tensor *q,
+			     const struct tensor *k);
 
 /* Bytes of the node's inputs and outputs, each once. */
 double attention_bytes(const struct node *n);

@@ -28,8 +28,12 @@ static enum status infer(struct graph *g, struct node *n)
 {
 	const struct probe_attr *a = n->attr;
 	const struct tensor *q = n->in[Q], *bias = n->in[QUERY_BIAS];
+	const struct attention_inputs in = { .q = n->in[Q],
+					     .k = n->in[K],
+					     .key_bias = n->in[KEY_BIAS],
+					     .band = n->in[BAND] };
 
-	if (attention_check(g, n, &a->attention, q, n->in[K], n->in[KEY_BIAS], n->in[BAND]) != OK ||
+	if (attention_check(g, n, &a->attention, &in) != OK ||
 	    attention_check_lse(g, n, q, n->in[LSE]) != OK)
 		return FAIL;
 	if (bias && (bias->type != q->type || bias->ndim != 3 || bias->dim[0] != q->dim[0] ||
@@ -48,7 +52,7 @@ static void cost(const struct node *n, struct op_cost *c)
 {
 	const struct probe_attr *a = n->attr;
 
-	c->forward_flops = attention_score_flops(&a->attention, n->in[Q]);
+	c->forward_flops = attention_score_flops(&a->attention, n->in[Q], n->in[K]);
 	c->forward_bytes = attention_bytes(n);
 }
 

@@ -1,5 +1,5 @@
 /*
- * embedding: y[b,t] = table[tokens[b,t]] + positions[t].
+ * embedding: y[b,t] = table[tokens[b,t]] + positions[past + t].
  * Whoever fills `tokens` answers for their range.
  */
 #include "core/op_case.h"
@@ -24,9 +24,10 @@ static enum status infer(struct graph *g, struct node *n)
 	    (positions->type == I32 || positions->ndim != 2 || positions->dim[1] != table->dim[1]))
 		return graph_misfit(g, n, "the positions must be real [>=T,%lld]",
 				    (long long)table->dim[1]);
-	if (positions && positions->dim[0] < tokens->dim[1])
+	if (positions && positions->dim[0] < (g->state ? g->capacity : tokens->dim[1]))
 		return graph_misfit(g, n, "%lld positions are too few for %lld tokens",
-				    (long long)positions->dim[0], (long long)tokens->dim[1]);
+				    (long long)positions->dim[0],
+				    (long long)(g->state ? g->capacity : tokens->dim[1]));
 	return graph_out(g, n, NULL, table->type, 3,
 			 SHAPE(tokens->dim[0], tokens->dim[1], table->dim[1]));
 }

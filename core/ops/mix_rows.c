@@ -6,39 +6,45 @@
 #include "core/op_case.h"
 #include "core/ops/attention.h"
 
-enum { X, Q, K, LSE, KEY_BIAS, BAND };
+enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
 
 struct tensor *op_mix_rows(struct graph *g, const char *name, struct tensor *x,
 			   const struct attention_attr *attr, const struct attention_inputs *in,
 			   struct tensor *lse)
 {
-	struct tensor *const inputs[] = { x, in->q, in->k, lse, in->key_bias, in->band };
+	struct tensor *const inputs[] = { x, in->q, in->k, lse, in->key_bias, in->band, in->recent };
 
-	return node_out(graph_node(g, OP_mix_rows, name, attr, 6, inputs), 0);
+	return node_out(graph_node(g, OP_mix_rows, name, attr, 7, inputs), 0);
 }
 
 static enum status infer(struct graph *g, struct node *n)
 {
 	const struct attention_attr *a = n->attr;
-	const struct tensor *x = n->in[X], *q = n->in[Q];
+	const struct tensor *x = n->in[X], *q = n->in[Q], *k = n->in[K];
+	const struct attention_inputs in = { .q = n->in[Q],
+					     .k = n->in[K],
+					     .key_bias = n->in[KEY_BIAS],
+					     .band = n->in[BAND],
+					     .recent = n->in[RECENT] };
 
-	if (attention_check(g, n, a, q, n->in[K], n->in[KEY_BIAS], n->in[BAND]) != OK ||
+	if (attention_check(g, n, a, &in) != OK ||
 	    attention_check_lse(g, n, q, n->in[LSE]) != OK)
 		return FAIL;
 	if (a->route.mode != ROUTE_RMS && a->route.mode != ROUTE_DENSE)
 		return graph_misfit(g, n, "the routing must be by threshold or dense");
-	if (x->type != q->type || x->ndim != 3 || x->dim[0] != q->dim[0] || x->dim[1] != q->dim[1])
-		return graph_misfit(g, n, "x must be real [%lld,%lld,F]", (long long)q->dim[0],
-				    (long long)q->dim[1]);
-	return graph_out_like(g, n, NULL, x);
+	if (x->type != q->type || x->ndim != 3 || x->dim[0] != k->dim[0] || x->dim[1] != k->dim[1])
+		return graph_misfit(g, n, "x must be real [%lld,%lld,F]", (long long)k->dim[0],
+				    (long long)k->dim[1]);
+	return graph_out(g, n, NULL, x->type, 3, SHAPE(q->dim[0], q->dim[1], x->dim[2]));
 }
 
 static void cost(const struct node *n, struct op_cost *c)
 {
 	const struct tensor *x = n->in[X];
 
-	c->forward_flops = attention_score_flops(n->attr, n->in[Q]) +
-			   2.0 * (double)(x->dim[0] * x->dim[2]) * attention_pairs(x->dim[1], -1);
+	c->forward_flops = attention_score_flops(n->attr, n->in[Q], n->in[K]) +
+			   2.0 * (double)(x->dim[0] * x->dim[2]) *
+				   attention_pairs(n->in[Q], n->in[K], -1);
 	c->backward_flops = c->forward_flops;
 	c->forward_bytes = attention_bytes(n);
 	c->backward_bytes = attention_bytes(n);
@@ -106,11 +112,11 @@ const struct op op_desc_mix_rows = {
 	.name = "mix_rows",
 	.attr_size = sizeof(struct attention_attr),
 	.min_inputs = 4,
-	.max_inputs = 6,
+	.max_inputs = 7,
 	.infer = infer,
 	.cost = cost,
-	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND),
-	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS),
+	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(RECENT),
+	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND),
 	.cases = mix_rows_cases,
 };

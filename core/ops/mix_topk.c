@@ -19,24 +19,25 @@ static enum status infer(struct graph *g, struct node *n)
 	const struct tensor *x = n->in[X], *index = n->in[INDEX], *weight = n->in[WEIGHT];
 
 	if (x->type == I32 || x->ndim != 3)
-		return graph_misfit(g, n, "x must be real [B,T,F]");
+		return graph_misfit(g, n, "x must be real [B,S,F]");
 	if (index->type != I32 || index->ndim != 3 || index->dim[0] != x->dim[0] ||
-	    index->dim[1] != x->dim[1])
+	    (!g->state && index->dim[1] != x->dim[1]))
 		return graph_misfit(g, n, "the routing index must be i32 [%lld,%lld,k]",
 				    (long long)x->dim[0], (long long)x->dim[1]);
 	if (weight->type != x->type || !tensor_same_shape(weight, index))
 		return graph_misfit(g, n, "the routing weight must be real, shaped as the index");
-	return graph_out_like(g, n, NULL, x);
+	return graph_out(g, n, NULL, x->type, 3, SHAPE(x->dim[0], index->dim[1], x->dim[2]));
 }
 
 static void cost(const struct node *n, struct op_cost *c)
 {
-	double bytes = (double)tensor_bytes(n->in[X]);
+	double y = (double)tensor_bytes(n->out[0]), x = (double)tensor_bytes(n->in[X]);
+	double rows = y * (double)n->in[INDEX]->dim[2];
 
-	c->forward_flops = 2 * (double)tensor_count(n->in[X]) * (double)n->in[INDEX]->dim[2];
+	c->forward_flops = 2 * (double)tensor_count(n->out[0]) * (double)n->in[INDEX]->dim[2];
 	c->backward_flops = c->forward_flops;
-	c->forward_bytes = 2 * bytes;
-	c->backward_bytes = 2 * bytes;
+	c->forward_bytes = y + (rows < x ? rows : x); /* rows that are read again are near */
+	c->backward_bytes = 2 * x;
 }
 
 static void mix(struct graph *g, int64_t B, int64_t T, int64_t F, int64_t k)

@@ -20,6 +20,12 @@ static inline bool is_vector(const struct tensor *t, int64_t size)
 	return !t || (t->ndim == 1 && t->dim[0] == size);
 }
 
+/* Of t [B,T,n] or [B,T,n,width]: a slice may cut channels off a token, not off each of its heads. */
+static inline bool tokens_whole(const struct tensor *t)
+{
+	return tensor_contiguous(t) || t->row == t->dim[2] * (t->ndim == 4 ? t->dim[3] : 1);
+}
+
 /* The rule of an op of real tensors of one shape. */
 static inline enum status infer_elementwise(struct graph *g, struct node *n)
 {

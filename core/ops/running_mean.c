@@ -1,5 +1,6 @@
 /*
- * running_mean: y_t = mean of x_s over s <= t, x [B,T,C].
+ * running_mean: y_t = mean of x_s over s <= t, x [B,T,C].  Where runs continue
+ * each other it counts the tokens of earlier ones, too, and keeps the mean so far.
  * The gradient of x_s is the sum of dy_t / (t + 1) over t >= s.
  */
 #include "core/ops/rule.h"
@@ -13,7 +14,10 @@ static enum status infer(struct graph *g, struct node *n)
 {
 	if (!all_real(n) || n->in[0]->ndim != 3)
 		return graph_misfit(g, n, "x must be real and [B,T,C]");
-	return graph_out_like(g, n, NULL, n->in[0]);
+	if (graph_out_like(g, n, NULL, n->in[0]) != OK)
+		return FAIL;
+	return g->state ? graph_out_state(g, n, "so_far", 2, SHAPE(n->in[0]->dim[0], n->in[0]->dim[2]))
+			: OK;
 }
 
 static void cost(const struct node *n, struct op_cost *c)

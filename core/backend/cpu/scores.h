@@ -6,7 +6,8 @@
  *     P_ij     = exp(score_ij - lse_i),  j <= i
  *
  * A tile holds the scores of a block of consecutive queries of one head
- * against every key up to the block's last query: rows are whole, a softmax
+ * against every key up to the block's last query (positions count from the
+ * first token ever, queries from the first of this run): rows are whole, a softmax
  * needs no second visit, and the memory is linear in T.
  *
  * A routing row is made from the probabilities of all heads of one query:
@@ -106,8 +107,11 @@ static inline bool dealt_to_me(int64_t item)
 struct scores {
 	const struct attention_attr *attr;
 	int64_t B, T, H;
-	struct heads q_layout, k_layout, bias_layout;
+	int64_t past; /* position of the first query */
+	struct heads q_layout, k_layout, bias_layout, recent_layout;
 	const real *q, *k, *key_bias; /* key_bias NULL: none */
+	const real *recent;	      /* queries from position recent_first on */
+	int64_t recent_first;
 	real band;
 	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
 };
@@ -118,26 +122,31 @@ struct tile {
 	int64_t pitch;
 	int64_t b, h;
 	int64_t first, rows; /* queries */
-	int64_t keys;	     /* 0 .. first + rows - 1 */
+	int64_t keys;	     /* up to the position of the last query */
 	int64_t cross_first; /* first column of cross */
 	real slope;	     /* alibi */
 };
 
-/* The numbers say which inputs of the node are meant. */
+/* The numbers say which inputs of the node are meant; recent < 0: it has none. */
 static inline struct scores scores_of(const struct call *c, const struct attention_attr *attr,
-				      int q, int k, int key_bias, int band)
+				      int q, int k, int key_bias, int band, int recent)
 {
 	struct tensor *const *in = c->node->in;
-	int64_t H = in[q]->dim[2];
+	const int64_t H = in[q]->dim[2];
+	const int queries = recent >= 0 && in[recent] ? recent : q;
 	struct scores s = {
 		.attr = attr,
 		.B = in[q]->dim[0],
 		.T = in[q]->dim[1],
 		.H = H,
+		.past = c->run->past,
 		.q_layout = heads_of(in[q], H),
 		.k_layout = heads_of(in[k], H),
+		.recent_layout = heads_of(in[queries], H),
 		.q = c->in[q],
 		.k = c->in[k],
+		.recent = c->in[queries],
+		.recent_first = c->run->past + in[q]->dim[1] - in[queries]->dim[1],
 		.key_bias = c->in[key_bias],
 		.band = c->in[band] ? *(const real *)c->in[band] : (real)attr->band,
 		.cross_window = attr->band_window,
@@ -148,9 +157,10 @@ static inline struct scores scores_of(const struct call *c, const struct attenti
 	return s;
 }
 
-static inline struct tile tile_take(struct space *m, int64_t T, bool cross)
+/* For T queries of `capacity` keys. */
+static inline struct tile tile_take(struct space *m, int64_t T, int64_t capacity, bool cross)
 {
-	int64_t pitch = tile_pitch(T), size = block_rows(T) * pitch;
+	int64_t pitch = tile_pitch(capacity), size = block_rows(T) * pitch;
 
 	return (struct tile){
 		.score = space_take(m, size),
@@ -180,8 +190,10 @@ static inline void tile_seek(struct tile *t, const struct scores *s, int64_t hea
 	t->h = head % s->H;
 	t->first = block * rows;
 	t->rows = t->first + rows <= s->T ? rows : s->T - t->first;
-	t->keys = t->first + t->rows;
-	t->cross_first = t->first > s->cross_window ? t->first - s->cross_window : 0;
+	t->keys = s->past + t->first + t->rows;
+	t->cross_first = s->past + t->first > s->cross_window
+				 ? s->past + t->first - s->cross_window
+				 : 0;
 	t->slope = s->attr->alibi ? alibi_slope(t->h, s->H) : 0;
 }
 
@@ -189,6 +201,7 @@ static inline void tile_seek(struct tile *t, const struct scores *s, int64_t hea
 static inline void tile_products(struct tile *t, const struct scores *s)
 {
 	const struct heads *ql = &s->q_layout, *kl = &s->k_layout, *bl = &s->bias_layout;
+	const struct heads *rl = &s->recent_layout;
 	const int64_t from = t->cross_first;
 	const real scale = (real)s->attr->scale;
 
@@ -197,27 +210,33 @@ static inline void tile_products(struct tile *t, const struct scores *s)
 	     s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, 0, t->score, t->pitch);
 	if (s->cross_window >= 0)
 		gemm(false, true, t->rows, t->keys - from, ql->width, scale,
-		     s->k + head_offset(kl, t->b, t->h, t->first), kl->pitch,
-		     s->q + head_offset(ql, t->b, t->h, from), ql->pitch, 0, t->cross + from,
-		     t->pitch);
+		     s->k + head_offset(kl, t->b, t->h, s->past + t->first), kl->pitch,
+		     s->recent + head_offset(rl, t->b, t->h, from - s->recent_first), rl->pitch, 0,
+		     t->cross + from, t->pitch);
 	if (s->key_bias)
 		for (int64_t j = 0; j < t->keys; j++)
 			t->key_bias[j] = s->key_bias[head_offset(bl, t->b, t->h, j)];
 }
 
-/* First key in the band of query i. */
+/* Keys that the query in row r of the tile may see: its position + 1. */
+static inline int64_t row_keys(const struct tile *t, const struct scores *s, int64_t r)
+{
+	return s->past + t->first + r + 1;
+}
+
+/* First key in the band of the query at position i. */
 static inline int64_t band_start(const struct scores *s, int64_t i)
 {
 	return i > s->attr->band_window ? i - s->attr->band_window : 0;
 }
 
 /*
- * Turn the product in row r of the tile into the scores of its query's first
- * + r + 1 keys, padded with -infinity to whole LANES.
+ * Turn the product in row r of the tile into the scores of its query's keys,
+ * padded with -infinity to whole LANES.
  */
 static inline real *tile_row(const struct tile *t, const struct scores *s, int64_t r)
 {
-	const int64_t i = t->first + r;
+	const int64_t i = row_keys(t, s, r) - 1;
 	const real *cross = t->cross + r * t->pitch, *bias = t->key_bias;
 	const real slope = t->slope, band = s->band;
 	real *row = t->score + r * t->pitch;

@@ -13,10 +13,11 @@
  *     dband = sum_ij dS_ij cross_ij
  *
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
+ * Only forward sees tokens before its first query.
  */
-#include "core/backend/cpu/scores.h"
+#include "core/backend/cpu/single.h"
 
-enum { Q, K, V, KEY_BIAS, BAND };
+enum { Q, K, V, KEY_BIAS, BAND, RECENT };
 enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
 
 /* --------------------------------------------------------------- dropout */
@@ -70,7 +71,8 @@ static struct forward_buffers take_forward(struct space *m, const struct node *n
 {
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
-	struct forward_buffers f = { .tile = tile_take(m, T, a->band_window >= 0) };
+	struct forward_buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1],
+						      a->band_window >= 0) };
 
 	f.kept = space_take(m, f.tile.pitch);
 	if (a->route.mode == ROUTE_TOPK)
@@ -109,7 +111,7 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 
 	tile_products(t, s);
 	for (int64_t r = 0; r < t->rows; r++) {
-		const int64_t n = t->first + r + 1;
+		const int64_t n = row_keys(t, s, r);
 		real *restrict row = tile_row(t, s, r), *restrict kept = f->kept;
 		real max = row_max(row, n), sum = row_exp(row, n, max);
 
@@ -133,29 +135,33 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 			o[r * ol.pitch + d] *= norm[r];
 }
 
+/* Of query number `query` = b T + t, from its combined row of n keys. */
+static void write_route(const struct call *c, int64_t query, const real *route, int64_t n)
+{
+	const struct attention_attr *a = c->node->attr;
+	const int64_t k = c->node->out[ROUTE_INDEX]->dim[2];
+	real *weight = (real *)c->out[ROUTE_WEIGHT] + query * k;
+	real sum = route_topk(route, n, k, (int32_t *)c->out[ROUTE_INDEX] + query * k, weight);
+	real factor = route_factor(&a->route, sum);
+
+	for (int64_t i = 0; i < k; i++)
+		weight[i] *= factor;
+}
+
 static void write_routes(const struct call *c, const struct scores *s,
 			 const struct forward_buffers *f)
 {
-	const struct route_attr *a = &s->attr->route;
 	const struct tile *t = &f->tile;
-	const int64_t k = c->node->out[ROUTE_INDEX]->dim[2];
 
-	for (int64_t r = 0; r < t->rows; r++) {
-		int64_t at = (t->b * s->T + t->first + r) * k;
-		real *weight = (real *)c->out[ROUTE_WEIGHT] + at;
-		real sum = route_topk(f->route + r * t->pitch, t->first + r + 1, k,
-				      (int32_t *)c->out[ROUTE_INDEX] + at, weight);
-		real factor = route_factor(a, sum);
-
-		for (int64_t i = 0; i < k; i++)
-			weight[i] *= factor;
-	}
+	for (int64_t r = 0; r < t->rows; r++)
+		write_route(c, t->b * s->T + t->first + r, f->route + r * t->pitch,
+			    row_keys(t, s, r));
 }
 
 /* Items are tiles, or where routing needs all heads, blocks of queries; the longest come first. */
-static void forward(const struct call *c)
+static void forward_tiles(const struct call *c, const struct scores *scores)
 {
-	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND);
+	const struct scores s = *scores;
 	const struct keep keep = keep_of(c);
 	const bool routes = s.attr->route.mode == ROUTE_TOPK;
 	const int64_t blocks = block_count(s.T), together = routes ? s.H : 1;
@@ -183,6 +189,109 @@ static void forward(const struct call *c)
 				write_routes(c, &s, &f);
 		}
 	}
+}
+
+/* ------------------------------------------------- one query per example */
+
+struct single_buffers {
+	struct single single;
+	real *norm;  /* [B,H] of all threads, as is: */
+	real *sums;  /* [threads,B,H,D] */
+	real *route; /* [pitch], of the thread */
+};
+
+/* `shared` is at the start of the workspace; pieces of the threads follow. */
+static struct single_buffers take_single(struct space *shared, struct space *own,
+					 const struct node *n, int threads)
+{
+	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2];
+	struct single_buffers f;
+
+	f.single = single_take(shared, own, heads, n->in[K]->dim[1]);
+	f.norm = space_take(shared, heads);
+	f.sums = space_take(shared, threads * heads * n->in[V]->dim[3]);
+	f.route = space_take(own, f.single.pitch);
+	return f;
+}
+
+/* Scores become exponentials; norm is what makes them probabilities. */
+static void single_softmax(const struct call *c, const struct scores *s,
+			   const struct single_buffers *f, int64_t head)
+{
+	const int64_t n = s->past + 1;
+	real *row = single_row(&f->single, s, head);
+	const real max = row_max(row, n), sum = row_exp(row, n, max);
+
+	((real *)c->out[LSE])[head] = max + (real)log((double)sum);
+	f->norm[head] = 1 / sum;
+}
+
+static void single_route(const struct call *c, const struct scores *s,
+			 const struct single_buffers *f, int64_t b)
+{
+	const struct route_attr *a = &s->attr->route;
+	const int64_t n = s->past + 1;
+
+	row_clear(f->route, 0, n);
+	for (int64_t head = b * s->H; head < (b + 1) * s->H; head++)
+		route_join(a, f->route, f->single.score + head * f->single.pitch, n,
+			   f->norm[head] * route_share(a, s->H));
+	write_route(c, b, f->route, n);
+}
+
+static void forward_single(const struct call *c, const struct scores *s)
+{
+	const struct heads vl = heads_of(c->node->in[V], s->H);
+	const int64_t heads = s->B * s->H, D = vl.width;
+	struct space all = { 0 }, each = { 0 };
+
+	take_single(&all, &each, c->node, omp_get_max_threads());
+#pragma omp parallel if (heads * (s->past + 1) * D > GRAIN)
+	{
+		const int threads = omp_get_num_threads(), me = omp_get_thread_num();
+		struct space shared = { .at = c->work };
+		struct space own = { .at = (real *)c->work + all.used + each.used * me };
+		const struct single_buffers f =
+			take_single(&shared, &own, c->node, omp_get_max_threads());
+
+		single_products(&f.single, s);
+#pragma omp for schedule(static)
+		for (int64_t head = 0; head < heads; head++)
+			single_softmax(c, s, &f, head);
+		if (s->attr->route.mode == ROUTE_TOPK)
+#pragma omp for schedule(static)
+			for (int64_t b = 0; b < s->B; b++)
+				single_route(c, s, &f, b);
+		single_values(&f.single, s, &vl, c->in[V], f.sums + me * heads * D);
+#pragma omp barrier
+#pragma omp for schedule(static)
+		for (int64_t head = 0; head < heads; head++) {
+			real *o = (real *)c->out[O] + head * D;
+
+			row_clear(o, 0, D);
+			for (int thread = 0; thread < threads; thread++)
+				put_scaled(o, true, f.norm[head],
+					   f.sums + (thread * heads + head) * D, D);
+		}
+	}
+}
+
+/* A single query needs no tile; training, which drops, makes tiles always. */
+static bool is_single(const struct node *n)
+{
+	const struct attention_attr *a = n->attr;
+
+	return n->in[Q]->dim[1] == 1 && a->dropout == 0;
+}
+
+static void forward(const struct call *c)
+{
+	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT);
+
+	if (is_single(c->node))
+		forward_single(c, &s);
+	else
+		forward_tiles(c, &s);
 }
 
 /* ------------------------------------------- gradients that heads share */
@@ -296,7 +405,7 @@ static struct backward_buffers take_backward(struct space *m, const struct node 
 {
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
-	struct backward_buffers f = { .tile = tile_take(m, T, a->band_window >= 0) };
+	struct backward_buffers f = { .tile = tile_take(m, T, T, a->band_window >= 0) };
 
 	f.kept = space_take(m, f.tile.pitch);
 	f.dscore = space_take(m, block_rows(T) * f.tile.pitch);
@@ -501,7 +610,7 @@ static void backward(const struct call *c)
 	struct space size = { 0 };
 	const struct backward w = {
 		.c = c,
-		.s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND),
+		.s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT),
 		.keep = keep_of(c),
 		.v_layout = heads_of(c->node->in[V], H),
 		.o_layout = heads_of(c->node->out[O], H),
@@ -519,13 +628,15 @@ static void backward(const struct call *c)
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	struct space size = { 0 };
+	struct space all = { 0 }, each = { 0 };
 
-	if (pass == PASS_FORWARD)
-		take_forward(&size, n);
+	if (pass == PASS_FORWARD && is_single(n))
+		take_single(&all, &each, n, threads);
+	else if (pass == PASS_FORWARD)
+		take_forward(&each, n);
 	else
-		take_backward(&size, n);
-	return (size_t)(size.used * threads) * sizeof(real);
+		take_backward(&each, n);
+	return (size_t)(all.used + each.used * threads) * sizeof(real);
 }
 
 KERNELS(attention) = { .forward = forward, .backward = backward, .workspace = workspace };

@@ -51,7 +51,7 @@ struct buffers {
 static struct buffers take_buffers(struct space *m, const struct node *n)
 {
 	int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
-	struct buffers f = { .tile = tile_take(m, T, true) };
+	struct buffers f = { .tile = tile_take(m, T, T, true) };
 
 	f.query_bias = space_take(m, f.tile.pitch);
 	f.route = space_take(m, block_rows(T) * f.tile.pitch);
@@ -241,7 +241,7 @@ static void join_threads(const struct call *c, const struct scores *s, int64_t s
 static void forward(const struct call *c)
 {
 	const struct probe_attr *a = c->node->attr;
-	struct scores s = scores_of(c, &a->attention, Q, K, KEY_BIAS, BAND);
+	struct scores s = scores_of(c, &a->attention, Q, K, KEY_BIAS, BAND, -1);
 	struct space size = { 0 };
 	int threads = 1;
 

@@ -12,6 +12,7 @@ static void forward(const struct call *c)
 	const int64_t *dim = c->node->out[0]->dim;
 	const int64_t length = dim[1], rows = dim[0] * length, e = dim[2];
 	const real *table = c->in[0], *positions = c->in[2];
+	const int64_t past = c->run->past;
 	const int32_t *tokens = c->in[1];
 	real *y = c->out[0];
 
@@ -19,7 +20,7 @@ static void forward(const struct call *c)
 	for (int64_t r = 0; r < rows; r++) {
 		memcpy(y + r * e, table + tokens[r] * e, (size_t)e * sizeof(real));
 		if (positions)
-			add_row(y + r * e, positions + r % length * e, e);
+			add_row(y + r * e, positions + (past + r % length) * e, e);
 	}
 }
 

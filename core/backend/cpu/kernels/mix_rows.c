@@ -4,9 +4,10 @@
  *     forward   y_block = R_block x
  *     backward  dx += R_block' dy_block
  */
-#include "core/backend/cpu/scores.h"
+#include "core/backend/cpu/few.h"
+#include "core/backend/cpu/single.h"
 
-enum { X, Q, K, LSE, KEY_BIAS, BAND };
+enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
 
 struct buffers {
 	struct tile tile;
@@ -17,10 +18,20 @@ static struct buffers take_buffers(struct space *m, const struct node *n)
 {
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
-	struct buffers f = { .tile = tile_take(m, T, a->band_window >= 0) };
+	struct buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1], a->band_window >= 0) };
 
 	f.route = space_take(m, block_rows(T) * f.tile.pitch);
 	return f;
+}
+
+/* A combined row becomes one of R. */
+static void make_sparse(const struct route_attr *a, real *row, int64_t n)
+{
+	const real sum = route_threshold(row, n, route_least(a, row, n));
+	const real factor = route_factor(a, sum);
+
+	for (int64_t j = 0; j < n; j++)
+		row[j] *= factor;
 }
 
 /* The rows of R of one block of example b; keys after a row's own are 0. */
@@ -38,28 +49,22 @@ static void make_route(const struct call *c, const struct scores *s, struct buff
 		tile_seek(t, s, head, block);
 		tile_products(t, s);
 		for (int64_t r = 0; r < t->rows; r++) {
-			const int64_t i = t->first + r;
+			const int64_t n = row_keys(t, s, r);
 			real *row = tile_row(t, s, r);
 
-			row_exp(row, i + 1, lse[i]);
-			route_join(a, f->route + r * t->pitch, row, i + 1, share);
+			row_exp(row, n, lse[t->first + r]);
+			route_join(a, f->route + r * t->pitch, row, n, share);
 		}
 	}
-	for (int64_t r = 0; r < t->rows; r++) {
-		const int64_t n = t->first + r + 1;
-		real *row = f->route + r * t->pitch;
-		const real sum = route_threshold(row, n, route_least(a, row, n));
-		const real factor = route_factor(a, sum);
-
-		for (int64_t j = 0; j < n; j++)
-			row[j] *= factor;
-	}
+	for (int64_t r = 0; r < t->rows; r++)
+		make_sparse(a, f->route + r * t->pitch, row_keys(t, s, r));
 }
 
-static void forward(const struct call *c)
+static void forward_tiles(const struct call *c, const struct scores *scores)
 {
-	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND);
-	const int64_t blocks = block_count(s.T), F = c->node->in[X]->dim[2];
+	const struct scores s = *scores;
+	const struct tensor *x = c->node->in[X];
+	const int64_t blocks = block_count(s.T), F = x->dim[2];
 	struct space size = { 0 };
 
 	take_buffers(&size, c->node);
@@ -76,11 +81,79 @@ static void forward(const struct call *c)
 				continue;
 			make_route(c, &s, &f, b, blocks - 1 - item / s.B);
 			gemm(false, false, t->rows, F, t->keys, 1, f.route, t->pitch,
-			     (const real *)c->in[X] + b * s.T * F, F, 0,
+			     (const real *)c->in[X] + b * x->dim[1] * F, F, 0,
 			     (real *)c->out[0] + (b * s.T + t->first) * F, F);
 		}
 	}
 }
+
+/* -------------------------------------------------- one query per example */
+
+/* Returns [B,pitch] of all threads: the rows of R. */
+static real *take_single(struct space *shared, struct space *own, const struct node *n,
+			 struct single *x)
+{
+	*x = single_take(shared, own, n->in[Q]->dim[0] * n->in[Q]->dim[2], n->in[K]->dim[1]);
+	return space_take(shared, n->in[Q]->dim[0] * x->pitch);
+}
+
+static void single_route(const struct scores *s, const struct single *x, int64_t b, real *row)
+{
+	const struct route_attr *a = &s->attr->route;
+	const int64_t n = s->past + 1;
+
+	row_clear(row, 0, n);
+	for (int64_t head = b * s->H; head < (b + 1) * s->H; head++)
+		route_join(a, row, x->score + head * x->pitch, n, route_share(a, s->H));
+	make_sparse(a, row, n);
+}
+
+static void forward_single(const struct call *c, const struct scores *s)
+{
+	const int64_t S = c->node->in[X]->dim[1], F = c->node->in[X]->dim[2], n = s->past + 1;
+	const real *lse = c->in[LSE];
+	struct space all = { 0 }, each = { 0 };
+	struct single unused;
+
+	take_single(&all, &each, c->node, &unused);
+#pragma omp parallel if (s->B * n * F > GRAIN)
+	{
+		struct space shared = { .at = c->work };
+		struct space own = { .at = (real *)c->work + all.used +
+					   each.used * omp_get_thread_num() };
+		struct single x;
+		real *rows = take_single(&shared, &own, c->node, &x);
+		int64_t first, last;
+
+		single_products(&x, s);
+#pragma omp for schedule(static)
+		for (int64_t head = 0; head < s->B * s->H; head++)
+			row_exp(single_row(&x, s, head), n, lse[head]);
+#pragma omp for schedule(static)
+		for (int64_t b = 0; b < s->B; b++)
+			single_route(s, &x, b, rows + b * x.pitch);
+		few_share(F, &first, &last);
+		for (int64_t b = 0; b < s->B && first < last; b++) {
+			real *y = (real *)c->out[0] + b * F + first;
+
+			row_clear(y, 0, last - first);
+			few_add(rows + b * x.pitch, n, 1, n,
+				(const real *)c->in[X] + b * S * F + first, F, last - first, y, F);
+		}
+	}
+}
+
+static void forward(const struct call *c)
+{
+	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT);
+
+	if (s.T == 1)
+		forward_single(c, &s);
+	else
+		forward_tiles(c, &s);
+}
+
+/* -------------------------------------------------------------- backward */
 
 /* y_block = R_block x: dx += R_block' dy_block, in the channels [first, last). */
 static void spread(const struct call *c, const struct scores *s, const struct buffers *f,
@@ -101,7 +174,7 @@ static void spread(const struct call *c, const struct scores *s, const struct bu
  */
 static void backward(const struct call *c)
 {
-	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND);
+	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT);
 	const int64_t blocks = block_count(s.T), F = c->node->in[X]->dim[2];
 	struct space size = { 0 };
 
@@ -135,11 +208,14 @@ static void backward(const struct call *c)
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	struct space size = { 0 };
+	struct space all = { 0 }, each = { 0 };
+	struct single unused;
 
-	(void)pass;
-	take_buffers(&size, n);
-	return (size_t)(size.used * threads) * sizeof(real);
+	if (pass == PASS_FORWARD && n->in[Q]->dim[1] == 1)
+		take_single(&all, &each, n, &unused);
+	else
+		take_buffers(&each, n);
+	return (size_t)(all.used + each.used * threads) * sizeof(real);
 }
 
 KERNELS(mix_rows) = { .forward = forward, .backward = backward, .workspace = workspace };

@@ -5,9 +5,8 @@ enum { X, INDEX, WEIGHT };
 /* y_t = sum_n weight_tn x[index_tn] */
 static void forward(const struct call *c)
 {
-	const struct tensor *x_tensor = c->node->in[X];
-	const int64_t B = x_tensor->dim[0], T = x_tensor->dim[1], F = x_tensor->dim[2];
-	const int64_t k = c->node->in[INDEX]->dim[2];
+	const int64_t *dim = c->node->out[0]->dim, B = dim[0], T = dim[1], F = dim[2];
+	const int64_t S = c->node->in[X]->dim[1], k = c->node->in[INDEX]->dim[2];
 
 #pragma omp parallel for schedule(static) if (B * T * F > GRAIN)
 	for (int64_t t = 0; t < B * T; t++) {
@@ -22,7 +21,7 @@ static void forward(const struct call *c)
 
 			if (index[n] < 0)
 				continue;
-			x = (const real *)c->in[X] + (t / T * T + index[n]) * F;
+			x = (const real *)c->in[X] + (t / T * S + index[n]) * F;
 			for (int64_t f = 0; f < F; f++)
 				y[f] += w * x[f];
 		}

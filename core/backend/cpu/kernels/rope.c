@@ -2,7 +2,7 @@
 
 /*
  * Sines and cosines are the costly part, so they are taken for two short
- * lists of positions only: 0, 1, .., STEP - 1 and 0, STEP, 2 STEP, ..
+ * lists of positions only: past + 0, STEP, 2 STEP, .. and 0, 1, .., STEP - 1.
  * The others follow by the addition theorem, in double.
  */
 #define STEP 32
@@ -11,19 +11,25 @@ struct turn {
 	double cosine, sine;
 };
 
-static int64_t listed_positions(int64_t length)
+static int64_t fine_positions(int64_t length)
 {
-	return STEP + (length + STEP - 1) / STEP;
+	return length < STEP ? length : STEP;
 }
 
-/* turns [listed positions, width/2] */
-static void list_turns(const struct rope_attr *attr, int64_t length, struct turn *turns)
+static int64_t listed_positions(int64_t length)
 {
-	const int64_t half = attr->width / 2;
+	return fine_positions(length) + (length + STEP - 1) / STEP;
+}
+
+/* turns [listed positions, width/2]: the fine ones, then the coarse ones */
+static void list_turns(const struct rope_attr *attr, int64_t past, int64_t length,
+		       struct turn *turns)
+{
+	const int64_t half = attr->width / 2, fine = fine_positions(length);
 
 #pragma omp for schedule(static)
 	for (int64_t p = 0; p < listed_positions(length); p++) {
-		const double position = (double)(p < STEP ? p : (p - STEP) * STEP);
+		const double position = (double)(p < fine ? p : past + (p - fine) * STEP);
 
 		for (int64_t i = 0; i < half; i++) {
 			double angle = position *
@@ -34,12 +40,12 @@ static void list_turns(const struct rope_attr *attr, int64_t length, struct turn
 	}
 }
 
-/* All pairs at position t; `direction` is -1 to turn back. */
-static void turns_at(const struct turn *turns, int64_t t, int64_t half, real direction,
-		     real *restrict cosine, real *restrict sine)
+/* All pairs at position past + t; `direction` is -1 to turn back. */
+static void turns_at(const struct turn *turns, int64_t t, int64_t length, int64_t half,
+		     real direction, real *restrict cosine, real *restrict sine)
 {
 	const struct turn *fine = turns + t % STEP * half;
-	const struct turn *coarse = turns + (STEP + t / STEP) * half;
+	const struct turn *coarse = turns + (fine_positions(length) + t / STEP) * half;
 
 	for (int64_t i = 0; i < half; i++) {
 		const struct turn a = coarse[i], b = fine[i];
@@ -95,10 +101,10 @@ static void apply(const struct call *c, const real *x, struct layout from, real 
 	{
 		real *cosine = tables + omp_get_thread_num() * 2 * half, *sine = cosine + half;
 
-		list_turns(attr, length, turns);
+		list_turns(attr, c->run->past, length, turns);
 #pragma omp for schedule(static)
 		for (int64_t t = 0; t < length; t++) {
-			turns_at(turns, t, half, direction, cosine, sine);
+			turns_at(turns, t, length, half, direction, cosine, sine);
 			for (int64_t i = 0; i < dim[0] * heads; i++) {
 				int64_t head = (i / heads * length + t) * heads + i % heads;
 				const real *u = x + head_offset(head, n, from.row, from.pitch);

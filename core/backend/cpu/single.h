@@ -1,0 +1,113 @@
+/*
+ * single - attention of one query per example, the shape of a decoding step.
+ *
+ * The time is that of reading keys and values once.  So they are dealt to the
+ * threads by tokens, all heads of a token to one thread, and not by heads.
+ * The functions are called by all threads of a parallel region.
+ */
+#ifndef CPU_SINGLE_H
+#define CPU_SINGLE_H
+
+#include "core/backend/cpu/scores.h"
+#include "core/backend/cpu/vector.h"
+
+/* Heads that read one key are worth a matrix product from this number on. */
+#define MANY_HEADS 4
+
+struct single {
+	real *score;		/* [B,H,pitch], of all threads */
+	real *cross, *key_bias; /* [pitch], of the thread */
+	int64_t pitch;
+};
+
+static inline struct single single_take(struct space *shared, struct space *own, int64_t heads,
+					int64_t capacity)
+{
+	const int64_t pitch = tile_pitch(capacity);
+
+	return (struct single){
+		.score = space_take(shared, heads * pitch),
+		.cross = space_take(own, pitch),
+		.key_bias = space_take(own, pitch),
+		.pitch = pitch,
+	};
+}
+
+/* score = scale q.k of the thread's tokens, then a barrier. */
+static inline void single_products(const struct single *x, const struct scores *s)
+{
+	const struct heads *ql = &s->q_layout, *kl = &s->k_layout;
+	const real scale = (real)s->attr->scale;
+	int64_t from, to;
+
+	thread_share(s->past + 1, &from, &to);
+	for (int64_t b = 0; b < s->B && from < to; b++) {
+		const real *q = s->q + head_offset(ql, b, 0, 0);
+		real *score = x->score + b * s->H * x->pitch;
+
+		if (kl->sharing >= MANY_HEADS)
+			for (int64_t h = 0; h < s->H; h += kl->sharing)
+				gemm(false, true, kl->sharing, to - from, ql->width, scale,
+				     q + h * ql->width, ql->width,
+				     s->k + head_offset(kl, b, h, from), kl->pitch, 0,
+				     score + h * x->pitch + from, x->pitch);
+		else
+			for (int64_t j = from; j < to; j++)
+				for (int64_t h = 0; h < s->H; h++)
+					score[h * x->pitch + j] =
+						scale * dot(q + h * ql->width,
+							    s->k + head_offset(kl, b, h, j),
+							    ql->width);
+	}
+#pragma omp barrier
+}
+
+/* The finished scores of one head, padded as tile_row() does. */
+static inline real *single_row(const struct single *x, const struct scores *s, int64_t head)
+{
+	const struct heads *kl = &s->k_layout, *rl = &s->recent_layout;
+	const int64_t b = head / s->H, h = head % s->H, i = s->past;
+	const struct tile t = {
+		.score = x->score + head * x->pitch,
+		.cross = x->cross,
+		.key_bias = x->key_bias,
+		.pitch = x->pitch,
+		.slope = s->attr->alibi ? alibi_slope(h, s->H) : 0,
+	};
+
+	for (int64_t j = 0; s->key_bias && j <= i; j++)
+		x->key_bias[j] = s->key_bias[head_offset(&s->bias_layout, b, h, j)];
+	for (int64_t j = band_start(s, i); s->attr->band_window >= 0 && j <= i; j++)
+		x->cross[j] = (real)s->attr->scale *
+			      dot(s->recent + head_offset(rl, b, h, j - s->recent_first),
+				  s->k + head_offset(kl, b, h, i), kl->width);
+	return tile_row(&t, s, 0);
+}
+
+/* sum [B,H,D] = the thread's part of sum_j p_j v_j, p in score. */
+static inline void single_values(const struct single *x, const struct scores *s,
+				 const struct heads *vl, const real *v, real *sum)
+{
+	const int64_t D = vl->width;
+	int64_t from, to;
+
+	thread_share(s->past + 1, &from, &to);
+	row_clear(sum, 0, s->B * s->H * D);
+	for (int64_t b = 0; b < s->B && from < to; b++) {
+		const real *p = x->score + b * s->H * x->pitch;
+		real *o = sum + b * s->H * D;
+
+		if (vl->sharing >= MANY_HEADS)
+			for (int64_t h = 0; h < s->H; h += vl->sharing)
+				gemm(false, false, vl->sharing, D, to - from, 1,
+				     p + h * x->pitch + from, x->pitch,
+				     v + head_offset(vl, b, h, from), vl->pitch, 0, o + h * D, D);
+		else
+			for (int64_t j = from; j < to; j++)
+				for (int64_t h = 0; h < s->H; h++)
+					put_scaled(o + h * D, true, p[h * x->pitch + j],
+						   v + head_offset(vl, b, h, j), D);
+	}
+}
+
+#endif
