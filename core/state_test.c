@@ -152,8 +152,8 @@ static struct tensor *build_rope(struct graph *g, struct tensor *x)
 }
 
 /* Channels of x: queries of 8 heads, keys and values of `shared` heads, a bias per key. */
-#define Q_WIDTH 3
-#define V_WIDTH 2
+#define Q_WIDTH 5
+#define V_WIDTH 10
 #define ATTENTION_CHANNELS(shared) (8 * Q_WIDTH + (shared) * (Q_WIDTH + V_WIDTH + 1))
 
 struct attending {

@@ -91,6 +91,21 @@ static void case_transposed(struct graph *g)
 	graph_seeded_output(g, "y", op_linear_transposed(g, "linear", x, w));
 }
 
+/* Few rows, worth two threads, with rests. */
+static void case_few(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 71), *w = case_param(g, "w", 71, 251);
+
+	graph_seeded_output(g, "y", op_linear(g, "linear", x, w, case_param(g, "b", 251)));
+}
+
+static void case_few_transposed(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 1, 71), *w = case_param(g, "w", 251, 71);
+
+	graph_seeded_output(g, "y", op_linear_transposed(g, "linear", x, w));
+}
+
 /* One matrix read both ways: its gradient has two parts. */
 static void case_tied(struct graph *g)
 {
@@ -126,6 +141,8 @@ OP_CASES(linear) = {
 	OP_CASE("bias", case_bias),
 	OP_CASE("one number", case_one),
 	OP_CASE("transposed", case_transposed),
+	OP_CASE("few rows", case_few),
+	OP_CASE("few rows, transposed", case_few_transposed),
 	OP_CASE("tied", case_tied),
 	OP_CASE("slices", case_slices),
 	OP_CASE("many rows", case_many_rows),
