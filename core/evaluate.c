@@ -87,15 +87,6 @@ static void fill(struct evaluator *e, uint64_t first)
 	}
 }
 
-static void download(const struct stage *s, const struct tensor *t, double *out)
-{
-	float *narrow = (float *)out;
-
-	program_download(s->p, t, out);
-	for (int64_t i = tensor_count(t) - 1; t->type == F32 && i >= 0; i--)
-		out[i] = (double)narrow[i];
-}
-
 static void score_add(struct score *s, double nll, double hit, double floor)
 {
 	s->count++;
@@ -137,8 +128,8 @@ enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *
 		program_upload(e->stage.p, e->stage.io.targets, e->targets);
 		if (program_run(e->stage.p, &run, err) != OK)
 			return FAIL;
-		download(&e->stage, e->stage.io.nll, e->nll);
-		download(&e->stage, e->stage.io.hit, e->hit);
+		program_read(e->stage.p, e->stage.io.nll, e->nll);
+		program_read(e->stage.p, e->stage.io.hit, e->hit);
 		collect(e, out);
 	}
 	score_finish(&out->all);

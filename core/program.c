@@ -422,6 +422,17 @@ void program_download(const struct program *p, const struct tensor *t, void *hos
 	p->backend->download(host, address(p, t), tensor_bytes(t));
 }
 
+void program_read(const struct program *p, const struct tensor *t, double *values)
+{
+	float narrow;
+
+	program_download(p, t, values);
+	for (int64_t i = tensor_count(t) - 1; t->type == F32 && i >= 0; i--) {
+		memcpy(&narrow, (const char *)values + (size_t)i * sizeof(narrow), sizeof(narrow));
+		values[i] = (double)narrow;
+	}
+}
+
 double program_scalar(const struct program *p, const struct tensor *t)
 {
 	double wide = 0;

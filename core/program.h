@@ -47,6 +47,9 @@ void program_check_nan(struct program *p, bool on);
 void program_upload(struct program *p, const struct tensor *t, const void *host);
 void program_download(const struct program *p, const struct tensor *t, void *host);
 
+/* A real output as doubles, whatever its type. */
+void program_read(const struct program *p, const struct tensor *t, double *values);
+
 /* A tensor's scalar (element 0) as double. */
 double program_scalar(const struct program *p, const struct tensor *t);
 

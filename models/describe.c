@@ -1,5 +1,6 @@
 #include "models/describe.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/program.h"
@@ -43,6 +44,46 @@ static void count_flops(const struct graph *g, int64_t tokens, struct descriptio
 	}
 }
 
+/* Rows that every token adds are op_keep()'s; other state has a size of its own. */
+static void count_state(const struct graph *g, struct description *d)
+{
+	for (int i = 0; i < g->n_tensors; i++) {
+		const struct tensor *t = g->tensors[i];
+
+		if (t->kind == TENSOR_STATE && t->producer->id == OP_keep)
+			d->decode_token_bytes += (double)tensor_bytes(t);
+		else if (t->kind == TENSOR_STATE)
+			d->decode_fixed_bytes += (double)tensor_bytes(t);
+	}
+}
+
+/* From the graph of one decoding step of one row with room for one token. */
+static enum status describe_state(const struct model *m, struct params *params,
+				  struct description *d, struct error *err)
+{
+	struct params *state = NULL;
+	struct graph *g = NULL;
+	enum status status = FAIL;
+	struct model_io io;
+
+	if (params_create(&state, params->type, err) != OK ||
+	    graph_create(&g, params, false, err) != OK)
+		goto destroy;
+	graph_continue(g, state, 1);
+	model_build(m, g, MODEL_NEXT, 1, 1, &io);
+	if (graph_finish(g, &d->decode_refusal) == OK)
+		count_state(g, d);
+	else
+		d->decode_token_bytes = d->decode_fixed_bytes = NAN;
+	d->decode_total_bytes =
+		d->decode_token_bytes * (double)d->context + d->decode_fixed_bytes;
+	status = OK;
+destroy:
+	graph_destroy(g);
+	params_destroy(state);
+	return status;
+}
+
 enum status describe_model(const struct model *m, const struct backend *backend,
 			   const struct description_options *options, struct description *d,
 			   struct error *err)
@@ -68,13 +109,8 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	count_flops(g, options->batch * options->length, d);
 	d->weights_bytes = d->gradient_bytes = (size_t)d->parameters * sizeof(float);
 	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->weights_bytes);
-	d->decode_numbers = model_decode_state(m);
-	d->decode_fixed = model_decode_fixed(m);
-	d->decode_token_bytes = (double)(d->decode_numbers * m->layers) * sizeof(float);
 	d->context = options->context;
-	d->decode_total_bytes = d->decode_token_bytes * (double)options->context +
-				(double)(d->decode_fixed * m->layers) * sizeof(float);
-	status = OK;
+	status = describe_state(m, params, d, err);
 destroy:
 	graph_destroy(g);
 	params_destroy(params);
@@ -105,10 +141,12 @@ void description_print(const struct description *d, FILE *file)
 		"activations %.1f\n", mebibytes((double)d->weights_bytes),
 		mebibytes((double)d->gradient_bytes), mebibytes((double)d->optimizer_bytes),
 		mebibytes((double)d->activation_bytes));
-	fprintf(file, "decode state: %lld numbers per token and layer, %lld per sequence and "
-		"layer, %.0f bytes per token, %.1f MiB at %lld tokens\n",
-		(long long)d->decode_numbers, (long long)d->decode_fixed, d->decode_token_bytes,
-		mebibytes(d->decode_total_bytes), (long long)d->context);
+	if (d->decode_refusal.text[0])
+		fprintf(file, "decode state: %s\n", d->decode_refusal.text);
+	else
+		fprintf(file, "decode state: %.0f bytes per token, %.0f per sequence, %.1f MiB at "
+			"%lld tokens\n", d->decode_token_bytes, d->decode_fixed_bytes,
+			mebibytes(d->decode_total_bytes), (long long)d->context);
 }
 
 void description_json(const struct description *d, FILE *file)
@@ -129,8 +167,11 @@ void description_json(const struct description *d, FILE *file)
 		"\"gradient_bytes\": %zu, \"optimizer_bytes\": %zu, \"activation_bytes\": %zu, ",
 		d->ffn_per_attention, d->weights_bytes, d->gradient_bytes, d->optimizer_bytes,
 		d->activation_bytes);
-	fprintf(file, "\"decode_numbers\": %lld, \"decode_fixed\": %lld, "
-		"\"decode_token_bytes\": %.0f, \"context\": %lld, \"decode_total_bytes\": %.0f}\n",
-		(long long)d->decode_numbers, (long long)d->decode_fixed, d->decode_token_bytes,
-		(long long)d->context, d->decode_total_bytes);
+	fprintf(file, "\"context\": %lld, ", (long long)d->context);
+	if (d->decode_refusal.text[0])
+		fprintf(file, "\"decode_refusal\": \"%s\"}\n", d->decode_refusal.text);
+	else
+		fprintf(file, "\"decode_token_bytes\": %.0f, \"decode_fixed_bytes\": %.0f, "
+			"\"decode_total_bytes\": %.0f}\n", d->decode_token_bytes,
+			d->decode_fixed_bytes, d->decode_total_bytes);
 }

@@ -15,12 +15,13 @@ struct description {
 	int64_t parameters, module_parameters[MODULES];
 	double forward_flops[MODULES], backward_flops[MODULES]; /* per token */
 	size_t weights_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
-	int64_t decode_numbers;	   /* per token and layer */
-	int64_t decode_fixed;	   /* per sequence and layer, whatever its length */
-	double decode_token_bytes; /* per token, all layers */
-	int64_t context;	   /* tokens ... */
-	double decode_total_bytes; /* ... and their state, with the fixed part */
-	double ffn_per_attention;  /* parameters of the feed-forward for one of the attention */
+	/* State when decoding, all layers: what the graph of a decoding step keeps. */
+	struct error decode_refusal; /* why it cannot decode; then these are NAN; or "" */
+	double decode_token_bytes;   /* per token */
+	double decode_fixed_bytes;   /* per sequence, whatever its length */
+	int64_t context;	     /* tokens ... */
+	double decode_total_bytes;   /* ... and their state, with the fixed part */
+	double ffn_per_attention;    /* parameters of the feed-forward for one of the attention */
 };
 
 struct description_options {

@@ -116,7 +116,7 @@ static void test_work_of_gpt2(void **state)
 		      round((2 * (124475904 - T * E) + N * 4 * E * keys) / 2e7));
 }
 
-/* Numbers per token and layer, and per sequence and layer. */
+/* Numbers per token and layer, and per sequence: 11 layers send a gate to the next. */
 static const struct {
 	const char *symbols;
 	int64_t token, fixed;
@@ -125,17 +125,17 @@ static const struct {
 	{ GPT2 "ATTENTION_KV_HEADS=4", 2 * 4 * 64, 0 },
 	{ GPT2 "ATTENTION_KV_HEADS=1", 2 * 64, 0 },
 	{ GPT2 "ATTENTION=mla", 2 * 128, 0 },
-	{ GPT2 "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=64", 2 * 128, 64 * 12 * 128 },
+	{ GPT2 "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=64", 2 * 128, 12 * 64 * 12 * 128 },
 	{ GPT2 "ATTENTION=w2", 3 * 768 + 12, 0 },
 	{ GPT2 "ATTENTION=w2 W2_SCORE=overlap", 2 * 768 + 12, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y", 2 * 128 + 3072, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=32", 2 * 128 + 32, 0 },
-	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", 2 * 128, 64 },
+	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", 2 * 128, 11 * 64 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y GATE_POOL=token", 2 * 128, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_LATENT_RECIP=y", 2 * 128, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=64 RA_MLA_MLP_ATTN_GATE=y "
 	       "RA_MLA_MLP_CROSS_TOKEN=y",
-	  2 * 128 + 3072, 64 * 12 * 128 + 64 },
+	  2 * 128 + 3072, 12 * 64 * 12 * 128 + 11 * 64 },
 };
 
 static void test_decode_state(void **state)
@@ -147,15 +147,23 @@ static void test_decode_state(void **state)
 		const struct description d = describe(decoding[i].symbols, &small);
 		const double token = (double)decoding[i].token, fixed = (double)decoding[i].fixed;
 
-		if (d.decode_numbers != decoding[i].token || d.decode_fixed != decoding[i].fixed)
-			fail_msg("%s: %lld and %lld numbers, not %lld and %lld",
-				 decoding[i].symbols, (long long)d.decode_numbers,
-				 (long long)d.decode_fixed, (long long)decoding[i].token,
-				 (long long)decoding[i].fixed);
-		assert_number("bytes per token", d.decode_token_bytes, 4 * 12 * token);
+		assert_number(decoding[i].symbols, d.decode_token_bytes, 4 * 12 * token);
+		assert_number(decoding[i].symbols, d.decode_fixed_bytes, 4 * fixed);
 		assert_number("bytes in all", d.decode_total_bytes,
-			      4 * 12 * (1000 * token + fixed));
+			      4 * (12 * 1000 * token + fixed));
+		assert_string_equal(d.decode_refusal.text, "");
 	}
+}
+
+static void test_decode_refusal(void **state)
+{
+	const struct description_options small = { .batch = 1, .length = 8, .context = 9 };
+	const struct description d =
+		describe("ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y GATE_POOL=sequence", &small);
+
+	(void)state;
+	assert_non_null(strstr(d.decode_refusal.text, "GATE_POOL=sequence"));
+	assert_true(isnan(d.decode_token_bytes) && isnan(d.decode_total_bytes));
 }
 
 /* Printed by the function, as text that the caller frees. */
@@ -195,10 +203,10 @@ static void test_json(void **state)
 			      round(d.backward_flops[i]));
 	}
 	assert_int_equal(sum, 117172992);
-	assert_int_equal(case_number(json, "decode_numbers"), 256);
-	assert_int_equal(case_number(json, "decode_fixed"), 64);
+	assert_int_equal(case_number(json, "decode_token_bytes"), 4 * 12 * 256);
+	assert_int_equal(case_number(json, "decode_fixed_bytes"), 4 * 11 * 64);
 	assert_int_equal(case_number(json, "context"), 1000);
-	assert_int_equal(case_number(json, "decode_total_bytes"), 4 * 12 * (256 * 1000 + 64));
+	assert_int_equal(case_number(json, "decode_total_bytes"), 4 * (12 * 256 * 1000 + 11 * 64));
 	assert_int_equal(case_number(json, "activation_bytes"), d.activation_bytes);
 	cJSON_Delete(json);
 	free(text);
@@ -211,7 +219,7 @@ static void test_text(void **state)
 
 	(void)state;
 	assert_non_null(strstr(text, "115001856"));
-	assert_non_null(strstr(text, "decode state: 256 numbers per token and layer"));
+	assert_non_null(strstr(text, "decode state: 12288 bytes per token, 0 per sequence"));
 	free(text);
 }
 
@@ -238,6 +246,7 @@ int main(void)
 		cmocka_unit_test(test_modules_of_gpt2),
 		cmocka_unit_test(test_work_of_gpt2),
 		cmocka_unit_test(test_decode_state),
+		cmocka_unit_test(test_decode_refusal),
 		cmocka_unit_test(test_json),
 		cmocka_unit_test(test_text),
 		cmocka_unit_test(test_planner_saves),

@@ -35,7 +35,8 @@ struct model;
 
 /*
  * What an attention type adds to the shared kernel: queries, keys and values.
- * Everything in `attr` but scale and band is filled in by the block.
+ * Everything in `attr` but scale and band is filled in by the block, which also
+ * keeps keys, values and what else is read of earlier tokens when decoding.
  */
 struct projection {
 	struct attention_inputs in;
@@ -50,13 +51,12 @@ struct attention_variant {
 	/* Read this type's symbols and refuse what does not fit. */
 	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
 	void (*project)(struct block *b, struct tensor *x, struct projection *p);
+	/* From what the attention gives [B,T,H,*] to the heads' outputs [B,T,H,D]; NULL: they are that. */
+	struct tensor *(*heads)(struct block *b, struct tensor *o);
 	bool projection_bias; /* c_proj has a bias where the model has biases */
 	bool has_latent;      /* project() gives p->latent */
 	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
 	bool (*switched_on)(const void *options, const struct model_switch *s);
-	/* Numbers kept when decoding: per token and layer, and per sequence and layer (or NULL). */
-	int64_t (*decode_state)(const struct model *m);
-	int64_t (*decode_fixed)(const struct model *m);
 };
 
 struct ffn_variant {
@@ -90,8 +90,6 @@ struct mechanism {
 				struct tensor *o);
 	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
 				 struct message *out);
-	int64_t (*decode_state)(const struct model *m, const void *options);
-	int64_t (*decode_fixed)(const struct model *m, const void *options);
 };
 
 struct model {
@@ -123,7 +121,8 @@ struct block {
 	const struct model *m;
 	int layer;
 	bool last;
-	bool probing; /* make what MODEL_PROBE shows */
+	bool probing;  /* make what MODEL_PROBE shows */
+	bool decoding; /* earlier tokens are known by what was kept of them (op_keep()) alone */
 	int64_t B, T;
 	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
 	struct message out[MAX_MECHANISMS];
@@ -139,6 +138,7 @@ enum model_purpose {
 	MODEL_TRAIN,  /* losses, with dropout and auxiliary losses */
 	MODEL_EVAL,   /* cross-entropy alone */
 	MODEL_LOGITS, /* output "logits" [B,T,V] */
+	MODEL_NEXT,   /* output "logits" [B,V], after the last token */
 	MODEL_PROBE,  /* per layer "h.N.attn.probe" and what its mechanisms show */
 };
 
@@ -150,16 +150,13 @@ struct model_io {
 };
 
 /*
- * Describe B rows of T tokens.  Errors stick to the graph.  Outputs "main",
+ * Describe B rows of T tokens, which come after earlier ones where the graph
+ * continues (graph_continue()).  Errors stick to the graph.  Outputs "main",
  * "logits_z", "nll", "hit" or those of the purpose; losses "main",
  * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c".
  */
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct model_io *io);
-
-/* Numbers kept when decoding, mechanisms included: per token and layer, per sequence and layer. */
-int64_t model_decode_state(const struct model *m);
-int64_t model_decode_fixed(const struct model *m);
 
 /* Call `visit` for everything in this model that can be switched off alone. */
 void model_switches(const struct model *m,

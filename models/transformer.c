@@ -343,6 +343,22 @@ static struct tensor *gate_outputs(struct block *b, struct tensor *x, struct ten
 	return op_multiply(b->g, "gated", o, block_heads(b, gate, m->heads));
 }
 
+/* What later tokens will read of these. */
+static void keep(struct block *b)
+{
+	struct projection *p = &b->projection;
+	struct attention_inputs *in = &p->in;
+
+	if (!b->decoding)
+		return;
+	in->k = op_keep(b->g, "keys", in->k);
+	in->v = op_keep(b->g, "values", in->v);
+	if (in->key_bias)
+		in->key_bias = op_keep(b->g, "key_biases", in->key_bias);
+	if (p->attr.band_window >= 0)
+		in->recent = op_recent(b->g, "queries", in->q, p->attr.band_window);
+}
+
 static struct tensor *attend(struct block *b, struct tensor *x)
 {
 	const struct model *m = b->m;
@@ -356,10 +372,12 @@ static struct tensor *attend(struct block *b, struct tensor *x)
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->attend)
 			m->mechanism[i]->attend(b, m->mechanism_options[i], &p->attr);
+	keep(b);
 	b->attention = op_attention(b->g, "heads", &p->attr, &p->in);
 	if (b->probing)
 		probe(b);
-	o = gate_outputs(b, x, b->attention.o);
+	o = m->attention->heads ? m->attention->heads(b, b->attention.o) : b->attention.o;
+	o = gate_outputs(b, x, o);
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->heads)
 			o = m->mechanism[i]->heads(b, m->mechanism_options[i], &b->in[i], o);
@@ -420,7 +438,8 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 				   int64_t B, int64_t T, bool probing)
 {
 	struct stream s = { .x = embed(m, g, tokens) };
-	struct block b = { .g = g, .m = m, .B = B, .T = T, .probing = probing };
+	struct block b = { .g = g, .m = m, .B = B, .T = T, .probing = probing,
+			   .decoding = g->state != NULL };
 
 	for (int layer = 0; layer < m->layers; layer++) {
 		b.layer = layer;
@@ -447,15 +466,25 @@ static void build_losses(const struct model *m, struct graph *g, struct tensor *
 	graph_output(g, "hit", io->loss.hit);
 }
 
+/* x [B,T,E] at its last token: [B,E] */
+static struct tensor *last_token(struct graph *g, struct tensor *x)
+{
+	if (!x)
+		return NULL;
+	return graph_slice(g, graph_reshape(g, x, 2, SHAPE(x->dim[0], x->dim[1] * x->dim[2])),
+			   (x->dim[1] - 1) * x->dim[2], x->dim[2]);
+}
+
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct model_io *io)
 {
+	const int64_t positions = g->state ? g->capacity : T;
 	struct tensor *x, *w;
 
 	*io = (struct model_io){ 0 };
-	if (m->position == POS_LEARNED && T > m->length) {
+	if (m->position == POS_LEARNED && positions > m->length) {
 		graph_fail(g, "%lld positions are more than the learned table of %lld holds",
-			   (long long)T, (long long)m->length);
+			   (long long)positions, (long long)m->length);
 		return;
 	}
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
@@ -463,31 +492,13 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);
 	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
 		build_losses(m, g, x, w, B, T, io);
+	else if (purpose == MODEL_NEXT)
+		graph_output(g, "logits", op_linear_transposed(g, "logits", last_token(g, x), w));
 	else if (purpose == MODEL_LOGITS)
 		graph_output(g, "logits", op_linear_transposed(g, "logits", x, w));
 }
 
-/* ------------------------------------------------------------ what it costs */
-
-int64_t model_decode_state(const struct model *m)
-{
-	int64_t numbers = m->attention->decode_state(m);
-
-	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->decode_state)
-			numbers += m->mechanism[i]->decode_state(m, m->mechanism_options[i]);
-	return numbers;
-}
-
-int64_t model_decode_fixed(const struct model *m)
-{
-	int64_t numbers = m->attention->decode_fixed ? m->attention->decode_fixed(m) : 0;
-
-	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->decode_fixed)
-			numbers += m->mechanism[i]->decode_fixed(m, m->mechanism_options[i]);
-	return numbers;
-}
+/* --------------------------------------------------------------- switches */
 
 static void visit_switches(const struct model_switch *list,
 			   bool (*on)(const void *options, const struct model_switch *s),

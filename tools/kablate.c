@@ -328,7 +328,8 @@ static void record_constants(struct session *s)
 		flops += d->forward_flops[i] + d->backward_flops[i];
 	metrics_value(s->metrics, 0, "parameters", (double)d->parameters);
 	metrics_value(s->metrics, 0, "flops_per_token", flops);
-	metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
+	if (isfinite(d->decode_token_bytes))
+		metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
 	metrics_value(s->metrics, 0, "arena_megabytes",
 		      (double)trainer_arena_bytes(s->trainer) / 1048576);
 	if (source->accuracy)

@@ -43,19 +43,11 @@ static void project(struct block *b, struct tensor *x, struct projection *p)
 	p->attr.scale = 1 / sqrt((double)D);
 }
 
-static int64_t decode_state(const struct model *m)
-{
-	const struct dot_options *o = m->attention_options;
-
-	return 2 * o->kv_heads * m->head_dim;
-}
-
 static const struct attention_variant dot = {
 	.name = "dot",
 	.options_size = sizeof(struct dot_options),
 	.read = read,
 	.project = project,
 	.projection_bias = true,
-	.decode_state = decode_state,
 };
 ATTENTION(dot);

@@ -8,8 +8,9 @@
  * the reciprocal score joins for |i-j| <= window:
  *     S_ij += ra_alpha ql_j . ck_i / sqrt(L)
  * Names: ck k_down, cv v_down, U q_to_latent, Up v_up.  Rope rotates ql and
- * ck.  Decoding keeps 2 L numbers per token and layer, and the last `window`
- * rows of ql with the reciprocal score.
+ * ck.  Decoding keeps 2 L numbers per token and layer, ck and cv: the heads'
+ * sums over tokens are taken of cv, and Up_h is applied to the sum.  With the
+ * reciprocal score it also keeps the last `window` rows of ql.
  */
 #include <math.h>
 
@@ -55,16 +56,31 @@ static struct tensor *latent_queries(struct block *b, const struct mla_options *
 						 o->latent));
 }
 
-static struct tensor *values(struct block *b, const struct mla_options *o, struct tensor *x)
+/* x Up: of latents that all heads share, [B,T,L], or of one per head, [B,T,H,L]. */
+static struct tensor *lift(struct block *b, const struct mla_options *o, struct tensor *x)
 {
 	const struct model *m = b->m;
-	struct tensor *cv = block_linear(b, "v_down", x, o->latent, false);
 
 	if (!o->per_head_v)
-		return block_heads(b, block_linear(b, "v_up", cv, m->head_dim, false), 1);
-	return op_head_linear(b->g, "v_up", cv,
+		return block_linear(b, "v_up", x, m->head_dim, false);
+	return op_head_linear(b->g, "v_up", x,
 			      block_heads_matrix(b, "v_up.weight", m->heads, o->latent,
 						 m->head_dim));
+}
+
+static struct tensor *values(struct block *b, const struct mla_options *o, struct tensor *x)
+{
+	struct tensor *cv = block_linear(b, "v_down", x, o->latent, false);
+
+	if (b->decoding)
+		return block_heads(b, cv, 1);
+	return o->per_head_v ? lift(b, o, cv) : block_heads(b, lift(b, o, cv), 1);
+}
+
+/* sum_j p_j (cv_j Up) = (sum_j p_j cv_j) Up */
+static struct tensor *heads(struct block *b, struct tensor *o)
+{
+	return b->decoding ? lift(b, b->m->attention_options, o) : o;
 }
 
 static void project(struct block *b, struct tensor *x, struct projection *p)
@@ -88,21 +104,6 @@ static void project(struct block *b, struct tensor *x, struct projection *p)
 	}
 }
 
-static int64_t decode_state(const struct model *m)
-{
-	const struct mla_options *o = m->attention_options;
-
-	return 2 * o->latent;
-}
-
-/* The reciprocal score asks the last `window` tokens for their queries [H,L]. */
-static int64_t decode_fixed(const struct model *m)
-{
-	const struct mla_options *o = m->attention_options;
-
-	return o->ra_alpha > 0 ? m->window * m->heads * o->latent : 0;
-}
-
 static const struct model_switch switches[] = {
 	{ "RA_MLA_RA_ALPHA", "0", false },
 	{ .symbol = NULL },
@@ -121,10 +122,9 @@ static const struct attention_variant mla = {
 	.options_size = sizeof(struct mla_options),
 	.read = read,
 	.project = project,
+	.heads = heads,
 	.has_latent = true,
 	.switches = switches,
 	.switched_on = switched_on,
-	.decode_state = decode_state,
-	.decode_fixed = decode_fixed,
 };
 ATTENTION(mla);

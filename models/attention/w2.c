@@ -66,18 +66,10 @@ static void project(struct block *b, struct tensor *x, struct projection *p)
 				       o->eps);
 }
 
-static int64_t decode_state(const struct model *m)
-{
-	const struct w2_options *o = m->attention_options;
-
-	return (o->score == W2_WASSERSTEIN ? 3 : 2) * m->embd + m->heads;
-}
-
 static const struct attention_variant w2 = {
 	.name = "w2",
 	.options_size = sizeof(struct w2_options),
 	.read = read,
 	.project = project,
-	.decode_state = decode_state,
 };
 ATTENTION(w2);

@@ -45,13 +45,13 @@ static void attend(struct block *b, const void *options, struct attention_attr *
 {
 	const struct cross_options *o = options;
 
+	(void)b;
 	attr->route = o->route;
-	if (attr->route.mode == ROUTE_TOPK && attr->route.k > b->T)
-		attr->route.k = b->T;
 }
 
 static struct tensor *mix(struct block *b, const struct cross_options *o, struct tensor *x)
 {
+	x = op_keep(b->g, "cross_kept", x);
 	if (o->route.mode == ROUTE_TOPK)
 		return op_mix_topk(b->g, "cross_mixed", x, b->attention.route_index,
 				   b->attention.route_weight);
@@ -73,13 +73,6 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 			     block_alpha(b, "cross_alpha", o->alpha));
 }
 
-static int64_t decode_state(const struct model *m, const void *options)
-{
-	const struct cross_options *o = options;
-
-	return o->rank ? o->rank : m->hidden;
-}
-
 static const struct mechanism cross = {
 	.name = "cross_token",
 	.symbol = "RA_MLA_MLP_CROSS_TOKEN",
@@ -88,6 +81,5 @@ static const struct mechanism cross = {
 	.read = read,
 	.attend = attend,
 	.hidden = hidden,
-	.decode_state = decode_state,
 };
 MECHANISM(cross);

@@ -5,8 +5,8 @@
  *
  * Wp [F,G] gate_proj, Wh [G,H] gate_to_heads.  Pool: the running mean over
  * s <= t (causal), the token itself, or the mean over all T (sequence: sees
- * the future; kept as a labelled arm that shows the leak).  Decoding keeps
- * one G-vector per sequence and layer (token: none).
+ * the future, cannot decode; kept as a labelled arm that shows the leak).
+ * Decoding keeps one G-vector per sequence in every layer that sends (token: none).
  */
 #include "models/model.h"
 
@@ -38,6 +38,9 @@ static struct tensor *pooled(struct block *b, enum pool pool, struct tensor *x)
 	case POOL_CAUSAL:
 		return op_running_mean(b->g, "gate_pooled", x);
 	case POOL_SEQUENCE:
+		if (b->decoding)
+			graph_fail(b->g, "GATE_POOL=sequence reads tokens that are not there yet: it "
+					 "cannot decode");
 		return op_sequence_mean(b->g, "gate_pooled", x);
 	case POOL_TOKEN:
 		break;
@@ -72,15 +75,6 @@ static struct tensor *heads(struct block *b, const void *options, const struct m
 	return op_head_gate(b->g, "head_gated", o, in->value, options_->alpha, in->alpha);
 }
 
-/* The sum over the positions so far; a token's own gate needs none. */
-static int64_t decode_fixed(const struct model *m, const void *options)
-{
-	const struct gate_options *o = options;
-
-	(void)m;
-	return o->pool == POOL_TOKEN ? 0 : o->dim;
-}
-
 static const struct mechanism gate = {
 	.name = "attn_gate",
 	.symbol = "RA_MLA_MLP_ATTN_GATE",
@@ -89,6 +83,5 @@ static const struct mechanism gate = {
 	.read = read,
 	.hidden = hidden,
 	.heads = heads,
-	.decode_fixed = decode_fixed,
 };
 MECHANISM(gate);

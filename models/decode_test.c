@@ -1,0 +1,372 @@
+/*
+ * Decoding is exact: a prompt and then one token at a time give the logits of the full pass, for
+ * every variant, their combinations and every committed vector; what is kept is what describe
+ * predicts.
+ */
+#include <glob.h>
+#include <math.h>
+
+#include "core/program.h"
+#include "models/decode.h"
+#include "models/describe.h"
+#include "models/model_case.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#define SEED 3
+#define DOUBLE_ERROR 1e-9 /* of the largest logit; measured: at most 8e-15 */
+#define FLOAT_ERROR 1e-4  /* measured: at most 5e-6 where no routing choice is nearly tied */
+
+static const int64_t prompts[] = { 1, 2, 7 };
+
+/*
+ * [B,T].  A token does not come back soon: without positions its twin would have
+ * the same key, and rounding would decide which of the two is routed.
+ */
+static int32_t *make_tokens(const struct model *m, int64_t B, int64_t T)
+{
+	int32_t *tokens = malloc((size_t)(B * T) * sizeof(*tokens));
+
+	for (int64_t i = 0; i < B * T; i++)
+		tokens[i] = (int32_t)((5 * (i / T) + 11 * (i % T)) % m->vocab);
+	return tokens;
+}
+
+/* Logits [B,T,V] of the full pass. */
+static double *full_pass(const struct model_case *k, int64_t B, int64_t T, const int32_t *tokens)
+{
+	const struct program_options options = { 0 };
+	const struct run run = { 0 };
+	double *logits = malloc((size_t)(B * T * k->model->vocab) * sizeof(*logits));
+	struct program *p;
+	struct model_io io;
+	struct graph *g;
+	struct error err;
+
+	must(graph_create(&g, k->params, false, &err), &err);
+	model_build(k->model, g, MODEL_LOGITS, B, T, &io);
+	must(graph_finish(g, &err), &err);
+	must(program_create(&p, g, &k->backend, &options, &err), &err);
+	program_upload(p, io.tokens, tokens);
+	must(program_run(p, &run, &err), &err);
+	program_read(p, graph_find_output(g, "logits")->tensor, logits);
+	program_destroy(p);
+	graph_destroy(g);
+	return logits;
+}
+
+static double largest(const double *values, int64_t n)
+{
+	double most = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, fabs(values[i]));
+	return most;
+}
+
+/* The worst error of tokens first .. first + n - 1, in units of the largest logit. */
+static double piece_error(struct decoder *d, const struct model *m, int64_t B, int64_t T,
+			  int64_t first, int64_t n, const int32_t *tokens, const double *expected)
+{
+	const double scale = largest(expected, B * T * m->vocab);
+	double *logits = malloc((size_t)(B * n * m->vocab) * sizeof(*logits)), worst = 0;
+	int32_t *piece = malloc((size_t)(B * n) * sizeof(*piece));
+	struct error err;
+
+	for (int64_t i = 0; i < B * n; i++)
+		piece[i] = tokens[i / n * T + first + i % n];
+	must(decoder_feed(d, n, piece, NULL, &err), &err);
+	decoder_output(d, "logits", logits);
+	for (int64_t i = 0; i < B * n * m->vocab; i++) {
+		const int64_t row = i / m->vocab, b = row / n, t = first + row % n;
+		const double e = logits[i] - expected[(b * T + t) * m->vocab + i % m->vocab];
+
+		worst = fabs(e) <= worst ? worst : fabs(e); /* NAN is worse than any */
+	}
+	free(piece);
+	free(logits);
+	return worst / scale;
+}
+
+static double decode_error(const struct model_case *k, int64_t B, int64_t T, int64_t prompt,
+			   const int32_t *tokens, const double *expected)
+{
+	struct decoder *d;
+	struct error err;
+	double worst;
+
+	must(decoder_create(&d, k->model, k->params, &k->backend, MODEL_LOGITS, B, T, &err), &err);
+	/* What an earlier text left behind must not show. */
+	must(decoder_prompt(d, T, tokens, &err), &err);
+	decoder_reset(d);
+	worst = piece_error(d, k->model, B, T, 0, prompt, tokens, expected);
+	for (int64_t t = prompt; t < T; t++) {
+		const double e = piece_error(d, k->model, B, T, t, 1, tokens, expected);
+
+		worst = e <= worst ? worst : e;
+	}
+	decoder_destroy(d);
+	return worst;
+}
+
+/* Of B rows, with prompts[i] first (or 1, if no token would be left). */
+static double rows_error(const struct model_case *k, int64_t B, size_t i)
+{
+	const int64_t T = k->model->length < 20 ? k->model->length : 20;
+	const int64_t prompt = prompts[i] < T ? prompts[i] : 1;
+	int32_t *tokens = make_tokens(k->model, B, T);
+	double *expected = full_pass(k, B, T, tokens);
+	const double e = decode_error(k, B, T, prompt, tokens, expected);
+
+	free(expected);
+	free(tokens);
+	return e;
+}
+
+static void check_error(const struct model_case *k, int64_t B, size_t i, const char *what)
+{
+	const double e = rows_error(k, B, i);
+
+	if (!(e <= (k->params->type == F64 ? DOUBLE_ERROR : FLOAT_ERROR)))
+		fail_msg("%s: %lld rows, prompt of %lld: %s differs by %g of the largest logit", what,
+			 (long long)B, (long long)prompts[i], dtype_name(k->params->type), e);
+}
+
+static void open_drawn(struct model_case *k, enum dtype type, const char *symbols)
+{
+	struct error err;
+
+	case_open(k, type, symbols);
+	k->backend = backend_cpu(2);
+	must(params_allocate(k->params, &k->backend, false, &err), &err);
+	must(params_initialise(k->params, SEED, &err), &err);
+}
+
+/* Case number n: rows and prompts take turns. */
+static void check_symbols(const char *symbols, size_t n)
+{
+	static const enum dtype types[] = { F64, F32 };
+
+	for (size_t i = 0; i < COUNT(types); i++) {
+		struct model_case k;
+
+		open_drawn(&k, types[i], symbols);
+		check_error(&k, n % 2 ? 3 : 1, n / 2 % COUNT(prompts), symbols);
+		case_close(&k);
+	}
+}
+
+/* ---------------------------------------------------------- the table of variants */
+
+static const char *const attentions[] = {
+	"ATTENTION=dot",
+	"ATTENTION=dot ATTENTION_KV_HEADS=2",
+	"ATTENTION=dot ATTENTION_KV_HEADS=1",
+	"ATTENTION=mla",
+	"ATTENTION=mla MLA_PER_HEAD_Q=n MLA_PER_HEAD_V=n",
+	"ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=4",
+	"ATTENTION=w2",
+	"ATTENTION=w2 W2_SCORE=overlap",
+};
+
+static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi", "POS=none" };
+
+#define GATE "RA_MLA_MLP_ATTN_GATE=y GATE_ALPHA=0.7 "
+#define CROSS "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_K=3 "
+#define RMS CROSS "RA_MLA_MLP_SPARSE_MODE=rms "
+
+static const char *const mechanisms[] = {
+	"",
+	GATE,
+	GATE "GATE_POOL=token",
+	CROSS,
+	CROSS "RA_MLA_MLP_SPARSE_HEAD_AVERAGE=n CROSS_RANK=5",
+	RMS,
+	GATE RMS "RA_MLA_MLP_SPARSE_HEAD_AVERAGE=n RA_MLA_MLP_SPARSE_NORMALIZE=n",
+	CROSS "RA_MLA_MLP_SPARSE_MODE=none CROSS_RANK=5",
+	GATE CROSS "RECIP_LEARN_ALPHA=y",
+};
+
+static const char *const others[] = {
+	"NORM_PLACE=post FFN=swiglu NORM=rms",
+	"ATTENTION_OUT_GATE=head FFN=ws",
+	"ATTENTION_OUT_GATE=channel MODEL_TIE_HEAD=n MODEL_BIAS=n FFN_HIDDEN=37",
+};
+
+#define SMALL "MODEL_LAYERS=3 INIT_STD=0.2 "
+
+static void test_combinations(void **state)
+{
+	char symbols[600];
+	size_t n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(attentions); i++)
+		for (size_t j = 0; j < COUNT(positions); j++)
+			for (size_t l = 0; l < COUNT(mechanisms); l++, n++) {
+				snprintf(symbols, sizeof(symbols), SMALL "%s %s %s %s",
+					 attentions[i], positions[j], mechanisms[l],
+					 others[n % COUNT(others)]);
+				check_symbols(symbols, n);
+			}
+}
+
+static void test_latent_reciprocity(void **state)
+{
+	static const char *const tying[] = { "untied", "tied_transpose", "per_head_scalar",
+					     "bottleneck" };
+	char symbols[600];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(tying); i++)
+		for (size_t j = 0; j < COUNT(positions); j++) {
+			snprintf(symbols, sizeof(symbols),
+				 SMALL "ATTENTION=mla RA_MLA_MLP_LATENT_RECIP=y "
+				       "RA_MLA_MLP_TYING_MODE=%s %s %s",
+				 tying[i], positions[j], i % 2 ? GATE CROSS : "");
+			check_symbols(symbols, i + j);
+		}
+}
+
+/* ------------------------------------------------------------- committed vectors */
+
+/* A routing choice so nearly tied that float decides it either way. */
+static bool near_tie(const char *path)
+{
+	return strstr(path, "cross-near-tie") != NULL;
+}
+
+static void check_vector(const char *path, enum dtype type)
+{
+	const char *file = strrchr(path, '/') + 1;
+	struct model_case k;
+	char name[100];
+
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(file, "."), file);
+	if (strcmp(name, "gate-sequence") == 0) /* refused: below */
+		return;
+	case_open_vector(&k, type, name);
+	for (size_t i = 0; i < COUNT(prompts); i++)
+		check_error(&k, i == 1 ? 3 : 1, i, name);
+	case_close(&k);
+}
+
+static void test_vectors(void **state)
+{
+	glob_t found;
+
+	(void)state;
+	assert_int_equal(glob("models/vectors/*.safetensors", 0, NULL, &found), 0);
+	assert_true(found.gl_pathc > 100);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		check_vector(found.gl_pathv[i], F64);
+		if (!near_tie(found.gl_pathv[i]))
+			check_vector(found.gl_pathv[i], F32);
+	}
+	globfree(&found);
+}
+
+/* --------------------------------------------------------------------- the rest */
+
+/* A prompt of more than one piece, with an odd rest; the logits after its last token. */
+static void test_long_prompt(void **state)
+{
+	const int64_t T = 2 * DECODER_PIECE + 77, B = 2;
+	struct model_case k;
+	struct decoder *d;
+	struct error err;
+	int32_t *tokens;
+	double *expected, *logits, worst = 0;
+
+	(void)state;
+	open_drawn(&k, F64,
+		   SMALL "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=300 POS=rope " GATE RMS);
+	tokens = make_tokens(k.model, B, T);
+	expected = full_pass(&k, B, T, tokens);
+	logits = malloc((size_t)(B * k.model->vocab) * sizeof(*logits));
+	must(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, B, T, &err), &err);
+	must(decoder_prompt(d, T, tokens, &err), &err);
+	assert_int_equal(decoder_past(d), T);
+	decoder_output(d, "logits", logits);
+	for (int64_t i = 0; i < B * k.model->vocab; i++)
+		worst = fmax(worst, fabs(logits[i] - expected[((i / k.model->vocab + 1) * T - 1) *
+								      k.model->vocab +
+							      i % k.model->vocab]));
+	assert_true(worst <= DOUBLE_ERROR * largest(expected, B * T * k.model->vocab));
+	assert_int_equal(decoder_feed(d, 1, tokens, NULL, &err), FAIL);
+	assert_non_null(strstr(err.text, "1 tokens after 589 are more than the 589"));
+	decoder_destroy(d);
+	free(logits);
+	free(expected);
+	free(tokens);
+	case_close(&k);
+}
+
+static const struct {
+	const char *symbols, *reason;
+} refused[] = {
+	{ "ATTENTION=mla " GATE "GATE_POOL=sequence", "GATE_POOL=sequence" },
+	{ "POS=learned MODEL_BLOCK=32", "40 positions are more than the learned table of 32" },
+};
+
+static void test_refusals(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(refused); i++) {
+		struct model_case k;
+		struct decoder *d;
+		struct error err;
+
+		open_drawn(&k, F32, refused[i].symbols);
+		assert_int_equal(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 1, 40,
+						&err),
+				 FAIL);
+		if (!strstr(err.text, refused[i].reason))
+			fail_msg("%s: '%s' does not say '%s'", refused[i].symbols, err.text,
+				 refused[i].reason);
+		case_close(&k);
+	}
+}
+
+/* Sizes of which none is rounded up to whole cache lines. */
+static void test_state_is_as_described(void **state)
+{
+	const struct description_options options = { .batch = 1, .length = 8, .context = 32 };
+	char symbols[600];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(attentions); i++)
+		for (size_t j = 0; j < COUNT(mechanisms); j++) {
+			struct description one;
+			struct model_case k;
+			struct decoder *d;
+			struct error err;
+
+			snprintf(symbols, sizeof(symbols), "POS=rope GATE_DIM=16 %s %s",
+				 attentions[i], mechanisms[j]);
+			open_drawn(&k, F32, symbols);
+			must(describe_model(k.model, &k.backend, &options, &one, &err), &err);
+			must(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 3, 32,
+					    &err),
+			     &err);
+			if ((double)decoder_state_bytes(d) != 3 * one.decode_total_bytes)
+				fail_msg("%s: %zu bytes kept, %.0f described", symbols,
+					 decoder_state_bytes(d), 3 * one.decode_total_bytes);
+			decoder_destroy(d);
+			case_close(&k);
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_combinations),
+		cmocka_unit_test(test_latent_reciprocity),
+		cmocka_unit_test(test_vectors),
+		cmocka_unit_test(test_long_prompt),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_state_is_as_described),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
