@@ -1,7 +1,7 @@
 # kablate: one Makefile for the whole tree.  `make help` lists what it offers.
 #
-# Everything compiled or generated goes to $(O).  models/Makefile says which variants a
-# configuration selects; elsewhere every source that is there is built.  Nothing recurses, so
+# Everything compiled or generated goes to $(O).  models/Makefile and data/Makefile say which
+# variants and tasks a configuration selects; elsewhere every source that is there is built.  Nothing recurses, so
 # make sees all dependencies.
 
 MAKEFLAGS += -rR --no-print-directory
@@ -52,22 +52,25 @@ step_main := tools/kablate.c
 programs_c := $(shell grep -ls '^int main\b' $(filter-out $(step_main),$(tools_c)) /dev/null)
 parts := $(filter-out $(tests_c) $(programs_c) $(step_main) %_fuzz.c,$(sources))
 
-# Kernels are written once for any real type and compiled for float and for double.
-kernels := $(filter core/backend/cpu/kernels/%,$(parts))
-part_objects := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernels) models/%,$(parts))) \
-	$(kernels:%.c=$(O)/%.f32.o) $(kernels:%.c=$(O)/%.f64.o)
-
-# models/Makefile says which configuration symbol brings which variant.  No symbol is set here, so
-# every variant collects in obj-: tools and tests hold all of them, a step only its own.
+# Which configuration symbol brings which variant or task.  No symbol is set here, so all of them
+# collect in obj-: tools and tests hold every one, a step only its own.
 # core/ and data/ never need models/: their tests link without it, which keeps that true.
-include models/Makefile
+selections := models/Makefile data/Makefile
+include $(selections)
 variants := $(addprefix $(O)/,$(sort $(obj-y) $(obj-)))
+tasks := $(filter $(O)/data/%,$(variants))
 forgotten := $(filter-out $(variants:$(O)/%.o=%.c),$(filter models/%,$(parts)))
 $(if $(forgotten),$(warning models/Makefile does not mention $(forgotten)))
+
+# Kernels are written once for any real type and compiled for float and for double.
+kernels := $(filter core/backend/cpu/kernels/%,$(parts))
+part_objects := $(filter-out $(variants),$(patsubst %.c,$(O)/%.o,$(filter-out $(kernels),$(parts)))) \
+	$(kernels:%.c=$(O)/%.f32.o) $(kernels:%.c=$(O)/%.f64.o)
 
 programs := $(patsubst tools/%.c,$(O)/bin/%,$(programs_c))
 test_programs := $(tests_c:%.c=$(O)/%)
 model_tests := $(filter $(O)/models/% $(O)/tools/%,$(test_programs))
+data_tests := $(filter $(O)/data/%,$(test_programs))
 
 # ---------------------------------------------------------------- flags
 machine := $(shell uname -m)
@@ -145,6 +148,7 @@ $(programs): $(O)/bin/%: $(O)/tools/%.o $(variants) $(O)/parts.a $(O)/objects
 	@mkdir -p $(@D)
 	$(call ld)
 $(model_tests): $(variants)
+$(data_tests): $(tasks)
 $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 	$(call ld,$(call link_part,$(test_library_flags)))
 

@@ -4,19 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/tasks/tasks.h"
-
 /* Rows in the identity of a generator: enough that a change of any parameter shows in them. */
 #define HASHED_ROWS 64
 
-const struct task *const task_list[] = {
-	&task_language, &task_copy,	    &task_mqar,	     &task_recall, &task_noisy,
-	&task_fuzzy,	&task_memorization, &task_selective, &task_text,   NULL,
-};
+REGISTERED(tasks, task);
 
 static const struct task *find_task(const char *name)
 {
-	for (const struct task *const *task = task_list; *task; task++)
+	for (const struct task *const *task = __start_tasks; task < __stop_tasks; task++)
 		if (!strcmp((*task)->name, name))
 			return *task;
 	return NULL;
@@ -116,7 +111,9 @@ enum status source_open(struct source *s, struct config *c, uint64_t seed, struc
 		return FAIL;
 	task = find_task(name);
 	if (!task)
-		return fail(err, "TASK=\"%s\": there is no such task", name);
+		return fail(err,
+			    "task '%s' is not part of this program: does data/Makefile name it?",
+			    name);
 	*s = (struct source){
 		.task = task,
 		.seed = seed,

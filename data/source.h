@@ -2,7 +2,8 @@
  * source - where training and validation rows come from.
  *
  * A task (one file in data/tasks, or the token files of data/tasks/text.c)
- * fills rows of T tokens and T targets.  A row is a pure function of its
+ * fills rows of T tokens and T targets; its descriptor is registered by TASK(),
+ * and linking the file is what makes it available.  A row is a pure function of its
  * arguments: resuming, evaluating or reordering never shifts another row,
  * and rows may be made by several threads at once.
  *
@@ -18,6 +19,7 @@
 
 #include "core/config.h"
 #include "core/hash.h"
+#include "core/register.h"
 #include "core/rng.h"
 #include "core/status.h"
 
@@ -80,7 +82,6 @@ void source_train(const struct source *s, uint64_t iteration, uint64_t row, stru
 /* Validation row `index` of `valid_rows`: the same for every step and seed. */
 void source_valid(const struct source *s, uint64_t index, struct row *out);
 
-/* All tasks; ends with NULL. */
-extern const struct task *const task_list[];
+#define TASK(object) REGISTER("tasks", task, object)
 
 #endif

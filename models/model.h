@@ -14,6 +14,7 @@
 
 #include "core/config.h"
 #include "core/ops.h"
+#include "core/register.h"
 
 enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
 enum out_gate { OUT_GATE_NONE, OUT_GATE_HEAD, OUT_GATE_CHANNEL };
@@ -182,10 +183,6 @@ struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads);
 
 /* Rotate the first `width` channels of every head, where the model uses rope. */
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);
-
-#define REGISTER(section_name, type, object)                                                   \
-	static const struct type *const object##_entry                                         \
-		__attribute__((used, section(section_name))) = &object
 
 #define ATTENTION(object) REGISTER("attention_variants", attention_variant, object)
 #define FFN(object) REGISTER("ffn_variants", ffn_variant, object)

@@ -14,14 +14,9 @@
 
 #include "models/model.h"
 
-
-/* The linker gathers what was registered; none linked: both are NULL. */
-extern const struct attention_variant *const __start_attention_variants[] __attribute__((weak));
-extern const struct attention_variant *const __stop_attention_variants[] __attribute__((weak));
-extern const struct ffn_variant *const __start_ffn_variants[] __attribute__((weak));
-extern const struct ffn_variant *const __stop_ffn_variants[] __attribute__((weak));
-extern const struct mechanism *const __start_mechanisms[] __attribute__((weak));
-extern const struct mechanism *const __stop_mechanisms[] __attribute__((weak));
+REGISTERED(attention_variants, attention_variant);
+REGISTERED(ffn_variants, ffn_variant);
+REGISTERED(mechanisms, mechanism);
 
 /* ------------------------------------------------------------------ options */
 

@@ -27,13 +27,13 @@ $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) tools/plan.py
 	$(Q)$(python) tools/plan.py --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 
-# Which objects a step selects: models/Makefile, read once per step with that step's symbols.
+# Which objects a step selects: read once per step with that step's symbols.
 define select_objects
 $(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(eval undefine $v))
 obj-y :=
 obj- :=
 include $(plan)/$1/auto.conf
-include models/Makefile
+include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
 inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
 endef

@@ -6,8 +6,8 @@
  */
 #include <math.h>
 
+#include "data/source.h"
 #include "data/tasks/option.h"
-#include "data/tasks/tasks.h"
 #include "data/tasks/writer.h"
 
 static enum status copy_open(struct source *s, struct config *c, struct error *err)
@@ -38,8 +38,9 @@ static void copy_generate(const struct source *s, enum purpose purpose, struct r
 		writer_put_target(&w, out->tokens[w.at - half], 0, 0.0);
 }
 
-const struct task task_copy = {
+static const struct task copy = {
 	.name = "copy",
 	.open = copy_open,
 	.generate = copy_generate,
 };
+TASK(copy);

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/source.h"
 #include "data/tasks/draw.h"
 #include "data/tasks/option.h"
-#include "data/tasks/tasks.h"
 #include "data/tasks/writer.h"
 
 #define MAX_MOTIF 8
@@ -158,9 +158,10 @@ static void fuzzy_generate(const struct source *s, enum purpose purpose, struct 
 	}
 }
 
-const struct task task_fuzzy = {
+static const struct task fuzzy = {
 	.name = "fuzzy",
 	.open = fuzzy_open,
 	.close = fuzzy_close,
 	.generate = fuzzy_generate,
 };
+TASK(fuzzy);

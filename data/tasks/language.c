@@ -26,10 +26,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/source.h"
 #include "data/tasks/draw.h"
 #include "data/tasks/guess.h"
 #include "data/tasks/option.h"
-#include "data/tasks/tasks.h"
 #include "data/tasks/words.h"
 #include "data/tasks/writer.h"
 
@@ -401,10 +401,11 @@ static void language_close(struct source *s)
 	free(l);
 }
 
-const struct task task_language = {
+static const struct task language = {
 	.name = "language",
 	.components = component_names,
 	.open = language_open,
 	.close = language_close,
 	.generate = language_generate,
 };
+TASK(language);

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "data/source.h"
 #include "data/tasks/draw.h"
 #include "data/tasks/option.h"
-#include "data/tasks/tasks.h"
 #include "data/tasks/writer.h"
 
 struct memorization {
@@ -65,9 +65,10 @@ static void memorization_generate(const struct source *s, enum purpose purpose,
 	}
 }
 
-const struct task task_memorization = {
+static const struct task memorization = {
 	.name = "memorization",
 	.open = memorization_open,
 	.close = memorization_close,
 	.generate = memorization_generate,
 };
+TASK(memorization);

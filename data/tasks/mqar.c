@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/source.h"
 #include "data/tasks/draw.h"
 #include "data/tasks/option.h"
-#include "data/tasks/tasks.h"
 #include "data/tasks/writer.h"
 
 #define MAX_PAIRS 256
@@ -108,9 +108,10 @@ static void mqar_generate(const struct source *s, enum purpose purpose, struct r
 	}
 }
 
-const struct task task_mqar = {
+static const struct task mqar = {
 	.name = "mqar",
 	.open = mqar_open,
 	.close = mqar_close,
 	.generate = mqar_generate,
 };
+TASK(mqar);

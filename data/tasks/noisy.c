@@ -1,9 +1,9 @@
 /*
  * noisy - noisy in-context recall of MAD: recall with noise tokens between pairs.
  */
+#include "data/source.h"
 #include "data/tasks/option.h"
 #include "data/tasks/pairs.h"
-#include "data/tasks/tasks.h"
 
 static enum status noisy_open(struct source *s, struct config *c, struct error *err)
 {
@@ -16,9 +16,10 @@ static enum status noisy_open(struct source *s, struct config *c, struct error *
 	return pairs_open(s, tokens, percent, err);
 }
 
-const struct task task_noisy = {
+static const struct task noisy = {
 	.name = "noisy",
 	.open = noisy_open,
 	.close = pairs_close,
 	.generate = pairs_generate,
 };
+TASK(noisy);

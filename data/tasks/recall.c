@@ -1,9 +1,9 @@
 /*
  * recall - in-context recall of MAD: key-value pairs with repeated keys.
  */
+#include "data/source.h"
 #include "data/tasks/option.h"
 #include "data/tasks/pairs.h"
-#include "data/tasks/tasks.h"
 
 static enum status recall_open(struct source *s, struct config *c, struct error *err)
 {
@@ -12,9 +12,10 @@ static enum status recall_open(struct source *s, struct config *c, struct error 
 	return pairs_open(s, 0, 0, err);
 }
 
-const struct task task_recall = {
+static const struct task recall = {
 	.name = "recall",
 	.open = recall_open,
 	.close = pairs_close,
 	.generate = pairs_generate,
 };
+TASK(recall);

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "data/source.h"
 #include "data/tasks/option.h"
-#include "data/tasks/tasks.h"
 #include "data/tasks/writer.h"
 
 #define MAX_TOKENS 1024
@@ -74,9 +74,10 @@ static void selective_generate(const struct source *s, enum purpose purpose,
 		writer_put_target(&w, tokens[i], 0, 0.0);
 }
 
-const struct task task_selective = {
+static const struct task selective = {
 	.name = "selective",
 	.open = selective_open,
 	.close = selective_close,
 	.generate = selective_generate,
 };
+TASK(selective);

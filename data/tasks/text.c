@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/source.h"
 #include "data/tasks/guess.h"
-#include "data/tasks/tasks.h"
 #include "data/tokenizer.h"
 #include "data/tokens.h"
 #include "data/windows.h"
@@ -180,10 +180,11 @@ static void text_close(struct source *s)
 	free(x);
 }
 
-const struct task task_text = {
+static const struct task text = {
 	.name = "text",
 	.open = text_open,
 	.close = text_close,
 	.train = text_train,
 	.valid = text_valid,
 };
+TASK(text);
