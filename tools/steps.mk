@@ -48,8 +48,10 @@ $(plan-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/config.c $(plan)/%/
 	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@
 $(plan-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
-# The identity of a run includes the sources that its program was made of.
-sources_hash = $(shell cat $(sort $(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d))))) | sha256sum | cut -c1-64)
+# The identity of a run includes the sources that its program was made of, but no table of symbols:
+# the values that the program reads are part of the identity by themselves.
+sources_of = $(filter-out %/config_table.h,$(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d)))))
+sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
 $(plan-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/build_info.c $(O)/flags $(O)/parts.a $(O)/tools/kablate.o $(variants)
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
