@@ -225,14 +225,12 @@ help:
 
 .PHONY: all programs check check-long check-all asan tsan bench-ops setup clean mrproper help FORCE
 
-#: Targets
 #:   check         build and run the tests;  T=core/rng_test runs one, T=core/% a directory
 #:   check-long    the long tests only;  check-all: both
 #:   asan, tsan    the tests under the address and undefined-behaviour, or the thread sanitizer
-#:   bench-ops     measure the kernels
+#:   bench-ops     measure the kernels;   programs: build the tools only, to $(O)/bin
 #:   setup         look again for compiler and libraries, install what lacks (apt)
-#:   clean         remove what was compiled
-#:   mrproper      clean, and remove the configuration; runs/ is never touched
+#:   clean         remove what was compiled;   mrproper: and the configuration; never runs/
 #:
 #: Settings
 #:   O=DIR         build there instead of build/        V=1          show the commands

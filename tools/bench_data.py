@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measure our tokenizer and trainer against tiktoken and HuggingFace's tokenizers, on the same text.
+"""Measure our tokenizer and trainer against tiktoken and HuggingFace's tokenizers on one text.
 
     tools/bench_data.py TEXT [--vocab vocab.bpe] [--size N] [--threads N]
 
-Encoding: bytes of text per second of one thread, the best of several runs; ours is the whole program
-`data encode`, start-up included.  Training: seconds for a vocabulary, both with the same threads.
-Fails if ours encodes less than 1.5 times as fast as tiktoken, needs more than twice the
-trainer's time of tokenizers, or gives other tokens than tiktoken.  Makes an environment of its own.
+Encoding: bytes of text per second of one thread, the best of several runs; ours is the whole
+program `data encode`, start-up included.  Training: seconds for a vocabulary, both with the same
+threads.  Fails if ours encodes less than 1.5 times as fast as tiktoken, needs more than twice
+the trainer's time of tokenizers, or gives other tokens than tiktoken.  Makes an environment of
+its own.
 """
 import argparse
 import array
@@ -126,7 +127,8 @@ def compare(options, directory):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: tools/bench_data.py book.txt --threads 1")
     parser.add_argument("text", metavar="TEXT")
     parser.add_argument("--vocab", help="merges to encode with (default: those trained here)")
     parser.add_argument("--size", type=int, default=8192, help="ids to train")

@@ -657,9 +657,10 @@ static void print_help(void)
 	       "  --threads N   use N threads (default: one per processor)\n"
 	       "  --op NAME     this op only:");
 	for (int i = 0; i < OP_COUNT; i++)
-		printf("%s %s", i % 8 ? "" : "\n                ", op_table[i]->name);
+		printf("%s %s", i % 6 ? "" : "\n                ", op_table[i]->name);
 	printf("\n  --json        print one JSON object\n"
-	       "  --help        print this text\n");
+	       "  --help        print this text\n\n"
+	       "Example: bench_ops --threads 1 --op linear\n");
 }
 
 static enum status parse_threads(const char *text, int *threads, struct error *err)

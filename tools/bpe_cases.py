@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write data/bpe_cases.h: what the byte-pair encoder and its trainer must give.
 
-    tools/bpe_cases.py GPT2_VOCAB_BPE | clang-format --assume-filename=x.h >data/bpe_cases.h
+    Example: tools/bpe_cases.py vocab.bpe | clang-format --assume-filename=x.h >data/bpe_cases.h
 
 Everything is computed here in the plain way (the published algorithm, PyPI's `regex` for its
 pattern), and with tiktoken where that applies; the C code has no part in it.  Bytes that are no
@@ -9,6 +9,9 @@ UTF-8 become lone surrogates, which are neither letters, numbers nor white space
 """
 import collections
 import sys
+
+if "--help" in sys.argv:  # it needs none of the packages below
+    sys.exit(print(__doc__.strip()))
 
 import regex
 import tiktoken

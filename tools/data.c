@@ -43,7 +43,10 @@ static const char HELP[] =
 	"  --end-line       standard input must end with the line {\"end\": true}; without it the\n"
 	"                   text is incomplete, and nothing is written\n"
 	"  --quiet          no progress\n"
-	"  --help           this text\n";
+	"  --help           this text\n"
+	"\n"
+	"Example: data prepare --out data/web --size 8192 texts/\n"
+	"         data check 'data/web/*.bin'\n";
 
 struct options {
 	const char *out, *tokenizer;

@@ -37,4 +37,5 @@ fuzz: $(fuzzers)
 
 .PHONY: data fuzz
 
+#: Data, tests, upkeep
 #:   data          text (CONFIG_DATA_TEXT) to token files;   fuzz: every parser (needs clang)

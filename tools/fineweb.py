@@ -3,8 +3,8 @@
 
     tools/fineweb.py --out DIR [--tokenizer vocab.bpe] PATH_OR_URL...
 
-A path is a parquet file or a directory of them, sorted by name; a URL is fetched to a temporary file,
-one at a time, for instance
+A path is a parquet file or a directory of them, sorted by name; a URL is fetched to a temporary
+file, one at a time, for instance
     https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/main/sample/10BT/000_00000.parquet
 The text goes as JSON lines to `data prepare`, which is the only tokenizer.  Needs pyarrow.
 """
@@ -19,10 +19,16 @@ import sys
 import tempfile
 import urllib.request
 
-import pyarrow.parquet
-
 PASSED_ON = ["tokenizer", "valid", "shard", "threads"]
 ROWS = 1024  # read at a time: a few megabytes of FineWeb
+
+
+def parquet():
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise SystemExit("fineweb: needs pyarrow: pip install pyarrow") from None
+    return pyarrow.parquet
 
 
 def local_files(places):
@@ -44,7 +50,7 @@ def local_files(places):
 
 
 def texts(path, column):
-    file = pyarrow.parquet.ParquetFile(path)
+    file = parquet().ParquetFile(path)
     if column not in file.schema_arrow.names:
         raise SystemExit(f"fineweb: {path} has no column {column!r}, "
                          f"only {', '.join(file.schema_arrow.names)}")
@@ -62,7 +68,9 @@ def feed(places, column, stream):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: tools/fineweb.py --out data/fineweb-edu "
+                                            "--tokenizer vocab.bpe 10BT/")
     parser.add_argument("places", nargs="+", metavar="PATH_OR_URL")
     parser.add_argument("--column", default="text")
     parser.add_argument("--data", help="the program data",
@@ -72,6 +80,7 @@ def main():
     for name in PASSED_ON:
         passed_on.add_argument(f"--{name}")
     options = parser.parse_args()
+    parquet()  # if it lacks, say so before anything is started
     command = [options.data, "prepare", "--end-line", "--out", options.out]
     for name in PASSED_ON:
         if getattr(options, name):

@@ -49,8 +49,9 @@ $(O)/core/config.o: $(O)/generated/config_table.h
 
 #: Configuration
 #:   defconfig-NAME[+FRAGMENT...]  start from defconfigs/NAME;  defconfig: from the defaults
-#:   menuconfig, guiconfig         choose in a menu, in a window
+#:   menuconfig, nconfig           choose in a menu;  guiconfig: in a window
 #:   set CONFIG_X=value ...        change single symbols
 #:   olddefconfig, oldconfig       bring an older .config up to date: by defaults, by asking
 #:   savedefconfig, listnewconfig, diffconfig    as in Linux
 #:   config-reference              every symbol on one page, from the help texts
+#:

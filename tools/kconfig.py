@@ -535,7 +535,8 @@ def difference(before, after):
 
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)
+                                     formatter_class=argparse.RawTextHelpFormatter,
+                                     epilog="example: tools/kconfig.py set CONFIG_ATTENTION=w2")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name, text, /, **options):

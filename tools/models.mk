@@ -6,5 +6,4 @@ check-vector: $(O)/bin/check_vector
 
 .PHONY: check-vector
 
-#: Models
-#:   check-vector VECTOR=FILE      compare with a test vector of tools/reference/golden.py
+#:   check-vector VECTOR=FILE   compare with a test vector of tools/reference/golden.py

@@ -337,7 +337,8 @@ def show(steps, values, seeds, directory):
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)
+                                     formatter_class=argparse.RawTextHelpFormatter,
+                                     epilog="example: tools/plan.py --output build/plan")
     parser.add_argument("--output", metavar="DIR", help="write the steps' files there")
     parser.add_argument("--quiet", action="store_true", help="print no table")
     parser.add_argument("--runs", metavar="RUNS",

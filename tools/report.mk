@@ -20,3 +20,4 @@ compare diff: $(O)/setup-python
 #:   report                        table, verdicts and plots of the experiment;  E=NAME: of another
 #:   compare A=.. B=..             two experiments, steps (EXPERIMENT/STEP) or runs (identity)
 #:   diff A=.. B=..                their configurations only
+#:

@@ -394,7 +394,8 @@ def diff(db, args):
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: tools/report.py compare smoke/0 smoke/2")
     parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
     parser.add_argument("--db", help="database (default: RUNS/results.db)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -36,7 +36,9 @@ static const char help[] =
 	"                           RUNS and the database; never doubles or overwrites a run\n"
 	"\n"
 	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  The exit status is 1 when\n"
-	"something went wrong or a run has a problem.  The tables: docs/database.md\n";
+	"something went wrong or a run has a problem.  The tables: docs/database.md\n"
+	"\n"
+	"Example: results merge /mnt/laptop/runs\n";
 
 /* --------------------------------------------------------------- status */
 

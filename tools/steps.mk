@@ -139,7 +139,9 @@ endif
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
 #:   plan          the steps: how they differ, parameters, memory, time; nothing runs
-#:   step N=3      one step;   describe, audit: examine every step without training
+#:   step N=3      one step;   runs: every step, without the report
+#:   describe      parameters, work, memory, decode state;   audit: is it wired and causal?
+#:   unread        symbols that are set and that no step reads
 #:   status, watch the runs so far, live;   stop: save and stop what runs here
 #:   rerun RUN=DIR forget a run and make it again
 #:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write core/optim/optim_vectors.h: where every optimizer gets in 50 updates.
 
-    optim_vectors.py >core/optim/optim_vectors.h
+    Example: optim_vectors.py >core/optim/optim_vectors.h
 
 AdamW and AdamWSPAM are optim.py, SGD is torch.optim.SGD (the decay done apart).  Muon is done
 through singular values, without one Newton-Schulz product, and torch.optim.Muon (which works in
@@ -13,6 +13,10 @@ Parameters and gradients are formulas that the test repeats; i counts all elemen
     size(t) = 0.3, but 3 for t = 20 and t = 35;  the first entry of each tensor: 30 times at t = 28
 """
 import math
+import sys
+
+if "--help" in sys.argv:  # it needs none of the packages below
+    sys.exit(print(__doc__.strip()))
 
 import torch
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write models/parity.json: what the reference computes from the weights of test vectors.
 
-    parity.py [OUT.json]         default: models/parity.json beside this tree
+    parity.py [OUT.json]         default: models/parity.json of this tree;  example: parity.py x
 
 training   the losses of ten updates, and the cross-entropy on other rows after them
 attention  the metrics of every layer: entropy, reciprocity, and where the feed-forward mixes
@@ -19,6 +19,9 @@ targets; the other losses are means over micro-batches.
 import json
 import os
 import sys
+
+if "--help" in sys.argv:  # it needs none of the packages below
+    sys.exit(print(__doc__.strip()))
 
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the test vectors of models/vectors/: one small model per option, and mixtures.
 
-    vectors.py [OUTDIR]          default: models/vectors beside this tree
+    vectors.py [OUTDIR]          default: models/vectors of this tree;  example: vectors.py new
 
 Each is made by golden.py and then stored compactly: a parameter whose float64 values are all
 exact in float32 is stored as F32.  Gradients, logits and losses stay F64.
@@ -10,6 +10,9 @@ import json
 import os
 import struct
 import sys
+
+if "--help" in sys.argv:  # it needs none of the packages below
+    sys.exit(print(__doc__.strip()))
 
 import torch
 
