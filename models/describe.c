@@ -122,6 +122,15 @@ static double mebibytes(double bytes)
 	return bytes / (1024.0 * 1024.0);
 }
 
+double description_flops(const struct description *d)
+{
+	double flops = 0;
+
+	for (int i = 0; i < MODULES; i++)
+		flops += d->forward_flops[i] + d->backward_flops[i];
+	return flops;
+}
+
 void description_print(const struct description *d, FILE *file)
 {
 	double forward = 0, backward = 0;
@@ -151,12 +160,8 @@ void description_print(const struct description *d, FILE *file)
 
 void description_json(const struct description *d, FILE *file)
 {
-	double flops = 0;
-
-	for (int i = 0; i < MODULES; i++)
-		flops += d->forward_flops[i] + d->backward_flops[i];
 	fprintf(file, "{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %zu, "
-		"\"modules\": {", (long long)d->parameters, flops,
+		"\"modules\": {", (long long)d->parameters, description_flops(d),
 		d->weights_bytes + d->gradient_bytes + d->optimizer_bytes + d->activation_bytes);
 	for (int i = 0; i < MODULES; i++)
 		fprintf(file, "%s\"%s\": {\"parameters\": %lld, \"forward_flops\": %.0f, "

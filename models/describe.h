@@ -35,6 +35,9 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 			   const struct description_options *options, struct description *d,
 			   struct error *err) MUST_CHECK;
 
+/* Forward and backward, per token. */
+double description_flops(const struct description *d);
+
 void description_print(const struct description *d, FILE *file);
 void description_json(const struct description *d, FILE *file);
 

@@ -3,10 +3,12 @@
 Numbers of a step are means over its seeds; differences are paired by seed and judged by
 tools/stats.py.  Only finished runs count; what is missing, failed or diverged is told, never
 averaged.  A step that runs another one again is no comparison: its weights must be the same bits.
+A step is also compared with its matched control: its baseline, widened to the step's size.
 """
 import json
 import math
 import os
+import re
 import statistics
 from dataclasses import dataclass, field
 
@@ -17,6 +19,7 @@ LOSS, ACCURACY = records.LOSS, "val/accuracy"
 BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
 BASELINE, INVALID = "baseline", "invalid"
 REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
+CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 
 # Marks behind cells, and what they mean.
@@ -96,6 +99,7 @@ class Table:
     scales: list
     seeds: list
     groups: list
+    controls: list          # groups of one step each, compared with its matched control
     rows: list
     components: list
     scores: list            # (arm, Mean, number of tasks): mean accuracy
@@ -106,7 +110,7 @@ class Table:
 
     @property
     def comparisons(self):
-        return sum(group.comparisons for group in self.groups)
+        return sum(group.comparisons for group in self.groups + self.controls)
 
     @property
     def not_reproduced(self):
@@ -370,6 +374,20 @@ def make_groups(steps, rows, all_seeds):
     return list(groups.values())
 
 
+def control_groups(steps, rows, all_seeds):
+    """A control differs from its baseline in nothing but the width of the feed-forward."""
+    by_number = {step.name.split("-", 1)[0]: step for step in steps}
+    for control, row in zip(steps, rows):
+        asked = CONTROL.search(control.name)
+        step = asked and by_number.get(asked[2])
+        if step and [change[0] for change in row.difference] == ["FFN_HIDDEN"] \
+                and step.name != control.baseline:
+            group = Group(control.name, is_by_accuracy(control))
+            group.rows.append(row_of(step, control))
+            compare(group.rows[0], step, control, group, all_seeds)
+            yield group
+
+
 def tabulate(experiment, steps):
     by_name = {step.name: step for step in steps}
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
@@ -379,9 +397,10 @@ def tabulate(experiment, steps):
         raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
                               + "\n".join(f"  {problem}" for problem in problems))
     groups = make_groups(steps, rows, seeds)
-    judge(groups)
+    controls = list(control_groups(steps, rows, seeds))
+    judge(groups + controls)
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
-                 seeds, groups, rows,
+                 seeds, groups, controls, rows,
                  [c for step in steps if not step.repeat for c in components_of(step)],
                  list(scores_of(groups, rows, by_name)), beside_published(experiment, by_name),
                  list_environments(steps), problems, list(find_notes(steps)))
@@ -399,4 +418,5 @@ def tabulate_pairs(name, pairs):
     judge(list(groups.values()))
     problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
                              for step in pair for run in step.runs if run.trouble)
-    return Table(name, [], [], list(groups.values()), rows, [], [], None, [], list(problems), [])
+    return Table(name, [], [], list(groups.values()), [], rows, [], [], None, [], list(problems),
+                 [])

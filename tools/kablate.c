@@ -321,13 +321,10 @@ static void record_constants(struct session *s)
 	const struct description *d = &s->description;
 	const struct source *source = &s->lab->source;
 	const char *const *names = source->task->components;
-	double flops = 0;
 	char name[60];
 
-	for (int i = 0; i < MODULES; i++)
-		flops += d->forward_flops[i] + d->backward_flops[i];
 	metrics_value(s->metrics, 0, "parameters", (double)d->parameters);
-	metrics_value(s->metrics, 0, "flops_per_token", flops);
+	metrics_value(s->metrics, 0, "flops_per_token", description_flops(d));
 	if (isfinite(d->decode_token_bytes))
 		metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
 	metrics_value(s->metrics, 0, "arena_megabytes",

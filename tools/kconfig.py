@@ -338,6 +338,26 @@ def table(tree):
     return "\n".join(lines) + "\n"
 
 
+def program_symbols(tree):
+    """The same as lines of a .config, choices by their names, for tools that read them as text."""
+    lines = []
+    for item in tree.items():
+        value = tree.value(item)
+        if is_for_tools(item):
+            continue
+        if value is not None:
+            lines.append(assignment_text(item, value))
+        elif isinstance(item, Symbol) and item.orig_type is BOOL:
+            lines.append(f"# CONFIG_{item.name} is not set")
+    return "\n".join(lines) + "\n"
+
+
+def assignment_text(item, value):
+    is_text = isinstance(item, Choice) or item.orig_type is STRING
+    return f'CONFIG_{item.name}="{kconfiglib.escape(value)}"' if is_text else \
+        f"CONFIG_{item.name}={value}"
+
+
 def auto_conf(tree):
     """auto.conf: the configuration as make variables; what is off is not defined."""
     values = tree.values()
@@ -489,9 +509,7 @@ def command_listnewconfig(tree, _args):
     names = {a.name for a in load_leniently(tree)[0]}
     for item in tree.items():
         if item.visibility and item.name not in names:
-            text = tree.value(item)
-            quote = isinstance(item, Choice) or item.orig_type is STRING
-            print(f'CONFIG_{item.name}="{text}"' if quote else f"CONFIG_{item.name}={text}")
+            print(assignment_text(item, tree.value(item)))
 
 
 def command_check(tree, _args):

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Resolve .config and its plan into steps, and show how they differ.
 
-A step is the configuration with fragments merged on it; it changes only what they name.  With
+A step is the configuration with fragments merged on it; it changes only what they name.  Some
+words of a plan are no fragments: "again-2" runs step 2 again, "baseline" stands for no fragment,
+"parameters-of-2" and "flops-of-2" set the width of the feed-forward so that the step comes as near
+as possible to step 2, and "against-2" compares the step with step 2 instead of the baseline.  With
 --output DIR, each step gets a directory of the files that build and run read:
 
     DIR/NUMBER-NAME/config                      its whole configuration
@@ -23,9 +26,12 @@ import sys
 from dataclasses import dataclass, field
 
 import kconfig
+import matching
 from kconfig import Unfit
 
 AGAIN = re.compile(r"again-([0-9]+)")
+MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
+AGAINST = re.compile(r"against-([0-9]+)")
 BASELINE = "baseline"  # the word for no fragment
 PER = "per:"
 
@@ -38,6 +44,8 @@ class Step:
     baseline: int = 0
     repeats: int = None     # the step that this one runs again
     repeat: int = 0         # how often the same configuration came before
+    against: int = None     # the step it is compared with, if not the plan's baseline
+    match: matching.Match = None
     selected: bool = True
     # what resolve() finds
     description: str = ""
@@ -47,6 +55,7 @@ class Step:
     config: str = ""
     auto: str = ""
     table: str = ""
+    symbols: str = ""
 
     @property
     def name(self):
@@ -55,8 +64,21 @@ class Step:
 
 # ---------------------------------------------------------------- from words to steps
 
-def fragments_of(word):
-    return [name for name in word.split("+") if name != BASELINE]
+def read_word(number, word, label=None):
+    """The step that a word such as "mla+gate" or "mla+parameters-of-1" asks for."""
+    step, kept = Step(number, label, []), []
+    for name in word.split("+"):
+        matched, against = MATCHED.fullmatch(name), AGAINST.fullmatch(name)
+        if against:
+            step.against = int(against[1])
+            continue
+        kept.append(name)
+        if matched:
+            step.match = matching.Match(matched[1], int(matched[2]))
+        elif name != BASELINE:
+            step.fragments.append(name)
+    step.label = label or join(kept)
+    return step
 
 
 def join(words):
@@ -68,7 +90,7 @@ def listed_steps(words):
     for number, word in enumerate(words):
         again = AGAIN.fullmatch(word)
         if not again:
-            steps.append(Step(number, word, fragments_of(word)))
+            steps.append(read_word(number, word))
             continue
         first = int(again[1])
         if first >= number or steps[first].repeats is not None:
@@ -86,7 +108,7 @@ def one_at_a_time(words):
 def leave_one_out(words):
     labels = ["all"] + [f"without-{word}" for word in words]
     kept = [words] + [words[:i] + words[i + 1:] for i in range(len(words))]
-    return [Step(number, label, fragments_of(join(left)))
+    return [read_word(number, join(left), label)
             for number, (label, left) in enumerate(zip(labels, kept))]
 
 
@@ -97,8 +119,22 @@ def grid(words):
     for number, cell in enumerate(cells):
         first = tuple(value if word.startswith(PER) else axis[0]
                       for word, axis, value in zip(words, axes, cell))
-        steps.append(Step(number, join(cell), fragments_of(join(cell)), cells.index(first)))
+        step = read_word(number, join(cell))
+        step.baseline = cells.index(first)
+        steps.append(step)
     return steps
+
+
+def check_references(steps):
+    """Steps that others name."""
+    for step in steps:
+        compared = (step.against,) if step.against is not None else ()
+        for number in (*compared, *((step.match.number,) if step.match else ())):
+            if number >= len(steps) or number == step.number or steps[number].repeats is not None:
+                raise Unfit([f"{step.name}: there is no other step {number}, or it is a "
+                             "repetition"])
+        if step.match and steps[step.match.number].match:
+            raise Unfit([f"{step.name}: step {step.match.number} is itself matched to another"])
 
 
 def outline(values):
@@ -117,7 +153,21 @@ def outline(values):
             raise Unfit([f"CONFIG_PLAN_BASELINE={baseline}: no such step, or a repetition"])
         for step in steps:
             step.baseline = baseline
+    check_references(steps)
+    for step in steps:
+        if step.against is not None:
+            step.baseline = step.against
     return steps
+
+
+def add_controls(steps, quantity):
+    """Every step's baseline again, as large as the step."""
+    for step in list(steps):
+        if step.repeats is None and step.match is None and step.number != step.baseline:
+            base = steps[step.baseline]
+            word = join([base.label, f"{quantity}-of-{step.number}"])
+            steps.append(Step(len(steps), word, base.fragments, step.baseline,
+                              match=matching.Match(quantity, step.number, is_generated=True)))
 
 
 def numbers(symbol, text):
@@ -142,11 +192,13 @@ def select(steps, text):
 
 # ---------------------------------------------------------------- from steps to configurations
 
-def resolve(tree, base, step):
+def resolve(tree, base, step, *generated):
     """Merge the step's fragments on the base, which sets every symbol: nothing else moves."""
     tree.merge(base)
     before = tree.values()
     layers = [kconfig.read_fragment(tree, name) for name in step.fragments]
+    if generated:
+        layers.append(generated)
     for a in itertools.chain(*layers):
         step.named.add(a.name)
         if kconfig.is_for_tools(tree.find(a.name)):
@@ -160,6 +212,27 @@ def resolve(tree, base, step):
     step.config = tree.config_text()
     step.auto = kconfig.auto_conf(tree)
     step.table = kconfig.table(tree)
+    step.symbols = kconfig.program_symbols(tree)
+
+
+def match_width(tree, base, step, steps):
+    """Resolve the step with the width that brings it nearest to the one it is matched to."""
+    resolve(tree, base, step)
+    other = steps[step.match.number]
+    width = str(step.match.find(step, other))
+    if width != step.values["FFN_HIDDEN"]:
+        resolve(tree, base, step, kconfig.Assignment("FFN_HIDDEN", width, f"as {other.name}"))
+
+
+def drop_superfluous(steps):
+    """Generated controls that are what another step is already."""
+    kept, tables = [], set()
+    for step in steps:
+        if not (step.match and step.match.is_generated and step.table in tables):
+            tables.add(step.table)
+            step.number = len(kept)
+            kept.append(step)
+    steps[:] = kept
 
 
 def refuse_duplicates(steps):
@@ -177,10 +250,17 @@ def plan(tree):
     values = tree.values()
     base = tree.read(kconfig.config_path())
     steps = outline(values)
-    select(steps, values["RA_MLA_ABLATION_STEPS"])
+    if values["PLAN_CONTROLS"] not in (None, "none"):
+        add_controls(steps, values["PLAN_CONTROLS"])
     for step in steps:
-        resolve(tree, base, step)
+        if step.match is None:
+            resolve(tree, base, step)
+    for step in steps:
+        if step.match is not None:
+            match_width(tree, base, step, steps)
+    drop_superfluous(steps)
     refuse_duplicates(steps)
+    select(steps, values["RA_MLA_ABLATION_STEPS"])
     return steps, values
 
 
@@ -210,6 +290,7 @@ def as_json(steps, values, seeds):
             "selected": step.selected,
             "difference": [change._asdict() for change in changes(steps, step)],
             "inactive": step.inactive,
+            "match": step.match and step.match.as_json(steps),
         } for step in steps],
     }
 
@@ -279,6 +360,8 @@ def row(steps, step, account):
     else:
         what = ", ".join(str(change) for change in changes(steps, step)
                          if None not in change or change.symbol in step.named)
+        if step.match:
+            what += f" ({step.match.remaining(steps)})"
     counts = [f"{account[key]:,}" if key in account else "-"
               for key in ("parameters", "flops_per_token", "memory_bytes")]
     return [step.name + ("" if step.selected else " (not run)"), *counts, what]

@@ -59,6 +59,17 @@ class Words(unittest.TestCase):
         steps = plan.grid(["x|y", "per:a|b"])
         self.assertEqual([step.baseline for step in steps], [0, 1, 0, 1])
 
+    def test_a_step_can_name_its_baseline(self):
+        step = plan.read_word(3, "a+against-2+b")
+        self.assertEqual((step.name, step.fragments, step.against), ("3-a+b", ["a", "b"], 2))
+        self.assertEqual(plan.read_word(1, "baseline+against-0").name, "1-baseline")
+
+    def test_matched(self):
+        step = plan.read_word(2, "a+parameters-of-1")
+        self.assertEqual((step.name, step.fragments), ("2-a+parameters-of-1", ["a"]))
+        self.assertEqual((step.match.quantity, step.match.number), ("parameters", 1))
+        self.assertEqual(plan.read_word(0, "flops-of-12").match.number, 12)
+
     def test_numbers(self):
         self.assertEqual(plan.numbers("SEEDS", "1, 2,30"), [1, 2, 30])
         for wrong in ("", "1,", "a", "1;2", "-1", "1,1", "1.5"):
@@ -66,7 +77,7 @@ class Words(unittest.TestCase):
                 plan.numbers("SEEDS", wrong)
 
 
-class Plans(Case):
+class PlanCase(Case):
     """Whole plans, run as a user runs them, in a copy of the tree with fragments of its own."""
 
     def setUp(self):
@@ -94,6 +105,8 @@ class Plans(Case):
     def listed(self, words, *settings):
         self.configure('CONFIG_PLAN="steps"', f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
 
+
+class Plans(PlanCase):
     def test_single(self):
         self.configure()
         found = self.plan()
@@ -187,6 +200,14 @@ class Plans(Case):
         self.listed("baseline gate again-1", "CONFIG_PLAN_BASELINE=2")
         self.assertIn("CONFIG_PLAN_BASELINE=2", self.refusal())
 
+    def test_baseline_of_a_step(self):
+        self.listed("baseline gate cross+against-1 latent+against-1")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]],
+                         ["0-baseline", "0-baseline", "1-gate", "1-gate"])
+        for wrong in ("gate+against-1", "gate+against-2", "gate again-1 cross+against-2"):
+            self.listed(f"baseline {wrong}")
+            self.assertIn("there is no other step", self.refuse(tool=self.path("tools/plan.py")))
+
     def test_subset(self):
         self.listed("baseline gate cross", 'CONFIG_RA_MLA_ABLATION_STEPS="0,2"')
         self.assertEqual([step["selected"] for step in self.plan()["steps"]], [True, False, True])
@@ -245,6 +266,74 @@ class Plans(Case):
         self.configure()
         self.write(self.read() + "CONFIG_GONE=y\n")
         self.assertIn("make olddefconfig", self.refusal())
+
+
+class Matched(PlanCase):
+    """Controls as large as another step, by the real counts of the program."""
+
+    def test_parameters(self):
+        """The widths can be computed by hand: a channel costs 2 E + 1 = 129 in each of 4 layers."""
+        self.listed("mla mla+gate mla+parameters-of-1 mla+cross mla+parameters-of-3 mla+latent "
+                    "mla+parameters-of-5")
+        steps = self.plan()["steps"]
+        sizes = {"gate": 3 * (256 * 64 + 64 * 4), "cross": 4 * 256 * 256, "latent": 4 * 256 * 16}
+        for number, added in zip((2, 4, 6), sizes.values()):
+            wider = round(added / (4 * 129))
+            self.assertEqual(steps[number]["difference"],
+                             [{"symbol": "FFN_HIDDEN", "old": "0", "new": str(256 + wider)}])
+            match = steps[number]["match"]
+            self.assertEqual(match["step"], steps[number - 1]["name"])
+            self.assertEqual(match["found"] - match["target"], 4 * 129 * wider - added)
+            self.assertIn(f"{4 * 129 * wider - added:+,} parameters to {match['step']}", self.said)
+
+    def test_flops(self):
+        self.listed("mla mla+cross mla+flops-of-1")
+        match = self.plan()["steps"][2]["match"]
+        self.assertEqual(match["quantity"], "flops")
+        # A channel takes 2 E multiply-adds, 6 FLOPs each with the backward pass, in 4 layers.
+        self.assertLess(abs(match["found"] - match["target"]), 4 * 2 * 64 * 6)
+
+    def test_narrower_than_its_own_feed_forward(self):
+        self.listed("mla+gate baseline+cross+parameters-of-0")
+        match = self.plan()["steps"][1]["match"]
+        self.assertLess(abs(match["found"] / match["target"] - 1), 0.01)
+
+    def test_what_is_equal_already_is_left_alone(self):
+        self.listed("mla dropout+parameters-of-0")
+        self.fragment("dropout", 'CONFIG_DROPOUT="0.1"')
+        self.assertEqual([change["symbol"] for change in self.plan()["steps"][1]["difference"]],
+                         ["DROPOUT"])
+
+    def test_heads_of_ws_divide_the_width(self):
+        self.listed("swiglu ws+parameters-of-0", "CONFIG_NORM=rms")
+        change = next(c for c in self.plan()["steps"][1]["difference"]
+                      if c["symbol"] == "FFN_HIDDEN")
+        heads = int(kconfig.Tree().syms["WS_HEADS"].defaults[-1][0].str_value)
+        self.assertEqual(int(change["new"]) % heads, 0)
+
+    def test_generated_controls(self):
+        self.listed("mla mla+gate mla+gate+pool-token again-1", "CONFIG_PLAN_CONTROLS=parameters")
+        steps = self.plan()["steps"]
+        # Both gates are equally large: they share a control.
+        self.assertEqual([step["name"] for step in steps[4:]], ["4-mla+parameters-of-1"])
+        self.assertEqual(steps[4]["baseline"], "0-mla")
+        self.configure("CONFIG_PLAN_CONTROLS=flops", 'CONFIG_PLAN_FRAGMENTS="dot mla|mla+gate"',
+                       defconfig="ra-optimizer")
+        names = [step["name"] for step in self.plan()["steps"]]
+        self.assertEqual(names[2:], ["2-dot+mla+flops-of-1"])
+
+    def test_refused(self):
+        for words, why in (("mla mla+parameters-of-1", "no other step 1"),
+                           ("mla mla+parameters-of-7", "no other step 7"),
+                           ("mla mla+gate again-1 mla+parameters-of-2", "a repetition"),
+                           ("mla mla+gate mla+parameters-of-1 mla+flops-of-2", "itself matched")):
+            self.listed(words)
+            self.assertIn(why, self.refuse(tool=self.path("tools/plan.py")))
+
+    def test_without_the_program(self):
+        self.environment["O"] = self.directory
+        self.listed("mla mla+gate mla+parameters-of-1")
+        self.assertIn("bin/count is not there", self.refusal())
 
 
 class Defconfigs(Case):

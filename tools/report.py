@@ -27,8 +27,8 @@ import records
 from ablation import count
 from records import Problem
 
-COULD_SHOW, REMARKS, PROBLEMS = \
-    "What could have been shown", "Remarks", "Problems: not averaged"
+COULD_SHOW, CONTROLS, REMARKS, PROBLEMS = "What could have been shown", \
+    "Against matched controls", "Remarks", "Problems: not averaged"
 
 # ---------------------------------------------------------------- cells
 
@@ -143,6 +143,21 @@ def difference_lines(table):
             yield f"{row.step}: the same symbols as {row.baseline}"
 
 
+def control_lines(table):
+    """Each step beside the control that is as large; what the width could not make up for."""
+    sizes = {row.step: row.numbers for row in table.rows}
+    for group in table.controls:
+        row, remaining = group.rows[0], []
+        for name, unit in (("parameters", "parameters"), ("flops_per_token", "FLOPs/token")):
+            mine, theirs = (sizes[step][name] for step in (row.step, group.baseline))
+            if mine and theirs:
+                remaining.append(f"{mine.mean - theirs.mean:+,.0f} {unit}")
+        delta = f"{interval(row.accuracy_delta, 100, '+.1f')} % accuracy" if group.by_accuracy \
+            else f"{interval(row.delta)} nats"
+        yield f"{row.step} against {group.baseline} ({', '.join(remaining)}): " + \
+            (f"{delta}: " if row.delta else "") + row.verdict
+
+
 def environment_lines(table):
     for environment, steps in table.environments:
         where = steps if len(table.environments) > 1 else ["all steps"]
@@ -183,6 +198,7 @@ def headline(table):
 def sections(table):
     """What stands below the table: (title, lines, (headings, cells) or None)."""
     yield COULD_SHOW, list(effect_lines(table)), None
+    yield CONTROLS, list(control_lines(table)), None
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.notes, None
     yield PROBLEMS, table.problems, None
     yield "What differs", list(difference_lines(table)), None
@@ -306,7 +322,7 @@ def as_json(table):
 def as_html(table, steps):
     drawn, missing = plots.draw(table, steps)
     told = told_sections(table)
-    above = [section for section in told if section[0] in (COULD_SHOW, REMARKS, PROBLEMS)]
+    above = [section for section in told if section[0] in (COULD_SHOW, CONTROLS, REMARKS, PROBLEMS)]
     below = [section for section in told if section not in above]
     return page.page(table.experiment, headline(table), grid(table), above, drawn, missing, below,
                      is_text_column)

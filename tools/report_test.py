@@ -216,6 +216,27 @@ class Study(Case):
                 self.assertIn(claim["step"], planned)
 
 
+class Controls(Case):
+    def test_a_step_is_compared_with_its_control(self):
+        """Both are better than the baseline, but the step is no better than its control."""
+        def add(step, seed, loss, parameters, **config):
+            self.runs.add("e", step, seed, loss, config={"FFN_HIDDEN": "0", **config},
+                          values={"parameters": parameters})
+        for seed in (1, 2, 3, 4, 5):
+            wave = 0.001 * (seed % 2)
+            add("0-mla", seed, 3.0, 1000)
+            add("1-gate", seed, 2.5 + wave, 1500, GATE="y")
+            add("2-mla+parameters-of-1", seed, 2.5 + 0.001 * (seed % 3), 1510, FFN_HIDDEN="9")
+            add("3-mla+parameters-of-9", seed, 2.9 + wave, 1200, FFN_HIDDEN="5")
+        _, text, table = self.report("e")
+        self.assertEqual(self.verdicts(table)["1-gate"], "better")
+        self.assertEqual([group["baseline"] for group in table["controls"]],
+                         ["2-mla+parameters-of-1"])
+        self.assertRegex(text, r"1-gate against 2-mla\+parameters-of-1 \(-10 parameters, \+0 "
+                               r"FLOPs/token\): [-+0-9.]+ \[.*\] nats: no difference shown")
+        self.assertIn("corrected for 4 comparisons", text)
+
+
 class Unusual(Case):
     def test_unfinished_runs_are_told(self):
         self.runs.study(seeds=(1, 2, 3))

@@ -21,9 +21,18 @@ $(info or choose another: $(defconfigs))
 $(error no $(KCONFIG_CONFIG))
 endif
 
+# Of two makes in one tree, one builds; the other waits and finds everything made.
+locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
+
+# Matched controls follow from the models, which bin/count counts.
+configuration := $(file <$(KCONFIG_CONFIG))
+matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROLS_PARAMETERS=y \
+	CONFIG_PLAN_CONTROLS_FLOPS=y,$(configuration)))
 fragments := $(shell find defconfigs -type f)
-$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) tools/plan.py
+plan_tools := $(addprefix tools/,plan.py matching.py)
+$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(if $(matched),$(parts))
 	$(call say,PLAN,$(KCONFIG_CONFIG))
+	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
 	$(Q)$(python) tools/plan.py --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 
@@ -62,11 +71,10 @@ $(plan-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/build_info
 $(step_programs): $(plan)/%/kablate: $(O)/tools/kablate.o $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
 	$(call ld)
 
-# Of two makes in one tree, one builds; the other waits and finds everything made.
 steps: $(step_programs)
 	@:
 built:
-	+$(Q)flock $(O) $(MAKE) steps
+	+$(Q)$(locked) steps
 
 # ---------------------------------------------------------------- runs
 # A target of the user's builds the programs and then calls make again: only then is it known which

@@ -647,6 +647,18 @@ class Plans(Case):
         text = tree.make("-j1", "runs", expect=2)
         self.assertEqual(text.count("RUN "), 1)  # refused before hours pass
 
+    def test_a_matched_step_has_the_size_that_was_planned(self):
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate mla+parameters-of-1 mla+flops-of-1")
+        tree.make("plan")
+        steps = json.loads((tree.plan / "plan.json").read_text())["steps"]
+        sizes = [json.loads((tree.plan / step["name"] / "describe.json").read_text())
+                 for step in steps]
+        for step, size in list(zip(steps, sizes))[2:]:
+            quantity = {"parameters": "parameters", "flops": "flops_per_token"}[
+                step["match"]["quantity"]]
+            self.assertEqual(step["match"]["found"], size[quantity])
+            self.assertEqual(step["match"]["target"], sizes[1][quantity])
+
     def test_changed_starting_weights_are_another_run(self):
         start = ROOT / "initial.safetensors"
         start.write_text("")
