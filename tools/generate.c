@@ -6,20 +6,17 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "core/weights.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
+#include "models/decode.h"
 
-/* The model with one row of the full length; later positions never change earlier logits. */
+/* One row; when its room is used up it goes on from the last half. */
 struct generator {
-	struct graph *g;
-	struct program *p;
-	struct model_io io;
-	const struct tensor *logits;
-	int32_t *window; /* the last `length` tokens, the rest is padding */
+	struct decoder *d;
+	int64_t capacity;
+	int32_t *window; /* tokens of the row; the decoder has seen some of them */
 	int64_t used;
-	double *row; /* logits of one position */
-	void *all;   /* logits as downloaded */
+	double *logits;
 };
 
 /* ------------------------------------------------------------------ sampling */
@@ -78,70 +75,48 @@ int64_t sample_token(const double *logits, int64_t vocab, double temperature, in
 
 /* ----------------------------------------------------------------- the model */
 
-static void note(void *context, const char *text)
+static enum status open_generator(struct generator *x, struct lab *lab,
+				  const struct generate_options *o, struct error *err)
 {
-	(void)context;
-	fprintf(stderr, "kablate: %s\n", text);
-}
-
-static enum status open_generator(struct generator *x, struct lab *lab, const char *weights,
-				  struct error *err)
-{
-	const struct program_options options = { 0 };
-	const int64_t T = lab->model->length;
-
-	*x = (struct generator){ 0 };
-	if (graph_create(&x->g, lab->params, false, err) != OK)
+	x->capacity = o->context > 0 ? o->context : lab->model->length;
+	if (lab_load(lab, o->weights, err) != OK ||
+	    decoder_create(&x->d, lab->model, lab->params, &lab->backend, MODEL_NEXT, 1,
+			   x->capacity, err) != OK)
 		return FAIL;
-	model_build(lab->model, x->g, MODEL_LOGITS, 1, T, &x->io);
-	if (graph_finish(x->g, err) != OK ||
-	    params_allocate(lab->params, &lab->backend, false, err) != OK ||
-	    params_initialise(lab->params, lab->seed, err) != OK ||
-	    weights_load(lab->params, weights, "h.", note, NULL, err) != OK ||
-	    program_create(&x->p, x->g, &lab->backend, &options, err) != OK)
-		return FAIL;
-	x->logits = graph_find_output(x->g, "logits")->tensor;
-	x->window = calloc((size_t)T, sizeof(*x->window));
-	x->row = malloc((size_t)lab->model->vocab * sizeof(*x->row));
-	x->all = malloc(tensor_bytes(x->logits));
-	if (!x->window || !x->row || !x->all)
-		return fail_memory(err, "generation", tensor_bytes(x->logits));
+	x->window = malloc((size_t)x->capacity * sizeof(*x->window));
+	x->logits = malloc((size_t)lab->model->vocab * sizeof(*x->logits));
+	if (!x->window || !x->logits)
+		return fail_memory(err, "generation", (size_t)x->capacity * sizeof(*x->window));
 	return OK;
 }
 
 static void close_generator(struct generator *x)
 {
-	program_destroy(x->p);
-	graph_destroy(x->g);
+	decoder_destroy(x->d);
 	free(x->window);
-	free(x->row);
-	free(x->all);
+	free(x->logits);
 }
 
-static void push(struct generator *x, int64_t length, int32_t token)
+static void push(struct generator *x, int32_t token)
 {
-	if (x->used == length) {
-		memmove(x->window, x->window + 1, (size_t)(length - 1) * sizeof(*x->window));
-		x->used--;
+	if (x->used == x->capacity) {
+		const int64_t kept = x->capacity / 2;
+
+		memmove(x->window, x->window + x->used - kept, (size_t)kept * sizeof(*x->window));
+		x->used = kept;
+		decoder_reset(x->d);
 	}
 	x->window[x->used++] = token;
 }
 
-/* Logits after the last token, into x->row. */
-static enum status next_logits(struct generator *x, int64_t vocab, struct error *err)
+/* Logits after the last token. */
+static enum status next_logits(struct generator *x, struct error *err)
 {
-	const struct run run = { .iteration = 0 };
+	const int64_t seen = decoder_past(x->d);
 
-	program_upload(x->p, x->io.tokens, x->window);
-	if (program_run(x->p, &run, err) != OK)
+	if (decoder_prompt(x->d, x->used - seen, x->window + seen, err) != OK)
 		return FAIL;
-	program_download(x->p, x->logits, x->all);
-	for (int64_t i = 0; i < vocab; i++) {
-		const int64_t at = (x->used - 1) * vocab + i;
-
-		x->row[i] = x->logits->type == F64 ? ((const double *)x->all)[at]
-						   : (double)((const float *)x->all)[at];
-	}
+	decoder_output(x->d, "logits", x->logits);
 	return OK;
 }
 
@@ -173,9 +148,11 @@ static enum status configured_tokenizer(const struct lab *lab, struct tokenizer 
 	return status;
 }
 
-static enum status push_prompt(struct generator *x, const struct lab *lab, struct tokenizer *t,
-			       const char *prompt, struct error *err)
+/* Of a long prompt, the last part that there is room for. */
+static enum status push_prompt(struct generator *x, struct tokenizer *t, const char *prompt,
+			       struct error *err)
 {
+	const size_t room = (size_t)x->capacity;
 	struct ids ids = { 0 };
 	struct encoder *e;
 	enum status status;
@@ -183,11 +160,10 @@ static enum status push_prompt(struct generator *x, const struct lab *lab, struc
 	if (encoder_new(t, &e, err) != OK)
 		return FAIL;
 	status = encode(e, (const uint8_t *)prompt, strlen(prompt), &ids, err);
-	for (size_t i = 0; status == OK && i < ids.count; i++)
-		push(x, lab->model->length, ids.id[i]);
+	for (size_t i = ids.count > room ? ids.count - room : 0; status == OK && i < ids.count; i++)
+		push(x, ids.id[i]);
 	if (status == OK && x->used == 0)
-		push(x, lab->model->length,
-		     tokenizer_end_of_text(t) >= 0 ? tokenizer_end_of_text(t) : '\n');
+		push(x, tokenizer_end_of_text(t) >= 0 ? tokenizer_end_of_text(t) : '\n');
 	encoder_free(e);
 	ids_free(&ids);
 	return status;
@@ -201,15 +177,15 @@ static enum status stream(struct generator *x, const struct lab *lab, struct tok
 	for (int64_t i = 0; i < o->tokens; i++) {
 		int64_t token;
 
-		if (next_logits(x, lab->model->vocab, err) != OK)
+		if (next_logits(x, err) != OK)
 			return FAIL;
-		token = sample_token(x->row, tokenizer_vocabulary(t), o->temperature, o->top_k,
+		token = sample_token(x->logits, tokenizer_vocabulary(t), o->temperature, o->top_k,
 				     rng_uniform(key, (uint64_t)i));
 		if (token == tokenizer_end_of_text(t))
 			break;
 		fwrite(tokenizer_text(t, (uint32_t)token), 1, tokenizer_bytes(t, (uint32_t)token), out);
 		fflush(out);
-		push(x, lab->model->length, (int32_t)token);
+		push(x, (int32_t)token);
 	}
 	fputc('\n', out);
 	return OK;
@@ -230,8 +206,7 @@ enum status generate(struct lab *lab, const struct generate_options *o, FILE *ou
 		     tokenizer_vocabulary(t), (long long)lab->model->vocab);
 		goto close;
 	}
-	if (open_generator(&x, lab, o->weights, err) == OK &&
-	    push_prompt(&x, lab, t, o->prompt, err) == OK) {
+	if (open_generator(&x, lab, o, err) == OK && push_prompt(&x, t, o->prompt, err) == OK) {
 		fputs(o->prompt, out);
 		status = stream(&x, lab, t, o, out, err);
 	}

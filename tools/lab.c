@@ -161,6 +161,21 @@ enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char 
 	return make_measurer(lab, err);
 }
 
+static void say(void *context, const char *text)
+{
+	(void)context;
+	fprintf(stderr, "kablate: %s\n", text);
+}
+
+enum status lab_load(struct lab *lab, const char *weights, struct error *err)
+{
+	if (name_parameters(lab, err) != OK ||
+	    params_allocate(lab->params, &lab->backend, false, err) != OK ||
+	    params_initialise(lab->params, lab->seed, err) != OK)
+		return FAIL;
+	return weights_load(lab->params, weights, "h.", say, NULL, err);
+}
+
 void lab_close(struct lab *lab)
 {
 	measurer_destroy(lab->measurer);

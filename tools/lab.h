@@ -46,6 +46,9 @@ enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct err
 enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
 			void *context, struct error *err) MUST_CHECK;
 
+/* Parameters alone, from trained weights: to ask, not to train. */
+enum status lab_load(struct lab *lab, const char *weights, struct error *err) MUST_CHECK;
+
 /* The subject's functions, reading this lab. */
 struct subject lab_subject(struct lab *lab);
 
