@@ -103,8 +103,17 @@ static enum status open_task(struct source *s, struct config *c, struct error *e
 
 enum status source_open(struct source *s, struct config *c, uint64_t seed, struct error *err)
 {
-	const char *name = config_text(c, "TASK");
 	int64_t length = config_int(c, "MODEL_BLOCK"), valid_rows = config_int(c, "EVAL_ROWS");
+
+	if (config_check(c, err))
+		return FAIL;
+	return source_open_at(s, c, seed, length, (uint64_t)valid_rows, err);
+}
+
+enum status source_open_at(struct source *s, struct config *c, uint64_t seed, int64_t length,
+			   uint64_t valid_rows, struct error *err)
+{
+	const char *name = config_text(c, "TASK");
 	const struct task *task;
 
 	if (config_check(c, err))
@@ -118,7 +127,7 @@ enum status source_open(struct source *s, struct config *c, uint64_t seed, struc
 		.task = task,
 		.seed = seed,
 		.length = length,
-		.valid_rows = (uint64_t)valid_rows,
+		.valid_rows = valid_rows,
 		.chance = NAN,
 		.floor = NAN,
 	};

@@ -74,6 +74,10 @@ struct source {
 /* Opens the task that CONFIG_TASK names; T is CONFIG_MODEL_BLOCK. */
 enum status source_open(struct source *s, struct config *c, uint64_t seed,
 			struct error *err) MUST_CHECK;
+
+/* The same task with rows of another length, and so many validation rows. */
+enum status source_open_at(struct source *s, struct config *c, uint64_t seed, int64_t length,
+			   uint64_t valid_rows, struct error *err) MUST_CHECK;
 void source_close(struct source *s);
 
 /* Row number `row` of update `iteration`. */

@@ -23,6 +23,7 @@
 #include "models/describe.h"
 #include "tools/generate.h"
 #include "tools/lab.h"
+#include "tools/lengths.h"
 
 /* Exit statuses; 0 is a run that reached its end. */
 enum {
@@ -39,6 +40,7 @@ struct arguments {
 	uint64_t seed, repeat;
 	const char *runs, *experiment, *step, *baseline, *git, *scale;
 	int64_t context;
+	const char *lengths;
 	struct generate_options generate;
 	bool json, lines, git_dirty;
 };
@@ -54,13 +56,17 @@ static const char usage[] =
 	"    kablate memory                             every piece of the training arena\n"
 	"    kablate unread                             symbols that nothing reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
+	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
 	"\n"
 	"  --seed N         of weights, batches and dropout (default 1)\n"
 	"  --repeat N       number of a deliberate repetition (default 0)\n"
 	"  --runs DIR       where runs and results.db go (default runs)\n"
 	"  --experiment, --step, --baseline NAME    under which the run is recorded\n"
 	"  --git REVISION, --dirty, --scale NAME    recorded beside it\n"
-	"  --context N      tokens of decode state to describe (default: the trained length)\n"
+	"  --context N      tokens of decode state to describe, or that generate looks back on\n"
+	"                   (default: the trained length)\n"
+	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
+	"                   positions are not learned\n"
 	"  --lines          a line per interval, also on a terminal\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
 	"  --tokenizer T (that of the data)         for generate; --seed chooses another text\n"
@@ -176,6 +182,20 @@ static int run_generate(struct lab *lab, const struct arguments *a)
 		return EXIT_USAGE;
 	}
 	return generate(lab, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
+}
+
+static int run_evaluate(struct lab *lab, const struct arguments *a)
+{
+	struct error err;
+
+	if (!a->generate.weights) {
+		fprintf(stderr, "kablate: evaluate needs --weights FILE\n");
+		return EXIT_USAGE;
+	}
+	if (lab_load(lab, a->generate.weights, &err) != OK ||
+	    evaluate_lengths(lab, a->lengths, a->json, stdout, &err) != OK)
+		return complain(&err);
+	return 0;
 }
 
 static int run_unread(struct lab *lab)
@@ -583,6 +603,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "json", no_argument, NULL, 'j' },
 		{ "lines", no_argument, NULL, 'l' },
 		{ "weights", required_argument, NULL, 'w' },
+		{ "lengths", required_argument, NULL, 'L' },
 		{ "tokenizer", required_argument, NULL, 'T' },
 		{ "prompt", required_argument, NULL, 'p' },
 		{ "tokens", required_argument, NULL, 'n' },
@@ -607,7 +628,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			a->repeat = number;
 			break;
 		case 'c':
-			a->context = (int64_t)number;
+			a->context = a->generate.context = (int64_t)number;
 			break;
 		case 'd':
 			a->runs = optarg;
@@ -635,6 +656,9 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			break;
 		case 'l':
 			a->lines = true;
+			break;
+		case 'L':
+			a->lengths = optarg;
 			break;
 		case 'w':
 			a->generate.weights = optarg;
@@ -680,6 +704,8 @@ static int dispatch(const char *command, struct lab *lab, const struct arguments
 		return run_graph(lab, a, true);
 	if (strcmp(command, "generate") == 0)
 		return run_generate(lab, a);
+	if (strcmp(command, "evaluate") == 0)
+		return run_evaluate(lab, a);
 	if (strcmp(command, "unread") == 0)
 		return run_unread(lab);
 	fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", command);

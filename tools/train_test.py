@@ -627,6 +627,68 @@ class Experiment(Case):
         self.assert_whole()
 
 
+class Lengths(Case):
+    """The loss of a finished run, by position."""
+
+    def evaluate(self, run, *words):
+        return subprocess.run([run.binary, "evaluate", *words, "--weights",
+                               run.directory / "weights.safetensors"], cwd=TREE, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+
+    def lengths(self, run, lengths):
+        done = self.evaluate(run, "--json", "--lengths", lengths)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["lengths"]
+
+    def test_the_trained_length_gives_the_loss_of_the_run(self):
+        run = self.straight()
+        trained = self.lengths(run, "32")[0]
+        self.assertAlmostEqual(trained["loss"], run.values("val/loss")[60], delta=1e-5)
+        self.assertEqual(trained["rows"], 8)
+        self.assertIn("length 32, 8 rows", self.evaluate(run).stdout)
+
+    def test_longer_where_positions_allow_it(self):
+        run = Run(program(POS="rope"))
+        run.train()
+        found = self.lengths(run, "32,128,97")
+        self.assertEqual([(x["length"], x["rows"]) for x in found], [(32, 8), (128, 2), (97, 2)])
+        self.assertEqual([(x["first"], x["last"]) for x in found[1]["positions"]],
+                         [(0, 63), (64, 127)])
+        for x in found:
+            parts = x["positions"]
+            self.assertEqual(sum(part["targets"] for part in parts), x["targets"])
+            self.assertAlmostEqual(sum(part["loss"] * part["targets"] for part in parts)
+                                   / x["targets"], x["loss"], places=6)
+
+    def test_refusals(self):
+        for words, reason in (("33", "more than the learned table of 32"),
+                              ("32,", "does not begin with a length"),
+                              ("1", "does not begin with a length"),
+                              ("300", "longer than all validation rows")):
+            done = self.evaluate(self.straight(), "--lengths", words)
+            self.assertEqual((done.returncode, reason in done.stderr), (1, True), done.stderr)
+
+
+class Generation(Case):
+    def text(self, run, *words):
+        done = subprocess.run([run.binary, "generate", "--tokenizer", "bytes", "--temperature", "0",
+                               "--prompt", "once upon", *words, "--weights",
+                               run.directory / "weights.safetensors"], cwd=TREE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_a_text_longer_than_its_context(self):
+        run = Run(program(POS="rope", MODEL_VOCAB=300))
+        run.train()
+        long, short = (self.text(run, "--tokens", "100", *words)
+                       for words in (("--context", "200"), ()))
+        self.assertEqual(len(short), len("once upon") + 100 + 1)
+        # The same until the trained length of 32 is used up and the last half is read again.
+        self.assertEqual(short[:33], long[:33])
+        self.assertEqual(short, self.text(run, "--tokens", "100", "--context", "32"))
+
+
 class Plans(Case):
     """Steps that end early, each way."""
 

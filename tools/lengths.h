@@ -1,0 +1,19 @@
+/*
+ * lengths - the loss by position, at lengths beyond the trained one.
+ *
+ * Rows pass through a decoder piece by piece, so that memory holds the state
+ * of one row and the activations of one piece, whatever the length.  Every
+ * length is judged on about as many tokens as a validation holds.
+ */
+#ifndef TOOLS_LENGTHS_H
+#define TOOLS_LENGTHS_H
+
+#include <stdio.h>
+
+#include "tools/lab.h"
+
+/* `lengths` is "512,1024", or NULL for the trained one; the lab's weights are loaded. */
+enum status evaluate_lengths(struct lab *lab, const char *lengths, bool json, FILE *out,
+			     struct error *err) MUST_CHECK;
+
+#endif
