@@ -8,9 +8,10 @@ data_vocabulary = $(if $(CONFIG_TOKENIZER_BYTE),--tokenizer bytes) \
 	$(if $(CONFIG_TOKENIZER_TRAINED),--size $(CONFIG_TOKENIZER_SIZE))
 
 ifneq ($(filter data,$(MAKECMDGOALS)),)
-$(O)/data.conf: $(KCONFIG_CONFIG) $(kconfig_needs)
-	$(Q)$(kconfig) generate --auto $@ && touch $@
-include $(O)/data.conf
+$(need_config)
+$(plan)/data.conf: $(KCONFIG_CONFIG) $(kconfig_needs)
+	$(Q)mkdir -p $(@D) && $(kconfig) generate --auto $@ && touch $@
+include $(plan)/data.conf
 endif
 
 data: $(O)/bin/data

@@ -9,9 +9,18 @@ kconfig_targets := menuconfig nconfig guiconfig oldconfig olddefconfig savedefco
 	diffconfig defconfig set config-reference
 export KCONFIG_CONFIG
 
+# Called by what follows the configuration.
+need_config = $(if $(wildcard $(KCONFIG_CONFIG)),,$(no_config))
+define no_config
+$(info There is no configuration yet.  For the main study type:)
+$(info $(empty)    make defconfig-gpt2-ra-mla-full && make)
+$(info or choose another: $(sort $(defconfigs)))
+$(error no $(KCONFIG_CONFIG))
+endef
+
 # A symbol given to make itself would act behind .config.
-given_symbols := $(foreach v,$(filter CONFIG_%,$(.VARIABLES)), \
-	$(if $(filter command%,$(origin $v)),$v))
+given_symbols := $(strip $(foreach v,$(filter CONFIG_%,$(.VARIABLES)), \
+	$(if $(filter command%,$(origin $v)),$v)))
 ifneq ($(and $(given_symbols),$(filter-out set,$(or $(MAKECMDGOALS),all))),)
 $(error $(given_symbols): only 'make set' takes symbols; everything else follows $(KCONFIG_CONFIG))
 endif
@@ -24,6 +33,7 @@ diffconfig: $(O)/setup-python
 defconfig: $(O)/setup-python
 	$(Q)$(kconfig) defconfig
 set: $(O)/setup-python
+	$(if $(given_symbols),,$(error make set CONFIG_X=value ...: which symbol? 'make menuconfig' shows them all))
 	$(Q)$(kconfig) set $(foreach v,$(given_symbols),'$v=$($v)')
 
 config-reference: $(O)/setup-python

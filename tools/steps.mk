@@ -14,12 +14,7 @@ plan := $(PLAN)
 run_goals := all experiment runs plan status watch step steps describe audit stop rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
-ifeq ($(wildcard $(KCONFIG_CONFIG)),)
-$(info There is no configuration yet.  For the main study type:)
-$(info $(empty)    make defconfig-gpt2-ra-mla-full && make)
-$(info or choose another: $(defconfigs))
-$(error no $(KCONFIG_CONFIG))
-endif
+$(need_config)
 
 # Of two makes in one tree, one builds; the other waits and finds everything made.
 locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
@@ -80,7 +75,9 @@ built:
 # A target of the user's builds the programs and then calls make again: only then is it known which
 # runs there are.
 ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
-$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(sort $(inputs))
+$(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
+	$(call write_stamp,$(RUNS))
+$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
 	$(Q)$(python) tools/plan.py --output $(plan) --runs $(RUNS)
 include $(plan)/runs.mk
 endif
