@@ -1,19 +1,16 @@
 #!/usr/bin/env python3
 """The pages stay true: links lead somewhere, commands exist, quoted messages are in the sources,
 and whoever the sources cite is in docs/references.md."""
-import os
-import pathlib
 import re
-import subprocess
 import sys
 import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+import as_user
 import tap
+from as_user import BUILD, ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = pathlib.Path(os.environ.get("O", "build")).resolve()
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = [path for directory in ("core", "data", "models", "tools")
            for path in sorted((ROOT / directory).rglob("*"))
@@ -57,11 +54,7 @@ class Links(unittest.TestCase):
 
 class Commands(unittest.TestCase):
     def test_targets_and_programs_exist(self):
-        environment = {name: value for name, value in os.environ.items()
-                       if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "T")}
-        database = subprocess.run(["make", "-pn", f"O={BUILD}", "help"], cwd=ROOT, text=True,
-                                  env=environment, capture_output=True).stdout
-        targets = set(re.search(r"^\.PHONY: (.*)", database, re.M)[1].split())
+        targets = as_user.targets()
         for page in PAGES:
             text = page.read_text()
             code = re.findall(r"^    (.*)", text, re.M) + re.findall(r"`([^`\n]+)`", text)
@@ -97,7 +90,8 @@ class References(unittest.TestCase):
         found = 0
         for path in SOURCES:
             text = prose(path.read_text())
-            cited = re.findall(r'et al\.?,\s+"([^"]+)"|"([^"]+)", (?:[A-Z]+ )?(?:19|20)\d\d\b', text)
+            cited = re.findall(r'et al\.,\s+"([^"]+)"|"([^"]+)", (?:[A-Z]+ )?(?:19|20)\d\d\b',
+                               text)
             for title in filter(None, (title for pair in cited for title in pair)):
                 found += 1
                 self.assertTrue(title.lower() in listed, f"{path}: {title}")

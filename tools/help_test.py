@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every tool explains itself, with an example, and make help names every target that is for users."""
+"""Every tool explains itself, with an example; make help names every target that is for users."""
 import os
 import pathlib
 import re
@@ -10,30 +10,23 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+import as_user
 import tap
+from as_user import BUILD, ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = pathlib.Path(os.environ.get("O", "build")).resolve()
 SCREEN = 40, 100  # lines, columns
 # Steps on the way to a target that is for users.
 INTERNAL = {"FORCE", "experiment", "steps", "built", "runs-all", "runs-forget"}
 
 
-def run(*command, **settings):
-    return subprocess.run([str(word) for word in command], cwd=ROOT, text=True,
-                          capture_output=True, **settings)
-
-
-def make(*arguments, **variables):
-    """As a user calls it, not as a part of the make that runs this test."""
-    environment = {name: value for name, value in os.environ.items()
-                   if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "T")}
-    return run("make", "-s", f"O={BUILD}", *arguments, env={**environment, **variables})
+def run(*command):
+    return subprocess.run(list(map(str, command)), cwd=ROOT, text=True, capture_output=True)
 
 
 def python_tools():
     return [path for path in sorted(ROOT.glob("tools/**/*.py"))
-            if '__name__ == "__main__"' in path.read_text() and not re.search(r"_(long)?test\.py", path.name)]
+            if not re.search(r"_(long)?test\.py", path.name)
+            and '__name__ == "__main__"' in path.read_text()]
 
 
 class Tools(unittest.TestCase):
@@ -42,7 +35,7 @@ class Tools(unittest.TestCase):
         cls.directory = tempfile.TemporaryDirectory()
         config, plan = (os.path.join(cls.directory.name, name) for name in ("config", "plan"))
         for goals in (["defconfig-smoke"], ["set", "CONFIG_PLAN_SINGLE=y"], ["steps"]):
-            made = make(*goals, f"PLAN={plan}", KCONFIG_CONFIG=config)
+            made = as_user.make(*goals, f"PLAN={plan}", KCONFIG_CONFIG=config)
             assert made.returncode == 0, made.stderr
         cls.programs = [*sorted(BUILD.glob("bin/*")), *pathlib.Path(plan).glob("*/kablate")]
 
@@ -76,9 +69,8 @@ class Tools(unittest.TestCase):
 class MakeHelp(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.text = make("help").stdout
-        database = make("-pn", "help").stdout
-        cls.targets = set(re.search(r"^\.PHONY: (.*)", database, re.M)[1].split())
+        cls.text = as_user.make("help").stdout
+        cls.targets = as_user.targets()
 
     def test_fits_on_a_screen(self):
         lines = self.text.splitlines()

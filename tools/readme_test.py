@@ -17,10 +17,10 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+import as_user
 import tap
+from as_user import BUILD, ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = pathlib.Path(os.environ.get("O", "build")).resolve()
 COPIED = "Kconfig Makefile core data defconfigs docs models tools".split()
 TINY = "CONFIG_GPT2_MAX_ITERS=2 CONFIG_WARMUP_ITERS=1 CONFIG_TRAIN_BATCH=2 CONFIG_EVAL_ROWS=8"
 SHIM = f"""#!/bin/sh
@@ -86,11 +86,8 @@ class Copy(unittest.TestCase):
         shim.parent.mkdir()
         shim.write_text(SHIM)
         shim.chmod(0o755)
-        # As a user would call it, not as a part of the make that runs this test.
-        drop = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG", "O", "T", "RUNS")
-        kept = {name: value for name, value in os.environ.items() if name not in drop}
-        cls.environment = {**kept, "PATH": f"{shim.parent}:{os.environ['PATH']}",
-                           "PLAN": str(base / "plan"), "TERM": "xterm"}
+        cls.environment = as_user.environment(PATH=f"{shim.parent}:{os.environ['PATH']}",
+                                              PLAN=str(base / "plan"), TERM="xterm")
 
     @classmethod
     def tearDownClass(cls):
@@ -102,7 +99,8 @@ class Copy(unittest.TestCase):
             inside, terminal = pty.openpty()
             os.write(inside, keys)
         done = subprocess.run(["bash", "-c", command], cwd=self.tree, env=self.environment,
-                              stdin=terminal or subprocess.DEVNULL, stdout=terminal or subprocess.PIPE,
+                              stdin=terminal or subprocess.DEVNULL,
+                              stdout=terminal or subprocess.PIPE,
                               stderr=terminal or subprocess.STDOUT, text=True, timeout=300)
         return done.returncode, done.stdout
 
