@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import records
 import stats
+import tuning
 
 LOSS, ACCURACY = records.LOSS, "val/accuracy"
 BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
@@ -94,6 +95,19 @@ class Component:
 
 
 @dataclass
+class Sweep:
+    """The learning rates that a tuned step chose from."""
+    step: str
+    rates: list             # (rate, Mean of the losses or None, how many runs diverged), rising
+    chosen: str = None      # by the step's own runs
+
+    @property
+    def is_at_end(self):
+        return self.chosen is not None and \
+            tuning.is_at_end(self.chosen, [rate for rate, _, _ in self.rates])
+
+
+@dataclass
 class Table:
     experiment: str
     scales: list
@@ -103,6 +117,7 @@ class Table:
     rows: list
     components: list
     scores: list            # (arm, Mean, number of tasks): mean accuracy
+    sweeps: list
     published: dict
     environments: list      # (environment, steps)
     problems: list
@@ -388,7 +403,24 @@ def control_groups(steps, rows, all_seeds):
             yield group
 
 
-def tabulate(experiment, steps):
+def sweeps_of(candidates, by_name):
+    """Of the steps of the experiment that tunes: STEP@RATE."""
+    groups = {}
+    for candidate in candidates:
+        step, at, _ = candidate.name.rpartition("@")
+        if at:
+            groups.setdefault(step, []).append(candidate)
+    for name, those in groups.items():
+        rates = []
+        for candidate in those:
+            losses = [tuning.loss_of(run) for run in candidate.runs]
+            rates.append((candidate.config["LEARNING_RATE"], mean_of(losses),
+                          losses.count(math.inf)))
+        yield Sweep(name, sorted(rates, key=lambda entry: float(entry[0])),
+                    by_name[name].config.get("LEARNING_RATE") if name in by_name else None)
+
+
+def tabulate(experiment, steps, candidates=()):
     by_name = {step.name: step for step in steps}
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
     seeds = sorted({run.seed for step in steps for run in step.runs})
@@ -402,7 +434,8 @@ def tabulate(experiment, steps):
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
                  seeds, groups, controls, rows,
                  [c for step in steps if not step.repeat for c in components_of(step)],
-                 list(scores_of(groups, rows, by_name)), beside_published(experiment, by_name),
+                 list(scores_of(groups, rows, by_name)), list(sweeps_of(candidates, by_name)),
+                 beside_published(experiment, by_name),
                  list_environments(steps), problems, list(find_notes(steps)))
 
 
@@ -418,5 +451,5 @@ def tabulate_pairs(name, pairs):
     judge(list(groups.values()))
     problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
                              for step in pair for run in step.runs if run.trouble)
-    return Table(name, [], [], list(groups.values()), [], rows, [], [], None, [], list(problems),
-                 [])
+    return Table(name, [], [], list(groups.values()), [], rows, [], [], [], None, [],
+                 list(problems), [])

@@ -4,8 +4,8 @@
 A step is the configuration with fragments merged on it; it changes only what they name.  Some
 words of a plan are no fragments: "again-2" runs step 2 again, "baseline" stands for no fragment,
 "parameters-of-2" and "flops-of-2" set the width of the feed-forward so that the step comes as near
-as possible to step 2, and "against-2" compares the step with step 2 instead of the baseline.  With
---output DIR, each step gets a directory of the files that build and run read:
+as possible to step 2, "tuned" takes the best of several learning rates (tools/tuning.py), and
+"against-2" compares the step with step 2 instead of the baseline.  With --output DIR, each step gets a directory of the files that build and run read:
 
     DIR/NUMBER-NAME/config                      its whole configuration
     DIR/NUMBER-NAME/auto.conf                   the same for make
@@ -17,6 +17,7 @@ The program's own account of a step (describe.json in its directory: parameters,
 memory_bytes) is shown where there is one.
 """
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -27,12 +28,14 @@ from dataclasses import dataclass, field
 
 import kconfig
 import matching
+import tuning
 from kconfig import Unfit
 
 AGAIN = re.compile(r"again-([0-9]+)")
 MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
 AGAINST = re.compile(r"against-([0-9]+)")
 BASELINE = "baseline"  # the word for no fragment
+TUNED = "tuned"
 PER = "per:"
 
 
@@ -46,8 +49,12 @@ class Step:
     repeat: int = 0         # how often the same configuration came before
     against: int = None     # the step it is compared with, if not the plan's baseline
     match: matching.Match = None
+    is_tuned: bool = False
+    rate: str = None        # of a tuned step, once it is chosen, and of a candidate
     selected: bool = True
     # what resolve() finds
+    generated: list = field(default_factory=list)   # assignments beside its fragments
+    candidates: list = field(default_factory=list)  # of a tuned step: itself, a rate each
     description: str = ""
     named: set = field(default_factory=set)     # symbols that its fragments set
     values: dict = field(default_factory=dict)
@@ -60,6 +67,17 @@ class Step:
     @property
     def name(self):
         return f"{self.number}-{self.label}"
+
+    @property
+    def is_open(self):
+        """Its learning rate is still to be found."""
+        return self.is_tuned and self.rate is None
+
+    def take_over(self, other):
+        """The configuration of a step that this one runs again."""
+        for name in ("generated", "candidates", "is_tuned", "rate", "description", "named",
+                     "values", "inactive", "config", "auto", "table", "symbols"):
+            setattr(self, name, getattr(other, name))
 
 
 # ---------------------------------------------------------------- from words to steps
@@ -75,6 +93,8 @@ def read_word(number, word, label=None):
         kept.append(name)
         if matched:
             step.match = matching.Match(matched[1], int(matched[2]))
+        elif name == TUNED:
+            step.is_tuned = True
         elif name != BASELINE:
             step.fragments.append(name)
     step.label = label or join(kept)
@@ -167,6 +187,7 @@ def add_controls(steps, quantity):
             base = steps[step.baseline]
             word = join([base.label, f"{quantity}-of-{step.number}"])
             steps.append(Step(len(steps), word, base.fragments, step.baseline,
+                              is_tuned=base.is_tuned,
                               match=matching.Match(quantity, step.number, is_generated=True)))
 
 
@@ -178,6 +199,16 @@ def numbers(symbol, text):
     if len(set(found)) < len(found):
         raise Unfit([f'CONFIG_{symbol}="{text}": a number stands there twice'])
     return found
+
+
+def tuning_seeds(values):
+    """Seeds that no verdict may use."""
+    seeds, used = numbers("TUNE_SEEDS", values["TUNE_SEEDS"]), numbers("SEEDS", values["SEEDS"])
+    both = set(seeds) & set(used)
+    if both:
+        raise Unfit([f"CONFIG_TUNE_SEEDS and CONFIG_SEEDS share {min(both)}: a seed that chooses a "
+                     "rate cannot judge it"])
+    return seeds
 
 
 def select(steps, text):
@@ -192,13 +223,13 @@ def select(steps, text):
 
 # ---------------------------------------------------------------- from steps to configurations
 
-def resolve(tree, base, step, *generated):
+def resolve(tree, base, step):
     """Merge the step's fragments on the base, which sets every symbol: nothing else moves."""
     tree.merge(base)
     before = tree.values()
     layers = [kconfig.read_fragment(tree, name) for name in step.fragments]
-    if generated:
-        layers.append(generated)
+    if step.generated:
+        layers.append(step.generated)
     for a in itertools.chain(*layers):
         step.named.add(a.name)
         if kconfig.is_for_tools(tree.find(a.name)):
@@ -221,7 +252,22 @@ def match_width(tree, base, step, steps):
     other = steps[step.match.number]
     width = str(step.match.find(step, other))
     if width != step.values["FFN_HIDDEN"]:
-        resolve(tree, base, step, kconfig.Assignment("FFN_HIDDEN", width, f"as {other.name}"))
+        step.generated = [kconfig.Assignment("FFN_HIDDEN", width, f"as {other.name}")]
+        resolve(tree, base, step)
+
+
+def tune(tree, base, step, rates, seeds, directory):
+    """Make the candidates, and give the step the rate that was chosen among them, if one was."""
+    for rate in rates:
+        candidate = dataclasses.replace(step, label=f"{step.label}@{rate}", is_tuned=False,
+                                        rate=rate, candidates=[], named=set())
+        candidate.generated = step.generated + tuning.assignments(step.values, rate)
+        resolve(tree, base, candidate)
+        step.candidates.append(candidate)
+    step.rate = tuning.chosen(directory, step, seeds)
+    if step.rate is not None:
+        step.generated += tuning.assignments(step.values, step.rate)
+        resolve(tree, base, step)
 
 
 def drop_superfluous(steps):
@@ -236,29 +282,49 @@ def drop_superfluous(steps):
 
 
 def refuse_duplicates(steps):
+    """A tuned step may choose the rate that another one has: its question is a different one."""
     first = {}
     for step in steps:
-        other = first.setdefault(step.table, step)
+        asked = tuple(candidate.table for candidate in step.candidates) or step.table
+        other = first.setdefault(asked, step)
         if other is not step and step.repeats is None:
             raise Unfit([f"steps {other.name} and {step.name} have the same configuration; "
                          f"'again-{other.number}' declares a check of reproducibility"])
 
 
-def plan(tree):
-    """The steps of the present configuration, and its own values."""
+def resolve_all(tree, base, steps, values, directory):
+    first = [step for step in steps if step.repeats is None]
+    for step in first:
+        if step.match is None:
+            resolve(tree, base, step)
+    for step in first:
+        if step.match is not None:
+            match_width(tree, base, step, steps)
+    drop_superfluous(steps)
+    tuned = [step for step in steps if step.is_tuned and step.repeats is None]
+    if tuned and not values["TUNE_RATES"]:
+        raise Unfit([f"{tuned[0].name}: CONFIG_TUNE_RATES gives no rates to choose from"])
+    for step in tuned:
+        tune(tree, base, step, tuning.rates(values["TUNE_RATES"]), tuning_seeds(values), directory)
+    for step in steps:
+        if step.repeats is not None:
+            step.take_over(steps[step.repeats])
+
+
+def plan(tree, directory=None):
+    """The steps of the present configuration, and its own values.
+
+    Choices of learning rates that were made before are found in the directory.
+    """
     kconfig.load_present(tree)
     values = tree.values()
     base = tree.read(kconfig.config_path())
     steps = outline(values)
+    for step in steps:
+        step.is_tuned |= values["TUNE_ALL"] == "y"
     if values["PLAN_CONTROLS"] not in (None, "none"):
         add_controls(steps, values["PLAN_CONTROLS"])
-    for step in steps:
-        if step.match is None:
-            resolve(tree, base, step)
-    for step in steps:
-        if step.match is not None:
-            match_width(tree, base, step, steps)
-    drop_superfluous(steps)
+    resolve_all(tree, base, steps, values, directory)
     refuse_duplicates(steps)
     select(steps, values["RA_MLA_ABLATION_STEPS"])
     return steps, values
@@ -291,6 +357,8 @@ def as_json(steps, values, seeds):
             "difference": [change._asdict() for change in changes(steps, step)],
             "inactive": step.inactive,
             "match": step.match and step.match.as_json(steps),
+            "rate": step.rate,
+            "candidates": [candidate.name for candidate in step.candidates],
         } for step in steps],
     }
 
@@ -313,29 +381,59 @@ def identity(directory, step, seed):
 
 def runs_for_make(steps, values, seeds, directory, runs):
     """A run's directory carries its identity: its target exists, or it is another run."""
-    wanted = [(step, seed, identity(directory, step, seed))
-              for step in steps if step.selected for seed in seeds_of(step, seeds)]
+    name = values["EXPERIMENT"]
+    wanted = [("run", name, step, step, seed)
+              for step in steps_to_run(steps) for seed in seeds_of(step, seeds)]
+    wanted += [("tuning", tuning.experiment(name), step, candidate, seed)
+               for step in tuned_steps(steps) for candidate in step.candidates
+               for seed in tuning_seeds(values)]
+    known = [(*run, identity(directory, *run[3:])) for run in wanted]
     lines = []
-    for step, seed, known in sorted(wanted, key=lambda run: run[2] != REFUSED):  # fail early
-        target = f"{runs}/{values['EXPERIMENT']}/{step.name}-{seed}-{known}/done"
-        lines += [f"run-targets += {target}", f"runs-of-{step.name} += {target}",
-                  f"{target}: STEP := {step.name}", f"{target}: SEED := {seed}"]
+    for kind, experiment, step, program, seed, its_identity in sorted(
+            known, key=lambda run: run[-1] != REFUSED):     # fail early
+        target = f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}/done"
+        lines += [f"{kind}-targets += {target}", f"{kind}-targets-of-{step.name} += {target}",
+                  f"{target}: STEP := {program.name}", f"{target}: SEED := {seed}",
+                  f"{target}: EXPERIMENT := {experiment}"]
     return "\n".join(lines) + "\n"
 
 
+def steps_to_run(steps):
+    return [step for step in steps if step.selected and not step.is_open]
+
+
+def source(steps, step):
+    """The step itself, or the one that it repeats."""
+    return step if step.repeats is None else steps[step.repeats]
+
+
+def tuned_steps(steps):
+    """Whose rates must be known."""
+    wanted = {source(steps, step).number for step in steps if step.selected and step.is_tuned}
+    return [steps[number] for number in sorted(wanted)]
+
+
 def for_make(steps, values, seeds):
-    selected = [step for step in steps if step.selected]
+    now, tuned = steps_to_run(steps), tuned_steps(steps)
+    candidates = [candidate for step in tuned for candidate in step.candidates]
     lines = [f"plan-experiment := {values['EXPERIMENT']}", f"plan-scale := {values['SCALE']}",
              f"plan-threads := {values['THREADS']}",
-             f"plan-steps := {' '.join(step.name for step in selected)}"]
-    for step in selected:
+             f"plan-steps := {' '.join(step.name for step in now)}",
+             f"plan-open := {' '.join(s.name for s in steps if s.selected and s.is_open)}",
+             f"plan-tuned := {' '.join(step.name for step in tuned)}",
+             f"plan-candidates := {' '.join(candidate.name for candidate in candidates)}"]
+    for step in now:
         lines += [f"repeat-{step.name} := {step.repeat}",
                   f"baseline-{step.name} := {steps[step.baseline].name}"]
+    lines += [f"tuned-for-{step.name} := {source(steps, step).name}" for step in steps
+              if step.selected and step.is_tuned]
+    for candidate in candidates:
+        lines += [f"repeat-{candidate.name} := 0", f"baseline-{candidate.name} := {candidate.name}"]
     return "\n".join(lines) + "\n"
 
 
 def write(steps, values, seeds, directory):
-    for step in steps:
+    for step in itertools.chain(steps, *(step.candidates for step in tuned_steps(steps))):
         files = {"config": step.config, "auto.conf": step.auto,
                  "generated/config_table.h": step.table,
                  "diff": "".join(f"{change}\n" for change in changes(steps, step))}
@@ -348,7 +446,8 @@ def write(steps, values, seeds, directory):
 
 def describe(directory, step):
     """What the program says of the step; empty if it was not asked yet."""
-    text = directory and kconfig.read_text(os.path.join(directory, step.name, "describe.json"))
+    name = step.candidates[0].name if step.is_open else step.name   # a rate changes no number
+    text = directory and kconfig.read_text(os.path.join(directory, name, "describe.json"))
     return json.loads(text) if text else {}
 
 
@@ -362,6 +461,8 @@ def row(steps, step, account):
                          if None not in change or change.symbol in step.named)
         if step.match:
             what += f" ({step.match.remaining(steps)})"
+    if step.is_open:
+        what += f"{', ' * bool(what)}LEARNING_RATE to be chosen from {len(step.candidates)}"
     counts = [f"{account[key]:,}" if key in account else "-"
               for key in ("parameters", "flops_per_token", "memory_bytes")]
     return [step.name + ("" if step.selected else " (not run)"), *counts, what]
@@ -396,6 +497,10 @@ def notes(steps, seeds):
         if step.selected and step.repeats is not None and not steps[step.repeats].selected:
             yield f"{step.name} can be checked only against earlier runs of " \
                   f"{steps[step.repeats].name}"
+    for step in tuned_steps(steps):
+        if step.rate and tuning.is_at_end(step.rate, [c.rate for c in step.candidates]):
+            yield f"{step.name}: the rate chosen, {step.rate}, is at the end of the list: a " \
+                  "better one may lie beyond"
     if len(seeds) < 3:
         yield "fewer than 3 seeds: there will be no verdict"
     for names, those in inactive_groups(steps):
@@ -410,12 +515,23 @@ def notes(steps, seeds):
 def show(steps, values, seeds, directory):
     head = as_json(steps, values, seeds)
     runs = sum(len(seeds_of(step, seeds)) for step in steps if step.selected)
+    tuning_runs = sum(len(step.candidates) for step in tuned_steps(steps)) * \
+        len((values["TUNE_SEEDS"] or "").split(","))
     print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
-    print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs\n")
+    print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs" +
+          (f", and {tuning_runs} to tune" if tuning_runs else "") + "\n")
     heads = ["step", "parameters", "FLOPs/token", "bytes", "differs from its baseline"]
     print_table([heads] + [row(steps, step, describe(directory, step)) for step in steps])
     for note in notes(steps, seeds):
         print(f"note: {note}")
+
+
+def choose_rate(steps, values, args):
+    step = next(step for step in steps if step.name == args.choose)
+    rate = tuning.choose(args.output, step, tuning_seeds(values),
+                         os.path.join(args.runs, "results.db"),
+                         lambda candidate, seed: identity(args.output, candidate, seed))
+    print(f"{step.name}: learning rate {rate}")
 
 
 def main(argv):
@@ -426,10 +542,15 @@ def main(argv):
     parser.add_argument("--quiet", action="store_true", help="print no table")
     parser.add_argument("--runs", metavar="RUNS",
                         help="write DIR/runs.mk: a target below RUNS for every run of every step")
+    parser.add_argument("--choose", metavar="STEP",
+                        help="choose its learning rate from the results below RUNS")
     args = parser.parse_args(argv)
     try:
-        steps, values = plan(kconfig.Tree())
+        steps, values = plan(kconfig.Tree(), args.output)
         seeds = numbers("SEEDS", values["SEEDS"])
+        if args.choose:
+            choose_rate(steps, values, args)
+            return
         if args.output:
             write(steps, values, seeds, args.output)
         if args.runs:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of tools/plan.py: which steps a plan has, what they change, what is refused."""
 import json
+import math
 import os
 import sys
 import unittest
@@ -10,6 +11,7 @@ sys.dont_write_bytecode = True  # the tree stays as it was
 import kconfig
 import plan
 import tap
+import tuning
 from kconfig_test import STUDY, Case, copy_of_the_tree
 
 
@@ -69,6 +71,11 @@ class Words(unittest.TestCase):
         self.assertEqual((step.name, step.fragments), ("2-a+parameters-of-1", ["a"]))
         self.assertEqual((step.match.quantity, step.match.number), ("parameters", 1))
         self.assertEqual(plan.read_word(0, "flops-of-12").match.number, 12)
+
+    def test_tuned(self):
+        step = plan.read_word(2, "a+tuned")
+        self.assertEqual((step.name, step.fragments, step.is_tuned), ("2-a+tuned", ["a"], True))
+        self.assertFalse(plan.read_word(2, "a").is_tuned)
 
     def test_numbers(self):
         self.assertEqual(plan.numbers("SEEDS", "1, 2,30"), [1, 2, 30])
@@ -334,6 +341,103 @@ class Matched(PlanCase):
         self.environment["O"] = self.directory
         self.listed("mla mla+gate mla+parameters-of-1")
         self.assertIn("bin/count is not there", self.refusal())
+
+
+class Choice(unittest.TestCase):
+    """Of a learning rate, from losses."""
+
+    def test_lowest_mean(self):
+        self.assertEqual(tuning.best({"1e-3": [3.0, 3.0], "1e-2": [2.0, 3.9], "1": [4, 1.8]}),
+                         "1")
+
+    def test_of_equal_ones_the_smallest(self):
+        self.assertEqual(tuning.best({"1e-2": [3.0], "5e-3": [3.0], "1": [4.0]}), "5e-3")
+
+    def test_divergence_is_the_worst(self):
+        self.assertEqual(tuning.best({"1": [1.0, math.inf], "2": [9.0, 9.0]}), "2")
+        self.assertIsNone(tuning.best({"1": [1.0, math.inf], "2": [math.inf, math.inf]}))
+
+    def test_end_of_the_list(self):
+        rates = ["1e-3", "3e-3", "1e-2"]
+        self.assertEqual([tuning.is_at_end(rate, rates) for rate in rates], [True, False, True])
+
+    def test_lists(self):
+        self.assertEqual(tuning.rates("1e-3, 3e-3,.1"), ["1e-3", "3e-3", ".1"])
+        for wrong in ("1e-3", "1e-3,1e-3", "2,1", "1,x", "0,1", "-1,1", "1,,2", "nan,1"):
+            with self.assertRaises(kconfig.Unfit):
+                tuning.rates(wrong)
+
+
+class Tuned(PlanCase):
+    RATES = 'CONFIG_TUNE_RATES="1e-3,6e-3"'
+
+    def table(self, step):
+        return self.read(f"plan/{step}/generated/config_table.h")
+
+    def choose(self, step, rate):
+        """As if the tuning runs had been made."""
+        tree = kconfig.Tree()
+        os.environ["KCONFIG_CONFIG"] = self.config
+        self.addCleanup(os.environ.pop, "KCONFIG_CONFIG")
+        steps, values = plan.plan(tree, self.path("plan"))
+        found = next(s for s in steps if s.name == step)
+        self.write(f"{tuning.key(found.candidates, plan.tuning_seeds(values))} {rate}\n",
+                   f"plan/{step}/rate")
+
+    def test_candidates_first_then_the_step(self):
+        self.listed("mla mla+tuned again-1", self.RATES)
+        found = self.plan()["steps"][1]
+        self.assertEqual(found["candidates"], ["1-mla+tuned@1e-3", "1-mla+tuned@6e-3"])
+        for line in ("plan-steps := 0-mla", "plan-open := 1-mla+tuned 2-mla+tuned-again",
+                     "plan-tuned := 1-mla+tuned", "tuned-for-2-mla+tuned-again := 1-mla+tuned",
+                     "plan-candidates := 1-mla+tuned@1e-3 1-mla+tuned@6e-3"):
+            self.assertIn(line + "\n", self.read("plan/plan.mk"))
+        self.assertIn("LEARNING_RATE to be chosen from 2", self.said)
+        self.assertIn("7 runs, and 4 to tune", self.said)
+        self.choose("1-mla+tuned", "6e-3")
+        found = self.plan()["steps"][1]
+        self.assertEqual(found["rate"], "6e-3")
+        # The lowest rate keeps its ratio of a tenth.
+        self.assertEqual(self.read("plan/1-mla+tuned/diff"),
+                         "LEARNING_RATE 3e-3 -> 6e-3\nMIN_LEARNING_RATE 3e-4 -> 0.0006\n")
+        self.assertEqual(self.table("1-mla+tuned"), self.table("1-mla+tuned@6e-3"))
+        self.assertEqual(self.table("1-mla+tuned"), self.table("2-mla+tuned-again"))
+        self.assertIn("plan-steps := 0-mla 1-mla+tuned 2-mla+tuned-again\n",
+                      self.read("plan/plan.mk"))
+        self.assertIn("1-mla+tuned: the rate chosen, 6e-3, is at the end of the list", self.said)
+
+    def test_another_question_needs_another_choice(self):
+        self.listed("mla mla+tuned", self.RATES)
+        self.plan()
+        self.choose("1-mla+tuned", "1e-3")
+        self.assertEqual(self.plan()["steps"][1]["rate"], "1e-3")
+        tool = self.path("tools/kconfig.py")
+        for change in ("CONFIG_GPT2_MAX_ITERS=7", "CONFIG_TUNE_SEEDS=5,6",
+                       "CONFIG_TUNE_RATES=1e-3,5e-3"):
+            self.succeed("set", change, tool=tool)
+            self.assertIsNone(self.plan()["steps"][1]["rate"])
+
+    def test_every_step(self):
+        self.configure('CONFIG_PLAN="leave_one_out"', self.RATES, "CONFIG_TUNE_ALL=y")
+        self.assertEqual([len(step["candidates"]) for step in self.plan()["steps"]], [2] * 4)
+        self.listed("mla mla+gate mla+gate+pool-token mla+cross", self.RATES, "CONFIG_TUNE_ALL=y",
+                    "CONFIG_PLAN_CONTROLS=parameters")
+        self.assertEqual(self.plan()["steps"][5]["candidates"],
+                         ["5-mla+parameters-of-3@1e-3", "5-mla+parameters-of-3@6e-3"])
+
+    def test_a_choice_may_meet_another_step(self):
+        self.listed("mla mla+tuned", 'CONFIG_TUNE_RATES="1e-3,3e-3"')
+        self.plan()
+        self.choose("1-mla+tuned", "3e-3")
+        self.plan()
+        self.listed("mla mla+tuned tuned", self.RATES)
+        self.assertIn("the same configuration", self.refuse(tool=self.path("tools/plan.py")))
+
+    def test_refused(self):
+        self.listed("mla mla+tuned")
+        self.assertIn("CONFIG_TUNE_RATES gives no rates", self.refusal())
+        self.listed("mla mla+tuned", self.RATES, "CONFIG_TUNE_SEEDS=3,4")
+        self.assertIn("CONFIG_TUNE_SEEDS and CONFIG_SEEDS share 3", self.refusal())
 
 
 class Defconfigs(Case):

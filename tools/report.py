@@ -24,6 +24,7 @@ import ablation
 import page
 import plots
 import records
+import tuning
 from ablation import count
 from records import Problem
 
@@ -178,6 +179,16 @@ def component_grid(table):
          text(c.floor, ".4f"), text(c.share, ".1%")] for c in table.components]
 
 
+def sweep_grid(table):
+    def choice(sweep, rate):
+        if rate != sweep.chosen:
+            return ""
+        return "chosen, at the end of the list" if sweep.is_at_end else "chosen"
+    return ["step", "learning rate", "val. loss ± sd (seeds)", "diverged", "choice"], [
+        [sweep.step, rate, mean_sd(mean) if mean else "", str(diverged or ""), choice(sweep, rate)]
+        for sweep in table.sweeps for rate, mean, diverged in sweep.rates]
+
+
 def published_grid(table):
     study = table.published
     base = next(claim["loss"] for claim in study["steps"] if claim["step"] == study["baseline"])
@@ -203,6 +214,9 @@ def sections(table):
     yield PROBLEMS, table.problems, None
     yield "What differs", list(difference_lines(table)), None
     yield "Score", score_lines(table), None
+    if table.sweeps:
+        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, and a rate with "
+                         "which a run diverged is not."], sweep_grid(table)
     if table.components:
         yield "Components", [], component_grid(table)
     if table.published:
@@ -220,7 +234,8 @@ def told_sections(table):
 # ---------------------------------------------------------------- formats
 
 def is_text_column(name):
-    return name in ("step", "verdict", "component", "claimed", "audits", "A", "B", "verdict on B")
+    return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
+                    "verdict on B")
 
 
 def aligned(headings, cells, indent=""):
@@ -349,7 +364,9 @@ def choose(db, name):
 def report(db, args):
     name = choose(db, args.experiment)
     steps = records.read_experiment(db, name)
-    table = ablation.tabulate(name, steps)
+    tuned = tuning.experiment(name)
+    candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
+    table = ablation.tabulate(name, steps, candidates)
     print(as_text(table), end="")
     directory = os.path.join(args.runs, name, "report")
     os.makedirs(directory, exist_ok=True)

@@ -15,6 +15,7 @@ import tempfile
 import unittest
 
 import ablation
+import plan
 import plots
 import records
 import report
@@ -211,7 +212,7 @@ class Study(Case):
                 return re.search(pattern, file.read())[1].split()
         for experiment, path in (("w2-copy", "defconfigs/w2-copy"),
                                  ("gpt2-ra-mla-full", "tools/Kconfig")):
-            planned = [f"{number}-{word}" for number, word in enumerate(words(path))]
+            planned = [step.name for step in plan.listed_steps(words(path))]
             for claim in ablation.load_published(experiment)["steps"]:
                 self.assertIn(claim["step"], planned)
 
@@ -235,6 +236,34 @@ class Controls(Case):
         self.assertRegex(text, r"1-gate against 2-mla\+parameters-of-1 \(-10 parameters, \+0 "
                                r"FLOPs/token\): [-+0-9.]+ \[.*\] nats: no difference shown")
         self.assertIn("corrected for 4 comparisons", text)
+
+
+class Tuning(Case):
+    def test_sweep(self):
+        for rate, losses in (("1e-3", (3.0, 3.2)), ("1e-2", (2.0, 2.1)), ("3e-3", (2.5, 2.6))):
+            for seed, loss in zip((11, 12), losses):
+                self.runs.add("e-tuning", f"1-x+tuned@{rate}", seed, loss,
+                              config={"LEARNING_RATE": rate})
+        for seed in (11, 12):
+            self.runs.add("e-tuning", "1-x+tuned@1", seed, 9.0 if seed == 11 else None,
+                          state="done" if seed == 11 else "diverged",
+                          config={"LEARNING_RATE": "1"})
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed)
+            self.runs.add("e", "1-x+tuned", seed, 2.0 + 0.1 * seed,
+                          config={"LEARNING_RATE": "1e-2"})
+        _, text, table = self.report("e")
+        self.assertEqual([rate for rate, _, _ in table["sweeps"][0]["rates"]],
+                         ["1e-3", "3e-3", "1e-2", "1"])
+        self.assertEqual(table["seeds"], [1, 2, 3])
+        self.assertRegex(text, r"1-x\+tuned +1e-2 +2\.0500 ± 0\.0707 \(2\) +chosen\n")
+        self.assertRegex(text, r"1-x\+tuned +1 +9\.0000 \(1\) +1\n")
+
+    def test_a_choice_at_the_end_of_the_list_is_marked(self):
+        for rate in ("1e-3", "1e-2"):
+            self.runs.add("e-tuning", f"0-mla@{rate}", 11, 3.0, config={"LEARNING_RATE": rate})
+        self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1e-3"})
+        self.assertIn("chosen, at the end of the list", self.report("e")[1])
 
 
 class Unusual(Case):

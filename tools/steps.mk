@@ -3,6 +3,9 @@
 #   .config, fragments --plan.py--> $(O)/plan/STEP/{config,auto.conf,generated/config_table.h}
 #   --> $(O)/plan/STEP/kablate --identity--> $(O)/plan/runs.mk: a rule for runs/.../done
 #
+# A tuned step has candidates, which are built and run first; $(O)/plan/STEP/rate holds what was
+# chosen, and the plan is made again with it.
+#
 # A run's directory carries its identity, so the target's existence is all that make has to know:
 # what would be another run has another name.
 
@@ -11,7 +14,7 @@ PLAN ?= $(O)/plan
 plan := $(PLAN)
 
 # Targets that need the configuration; for all others none has to be there.
-run_goals := all experiment runs plan status watch step steps describe audit stop rerun unread runs-% step-%
+run_goals := all experiment built runs plan status watch step steps describe audit stop rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 $(need_config)
@@ -23,9 +26,11 @@ locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
 configuration := $(file <$(KCONFIG_CONFIG))
 matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROLS_PARAMETERS=y \
 	CONFIG_PLAN_CONTROLS_FLOPS=y,$(configuration)))
+# While rates are chosen the plan stays as it is.
+rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/,plan.py matching.py)
-$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(if $(matched),$(parts))
+plan_tools := $(addprefix tools/,plan.py matching.py tuning.py)
+$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
 	$(call say,PLAN,$(KCONFIG_CONFIG))
 	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
 	$(Q)$(python) tools/plan.py --output $(plan) --quiet && touch $@
@@ -42,21 +47,22 @@ objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
 inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
 endef
 inputs :=
-$(foreach step,$(plan-steps),$(eval $(call select_objects,$(step))))
+built-steps := $(plan-steps) $(plan-candidates)
+$(foreach step,$(built-steps),$(eval $(call select_objects,$(step))))
 
-step_programs := $(plan-steps:%=$(plan)/%/kablate)
+step_programs := $(built-steps:%=$(plan)/%/kablate)
 step_name = $(patsubst $(plan)/%/,%,$(dir $1))
 
-$(plan-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/config.c $(plan)/%/generated/config_table.h $(O)/flags
+$(built-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/config.c $(plan)/%/generated/config_table.h $(O)/flags
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@
-$(plan-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
+$(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
 # The identity of a run includes the sources that its program was made of, but no table of symbols:
 # the values that the program reads are part of the identity by themselves.
 sources_of = $(filter-out %/config_table.h,$(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d)))))
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
-$(plan-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/build_info.c $(O)/flags $(O)/parts.a $(O)/tools/kablate.o $(variants)
+$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/build_info.c $(O)/flags $(O)/parts.a $(O)/tools/kablate.o $(variants)
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
 		-DBUILD_SOURCES='"$(call sources_hash,$(part_objects) $(objects-$(call step_name,$@)) $(O)/tools/kablate.o)"' \
@@ -80,47 +86,68 @@ $(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
 $(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
 	$(Q)$(python) tools/plan.py --output $(plan) --runs $(RUNS)
 include $(plan)/runs.mk
+
+# A rate is chosen again when other runs are asked, or there are new ones.
+$(foreach s,$(plan-tuned),$(eval $(plan)/$s/rate: $(tuning-targets-of-$s)) \
+	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(tuning-targets-of-$s))))
+$(plan-tuned:%=$(plan)/%/asked): $(plan)/%/asked:
+	$(call write_stamp,$(tuning-targets-of-$*))
+$(plan-tuned:%=$(plan)/%/rate): $(plan)/%/rate: $(plan)/%/asked
+	$(Q)$(python) tools/plan.py --output $(plan) --runs $(RUNS) --choose $* && touch $@
+$(plan-tuned:%=runs-rate-%): runs-rate-%: $(plan)/%/rate
+	@:
 endif
 
 git_revision = $(shell git rev-parse HEAD 2>/dev/null)
 git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
-$(run-targets):
-	$(call say,RUN,'$(plan-experiment) $(STEP) seed $(SEED)')
-	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(plan-experiment) --step $(STEP) \
+# Exit status of kablate.  To tuning a divergence is a result.
+diverged := 76
+$(run-targets) $(tuning-targets):
+	$(call say,RUN,'$(EXPERIMENT) $(STEP) seed $(SEED)')
+	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 		--seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
 		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
-		$(if $(filter 1,$(jobs)),,--lines)
+		$(if $(filter 1,$(jobs)),,--lines) \
+		$(if $(filter $@,$(tuning-targets)),|| { test $$? -eq $(diverged) && touch $@; })
 runs-all: $(run-targets)
-$(foreach s,$(plan-steps),$(eval step-$s: $(runs-of-$s)))
+	@:
+$(foreach s,$(plan-steps),$(eval step-$s: $(run-targets-of-$s)))
 runs-forget:
-	$(if $(filter $(RUN:%/=%)/done,$(run-targets)),,$(error make rerun RUN=DIRECTORY: one of \
-		$(run-targets:%/done=%)))
+	$(if $(filter $(RUN:%/=%)/done,$(run-targets) $(tuning-targets)),,$(error make rerun \
+		RUN=DIRECTORY: one of $(patsubst %/done,%,$(run-targets) $(tuning-targets))))
 	$(Q)rm -rf $(RUN)
 
 # Runs side by side, as many as their threads leave room for, unless -j says otherwise.
 processors := $(shell nproc)
 threads := $(filter-out 0,$(plan-threads))
 jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
-side_by_side = $(if $(findstring j,$(filter-out --%,$(MAKEFLAGS))),,-j$(jobs))
+given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
+side_by_side = $(if $(call given,j),,-j$(jobs))
+
+# Rates first, then the programs with these rates, then the runs of $2; under -k what fails does
+# not keep the rest.
+and_then = || $(if $(call given,k),status=$$?,exit $$?);
+tune_and_run = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
+	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
 
 runs: built
-	+$(Q)$(MAKE) $(side_by_side) runs-all
+	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 experiment: runs
 	+$(Q)$(MAKE) --no-print-directory report
 
 # One step alone: make step N=3
-wanted := $(filter $(N)-%,$(plan-steps))
+wanted := $(filter $(N)-%,$(plan-steps) $(plan-open))
 step: built
-	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps)))
-	+$(Q)$(MAKE) $(side_by_side) step-$(wanted)
+	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
+	+$(Q)$(call tune_and_run,$(tuned-for-$(wanted)),step-$(wanted))
 
 # Forget a run and make it again: make rerun RUN=DIRECTORY
 rerun: built
 	+$(Q)$(MAKE) runs-forget
-	+$(Q)$(MAKE) $(side_by_side) runs-all
+	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 
 plan: built
-	$(Q)$(foreach s,$(plan-steps),$(plan)/$s/kablate describe --json >$(plan)/$s/describe.json &&) true
+	$(Q)$(foreach s,$(built-steps),$(plan)/$s/kablate describe --json >$(plan)/$s/describe.json &&) true
 	$(Q)$(python) tools/plan.py --output $(plan)
 describe: built
 	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true

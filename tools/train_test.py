@@ -721,6 +721,42 @@ class Plans(Case):
             self.assertEqual(step["match"]["found"], size[quantity])
             self.assertEqual(step["match"]["target"], sizes[1][quantity])
 
+    def test_tuning(self):
+        """Stopped, gone on with, chosen, and left alone when done."""
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned again-1", TUNE_RATES="1e-4,1e-2,1e30",
+                         TUNE_SEEDS="11,12", CHECKPOINT_INTERVAL=5)
+        started = Started(tree.command("-j1", "runs")).until(" 15/60 ")
+        tree.make("stop")
+        self.assertNotEqual(started.end(), 0)
+        self.assertNotIn("smoke 0-mla", started.text)
+        text = tree.make("runs")
+        self.assertIn("resuming after iteration", text)
+        self.assertIn("1-mla+tuned: learning rate 1e-2\n", text)
+        runs = self.ask(tree, "SELECT name, step, seed, state FROM runs JOIN experiments ON "
+                              "experiments.id = experiment ORDER BY name, step, seed")
+        candidates = [("smoke-tuning", f"1-mla+tuned@{rate}", seed, state) for rate, state in
+                      (("1e-2", "done"), ("1e-4", "done"), ("1e30", "diverged"))
+                      for seed in (11, 12)]
+        self.assertEqual(runs, [("smoke", "0-mla", 1, "done"), ("smoke", "1-mla+tuned", 1, "done"),
+                                ("smoke", "2-mla+tuned-again", 1, "done"), *candidates])
+        rates = self.ask(tree, "SELECT DISTINCT value FROM config JOIN runs ON runs.id = run "
+                               "WHERE symbol = 'LEARNING_RATE' AND step = '1-mla+tuned'")
+        self.assertEqual(rates, [("1e-2",)])
+        again = tree.make("runs")
+        self.assertNotIn("RUN ", again)
+        self.assertNotIn("learning rate", again)
+
+        tree.set({"TUNE_RATES": "1e-5,1e-3"})
+        text = tree.make("step", "N=2")
+        self.assertEqual(text.count("RUN "), 4 + 1)
+        self.assertIn("1-mla+tuned: learning rate 1e-3\n", text)
+
+    def test_tuning_where_nothing_converges(self):
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned", TUNE_RATES="1e30,1e31", TUNE_SEEDS="11")
+        text = tree.make("-k", "runs", expect=2)
+        self.assertIn("1-mla+tuned: with every rate a run diverged", text)
+        self.assertEqual(self.ask(tree, "SELECT step FROM runs WHERE state = 'done'"), [("0-mla",)])
+
     def test_changed_starting_weights_are_another_run(self):
         start = ROOT / "initial.safetensors"
         start.write_text("")
