@@ -102,7 +102,11 @@ git_revision = $(shell git rev-parse HEAD 2>/dev/null)
 git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
 # Exit status of kablate.  To tuning a divergence is a result.
 diverged := 76
+# After a stop no run begins, until make is called again: -k alone would go on with the next.
+export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
 $(run-targets) $(tuning-targets):
+	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
+		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
 	$(call say,RUN,'$(EXPERIMENT) $(STEP) seed $(SEED)')
 	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 		--seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
@@ -159,10 +163,15 @@ status: $(O)/bin/results
 	$(Q)$< status $(RUNS)
 watch: $(O)/bin/results
 	$(Q)$< watch 5 $(RUNS)
+# A second signal would end a run at once; a run that was about to begin is met in the second round.
 stop:
-	$(Q)for pid in $$(pgrep -f '^$(plan)/[^ ]*/kablate train'); do \
-		test /proc/$$pid/cwd -ef . && kill -TERM $$pid && echo "process $$pid will save and stop"; \
-	done; true
+	$(Q)date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
+		for pid in $$(pgrep -f '^$(plan)/[^ ]*/kablate train'); do \
+			case $$told in *:$$pid:*) continue; esac; \
+			test /proc/$$pid/cwd -ef . && kill -TERM $$pid && told=$$told$$pid: && \
+				echo "process $$pid will save and stop"; \
+		done; sleep 0.3; \
+	done
 
 endif
 

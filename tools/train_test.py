@@ -626,6 +626,17 @@ class Experiment(Case):
         self.tree.make("runs")
         self.assert_whole()
 
+    def test_stopped_for_good(self):
+        """Going on past failures does not mean going on past a stop."""
+        started = Started(self.tree.command("-k", "-j1", "runs")).until(" 15/60 ")
+        self.tree.make("stop")
+        self.assertNotEqual(started.end(), 0)
+        self.assertEqual(started.text.count("RUN "), 1)
+        self.assertIn("stopped before smoke 1-mla+gate seed 1", started.text)
+        self.assertEqual(self.states(), [("0-mla", "interrupted")])
+        self.tree.make("-k", "runs")
+        self.assert_whole()
+
 
 class Lengths(Case):
     """The loss of a finished run, by position."""
