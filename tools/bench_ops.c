@@ -9,6 +9,11 @@
  * its operations over the first ceiling and its bytes over the second; "of
  * ceiling" is that over the median time.  A linear layer is also compared with
  * the bare products it is made of, measured in turn with it.
+ *
+ * An op that reads and writes every element once may still be bound by its
+ * arithmetic.  "In cache" tells: it is "of ceiling" if every thread kept the
+ * best pace of one that works on FEW tokens, which never leave its cache.
+ * Where the two agree, a faster memory would change nothing.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -32,43 +37,47 @@
 
 /* ------------------------------------------------------------------ shapes */
 
-/* Batch, positions, width, heads, head width, hidden width, vocabulary, latent, gate, blocks. */
-enum { B = 1, T = 1024, E = 768, H = 12, D = 64, F = 3072, V = 50304, L = 128, G = 64, N = 8 };
+/* Batch, width, heads, head width, hidden width, vocabulary, latent, gate, blocks. */
+enum { B = 1, E = 768, H = 12, D = 64, F = 3072, V = 50304, L = 128, G = 64, N = 8 };
+
+#define TOKENS 1024
+#define FEW 4 /* of 3072 channels: too few for several threads, 48 KiB a tensor */
 
 struct bench {
 	enum op_id op;
 	const char *label;
-	void (*build)(struct graph *g);
+	void (*build)(struct graph *g, int64_t T);
+	bool streams; /* token by token, whatever their number: measured in cache, too */
 };
 
 #define PARAM(name, ...) case_param(g, name, __VA_ARGS__)
-#define TOKENS case_input(g, "tokens", I32, B, T)
+#define INDICES case_input(g, "tokens", I32, B, T)
 
 /* A graph of one op, whose gradient comes from outside. */
-#define BENCH(function, output)                        \
-	static void function(struct graph *g)          \
-	{                                              \
-		graph_seeded_output(g, "out", output); \
+#define BENCH(function, output)                          \
+	static void function(struct graph *g, int64_t T) \
+	{                                                \
+		graph_seeded_output(g, "out", output);   \
 	}
 
 /* A graph of one op that is a loss. */
-#define BENCH_LOSS(function, output)                \
-	static void function(struct graph *g)       \
-	{                                           \
-		graph_loss(g, "loss", output, 1.0); \
+#define BENCH_LOSS(function, output)                     \
+	static void function(struct graph *g, int64_t T) \
+	{                                                \
+		graph_loss(g, "loss", output, 1.0);      \
 	}
 
-static struct tensor *linear(struct graph *g, int64_t in, int64_t out)
+static struct tensor *linear(struct graph *g, int64_t T, int64_t in, int64_t out)
 {
 	return op_linear(g, "y", PARAM("x", B, T, in), PARAM("w", in, out), PARAM("b", out));
 }
 
-BENCH(embedding, op_embedding(g, "y", PARAM("table", V, E), PARAM("positions", T, E), TOKENS))
-BENCH(linear_qkv, linear(g, E, 3 * E))
-BENCH(linear_proj, linear(g, E, E))
-BENCH(linear_up, linear(g, E, F))
-BENCH(linear_down, linear(g, F, E))
-BENCH(linear_narrow, linear(g, L, 4 * L))
+BENCH(embedding, op_embedding(g, "y", PARAM("table", V, E), PARAM("positions", T, E), INDICES))
+BENCH(linear_qkv, linear(g, T, E, 3 * E))
+BENCH(linear_proj, linear(g, T, E, E))
+BENCH(linear_up, linear(g, T, E, F))
+BENCH(linear_down, linear(g, T, F, E))
+BENCH(linear_narrow, linear(g, T, L, 4 * L))
 BENCH(linear_tied, op_linear_transposed(g, "y", PARAM("x", B, T, L), PARAM("w", F, L)))
 BENCH(heads_to_latent, op_head_linear(g, "y", PARAM("x", B, T, H, D), PARAM("w", H, D, L)))
 BENCH(heads_from_latent, op_head_linear(g, "y", PARAM("x", B, T, H, L), PARAM("w", H, L, D)))
@@ -104,20 +113,20 @@ BENCH(scalar_pool, op_scalar_pool(g, "y", PARAM("x", B, T, F), PARAM("s", H), L)
 BENCH_LOSS(ws_energy, op_ws_energy(g, "y", PARAM("z", B, T, N, F / N)))
 BENCH_LOSS(ws_contrast, op_ws_contrast(g, "y", PARAM("z", B, T, N, F / N), 0.07, NULL))
 
-static struct head_loss_outputs head(struct graph *g)
+static struct head_loss_outputs head(struct graph *g, int64_t T)
 {
-	return op_head_loss(g, "head", PARAM("x", B, T, E), PARAM("w", V, E), TOKENS,
+	return op_head_loss(g, "head", PARAM("x", B, T, E), PARAM("w", V, E), INDICES,
 			    case_input(g, "weights", g->type, 2));
 }
 
-BENCH_LOSS(head_loss, head(g).main)
+BENCH_LOSS(head_loss, head(g, T).main)
 
-static void head_scores(struct graph *g)
+static void head_scores(struct graph *g, int64_t T)
 {
-	graph_output(g, "main", head(g).main);
+	graph_output(g, "main", head(g, T).main);
 }
 
-static void norm_residual(struct graph *g)
+static void norm_residual(struct graph *g, int64_t T)
 {
 	struct tensor *x = PARAM("x", B, T, E), *residual = PARAM("residual", B, T, E), *sum;
 
@@ -126,7 +135,7 @@ static void norm_residual(struct graph *g)
 	graph_seeded_output(g, "sum", sum);
 }
 
-static void w2_overlap(struct graph *g)
+static void w2_overlap(struct graph *g, int64_t T)
 {
 	struct tensor *x = PARAM("x", B, T, H, 2 * D), *logdet;
 
@@ -141,7 +150,8 @@ struct attending {
 	struct attention_outputs out;
 };
 
-static struct attending attend(struct graph *g, enum route_mode mode, int64_t groups, int64_t width)
+static struct attending attend(struct graph *g, int64_t T, enum route_mode mode, int64_t groups,
+			       int64_t width)
 {
 	struct attending a = {
 		.attr = { .scale = 0.125,
@@ -156,92 +166,93 @@ static struct attending attend(struct graph *g, enum route_mode mode, int64_t gr
 	return a;
 }
 
-BENCH(attention_dot, attend(g, ROUTE_NONE, H, D).out.o)
-BENCH(attention_latent, attend(g, ROUTE_NONE, 1, L).out.o)
-BENCH(attention_topk, attend(g, ROUTE_TOPK, 1, L).out.o)
+BENCH(attention_dot, attend(g, T, ROUTE_NONE, H, D).out.o)
+BENCH(attention_latent, attend(g, T, ROUTE_NONE, 1, L).out.o)
+BENCH(attention_topk, attend(g, T, ROUTE_TOPK, 1, L).out.o)
 
-static void mix_topk(struct graph *g)
+static void mix_topk(struct graph *g, int64_t T)
 {
-	struct attending a = attend(g, ROUTE_TOPK, 1, L);
+	struct attending a = attend(g, T, ROUTE_TOPK, 1, L);
 	struct tensor *x = PARAM("x", B, T, F);
 
 	graph_seeded_output(g, "out",
 			    op_mix_topk(g, "y", x, a.out.route_index, a.out.route_weight));
 }
 
-static void mix_rows(struct graph *g)
+static void mix_rows(struct graph *g, int64_t T)
 {
-	struct attending a = attend(g, ROUTE_RMS, 1, L);
+	struct attending a = attend(g, T, ROUTE_RMS, 1, L);
 
 	graph_seeded_output(g, "out",
 			    op_mix_rows(g, "y", PARAM("x", B, T, F), &a.attr, &a.in, a.out.lse));
 }
 
-static void attention_probe(struct graph *g)
+static void attention_probe(struct graph *g, int64_t T)
 {
-	struct attending a = attend(g, ROUTE_TOPK, 1, L);
+	struct attending a = attend(g, T, ROUTE_TOPK, 1, L);
 
 	graph_output(g, "out", op_attention_probe(g, "y", &a.attr, &a.in, NULL, a.out.lse, 64));
 }
 
-static void keep(struct graph *g)
+static void keep(struct graph *g, int64_t T)
 {
 	graph_output(g, "out", op_keep(g, "y", PARAM("x", B, T, F)));
 }
 
-static void recent(struct graph *g)
+static void recent(struct graph *g, int64_t T)
 {
+	(void)T; /* one new token */
 	graph_output(g, "out", op_recent(g, "y", PARAM("x", B, 1, H, L), 64));
 }
 
 static const struct bench benches[] = {
-	{ OP_embedding, "table and positions", embedding },
-	{ OP_linear, "768 to 2304", linear_qkv },
-	{ OP_linear, "768 to 768", linear_proj },
-	{ OP_linear, "768 to 3072", linear_up },
-	{ OP_linear, "3072 to 768", linear_down },
-	{ OP_linear, "128 to 512", linear_narrow },
-	{ OP_linear, "128 to 3072, transposed", linear_tied },
-	{ OP_head_linear, "12 of 64 to 128", heads_to_latent },
-	{ OP_head_linear, "12 of 128 to 64", heads_from_latent },
-	{ OP_head_linear, "12 of 128 to 64, shared", heads_shared },
-	{ OP_head_linear, "8 blocks of 384", blocks },
-	{ OP_add, "3072", add },
-	{ OP_multiply, "3072", multiply },
-	{ OP_scale, "3072", scale },
-	{ OP_scale_learned, "3072", scale_learned },
-	{ OP_add_scaled, "3072", add_scaled },
-	{ OP_add_scaled_learned, "3072", add_scaled_learned },
-	{ OP_norm, "layer, 768", norm_layer },
-	{ OP_norm, "rms, 768", norm_rms },
-	{ OP_norm_residual, "layer, 768", norm_residual },
-	{ OP_rope, "12 of 64", rope },
-	{ OP_gelu, "3072", gelu },
-	{ OP_silu_gate, "3072", silu_gate },
-	{ OP_softplus, "3072", softplus },
-	{ OP_sigmoid, "3072", sigmoid },
-	{ OP_dropout, "3072", dropout },
-	{ OP_attention, "12 of 64", attention_dot },
-	{ OP_attention, "latent 128", attention_latent },
-	{ OP_attention, "latent 128, topk 8", attention_topk },
-	{ OP_mix_topk, "3072, topk 8", mix_topk },
-	{ OP_mix_rows, "3072, rms", mix_rows },
-	{ OP_keep, "3072", keep },
-	{ OP_recent, "64 of 12 of 128", recent },
-	{ OP_running_mean, "64", running_mean },
-	{ OP_sequence_mean, "64", sequence_mean },
-	{ OP_head_gate, "12 of 64", head_gate },
-	{ OP_w2_gaussian, "wasserstein, 12 of 64", w2_wasserstein },
-	{ OP_w2_gaussian, "overlap, 12 of 64", w2_overlap },
-	{ OP_w2_key_bias, "12 of 128", w2_key_bias },
-	{ OP_w2_scale, "12 of 128", w2_scale },
-	{ OP_scalar_expand, "128 to 3072", scalar_expand },
-	{ OP_scalar_pool, "3072 to 128", scalar_pool },
-	{ OP_ws_energy, "8 of 384", ws_energy },
-	{ OP_ws_contrast, "8 of 384", ws_contrast },
-	{ OP_head_loss, "768 to 50304", head_loss },
-	{ OP_head_loss, "768 to 50304, no training", head_scores },
-	{ OP_attention_probe, "latent 128", attention_probe },
+	{ OP_embedding, "table and positions", embedding, false },
+	{ OP_linear, "768 to 2304", linear_qkv, false },
+	{ OP_linear, "768 to 768", linear_proj, false },
+	{ OP_linear, "768 to 3072", linear_up, false },
+	{ OP_linear, "3072 to 768", linear_down, false },
+	{ OP_linear, "128 to 512", linear_narrow, false },
+	{ OP_linear, "128 to 3072, transposed", linear_tied, false },
+	{ OP_head_linear, "12 of 64 to 128", heads_to_latent, false },
+	{ OP_head_linear, "12 of 128 to 64", heads_from_latent, false },
+	{ OP_head_linear, "12 of 128 to 64, shared", heads_shared, false },
+	{ OP_head_linear, "8 blocks of 384", blocks, false },
+	{ OP_add, "3072", add, true },
+	{ OP_multiply, "3072", multiply, true },
+	{ OP_scale, "3072", scale, true },
+	{ OP_scale_learned, "3072", scale_learned, true },
+	{ OP_add_scaled, "3072", add_scaled, true },
+	{ OP_add_scaled_learned, "3072", add_scaled_learned, true },
+	{ OP_norm, "layer, 768", norm_layer, true },
+	{ OP_norm, "rms, 768", norm_rms, true },
+	{ OP_norm_residual, "layer, 768", norm_residual, true },
+	{ OP_rope, "12 of 64", rope, false },
+	{ OP_gelu, "3072", gelu, true },
+	{ OP_silu_gate, "3072", silu_gate, true },
+	{ OP_softplus, "3072", softplus, true },
+	{ OP_sigmoid, "3072", sigmoid, true },
+	{ OP_dropout, "3072", dropout, true },
+	{ OP_attention, "12 of 64", attention_dot, false },
+	{ OP_attention, "latent 128", attention_latent, false },
+	{ OP_attention, "latent 128, topk 8", attention_topk, false },
+	{ OP_mix_topk, "3072, topk 8", mix_topk, false },
+	{ OP_mix_rows, "3072, rms", mix_rows, false },
+	{ OP_keep, "3072", keep, false },
+	{ OP_recent, "64 of 12 of 128", recent, false },
+	{ OP_running_mean, "64", running_mean, false },
+	{ OP_sequence_mean, "64", sequence_mean, false },
+	{ OP_head_gate, "12 of 64", head_gate, true },
+	{ OP_w2_gaussian, "wasserstein, 12 of 64", w2_wasserstein, true },
+	{ OP_w2_gaussian, "overlap, 12 of 64", w2_overlap, true },
+	{ OP_w2_key_bias, "12 of 128", w2_key_bias, true },
+	{ OP_w2_scale, "12 of 128", w2_scale, true },
+	{ OP_scalar_expand, "128 to 3072", scalar_expand, false },
+	{ OP_scalar_pool, "3072 to 128", scalar_pool, false },
+	{ OP_ws_energy, "8 of 384", ws_energy, false },
+	{ OP_ws_contrast, "8 of 384", ws_contrast, false },
+	{ OP_head_loss, "768 to 50304", head_loss, false },
+	{ OP_head_loss, "768 to 50304, no training", head_scores, false },
+	{ OP_attention_probe, "latent 128", attention_probe, false },
 };
 
 #define N_BENCHES ((int)(sizeof(benches) / sizeof(benches[0])))
@@ -351,7 +362,15 @@ struct result {
 	double median;	  /* seconds */
 	double low, high; /* a quarter of the measurements lies outside on either side */
 	double flops, bytes;
-	double plain; /* linear: median seconds of the bare products; else 0 */
+	double plain;  /* linear: median seconds of the bare products; else 0 */
+	double cached; /* bytes per second of one thread in its cache; 0: not measured */
+};
+
+#define MAX_RESULTS 2 /* a forward and a backward pass */
+
+struct results {
+	struct result list[MAX_RESULTS];
+	int n;
 };
 
 /* The bare products of a linear layer at the same shape, on numbers of their own. */
@@ -389,8 +408,8 @@ static void add_cost(const struct node *n, struct result *r)
 	}
 }
 
-static struct result measure_step(const struct machine *m, const struct bench *bench,
-				  struct program *p, int index)
+static void measure_step(const struct machine *m, const struct bench *bench, struct program *p,
+			 int index, struct results *results)
 {
 	const struct program_step step = program_step(p, index);
 	struct result r = { .bench = bench, .pass = step.pass };
@@ -416,7 +435,31 @@ static struct result measure_step(const struct machine *m, const struct bench *b
 	r.high = quantile(&own, 0.75);
 	r.plain = plain.n ? quantile(&plain, 0.5) : 0;
 	add_cost(step.node, &r);
-	return r;
+	results->list[results->n++] = r;
+}
+
+/* The same step of a program of few tokens: completes the result of that pass. */
+static void measure_cached(const struct machine *m, const struct bench *bench, struct program *p,
+			   int index, struct results *results)
+{
+	enum { CALLS = 64 }; /* between two looks at the clock: a call takes microseconds */
+	const struct program_step step = program_step(p, index);
+	struct result few = { .bench = bench, .pass = step.pass };
+	struct times own = { .n = 0 };
+	const double start = omp_get_wtime();
+
+	(void)m;
+	while (wants_more(&own, start)) {
+		const double begin = omp_get_wtime();
+
+		for (int i = 0; i < CALLS; i++)
+			program_run_step(p, index);
+		add_time(&own, (omp_get_wtime() - begin) / CALLS);
+	}
+	add_cost(step.node, &few);
+	for (int i = 0; i < results->n; i++)
+		if (results->list[i].pass == step.pass)
+			results->list[i].cached = few.bytes / quantile(&own, 0);
 }
 
 /* The least time the pass could take on this machine, and what bounds it. */
@@ -426,6 +469,11 @@ static double bound_seconds(const struct result *r, const struct machine *m, boo
 
 	*by_flops = compute > memory;
 	return compute > memory ? compute : memory;
+}
+
+static double cached_part(const struct result *r, const struct machine *m)
+{
+	return r->cached * m->threads / m->bytes;
 }
 
 /* ------------------------------------------------------------------ output */
@@ -453,8 +501,8 @@ static void print_head(const struct machine *m)
 
 	printf("%s, threads: %d; ceilings: %.1f GFLOP/s (products), %.1f GB/s (triad)\n\n",
 	       blas_description(blas), m->threads, m->flops / 1e9, m->bytes / 1e9);
-	printf("%-18s %-26s %-9s %9s %6s %16s %11s %9s\n", "op", "shape", "pass", "ms", "+-%",
-	       "rate", "of ceiling", "of sgemm");
+	printf("%-18s %-26s %-9s %9s %6s %16s %11s %9s %9s\n", "op", "shape", "pass", "ms", "+-%",
+	       "rate", "of ceiling", "in cache", "of sgemm");
 }
 
 static void print_line(const struct result *r, const struct machine *m)
@@ -467,8 +515,10 @@ static void print_line(const struct result *r, const struct machine *m)
 	       50 * (r->high - r->low) / r->median,
 	       (by_flops ? r->flops : r->bytes) / r->median / 1e9, by_flops ? "GFLOP/s" : "GB/s",
 	       100 * bound / r->median);
+	if (r->cached > 0)
+		printf(" %8.0f%%", 100 * cached_part(r, m));
 	if (r->plain > 0)
-		printf(" %8.1f%%", 100 * r->plain / r->median);
+		printf(" %18.1f%%", 100 * r->plain / r->median);
 	printf("\n");
 	fflush(stdout);
 }
@@ -489,6 +539,8 @@ static void add_json(cJSON *array, const struct result *r, const struct machine 
 	cJSON_AddNumberToObject(item, "bytes", r->bytes);
 	cJSON_AddStringToObject(item, "bound", by_flops ? "flops" : "bytes");
 	cJSON_AddNumberToObject(item, "of_ceiling", bound / r->median);
+	if (r->cached > 0)
+		cJSON_AddNumberToObject(item, "of_ceiling_in_cache", cached_part(r, m));
 	if (r->plain > 0)
 		cJSON_AddNumberToObject(item, "of_sgemm", r->plain / r->median);
 	cJSON_AddItemToArray(array, item);
@@ -569,9 +621,12 @@ static enum status fill_tensors(struct program *p, const struct graph *g,
 	return OK;
 }
 
-static enum status run_graph(const struct report *report, const struct bench *bench,
+typedef void measure_fn(const struct machine *m, const struct bench *bench, struct program *p,
+			int index, struct results *results);
+
+static enum status run_graph(const struct machine *m, const struct bench *bench,
 			     const struct graph *g, const struct backend *backend,
-			     struct error *err)
+			     measure_fn *measure, struct results *results, struct error *err)
 {
 	const struct graph_output *output = &g->outputs[0];
 	const struct program_options options = { .train = output->seeded || output->is_loss };
@@ -585,15 +640,9 @@ static enum status run_graph(const struct report *report, const struct bench *be
 		goto destroy_program;
 	for (int i = 0; i < program_step_count(p); i++) {
 		const struct node *node = program_step(p, i).node;
-		struct result r;
 
-		if (!node || node->id != bench->op)
-			continue;
-		r = measure_step(report->machine, bench, p, i);
-		if (report->json)
-			add_json(report->json, &r, report->machine);
-		else
-			print_line(&r, report->machine);
+		if (node && node->id == bench->op)
+			measure(m, bench, p, i, results);
 	}
 	status = OK;
 destroy_program:
@@ -601,8 +650,9 @@ destroy_program:
 	return status;
 }
 
-static enum status run_bench(const struct report *report, const struct bench *bench,
-			     const struct backend *backend, struct error *err)
+static enum status run_tokens(const struct machine *m, const struct bench *bench, int64_t tokens,
+			      const struct backend *backend, measure_fn *measure,
+			      struct results *results, struct error *err)
 {
 	const bool continues = bench->op == OP_keep || bench->op == OP_recent;
 	struct params *params = NULL, *state = NULL;
@@ -613,16 +663,36 @@ static enum status run_bench(const struct report *report, const struct bench *be
 	    graph_create(&g, params, !continues, err) != OK)
 		goto free_graph;
 	if (continues)
-		graph_continue(g, state, T);
-	bench->build(g);
+		graph_continue(g, state, tokens);
+	bench->build(g, tokens);
 	if (graph_finish(g, err) == OK && params_allocate(params, backend, true, err) == OK &&
 	    params_allocate(state, backend, false, err) == OK)
-		status = run_graph(report, bench, g, backend, err);
+		status = run_graph(m, bench, g, backend, measure, results, err);
 free_graph:
 	graph_destroy(g);
 	params_destroy(state);
 	params_destroy(params);
 	return status;
+}
+
+static enum status run_bench(const struct report *report, const struct bench *bench,
+			     const struct backend *backend, struct error *err)
+{
+	const struct machine *m = report->machine;
+	struct results results = { .n = 0 };
+
+	if (run_tokens(m, bench, TOKENS, backend, measure_step, &results, err) != OK)
+		return FAIL;
+	if (bench->streams &&
+	    run_tokens(m, bench, FEW, backend, measure_cached, &results, err) != OK)
+		return FAIL;
+	for (int i = 0; i < results.n; i++) {
+		if (report->json)
+			add_json(report->json, &results.list[i], m);
+		else
+			print_line(&results.list[i], m);
+	}
+	return OK;
 }
 
 static bool has_bench(int op)
