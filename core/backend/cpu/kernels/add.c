@@ -6,7 +6,7 @@ static void forward(const struct call *c)
 	const real *a = c->in[0], *b = c->in[1];
 	real *y = c->out[0];
 
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+#pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
 	for (int64_t i = 0; i < n; i++)
 		y[i] = a[i] + b[i];
 }

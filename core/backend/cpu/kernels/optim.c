@@ -187,7 +187,7 @@ static void momentum_step(const struct muon_step *s, int64_t n, const real *rest
 	const real scale = (real)s->scale, old = (real)s->momentum, fresh = (real)(1 - s->momentum);
 	const real ahead_m = s->nesterov ? old : 1, ahead_g = s->nesterov ? fresh : 0;
 
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+#pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
 	for (int64_t i = 0; i < n; i++) {
 		const real gi = scale * g[i];
 
@@ -222,14 +222,14 @@ static void newton_schulz(int64_t rows, int64_t columns, const real *x, real *y,
 
 static void scale_all(real *x, real factor, int64_t n)
 {
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+#pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
 	for (int64_t i = 0; i < n; i++)
 		x[i] *= factor;
 }
 
 static void move(real *restrict p, real keep, real lr, const real *restrict direction, int64_t n)
 {
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+#pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
 	for (int64_t i = 0; i < n; i++)
 		p[i] = keep * p[i] - lr * direction[i];
 }

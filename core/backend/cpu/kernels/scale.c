@@ -7,7 +7,7 @@ static void forward(const struct call *c)
 	const real *x = c->in[0];
 	real *y = c->out[0];
 
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
+#pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
 	for (int64_t i = 0; i < n; i++)
 		y[i] = f * x[i];
 }
