@@ -9,3 +9,15 @@ const struct op *const op_table[OP_COUNT] = {
 	OP_LIST(X)
 #undef X
 };
+
+const char *pass_name(enum pass pass)
+{
+	static const char *const names[] = {
+		[PASS_FORWARD] = "forward",
+		[PASS_BACKWARD] = "backward",
+		[PASS_REMAKE] = "remake",
+		[PASS_LOSS] = "loss",
+	};
+
+	return names[pass];
+}

@@ -91,6 +91,8 @@ enum pass {
 	PASS_LOSS,	/* forward and backward of a loss in one go */
 };
 
+const char *pass_name(enum pass pass);
+
 struct op {
 	const char *name;
 	size_t attr_size;

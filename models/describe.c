@@ -8,8 +8,7 @@
 const char *const module_names[MODULES] = { "embedding", "attention", "feed_forward", "norm",
 					    "head" };
 
-/* Parameters and nodes carry their place in their names. */
-static enum module module_of(const char *name)
+enum module module_of(const char *name)
 {
 	if (strstr(name, ".attn."))
 		return MODULE_ATTENTION;

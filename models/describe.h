@@ -11,6 +11,9 @@ enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODUL
 
 extern const char *const module_names[MODULES];
 
+/* Where a parameter or node belongs: it carries its place in its name. */
+enum module module_of(const char *name);
+
 struct description {
 	int64_t parameters, module_parameters[MODULES];
 	double forward_flops[MODULES], backward_flops[MODULES]; /* per token */

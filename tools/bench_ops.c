@@ -483,18 +483,6 @@ struct report {
 	cJSON *json; /* array of results; NULL: lines of text */
 };
 
-static const char *pass_name(enum pass pass)
-{
-	static const char *const names[] = {
-		[PASS_FORWARD] = "forward",
-		[PASS_BACKWARD] = "backward",
-		[PASS_REMAKE] = "remake",
-		[PASS_LOSS] = "loss",
-	};
-
-	return names[pass];
-}
-
 static void print_head(const struct machine *m)
 {
 	char blas[BLAS_DESCRIPTION_TEXT];
@@ -717,18 +705,19 @@ static enum status check_complete(struct error *err)
 
 struct options {
 	int threads, op; /* op < 0: all */
-	bool json, help;
+	bool json, ceilings, help;
 };
 
 static void print_help(void)
 {
-	printf("bench_ops [--threads N] [--op NAME] [--json]\n\n"
+	printf("bench_ops [--threads N] [--op NAME | --ceilings] [--json]\n\n"
 	       "Measure every op at the shapes of GPT-2 against the ceilings of this machine.\n\n"
 	       "  --threads N   use N threads (default: one per processor)\n"
 	       "  --op NAME     this op only:");
 	for (int i = 0; i < OP_COUNT; i++)
 		printf("%s %s", i % 6 ? "" : "\n                ", op_table[i]->name);
-	printf("\n  --json        print one JSON object\n"
+	printf("\n  --ceilings    measure the machine alone\n"
+	       "  --json        print one JSON object\n"
 	       "  --help        print this text\n\n"
 	       "Example: bench_ops --threads 1 --op linear\n");
 }
@@ -761,6 +750,7 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 	static const struct option known[] = {
 		{ "threads", required_argument, NULL, 't' },
 		{ "op", required_argument, NULL, 'o' },
+		{ "ceilings", no_argument, NULL, 'c' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
@@ -777,6 +767,7 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 		if (c == '?')
 			return fail(err, "%s: unknown option, or its value is missing; see --help",
 				    argv[optind - 1]);
+		o->ceilings = o->ceilings || c == 'c';
 		o->json = o->json || c == 'j';
 		o->help = o->help || c == 'h';
 	}
@@ -799,7 +790,7 @@ static enum status run_all(const struct options *o, struct error *err)
 	report.machine = &machine;
 	if (!o->json)
 		print_head(&machine);
-	for (int i = 0; i < N_BENCHES && status == OK; i++)
+	for (int i = 0; i < N_BENCHES && status == OK && !o->ceilings; i++)
 		if (o->op < 0 || (int)benches[i].op == o->op)
 			status = run_bench(&report, &benches[i], &backend, err);
 	if (status == OK && o->json)

@@ -76,14 +76,20 @@ static void make_identity(struct lab *lab)
 
 enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err)
 {
-	struct config *c;
-	enum dtype type;
+	struct config *config;
 
-	*lab = (struct lab){ .seed = seed, .repeat = repeat };
-	if (config_builtin(&lab->config, err) != OK)
+	*lab = (struct lab){ 0 };
+	if (config_builtin(&config, err) != OK)
 		return FAIL;
-	c = lab->config;
-	type = configured_type(c);
+	return lab_open_config(lab, config, seed, repeat, err);
+}
+
+enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
+			    struct error *err)
+{
+	enum dtype type = configured_type(c);
+
+	*lab = (struct lab){ .config = c, .seed = seed, .repeat = repeat };
 	lab->backend = backend_cpu(configured_threads(c));
 	lab->optim = optim_configured(c);
 	lab->train = configured_training(c);
@@ -146,8 +152,8 @@ static enum status make_measurer(struct lab *lab, struct error *err)
 	return status;
 }
 
-enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
-			void *context, struct error *err)
+enum status lab_make_parameters(struct lab *lab, void (*note)(void *context, const char *text),
+				void *context, struct error *err)
 {
 	if (name_parameters(lab, err) != OK ||
 	    params_allocate(lab->params, &lab->backend, true, err) != OK ||
@@ -156,7 +162,13 @@ enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char 
 	if (lab->init_hash[0] &&
 	    weights_load(lab->params, lab->init_from, lab->init_allow, note, context, err) != OK)
 		return FAIL;
-	if (optimizer_create(&lab->optimizer, &lab->optim, lab->params, err) != OK)
+	return optimizer_create(&lab->optimizer, &lab->optim, lab->params, err);
+}
+
+enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
+			void *context, struct error *err)
+{
+	if (lab_make_parameters(lab, note, context, err) != OK)
 		return FAIL;
 	return make_measurer(lab, err);
 }

@@ -42,7 +42,15 @@ struct lab {
 /* Read the whole configuration and open the data; nothing large is allocated. */
 enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err) MUST_CHECK;
 
-/* Parameters with their starting values, the optimizer, the sample of the measurements. */
+/* The same from any configuration, which the lab then owns. */
+enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
+			    struct error *err) MUST_CHECK;
+
+/* Parameters with their starting values, and the optimizer. */
+enum status lab_make_parameters(struct lab *lab, void (*note)(void *context, const char *text),
+				void *context, struct error *err) MUST_CHECK;
+
+/* The same, and the sample of the measurements. */
 enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
 			void *context, struct error *err) MUST_CHECK;
 
