@@ -159,7 +159,7 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 $(O)/core/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
-include tools/kconfig.mk tools/steps.mk tools/report.mk tools/models.mk tools/data.mk
+include tools/kconfig.mk tools/steps.mk tools/report.mk tools/models.mk tools/data.mk tools/bench.mk
 
 # ---------------------------------------------------------------- tests
 scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh]' 2>/dev/null))
@@ -221,7 +221,7 @@ mrproper: clean
 	@echo 'runs/ holds results and is kept: remove it by hand if you mean to.'
 
 help:
-	@sed -n 's/^#: \{0,1\}//p' tools/steps.mk tools/report.mk tools/kconfig.mk tools/data.mk tools/models.mk Makefile
+	@sed -n 's/^#: \{0,1\}//p' tools/steps.mk tools/report.mk tools/kconfig.mk tools/data.mk tools/models.mk tools/bench.mk Makefile
 
 .PHONY: all programs check check-long check-all asan tsan bench-ops setup clean mrproper help FORCE
 
