@@ -1,6 +1,7 @@
 /*
  * results - look at the database of runs, and make it from the run directories.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <math.h>
@@ -181,7 +182,10 @@ static enum status show(const char *db_path, struct error *err)
 	enum status status;
 
 	if (access(db_path, R_OK))
-		return fail_errno(err, "%s", db_path);
+		return fail(err,
+			    "%s: %s; 'make' trains and writes it, 'results rebuild' makes it "
+			    "from the run directories",
+			    db_path, strerror(errno));
 	if (database_open(&d, db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
 	status = print_status(d, err);

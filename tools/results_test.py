@@ -280,7 +280,8 @@ class Status(Case):
         self.assertEqual(sum("all iterations" in line for line in lines), 3)
 
     def test_no_database(self):
-        self.assertIn("runs/results.db: No such file", self.results("status", expect=1))
+        self.assertIn("runs/results.db: No such file or directory; 'make' trains",
+                      self.results("status", expect=1))
         self.assertFalse(self.runs.exists())
 
 
