@@ -11,6 +11,4 @@ bench: $(bench_needs)
 
 .PHONY: bench
 
-#: Speed
-#:   bench         whole iterations, ours and PyTorch's;  ROWS='124m-*,laptop-*' selects, ROUNDS=5,
-#:                 FORMS='eager*', TORCH_PYTHON=python that has torch (default: the same)
+#:   bench         iterations beside PyTorch's: ROWS='laptop-*' ROUNDS=5 FORMS= TORCH_PYTHON=

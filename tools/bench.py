@@ -463,7 +463,8 @@ def run(args):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
+                                     epilog="example: tools/bench.py --rows 'laptop-*' --list")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--rows", default="*", metavar="PATTERN,...")
     parser.add_argument("--rounds", type=int, default=5)

@@ -246,16 +246,25 @@ static enum status answer_all(struct bench *b, struct error *err)
 	return OK;
 }
 
+static const char usage[] =
+	"usage: bench_model CONFIG\n"
+	"\n"
+	"The file names every symbol; tools/bench.py writes it and speaks with this program.\n"
+	"\n"
+	"Example: echo 10 | bench_model model.symbols\n";
+
 int main(int argc, char **argv)
 {
 	struct bench bench;
 	struct error err;
 	enum status status;
 
-	if (argc != 2) {
-		fputs("usage: bench_model CONFIG\n\nThe file names every symbol; tools/bench.py "
-		      "writes it and speaks with this program.\n",
-		      stderr);
+	if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+		fputs(usage, stdout);
+		return 0;
+	}
+	if (argc != 2 || argv[1][0] == '-') {
+		fputs(usage, stderr);
 		return 2;
 	}
 	blas_start(argv);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The models of tools/reference/model.py in PyTorch's fastest form: whom the benchmark competes with.
+"""The models of tools/reference/model.py in PyTorch's fastest form: the benchmark's other side.
 
     bench_torch.py CONFIG [options]     answer lines of standard input as tools/bench_model.c does
     bench_torch.py CONFIG --run DIR     train as that configuration says, evaluations included
@@ -10,6 +10,9 @@ are one product; attention is scaled_dot_product_attention, which never holds T 
 plain products where these are faster (--attention; the benchmark tries both); a bias per key is one
 more channel of queries and keys, so that it needs no mask of its own; routed rows are summed by
 embedding_bag; AdamW is the fused one; --compile runs torch.compile over forward and backward.
+
+Options: --attention sdpa|plain, --compile, --precision float32|bfloat16, --vocab N (where the
+configuration leaves it to the task).  Example: bench_torch.py --check model.symbols
 """
 import argparse
 import json
@@ -17,6 +20,9 @@ import math
 import os
 import sys
 import time
+
+if "--help" in sys.argv:  # it needs none of the packages below
+    sys.exit(print(__doc__.strip()))
 
 import torch
 import torch.nn.functional as F

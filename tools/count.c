@@ -27,7 +27,9 @@ static const char usage[] =
 	"    FFN_HIDDEN PARAMETERS FLOPS_PER_TOKEN\n"
 	"\n"
 	"as configured, or with the FFN_HIDDEN that comes nearest to N (the configured one if no\n"
-	"other comes nearer).\n";
+	"other comes nearer).\n"
+	"\n"
+	"Example: count --parameters 500000 <model.symbols\n";
 
 struct size {
 	int64_t width; /* FFN_HIDDEN; 0: by FFN_MULT */

@@ -5,7 +5,8 @@ A step is the configuration with fragments merged on it; it changes only what th
 words of a plan are no fragments: "again-2" runs step 2 again, "baseline" stands for no fragment,
 "parameters-of-2" and "flops-of-2" set the width of the feed-forward so that the step comes as near
 as possible to step 2, "tuned" takes the best of several learning rates (tools/tuning.py), and
-"against-2" compares the step with step 2 instead of the baseline.  With --output DIR, each step gets a directory of the files that build and run read:
+"against-2" compares the step with step 2 instead of the baseline.  With --output DIR, each step
+gets a directory of the files that build and run read:
 
     DIR/NUMBER-NAME/config                      its whole configuration
     DIR/NUMBER-NAME/auto.conf                   the same for make
