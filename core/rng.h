@@ -28,6 +28,9 @@ struct rng_key rng_subkey(struct rng_key key, uint64_t index);
 /* The block of four 32-bit words number `block` of a stream. */
 void rng_block(struct rng_key key, uint64_t block, uint32_t out[4]);
 
+/* The blocks [first, first + n), one after another, several at a time. */
+void rng_blocks(struct rng_key key, uint64_t first, int64_t n, uint32_t *out);
+
 /* One 64-bit number per index. */
 uint64_t rng_u64(struct rng_key key, uint64_t index);
 

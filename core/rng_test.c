@@ -75,6 +75,26 @@ static void test_block_number_is_the_low_half_of_the_counter(void **state)
 	assert_memory_equal(out, expected, sizeof(out));
 }
 
+/* From a number whose successors carry into the counter's second word. */
+static void test_many_blocks_are_single_blocks(void **state)
+{
+	enum { BLOCKS = 75 };
+	const struct rng_key key = rng_key(3, "test/blocks");
+	const uint64_t first = (7ull << 32) - 40;
+	uint32_t out[4 * BLOCKS + 1], expected[4];
+
+	(void)state;
+	for (int64_t n = 0; n <= BLOCKS; n += 5) {
+		out[4 * n] = 0xdeadbeef;
+		rng_blocks(key, first, n, out);
+		assert_int_equal(out[4 * n], 0xdeadbeef);
+		for (int64_t i = 0; i < n; i++) {
+			rng_block(key, first + (uint64_t)i, expected);
+			assert_memory_equal(out + 4 * i, expected, sizeof(expected));
+		}
+	}
+}
+
 /* A run of last year can be repeated.  Values computed from the definition in Python. */
 static void test_streams_never_change(void **state)
 {
@@ -263,6 +283,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_philox_known_answers),
 		cmocka_unit_test(test_block_number_is_the_low_half_of_the_counter),
+		cmocka_unit_test(test_many_blocks_are_single_blocks),
 		cmocka_unit_test(test_streams_never_change),
 		cmocka_unit_test(test_uniform_is_uniform),
 		cmocka_unit_test(test_normal_has_normal_moments),

@@ -1,18 +1,18 @@
 #include "core/backend/cpu/vector.h"
 
 /* What elements [first, first + n) are multiplied by; first is a multiple of 4. */
-static void draw_mask(real *mask, int64_t n, int64_t first, struct rng_key key, double probability)
+static void draw_mask(real mask[CHUNK], int64_t n, int64_t first, struct rng_key key,
+		      double probability)
 {
-	const uint64_t limit = (uint64_t)ceil(probability * 0x1p32); /* words below it drop */
+	/* words below it drop; the last one never does */
+	const uint32_t limit = (uint32_t)fmin(ceil(probability * 0x1p32), UINT32_MAX);
 	const real kept = (real)(1 / (1 - probability));
+	uint32_t word[CHUNK]; /* whole blocks of 4 even where n is not */
 
-	for (int64_t i = 0; i < n; i += 4) {
-		uint32_t word[4];
-
-		rng_block(key, (uint64_t)(first + i) / 4, word);
-		for (int j = 0; j < 4; j++)
-			mask[i + j] = word[j] < limit ? 0 : kept;
-	}
+	rng_blocks(key, (uint64_t)first / 4, (n + 3) / 4, word);
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		mask[i] = word[i] < limit ? 0 : kept;
 }
 
 static void apply(const struct call *c, const real *x, real *y, bool add)
@@ -25,7 +25,7 @@ static void apply(const struct call *c, const real *x, real *y, bool add)
 #pragma omp parallel for schedule(static) if (n > GRAIN)
 	for (int64_t i = 0; i < n; i += CHUNK) {
 		const int64_t m = chunk_length(i, n);
-		real mask[CHUNK]; /* whole blocks of 4 even where m is not */
+		real mask[CHUNK];
 
 		draw_mask(mask, m, i, key, attr->probability);
 		put_product(y + i, add, x + i, mask, m);
