@@ -24,18 +24,27 @@
 typedef double real;
 #define KERNELS(name) const struct kernels cpu_##name##_f64
 #define gemm blas_gemm_f64
+#define root sqrt
 #else
 typedef float real;
 #define KERNELS(name) const struct kernels cpu_##name##_f32
 #define gemm blas_gemm_f32
+#define root sqrtf
 #endif
 
 /* Loops over fewer elements are not worth waking the other threads (measured: about 5 us). */
 #define GRAIN 16384
 
+/*
+ * Elements that an inner loop of fixed length takes together: some whole vectors, whose
+ * instructions the compiler interleaves, so that none waits for the one before it.
+ */
+#define LANES 16
+
 union float_bits {
 	float f;
 	uint32_t u;
+	int32_t i;
 };
 
 /*

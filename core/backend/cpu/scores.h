@@ -27,7 +27,6 @@ struct space {
 };
 
 #define SPACE_STEP 16 /* pieces start on cache lines: 16 floats */
-#define LANES 16      /* elements that loops over rows take together: some whole vectors */
 
 static inline real *space_take(struct space *m, int64_t elements)
 {

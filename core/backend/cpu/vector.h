@@ -74,22 +74,47 @@ static inline void put_product(real *d, bool add, const real *x, const real *y, 
 	}
 }
 
+/*
+ * A sum is made in LANES partial sums, which do not wait for one another, and
+ * which are added pairwise before the rest: the same order on every machine.
+ */
+static inline real sum_lanes(const real lane[LANES])
+{
+	real half[LANES / 2], quarter[LANES / 4];
+
+	for (int l = 0; l < LANES / 2; l++)
+		half[l] = lane[l] + lane[l + LANES / 2];
+	for (int l = 0; l < LANES / 4; l++)
+		quarter[l] = half[l] + half[l + LANES / 4];
+	return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+
 static inline real sum(const real *x, int64_t n)
 {
-	real total = 0;
+	real lane[LANES] = { 0 }, total;
+	int64_t i = 0;
 
-#pragma omp simd reduction(+ : total)
-	for (int64_t i = 0; i < n; i++)
+	for (; i + LANES <= n; i += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++)
+			lane[l] += x[i + l];
+	total = sum_lanes(lane);
+	for (; i < n; i++)
 		total += x[i];
 	return total;
 }
 
 static inline real dot(const real *x, const real *y, int64_t n)
 {
-	real total = 0;
+	real lane[LANES] = { 0 }, total;
+	int64_t i = 0;
 
-#pragma omp simd reduction(+ : total)
-	for (int64_t i = 0; i < n; i++)
+	for (; i + LANES <= n; i += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++)
+			lane[l] += x[i + l] * y[i + l];
+	total = sum_lanes(lane);
+	for (; i < n; i++)
 		total += x[i] * y[i];
 	return total;
 }

@@ -55,7 +55,6 @@ static real weight_of(const struct call *c, int output)
 /* Several maxima side by side, because clang makes no SIMD of a single one. */
 static real row_maximum(const real *row, int64_t n)
 {
-	enum { LANES = 16 };
 	real lane[LANES], most = row[0];
 	int64_t i = 0;
 

@@ -40,10 +40,15 @@ static struct norm read_call(const struct call *c)
 /* sum (s_i - mean)^2 */
 static real square_deviation(const real *s, real mean, int64_t n)
 {
-	real total = 0;
+	real lane[LANES] = { 0 }, total;
+	int64_t i = 0;
 
-#pragma omp simd reduction(+ : total)
-	for (int64_t i = 0; i < n; i++)
+	for (; i + LANES <= n; i += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++)
+			lane[l] += (s[i + l] - mean) * (s[i + l] - mean);
+	total = sum_lanes(lane);
+	for (; i < n; i++)
 		total += (s[i] - mean) * (s[i] - mean);
 	return total;
 }
@@ -54,7 +59,7 @@ static void measure(const struct norm *m, const real *s, real statistics[2])
 	const real mean = m->kind == NORM_LAYER ? sum(s, m->width) / width : 0;
 
 	statistics[0] = mean;
-	statistics[1] = 1 / (real)sqrt(square_deviation(s, mean, m->width) / width + m->eps);
+	statistics[1] = 1 / root(square_deviation(s, mean, m->width) / width + m->eps);
 }
 
 /* y = w (s - mean) / deviation + b */
@@ -106,25 +111,37 @@ static void remake(const struct call *c)
 		normalise(&m, s + r * m.width, m.statistics + 2 * r, m.y + r * m.width);
 }
 
-/* One row: dw += dy n, db += dy; the means of w dy and w dy n, with n = (s - mean) / deviation. */
+/* One element of a row: dw += dy n, db += dy; w dy and w dy n join two sums. */
+static inline void collect_one(real n, real w, real dy, real *dw, real *db, real *plain,
+			       real *weighted)
+{
+	*dw += dy * n;
+	*db += dy;
+	*plain += w * dy;
+	*weighted += w * dy * n;
+}
+
+/* One row, n = (s - mean) / deviation: dw and db, and the means of w dy and w dy n. */
 static void collect(const struct norm *m, const real *restrict s, const real *restrict dy,
 		    const real statistics[2], real *restrict dw, real *restrict db, real mean[2])
 {
+	const real centre = statistics[0], inverse = statistics[1];
 	const real *restrict w = m->w;
-	real plain = 0, weighted = 0;
+	real plain[LANES] = { 0 }, weighted[LANES] = { 0 };
+	int64_t i = 0;
 
-#pragma omp simd reduction(+ : plain, weighted)
-	for (int64_t i = 0; i < m->width; i++) {
-		real n = (s[i] - statistics[0]) * statistics[1];
-		real g = w[i] * dy[i];
-
-		dw[i] += dy[i] * n;
-		db[i] += dy[i];
-		plain += g;
-		weighted += g * n;
-	}
-	mean[0] = m->kind == NORM_LAYER ? plain / (real)m->width : 0;
-	mean[1] = weighted / (real)m->width;
+	for (; i + LANES <= m->width; i += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++)
+			collect_one((s[i + l] - centre) * inverse, w[i + l], dy[i + l],
+				    &dw[i + l], &db[i + l], &plain[l], &weighted[l]);
+	mean[0] = sum_lanes(plain);
+	mean[1] = sum_lanes(weighted);
+	for (; i < m->width; i++)
+		collect_one((s[i] - centre) * inverse, w[i], dy[i], &dw[i], &db[i], &mean[0],
+			    &mean[1]);
+	mean[0] = m->kind == NORM_LAYER ? mean[0] / (real)m->width : 0;
+	mean[1] /= (real)m->width;
 }
 
 /*
@@ -132,16 +149,18 @@ static void collect(const struct norm *m, const real *restrict s, const real *re
  *     ds = (g - mean(g) - n mean(g n)) / deviation
  * where RMSNorm, which subtracts no mean, lacks mean(g).
  */
-static void row_gradient(const struct norm *m, const real *s, const real *dy,
-			 const real statistics[2], const real mean[2], real *d)
+static void row_gradient(const struct norm *m, const real *restrict s, const real *restrict dy,
+			 const real statistics[2], const real mean[2], real *restrict d)
 {
-	const real *w = m->w;
+	const real centre = statistics[0], inverse = statistics[1];
+	const real plain = mean[0], weighted = mean[1];
+	const real *restrict w = m->w;
 
 #pragma omp simd
 	for (int64_t i = 0; i < m->width; i++) {
-		real n = (s[i] - statistics[0]) * statistics[1];
+		real n = (s[i] - centre) * inverse;
 
-		d[i] = (w[i] * dy[i] - mean[0] - n * mean[1]) * statistics[1];
+		d[i] = (w[i] * dy[i] - plain - n * weighted) * inverse;
 	}
 }
 

@@ -4,10 +4,8 @@
 
 #ifdef REAL_F64
 #define OPTIM_KERNELS const struct optim_kernels cpu_optim_f64
-#define root sqrt
 #else
 #define OPTIM_KERNELS const struct optim_kernels cpu_optim_f32
-#define root sqrtf
 #endif
 
 /* --------------------------------------------------------------- reductions */

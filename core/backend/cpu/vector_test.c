@@ -1,0 +1,38 @@
+/*
+ * The loops of vector.h at every length around whole LANES, on small whole
+ * numbers: sums of these are exact in any order.
+ */
+#include "core/test.h"
+
+#include "core/backend/cpu/vector.h"
+
+enum { LONGEST = 3 * LANES + 2 };
+
+static real number(int64_t i)
+{
+	return (real)(i * 7 % 11 - 4);
+}
+
+static void test_sums(void **state)
+{
+	real x[LONGEST], y[LONGEST], sum_x = 0, sum_xy = 0;
+
+	(void)state;
+	for (int64_t n = 0; n < LONGEST; n++) {
+		assert_true(sum(x, n) == sum_x);
+		assert_true(dot(x, y, n) == sum_xy);
+		x[n] = number(n);
+		y[n] = number(n + 3);
+		sum_x += x[n];
+		sum_xy += x[n] * y[n];
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sums),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
