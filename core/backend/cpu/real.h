@@ -136,6 +136,37 @@ static inline real fast_log1p(real u)
 #endif
 }
 
+/*
+ * 1 + 2^t, what a sigmoid divides by, in as few instructions as may be: with n
+ * whole and |f| <= 1/2, 2^t = 2^n 2^f, where 2^f is the minimax polynomial of
+ * degree 5 that is 1 at 0, and n is added to its exponent.  First t is held in
+ * [-125, 126], by one minimum for either side: as unsigned integers, the negative
+ * floats are the largest numbers, as signed ones the smallest.  That holds NaN,
+ * too: a caller multiplies the result with what it made t from.
+ */
+static inline real one_plus_exp2(real t)
+{
+#ifdef REAL_F64
+	return 1 + exp2(t);
+#else
+	const union float_bits low = { .f = -125 }, high = { .f = 126 };
+	const float shift = 12582912.0f; /* as above */
+	union float_bits x = { .f = t }, n, power;
+	float f, square;
+
+	x.u = x.u < low.u ? x.u : low.u;
+	x.i = x.i < high.i ? x.i : high.i;
+	n.f = x.f + shift;
+	f = x.f - (n.f - shift);
+	square = f * f;
+	power.f = 0.009671512681033452f + 0.0013264727241400188f * f;
+	power.f = power.f * square + (0.24022242084743997f + 0.05550733743522903f * f);
+	power.f = power.f * square + (1.0f + 0.6931469775987843f * f);
+	power.u += n.u << 23;
+	return 1.0f + power.f;
+#endif
+}
+
 static inline real fast_sigmoid(real x)
 {
 	return 1 / (1 + fast_exp(-x));

@@ -74,6 +74,32 @@ static inline void put_product(real *d, bool add, const real *x, const real *y, 
 	}
 }
 
+static inline void map_lanes(real (*f)(real), const real *restrict x, int n, real *restrict y)
+{
+#pragma omp simd
+	for (int l = 0; l < n; l++)
+		y[l] = f(x[l]);
+}
+
+/* y = f(x), y apart from x; a function of the same file becomes part of the loop. */
+static inline void map(real (*f)(real), const real *restrict x, int64_t n, real *restrict y)
+{
+	int64_t i = 0;
+
+	for (; i + LANES <= n; i += LANES)
+		map_lanes(f, x + i, LANES, y + i);
+	map_lanes(f, x + i, (int)(n - i), y + i);
+}
+
+/* y = log(1 + exp(x)) + eps, y apart from x */
+static inline void softplus_row(const real *restrict x, int64_t n, real eps, real *restrict y)
+{
+	map(fast_softplus, x, n, y);
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		y[i] += eps;
+}
+
 /*
  * A sum is made in LANES partial sums, which do not wait for one another, and
  * which are added pairwise before the rest: the same order on every machine.

@@ -13,6 +13,11 @@ static real number(int64_t i)
 	return (real)(i * 7 % 11 - 4);
 }
 
+static real square_plus_one(real x)
+{
+	return x * x + 1;
+}
+
 static void test_sums(void **state)
 {
 	real x[LONGEST], y[LONGEST], sum_x = 0, sum_xy = 0;
@@ -28,10 +33,26 @@ static void test_sums(void **state)
 	}
 }
 
+static void test_map(void **state)
+{
+	real x[LONGEST], y[LONGEST];
+
+	(void)state;
+	for (int64_t n = 0; n < LONGEST; n++) {
+		x[n] = number(n);
+		y[n] = -1;
+		map(square_plus_one, x, n, y);
+		for (int64_t i = 0; i < n; i++)
+			assert_true(y[i] == x[i] * x[i] + 1);
+		assert_true(y[n] == -1);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sums),
+		cmocka_unit_test(test_map),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

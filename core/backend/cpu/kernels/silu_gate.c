@@ -1,25 +1,40 @@
 #include "core/backend/cpu/vector.h"
 
+static const real LOG2_E = (real)1.4426950408889634;
+
+static inline real sigmoid(real x)
+{
+	return 1 / one_plus_exp2(-LOG2_E * x);
+}
+
+/* y = gate s x, s = sigmoid(gate) */
 static void forward(const struct call *c)
 {
 	const int64_t n = tensor_count(c->node->in[0]);
 	const real *gate = c->in[0], *x = c->in[1];
 	real *y = c->out[0];
 
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
-	for (int64_t i = 0; i < n; i++)
-		y[i] = gate[i] * x[i] / (1 + fast_exp(-gate[i]));
+#pragma omp parallel for schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i += CHUNK) {
+		const int64_t m = chunk_length(i, n);
+		real s[CHUNK];
+
+		map(sigmoid, gate + i, m, s);
+		put_product(s, false, s, gate + i, m);
+		put_product(y + i, false, s, x + i, m);
+	}
 }
 
-/* silu(gate) and its derivative: u s and s (1 + u (1 - s)), s = sigmoid(u) */
-static void silu(const real *restrict gate, int64_t n, real *restrict value, real *restrict slope)
+/* With d = dy s: dx = d gate, dgate = d x (1 + gate (1 - s)); both become what s and d were. */
+static void gradients(const real *restrict gate, const real *restrict x, const real *restrict dy,
+		      int64_t n, real *restrict s, real *restrict dx)
 {
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++) {
-		real s = fast_sigmoid(gate[i]);
+		real d = dy[i] * s[i];
 
-		value[i] = gate[i] * s;
-		slope[i] = s * (1 + gate[i] * (1 - s));
+		s[i] = d * x[i] * (1 + gate[i] * (1 - s[i]));
+		dx[i] = d * gate[i];
 	}
 }
 
@@ -32,16 +47,15 @@ static void backward(const struct call *c)
 #pragma omp parallel for schedule(static) if (n > GRAIN)
 	for (int64_t i = 0; i < n; i += CHUNK) {
 		const int64_t m = chunk_length(i, n);
-		real value[CHUNK], slope[CHUNK];
+		real s[CHUNK], d[CHUNK];
 
-		/* y = silu(gate) x; dgate may be written over dy, and dx may add to dgate */
-		silu(gate + i, m, value, slope);
-		put_product(value, false, value, dy + i, m);
-		put_product(slope, false, slope, dy + i, m);
+		/* dgate may be written over dy, and dx may add to dgate */
+		map(sigmoid, gate + i, m, s);
+		gradients(gate + i, x + i, dy + i, m, s, d);
 		if (dgate)
-			put_product(dgate + i, call_adds(c, 0), slope, x + i, m);
+			put_scaled(dgate + i, call_adds(c, 0), 1, s, m);
 		if (dx)
-			put_scaled(dx + i, call_adds(c, 1), 1, value, m);
+			put_scaled(dx + i, call_adds(c, 1), 1, d, m);
 	}
 }
 

@@ -8,16 +8,9 @@ static void forward(const struct call *c)
 	const real *x = c->in[0];
 	real *y = c->out[0];
 
-#pragma omp parallel for simd schedule(static) if (n > GRAIN)
-	for (int64_t i = 0; i < n; i++)
-		y[i] = fast_softplus(x[i]) + eps;
-}
-
-static void slopes(const real *restrict x, int64_t n, real *restrict slope)
-{
-#pragma omp simd
-	for (int64_t i = 0; i < n; i++)
-		slope[i] = fast_sigmoid(x[i]);
+#pragma omp parallel for schedule(static) if (n > GRAIN)
+	for (int64_t i = 0; i < n; i += CHUNK)
+		softplus_row(x + i, chunk_length(i, n), eps, y + i);
 }
 
 static void backward(const struct call *c)
@@ -32,7 +25,7 @@ static void backward(const struct call *c)
 		real slope[CHUNK];
 
 		/* y = log(1 + exp(x)) + eps */
-		slopes(x + i, m, slope);
+		map(fast_sigmoid, x + i, m, slope);
 		put_product(dx + i, call_adds(c, 0), slope, dy + i, m);
 	}
 }

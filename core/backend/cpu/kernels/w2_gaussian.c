@@ -4,9 +4,7 @@
 static void pair_row(const real *x, int64_t width, real eps, real *y)
 {
 	put_scaled(y, false, 1, x, width);
-#pragma omp simd
-	for (int64_t i = width; i < 2 * width; i++)
-		y[i] = fast_softplus(x[i]) + eps;
+	softplus_row(x + width, width, eps, y + width);
 }
 
 /* One head: y = mean / sqrt(sigma); returns sum log sigma. */
@@ -14,12 +12,11 @@ static real whitened_row(const real *x, int64_t width, real eps, real *y)
 {
 	real logdet = 0;
 
+	softplus_row(x + width, width, eps, y);
 #pragma omp simd reduction(+ : logdet)
 	for (int64_t i = 0; i < width; i++) {
-		real log_sigma = fast_log(fast_softplus(x[width + i]) + eps);
-
-		y[i] = x[i] * fast_exp((real)-0.5 * log_sigma);
-		logdet += log_sigma;
+		logdet += fast_log(y[i]);
+		y[i] = x[i] / root(y[i]);
 	}
 	return logdet;
 }
@@ -51,23 +48,22 @@ static void forward(const struct call *c)
 static void pair_gradient(const real *x, const real *dy, int64_t width, real *d)
 {
 	put_scaled(d, false, 1, dy, width);
-#pragma omp simd
-	for (int64_t i = width; i < 2 * width; i++)
-		d[i] = dy[i] * fast_sigmoid(x[i]);
+	map(fast_sigmoid, x + width, width, d + width);
+	put_product(d + width, false, d + width, dy + width, width);
 }
 
 /* y = mean p, p = 1 / sqrt(sigma); logdet = sum log sigma */
 static void whitened_gradient(const real *restrict x, const real *restrict dy, real dlogdet,
 			      int64_t width, real eps, real *restrict d)
 {
+	softplus_row(x + width, width, eps, d);
+	map(fast_sigmoid, x + width, width, d + width);
 #pragma omp simd
 	for (int64_t i = 0; i < width; i++) {
-		real mean = x[i], raw = x[width + i];
-		real p = fast_exp((real)-0.5 * fast_log(fast_softplus(raw) + eps));
-		real dsigma = p * p * (dlogdet - (real)0.5 * dy[i] * mean * p);
+		real p = 1 / root(d[i]);
 
 		d[i] = dy[i] * p;
-		d[width + i] = dsigma * fast_sigmoid(raw);
+		d[width + i] *= p * p * (dlogdet - (real)0.5 * d[i] * x[i]);
 	}
 }
 
