@@ -39,8 +39,12 @@ enum status fail_prefix(struct error *err, const char *format, ...)
 	va_start(args, format);
 	used = vsnprintf(err->text, sizeof(err->text), format, args);
 	va_end(args);
-	if (used >= 0 && (size_t)used < sizeof(err->text))
-		snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", old);
+	if (used >= 0 && (size_t)used < sizeof(err->text)) {
+		const int room = (int)sizeof(err->text) - used;
+
+		/* the precision says that a cut is meant */
+		snprintf(err->text + used, (size_t)room, ": %.*s", room, old);
+	}
 	return FAIL;
 }
 

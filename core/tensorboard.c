@@ -79,7 +79,9 @@ static void put_bytes(struct message *m, int field, const void *data, size_t siz
 
 static void put_text(struct message *m, int field, const char *text)
 {
-	put_bytes(m, field, text, strnlen(text, MAX_TEXT));
+	const size_t length = strlen(text);
+
+	put_bytes(m, field, text, length < MAX_TEXT ? length : MAX_TEXT);
 }
 
 static void put_message(struct message *m, int field, const struct message *inner)
