@@ -2,13 +2,17 @@
 
 TORCH_PYTHON ?= $(python)
 bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o) $(O)/setup-python
-bench_tool = $(python) tools/bench.py --build '$(O)'
 
 bench: $(bench_needs)
-	$(Q)$(bench_tool) --torch '$(TORCH_PYTHON)' $(if $(ROWS),--rows '$(ROWS)') \
+	$(Q)$(python) tools/bench.py --build '$(O)' --torch '$(TORCH_PYTHON)' $(if $(ROWS),--rows '$(ROWS)') \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(FORMS),--forms '$(FORMS)') \
 		$(if $(PRECISION),--precision '$(PRECISION)')
 
-.PHONY: bench
+bench-scaling: $(bench_needs)
+	$(Q)bash tools/setup.sh plot || true
+	$(Q)$(python) tools/bench_scaling.py --build '$(O)' $(if $(LONGEST),--longest $(LONGEST))
+
+.PHONY: bench bench-scaling
 
 #:   bench         iterations beside PyTorch's: ROWS='laptop-*' ROUNDS=5 FORMS= TORCH_PYTHON=
+#:   bench-scaling time and memory against length, layers and width, as plots;  LONGEST=8192

@@ -2,14 +2,14 @@
 """Whole training iterations, ours beside PyTorch's, in one run.
 
     bench.py --build DIR [--rows PATTERN,...] [--rounds N] [--torch PYTHON] [--list]
-    bench.py --build DIR --scaling
 
 Both sides are processes that answer a number on standard input with the times of so many
 iterations (bench_model.c, bench_torch.py), so only one computes at a time.  First every form of
 PyTorch (attention by its fused kernel or by plain products, eager or compiled) runs alone: the
 fastest one competes, the smallest is what our memory is compared with.  Then rounds alternate:
 the machine's ceilings, ours, theirs.  A ratio is taken within a round; shown are the median over
-the rounds and, in brackets, the least and the largest.
+the rounds and, in brackets, the least and the largest.  Rows of one thread also get the ratio of
+processor time, which a busy machine disturbs less.
 
 bound: the ratio if our iteration ran at the speed of large products (sgemm of the linked BLAS)
 from end to end, causal work counted once.  Memory: the peak of the process while it trains; "rest"
@@ -147,8 +147,16 @@ class Process:
         self.n = max(1, min(MOST, round(TURN / seconds)))
         return seconds, self.memory("VmHWM")
 
+    def processor_seconds(self):
+        with open(f"/proc/{self.child.pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system, all threads
+
     def turn(self):
-        return self.seconds(self.n)
+        """Of one iteration: seconds, and seconds of processor time."""
+        before = self.processor_seconds()
+        seconds = self.seconds(self.n)
+        return seconds, (self.processor_seconds() - before) / self.n
 
     def end(self):
         self.child.stdin.close()
@@ -212,6 +220,11 @@ class Result:
     def ratio(self):
         return self.over_rounds(lambda r: r["theirs"] / r["ours"] if r.get("theirs") else None)
 
+    def processor_ratio(self):
+        """What other programs on the machine take does not count; threads that wait by spinning do."""
+        return self.over_rounds(lambda r: r["theirs_processor"] / r["ours_processor"]
+                                if self.threads == 1 and r.get("theirs_processor") else None)
+
     def of_ceiling(self):
         return self.over_rounds(lambda r: self.flops / r["ours"] / r["products"] if r.get("products") else None)
 
@@ -232,12 +245,13 @@ class Result:
 
 
 class Bench:
-    def __init__(self, args):
-        self.build, self.rounds, self.python = args.build, args.rounds, args.torch
-        self.directory = os.path.join(args.build, "bench")
+    def __init__(self, build, rounds=1, python=None, forms="*"):
+        self.build, self.rounds, self.python = build, rounds, python
+        self.directory = os.path.join(build, "bench")
         self.tree = kconfig.Tree()
-        self.forms = [form for form in FORMS if any(fnmatch.fnmatch(form, p) for p in args.forms.split(","))]
-        self.torch = torch_version(self.python)
+        self.torch = python and torch_version(python)
+        self.forms = [form for form in FORMS if self.torch and
+                      any(fnmatch.fnmatch(form, p) for p in forms.split(","))]
 
     def configure(self, name, start, fragments, symbols):
         """Resolve, write, and return the path of the configuration."""
@@ -254,7 +268,7 @@ class Bench:
     def qualify(self, result, config, vocab):
         """Try every form alone; the fastest one is returned, ready to compete."""
         best = None
-        for form in self.forms if self.torch else ():
+        for form in self.forms:
             log = os.path.join(os.path.dirname(config), form.replace(" ", "-") + ".log")
             try:
                 peer = Process(torch_command(self.python, config, form, result.precision, vocab), log)
@@ -281,7 +295,7 @@ class Bench:
         turns = [("ours", ours), ("theirs", theirs)]
         for name, process in turns if number % 2 == 0 else reversed(turns):
             if process:
-                took[name] = process.turn()
+                took[name], took[name + "_processor"] = process.turn()
         result.rounds.append(took)
 
     def compare(self, row, precision):
@@ -327,17 +341,16 @@ class Bench:
         vocab, result.threads, result.parameters = (ours.about[k] for k in ("vocab", "threads", "parameters"))
         ours.end()
         scratch = os.path.join(os.path.dirname(config), "run")
-        forms = self.forms if self.torch else []
         for _ in range(self.rounds):
             result.rounds.append({})
-            for form in ("ours", *forms):
+            for form in ("ours", *self.forms):
                 shutil.rmtree(scratch, ignore_errors=True)
                 os.makedirs(scratch)
                 result.rounds[-1][form] = self.run_ours(scratch, full) if form == "ours" else \
                     self.run_theirs(scratch, config, form, vocab)
         shutil.rmtree(scratch, ignore_errors=True)
-        if forms:
-            result.form = min(forms, key=lambda form: result.over_rounds(lambda r: r[form]))
+        if self.forms:
+            result.form = min(self.forms, key=lambda form: result.over_rounds(lambda r: r[form]))
             for took in result.rounds:
                 took["theirs"] = took[result.form]
         return result
@@ -390,10 +403,13 @@ def print_row(r):
     if r.theirs():
         print(f"    PyTorch  {c['PyTorch ms']:>26} ms  {c['its form']};  ratio {c['ratio']}, "
               f"bound {c['bound'] or '-'}, asked {c['asked'] or '-'}")
+        if r.processor_ratio():
+            print(f"    processor time alone: ratio {spread(r.processor_ratio(), '{:.2f}')}")
     if r.peak:
         theirs = f"; PyTorch {mebibytes(r.their_peak)} and {mebibytes(r.rest(r.their_peak))}, of these " \
             f"{mebibytes(r.their_base)} for import torch" if r.their_peak else ""
-        print(f"    peak     {mebibytes(r.peak)} MiB, {mebibytes(r.rest(r.peak))} beyond 16 bytes per parameter{theirs}")
+        print(f"    peak     {mebibytes(r.peak)} MiB, {mebibytes(r.rest(r.peak))} beyond 16 bytes per parameter"
+              f"{theirs}")
     for form, found in r.forms.items():
         if "failed" in found:
             print(f"    {form}: {found['failed']}")
@@ -409,9 +425,8 @@ def machine(bench):
 
 
 def about_text(about):
-    peer = f"PyTorch {about['torch']}" if about["torch"] else \
-        "no PyTorch here (TORCH_PYTHON= names an interpreter that has it): our columns only"
-    return (f"{about['date']}, {about['processors']} processors of {about['machine']}, {about['blas']}, {peer}; "
+    peer = f", PyTorch {about['torch']}" if about["torch"] else ""
+    return (f"{about['date']}, {about['processors']} processors of {about['machine']}, {about['blas']}{peer}; "
             f"ceilings {about['ceiling_flops'] / 1e9:.1f} GFLOP/s (products), "
             f"{about['ceiling_bytes'] / 1e9:.1f} GB/s (triad)")
 
@@ -419,7 +434,8 @@ def about_text(about):
 def save(bench, about, results):
     path = os.path.join(bench.directory, "bench")
     for r in results:
-        found = asdict(r) | {"ratio": r.ratio(), "bound": r.bound(), "of_ceiling": r.of_ceiling()}
+        found = asdict(r) | {"ratio": r.ratio(), "processor_ratio": r.processor_ratio(), "bound": r.bound(),
+                             "of_ceiling": r.of_ceiling()}
         about.setdefault("rows", {})[f"{r.row} {r.precision}"] = found
     kconfig.write_text(path + ".json", json.dumps(about, indent=1) + "\n")
     kconfig.write_text(path + ".md", about_text(about) + "\n\n" + markdown(results))
@@ -447,12 +463,13 @@ def check(bench, todo):
 
 def run(args):
     todo = chosen(args.rows)
-    bench = Bench(args)
-    os.makedirs(bench.directory, exist_ok=True)
+    bench = Bench(args.build, args.rounds, args.torch, args.forms)
     about, results = machine(bench), []
     print(about_text(about) + "\n")
     if bench.torch:
         check(bench, todo)
+    else:
+        print(f"{args.torch} has no torch (TORCH_PYTHON= names another): our columns only\n")
     for row in todo:
         for precision in PRECISIONS if not row.whole else PRECISIONS[:1]:
             if fnmatch.fnmatch(precision, args.precision) and knows(bench.tree, precision):
