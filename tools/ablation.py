@@ -3,6 +3,8 @@
 Numbers of a step are means over its seeds; differences are paired by seed and judged by
 tools/stats.py.  Only finished runs count; what is missing, failed or diverged is told, never
 averaged.  A step that runs another one again is no comparison: its weights must be the same bits.
+One that has its baseline's configuration and other seeds is a null: its runs are paired with the
+baseline's in the order of seeds, and a difference would be a false one.
 A step is also compared with its matched control: its baseline, widened to the step's size.
 """
 import json
@@ -48,6 +50,7 @@ class Row:
     step: str
     baseline: str
     is_repeat: bool
+    is_null: bool
     seeds: list                         # with a headline
     numbers: dict                       # name -> Mean, or None
     difference: list                    # (symbol, the baseline's value, this step's)
@@ -172,18 +175,31 @@ NUMBERS = {
 def row_of(step, baseline):
     usable = step.usable.values()
     return Row(step.name, baseline.name if baseline else step.baseline, step.repeat > 0,
-               sorted(step.usable),
+               is_null(step, baseline), sorted(step.usable),
                {name: mean_of([read(run) for run in usable]) for name, read in NUMBERS.items()},
                records.config_difference(baseline.config, step.config) if baseline else [],
                max((len(run.audits) for run in step.runs), default=0),
                [list(audit) for audit in step.failed_audits])
 
 
-def paired_values(step, baseline, read):
-    """By seed, of the runs that both have; read(run) may be None."""
+def is_null(step, baseline):
+    """The same configuration with other seeds."""
+    return bool(baseline and baseline.runs and step.runs) and step.repeat == 0 and \
+        step.config == baseline.config and \
+        not {run.seed for run in step.runs} & {run.seed for run in baseline.runs}
+
+
+def paired_runs(step, baseline):
+    """By seed, of the runs that both have; those of a null in the order of seeds."""
     mine, theirs = step.usable, baseline.usable
-    values = [(read(mine[seed]), read(theirs[seed]))
-              for seed in sorted(mine.keys() & theirs.keys())]
+    if is_null(step, baseline):
+        return [(mine[a], theirs[b]) for a, b in zip(sorted(mine), sorted(theirs))]
+    return [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+
+
+def paired_values(step, baseline, read):
+    """Differences; read(run) may be None."""
+    values = [(read(a), read(b)) for a, b in paired_runs(step, baseline)]
     return [a - b for a, b in values if None not in (a, b)]
 
 
@@ -257,7 +273,7 @@ def compare(row, step, baseline, group, all_seeds):
         row.marks.append(MORE_PARAMETERS)
     if len(environments_of(step, baseline)) > 1:
         row.marks.append(OTHER_ENVIRONMENT)
-    if set(all_seeds) - set(row.seeds):
+    if len(all_seeds) > len(row.seeds if row.is_null else set(all_seeds) & set(row.seeds)):
         row.marks.append(LOST_SEEDS)
 
 
@@ -294,13 +310,13 @@ def find_smallest_effects(groups, differences):
 
 # ---------------------------------------------------------------- the table
 
-def find_problems(steps, all_seeds):
-    for step in steps:
+def find_problems(steps, rows, all_seeds):
+    for step, row in zip(steps, rows):
         for run in step.runs:
             if run.trouble:
                 yield f"{run}: {run.trouble}"
         # A step that runs another one again has one seed: one repetition tells.
-        expected = set() if step.repeat else set(all_seeds)
+        expected = set() if step.repeat or row.is_null else set(all_seeds)
         for seed in sorted(expected - {run.seed for run in step.runs}):
             yield f"{step.name}, seed {seed}: missing"
 
@@ -423,8 +439,9 @@ def sweeps_of(candidates, by_name):
 def tabulate(experiment, steps, candidates=()):
     by_name = {step.name: step for step in steps}
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
-    seeds = sorted({run.seed for step in steps for run in step.runs})
-    problems = list(find_problems(steps, seeds))
+    seeds = sorted({run.seed for step, row in zip(steps, rows) if not row.is_null
+                    for run in step.runs})
+    problems = list(find_problems(steps, rows, seeds))
     if not any(row.seeds for row in rows):
         raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
                               + "\n".join(f"  {problem}" for problem in problems))

@@ -2,7 +2,8 @@
 """Resolve .config and its plan into steps, and show how they differ.
 
 A step is the configuration with fragments merged on it; it changes only what they name.  Some
-words of a plan are no fragments: "again-2" runs step 2 again, "baseline" stands for no fragment,
+words of a plan are no fragments: "again-2" runs step 2 again, "null-2" runs it with other seeds,
+which no difference must come of, "baseline" stands for no fragment,
 "parameters-of-2" and "flops-of-2" set the width of the feed-forward so that the step comes as near
 as possible to step 2, "tuned" takes the best of several learning rates (tools/tuning.py), and
 "against-2" compares the step with step 2 instead of the baseline.  With --output DIR, each step
@@ -32,7 +33,8 @@ import matching
 import tuning
 from kconfig import Unfit
 
-AGAIN = re.compile(r"again-([0-9]+)")
+TWIN = re.compile(r"(again|null)-([0-9]+)")
+NULL_SHIFT = 1000   # the first null of a step has seeds 1001, 1002, ... if the step has 1, 2, ...
 MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
 AGAINST = re.compile(r"against-([0-9]+)")
 BASELINE = "baseline"  # the word for no fragment
@@ -46,8 +48,10 @@ class Step:
     label: str
     fragments: list
     baseline: int = 0
-    repeats: int = None     # the step that this one runs again
+    repeats: int = None     # the step that this one runs again, with the same seeds
     repeat: int = 0         # how often the same configuration came before
+    nulls: int = None       # the step that this one runs again, with other seeds
+    shift: int = 0          # of its seeds
     against: int = None     # the step it is compared with, if not the plan's baseline
     match: matching.Match = None
     is_tuned: bool = False
@@ -68,6 +72,11 @@ class Step:
     @property
     def name(self):
         return f"{self.number}-{self.label}"
+
+    @property
+    def twin(self):
+        """The number of the step whose configuration this one has; None: its own."""
+        return self.nulls if self.repeats is None else self.repeats
 
     @property
     def is_open(self):
@@ -109,17 +118,25 @@ def join(words):
 def listed_steps(words):
     steps = []
     for number, word in enumerate(words):
-        again = AGAIN.fullmatch(word)
-        if not again:
-            steps.append(read_word(number, word))
-            continue
-        first = int(again[1])
-        if first >= number or steps[first].repeats is not None:
-            raise Unfit([f"{word}: only an earlier step, itself no repetition, can be run again"])
-        repeat = 1 + sum(step.repeats == first for step in steps)
-        label = f"{steps[first].label}-again" + (str(repeat) if repeat > 1 else "")
-        steps.append(Step(number, label, steps[first].fragments, repeats=first, repeat=repeat))
+        twin = TWIN.fullmatch(word)
+        steps.append(twin_step(steps, twin[1], int(twin[2])) if twin else read_word(number, word))
     return steps
+
+
+def twin_step(steps, kind, first):
+    """An earlier step again: with the same seeds, as a check, or with others, as a null."""
+    if first >= len(steps) or steps[first].twin is not None:
+        raise Unfit([f"{kind}-{first}: only an earlier step, itself no repetition, can be run "
+                     "again"])
+    step = Step(len(steps), "", steps[first].fragments)
+    if kind == "again":
+        nth = step.repeat = 1 + sum(other.repeats == first for other in steps)
+        step.repeats = first
+    else:
+        nth = 1 + sum(other.nulls == first for other in steps)
+        step.nulls, step.shift = first, NULL_SHIFT * nth
+    step.label = f"{steps[first].label}-{kind}" + (str(nth) if nth > 1 else "")
+    return step
 
 
 def one_at_a_time(words):
@@ -151,7 +168,7 @@ def check_references(steps):
     for step in steps:
         compared = (step.against,) if step.against is not None else ()
         for number in (*compared, *((step.match.number,) if step.match else ())):
-            if number >= len(steps) or number == step.number or steps[number].repeats is not None:
+            if number >= len(steps) or number == step.number or steps[number].twin is not None:
                 raise Unfit([f"{step.name}: there is no other step {number}, or it is a "
                              "repetition"])
         if step.match and steps[step.match.number].match:
@@ -170,7 +187,7 @@ def outline(values):
     steps = makers[kind](words)
     if kind == "steps":
         baseline = int(values["PLAN_BASELINE"])
-        if baseline >= len(steps) or steps[baseline].repeats is not None:
+        if baseline >= len(steps) or steps[baseline].twin is not None:
             raise Unfit([f"CONFIG_PLAN_BASELINE={baseline}: no such step, or a repetition"])
         for step in steps:
             step.baseline = baseline
@@ -184,7 +201,7 @@ def outline(values):
 def add_controls(steps, quantity):
     """Every step's baseline again, as large as the step."""
     for step in list(steps):
-        if step.repeats is None and step.match is None and step.number != step.baseline:
+        if step.twin is None and step.match is None and step.number != step.baseline:
             base = steps[step.baseline]
             word = join([base.label, f"{quantity}-of-{step.number}"])
             steps.append(Step(len(steps), word, base.fragments, step.baseline,
@@ -210,6 +227,15 @@ def tuning_seeds(values):
         raise Unfit([f"CONFIG_TUNE_SEEDS and CONFIG_SEEDS share {min(both)}: a seed that chooses a "
                      "rate cannot judge it"])
     return seeds
+
+
+def check_seeds(steps, values):
+    """Nulls must meet no seed of another step."""
+    for symbol in ("SEEDS", "TUNE_SEEDS"):
+        seeds = numbers(symbol, values[symbol]) if values[symbol] else []
+        if any(step.nulls is not None for step in steps) and max(seeds, default=0) >= NULL_SHIFT:
+            raise Unfit([f"CONFIG_{symbol}={values[symbol]}: seeds from {NULL_SHIFT} on are those "
+                         "of nulls"])
 
 
 def select(steps, text):
@@ -288,13 +314,14 @@ def refuse_duplicates(steps):
     for step in steps:
         asked = tuple(candidate.table for candidate in step.candidates) or step.table
         other = first.setdefault(asked, step)
-        if other is not step and step.repeats is None:
+        if other is not step and step.twin is None:
             raise Unfit([f"steps {other.name} and {step.name} have the same configuration; "
-                         f"'again-{other.number}' declares a check of reproducibility"])
+                         f"'again-{other.number}' declares a check of reproducibility, "
+                         f"'null-{other.number}' a comparison that must find nothing"])
 
 
 def resolve_all(tree, base, steps, values, directory):
-    first = [step for step in steps if step.repeats is None]
+    first = [step for step in steps if step.twin is None]
     for step in first:
         if step.match is None:
             resolve(tree, base, step)
@@ -302,14 +329,14 @@ def resolve_all(tree, base, steps, values, directory):
         if step.match is not None:
             match_width(tree, base, step, steps)
     drop_superfluous(steps)
-    tuned = [step for step in steps if step.is_tuned and step.repeats is None]
+    tuned = [step for step in steps if step.is_tuned and step.twin is None]
     if tuned and not values["TUNE_RATES"]:
         raise Unfit([f"{tuned[0].name}: CONFIG_TUNE_RATES gives no rates to choose from"])
     for step in tuned:
         tune(tree, base, step, tuning.rates(values["TUNE_RATES"]), tuning_seeds(values), directory)
     for step in steps:
-        if step.repeats is not None:
-            step.take_over(steps[step.repeats])
+        if step.twin is not None:
+            step.take_over(steps[step.twin])
 
 
 def plan(tree, directory=None):
@@ -321,6 +348,7 @@ def plan(tree, directory=None):
     values = tree.values()
     base = tree.read(kconfig.config_path())
     steps = outline(values)
+    check_seeds(steps, values)
     for step in steps:
         step.is_tuned |= values["TUNE_ALL"] == "y"
     if values["PLAN_CONTROLS"] not in (None, "none"):
@@ -354,6 +382,8 @@ def as_json(steps, values, seeds):
             "baseline": steps[step.baseline].name,
             "repeats": None if step.repeats is None else steps[step.repeats].name,
             "repeat": step.repeat,
+            "null": None if step.nulls is None else steps[step.nulls].name,
+            "seeds": seeds_of(step, seeds),
             "selected": step.selected,
             "difference": [change._asdict() for change in changes(steps, step)],
             "inactive": step.inactive,
@@ -366,7 +396,7 @@ def as_json(steps, values, seeds):
 
 def seeds_of(step, seeds):
     """A reproducibility check runs with the first seed alone: one repetition tells."""
-    return seeds[:1] if step.repeats is not None else seeds
+    return seeds[:1] if step.repeats is not None else [seed + step.shift for seed in seeds]
 
 
 REFUSED = "refused"  # in place of an identity
@@ -405,7 +435,7 @@ def steps_to_run(steps):
 
 def source(steps, step):
     """The step itself, or the one that it repeats."""
-    return step if step.repeats is None else steps[step.repeats]
+    return step if step.twin is None else steps[step.twin]
 
 
 def tuned_steps(steps):
@@ -455,6 +485,8 @@ def describe(directory, step):
 def row(steps, step, account):
     if step.repeats is not None:
         what = f"again {steps[step.repeats].name}"
+    elif step.nulls is not None:
+        what = f"{steps[step.nulls].name} with seeds from {step.shift} on"
     elif step.number == step.baseline:
         what = "baseline"
     else:
@@ -483,7 +515,7 @@ def inactive_groups(steps):
     """Symbols of .config that steps switch off, with the steps that do."""
     groups = {}
     for step in steps:
-        if step.inactive and step.repeats is None:
+        if step.inactive and step.twin is None:
             groups.setdefault(tuple(step.inactive), []).append(step.name)
     return groups.items()
 

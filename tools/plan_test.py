@@ -35,6 +35,16 @@ class Words(unittest.TestCase):
             with self.assertRaises(kconfig.Unfit):
                 plan.listed_steps(words.split())
 
+    def test_nulls(self):
+        steps = plan.listed_steps("a null-0 b null-0 again-0".split())
+        self.assertEqual(self.names(steps), ["0-a", "1-a-null", "2-b", "3-a-null2", "4-a-again"])
+        self.assertEqual([plan.seeds_of(step, [1, 2]) for step in steps],
+                         [[1, 2], [1001, 1002], [1, 2], [2001, 2002], [1]])
+        self.assertEqual([step.repeat for step in steps], [0, 0, 0, 0, 1])
+        for words in ("null-0", "a null-0 null-1", "a null-0 again-1", "a again-0 null-1"):
+            with self.assertRaises(kconfig.Unfit):
+                plan.listed_steps(words.split())
+
     def test_one_at_a_time(self):
         steps = plan.one_at_a_time(["a", "b+c"])
         self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-b+c"])
@@ -188,9 +198,19 @@ class Plans(PlanCase):
 
     def test_duplicates_must_be_declared(self):
         self.listed("baseline gate gate")
-        self.assertRegex(self.refusal(), "1-gate and 2-gate have the same .*; 'again-1' declares")
+        self.assertRegex(self.refusal(), "1-gate and 2-gate have the same .*; 'again-1' .* 'null-1'")
         self.listed("baseline gate again-1")
         self.plan()
+
+    def test_null(self):
+        self.listed("baseline gate null-1", "CONFIG_PLAN_BASELINE=1")
+        step = self.plan()["steps"][2]
+        self.assertEqual((step["null"], step["seeds"]), ("1-gate", [1001, 1002, 1003]))
+        table = "plan/{}/generated/config_table.h"
+        self.assertEqual(self.read(table.format("2-gate-null")), self.read(table.format("1-gate")))
+        self.assertIn("1-gate with seeds from 1000 on", self.said)
+        self.listed("baseline gate null-1", 'CONFIG_SEEDS="1,1001"')
+        self.assertIn("seeds from 1000 on", self.refuse(tool=self.path("tools/plan.py")))
 
     def test_no_fragments(self):
         self.listed("")

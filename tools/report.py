@@ -140,6 +140,9 @@ def difference_lines(table):
         if row.difference:
             yield f"{row.step} against {row.baseline}: " + \
                 "; ".join(symbol_text(*change) for change in row.difference)
+        elif row.is_null:
+            yield f"{row.step}: the same configuration as {row.baseline} with other seeds, paired " \
+                  "in their order: a difference would be a false one"
         elif row.step != row.baseline and not row.is_repeat:
             yield f"{row.step}: the same symbols as {row.baseline}"
 

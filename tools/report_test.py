@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import sqlite3
+import statistics
 import subprocess
 import tempfile
 import unittest
@@ -236,6 +237,33 @@ class Controls(Case):
         self.assertRegex(text, r"1-gate against 2-mla\+parameters-of-1 \(-10 parameters, \+0 "
                                r"FLOPs/token\): [-+0-9.]+ \[.*\] nats: no difference shown")
         self.assertIn("corrected for 4 comparisons", text)
+
+
+class Null(Case):
+    def test_other_seeds_are_paired_in_order(self):
+        config = {"FFN": "gelu"}
+        for seed, loss, other in ((1, 3.0, 3.1), (2, 3.2, 3.1), (3, 3.1, 3.2)):
+            self.runs.add("e", "0-mla", seed, loss, config=config)
+            self.runs.add("e", "1-mla-null", 1000 + seed, other, config=config)
+            self.runs.add("e", "2-x", seed, loss - 0.5, config={"FFN": "ws"})
+        _, text, table = self.report("e")
+        row = table["rows"][1]
+        self.assertAlmostEqual(row["delta"]["mean"], (0.1 - 0.1 + 0.1) / 3)
+        self.assertAlmostEqual(row["delta"]["sd"], statistics.stdev([0.1, -0.1, 0.1]))
+        self.assertEqual((row["verdict"], row["marks"]), ("no difference shown", []))
+        self.assertEqual(table["seeds"], [1, 2, 3])
+        self.assertEqual(table["problems"], [])
+        self.assertIn("1-mla-null: the same configuration as 0-mla with other seeds", text)
+
+    def test_a_lost_run_is_told(self):
+        for seed in (1, 2, 3, 4):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed, config={"FFN": "gelu"})
+            self.runs.add("e", "1-mla-null", 1000 + seed, 3.0 + 0.1 * seed, config={"FFN": "gelu"},
+                          state="diverged" if seed == 2 else "done")
+        _, text, table = self.report("e")
+        self.assertEqual(table["rows"][1]["delta"]["n"], 3)
+        self.assertIn(ablation.LOST_SEEDS, table["rows"][1]["marks"])
+        self.assertIn("1-mla-null, seed 1002: diverged", text)
 
 
 class Tuning(Case):
