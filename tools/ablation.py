@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import records
 import stats
+import symbols
 import tuning
 
 LOSS, ACCURACY = records.LOSS, "val/accuracy"
@@ -24,6 +25,8 @@ BASELINE, INVALID = "baseline", "invalid"
 REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
 CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
+
+AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_BATCH": "one batch"}
 
 # Marks behind cells, and what they mean.
 MORE_PARAMETERS = "*"
@@ -55,6 +58,7 @@ class Row:
     numbers: dict                       # name -> Mean, or None
     difference: list                    # (symbol, the baseline's value, this step's)
     audits: int = 0
+    skipped_audits: list = field(default_factory=list)      # switched off
     failed_audits: list = field(default_factory=list)
     delta: stats.Difference = None      # of the loss
     accuracy_delta: stats.Difference = None
@@ -177,8 +181,9 @@ def row_of(step, baseline):
     return Row(step.name, baseline.name if baseline else step.baseline, step.repeat > 0,
                is_null(step, baseline), sorted(step.usable),
                {name: mean_of([read(run) for run in usable]) for name, read in NUMBERS.items()},
-               records.config_difference(baseline.config, step.config) if baseline else [],
+               symbols.difference(baseline, step) if baseline else [],
                max((len(run.audits) for run in step.runs), default=0),
+               [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
                [list(audit) for audit in step.failed_audits])
 
 

@@ -59,7 +59,7 @@ TONES = {"better": "good", "reproduced": "good", "worse": "bad", "invalid": "bad
 def tone(heading, cell):
     if heading == "verdict":
         return next((TONES[word] for word in TONES if cell.startswith(word)), "")
-    return "bad" if heading == "audits" and "failed" in cell else ""
+    return "bad" if heading == "audits" and ("failed" in cell or "not" in cell) else ""
 
 
 def table_html(headings, cells, is_text, name="extra"):

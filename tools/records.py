@@ -210,9 +210,3 @@ def find(db, name):
         raise Problem(f"{name}: stands for {len(runs)} runs: "
                       + ", ".join(f"{r.identity} ({r.experiment}/{r})" for r in runs))
     return [Step(runs[0].step, runs[:1])]
-
-
-def config_difference(a, b):
-    """Symbols whose values differ, as (symbol, in a, in b); None where a symbol is not there."""
-    return [(symbol, a.get(symbol), b.get(symbol)) for symbol in sorted(a.keys() | b.keys())
-            if a.get(symbol) != b.get(symbol)]

@@ -9,7 +9,7 @@
 A and B are EXPERIMENT, EXPERIMENT/STEP (its name or number) or the beginning of a run's identity.
 Exit status 1: nothing could be reported, or a step was not reproduced.
 
-Python, since kconfiglib brings it anyway; only its standard library, and gnuplot if there.
+Python, since kconfiglib, which knows what a default is, brings it anyway; and gnuplot if there.
 """
 import argparse
 import csv
@@ -24,6 +24,7 @@ import ablation
 import page
 import plots
 import records
+import symbols
 import tuning
 from ablation import count
 from records import Problem
@@ -70,7 +71,10 @@ def marked(text, row, mark):
 def audit_cell(row):
     if row.failed_audits:
         return f"{len(row.failed_audits)} failed"
-    return f"{row.audits} passed" if row.audits else "none"
+    if not row.audits:
+        return "not audited"
+    without = f", not audited: {', '.join(row.skipped_audits)}" if row.skipped_audits else ""
+    return f"{row.audits} passed{without}"
 
 
 def verdict_cell(row):
@@ -417,7 +421,7 @@ def compare(db, args):
 
 def print_differences(matched):
     for a, b in matched:
-        changes = records.config_difference(a.config, b.config)
+        changes = symbols.difference(a, b)
         print(f"{a.runs[0].experiment}/{a.name} → {b.runs[0].experiment}/{b.name}: "
               + ("the same configuration" if not changes else plural(len(changes), "symbol")))
         for change in changes:

@@ -239,6 +239,33 @@ class Controls(Case):
         self.assertIn("corrected for 4 comparisons", text)
 
 
+class WhatDiffers(Case):
+    PLAIN = {"ATTENTION": "mla", "RA_MLA_MLP_ATTN_GATE": "n", "RA_MLA_MLP_LATENT_RECIP": "n"}
+
+    def differences(self, first, second):
+        self.runs.add("e", "0-mla", 1, 3.0, config={**self.PLAIN, **first})
+        self.runs.add("e", "1-x", 1, 3.0, config={**self.PLAIN, **second})
+        _, text, table = self.report("e")
+        self.assertIn("What differs", text)
+        return {symbol: (a, b) for symbol, a, b in table["rows"][1]["difference"]}
+
+    def test_what_a_switch_brings_with_it_is_not_told(self):
+        gate = {"RA_MLA_MLP_ATTN_GATE": "y", "GATE_ALPHA": "0.1", "GATE_DIM": "64",
+                "GATE_POOL": "causal"}
+        self.assertEqual(self.differences({}, gate), {"RA_MLA_MLP_ATTN_GATE": ("n", "y")})
+
+    def test_what_is_no_default_is_told(self):
+        """Also where the default of a symbol depends on another that is no default."""
+        recip = {"RA_MLA_MLP_LATENT_RECIP": "y", "RECIP_ALPHA": "0.5", "RECIP_LATENT": "16",
+                 "RA_MLA_MLP_TYING_MODE": "bottleneck", "RECIP_DETACH": "n"}
+        self.assertEqual(self.differences(recip, {}), {
+            "RA_MLA_MLP_LATENT_RECIP": ("y", "n"), "RECIP_ALPHA": ("0.5", None),
+            "RA_MLA_MLP_TYING_MODE": ("bottleneck", None)})
+
+    def test_symbols_that_are_gone_are_told(self):
+        self.assertEqual(self.differences({"OLD": "1"}, {}), {"OLD": ("1", None)})
+
+
 class Null(Case):
     def test_other_seeds_are_paired_in_order(self):
         config = {"FFN": "gelu"}
@@ -343,6 +370,16 @@ class Unusual(Case):
         status, text, _ = self.report("e")
         self.assertEqual(status, 0)
         self.assertIn("its baseline 0-mla has no runs", text)
+
+    def test_audits_that_were_off_are_told(self):
+        off = {"AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n"}
+        self.runs.add("e", "0-mla", 1, 3.0, audits=(), config=off)
+        self.runs.add("e", "1-x", 1, 3.0, config={**off, "AUDIT_CAUSALITY": "y"})
+        self.runs.add("e", "2-y", 1, 3.0, config=dict.fromkeys(off, "y"))
+        text = self.report("e")[1]
+        self.assertRegex(text, r"0-mla .* not audited +baseline\n")
+        self.assertRegex(text, r"1-x .* 1 passed, not audited: wiring, one batch +not decidable\n")
+        self.assertRegex(text, r"2-y .* 1 passed +not decidable\n")
 
     def test_judged_by_accuracy(self):
         """Two tasks, each with its own baseline: verdicts by accuracy, and a score over both."""
