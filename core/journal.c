@@ -258,6 +258,27 @@ enum status record_write(const struct run_record *r, const char *run_dir, struct
 	return status;
 }
 
+bool record_environment_differs(const struct run_record *then, const struct run_record *now,
+				struct error *how)
+{
+	const struct {
+		const char *name, *then, *now; /* NULL: not known */
+	} parts[] = {
+		{ "compiler", then->compiler, now->compiler },
+		{ "flags", then->flags, now->flags },
+		{ "BLAS", then->blas, now->blas },
+		{ "machine", then->machine, now->machine },
+	};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		if (!parts[i].then || !parts[i].now || !strcmp(parts[i].then, parts[i].now))
+			continue;
+		fail(how, "%s '%s' then, '%s' now", parts[i].name, parts[i].then, parts[i].now);
+		return true;
+	}
+	return false;
+}
+
 /* --------------------------------------------------------------- lines */
 
 /* The keys of each kind; NULL: a member that the kind does not have. */

@@ -58,6 +58,13 @@ void record_free(struct record_file *file);
 enum status record_write(const struct run_record *r, const char *run_dir,
 			 struct error *err) MUST_CHECK;
 
+/*
+ * Do two records of one run come from environments whose bits may differ?  `how` gets the
+ * first difference.  Threads and precision are part of the identity.
+ */
+bool record_environment_differs(const struct run_record *then, const struct run_record *now,
+				struct error *how);
+
 /* ---------------------------------------------------------------- lines */
 
 enum entry_kind {

@@ -224,7 +224,8 @@ def components_of(step):
 # ---------------------------------------------------------------- verdicts
 
 def environments_of(*steps):
-    return {tuple(run.environment.items()) for step in steps for run in step.usable.values()}
+    return {(*run.environment.items(), *([("changed", run.moved)] if run.moved else []))
+            for step in steps for run in step.usable.values()}
 
 
 def same_bits(step, steps):

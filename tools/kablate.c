@@ -19,6 +19,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/checkpoint.h"
+#include "core/journal.h"
 #include "core/signals.h"
 #include "models/describe.h"
 #include "tools/generate.h"
@@ -42,7 +43,7 @@ struct arguments {
 	int64_t context;
 	const char *lengths;
 	struct generate_options generate;
-	bool json, lines, git_dirty;
+	bool json, lines, git_dirty, any_environment;
 };
 
 static const char usage[] =
@@ -67,6 +68,7 @@ static const char usage[] =
 	"                   (default: the trained length)\n"
 	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
 	"                   positions are not learned\n"
+	"  --any-environment    go on with a run also where its bits may differ\n"
 	"  --lines          a line per interval, also on a terminal\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
 	"  --tokenizer T (that of the data)         for generate; --seed chooses another text\n"
@@ -318,8 +320,28 @@ static struct run_record record_of(struct session *s)
 	};
 }
 
+/* A run must end in the bits of the environment in which it began. */
+static enum status check_environment(struct session *s, const struct run_record *now,
+				     struct error *change, struct error *err)
+{
+	struct record_file then;
+
+	change->text[0] = '\0';
+	if (record_read(&then, s->run_dir, err) != OK)
+		return OK; /* whatever is wrong with it, metrics_open() will tell */
+	record_environment_differs(&then.record, now, change);
+	record_free(&then);
+	if (!change->text[0] || s->a->any_environment)
+		return OK;
+	return fail(err,
+		    "%s: it began in another environment (%s): what it ends in could not be "
+		    "made again.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
+		    s->label, change->text, s->run_dir);
+}
+
 static enum status open_metrics(struct session *s, int64_t resume, struct error *err)
 {
+	struct error change = { "" };
 	char db[2048], tensorboard[4200];
 	const struct metrics_options options = {
 		.run_dir = s->run_dir,
@@ -332,7 +354,13 @@ static enum status open_metrics(struct session *s, int64_t resume, struct error 
 
 	snprintf(db, sizeof(db), "%s/results.db", s->a->runs);
 	snprintf(tensorboard, sizeof(tensorboard), "%s/tensorboard", s->run_dir);
-	return metrics_open(&s->metrics, &options, resume, err);
+	if (resume >= 0 && check_environment(s, &options.record, &change, err) != OK)
+		return FAIL;
+	if (metrics_open(&s->metrics, &options, resume, err) != OK)
+		return FAIL;
+	if (change.text[0])
+		metrics_event(s->metrics, resume, "environment", change.text);
+	return OK;
 }
 
 /* What is known before the first iteration. */
@@ -602,6 +630,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "context", required_argument, NULL, 'c' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "lines", no_argument, NULL, 'l' },
+		{ "any-environment", no_argument, NULL, 'a' },
 		{ "weights", required_argument, NULL, 'w' },
 		{ "lengths", required_argument, NULL, 'L' },
 		{ "tokenizer", required_argument, NULL, 'T' },
@@ -659,6 +688,9 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			break;
 		case 'L':
 			a->lengths = optarg;
+			break;
+		case 'a':
+			a->any_environment = true;
 			break;
 		case 'w':
 			a->generate.weights = optarg;

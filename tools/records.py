@@ -33,6 +33,7 @@ class Run:
     series: dict = field(default_factory=dict)      # name -> [(iteration, value)], in order
     audits: list = field(default_factory=list)      # (audit, subject, passed, detail)
     weights: str = None                             # sha256 of the final weights
+    moved: str = None                               # how the environment changed on the way
 
     def __str__(self):
         return f"{self.step}, seed {self.seed}"
@@ -135,6 +136,9 @@ def read_details(db, run):
     weights = db.execute("SELECT sha256 FROM artifacts WHERE run = ? AND kind = 'weights'"
                          " ORDER BY time DESC", (run.id,)).fetchone()
     run.weights = weights and weights[0]
+    moved = db.execute("SELECT text FROM events WHERE run = ? AND kind = 'environment'",
+                       (run.id,)).fetchone()
+    run.moved = moved and moved[0]
 
 
 def runs_where(db, condition, *values):

@@ -38,7 +38,8 @@ class Runs:
 
     def add(self, experiment, step, seed, loss, *, baseline="0-mla", repeat=0, state="done",
             config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
-            started=1e9, values=None, reason=None, curve=True, ended=True, threads=2):
+            started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
+            moved=None):
         """A run that ends at this loss; `values` are recorded beside it."""
         self.made += 1
         directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
@@ -65,6 +66,8 @@ class Runs:
                       self.value(i, "val/accuracy", max(0.0, 1 - 0.1 * now) if now == now else 0),
                       self.value(i, "tokens_per_second", 1000 + i),
                       self.value(i, "peak_megabytes", 100 + seed)]
+        if moved:
+            lines.append({"kind": "event", "iteration": 50, "name": "environment", "text": moved})
         if weights:
             lines.append({"kind": "artifact", "name": "weights", "path": "w", "sha256": weights,
                           "bytes": 1})
@@ -349,6 +352,14 @@ class Unusual(Case):
         self.assertEqual(table["rows"][2]["marks"], [])
         self.assertIn("compared across environments", text)
         self.assertIn("machine x86_64", text)
+
+    def test_a_run_that_changed_its_environment_is_marked(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + seed)
+            self.runs.add("e", "1-x", seed, 3.1 + seed, moved="compiler '1' then, '2' now")
+        _, text, table = self.report("e")
+        self.assertIn(ablation.OTHER_ENVIRONMENT, table["rows"][1]["marks"])
+        self.assertIn("changed compiler '1' then, '2' now: 1-x", text)
 
     def test_newest_setting_counts(self):
         self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1"}, started=1e9)

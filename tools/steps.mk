@@ -111,7 +111,7 @@ $(run-targets) $(tuning-targets):
 	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 		--seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
 		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
-		$(if $(filter 1,$(jobs)),,--lines) \
+		$(if $(filter 1,$(jobs)),,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
 		$(if $(filter $@,$(tuning-targets)),|| { test $$? -eq $(diverged) && touch $@; })
 runs-all: $(run-targets)
 	@:
@@ -185,4 +185,5 @@ endif
 #:   unread        symbols that are set and that no step reads
 #:   status, watch the runs so far, live;   stop: save and stop what runs here
 #:   rerun RUN=DIR forget a run and make it again
+#:   ANY_ENVIRONMENT=1  go on with runs that began with another compiler, BLAS or machine
 #:

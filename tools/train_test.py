@@ -419,6 +419,23 @@ class Checkpoints(Case):
         shutil.copytree(self.straight().checkpoints()[-1], run.directory / "checkpoint-00000060")
         self.assertIn("belongs to another configuration", run.train(expect=1))
 
+    def test_another_environment_is_refused_unless_asked_for(self):
+        run = self.stopped()
+        record, before = run.directory / "run.json", run.state()
+        text = record.read_text()
+        compiler = json.loads(text)["compiler"]
+        record.write_text(text.replace(json.dumps(compiler), '"another one"'))
+        said = run.train(expect=1)
+        self.assertIn(f"(compiler 'another one' then, '{compiler}' now)", said)
+        self.assertIn(f"'make rerun RUN={run.directory}' begins anew", said)
+        self.assertIn("'make ANY_ENVIRONMENT=1' goes on", said)
+        self.assertEqual(run.state(), before)
+        run.command.append("--any-environment")
+        self.assertIn("resuming after iteration", run.train())
+        self.assertEqual(run.weights(), self.straight().weights())
+        self.assertEqual(run.ask("SELECT text FROM events WHERE kind = 'environment'"),
+                         [(f"compiler 'another one' then, '{compiler}' now",)])
+
     def test_room_on_the_disk(self):
         run = Run(program(CHECKPOINT_INTERVAL=10, CHECKPOINT_KEEP=9, CHECKPOINT_DISK_MB=1))
         run.train()
