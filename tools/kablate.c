@@ -35,6 +35,7 @@ enum {
 };
 
 #define MAX_SYMBOLS 1000 /* of the configuration; about 150 are there */
+#define TIMED_FLOPS 5e10 /* of one timed pass: seconds, on any machine worth training on */
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
 
 struct arguments {
@@ -52,6 +53,7 @@ static const char usage[] =
 	"    kablate train [--seed N] [--repeat N] [--runs DIR] [--experiment NAME] [--step NAME]\n"
 	"    kablate identity [--seed N] [--repeat N]   the run's identity, and nothing else\n"
 	"    kablate describe [--json] [--context N]    parameters, work, memory, decode state\n"
+	"    kablate estimate                           seconds per trained token, as JSON\n"
 	"    kablate audit [--seed N]                   wiring and causality, without training\n"
 	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
 	"    kablate memory                             every piece of the training arena\n"
@@ -129,6 +131,41 @@ static int run_describe(struct lab *lab, const struct arguments *a)
 	else
 		description_print(&d, stdout);
 	return 0;
+}
+
+/* As many rows as a few seconds allow: a large model is timed on one. */
+static int64_t timed_rows(const struct lab *lab, const struct description *d)
+{
+	const double rows = TIMED_FLOPS / (description_flops(d) * (double)lab->source.length);
+
+	return rows < 1 ? 1 : rows < (double)lab->train.batch ? (int64_t)rows : lab->train.batch;
+}
+
+static int run_estimate(struct lab *lab)
+{
+	struct subject subject = lab_subject(lab);
+	struct progress silent = { 0 };
+	struct trainer *trainer = NULL;
+	struct description d;
+	double seconds = 0;
+	struct error err;
+	int status = 0;
+
+	if (describe_lab(lab, 0, &d, &err) != OK)
+		return complain(&err);
+	lab->train.run_dir = "."; /* nothing is written */
+	lab->train.batch = timed_rows(lab, &d);
+	lab->train.accumulate = 1;
+	if (lab_prepare(lab, progress_warn, &silent, &err) != OK ||
+	    trainer_create(&trainer, &subject, &lab->train, lab->params, lab->optimizer,
+			   &lab->backend, &err) != OK ||
+	    trainer_estimate(trainer, &seconds, &err) != OK)
+		status = complain(&err);
+	else
+		printf("{\"seconds_per_token\": %.6g}\n",
+		       seconds / (double)(lab->train.batch * lab->source.length));
+	trainer_destroy(trainer);
+	return status;
 }
 
 static enum status audit_lab(struct lab *lab, struct audit_report *report, struct error *err)
@@ -728,6 +765,8 @@ static int dispatch(const char *command, struct lab *lab, const struct arguments
 		return run_identity(lab);
 	if (strcmp(command, "describe") == 0)
 		return run_describe(lab, a);
+	if (strcmp(command, "estimate") == 0)
+		return run_estimate(lab);
 	if (strcmp(command, "audit") == 0)
 		return run_audit(lab);
 	if (strcmp(command, "graph") == 0)

@@ -497,6 +497,18 @@ class Contents(Case):
         values = tree.values()
         self.assertEqual({name: values[name] for name in published}, published)
 
+    def test_preliminary_table(self):
+        """30 iterations of batch 16 for the four steps of the published table, nothing else."""
+        tree, found = kconfig.Tree(), []
+        full = os.path.join(kconfig.DEFCONFIGS, "gpt2-ra-mla-full")
+        for fragments in (["124m"], ["124m", "prelim"]):
+            tree.merge(tree.read(full), *(kconfig.read_fragment(tree, name) for name in fragments))
+            found.append(tree.values())
+        self.assertEqual(kconfig.difference(*found), [
+            ("RA_MLA_ABLATION_STEPS", "", "0,1,2,3"), ("GPT2_MAX_ITERS", "10400", "30"),
+            ("TRAIN_ACCUMULATE", "4", "1")])
+        self.assertEqual(found[1]["TRAIN_BATCH"], "16")
+
 
 def defconfig_case(name):
     def test(self):

@@ -15,8 +15,8 @@ gets a directory of the files that build and run read:
     DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
     DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
 
-The program's own account of a step (describe.json in its directory: parameters, flops_per_token,
-memory_bytes) is shown where there is one.
+The program's own account of a step (describe.json and estimate.json in its directory) is shown
+where there is one.
 """
 import argparse
 import dataclasses
@@ -28,6 +28,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
+import estimate
 import kconfig
 import matching
 import tuning
@@ -39,6 +40,7 @@ MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
 AGAINST = re.compile(r"against-([0-9]+)")
 BASELINE = "baseline"  # the word for no fragment
 TUNED = "tuned"
+STUDY = "124m"      # the scale of the published study
 PER = "per:"
 
 
@@ -452,6 +454,8 @@ def for_make(steps, values, seeds):
              f"plan-steps := {' '.join(step.name for step in now)}",
              f"plan-open := {' '.join(s.name for s in steps if s.selected and s.is_open)}",
              f"plan-tuned := {' '.join(step.name for step in tuned)}",
+             "plan-examined := " + " ".join(dict.fromkeys(
+                 examined(steps, step) for step in steps if step.selected)),
              f"plan-candidates := {' '.join(candidate.name for candidate in candidates)}"]
     for step in now:
         lines += [f"repeat-{step.name} := {step.repeat}",
@@ -475,35 +479,48 @@ def write(steps, values, seeds, directory):
                        json.dumps(as_json(steps, values, seeds), indent=1) + "\n")
 
 
-def describe(directory, step):
-    """What the program says of the step; empty if it was not asked yet."""
-    name = step.candidates[0].name if step.is_open else step.name   # a rate changes no number
-    text = directory and kconfig.read_text(os.path.join(directory, name, "describe.json"))
-    return json.loads(text) if text else {}
+def examined(steps, step):
+    """The name of the step whose program tells about this one: twins and rates change no number."""
+    first = source(steps, step)
+    return first.candidates[0].name if first.is_open else first.name
 
 
-def row(steps, step, account):
+def differences(steps, step):
+    """In a few words, what the step is."""
     if step.repeats is not None:
-        what = f"again {steps[step.repeats].name}"
-    elif step.nulls is not None:
-        what = f"{steps[step.nulls].name} with seeds from {step.shift} on"
-    elif step.number == step.baseline:
-        what = "baseline"
-    else:
-        what = ", ".join(str(change) for change in changes(steps, step)
-                         if None not in change or change.symbol in step.named)
-        if step.match:
-            what += f" ({step.match.remaining(steps)})"
+        return f"again {steps[step.repeats].name}"
+    if step.nulls is not None:
+        return f"{steps[step.nulls].name} with seeds from {step.shift} on"
+    if step.number == step.baseline:
+        return "baseline"
+    what = [str(change) for change in changes(steps, step)
+            if None not in change or change.symbol in step.named]
     if step.is_open:
-        what += f"{', ' * bool(what)}LEARNING_RATE to be chosen from {len(step.candidates)}"
+        what.append(f"LEARNING_RATE to be chosen from {len(step.candidates)}")
+    return ", ".join(what) + (f" ({step.match.remaining(steps)})" if step.match else "")
+
+
+def number_of_runs(steps, step, values):
+    """With those that choose its rate."""
+    runs = len(seeds_of(step, numbers("SEEDS", values["SEEDS"]))) if step.selected else 0
+    if step in tuned_steps(steps):
+        runs += len(step.candidates) * len(tuning_seeds(values))
+    return runs
+
+
+def row(steps, step, account, cost):
     counts = [f"{account[key]:,}" if key in account else "-"
               for key in ("parameters", "flops_per_token", "memory_bytes")]
-    return [step.name + ("" if step.selected else " (not run)"), *counts, what]
+    time = "-" if cost.seconds is None else estimate.duration(cost.seconds)
+    room = "-" if cost.bytes is None else estimate.room(cost.bytes)
+    return [step.name + ("" if step.selected else " (not run)"), *counts, str(cost.runs), time,
+            room, differences(steps, step)]
 
 
 def print_table(rows):
-    if all(line[1:4] == ["-"] * 3 for line in rows[1:]):
-        rows = [[line[0], line[4]] for line in rows]
+    """Columns in which nothing is known are left out."""
+    known = [column for column in zip(*rows) if any(cell != "-" for cell in column[1:])]
+    rows = list(zip(*known))
     widths = [max(map(len, column)) for column in zip(*rows)]
     for line in rows:
         cells = [cell.ljust(width) if i in (0, len(line) - 1) else cell.rjust(width)
@@ -545,18 +562,72 @@ def notes(steps, seeds):
               "rate is on average about half of what the schedule says"
 
 
-def show(steps, values, seeds, directory):
+def total(costs, jobs):
+    """In one line, and where the numbers come from."""
+    timed = [cost for cost in costs if cost.seconds is not None and cost.runs]
+    if not timed:
+        return
+    seconds = sum(cost.seconds for cost in timed) / jobs
+    print(f"\nabout {estimate.duration(seconds)} with {jobs} run{'s' * (jobs > 1)} at a time, "
+          f"{estimate.room(sum(cost.bytes or 0 for cost in costs))} on the disk; time by "
+          + " and ".join(dict.fromkeys(cost.source for cost in timed))
+          + ("" if len(timed) == sum(cost.runs > 0 for cost in costs) else
+             "; not all steps could be timed"))
+
+
+def experiment_values(tree, values, scale):
+    """Of the experiment's own defconfig, as it is before anybody changes it, at a scale."""
+    own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
+    layers = [tree.read(own)] if os.path.exists(own) else [[]]
+    tree.merge(*layers, [kconfig.Assignment("SCALE", scale, "scale")])
+    return tree.values()
+
+
+def scale_lines(tree, values):
+    """What the scale changes against the published study; not what another task brings with it."""
+    here, there = (experiment_values(tree, values, scale) for scale in (values["SCALE"], STUDY))
+    names = [change.symbol for change in kconfig.difference(here, there)
+             if None not in change and change.symbol != "SCALE"]
+    if names:
+        yield f"\nscale {values['SCALE']}, and what the published study has ({STUDY}):"
+    for name in names:
+        yield f"  {name} {values[name]} here, {there[name]} there"
+
+
+def override_lines(tree, steps, values):
+    """Symbols that were changed after the defconfig was loaded, and that steps set themselves."""
+    own = experiment_values(tree, values, values["SCALE"])
+    for change in kconfig.difference(own, values):
+        those = [f"{step.name} ({step.values[change.symbol]})" for step in steps
+                 if step.selected and step.twin is None and change.symbol in step.named
+                 and step.values[change.symbol] != change.new]
+        if those:
+            yield f"CONFIG_{change.symbol}={change.new or ''} of {kconfig.config_path()} is " \
+                  f"overridden in {', '.join(those)}"
+
+
+def show(tree, steps, values, seeds, args):
     head = as_json(steps, values, seeds)
-    runs = sum(len(seeds_of(step, seeds)) for step in steps if step.selected)
-    tuning_runs = sum(len(step.candidates) for step in tuned_steps(steps)) * \
-        len((values["TUNE_SEEDS"] or "").split(","))
+    past = estimate.past_steps(values["EXPERIMENT"], args.show) if args.show else {}
+    costs = [estimate.cost(step, number_of_runs(steps, step, values), examined(steps, step),
+                           args.output, past) for step in steps]
+    runs = sum(cost.runs for cost in costs)
+    to_tune = sum(len(step.candidates) for step in tuned_steps(steps))
+    if to_tune:
+        to_tune *= len(tuning_seeds(values))
     print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
     print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs" +
-          (f", and {tuning_runs} to tune" if tuning_runs else "") + "\n")
-    heads = ["step", "parameters", "FLOPs/token", "bytes", "differs from its baseline"]
-    print_table([heads] + [row(steps, step, describe(directory, step)) for step in steps])
-    for note in notes(steps, seeds):
+          (f", {to_tune} of them to tune" if to_tune else "") + "\n")
+    heads = ["step", "parameters", "FLOPs/token", "bytes", "runs", "time", "disk",
+             "differs from its baseline"]
+    print_table([heads] + [
+        row(steps, step, estimate.read_json(args.output, examined(steps, step), "describe.json"),
+            cost) for step, cost in zip(steps, costs)])
+    total(costs, args.jobs)
+    for note in (*override_lines(tree, steps, values), *notes(steps, seeds)):
         print(f"note: {note}")
+    for line in scale_lines(tree, values):
+        print(line)
 
 
 def choose_rate(steps, values, args):
@@ -575,11 +646,15 @@ def main(argv):
     parser.add_argument("--quiet", action="store_true", help="print no table")
     parser.add_argument("--runs", metavar="RUNS",
                         help="write DIR/runs.mk: a target below RUNS for every run of every step")
+    parser.add_argument("--show", metavar="RUNS",
+                        help="estimate times by the finished runs there")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
     parser.add_argument("--choose", metavar="STEP",
                         help="choose its learning rate from the results below RUNS")
     args = parser.parse_args(argv)
+    tree = kconfig.Tree()
     try:
-        steps, values = plan(kconfig.Tree(), args.output)
+        steps, values = plan(tree, args.output)
         seeds = numbers("SEEDS", values["SEEDS"])
         if args.choose:
             choose_rate(steps, values, args)
@@ -590,7 +665,7 @@ def main(argv):
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
                                runs_for_make(steps, values, seeds, args.output, args.runs))
         elif not args.quiet:
-            show(steps, values, seeds, args.output)
+            show(tree, steps, values, seeds, args)
     except Unfit as unfit:
         sys.exit("\n".join(unfit.problems))
     except (OSError, ValueError) as error:

@@ -279,6 +279,56 @@ class Plans(PlanCase):
         self.plan()
         self.assertRegex(self.said, r"1-gate +1,234,567 +8 +9 ")
 
+    def test_time_and_disk(self):
+        self.listed("baseline gate again-1", "CONFIG_EVAL_ROWS=32", "CONFIG_EVAL_INTERVAL=200")
+        self.plan()
+        self.assertNotIn("time", self.said)
+        for step, pace in (("0-baseline", 1e-5), ("1-gate", 2e-5)):
+            self.write('{"parameters": 9, "weights_bytes": 1000000, "optimizer_bytes": 3000000}',
+                       f"plan/{step}/describe.json")
+            self.write(f'{{"seconds_per_token": {pace}}}', f"plan/{step}/estimate.json")
+        self.said = self.succeed("--output", self.path("plan"), "--jobs", "2",
+                                 tool=self.path("tools/plan.py"))
+        # 600 updates of 32 x 64 tokens and, at a third, 4 evaluations of 32 x 64; 3 seeds, 1 again.
+        seconds = 1e-5 * 64 * 32 * (600 + 4 / 3)
+        self.assertRegex(self.said, rf"0-baseline +9 +3 +{3 * seconds:.0f} s ")
+        self.assertRegex(self.said, rf"1-gate +9 +3 +{6 * seconds / 60:.1f} min ")
+        self.assertRegex(self.said, rf"2-gate-again +9 +1 +{2 * seconds:.0f} s ")
+        self.assertIn(f"about {11 * seconds / 2 / 60:.1f} min with 2 runs at a time", self.said)
+        # Two weights, two checkpoints, 60 logging intervals: per run.
+        self.assertIn(f"{7 * (2 + 2 * 4 + 60 * 0.002):.1f} MB on the disk", self.said)
+        self.assertIn("time by a few timed passes\n", self.said)
+
+    def test_what_the_scale_changes(self):
+        self.configure(defconfig="gpt2-ra-mla-full")
+        self.plan()
+        for line in ("SPAM_INTERVAL 60 here, 1000 there", "SPAM_WARMUP 60 here, 1000 there",
+                     "MODEL_EMBD 64 here, 768 there", "SEEDS 1,2,3 here, 1 there"):
+            self.assertIn(f"  {line}\n", self.said)
+        self.assertNotIn("OPTIMIZER", self.said)        # the defconfig's, at every scale
+        self.assertNotIn("LANGUAGE_", self.said)
+        self.assertNotIn("  SCALE", self.said)
+        self.configure("CONFIG_MODEL_EMBD=80", defconfig="gpt2-ra-mla-full")
+        self.plan()
+        self.assertIn("MODEL_EMBD 80 here, 768 there\n", self.said)
+        self.configure(defconfig="gpt2-ra-mla-full+124m")
+        self.plan()
+        self.assertNotIn(" here,", self.said)
+
+    def test_what_steps_override_is_told(self):
+        self.configure(defconfig="gpt2-ra-mla-full")
+        self.plan()
+        self.assertNotIn("overridden", self.said)
+        self.configure("CONFIG_RA_MLA_MLP_CROSS_TOKEN=y", "CONFIG_RA_MLA_MLP_SPARSE_K=4",
+                       "CONFIG_MODEL_EMBD=80", defconfig="gpt2-ra-mla-full")
+        self.plan()
+        told = [line for line in self.said.splitlines() if "overridden" in line]
+        self.assertEqual(told, [
+            f"note: CONFIG_RA_MLA_MLP_CROSS_TOKEN=y of {self.config} is overridden in 0-mla (n), "
+            "1-mla+gate (n)",
+            f"note: CONFIG_RA_MLA_MLP_SPARSE_K=4 of {self.config} is overridden in "
+            "2-mla+gate+cross (8), 3-mla+gate+cross+latent (8)"])
+
     def test_unchanged_files_are_not_touched(self):
         self.listed("baseline gate")
         self.plan()
@@ -413,7 +463,7 @@ class Tuned(PlanCase):
                      "plan-candidates := 1-mla+tuned@1e-3 1-mla+tuned@6e-3"):
             self.assertIn(line + "\n", self.read("plan/plan.mk"))
         self.assertIn("LEARNING_RATE to be chosen from 2", self.said)
-        self.assertIn("7 runs, and 4 to tune", self.said)
+        self.assertIn("11 runs, 4 of them to tune", self.said)
         self.choose("1-mla+tuned", "6e-3")
         found = self.plan()["steps"][1]
         self.assertEqual(found["rate"], "6e-3")

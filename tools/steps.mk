@@ -14,7 +14,7 @@ PLAN ?= $(O)/plan
 plan := $(PLAN)
 
 # Targets that need the configuration; for all others none has to be there.
-run_goals := all experiment built runs plan status watch step steps describe audit stop rerun unread runs-% step-%
+run_goals := all experiment built runs plan plan-examined status watch step steps describe audit stop rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 $(need_config)
@@ -150,9 +150,17 @@ rerun: built
 	+$(Q)$(MAKE) runs-forget
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 
+# What programs say of themselves is kept.  Where one cannot tell (there is no data yet), the plan
+# is shown without.
+$(plan-examined:%=$(plan)/%/describe.json): $(plan)/%/describe.json: $(plan)/%/kablate
+	$(Q)$< describe --json >$@ || rm -f $@
+$(plan-examined:%=$(plan)/%/estimate.json): $(plan)/%/estimate.json: $(plan)/%/kablate
+	$(Q)$< estimate 2>/dev/null >$@ || rm -f $@
+plan-examined: $(foreach s,$(plan-examined),$(plan)/$s/describe.json $(plan)/$s/estimate.json)
+	@:
 plan: built
-	$(Q)$(foreach s,$(built-steps),$(plan)/$s/kablate describe --json >$(plan)/$s/describe.json &&) true
-	$(Q)$(python) tools/plan.py --output $(plan)
+	+$(Q)$(MAKE) -j1 plan-examined
+	$(Q)$(python) tools/plan.py --output $(plan) --show $(RUNS) --jobs $(jobs)
 describe: built
 	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
 audit: built
@@ -175,11 +183,11 @@ stop:
 
 endif
 
-.PHONY: experiment steps built runs runs-all runs-forget step plan describe audit unread status watch stop rerun
+.PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit unread status watch stop rerun
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
-#:   plan          the steps: how they differ, parameters, memory, time; nothing runs
+#:   plan          the steps: how they differ, parameters, memory, time, disk; nothing runs
 #:   step N=3      one step;   runs: every step, without the report
 #:   describe      parameters, work, memory, decode state;   audit: is it wired and causal?
 #:   unread        symbols that are set and that no step reads

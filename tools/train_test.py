@@ -737,6 +737,22 @@ class Plans(Case):
         text = tree.make("-j1", "runs", expect=2)
         self.assertEqual(text.count("RUN "), 1)  # refused before hours pass
 
+    def test_plans_tell_the_time(self):
+        """First by timed passes, then by what the runs took; without data, as far as known."""
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate again-0", SEEDS="1,2")
+        text = tree.make("plan")
+        self.assertRegex(text, r"0-mla +[0-9,]+ +[0-9,]+ +[0-9,]+ +2 +[0-9.]+ s +[0-9.]+ [kM]B")
+        self.assertIn("time by a few timed passes\n", text)
+        self.assertFalse(tree.runs.exists())
+        kept = (tree.plan / "0-mla" / "estimate.json").stat().st_mtime_ns
+        tree.make("step", "N=0")
+        self.assertIn("time by 2 finished runs and a few timed passes\n", tree.make("plan"))
+        self.assertEqual((tree.plan / "0-mla" / "estimate.json").stat().st_mtime_ns, kept)
+        tree.set({"TASK": "text", "DATA_TRAIN": ROOT / "nowhere.bin"})
+        text = tree.make("plan")
+        self.assertIn("nowhere.bin", text)
+        self.assertRegex(text, r"1-mla\+gate +2 +RA_MLA_MLP_ATTN_GATE n -> y")
+
     def test_a_matched_step_has_the_size_that_was_planned(self):
         tree = self.tree(PLAN_FRAGMENTS="mla mla+gate mla+parameters-of-1 mla+flops-of-1")
         tree.make("plan")
