@@ -62,20 +62,28 @@ static void measure(const struct norm *m, const real *s, real statistics[2])
 	statistics[1] = 1 / root(square_deviation(s, mean, m->width) / width + m->eps);
 }
 
-/* y = w (s - mean) / deviation + b */
-static void normalise(const struct norm *m, const real *s, const real statistics[2], real *y)
+static inline void normalise_lanes(const real *restrict s, const real *restrict w,
+				   const real *restrict b, const real statistics[2], int n,
+				   real *restrict y)
 {
 	const real mean = statistics[0], inverse = statistics[1];
 
-	if (m->b) {
 #pragma omp simd
-		for (int64_t i = 0; i < m->width; i++)
-			y[i] = m->w[i] * ((s[i] - mean) * inverse) + m->b[i];
-	} else {
-#pragma omp simd
-		for (int64_t i = 0; i < m->width; i++)
-			y[i] = m->w[i] * ((s[i] - mean) * inverse);
+	for (int l = 0; l < n; l++)
+		y[l] = w[l] * ((s[l] - mean) * inverse) + (b ? b[l] : 0);
+}
+
+/* y = w (s - mean) / deviation + b */
+static void normalise(const struct norm *m, const real *s, const real statistics[2], real *y)
+{
+	const real *w = m->w, *b = m->b;
+	int64_t i = 0;
+
+	for (; i + LANES <= m->width; i += LANES) {
+		__builtin_prefetch(s + i + m->width); /* the next row, which comes at once */
+		normalise_lanes(s + i, w + i, b ? b + i : NULL, statistics, LANES, y + i);
 	}
+	normalise_lanes(s + i, w + i, b ? b + i : NULL, statistics, (int)(m->width - i), y + i);
 }
 
 static void add_residual(const real *x, const real *residual, int64_t n, real *s)
@@ -144,24 +152,31 @@ static void collect(const struct norm *m, const real *restrict s, const real *re
 	mean[1] /= (real)m->width;
 }
 
+static inline void gradient_lanes(const real *restrict s, const real *restrict w,
+				  const real *restrict dy, const real statistics[2],
+				  const real mean[2], int n, real *restrict d)
+{
+	const real centre = statistics[0], inverse = statistics[1];
+
+#pragma omp simd
+	for (int l = 0; l < n; l++)
+		d[l] = (w[l] * dy[l] - mean[0] - (s[l] - centre) * inverse * mean[1]) * inverse;
+}
+
 /*
  * y = w n + b, n = (s - mean) / deviation, so with g = w dy
  *     ds = (g - mean(g) - n mean(g n)) / deviation
  * where RMSNorm, which subtracts no mean, lacks mean(g).
  */
-static void row_gradient(const struct norm *m, const real *restrict s, const real *restrict dy,
-			 const real statistics[2], const real mean[2], real *restrict d)
+static void row_gradient(const struct norm *m, const real *s, const real *dy,
+			 const real statistics[2], const real mean[2], real *d)
 {
-	const real centre = statistics[0], inverse = statistics[1];
-	const real plain = mean[0], weighted = mean[1];
-	const real *restrict w = m->w;
+	const real *w = m->w;
+	int64_t i = 0;
 
-#pragma omp simd
-	for (int64_t i = 0; i < m->width; i++) {
-		real n = (s[i] - centre) * inverse;
-
-		d[i] = (w[i] * dy[i] - plain - n * weighted) * inverse;
-	}
+	for (; i + LANES <= m->width; i += LANES)
+		gradient_lanes(s + i, w + i, dy + i, statistics, mean, LANES, d + i);
+	gradient_lanes(s + i, w + i, dy + i, statistics, mean, (int)(m->width - i), d + i);
 }
 
 static void backward_rows(const struct call *c, const struct norm *m, real *partial)
