@@ -1,6 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <omp.h>
 
@@ -8,6 +9,7 @@
 #include "core/backend/cpu/blas.h"
 
 #define ALIGNMENT 64 /* a cache line */
+#define HUGE_PAGE ((size_t)2 << 20)
 
 #define X(name) extern const struct kernels cpu_##name##_f32, cpu_##name##_f64;
 OP_LIST(X)
@@ -39,14 +41,19 @@ static const struct optim_kernels *cpu_optim(enum dtype type)
 
 static void *cpu_alloc(size_t bytes)
 {
-	size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	const size_t unit = bytes < HUGE_PAGE ? ALIGNMENT : HUGE_PAGE;
+	const size_t rounded = (bytes + unit - 1) / unit * unit;
 	void *memory;
 
 	if (rounded < bytes)
 		return NULL;
-	memory = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
-	if (memory)
-		memset(memory, 0, rounded);
+	memory = aligned_alloc(unit, rounded ? rounded : unit);
+	if (!memory)
+		return NULL;
+	/* A wish: without it the same numbers come, later. */
+	if (unit == HUGE_PAGE)
+		madvise(memory, rounded, MADV_HUGEPAGE);
+	memset(memory, 0, rounded);
 	return memory;
 }
 
