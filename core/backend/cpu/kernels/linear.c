@@ -28,27 +28,16 @@ static void fill_rows(const struct sizes *s, real *restrict y, const real *restr
 		memcpy(y + r * s->o, b, (size_t)s->o * sizeof(real));
 }
 
-/* Every thread makes columns of y of its own. */
-static void forward_few(const struct sizes *s, const real *x, const real *w, const real *b, real *y)
+static void forward_few(const struct call *c, const struct sizes *s)
 {
+	const real *x = c->in[0], *w = c->in[1], *b = c->in[2];
+
 #pragma omp parallel if (s->i * s->o > GRAIN)
 	{
-		int64_t first, last;
-
-		few_share(s->o, &first, &last);
-		for (int64_t r = 0; r < s->n && !s->transposed && first < last; r++)
-			if (b)
-				memcpy(y + r * s->o + first, b + first,
-				       (size_t)(last - first) * sizeof(real));
-			else
-				memset(y + r * s->o + first, 0,
-				       (size_t)(last - first) * sizeof(real));
 		if (s->transposed)
-			few_dots(x, s->x_pitch, s->n, s->i, w + first * s->w_pitch, s->w_pitch,
-				 last - first, y + first, s->o);
+			few_dots(x, s->x_pitch, s->n, s->i, w, s->o, c->out[0]);
 		else
-			few_add(x, s->x_pitch, s->n, s->i, w + first, s->w_pitch, last - first,
-				y + first, s->o);
+			few_product(x, s->x_pitch, s->n, s->i, w, s->o, b, c->work, c->out[0]);
 	}
 }
 
@@ -59,7 +48,7 @@ static void forward(const struct call *c)
 	real *y = c->out[0];
 
 	if (s.n <= FEW_ROWS) {
-		forward_few(&s, x, w, b, y);
+		forward_few(c, &s);
 		return;
 	}
 	if (b)
@@ -115,4 +104,13 @@ static void backward(const struct call *c)
 	}
 }
 
-KERNELS(linear) = { .forward = forward, .backward = backward };
+static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	const struct sizes s = sizes(n);
+
+	return pass == PASS_FORWARD && s.n <= FEW_ROWS && !s.transposed
+		       ? few_workspace(s.n, s.o, threads)
+		       : 0;
+}
+
+KERNELS(linear) = { .forward = forward, .backward = backward, .workspace = workspace };

@@ -89,12 +89,22 @@ static void forward_tiles(const struct call *c, const struct scores *scores)
 
 /* -------------------------------------------------- one query per example */
 
-/* Returns [B,pitch] of all threads: the rows of R. */
-static real *take_single(struct space *shared, struct space *own, const struct node *n,
-			 struct single *x)
+struct single_buffers {
+	struct single single;
+	real *route; /* [B,pitch], of all threads: the rows of R, as is: */
+	real *sums;  /* [threads,F] */
+};
+
+static struct single_buffers take_single(struct space *shared, struct space *own,
+					 const struct node *n, int threads)
 {
-	*x = single_take(shared, own, n->in[Q]->dim[0] * n->in[Q]->dim[2], n->in[K]->dim[1]);
-	return space_take(shared, n->in[Q]->dim[0] * x->pitch);
+	const int64_t B = n->in[Q]->dim[0];
+	struct single_buffers f;
+
+	f.single = single_take(shared, own, B * n->in[Q]->dim[2], n->in[K]->dim[1]);
+	f.route = space_take(shared, B * f.single.pitch);
+	f.sums = space_take(shared, threads * n->in[X]->dim[2]);
+	return f;
 }
 
 static void single_route(const struct scores *s, const struct single *x, int64_t b, real *row)
@@ -113,32 +123,28 @@ static void forward_single(const struct call *c, const struct scores *s)
 	const int64_t S = c->node->in[X]->dim[1], F = c->node->in[X]->dim[2], n = s->past + 1;
 	const real *lse = c->in[LSE];
 	struct space all = { 0 }, each = { 0 };
-	struct single unused;
 
-	take_single(&all, &each, c->node, &unused);
+	take_single(&all, &each, c->node, omp_get_max_threads());
 #pragma omp parallel if (s->B * n * F > GRAIN)
 	{
 		struct space shared = { .at = c->work };
 		struct space own = { .at = (real *)c->work + all.used +
 					   each.used * omp_get_thread_num() };
-		struct single x;
-		real *rows = take_single(&shared, &own, c->node, &x);
-		int64_t first, last;
+		const struct single_buffers f =
+			take_single(&shared, &own, c->node, omp_get_max_threads());
 
-		single_products(&x, s);
+		single_products(&f.single, s);
 #pragma omp for schedule(static)
 		for (int64_t head = 0; head < s->B * s->H; head++)
-			row_exp(single_row(&x, s, head), n, lse[head]);
+			row_exp(single_row(&f.single, s, head), n, lse[head]);
 #pragma omp for schedule(static)
 		for (int64_t b = 0; b < s->B; b++)
-			single_route(s, &x, b, rows + b * x.pitch);
-		few_share(F, &first, &last);
-		for (int64_t b = 0; b < s->B && first < last; b++) {
-			real *y = (real *)c->out[0] + b * F + first;
-
-			row_clear(y, 0, last - first);
-			few_add(rows + b * x.pitch, n, 1, n,
-				(const real *)c->in[X] + b * S * F + first, F, last - first, y, F);
+			single_route(s, &f.single, b, f.route + b * f.single.pitch);
+		for (int64_t b = 0; b < s->B; b++) {
+			few_product(f.route + b * f.single.pitch, n, 1, n,
+				    (const real *)c->in[X] + b * S * F, F, NULL, f.sums,
+				    (real *)c->out[0] + b * F);
+#pragma omp barrier
 		}
 	}
 }
@@ -209,10 +215,9 @@ static void backward(const struct call *c)
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	struct space all = { 0 }, each = { 0 };
-	struct single unused;
 
 	if (pass == PASS_FORWARD && n->in[Q]->dim[1] == 1)
-		take_single(&all, &each, n, &unused);
+		take_single(&all, &each, n, threads);
 	else
 		take_buffers(&each, n);
 	return (size_t)(all.used + each.used * threads) * sizeof(real);
