@@ -62,6 +62,7 @@ static enum status find_vocab(struct config *c, int64_t *vocab, struct error *er
 static enum status count(const struct search *s, int64_t width, struct size *size,
 			 struct error *err)
 {
+	struct description_options options = { .batch = 1 };
 	const struct backend backend = backend_cpu(1);
 	struct description d;
 	struct model *model;
@@ -72,9 +73,8 @@ static enum status count(const struct search *s, int64_t width, struct size *siz
 	if (config_set(s->config, "FFN_HIDDEN", text, err) != OK ||
 	    model_read(&model, s->config, s->vocab, err) != OK)
 		return FAIL;
-	status = describe_model(model, &backend,
-				&(struct description_options){ .batch = 1, .length = model->length },
-				&d, err);
+	options.length = model->length;
+	status = describe_model(model, &backend, &options, &d, err);
 	*size = (struct size){ width, (double)d.parameters, description_flops(&d) };
 	model_free(model);
 	return status;
@@ -108,7 +108,9 @@ static enum status enclose(const struct search *s, struct size *low, struct size
 			return FAIL;
 	}
 	while (high->width - low->width > s->unit) {
-		if (count(s, (low->width + high->width) / 2 / s->unit * s->unit, &middle, err) != OK)
+		const int64_t half = (low->width + high->width) / 2;
+
+		if (count(s, half / s->unit * s->unit, &middle, err) != OK)
 			return FAIL;
 		*(beyond(s, &middle) < 0 ? low : high) = middle;
 	}

@@ -34,8 +34,8 @@ enum {
 	EXIT_DIVERGED = 76,
 };
 
-#define MAX_SYMBOLS 1000 /* of the configuration; about 150 are there */
-#define TIMED_FLOPS 5e10 /* of one timed pass: seconds, on any machine worth training on */
+#define MAX_SYMBOLS 1000	 /* of the configuration; about 150 are there */
+#define TIMED_FLOPS 5e10	 /* of one timed pass: seconds, on any machine worth training on */
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
 
 struct arguments {

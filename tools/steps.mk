@@ -155,6 +155,7 @@ rerun: built
 $(plan-examined:%=$(plan)/%/describe.json): $(plan)/%/describe.json: $(plan)/%/kablate
 	$(Q)$< describe --json >$@ || rm -f $@
 $(plan-examined:%=$(plan)/%/estimate.json): $(plan)/%/estimate.json: $(plan)/%/kablate
+	$(call say,TIME,$*)
 	$(Q)$< estimate 2>/dev/null >$@ || rm -f $@
 plan-examined: $(foreach s,$(plan-examined),$(plan)/$s/describe.json $(plan)/$s/estimate.json)
 	@:
