@@ -16,7 +16,7 @@ import tempfile
 import unittest
 
 import ablation
-import plan
+import outline
 import plots
 import records
 import report
@@ -216,7 +216,7 @@ class Study(Case):
                 return re.search(pattern, file.read())[1].split()
         for experiment, path in (("w2-copy", "defconfigs/w2-copy"),
                                  ("gpt2-ra-mla-full", "tools/Kconfig")):
-            planned = [step.name for step in plan.listed_steps(words(path))]
+            planned = [step.name for step in outline.listed_steps(words(path))]
             for claim in ablation.load_published(experiment)["steps"]:
                 self.assertIn(claim["step"], planned)
 

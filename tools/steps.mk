@@ -29,7 +29,7 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 # While rates are chosen the plan stays as it is.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/,plan.py matching.py tuning.py)
+plan_tools := $(addprefix tools/,plan.py outline.py matching.py tuning.py)
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
 	$(call say,PLAN,$(KCONFIG_CONFIG))
 	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
