@@ -289,7 +289,7 @@ static bool fits(const struct checkpoint *c, double megabytes)
  * always.  Later ones were passed over as damaged, or the run would have gone on
  * from there.
  */
-static enum status prune(const struct checkpoint *c, int64_t saved, struct error *err)
+enum status checkpoint_prune(const struct checkpoint *c, int64_t saved, struct error *err)
 {
 	char path[PATH_SIZE];
 	double megabytes = 0;
@@ -330,7 +330,7 @@ enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_
 		return fail_errno(err, "cannot rename %s", temporary);
 	if (sync_directory(c->run_dir, err) != OK)
 		return FAIL;
-	return prune(c, state->iteration, err);
+	return checkpoint_prune(c, state->iteration, err);
 }
 
 /* ------------------------------------------------------------------ reading */

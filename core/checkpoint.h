@@ -37,6 +37,10 @@ double checkpoint_bytes(const struct checkpoint *c);
 enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			    struct error *err) MUST_CHECK;
 
+/* Remove what is not to be kept beside checkpoint `saved`; checkpoint_save() ends with it. */
+enum status checkpoint_prune(const struct checkpoint *c, int64_t saved,
+			     struct error *err) MUST_CHECK;
+
 /*
  * Load the newest whole checkpoint.  A damaged one is passed over, with the
  * reason told to `warn`; one of another run is an error.  *found is false

@@ -422,7 +422,8 @@ enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progres
 	if (checkpoint_load(&t->checkpoint, &t->state, &found, progress_warn, progress, err) != OK)
 		return FAIL;
 	t->saved = *iteration = found ? t->state.iteration : -1;
-	return OK;
+	/* It may have been killed when it had saved and not yet pruned. */
+	return found ? checkpoint_prune(&t->checkpoint, t->saved, err) : OK;
 }
 
 static bool due(int64_t iteration, int64_t interval, int64_t last)

@@ -278,6 +278,23 @@ static void test_resumed_from_every_checkpoint(void **state)
 	}
 }
 
+/* Killed when the last checkpoint was there and those to be removed still were. */
+static void test_resumed_before_pruning(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.checkpoint_interval = 1;
+	open_run(f);
+	run(f);
+	assert_true(has_checkpoint(f, ITERATIONS - 2));
+	close_run(f);
+	f->options.checkpoint_keep = 2;
+	open_run(f);
+	run(f);
+	for (int i = 1; i <= ITERATIONS; i++)
+		assert_int_equal(has_checkpoint(f, i), i > ITERATIONS - 2);
+}
+
 static void ask_for_checkpoint(struct fixture *f)
 {
 	(void)f;
@@ -459,6 +476,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(test_it_learns_and_records),
 		CASE(test_resumed_from_every_checkpoint),
+		CASE(test_resumed_before_pruning),
 		CASE(test_a_checkpoint_on_demand),
 		CASE(test_micro_batches_add_up),
 		CASE(test_divergence_names_iteration_and_tensor),
