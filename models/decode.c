@@ -157,6 +157,30 @@ void decoder_reset(struct decoder *d)
 	d->past = 0;
 }
 
+void decoder_seek(struct decoder *d, int64_t past)
+{
+	assert(past >= 0 && past <= d->capacity);
+	d->past = past;
+}
+
+enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost, struct error *err)
+{
+	struct piece *x;
+
+	*cost = (struct op_cost){ 0 };
+	if (find_piece(d, n, &x, err) != OK)
+		return FAIL;
+	for (int i = 0; i < x->g->n_nodes; i++) {
+		const struct node *node = x->g->nodes[i];
+		struct op_cost own = { 0 };
+
+		node->op->cost(node, &own);
+		cost->forward_flops += own.forward_flops;
+		cost->forward_bytes += own.forward_bytes;
+	}
+	return OK;
+}
+
 size_t decoder_state_bytes(const struct decoder *d)
 {
 	return (size_t)d->state->total * dtype_size(d->state->type);

@@ -45,4 +45,11 @@ void decoder_reset(struct decoder *d);
 /* Bytes that are kept between pieces. */
 size_t decoder_state_bytes(const struct decoder *d);
 
+/* For measurements: as if `past` tokens had been fed; what is kept of them is what lies there. */
+void decoder_seek(struct decoder *d, int64_t past);
+
+/* Work of feeding the last n tokens that there is room for: operations, bytes read and written. */
+enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost,
+			 struct error *err) MUST_CHECK;
+
 #endif

@@ -22,6 +22,7 @@
 #include "core/journal.h"
 #include "core/signals.h"
 #include "models/describe.h"
+#include "tools/bench_decode.h"
 #include "tools/generate.h"
 #include "tools/lab.h"
 #include "tools/lengths.h"
@@ -36,12 +37,13 @@ enum {
 
 #define MAX_SYMBOLS 1000	 /* of the configuration; about 150 are there */
 #define TIMED_FLOPS 5e10	 /* of one timed pass: seconds, on any machine worth training on */
+#define BENCH_SECONDS 3		 /* on each number: about a hundred steps of a model of 124M */
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
 
 struct arguments {
 	uint64_t seed, repeat;
 	const char *runs, *experiment, *step, *baseline, *git, *scale;
-	int64_t context;
+	int64_t context, batch;
 	const char *lengths;
 	struct generate_options generate;
 	bool json, lines, git_dirty, any_environment;
@@ -60,6 +62,7 @@ static const char usage[] =
 	"    kablate unread                             symbols that nothing reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
 	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
+	"    kablate bench-decode [--lengths N,N..] [--batch N]    speed of decoding, as JSON\n"
 	"\n"
 	"  --seed N         of weights, batches and dropout (default 1)\n"
 	"  --repeat N       number of a deliberate repetition (default 0)\n"
@@ -235,6 +238,18 @@ static int run_evaluate(struct lab *lab, const struct arguments *a)
 	    evaluate_lengths(lab, a->lengths, a->json, stdout, &err) != OK)
 		return complain(&err);
 	return 0;
+}
+
+static int run_bench_decode(struct lab *lab, const struct arguments *a)
+{
+	const struct bench_decode_options options = {
+		.contexts = a->lengths ? a->lengths : "1024",
+		.batch = a->batch,
+		.seconds = BENCH_SECONDS,
+	};
+	struct error err;
+
+	return bench_decode(lab, &options, stdout, &err) == OK ? 0 : complain(&err);
 }
 
 static int run_unread(struct lab *lab)
@@ -670,6 +685,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "any-environment", no_argument, NULL, 'a' },
 		{ "weights", required_argument, NULL, 'w' },
 		{ "lengths", required_argument, NULL, 'L' },
+		{ "batch", required_argument, NULL, 'B' },
 		{ "tokenizer", required_argument, NULL, 'T' },
 		{ "prompt", required_argument, NULL, 'p' },
 		{ "tokens", required_argument, NULL, 'n' },
@@ -682,7 +698,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (strchr("srcnk", option) && !parse_number(optarg, &number)) {
+		if (strchr("srcnkB", option) && !parse_number(optarg, &number)) {
 			fprintf(stderr, "kablate: '%s' is not a whole number\n", optarg);
 			return false;
 		}
@@ -722,6 +738,9 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			break;
 		case 'l':
 			a->lines = true;
+			break;
+		case 'B':
+			a->batch = (int64_t)number;
 			break;
 		case 'L':
 			a->lengths = optarg;
@@ -777,6 +796,8 @@ static int dispatch(const char *command, struct lab *lab, const struct arguments
 		return run_generate(lab, a);
 	if (strcmp(command, "evaluate") == 0)
 		return run_evaluate(lab, a);
+	if (strcmp(command, "bench-decode") == 0)
+		return run_bench_decode(lab, a);
 	if (strcmp(command, "unread") == 0)
 		return run_unread(lab);
 	fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", command);
@@ -790,6 +811,7 @@ int main(int argc, char **argv)
 		.runs = "runs",
 		.experiment = "single",
 		.step = "0",
+		.batch = 1,
 		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
 	};
 	struct error err;

@@ -179,11 +179,17 @@ static void say(void *context, const char *text)
 	fprintf(stderr, "kablate: %s\n", text);
 }
 
-enum status lab_load(struct lab *lab, const char *weights, struct error *err)
+enum status lab_draw(struct lab *lab, struct error *err)
 {
 	if (name_parameters(lab, err) != OK ||
-	    params_allocate(lab->params, &lab->backend, false, err) != OK ||
-	    params_initialise(lab->params, lab->seed, err) != OK)
+	    params_allocate(lab->params, &lab->backend, false, err) != OK)
+		return FAIL;
+	return params_initialise(lab->params, lab->seed, err);
+}
+
+enum status lab_load(struct lab *lab, const char *weights, struct error *err)
+{
+	if (lab_draw(lab, err) != OK)
 		return FAIL;
 	return weights_load(lab->params, weights, "h.", say, NULL, err);
 }

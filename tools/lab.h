@@ -54,7 +54,8 @@ enum status lab_make_parameters(struct lab *lab, void (*note)(void *context, con
 enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
 			void *context, struct error *err) MUST_CHECK;
 
-/* Parameters alone, from trained weights: to ask, not to train. */
+/* Parameters alone, drawn or from trained weights: to ask, not to train. */
+enum status lab_draw(struct lab *lab, struct error *err) MUST_CHECK;
 enum status lab_load(struct lab *lab, const char *weights, struct error *err) MUST_CHECK;
 
 /* The subject's functions, reading this lab. */

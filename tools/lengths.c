@@ -196,18 +196,17 @@ static enum status evaluate_length(struct lab *lab, int64_t length, bool json, F
 	return status;
 }
 
-/* The next number of "512,1024"; *text then points after it. */
-static enum status next_length(const char **text, int64_t *length, struct error *err)
+enum status next_length(const char **list, int64_t *length, struct error *err)
 {
 	char *end;
 
 	errno = 0;
-	*length = strtoll(*text, &end, 10);
-	if (errno || end == *text || (*end && (*end != ',' || !end[1])) || *length < 2 ||
+	*length = strtoll(*list, &end, 10);
+	if (errno || end == *list || (*end && (*end != ',' || !end[1])) || *length < 2 ||
 	    *length > MAX_LENGTH)
-		return fail(err, "--lengths: '%s' does not begin with a length from 2 to %d", *text,
+		return fail(err, "'%s' does not begin with a length from 2 to %d", *list,
 			    MAX_LENGTH);
-	*text = *end ? end + 1 : end;
+	*list = *end ? end + 1 : end;
 	return OK;
 }
 

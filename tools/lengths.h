@@ -16,4 +16,7 @@
 enum status evaluate_lengths(struct lab *lab, const char *lengths, bool json, FILE *out,
 			     struct error *err) MUST_CHECK;
 
+/* The next number of such a list, which then points after it. */
+enum status next_length(const char **list, int64_t *length, struct error *err) MUST_CHECK;
+
 #endif

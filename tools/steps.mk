@@ -14,7 +14,7 @@ PLAN ?= $(O)/plan
 plan := $(PLAN)
 
 # Targets that need the configuration; for all others none has to be there.
-run_goals := all experiment built runs plan plan-examined status watch step steps describe audit stop rerun unread runs-% step-%
+run_goals := all experiment built runs plan plan-examined status watch step steps describe audit bench-decode stop rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 $(need_config)
@@ -164,6 +164,9 @@ plan: built
 	$(Q)$(python) tools/plan.py --output $(plan) --show $(RUNS) --jobs $(jobs)
 describe: built
 	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
+bench-decode: built
+	$(Q)$(python) tools/bench_decode.py $(plan) $(plan-steps) $(if $(CONTEXTS),--lengths $(CONTEXTS)) \
+		$(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
 audit: built
 	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
 unread: built
@@ -184,15 +187,16 @@ stop:
 
 endif
 
-.PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit unread status watch stop rerun
+.PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit \
+	bench-decode unread status watch stop rerun
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
 #:   plan          the steps: how they differ, parameters, memory, time, disk; nothing runs
 #:   step N=3      one step;   runs: every step, without the report
 #:   describe      parameters, work, memory, decode state;   audit: is it wired and causal?
-#:   unread        symbols that are set and that no step reads
+#:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols nobody reads
 #:   status, watch the runs so far, live;   stop: save and stop what runs here
-#:   rerun RUN=DIR forget a run and make it again
-#:   ANY_ENVIRONMENT=1  go on with runs that began with another compiler, BLAS or machine
+#:   rerun RUN=DIR forget a run and make it again;   ANY_ENVIRONMENT=1: go on with runs that
+#:                 began with another compiler, BLAS or machine
 #:

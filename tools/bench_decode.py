@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Measure how every step of the plan decodes, beside PyTorch where it is installed.
+
+Programs take turns, and of every time the smallest counts: what else runs on the machine comes and
+goes.  The table goes to standard output, all numbers as JSON to PLAN/STEP/decode.json.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATENT_RECIP"}
+PEER = pathlib.Path(__file__).parent / "reference" / "decode_peer.py"
+HEAD = (f"{'context':>8} {'state MiB':>10} {'B/token':>9} {'first s':>9} {'of sgemm':>9} "
+        f"{'token/s':>9} {'MB/token':>9} {'limit/s':>9} {'reached':>8} {'PyTorch/s':>10}")
+
+
+def symbols(path):
+    """The configuration of a step: CONFIG_NAME -> text."""
+    pairs = (line.strip().removeprefix("CONFIG_").split("=", 1) for line in path.open()
+             if line.startswith("CONFIG_"))
+    return {name: value.strip('"') for name, value in pairs}
+
+
+def peer_command(config, contexts, python):
+    """How PyTorch measures the same model, or None where it has no such peer."""
+    number = lambda name: int(config.get(name, 0))
+    if (not config.keys() & {"ATTENTION_DOT", "ATTENTION_MLA"} or "FFN_GELU" not in config
+            or float(config.get("RA_MLA_RA_ALPHA", 0)) > 0 or config.keys() & MECHANISMS
+            or not number("MODEL_VOCAB")):
+        return None
+    embd = number("MODEL_EMBD")
+    hidden = number("FFN_HIDDEN") or int(float(config.get("FFN_MULT", 4)) * embd)
+    sizes = {"attention": "dot" if "ATTENTION_DOT" in config else "mla",
+             "layers": number("MODEL_LAYERS"), "embd": embd,
+             "heads": number("MODEL_HEADS"), "kv-heads": number("ATTENTION_KV_HEADS"),
+             "hidden": hidden, "vocab": number("MODEL_VOCAB"),
+             "latent": number("RA_MLA_LATENT_DIM") or 1, "lengths": contexts}
+    return [python, PEER, *(f"--{name}={value}" for name, value in sizes.items())]
+
+
+def has_torch(python):
+    return subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+def ask(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"bench_decode: {command[0]} failed with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+SMALLER = "token_seconds", "first_token_seconds"
+LARGER = "read_bytes_per_second", "sgemm_flops_per_second"
+
+
+def better(old, new):
+    """Of two measurements of the same contexts, the faster of each kind."""
+    if old is None:
+        return new
+    for a, b in zip(old["contexts"], new["contexts"]):
+        a.update({name: min(a[name], b[name]) for name in SMALLER if name in a})
+        a.update({name: max(a[name], b[name]) for name in LARGER if name in a})
+    return old
+
+
+def show(own, peer):
+    print(HEAD)
+    for i, x in enumerate(own["contexts"]):
+        context, batch = x["context"], own["batch"]
+        read, sgemm = x["read_bytes_per_second"], x["sgemm_flops_per_second"]
+        print(f"{context:8} {x['state_bytes'] / 2**20:10.1f} "
+              f"{x['state_bytes'] / (context * batch):9.0f} {x['first_token_seconds']:9.2f} "
+              f"{x['prompt_flops'] / x['first_token_seconds'] / sgemm:9.0%} "
+              f"{batch / x['token_seconds']:9.1f} {x['token_bytes'] / batch / 1e6:9.1f} "
+              f"{batch * read / x['token_bytes']:9.1f} "
+              f"{x['token_bytes'] / x['token_seconds'] / read:8.0%} "
+              + (f"{1 / peer['contexts'][i]['token_seconds']:10.1f}" if peer else f"{'-':>10}"))
+    if peer:
+        ratios = [b["token_seconds"] / a["token_seconds"]
+                  for a, b in zip(own["contexts"], peer["contexts"])]
+        print(f"PyTorch {peer['torch']} takes", ", ".join(f"{r:.2f}" for r in ratios),
+              "times as long")
+
+
+def measure(step, o, torch):
+    own = [step / "kablate", "bench-decode", "--json", "--lengths", o.lengths]
+    peer = peer_command(symbols(step / "config"), o.lengths, o.python) if torch else None
+    found = {"own": None, "peer": None}
+    for _ in range(o.rounds):
+        found["own"] = better(found["own"], ask(own))
+        if peer:
+            threads = found["own"]["threads"]
+            found["peer"] = better(found["peer"], ask([*peer, f"--threads={threads}"]))
+    (step / "decode.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(step.name)
+    show(**found)
+    print(flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("plan", type=pathlib.Path)
+    parser.add_argument("steps", nargs="+")
+    parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--python", default=sys.executable, help="one that may have PyTorch")
+    o = parser.parse_args()
+    torch = has_torch(o.python)
+    for step in o.steps:
+        measure(o.plan / step, o, torch)
+    if not torch:
+        print("PyTorch is not installed: no peer was measured.")
+
+
+if __name__ == "__main__":
+    main()
