@@ -237,4 +237,5 @@ help:
 #:   CC=clang      another compiler                     CFLAGS=      instead of -O3 -g
 #:   WERROR=1      warnings are errors                  PORTABLE=1   not only for this processor
 #:   NO_INSTALL=1  never call apt                       PYTHON=      instead of python3
+#:   ANY_ENVIRONMENT=1   go on with runs that began with another compiler, BLAS or machine
 #:   BLAS=blis     instead of openblas: also any pkg-config name, or BLAS_CFLAGS= and BLAS_LIBS=

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATENT_RECIP"}
-PEER = pathlib.Path(__file__).parent / "reference" / "decode_peer.py"
+PEER = pathlib.Path(__file__).parent / "bench_decode_torch.py"
 HEAD = (f"{'context':>8} {'state MiB':>10} {'B/token':>9} {'first s':>9} {'of sgemm':>9} "
         f"{'token/s':>9} {'MB/token':>9} {'limit/s':>9} {'reached':>8} {'PyTorch/s':>10}")
 
@@ -100,7 +100,8 @@ def measure(step, o, torch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     epilog="example: bench_decode.py build/plan 0-mla 1-mla+gate")
     parser.add_argument("plan", type=pathlib.Path)
     parser.add_argument("steps", nargs="+")
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")

@@ -136,7 +136,8 @@ def save(runner, about, points, chosen):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
+                                     epilog="example: bench_scaling.py --longest 1024")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--longest", type=int, default=LENGTHS[-1], metavar="T")
     args = parser.parse_args(argv)

@@ -16,7 +16,8 @@ from as_user import BUILD, ROOT
 
 SCREEN = 40, 100  # lines, columns
 # Steps on the way to a target that is for users.
-INTERNAL = {"FORCE", "experiment", "steps", "built", "runs-all", "runs-forget"}
+INTERNAL = {"FORCE", "experiment", "steps", "built", "runs-all", "runs-forget",
+            "plan-examined"}
 
 
 def run(*command):

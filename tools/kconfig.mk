@@ -62,6 +62,5 @@ $(O)/core/config.o: $(O)/generated/config_table.h
 #:   menuconfig, nconfig           choose in a menu;  guiconfig: in a window
 #:   set CONFIG_X=value ...        change single symbols
 #:   olddefconfig, oldconfig       bring an older .config up to date: by defaults, by asking
-#:   savedefconfig, listnewconfig, diffconfig    as in Linux
-#:   config-reference              every symbol on one page, from the help texts
+#:   savedefconfig, listnewconfig, diffconfig    as in Linux;  config-reference: all symbols, a page
 #:

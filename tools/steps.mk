@@ -197,6 +197,5 @@ endif
 #:   describe      parameters, work, memory, decode state;   audit: is it wired and causal?
 #:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols nobody reads
 #:   status, watch the runs so far, live;   stop: save and stop what runs here
-#:   rerun RUN=DIR forget a run and make it again;   ANY_ENVIRONMENT=1: go on with runs that
-#:                 began with another compiler, BLAS or machine
+#:   rerun RUN=DIR forget a run and make it again
 #:

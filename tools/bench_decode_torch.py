@@ -2,13 +2,21 @@
 """The decoding step of a GPT-2 in PyTorch, as fast as PyTorch makes it: the peer of bench-decode.
 
 Grouped heads or latents (mla, products kept in latent space), GELU, LayerNorm, tied head, a static
-cache, one row, no gradients.  Each of its forms is measured (plain; compiled with frozen weights, in
-the layout the compiler likes), and the fastest counts.  Prints seconds per token by context.
+cache, one row, no gradients.  Each of its forms is measured (plain; compiled with frozen weights,
+in the layout the compiler likes), and the fastest counts.  Prints seconds per token by context.
+
+    bench_decode_torch.py [--attention dot|mla] [--layers N] [--heads N] [--kv-heads N] [--embd N]
+        [--hidden N] [--vocab N] [--latent N] [--threads N] [--lengths N,N..] [--seconds X]
+
+Example: bench_decode_torch.py --attention mla --lengths 1024,4096
 """
 import argparse
 import json
 import sys
 import time
+
+if "--help" in sys.argv:  # it needs none of the packages below
+    sys.exit(print(__doc__.strip()))
 
 import torch
 import torch.nn.functional as F
@@ -110,12 +118,12 @@ def measure(o, context):
             times["compiled"] = fastest(lambda: compiled(token, position, caches, context - 1),
                                         o.seconds)
     except Exception as reason:  # no compiler for it here: then it is not faster
-        print(f"decode_peer: not compiled: {str(reason).splitlines()[0]}", file=sys.stderr)
+        print(f"bench_decode_torch: not compiled: {str(reason).splitlines()[0]}", file=sys.stderr)
     return {"context": context, "token_seconds": min(times.values()), "forms": times}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--attention", choices=("dot", "mla"), default="dot")
     for name, standard in (("layers", 12), ("heads", 12), ("kv-heads", 0), ("embd", 768),
                            ("hidden", 3072), ("vocab", 50304), ("latent", 128), ("threads", 2)):
