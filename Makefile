@@ -62,10 +62,11 @@ tasks := $(filter $(O)/data/%,$(variants))
 forgotten := $(filter-out $(variants:$(O)/%.o=%.c),$(filter models/%,$(parts)))
 $(if $(forgotten),$(warning models/Makefile does not mention $(forgotten)))
 
-# Kernels are written once for any real type and compiled for float and for double.
+# Kernels are written once and compiled for float, double, and float with products in bfloat16.
 kernels := $(filter core/backend/cpu/kernels/%,$(parts))
 part_objects := $(filter-out $(variants),$(patsubst %.c,$(O)/%.o,$(filter-out $(kernels),$(parts)))) \
-	$(kernels:%.c=$(O)/%.f32.o) $(kernels:%.c=$(O)/%.f64.o)
+	$(foreach real,f32 f64,$(kernels:%.c=$(O)/%.$(real).o)) \
+	$(patsubst %.c,$(O)/%.bf16.o,$(filter-out %/optim.c,$(kernels)))
 
 programs := $(patsubst tools/%.c,$(O)/bin/%,$(programs_c))
 test_programs := $(tests_c:%.c=$(O)/%)
@@ -137,6 +138,8 @@ $(O)/%.f32.o: %.c $(O)/flags
 	$(call cc,-DREAL_F32)
 $(O)/%.f64.o: %.c $(O)/flags
 	$(call cc,-DREAL_F64)
+$(O)/%.bf16.o: %.c $(O)/flags
+	$(call cc,-DREAL_BF16)
 $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 	$(call cc,$(call compile_part,$(test_library_flags)))
 

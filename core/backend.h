@@ -8,6 +8,7 @@
 #define CORE_BACKEND_H
 
 #include "core/op.h"
+#include "core/params.h"
 #include "core/rng.h"
 
 /* How a kernel treats the gradient it contributes to. */
@@ -39,6 +40,8 @@ struct call {
 	void *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
 	void *work;
+	struct shadow *shadow[PARAM_SHADOWS]; /* of the parameter in[1] */
+	const struct backend *backend;
 };
 
 static inline bool call_adds(const struct call *c, int input)
@@ -53,13 +56,17 @@ struct kernels {
 	kernel forward, backward, remake, loss; /* one per enum pass; NULL: the op has none */
 	/* Bytes of c->work that a pass wants; NULL: none. */
 	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
+	/* Bytes of the shadow number `which` of n->in[1], a parameter; 0 or NULL: not wanted. */
+	size_t (*shadow)(const struct node *n, enum pass pass, int which);
 };
 
 struct optim_kernels;
+struct bf16_form;
 
 struct backend {
 	const char *name;
 	int threads;
+	const struct bf16_form *bf16; /* how its kernels multiply; NULL: in the tensors' own type */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
 	void *(*alloc)(size_t bytes); /* zeroed, aligned to 64 bytes; NULL on failure */
@@ -73,5 +80,8 @@ struct backend {
 
 /* The CPU with this many threads; sets the threads of OpenMP and of the BLAS. */
 struct backend backend_cpu(int threads);
+
+/* The same, but products of float matrices take their factors rounded to bfloat16. */
+enum status backend_cpu_bf16(struct backend *b, int threads, struct error *err) MUST_CHECK;
 
 #endif

@@ -494,6 +494,7 @@ static enum status load_files(const struct checkpoint *c, const char *dir, struc
 		goto close_weights;
 	if (load_tensors(c, &weights, &moments, false, err) == OK)
 		status = load_tensors(c, &weights, &moments, true, err);
+	params_changed(c->params);
 	safetensors_close(&moments);
 close_weights:
 	safetensors_close(&weights);

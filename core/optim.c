@@ -232,6 +232,7 @@ void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_re
 	if (report->clipped)
 		step.scale = o->options.clip / report->norm;
 	o->type->update(o, &step, report);
+	params_changed(o->params);
 	o->scalars.updates++;
 }
 

@@ -18,6 +18,7 @@ enum status params_create(struct params **out, enum dtype type, struct error *er
 	if (!p)
 		return fail_memory(err, "parameters", sizeof(*p));
 	p->type = type;
+	p->version = 1;
 	*out = p;
 	return OK;
 }
@@ -27,6 +28,9 @@ void params_destroy(struct params *p)
 	if (!p)
 		return;
 	if (p->backend) {
+		for (int i = 0; i < p->n; i++)
+			for (int which = 0; which < PARAM_SHADOWS; which++)
+				p->backend->release(p->list[i].shadow[which].memory);
 		p->backend->release(p->data);
 		p->backend->release(p->grad);
 	}
@@ -124,6 +128,27 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 	return OK;
 }
 
+void params_changed(struct params *p)
+{
+	p->version++;
+}
+
+enum status param_shadow(struct params *p, int index, int which, size_t bytes,
+			 struct shadow **shadow, struct error *err)
+{
+	struct shadow *s = &p->list[index].shadow[which];
+
+	*shadow = s;
+	if (s->memory)
+		return OK;
+	s->version = &p->version;
+	s->memory = p->backend->alloc(bytes);
+	if (!s->memory)
+		return fail_memory(err, p->list[index].name, bytes);
+	p->shadow_bytes += bytes;
+	return OK;
+}
+
 static void *element(const struct params *p, void *block, int index)
 {
 	return (char *)block + (size_t)p->list[index].offset * dtype_size(p->type);
@@ -164,6 +189,7 @@ enum status param_set(struct params *p, int index, const double *values, struct 
 	const int64_t n = p->list[index].count;
 	float *narrow;
 
+	params_changed(p);
 	if (p->type == F64) {
 		p->backend->upload(param_data(p, index), values, (size_t)n * sizeof(*values));
 		return OK;

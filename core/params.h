@@ -32,6 +32,18 @@ struct param_init {
 	bool embedding; /* a table of vectors: optimizers treat it apart from matrices */
 };
 
+/*
+ * A parameter as some kernel wants it laid out, made by the first kernel that
+ * reads it after it has changed.
+ */
+struct shadow {
+	void *memory;		 /* NULL: nobody asked for it */
+	uint64_t made;		 /* the version it shows; 0: none yet */
+	const uint64_t *version; /* of the parameters */
+};
+
+#define PARAM_SHADOWS 2
+
 /* What the optimizer may treat differently. */
 enum param_role { PARAM_MATRIX, PARAM_EMBEDDING, PARAM_VECTOR };
 
@@ -43,6 +55,7 @@ struct param {
 	int64_t offset; /* first element inside the block */
 	struct param_init init;
 	enum param_role role;
+	struct shadow shadow[PARAM_SHADOWS];
 };
 
 struct params {
@@ -53,6 +66,8 @@ struct params {
 	const struct backend *backend; /* once allocated */
 	int64_t total;		       /* elements of a block, padding included */
 	void *data, *grad;	       /* device memory */
+	uint64_t version;	       /* of data */
+	size_t shadow_bytes;	       /* of all shadows */
 };
 
 enum status params_create(struct params **p, enum dtype type, struct error *err) MUST_CHECK;
@@ -73,6 +88,13 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 
 /* Draw every parameter from its distribution. */
 enum status params_initialise(struct params *p, uint64_t seed, struct error *err) MUST_CHECK;
+
+/* To be called by whoever writes to `data`: shadows are made again. */
+void params_changed(struct params *p);
+
+/* The shadow of a parameter, with memory; every caller asks for the same size. */
+enum status param_shadow(struct params *p, int index, int which, size_t bytes,
+			 struct shadow **shadow, struct error *err) MUST_CHECK;
 
 void *param_data(const struct params *p, int index);
 void *param_grad(const struct params *p, int index);

@@ -194,6 +194,7 @@ static void bind(struct program *p, int index)
 
 	call->node = instr->node;
 	call->run = &p->run;
+	call->backend = p->backend;
 	call->work = address(p, instr->work);
 	for (int i = 0; i < OP_MAX_INPUTS; i++) {
 		call->in[i] = address(p, instr->in[i]);
@@ -204,6 +205,26 @@ static void bind(struct program *p, int index)
 		call->out[i] = address(p, instr->out[i] ? instr->out[i] : instr->saved_out[i]);
 		call->dout[i] = address(p, instr->dout[i]);
 	}
+}
+
+/* Shadows belong to the parameters: programs share them. */
+static enum status bind_shadows(struct program *p, int index, struct error *err)
+{
+	const struct instr *instr = &p->lowered.instrs[index];
+	const struct tensor *weight = instr->kind == INSTR_KERNEL ? instr->node->in[1] : NULL;
+	const struct kernels *k;
+
+	if (!weight || weight->kind != TENSOR_PARAM)
+		return OK;
+	k = p->backend->kernels(p->graph->type)[instr->node->id];
+	for (int i = 0; k->shadow && i < PARAM_SHADOWS; i++) {
+		const size_t bytes = k->shadow(instr->node, instr->pass, i);
+
+		if (bytes && param_shadow(p->graph->params, weight->param, i, bytes,
+					  &p->calls[index].shadow[i], err) != OK)
+			return FAIL;
+	}
+	return OK;
 }
 
 static void upload_scalar(struct program *p, const struct tensor *t, double value)
@@ -256,8 +277,13 @@ enum status program_create(struct program **out, const struct graph *g,
 		program_destroy(p);
 		return FAIL;
 	}
-	for (int i = 0; i < p->lowered.n_instrs; i++)
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		bind(p, i);
+		if (bind_shadows(p, i, err) != OK) {
+			program_destroy(p);
+			return FAIL;
+		}
+	}
 	for (int i = 0; i < p->lowered.n_seeds; i++)
 		if (p->lowered.seeds[i].output->is_loss)
 			upload_scalar(p, p->lowered.seeds[i].gradient,

@@ -6,12 +6,13 @@
 #include <omp.h>
 
 #include "core/backend.h"
+#include "core/backend/cpu/bf16.h"
 #include "core/backend/cpu/blas.h"
 
 #define ALIGNMENT 64 /* a cache line */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-#define X(name) extern const struct kernels cpu_##name##_f32, cpu_##name##_f64;
+#define X(name) extern const struct kernels cpu_##name##_f32, cpu_##name##_f64, cpu_##name##_bf16;
 OP_LIST(X)
 #undef X
 
@@ -27,9 +28,20 @@ static const struct kernels *const kernels_f64[OP_COUNT] = {
 #undef X
 };
 
+static const struct kernels *const kernels_bf16[OP_COUNT] = {
+#define X(name) [OP_##name] = &cpu_##name##_bf16,
+	OP_LIST(X)
+#undef X
+};
+
 static const struct kernels *const *cpu_kernels(enum dtype type)
 {
 	return type == F32 ? kernels_f32 : type == F64 ? kernels_f64 : NULL;
+}
+
+static const struct kernels *const *cpu_kernels_bf16(enum dtype type)
+{
+	return type == F32 ? kernels_bf16 : cpu_kernels(type);
 }
 
 extern const struct optim_kernels cpu_optim_f32, cpu_optim_f64;
@@ -96,4 +108,11 @@ struct backend backend_cpu(int threads)
 		.zero = cpu_zero,
 		.find_nonfinite = cpu_find_nonfinite,
 	};
+}
+
+enum status backend_cpu_bf16(struct backend *b, int threads, struct error *err)
+{
+	*b = backend_cpu(threads);
+	b->kernels = cpu_kernels_bf16;
+	return bf16_choose(&b->bf16, err);
 }

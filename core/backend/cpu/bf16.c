@@ -148,7 +148,7 @@ void bf16_pack(const struct bf16_form *form, enum bf16_side side, int64_t lines,
 	const int64_t step = form->side[side].lines, panels = round_up(lines, step) / step;
 	const int64_t padded = round_up(k, form->step);
 
-#pragma omp parallel if (!omp_in_parallel() && lines * k > GRAIN)
+#pragma omp parallel if (omp_get_level() == 0 && lines * k > GRAIN)
 	{
 		const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
 		const int64_t line = panels * me / threads * step;
@@ -171,14 +171,16 @@ struct product {
 	int64_t pitch;
 };
 
-static size_t block_bytes(void)
+/* What a thread packs of the left factor. */
+static size_t block_bytes(int64_t m, int64_t k)
 {
-	return (size_t)BF16_MAX_DEPTH * BF16_MAX_ROWS * sizeof(bf16);
+	return bf16_packed_bytes(smaller(m, BF16_MAX_ROWS), smaller(k, BF16_MAX_DEPTH));
 }
 
-size_t bf16_work_bytes(int64_t n, int64_t k, int threads)
+size_t bf16_work_bytes(int64_t m, int64_t n, int64_t k, bool b_packed, int threads)
 {
-	return bf16_packed_bytes(n, smaller(k, CHUNK)) + (size_t)threads * block_bytes();
+	return (b_packed ? 0 : bf16_packed_bytes(n, smaller(k, CHUNK))) +
+	       (size_t)threads * block_bytes(m, k);
 }
 
 /* A tile of which only rows x columns exist. */
@@ -258,7 +260,7 @@ static void multiply_share(const struct product *p, int thread, int threads, bf1
 {
 	const int64_t tall = p->form->side[BF16_LEFT].lines, wide = p->form->side[BF16_RIGHT].lines;
 	const int64_t rows = round_up(p->m, tall) / tall, columns = round_up(p->n, wide) / wide;
-	bf16 *block = (bf16 *)((char *)blocks + (size_t)thread * block_bytes());
+	bf16 *block = (bf16 *)((char *)blocks + (size_t)thread * block_bytes(p->m, p->k));
 
 	if (p->form->begin)
 		p->form->begin();
@@ -274,7 +276,7 @@ static void multiply_share(const struct product *p, int thread, int threads, bf1
 
 static void multiply(const struct product *p, bf16 *blocks)
 {
-	if (omp_in_parallel()) {
+	if (omp_get_level() > 0) {
 		multiply_share(p, 0, 1, blocks);
 		return;
 	}

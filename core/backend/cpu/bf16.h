@@ -17,7 +17,8 @@
  * in the order in which the instructions read it.  What is used often is
  * packed once with bf16_pack(); the rest is packed, a block that fits in the
  * second cache at a time, inside the product.  Outside a parallel region both
- * share the work among all threads; inside one the calling thread works alone.
+ * share the work among all threads; inside one, even of a single thread, the
+ * calling thread works alone.
  */
 #ifndef CPU_BF16_H
 #define CPU_BF16_H
@@ -61,7 +62,7 @@ void bf16_pack(const struct bf16_form *form, enum bf16_side side, int64_t lines,
 	       const struct bf16_factor *from, void *packed);
 
 /* Bytes of `work` that a product wants in any form; pass the threads that share it. */
-size_t bf16_work_bytes(int64_t n, int64_t k, int threads);
+size_t bf16_work_bytes(int64_t m, int64_t n, int64_t k, bool b_packed, int threads);
 void bf16_product(const struct bf16_form *form, int64_t m, int64_t n, int64_t k, float alpha,
 		  const struct bf16_factor *a, const struct bf16_factor *b, bool add, float *c,
 		  int64_t pitch, void *work);

@@ -96,7 +96,7 @@ static void multiply(const struct bf16_form *form, const struct shape *s, const 
 	struct bf16_factor a = factor(x->a, w->trans_a, s->m, s->k);
 	struct bf16_factor b = factor(x->b, !w->trans_b, s->n, s->k);
 	void *work = aligned_alloc(
-		64, (bf16_work_bytes(s->n, s->k, omp_get_max_threads()) + 63) / 64 * 64);
+		64, (bf16_work_bytes(s->m, s->n, s->k, w->pack_b, omp_get_max_threads()) + 63) / 64 * 64);
 
 	assert_non_null(work);
 	assert_true(bf16_packed_bytes(s->m, s->k) <= sizeof(x->packed_a));
@@ -212,7 +212,7 @@ static void check_prefix(const struct bf16_form *form)
 	struct matrices *x = make_matrices();
 	struct bf16_factor a = { .data = x->a, .pitch = SHORT_K };
 	struct bf16_factor b = { .data = x->b, .pitch = K }, whole = b;
-	char *work = malloc(bf16_work_bytes(N, K, 2));
+	char *work = malloc(bf16_work_bytes(M, N, K, false, 2));
 
 	assert_non_null(work);
 	bf16_pack(form, BF16_RIGHT, N, K, &b, x->packed_b);

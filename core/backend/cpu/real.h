@@ -1,8 +1,9 @@
 /*
  * real - the element type of a kernel template.
  *
- * Every file in core/backend/cpu/kernels/ is compiled twice, with REAL_F32
- * and with REAL_F64; `real` is its element type, and KERNELS(name) at its end
+ * Every file in core/backend/cpu/kernels/ is compiled three times, with
+ * REAL_F32, REAL_F64 and REAL_BF16, which is float with products in bfloat16
+ * (product.h); `real` is its element type, and KERNELS(name) at its end
  * publishes the set under the name the backend's table expects.
  */
 #ifndef CPU_REAL_H
@@ -27,7 +28,11 @@ typedef double real;
 #define root sqrt
 #else
 typedef float real;
+#ifdef REAL_BF16
+#define KERNELS(name) const struct kernels cpu_##name##_bf16
+#else
 #define KERNELS(name) const struct kernels cpu_##name##_f32
+#endif
 #define gemm blas_gemm_f32
 #define root sqrtf
 #endif

@@ -16,7 +16,7 @@
 #ifndef CPU_SCORES_H
 #define CPU_SCORES_H
 
-#include "core/backend/cpu/real.h"
+#include "core/backend/cpu/product.h"
 
 /* ------------------------------------------------------------- workspace */
 
@@ -101,6 +101,62 @@ static inline bool dealt_to_me(int64_t item)
 	return omp_get_thread_num() == (place < threads ? place : 2 * threads - 1 - place);
 }
 
+/* ------------------------------------------------------------ packed heads */
+
+/*
+ * Every head of a tensor packed as the B of products, so that the tiles that
+ * read it need not: lines are tokens (B = x', k the channels) or channels
+ * (B = x, k the tokens).  Behind the pieces of the threads in c->work.
+ */
+struct packed_heads {
+	char *at;     /* NULL: not packed */
+	size_t bytes; /* of a head */
+	int64_t heads, sharing, k;
+};
+
+/* Takes the next bytes behind `start`; only counts them if that is NULL. */
+static inline struct packed_heads packed_take(size_t *used, char *start, const struct tensor *t,
+					      int64_t query_heads, bool tokens)
+{
+	const struct heads x = heads_of(t, query_heads);
+	struct packed_heads p = {
+		.bytes = tokens ? packed_bytes(x.T, x.width) : packed_bytes(x.width, x.T),
+		.heads = t->dim[2],
+		.sharing = x.sharing,
+		.k = tokens ? x.width : x.T,
+	};
+
+	p.at = start && p.bytes ? start + *used : NULL;
+	*used += p.bytes * (size_t)(t->dim[0] * p.heads);
+	return p;
+}
+
+/* The threads of a parallel region share the heads; all of them wait for the last one. */
+static inline void packed_fill(const struct packed_heads *p, const struct multiplier *by,
+			       const struct tensor *t, const real *data, bool tokens)
+{
+	const struct heads x = heads_of(t, p->heads * p->sharing);
+
+	if (!p->at)
+		return;
+#pragma omp for schedule(static)
+	for (int64_t i = 0; i < t->dim[0] * p->heads; i++)
+		pack(by, tokens, tokens ? x.T : x.width, p->k,
+		     data + head_offset(&x, i / p->heads, i % p->heads * x.sharing, 0), x.pitch,
+		     p->at + p->bytes * (size_t)i);
+}
+
+/* As query head h of example b sees it. */
+static inline struct packed packed_head(const struct packed_heads *p, int64_t b, int64_t h)
+{
+	if (!p->at)
+		return NOT_PACKED;
+	return (struct packed){
+		.panels = p->at + p->bytes * (size_t)(b * p->heads + h / p->sharing),
+		.k = p->k,
+	};
+}
+
 /* ---------------------------------------------------------------- scores */
 
 struct scores {
@@ -113,6 +169,8 @@ struct scores {
 	int64_t recent_first;
 	real band;
 	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
+	const struct bf16_form *form;
+	struct packed_heads k_tokens; /* optional */
 };
 
 struct tile {
@@ -124,7 +182,17 @@ struct tile {
 	int64_t keys;	     /* up to the position of the last query */
 	int64_t cross_first; /* first column of cross */
 	real slope;	     /* alibi */
+	struct multiplier by;
 };
+
+/* Elements of workspace for any product of a tile of T queries with `keys` keys or values. */
+static inline int64_t tile_work(int64_t T, int64_t keys, int64_t width)
+{
+	const size_t wide = product_work(T, keys, width, false, 1);
+	const size_t deep = product_work(T, width, keys, false, 1);
+
+	return (int64_t)((wide > deep ? wide : deep) / sizeof(real));
+}
 
 /* The numbers say which inputs of the node are meant; recent < 0: it has none. */
 static inline struct scores scores_of(const struct call *c, const struct attention_attr *attr,
@@ -149,6 +217,7 @@ static inline struct scores scores_of(const struct call *c, const struct attenti
 		.key_bias = c->in[key_bias],
 		.band = c->in[band] ? *(const real *)c->in[band] : (real)attr->band,
 		.cross_window = attr->band_window,
+		.form = c->backend->bf16,
 	};
 
 	if (s.key_bias)
@@ -156,12 +225,14 @@ static inline struct scores scores_of(const struct call *c, const struct attenti
 	return s;
 }
 
-/* For T queries of `capacity` keys. */
-static inline struct tile tile_take(struct space *m, int64_t T, int64_t capacity, bool cross)
+/* For T queries of `capacity` keys; `width`: the most channels that a product reads or makes. */
+static inline struct tile tile_take(struct space *m, int64_t T, int64_t capacity, int64_t width,
+				    bool cross)
 {
 	int64_t pitch = tile_pitch(capacity), size = block_rows(T) * pitch;
 
 	return (struct tile){
+		.by = { .work = space_take(m, tile_work(T, capacity, width)) },
 		.score = space_take(m, size),
 		.cross = cross ? space_take(m, size) : NULL,
 		.key_bias = space_take(m, pitch),
@@ -194,6 +265,7 @@ static inline void tile_seek(struct tile *t, const struct scores *s, int64_t hea
 				 ? s->past + t->first - s->cross_window
 				 : 0;
 	t->slope = s->attr->alibi ? alibi_slope(t->h, s->H) : 0;
+	t->by.form = s->form;
 }
 
 /* score = scale q k', cross = scale k q', and the keys' bias in a row of its own. */
@@ -204,14 +276,14 @@ static inline void tile_products(struct tile *t, const struct scores *s)
 	const int64_t from = t->cross_first;
 	const real scale = (real)s->attr->scale;
 
-	gemm(false, true, t->rows, t->keys, ql->width, scale,
-	     s->q + head_offset(ql, t->b, t->h, t->first), ql->pitch,
-	     s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, 0, t->score, t->pitch);
+	product(&t->by, packed_head(&s->k_tokens, t->b, t->h), false, true, t->rows, t->keys,
+		ql->width, scale, s->q + head_offset(ql, t->b, t->h, t->first), ql->pitch,
+		s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, 0, t->score, t->pitch);
 	if (s->cross_window >= 0)
-		gemm(false, true, t->rows, t->keys - from, ql->width, scale,
-		     s->k + head_offset(kl, t->b, t->h, s->past + t->first), kl->pitch,
-		     s->recent + head_offset(rl, t->b, t->h, from - s->recent_first), rl->pitch, 0,
-		     t->cross + from, t->pitch);
+		product(&t->by, NOT_PACKED, false, true, t->rows, t->keys - from, ql->width, scale,
+			s->k + head_offset(kl, t->b, t->h, s->past + t->first), kl->pitch,
+			s->recent + head_offset(rl, t->b, t->h, from - s->recent_first), rl->pitch,
+			0, t->cross + from, t->pitch);
 	if (s->key_bias)
 		for (int64_t j = 0; j < t->keys; j++)
 			t->key_bias[j] = s->key_bias[head_offset(bl, t->b, t->h, j)];

@@ -59,6 +59,49 @@ static void keep_row(const struct keep *k, const struct scores *s, const struct 
 	}
 }
 
+/* ---------------------------------------------------------- packed heads */
+
+/* As the forward pass and the backward pass multiply with them. */
+struct panels {
+	struct packed_heads k_tokens, k_channels, v_tokens, v_channels;
+	size_t bytes;
+};
+
+static struct panels take_panels(char *start, const struct node *n, enum pass pass)
+{
+	const int64_t H = n->in[Q]->dim[2];
+	struct panels p = { 0 };
+
+	p.k_tokens = packed_take(&p.bytes, start, n->in[K], H, true);
+	if (pass == PASS_FORWARD) {
+		p.v_channels = packed_take(&p.bytes, start, n->in[V], H, false);
+		return p;
+	}
+	p.v_tokens = packed_take(&p.bytes, start, n->in[V], H, true);
+	p.k_channels = packed_take(&p.bytes, start, n->in[K], H, false);
+	return p;
+}
+
+/* Behind the `size` elements of each thread. */
+static struct panels panels_of(const struct call *c, int64_t size, enum pass pass)
+{
+	return take_panels((char *)((real *)c->work + size * omp_get_max_threads()), c->node, pass);
+}
+
+/* Called by all threads. */
+static void fill_panels(const struct panels *p, const struct call *c, const struct multiplier *by)
+{
+	packed_fill(&p->k_tokens, by, c->node->in[K], c->in[K], true);
+	packed_fill(&p->k_channels, by, c->node->in[K], c->in[K], false);
+	packed_fill(&p->v_tokens, by, c->node->in[V], c->in[V], true);
+	packed_fill(&p->v_channels, by, c->node->in[V], c->in[V], false);
+}
+
+static int64_t widest(const struct node *n)
+{
+	return n->in[Q]->dim[3] > n->in[V]->dim[3] ? n->in[Q]->dim[3] : n->in[V]->dim[3];
+}
+
 /* --------------------------------------------------------------- forward */
 
 struct forward_buffers {
@@ -71,7 +114,7 @@ static struct forward_buffers take_forward(struct space *m, const struct node *n
 {
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
-	struct forward_buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1],
+	struct forward_buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1], widest(n),
 						      a->band_window >= 0) };
 
 	f.kept = space_take(m, f.tile.pitch);
@@ -97,8 +140,8 @@ static real row_max(const real *row, int64_t n)
 }
 
 /* One head of one block: o, lse, and its share of the combined routing row. */
-static void forward_tile(const struct call *c, const struct scores *s, const struct keep *keep,
-			 struct forward_buffers *f)
+static void forward_tile(const struct call *c, const struct scores *s, const struct panels *p,
+			 const struct keep *keep, struct forward_buffers *f)
 {
 	const struct attention_attr *a = s->attr;
 	const struct heads vl = heads_of(c->node->in[V], s->H);
@@ -128,8 +171,8 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 		}
 		row_clear(row, n, t->keys);
 	}
-	gemm(false, false, t->rows, vl.width, t->keys, 1, t->score, t->pitch, v, vl.pitch, 0, o,
-	     ol.pitch);
+	product(&t->by, packed_head(&p->v_channels, t->b, t->h), false, false, t->rows, vl.width,
+		t->keys, 1, t->score, t->pitch, v, vl.pitch, 0, o, ol.pitch);
 	for (int64_t r = 0; r < t->rows; r++)
 		for (int64_t d = 0; d < ol.width; d++)
 			o[r * ol.pitch + d] *= norm[r];
@@ -161,19 +204,24 @@ static void write_routes(const struct call *c, const struct scores *s,
 /* Items are tiles, or where routing needs all heads, blocks of queries; the longest come first. */
 static void forward_tiles(const struct call *c, const struct scores *scores)
 {
-	const struct scores s = *scores;
+	const struct multiplier by = multiplier_of(c, NULL);
 	const struct keep keep = keep_of(c);
+	struct scores s = *scores;
 	const bool routes = s.attr->route.mode == ROUTE_TOPK;
 	const int64_t blocks = block_count(s.T), together = routes ? s.H : 1;
 	const int64_t alike = s.B * s.H / together;
 	struct space size = { 0 };
+	struct panels panels;
 
 	take_forward(&size, c->node);
+	panels = panels_of(c, size.used, PASS_FORWARD);
+	s.k_tokens = panels.k_tokens;
 #pragma omp parallel
 	{
 		struct space m = space_of(c, size.used, omp_get_thread_num());
 		struct forward_buffers f = take_forward(&m, c->node);
 
+		fill_panels(&panels, c, &by);
 		for (int64_t item = 0; item < blocks * alike; item++) {
 			int64_t first = item % alike * together;
 
@@ -183,7 +231,7 @@ static void forward_tiles(const struct call *c, const struct scores *scores)
 				row_clear(f.route, 0, block_rows(s.T) * f.tile.pitch);
 			for (int64_t head = first; head < first + together; head++) {
 				tile_seek(&f.tile, &s, head, blocks - 1 - item / alike);
-				forward_tile(c, &s, &keep, &f);
+				forward_tile(c, &s, &panels, &keep, &f);
 			}
 			if (routes)
 				write_routes(c, &s, &f);
@@ -391,6 +439,7 @@ struct backward {
 	struct heads v_layout, o_layout;
 	const real *v, *o, *d_o, *lse;
 	int64_t parts;
+	struct panels panels;
 };
 
 struct backward_buffers {
@@ -405,7 +454,7 @@ static struct backward_buffers take_backward(struct space *m, const struct node 
 {
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
-	struct backward_buffers f = { .tile = tile_take(m, T, T, a->band_window >= 0) };
+	struct backward_buffers f = { .tile = tile_take(m, T, T, widest(n), a->band_window >= 0) };
 
 	f.kept = space_take(m, f.tile.pitch);
 	f.dscore = space_take(m, block_rows(T) * f.tile.pitch);
@@ -477,13 +526,13 @@ static void backward_band(const struct backward *w, struct backward_buffers *f, 
 	}
 	*f->dband += dband;
 	if (dq)
-		gemm(true, false, near, ql->width, t->rows, factor, t->cross + from, t->pitch,
-		     s->k + head_offset(kl, t->b, t->h, t->first), kl->pitch, 1,
-		     dq + head_offset(ql, t->b, t->h, from), ql->pitch);
+		product(&t->by, NOT_PACKED, true, false, near, ql->width, t->rows, factor,
+			t->cross + from, t->pitch, s->k + head_offset(kl, t->b, t->h, t->first),
+			kl->pitch, 1, dq + head_offset(ql, t->b, t->h, from), ql->pitch);
 	if (dk)
-		gemm(false, false, t->rows, kl->width, near, factor, t->cross + from, t->pitch,
-		     s->q + head_offset(ql, t->b, t->h, from), ql->pitch, 1,
-		     dk + t->first * kl->width, kl->width);
+		product(&t->by, NOT_PACKED, false, false, t->rows, kl->width, near, factor,
+			t->cross + from, t->pitch, s->q + head_offset(ql, t->b, t->h, from),
+			ql->pitch, 1, dk + t->first * kl->width, kl->width);
 }
 
 static void backward_tile(const struct backward *w, struct backward_buffers *f, real *dk, real *dv,
@@ -499,20 +548,22 @@ static void backward_tile(const struct backward *w, struct backward_buffers *f, 
 	real *dq = w->c->din[Q], *dscore = f->dscore;
 
 	tile_products(t, s);
-	gemm(false, true, t->rows, t->keys, vl->width, 1, d_o, ol->pitch,
-	     w->v + head_offset(vl, t->b, t->h, 0), vl->pitch, 0, dscore, t->pitch);
+	product(&t->by, packed_head(&w->panels.v_tokens, t->b, t->h), false, true, t->rows, t->keys,
+		vl->width, 1, d_o, ol->pitch, w->v + head_offset(vl, t->b, t->h, 0), vl->pitch, 0,
+		dscore, t->pitch);
 	for (int64_t r = 0; r < t->rows; r++)
 		backward_row(w, f, r);
 	if (dv)
-		gemm(true, false, t->keys, vl->width, t->rows, 1, t->score, t->pitch, d_o,
-		     ol->pitch, 1, dv, vl->width);
+		product(&t->by, NOT_PACKED, true, false, t->keys, vl->width, t->rows, 1, t->score,
+			t->pitch, d_o, ol->pitch, 1, dv, vl->width);
 	if (dq)
-		gemm(false, false, t->rows, ql->width, t->keys, scale, dscore, t->pitch,
-		     s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, call_adds(w->c, Q),
-		     dq + q_at, ql->pitch);
+		product(&t->by, packed_head(&w->panels.k_channels, t->b, t->h), false, false,
+			t->rows, ql->width, t->keys, scale, dscore, t->pitch,
+			s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, call_adds(w->c, Q),
+			dq + q_at, ql->pitch);
 	if (dk)
-		gemm(true, false, t->keys, kl->width, t->rows, scale, dscore, t->pitch, s->q + q_at,
-		     ql->pitch, 1, dk, kl->width);
+		product(&t->by, NOT_PACKED, true, false, t->keys, kl->width, t->rows, scale, dscore,
+			t->pitch, s->q + q_at, ql->pitch, 1, dk, kl->width);
 	if (dbias)
 		for (int64_t r = 0; r < t->rows; r++)
 			for (int64_t j = 0; j < t->keys; j++)
@@ -583,9 +634,11 @@ static struct backward_buffers open_backward(const struct backward *w, int64_t s
 static void backward_thread(const struct backward *w, int64_t size)
 {
 	const struct call *c = w->c;
+	const struct multiplier by = multiplier_of(c, NULL);
 	struct backward_buffers f = open_backward(w, size, omp_get_thread_num());
 	double dband = 0;
 
+	fill_panels(&w->panels, c, &by);
 	*f.dband = 0;
 	for (int64_t unit = f.first; unit < f.last; unit++)
 		backward_unit(w, &f, unit);
@@ -608,7 +661,7 @@ static void backward(const struct call *c)
 {
 	const int64_t H = c->node->in[Q]->dim[2];
 	struct space size = { 0 };
-	const struct backward w = {
+	struct backward w = {
 		.c = c,
 		.s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT),
 		.keep = keep_of(c),
@@ -622,21 +675,25 @@ static void backward(const struct call *c)
 	};
 
 	take_backward(&size, c->node);
+	w.panels = panels_of(c, size.used, PASS_BACKWARD);
+	w.s.k_tokens = w.panels.k_tokens;
 #pragma omp parallel
 	backward_thread(&w, size.used);
 }
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
+	const bool single = pass == PASS_FORWARD && is_single(n);
+	const size_t panels = single ? 0 : take_panels(NULL, n, pass).bytes;
 	struct space all = { 0 }, each = { 0 };
 
-	if (pass == PASS_FORWARD && is_single(n))
+	if (single)
 		take_single(&all, &each, n, threads);
 	else if (pass == PASS_FORWARD)
 		take_forward(&each, n);
 	else
 		take_backward(&each, n);
-	return (size_t)(all.used + each.used * threads) * sizeof(real);
+	return (size_t)(all.used + each.used * threads) * sizeof(real) + panels;
 }
 
 KERNELS(attention) = { .forward = forward, .backward = backward, .workspace = workspace };

@@ -51,7 +51,7 @@ struct buffers {
 static struct buffers take_buffers(struct space *m, const struct node *n)
 {
 	int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
-	struct buffers f = { .tile = tile_take(m, T, T, true) };
+	struct buffers f = { .tile = tile_take(m, T, T, n->in[Q]->dim[3], true) };
 
 	f.query_bias = space_take(m, f.tile.pitch);
 	f.route = space_take(m, block_rows(T) * f.tile.pitch);

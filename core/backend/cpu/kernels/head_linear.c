@@ -5,6 +5,7 @@
  * divides evenly.  Few tokens are dealt by heads.
  */
 #include "core/backend/cpu/few.h"
+#include "core/backend/cpu/product.h"
 
 struct sizes {
 	int64_t tokens, heads, i, o;
@@ -45,6 +46,33 @@ static void forward_few(const struct sizes *s, const real *x, const real *w, rea
 			s->o, y + h * s->o, s->heads * s->o);
 }
 
+/* Bytes of workspace for one thread. */
+static size_t thread_work(const struct node *node, enum pass pass)
+{
+	const struct sizes s = sizes(node);
+	const bool packed = node->in[1]->kind == TENSOR_PARAM;
+	const size_t dx = product_work(s.tokens, s.i, s.o, packed, 1);
+	const size_t dw = product_work(s.i, s.o, s.tokens, false, 1);
+
+	if (pass == PASS_FORWARD)
+		return product_work(s.tokens, s.o, s.i, packed, 1);
+	return dx > dw ? dx : dw;
+}
+
+static struct multiplier thread_multiplier(const struct call *c, enum pass pass)
+{
+	const size_t bytes = thread_work(c->node, pass);
+
+	return multiplier_of(c, (char *)c->work + (size_t)omp_get_thread_num() * bytes);
+}
+
+static void prepare(const struct call *c, int which)
+{
+	const struct multiplier by = multiplier_of(c, NULL);
+
+	shadow_ready(c, &by, which);
+}
+
 static void forward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
@@ -55,20 +83,22 @@ static void forward(const struct call *c)
 		forward_few(&s, x, w, y);
 		return;
 	}
+	prepare(c, 0);
 #pragma omp parallel if (work(&s) > GRAIN)
 	{
+		const struct multiplier by = thread_multiplier(c, PASS_FORWARD);
 		int64_t t, end;
 
 		thread_share(s.tokens, &t, &end);
 		for (int64_t h = 0; h < s.heads && t < end; h++)
-			gemm(false, false, end - t, s.o, s.i, 1, x + t * s.x_token + h * s.x_head,
-			     s.x_token, w + h * s.i * s.o, s.o, 0, y + (t * s.heads + h) * s.o,
-			     s.heads * s.o);
+			product(&by, shadow_slice(c, 0, h), false, false, end - t, s.o, s.i, 1,
+				x + t * s.x_token + h * s.x_head, s.x_token, w + h * s.i * s.o, s.o,
+				0, y + (t * s.heads + h) * s.o, s.heads * s.o);
 	}
 }
 
 /* y_h = x_h W_h: dx_h = dy_h W_h'; an x that all heads share collects them. */
-static void backward_x(const struct call *c, const struct sizes *s)
+static void backward_x(const struct call *c, const struct sizes *s, const struct multiplier *by)
 {
 	const real *w = c->in[1], *dy = c->dout[0];
 	const bool add = call_adds(c, 0);
@@ -77,13 +107,13 @@ static void backward_x(const struct call *c, const struct sizes *s)
 
 	thread_share(s->tokens, &t, &end);
 	for (int64_t h = 0; h < s->heads && t < end; h++)
-		gemm(false, true, end - t, s->i, s->o, 1, dy + (t * s->heads + h) * s->o,
-		     s->heads * s->o, w + h * s->i * s->o, s->o, add || (h && !s->x_head),
-		     dx + t * s->x_token + h * s->x_head, s->x_token);
+		product(by, shadow_slice(c, 1, h), false, true, end - t, s->i, s->o, 1,
+			dy + (t * s->heads + h) * s->o, s->heads * s->o, w + h * s->i * s->o, s->o,
+			add || (h && !s->x_head), dx + t * s->x_token + h * s->x_head, s->x_token);
 }
 
 /* y_h = x_h W_h: dW_h = x_h' dy_h */
-static void backward_w(const struct call *c, const struct sizes *s)
+static void backward_w(const struct call *c, const struct sizes *s, const struct multiplier *by)
 {
 	const real *x = c->in[0], *dy = c->dout[0];
 	real *dw = c->din[1];
@@ -94,8 +124,9 @@ static void backward_w(const struct call *c, const struct sizes *s)
 		const int64_t h = row / s->i, first = row % s->i;
 		const int64_t rows = s->i - first < end - row ? s->i - first : end - row;
 
-		gemm(true, false, rows, s->o, s->tokens, 1, x + h * s->x_head + first, s->x_token,
-		     dy + h * s->o, s->heads * s->o, call_adds(c, 1), dw + row * s->o, s->o);
+		product(by, NOT_PACKED, true, false, rows, s->o, s->tokens, 1,
+			x + h * s->x_head + first, s->x_token, dy + h * s->o, s->heads * s->o,
+			call_adds(c, 1), dw + row * s->o, s->o);
 		row += rows;
 	}
 }
@@ -104,13 +135,31 @@ static void backward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
 
+	prepare(c, 1);
 #pragma omp parallel if (work(&s) > GRAIN)
 	{
+		const struct multiplier by = thread_multiplier(c, PASS_BACKWARD);
+
 		if (c->din[0])
-			backward_x(c, &s);
+			backward_x(c, &s, &by);
 		if (c->din[1])
-			backward_w(c, &s);
+			backward_w(c, &s, &by);
 	}
 }
 
-KERNELS(head_linear) = { .forward = forward, .backward = backward };
+static size_t workspace(const struct node *node, enum pass pass, int threads)
+{
+	return (size_t)threads * thread_work(node, pass);
+}
+
+static size_t shadow(const struct node *node, enum pass pass, int which)
+{
+	if (which != (pass == PASS_BACKWARD) ||
+	    (pass == PASS_FORWARD && sizes(node).tokens <= FEW_ROWS))
+		return 0;
+	return shadow_bytes(node->in[1], which);
+}
+
+KERNELS(head_linear) = {
+	.forward = forward, .backward = backward, .workspace = workspace, .shadow = shadow
+};

@@ -3,7 +3,7 @@
  * and, for training, into their own gradient, which goes at once into dx and
  * dW.  So the logits are computed once and never held whole.
  */
-#include "core/backend/cpu/real.h"
+#include "core/backend/cpu/product.h"
 
 /*
  * Tokens in a chunk: enough that reading W and dW once per chunk hides behind
@@ -33,11 +33,41 @@ static int64_t chunk_tokens(const struct node *n)
 	return (tokens + chunks - 1) / chunks;
 }
 
+/* lse and logits of a chunk, in whole cache lines. */
+static size_t logits_bytes(const struct node *n)
+{
+	const size_t chunk = (size_t)chunk_tokens(n), line = 64;
+	const size_t bytes = chunk * ((size_t)n->in[1]->dim[0] * sizeof(real) + sizeof(double));
+
+	return (bytes + line - 1) / line * line;
+}
+
+/* Of the logits, dx and dW of a chunk. */
+static size_t largest_work(int64_t v, int64_t e, int64_t chunk, bool packed, int threads)
+{
+	const size_t work[] = {
+		product_work(chunk, v, e, packed, threads),
+		product_work(chunk, e, v, packed, threads),
+		product_work(v, e, chunk, false, threads),
+	};
+	size_t most = 0;
+
+	for (int i = 0; i < 3; i++)
+		most = work[i] > most ? work[i] : most;
+	return most;
+}
+
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
+	const int64_t v = n->in[1]->dim[0], e = n->in[1]->dim[1], chunk = chunk_tokens(n);
+
 	(void)pass;
-	(void)threads;
-	return (size_t)chunk_tokens(n) * ((size_t)n->in[1]->dim[0] * sizeof(real) + sizeof(double));
+	return logits_bytes(n) + largest_work(v, e, chunk, n->in[1]->kind == TENSOR_PARAM, threads);
+}
+
+static size_t shadow(const struct node *n, enum pass pass, int which)
+{
+	return pass == PASS_LOSS || which == 1 ? shadow_bytes(n->in[1], which) : 0;
 }
 
 /* d(total loss) / d(nll) of a scored token, and / d(lse^2) of any. */
@@ -165,19 +195,19 @@ static double score_chunk(const struct call *c, int64_t first, int64_t tokens, r
 }
 
 /* logits = x W': dx = dlogits W, dW = dlogits' x summed over chunks */
-static void chunk_gradients(const struct call *c, int64_t first, int64_t tokens,
-			    const real *dlogits)
+static void chunk_gradients(const struct call *c, const struct multiplier *by, int64_t first,
+			    int64_t tokens, const real *dlogits)
 {
 	const int64_t n = c->node->in[1]->dim[0], e = c->node->in[1]->dim[1];
 	const real *x = c->in[0], *w = c->in[1];
 	real *dx = c->din[0], *dw = c->din[1];
 
 	if (dx)
-		gemm(false, false, tokens, e, n, 1, dlogits, n, w, e, call_adds(c, 0),
-		     dx + first * e, e);
+		product(by, shadow_of(c, by, 0), false, false, tokens, e, n, 1, dlogits, n, w, e,
+			call_adds(c, 0), dx + first * e, e);
 	if (dw)
-		gemm(true, false, n, e, tokens, 1, dlogits, n, x + first * e, e,
-		     call_adds(c, 1) || first > 0, dw, e);
+		product(by, NOT_PACKED, true, false, n, e, tokens, 1, dlogits, n, x + first * e, e,
+			call_adds(c, 1) || first > 0, dw, e);
 }
 
 static void all_chunks(const struct call *c, const struct slope *slope)
@@ -186,6 +216,7 @@ static void all_chunks(const struct call *c, const struct slope *slope)
 	const int64_t tokens = tensor_count(c->node->in[2]), chunk = chunk_tokens(c->node);
 	const real *x = c->in[0], *w = c->in[1], *weights = c->in[3];
 	real *main = c->out[0], *z = c->out[1], *nll = c->out[2];
+	const struct multiplier by = multiplier_of(c, (char *)c->work + logits_bytes(c->node));
 	double *lse = c->work;
 	real *logits = (real *)(lse + chunk);
 	double total = 0, squares = 0;
@@ -193,10 +224,11 @@ static void all_chunks(const struct call *c, const struct slope *slope)
 	for (int64_t first = 0; first < tokens; first += chunk) {
 		const int64_t count = smaller(chunk, tokens - first);
 
-		gemm(false, true, count, n, e, 1, x + first * e, e, w, e, 0, logits, n);
+		product(&by, shadow_of(c, &by, 1), false, true, count, n, e, 1, x + first * e, e, w,
+			e, 0, logits, n);
 		squares += score_chunk(c, first, count, logits, lse, slope);
 		if (slope)
-			chunk_gradients(c, first, count, logits);
+			chunk_gradients(c, &by, first, count, logits);
 	}
 	for (int64_t t = 0; t < tokens; t++)
 		total += (double)nll[t];
@@ -216,4 +248,6 @@ static void loss(const struct call *c)
 	all_chunks(c, &slope);
 }
 
-KERNELS(head_loss) = { .forward = forward, .loss = loss, .workspace = workspace };
+KERNELS(head_loss) = {
+	.forward = forward, .loss = loss, .workspace = workspace, .shadow = shadow
+};

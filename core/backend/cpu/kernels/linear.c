@@ -1,4 +1,5 @@
 #include "core/backend/cpu/few.h"
+#include "core/backend/cpu/product.h"
 
 /* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
 struct sizes {
@@ -44,6 +45,7 @@ static void forward_few(const struct call *c, const struct sizes *s)
 static void forward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
+	const struct multiplier by = multiplier_of(c, c->work);
 	const real *x = c->in[0], *w = c->in[1], *b = c->in[2];
 	real *y = c->out[0];
 
@@ -53,7 +55,8 @@ static void forward(const struct call *c)
 	}
 	if (b)
 		fill_rows(&s, y, b);
-	gemm(false, s.transposed, s.n, s.o, s.i, 1, x, s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
+	product(&by, shadow_of(c, &by, s.transposed), false, s.transposed, s.n, s.o, s.i, 1, x,
+		s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
 }
 
 #define SUM_ROWS 64    /* summed in one go: keeps the error of long float sums small */
@@ -83,19 +86,20 @@ static void sum_columns(const struct sizes *s, const real *restrict dy, int64_t 
 static void backward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
+	const struct multiplier by = multiplier_of(c, c->work);
 	const real *x = c->in[0], *w = c->in[1], *dy = c->dout[0];
 	real *dx = c->din[0], *dw = c->din[1], *db = c->din[2];
 
 	/* y = x W + b */
 	if (dx)
-		gemm(false, !s.transposed, s.n, s.i, s.o, 1, dy, s.o, w, s.w_pitch, call_adds(c, 0),
-		     dx, s.x_pitch);
+		product(&by, shadow_of(c, &by, !s.transposed), false, !s.transposed, s.n, s.i, s.o,
+			1, dy, s.o, w, s.w_pitch, call_adds(c, 0), dx, s.x_pitch);
 	if (dw && s.transposed)
-		gemm(true, false, s.o, s.i, s.n, 1, dy, s.o, x, s.x_pitch, call_adds(c, 1), dw,
-		     s.i);
+		product(&by, NOT_PACKED, true, false, s.o, s.i, s.n, 1, dy, s.o, x, s.x_pitch,
+			call_adds(c, 1), dw, s.i);
 	else if (dw)
-		gemm(true, false, s.i, s.o, s.n, 1, x, s.x_pitch, dy, s.o, call_adds(c, 1), dw,
-		     s.o);
+		product(&by, NOT_PACKED, true, false, s.i, s.o, s.n, 1, x, s.x_pitch, dy, s.o,
+			call_adds(c, 1), dw, s.o);
 	if (db) {
 #pragma omp parallel for schedule(static) if (s.n * s.o > GRAIN)
 		for (int64_t o = 0; o < s.o; o += SUM_COLUMNS)
@@ -104,13 +108,37 @@ static void backward(const struct call *c)
 	}
 }
 
-static size_t workspace(const struct node *n, enum pass pass, int threads)
+static size_t larger(size_t a, size_t b)
 {
-	const struct sizes s = sizes(n);
-
-	return pass == PASS_FORWARD && s.n <= FEW_ROWS && !s.transposed
-		       ? few_workspace(s.n, s.o, threads)
-		       : 0;
+	return a > b ? a : b;
 }
 
-KERNELS(linear) = { .forward = forward, .backward = backward, .workspace = workspace };
+static size_t workspace(const struct node *node, enum pass pass, int threads)
+{
+	const struct sizes s = sizes(node);
+	const bool packed = node->in[1]->kind == TENSOR_PARAM;
+	size_t most;
+
+	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
+		return s.transposed ? 0 : few_workspace(s.n, s.o, threads);
+	if (pass == PASS_FORWARD)
+		return product_work(s.n, s.o, s.i, packed, threads);
+	most = s.transposed ? product_work(s.o, s.i, s.n, false, threads)
+			    : product_work(s.i, s.o, s.n, false, threads);
+	return larger(most, product_work(s.n, s.i, s.o, packed, threads));
+}
+
+/* Few rows read the parameter itself. */
+static size_t shadow(const struct node *node, enum pass pass, int which)
+{
+	const struct sizes s = sizes(node);
+	const int wanted = s.transposed ^ (pass == PASS_BACKWARD);
+
+	if (which != wanted || (pass == PASS_FORWARD && s.n <= FEW_ROWS))
+		return 0;
+	return shadow_bytes(node->in[1], which);
+}
+
+KERNELS(linear) = {
+	.forward = forward, .backward = backward, .workspace = workspace, .shadow = shadow
+};

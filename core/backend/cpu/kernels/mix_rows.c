@@ -18,7 +18,8 @@ static struct buffers take_buffers(struct space *m, const struct node *n)
 {
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
-	struct buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1], a->band_window >= 0) };
+	struct buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1], n->in[Q]->dim[3],
+					      a->band_window >= 0) };
 
 	f.route = space_take(m, block_rows(T) * f.tile.pitch);
 	return f;

@@ -1,0 +1,159 @@
+/*
+ * product - the matrix product of the kernel templates.
+ *
+ *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
+ *
+ * For float and double it is the BLAS.  For REAL_BF16 it is bf16.h: it wants
+ * workspace, and a B that several products read, or that is a parameter, is
+ * packed only once.  The BLAS packs for itself: there the sizes are zero, and
+ * `struct packed` is empty.
+ */
+#ifndef CPU_PRODUCT_H
+#define CPU_PRODUCT_H
+
+#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/real.h"
+
+/* Who multiplies. */
+struct multiplier {
+	const struct bf16_form *form;
+	void *work; /* product_work() bytes */
+};
+
+/* A packed B, or a part of one that begins with its first column and its first row. */
+struct packed {
+	const void *panels; /* NULL: not packed */
+	int64_t k;
+};
+
+#ifdef REAL_BF16
+
+static inline size_t product_work(int64_t m, int64_t n, int64_t k, bool b_packed, int threads)
+{
+	return bf16_work_bytes(m, n, k, b_packed, threads);
+}
+
+static inline void product(const struct multiplier *by, struct packed packed, bool trans_a,
+			   bool trans_b, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
+			   int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc)
+{
+	const struct bf16_factor left = { .data = a, .pitch = lda, .across = trans_a };
+	const struct bf16_factor right = {
+		.data = b,
+		.pitch = ldb,
+		.across = !trans_b,
+		.packed = packed.panels,
+		.packed_k = packed.k,
+	};
+
+	bf16_product(by->form, m, n, k, alpha, &left, &right, beta != 0, c, ldc, by->work);
+}
+
+static inline size_t packed_bytes(int64_t n, int64_t k)
+{
+	return bf16_packed_bytes(n, k);
+}
+
+static inline struct packed pack(const struct multiplier *by, bool trans_b, int64_t n, int64_t k,
+				 const real *b, int64_t ldb, void *panels)
+{
+	const struct bf16_factor right = { .data = b, .pitch = ldb, .across = !trans_b };
+
+	bf16_pack(by->form, BF16_RIGHT, n, k, &right, panels);
+	return (struct packed){ .panels = panels, .k = k };
+}
+
+#else
+
+static inline size_t product_work(int64_t m, int64_t n, int64_t k, bool b_packed, int threads)
+{
+	(void)m, (void)n, (void)k, (void)b_packed, (void)threads;
+	return 0;
+}
+
+static inline void product(const struct multiplier *by, struct packed packed, bool trans_a,
+			   bool trans_b, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
+			   int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc)
+{
+	(void)by, (void)packed;
+	gemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+static inline size_t packed_bytes(int64_t n, int64_t k)
+{
+	(void)n, (void)k;
+	return 0;
+}
+
+static inline struct packed pack(const struct multiplier *by, bool trans_b, int64_t n, int64_t k,
+				 const real *b, int64_t ldb, void *panels)
+{
+	(void)by, (void)trans_b, (void)n, (void)k, (void)b, (void)ldb, (void)panels;
+	return (struct packed){ 0 };
+}
+
+#endif
+
+#define NOT_PACKED ((struct packed){ 0 })
+
+/*
+ * Shadow 0 of a parameter [..,R,C] is B = W, with k = R and n = C; shadow 1
+ * is B = W', with k = C and n = R; for each of its leading slices one.
+ */
+static inline size_t slice_bytes(const struct tensor *w, int which)
+{
+	const int64_t rows = tensor_dim(w, -2), columns = tensor_dim(w, -1);
+
+	return which == 0 ? packed_bytes(columns, rows) : packed_bytes(rows, columns);
+}
+
+static inline size_t shadow_bytes(const struct tensor *w, int which)
+{
+	const int64_t slice = tensor_dim(w, -2) * tensor_dim(w, -1);
+
+	return (size_t)(tensor_count(w) / slice) * slice_bytes(w, which);
+}
+
+/* Bring a shadow of in[1] up to date, outside parallel regions; false: there is none. */
+static inline bool shadow_ready(const struct call *c, const struct multiplier *by, int which)
+{
+	const struct tensor *w = c->node->in[1];
+	const int64_t rows = tensor_dim(w, -2), columns = tensor_dim(w, -1);
+	const int64_t slices = tensor_count(w) / (rows * columns);
+	struct shadow *s = c->shadow[which];
+
+	if (!s)
+		return false;
+	for (int64_t i = 0; s->made != *s->version && i < slices; i++)
+		pack(by, which == 1, which ? rows : columns, which ? columns : rows,
+		     (const real *)c->in[1] + i * rows * columns, columns,
+		     (char *)s->memory + (size_t)i * slice_bytes(w, which));
+	s->made = *s->version;
+	return true;
+}
+
+/* A slice of a shadow that is ready; not packed, if there is none. */
+static inline struct packed shadow_slice(const struct call *c, int which, int64_t slice)
+{
+	const struct tensor *w = c->node->in[1];
+	const struct shadow *s = c->shadow[which];
+
+	if (!s)
+		return NOT_PACKED;
+	return (struct packed){
+		.panels = (const char *)s->memory + (size_t)slice * slice_bytes(w, which),
+		.k = tensor_dim(w, which ? -1 : -2),
+	};
+}
+
+static inline struct packed shadow_of(const struct call *c, const struct multiplier *by, int which)
+{
+	return shadow_ready(c, by, which) ? shadow_slice(c, which, 0) : NOT_PACKED;
+}
+
+static inline struct multiplier multiplier_of(const struct call *c, void *work)
+{
+	return (struct multiplier){ .form = c->backend->bf16, .work = work };
+}
+
+#endif
