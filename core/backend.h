@@ -81,7 +81,14 @@ struct backend {
 /* The CPU with this many threads; sets the threads of OpenMP and of the BLAS. */
 struct backend backend_cpu(int threads);
 
-/* The same, but products of float matrices take their factors rounded to bfloat16. */
-enum status backend_cpu_bf16(struct backend *b, int threads, struct error *err) MUST_CHECK;
+/* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */
+enum precision { FLOAT32, FLOAT64, BFLOAT16 };
+extern const char *const precision_names[]; /* NULL at the end */
+
+enum dtype precision_type(enum precision precision);
+
+/* The CPU with kernels for graphs of that precision. */
+enum status backend_cpu_open(struct backend *b, enum precision precision, int threads,
+			     struct error *err) MUST_CHECK;
 
 #endif

@@ -15,6 +15,8 @@ const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradien
 #define DOUBLE_ERROR 1e-9
 #define FLOAT_ERROR 2e-4
 #define FLOAT_OF_LARGEST 1e-5
+#define BFLOAT_ERROR 5e-2 /* seen: 3.6e-2; one rounding is 2e-3, a path through two layers has ten */
+#define BFLOAT_OF_LARGEST 5e-3
 /*
  * A gradient that is zero in exact arithmetic is rounding noise on both
  * sides; noise is judged against the file's largest gradient.
@@ -22,6 +24,7 @@ const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradien
 #define NOISE 1e-7
 /* Routing weights closer than this, relative to the larger, may change places in float. */
 #define NEAR_TIE 1e-4
+#define BFLOAT_TIE 2e-2 /* ... and in bfloat16 */
 
 /* ----------------------------------------------------------- configuration */
 
@@ -290,17 +293,19 @@ static void note(struct vector_report *report, enum vector_kind kind, const char
 	worst->allowed = allowed;
 }
 
-static double allowed_error(enum dtype type, double entry, double largest_gradient)
+static double allowed_error(enum precision precision, double entry, double largest_gradient)
 {
-	if (type == F64)
+	if (precision == FLOAT64)
 		return DOUBLE_ERROR * fmax(entry, NOISE * largest_gradient);
+	if (precision == BFLOAT16)
+		return fmax(BFLOAT_ERROR * entry, BFLOAT_OF_LARGEST * largest_gradient);
 	return fmax(FLOAT_ERROR * entry, FLOAT_OF_LARGEST * largest_gradient);
 }
 
 struct comparison {
 	const struct safetensors *file;
 	const char *weights; /* a file, or NULL: the vector's own parameters */
-	enum dtype type;
+	enum precision precision;
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -337,7 +342,7 @@ static void upload_weights(const struct comparison *c, struct trial *pass)
 	narrow[1] = (float)wide[1];
 	program_upload(pass->p, pass->io.targets, c->targets);
 	program_upload(pass->p, pass->io.weights,
-		       c->type == F64 ? (const void *)wide : (const void *)narrow);
+		       c->precision == FLOAT64 ? (const void *)wide : (const void *)narrow);
 }
 
 static void note_missing(void *context, const char *text)
@@ -419,7 +424,7 @@ static enum status compare_losses(struct comparison *c, const struct trial *pass
 		if (read_finite(t, &theirs, err) != OK)
 			return FAIL;
 		note(c->report, VECTOR_LOSS, names[i], &ours[i], &theirs, 1,
-		     allowed_error(c->type, fmax(fabs(theirs), NOISE), 0));
+		     allowed_error(c->precision, fmax(fabs(theirs), NOISE), 0));
 	}
 	return OK;
 }
@@ -443,7 +448,7 @@ static enum status compare_gradient(struct comparison *c, int index, bool judgin
 	most = largest(theirs, p->count);
 	if (judging)
 		note(c->report, VECTOR_GRADIENT, p->name, ours, theirs, p->count,
-		     allowed_error(c->type, most, c->largest_gradient));
+		     allowed_error(c->precision, most, c->largest_gradient));
 	else
 		c->largest_gradient = fmax(c->largest_gradient, most);
 	status = OK;
@@ -501,7 +506,7 @@ static enum status compare_logits(struct comparison *c, struct error *err)
 	if (!ours || !theirs || read_finite(t, theirs, err) != OK)
 		goto close;
 	note(c->report, VECTOR_LOGITS, "logits", ours, theirs, safetensors_elements(t),
-	     allowed_error(c->type, largest(theirs, safetensors_elements(t)), 0));
+	     allowed_error(c->precision, largest(theirs, safetensors_elements(t)), 0));
 	status = OK;
 close:
 	free(ours);
@@ -552,7 +557,7 @@ static enum status open_comparison(struct comparison *c, struct error *err)
 	c->T = tokens->dim[1];
 	if (vector_config(c->file, &c->config, err) != OK ||
 	    model_read(&c->model, c->config, 0, err) != OK ||
-	    params_create(&c->params, c->type, err) != OK)
+	    params_create(&c->params, precision_type(c->precision), err) != OK)
 		return FAIL;
 	if (read_tokens(c->file, "tokens", c->model->vocab, 0, c->B, c->T, &c->tokens, err) != OK)
 		return FAIL;
@@ -623,7 +628,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 	struct comparison wide = {
 		.file = narrow->file,
 		.weights = narrow->weights,
-		.type = F64,
+		.precision = FLOAT64,
 		.backend = narrow->backend,
 		.report = &ignored,
 	};
@@ -632,29 +637,32 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 
 	if (open_comparison(&wide, err) == OK && compare(&wide, err) == OK &&
 	    routing_margin(&wide, &margin, err) == OK) {
-		narrow->report->near_tie = margin < NEAR_TIE;
+		narrow->report->near_tie =
+			margin < (narrow->precision == BFLOAT16 ? BFLOAT_TIE : NEAR_TIE);
 		status = OK;
 	}
 	close_comparison(&wide);
 	return status;
 }
 
-enum status vector_compare(const struct safetensors *file, const char *weights, enum dtype type,
-			   struct vector_report *report, struct error *err)
+enum status vector_compare(const struct safetensors *file, const char *weights,
+			   enum precision precision, struct vector_report *report,
+			   struct error *err)
 {
 	struct comparison c = {
 		.file = file,
 		.weights = weights,
-		.type = type,
-		.backend = backend_cpu(1),
+		.precision = precision,
 		.report = report,
 	};
 	enum status status = FAIL;
 
 	*report = (struct vector_report){ 0 };
+	if (backend_cpu_open(&c.backend, precision, 1, err) != OK)
+		return FAIL;
 	if (open_comparison(&c, err) == OK && compare(&c, err) == OK)
 		status = OK;
-	if (status == OK && type == F32 && !within(report))
+	if (status == OK && precision != FLOAT64 && !within(report))
 		status = find_near_tie(&c, err);
 	close_comparison(&c);
 	return status;
@@ -670,7 +678,7 @@ enum status vector_export(const struct safetensors *file, const char *path, stru
 	struct vector_report ignored;
 	struct comparison c = {
 		.file = file,
-		.type = F32,
+		.precision = FLOAT32,
 		.backend = backend_cpu(1),
 		.report = &ignored,
 	};

@@ -4,11 +4,12 @@
  * The file's metadata holds the configuration; fields that are absent take
  * the reference's defaults.  Tolerances: in double 1e-9 of the tensor's
  * largest entry; in float 2e-4 of it, or 1e-5 of the file's largest gradient
- * if that is more.
+ * if that is more; in bfloat16 5e-2 and 5e-3.
  */
 #ifndef MODELS_VECTOR_H
 #define MODELS_VECTOR_H
 
+#include "core/backend.h"
 #include "core/safetensors.h"
 #include "models/model.h"
 
@@ -39,8 +40,8 @@ enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
  * report.  `weights`: a file with parameters to use instead of the vector's own
  * (ours, or a public GPT-2), or NULL.
  */
-enum status vector_compare(const struct safetensors *file, const char *weights, enum dtype type,
-			   struct vector_report *report, struct error *err) MUST_CHECK;
+enum status vector_compare(const struct safetensors *file, const char *weights,
+			   enum precision precision, struct vector_report *report, struct error *err) MUST_CHECK;
 
 bool vector_passed(const struct vector_report *report);
 

@@ -1,5 +1,5 @@
 /*
- * Every committed vector, in double and in float; vectors that differ are told from those that
+ * Every committed vector, in double, float and bfloat16; vectors that differ are told from those that
  * agree; files that are no vectors are refused, with the reason.
  */
 #include <glob.h>
@@ -11,27 +11,27 @@
 #include "core/test.h"
 #include "models/vector.h"
 
-static void check(const char *path, enum dtype type, int *near_ties)
+static void check(const char *path, enum precision precision, int *near_ties)
 {
 	struct vector_report report;
 	struct safetensors file;
 	struct error err;
 
 	must(safetensors_open(&file, path, &err), &err);
-	must(vector_compare(&file, NULL, type, &report, &err), &err);
+	must(vector_compare(&file, NULL, precision, &report, &err), &err);
 	if (!vector_passed(&report))
 		for (int i = 0; i < VECTOR_KINDS; i++)
 			if (report.worst[i].error > report.worst[i].allowed)
 				fail_msg("%s in %s: '%s' is off by %.3g, allowed %.3g", path,
-					 dtype_name(type), report.worst[i].name,
+					 precision_names[precision], report.worst[i].name,
 					 report.worst[i].error, report.worst[i].allowed);
 	if (strstr(path, "near-tie"))
-		assert_int_equal(report.near_tie, type == F32);
+		assert_int_equal(report.near_tie, precision != FLOAT64);
 	*near_ties += report.near_tie;
 	safetensors_close(&file);
 }
 
-static void test_vectors(enum dtype type)
+static void test_vectors(enum precision precision, int most_ties)
 {
 	int near_ties = 0;
 	glob_t paths;
@@ -39,21 +39,27 @@ static void test_vectors(enum dtype type)
 	assert_int_equal(glob("models/vectors/*.safetensors", 0, NULL, &paths), 0);
 	assert_true(paths.gl_pathc >= 80);
 	for (size_t i = 0; i < paths.gl_pathc; i++)
-		check(paths.gl_pathv[i], type, &near_ties);
+		check(paths.gl_pathv[i], precision, &near_ties);
 	globfree(&paths);
-	assert_true(near_ties <= 3); /* more would hide errors; seen: the one that is made to be */
+	assert_true(near_ties <= most_ties); /* more would hide errors */
 }
 
 static void test_vectors_in_double(void **state)
 {
 	(void)state;
-	test_vectors(F64);
+	test_vectors(FLOAT64, 0);
 }
 
 static void test_vectors_in_float(void **state)
 {
 	(void)state;
-	test_vectors(F32);
+	test_vectors(FLOAT32, 3); /* seen: the one that is made to be */
+}
+
+static void test_vectors_in_bfloat16(void **state)
+{
+	(void)state;
+	test_vectors(BFLOAT16, 3);
 }
 
 /* --------------------------------------------------------------- other files */
@@ -127,7 +133,7 @@ static void drop(struct changed *c, const char *name)
 	*tensor(c, name) = c->list[--c->n];
 }
 
-static enum status compare_changed(struct changed *c, enum dtype type, struct vector_report *report)
+static enum status compare_changed(struct changed *c, enum precision precision, struct vector_report *report)
 {
 	struct safetensors file;
 	enum status status;
@@ -136,7 +142,7 @@ static enum status compare_changed(struct changed *c, enum dtype type, struct ve
 			       &c->err),
 	     &c->err);
 	must(safetensors_open(&file, c->path, &c->err), &c->err);
-	status = vector_compare(&file, NULL, type, report, &c->err);
+	status = vector_compare(&file, NULL, precision, report, &c->err);
 	safetensors_close(&file);
 	return status;
 }
@@ -145,7 +151,7 @@ static void refused(struct changed *c, const char *reason)
 {
 	struct vector_report report;
 
-	assert_int_equal(compare_changed(c, F64, &report), FAIL);
+	assert_int_equal(compare_changed(c, FLOAT64, &report), FAIL);
 	if (!strstr(c->err.text, reason))
 		fail_msg("'%s' does not say '%s'", c->err.text, reason);
 	/* The next change begins with the base again. */
@@ -275,12 +281,12 @@ static void test_differences_are_found(void **state)
 		{ "grad.h.0.mlp.gate_to_heads.weight", VECTOR_GRADIENT },
 	};
 	/* Just above what is allowed, of the tensor's largest entry; in float also absolutely. */
-	static const double errors[] = { [F32] = 3e-4, [F64] = 2e-9 };
+	static const double errors[] = { [FLOAT32] = 3e-4, [FLOAT64] = 2e-9 };
 	struct changed *c = *state;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		for (int pass = 0; pass < 2; pass++) {
-			const enum dtype type = pass ? F32 : F64;
+			const enum precision precision = pass ? FLOAT32 : FLOAT64;
 			struct vector_report report;
 			double *values, most = 0;
 			int64_t n, at = 0;
@@ -291,8 +297,8 @@ static void test_differences_are_found(void **state)
 			for (int64_t j = 0; j < n; j++)
 				if (fabs(values[j]) > most)
 					most = fabs(values[at = j]);
-			values[at] += errors[type] * most + (type == F32 ? 1e-4 : 0);
-			must(compare_changed(c, type, &report), &c->err);
+			values[at] += errors[precision] * most + (precision == FLOAT32 ? 1e-4 : 0);
+			must(compare_changed(c, precision, &report), &c->err);
 			assert_false(vector_passed(&report));
 			for (int kind = 0; kind < VECTOR_KINDS; kind++)
 				assert_int_equal(exceeded(&report.worst[kind]),
@@ -309,16 +315,16 @@ static void test_export(void **state)
 	struct safetensors other;
 
 	must(vector_export(&c->base, c->path, &c->err), &c->err);
-	must(vector_compare(&c->base, c->path, F32, &report, &c->err), &c->err);
+	must(vector_compare(&c->base, c->path, FLOAT32, &report, &c->err), &c->err);
 	assert_true(vector_passed(&report));
 
 	/* Weights of another model are no match, and a lack of them is told. */
 	must(safetensors_open(&other, "models/vectors/all-learned.safetensors", &c->err), &c->err);
-	assert_int_equal(vector_compare(&other, c->path, F32, &report, &c->err), FAIL);
+	assert_int_equal(vector_compare(&other, c->path, FLOAT32, &report, &c->err), FAIL);
 	assert_non_null(strstr(c->err.text, "ra_alpha' is not in"));
 	safetensors_close(&other);
 	must(safetensors_open(&other, "models/vectors/gate.safetensors", &c->err), &c->err);
-	assert_int_equal(vector_compare(&other, c->path, F32, &report, &c->err), FAIL);
+	assert_int_equal(vector_compare(&other, c->path, FLOAT32, &report, &c->err), FAIL);
 	assert_non_null(strstr(c->err.text, "which this model lacks"));
 	safetensors_close(&other);
 }
@@ -330,6 +336,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_vectors_in_double),
 		cmocka_unit_test(test_vectors_in_float),
+		cmocka_unit_test(test_vectors_in_bfloat16),
 		CHANGED(test_configuration),
 		CHANGED(test_parameters),
 		CHANGED(test_gradients),

@@ -26,8 +26,10 @@ static const char usage[] =
 	"Example: tools/reference/golden.py mine.safetensors attn=mla latent=8 pos=rope\n"
 	"         check_vector mine.safetensors\n";
 
-static void print_worst(enum dtype type, const struct vector_report *report)
+static void print_worst(enum precision precision, const struct vector_report *report)
 {
+	const enum dtype type = precision_type(precision);
+
 	for (int i = 0; i < VECTOR_KINDS; i++) {
 		const struct vector_worst *w = &report->worst[i];
 
@@ -43,13 +45,13 @@ static void print_worst(enum dtype type, const struct vector_report *report)
 static enum status check_types(const struct safetensors *file, const char *weights, bool *passed,
 			       struct error *err)
 {
-	static const enum dtype types[] = { F64, F32 };
+	static const enum precision precisions[] = { FLOAT64, FLOAT32 };
 	struct vector_report report;
 
 	for (int i = 0; i < 2; i++) {
-		if (vector_compare(file, weights, types[i], &report, err) != OK)
+		if (vector_compare(file, weights, precisions[i], &report, err) != OK)
 			return FAIL;
-		print_worst(types[i], &report);
+		print_worst(precisions[i], &report);
 		*passed = *passed && vector_passed(&report);
 	}
 	return OK;

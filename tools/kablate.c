@@ -17,6 +17,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "core/backend/cpu/bf16.h"
 #include "core/backend/cpu/blas.h"
 #include "core/checkpoint.h"
 #include "core/journal.h"
@@ -266,7 +267,7 @@ struct session {
 	const struct arguments *a;
 	char run_dir[4096], done[4200]; /* done: make's target, exists when the run has ended */
 	int lock;
-	char machine[300], blas[BLAS_DESCRIPTION_TEXT];
+	char machine[300], blas[BLAS_DESCRIPTION_TEXT + 32];
 	char label[300];
 	struct run_symbol symbols[MAX_SYMBOLS];
 	int n_symbols;
@@ -298,6 +299,16 @@ static void describe_machine(struct session *s)
 		fclose(file);
 	uname(&system);
 	snprintf(s->machine, sizeof(s->machine), "%s %s", system.machine, cpu);
+}
+
+/* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
+static void describe_products(struct session *s)
+{
+	const struct bf16_form *form = s->lab->backend.bf16;
+	char blas[BLAS_DESCRIPTION_TEXT];
+
+	snprintf(s->blas, sizeof(s->blas), "%s%s%s", blas_description(blas),
+		 form ? ", bfloat16 by " : "", form ? bf16_name(form) : "");
 }
 
 static enum status make_directory(const char *path, struct error *err)
@@ -350,6 +361,7 @@ static struct run_record record_of(struct session *s)
 
 	config_visit_read(lab->config, collect_symbol, s);
 	describe_machine(s);
+	describe_products(s);
 	return (struct run_record){
 		.experiment = s->a->experiment,
 		.step = s->a->step,
@@ -362,9 +374,9 @@ static struct run_record record_of(struct session *s)
 		.git_dirty = s->a->git_dirty,
 		.compiler = build_info.compiler,
 		.flags = build_info.flags,
-		.blas = blas_description(s->blas),
+		.blas = s->blas,
 		.machine = s->machine,
-		.precision = lab->params->type == F64 ? "float64" : "float32",
+		.precision = precision_names[lab->precision],
 		.scale = s->a->scale,
 		.threads = lab->backend.threads,
 		.config = s->symbols,

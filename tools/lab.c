@@ -12,13 +12,6 @@
 
 /* ------------------------------------------------------------ configuration */
 
-static enum dtype configured_type(struct config *c)
-{
-	static const char *const names[] = { "float32", "float64", NULL };
-
-	return config_choice(c, "PRECISION", names) == 1 ? F64 : F32;
-}
-
 static int configured_threads(struct config *c)
 {
 	int64_t threads = config_int(c, "THREADS");
@@ -87,10 +80,13 @@ enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct err
 enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
 			    struct error *err)
 {
-	enum dtype type = configured_type(c);
+	enum dtype type;
 
 	*lab = (struct lab){ .config = c, .seed = seed, .repeat = repeat };
-	lab->backend = backend_cpu(configured_threads(c));
+	lab->precision = (enum precision)config_choice(c, "PRECISION", precision_names);
+	type = precision_type(lab->precision);
+	if (backend_cpu_open(&lab->backend, lab->precision, configured_threads(c), err) != OK)
+		return FAIL;
 	lab->optim = optim_configured(c);
 	lab->train = configured_training(c);
 	lab->train.seed = seed;

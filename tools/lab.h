@@ -25,6 +25,7 @@ struct lab {
 	struct config *config;
 	struct source source;
 	struct model *model;
+	enum precision precision;
 	struct backend backend;
 	struct params *params;
 	struct optimizer *optimizer;

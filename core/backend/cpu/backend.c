@@ -110,9 +110,21 @@ struct backend backend_cpu(int threads)
 	};
 }
 
-enum status backend_cpu_bf16(struct backend *b, int threads, struct error *err)
+const char *const precision_names[] = {
+	[FLOAT32] = "float32", [FLOAT64] = "float64", [BFLOAT16] = "bfloat16", NULL
+};
+
+enum dtype precision_type(enum precision precision)
+{
+	return precision == FLOAT64 ? F64 : F32;
+}
+
+enum status backend_cpu_open(struct backend *b, enum precision precision, int threads,
+			     struct error *err)
 {
 	*b = backend_cpu(threads);
+	if (precision != BFLOAT16)
+		return OK;
 	b->kernels = cpu_kernels_bf16;
 	return bf16_choose(&b->bf16, err);
 }
