@@ -208,8 +208,9 @@ tsan:
 
 # ---------------------------------------------------------------- the rest
 programs: $(programs)
-bench-ops: $(O)/bin/bench_ops
-	$(Q)$<
+bench-ops: $(O)/bin/bench_ops $(O)/bin/bench_bf16
+	$(Q)$(O)/bin/bench_ops
+	$(Q)$(O)/bin/bench_bf16
 setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
