@@ -119,22 +119,26 @@ destroy:
 
 static void test_running_allocates_nothing(void **state)
 {
-	struct backend cpu = backend_cpu(2);
+	struct backend cpu;
 	struct error err;
 
 	(void)state;
 	fail_at = 0;
-	must(make_and_run(&cpu, 5, &err), &err);
+	for (enum precision precision = FLOAT32; precision <= BFLOAT16; precision++) {
+		must(backend_cpu_open(&cpu, precision, 2, &err), &err);
+		must(make_and_run(&cpu, 5, &err), &err);
+	}
 }
 
 static void test_every_failed_allocation_is_survived(void **state)
 {
-	struct backend cpu = backend_cpu(2);
 	enum status status = FAIL;
+	struct backend cpu;
 	struct error err;
 	long n;
 
 	(void)state;
+	must(backend_cpu_open(&cpu, BFLOAT16, 2, &err), &err); /* it allocates the most */
 	for (n = 1; status != OK; n++) {
 		long before = alive;
 

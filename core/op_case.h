@@ -17,6 +17,7 @@ struct op_case {
 	void (*build)(struct graph *g);
 	int int_limit;	 /* i32 inputs are in [0, int_limit) */
 	bool int_ignore; /* ... and some of them -1 */
+	bool chooses;	 /* so narrowly that rounding to bfloat16 changes the choice */
 };
 
 /* One entry; further fields may follow: OP_CASE("ties", case_ties, .int_limit = 7). */

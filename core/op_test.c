@@ -1,6 +1,6 @@
 /*
  * Every op in op_table, every case: gradients against central differences in
- * double, float against double, the planner and remaking change no bit,
+ * double, float and bfloat16 against double, the planner and remaking change no bit,
  * gradients add up over micro-batches.
  */
 #include "core/test.h"
@@ -18,6 +18,8 @@
 #define CHECKED_ENTRIES 60   /* per parameter; larger ones are sampled evenly */
 /* Largest float error over all cases was 4e-5 of the tensor's largest entry. */
 #define FLOAT_ERROR 3e-4
+/* One rounding is 2e-3 of each factor; the largest error was 1.4e-2. */
+#define BFLOAT_ERROR 3e-2
 
 static const struct program_options train = { .train = true, .check_nan = true };
 static const struct program_options forward_only = { .check_nan = true };
@@ -29,12 +31,13 @@ struct fixture {
 	struct graph *graph;
 };
 
-static void build(struct fixture *f, const struct op_case *op_case, enum dtype type)
+static void build(struct fixture *f, const struct op_case *op_case, enum precision precision)
 {
 	struct error err;
 
-	*f = (struct fixture){ .op_case = op_case, .backend = backend_cpu(2) };
-	must(params_create(&f->params, type, &err), &err);
+	*f = (struct fixture){ .op_case = op_case };
+	must(backend_cpu_open(&f->backend, precision, 2, &err), &err);
+	must(params_create(&f->params, precision_type(precision), &err), &err);
 	must(graph_create(&f->graph, f->params, true, &err), &err);
 	op_case->build(f->graph);
 	must(graph_finish(f->graph, &err), &err);
@@ -206,7 +209,7 @@ static void check_gradient(const struct op_case *c, const char *what)
 	struct program *trainer, *evaluator;
 	struct fixture f;
 
-	build(&f, c, F64);
+	build(&f, c, FLOAT64);
 	trainer = prepare(&f, &train);
 	evaluator = prepare(&f, &forward_only);
 	run(trainer, 0);
@@ -217,25 +220,27 @@ static void check_gradient(const struct op_case *c, const char *what)
 	destroy(&f);
 }
 
-static void check_close(const double *a, const double *b, int64_t n, const char *what,
-			const char *name)
+static void check_close(const double *a, const double *b, int64_t n, enum precision precision,
+			const char *what, const char *name)
 {
-	const double scale = fmax(largest(b, n), 1e-2);
+	const double error = precision == BFLOAT16 ? BFLOAT_ERROR : FLOAT_ERROR;
+	/* A gradient that is zero in exact arithmetic is a difference of terms of 1 and more. */
+	const double scale = fmax(largest(b, n), precision == BFLOAT16 ? 1 : 1e-2);
 
 	for (int64_t i = 0; i < n; i++)
-		if (!(fabs(a[i] - b[i]) <= FLOAT_ERROR * scale))
-			fail_msg("%s: %s[%lld] is %.9g in float, %.9g in double", what, name,
-				 (long long)i, a[i], b[i]);
+		if (!(fabs(a[i] - b[i]) <= error * scale))
+			fail_msg("%s: %s[%lld] is %.9g in %s, %.9g in double", what, name,
+				 (long long)i, a[i], precision_names[precision], b[i]);
 }
 
-static void check_float(const struct op_case *c, const char *what)
+static void check_narrow(const struct op_case *c, enum precision precision, const char *what)
 {
 	struct program *narrow_p, *wide_p;
 	struct fixture narrow, wide;
 	struct error err;
 
-	build(&narrow, c, F32);
-	build(&wide, c, F64);
+	build(&narrow, c, precision);
+	build(&wide, c, FLOAT64);
 	for (int i = 0; i < narrow.params->n; i++) {
 		double *values = malloc((size_t)narrow.params->list[i].count * sizeof(*values));
 
@@ -251,7 +256,7 @@ static void check_float(const struct op_case *c, const char *what)
 		double *a = download(narrow_p, narrow.graph->outputs[i].tensor);
 		double *b = download(wide_p, wide.graph->outputs[i].tensor);
 
-		check_close(a, b, tensor_count(wide.graph->outputs[i].tensor), what,
+		check_close(a, b, tensor_count(wide.graph->outputs[i].tensor), precision, what,
 			    wide.graph->outputs[i].name);
 		free(a);
 		free(b);
@@ -259,7 +264,8 @@ static void check_float(const struct op_case *c, const char *what)
 	for (int i = 0; i < narrow.params->n; i++) {
 		double *a = gradient(&narrow, i), *b = gradient(&wide, i);
 
-		check_close(a, b, wide.params->list[i].count, what, wide.params->list[i].name);
+		check_close(a, b, wide.params->list[i].count, precision, what,
+			    wide.params->list[i].name);
 		free(a);
 		free(b);
 	}
@@ -281,7 +287,7 @@ static void *gradient_bytes(const struct fixture *f, const struct program_option
 	return copy;
 }
 
-static void check_switches(const struct op_case *c, const char *what)
+static void check_switches(const struct op_case *c, enum precision precision, const char *what)
 {
 	static const struct program_options variants[] = {
 		{ .train = true },
@@ -292,7 +298,7 @@ static void check_switches(const struct op_case *c, const char *what)
 	struct fixture f;
 	void *expected;
 
-	build(&f, c, F32);
+	build(&f, c, precision);
 	expected = gradient_bytes(&f, &train);
 	for (size_t i = 0; i < sizeof(variants) / sizeof(*variants); i++) {
 		void *bytes = gradient_bytes(&f, &variants[i]);
@@ -312,7 +318,7 @@ static void check_accumulation(const struct op_case *c, const char *what)
 	struct program *p;
 	double *first, *second, *both;
 
-	build(&f, c, F64);
+	build(&f, c, FLOAT64);
 	p = prepare(&f, &train);
 	for (int i = 0; i < f.params->n; i++) {
 		const int64_t n = f.params->list[i].count;
@@ -349,8 +355,11 @@ static void check_op(void **state)
 		if (op->no_gradient)
 			continue;
 		check_gradient(c, what);
-		check_float(c, what);
-		check_switches(c, what);
+		check_narrow(c, FLOAT32, what);
+		if (!c->chooses)
+			check_narrow(c, BFLOAT16, what);
+		check_switches(c, FLOAT32, what);
+		check_switches(c, BFLOAT16, what);
 		check_accumulation(c, what);
 	}
 }

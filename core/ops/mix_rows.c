@@ -103,7 +103,7 @@ static void case_one_token(struct graph *g)
 OP_CASES(mix_rows) = {
 	OP_CASE("dense", case_dense),
 	OP_CASE("rms", case_rms),
-	OP_CASE("rms of the maximum", case_maximum),
+	OP_CASE("rms of the maximum", case_maximum, .chooses = true),
 	OP_CASE("one token", case_one_token),
 	OP_CASES_END,
 };
