@@ -131,9 +131,9 @@ static double tile_rate(const struct bf16_form *form, int threads)
 static void multiply(const struct bf16_form *form, const struct shape *s, const struct memory *x,
 		     float *c)
 {
-	const struct bf16_factor a = {
-		.data = x->a, .pitch = s->trans_a ? s->m : s->k, .across = s->trans_a
-	};
+	const struct bf16_factor a = { .data = x->a,
+				       .pitch = s->trans_a ? s->m : s->k,
+				       .across = s->trans_a };
 	const struct bf16_factor b = {
 		.data = x->b,
 		.pitch = s->trans_b ? s->k : s->n,
@@ -147,9 +147,9 @@ static void multiply(const struct bf16_form *form, const struct shape *s, const 
 
 static void pack_weight(const struct bf16_form *form, const struct shape *s, const struct memory *x)
 {
-	const struct bf16_factor b = {
-		.data = x->b, .pitch = s->trans_b ? s->k : s->n, .across = !s->trans_b
-	};
+	const struct bf16_factor b = { .data = x->b,
+				       .pitch = s->trans_b ? s->k : s->n,
+				       .across = !s->trans_b };
 
 	bf16_pack(form, BF16_RIGHT, s->n, s->k, &b, x->packed);
 }

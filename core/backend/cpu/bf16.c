@@ -9,7 +9,8 @@
 
 #define ALIGNMENT 64 /* a cache line */
 
-/* The right factor is packed up to this many k at a time: bounds the workspace, C is seldom reread. */
+/* The right factor is packed up to this many k at a time: bounds the workspace, C is seldom reread.
+ */
 #define CHUNK 4096
 
 #define SLICE 32    /* elements of a line, a multiple of every form's step */
@@ -29,12 +30,12 @@ static int64_t round_up(int64_t n, int64_t step)
 
 const struct bf16_form *const bf16_forms[] = {
 #ifdef __x86_64__
-	&bf16_amx, &bf16_avx512,
+	&bf16_amx,    &bf16_avx512,
 #endif
 #ifdef __aarch64__
 	&bf16_bfmmla,
 #endif
-	&bf16_plain, NULL,
+	&bf16_plain,  NULL,
 };
 
 const char *bf16_name(const struct bf16_form *form)
@@ -107,16 +108,16 @@ static void pack_panel(const struct bf16_form *form, enum bf16_side side,
 {
 	const struct bf16_layout *l = &form->side[side];
 	const bf16_packer packer = from->across ? l->across : l->along;
-	const float *data = &from->data[from->across ? first * from->pitch + line
-						     : line * from->pitch + first];
+	const float *data =
+		&from->data[from->across ? first * from->pitch + line : line * from->pitch + first];
 	int64_t whole = 0;
 
 	if (packer && lines >= l->lines)
 		whole = k / form->step * form->step;
 	if (whole)
 		packer(panel + first * l->lines, data, from->pitch, whole);
-	pack_slowly(l, from, line, lines, first + whole, first + k,
-		    first + round_up(k, form->step), panel);
+	pack_slowly(l, from, line, lines, first + whole, first + k, first + round_up(k, form->step),
+		    panel);
 }
 
 /*
@@ -138,8 +139,7 @@ static void pack_lines(const struct bf16_form *form, enum bf16_side side,
 
 size_t bf16_packed_bytes(int64_t lines, int64_t k)
 {
-	return (size_t)((lines + BF16_MAX_LINES) * round_up(k, BF16_MAX_STEP)) *
-	       sizeof(bf16);
+	return (size_t)((lines + BF16_MAX_LINES) * round_up(k, BF16_MAX_STEP)) * sizeof(bf16);
 }
 
 void bf16_pack(const struct bf16_form *form, enum bf16_side side, int64_t lines, int64_t k,

@@ -49,7 +49,7 @@ enum status bf16_choose(const struct bf16_form **form, struct error *err) MUST_C
 struct bf16_factor {
 	const float *data;
 	int64_t pitch;
-	bool across;	    /* element i of line l is data[i * pitch + l], else data[l * pitch + i] */
+	bool across; /* element i of line l is data[i * pitch + l], else data[l * pitch + i] */
 	const void *packed; /* made by bf16_pack(), of at least these lines and k; or NULL */
 	int64_t packed_k;   /* the k it was packed with */
 };

@@ -61,6 +61,8 @@ ALWAYS void put_squares(float *c, int64_t pitch, float32x4_t left, float32x4_t r
 	put(c + pitch, vreinterpretq_f32_f64(vzip2q_f64(l, r)), alpha, add);
 }
 
+/* clang-format off */
+
 /* The square of row pair i, which register 24 + i holds, and column pair j is register 4 j + i. */
 #define MULTIPLY(sum, a, b) "bfmmla v" #sum ".4s, v" #a ".8h, v" #b ".8h\n"
 #define FOUR(s0, s1, s2, s3, a0, a1, b0, b1) \
@@ -122,18 +124,19 @@ BF16_CODE static void tile(int64_t k, const bf16 *a, const bf16 *b, float alpha,
 				    alpha, add);
 }
 
+/* clang-format on */
+
 /* ------------------------------------------------------------------ packing */
 
 BF16_CODE ALWAYS void pack_along(int lines, bf16 *panel, const float *data, int64_t pitch,
 				 int64_t k)
 {
-	for (int l = 0; l < lines; l += 2) {
-		const float *one = data + l * pitch, *other = one + pitch;
-
-		for (int64_t i = 0; i < k; i += GROUP)
+	for (int64_t i = 0; i < k; i += GROUP)
+#pragma GCC unroll 6
+		for (int l = 0; l < lines; l += 2)
 			vst1q_u16(panel + i * lines + l * GROUP,
-				  narrow(vld1q_f32(one + i), vld1q_f32(other + i)));
-	}
+				  narrow(vld1q_f32(data + l * pitch + i),
+					 vld1q_f32(data + (l + 1) * pitch + i)));
 }
 
 /* Four elements of four lines, from columns to rows. */
@@ -156,10 +159,10 @@ BF16_CODE ALWAYS void pack_across(int lines, bf16 *panel, const float *data, int
 			pack_square(panel + i * lines + l * GROUP, data + i * pitch + l, pitch);
 }
 
-#define PACKER(name, layout, lines)                                                        \
+#define PACKER(name, layout, lines)                                                          \
 	BF16_CODE static void name(bf16 *panel, const float *data, int64_t pitch, int64_t k) \
-	{                                                                                  \
-		layout(lines, panel, data, pitch, k);                                      \
+	{                                                                                    \
+		layout(lines, panel, data, pitch, k);                                        \
 	}
 PACKER(left_along, pack_along, ROWS)
 PACKER(left_across, pack_across, ROWS)

@@ -33,8 +33,9 @@ struct bf16_layout {
 struct bf16_form {
 	const char *name;
 	struct bf16_layout side[2];
-	int step;  /* k is padded to multiples of this, a multiple of both groups */
-	/* The part of C that is made at a time: its panels stay in the second cache, one in the first. */
+	int step; /* k is padded to multiples of this, a multiple of both groups */
+	/* The part of C that is made at a time: its panels stay in the second cache, one in the
+	 * first. */
 	int depth, rows, columns;
 	const char *(*obstacle)(void);
 	/* Set up the calling thread, and leave it as it was; NULL: nothing to do. */

@@ -54,8 +54,8 @@ struct shape {
 
 /* Edges of all panels, steps, blocks and chunks on every side, and none. */
 static const struct shape shapes[] = {
-	{ 1, 1, 1 },	 { 3, 5, 7 },	  { 8, 12, 4 },	   { 32, 32, 32 },  { 33, 31, 33 },
-	{ 17, 1, 9 },	 { 1, 65, 2 },	  { 64, 48, 64 },  { 40, 37, 96 },  { 257, 20, 24 },
+	{ 1, 1, 1 },	 { 3, 5, 7 },	   { 8, 12, 4 },    { 32, 32, 32 },   { 33, 31, 33 },
+	{ 17, 1, 9 },	 { 1, 65, 2 },	   { 64, 48, 64 },  { 40, 37, 96 },   { 257, 20, 24 },
 	{ 5, 530, 130 }, { 20, 20, 1100 }, { 16, 8, 4200 }, { 300, 250, 40 },
 };
 
@@ -87,7 +87,9 @@ static struct way way_number(int i)
 /* Rows are longer than what is used of them. */
 static struct bf16_factor factor(const float *data, bool across, int64_t lines, int64_t k)
 {
-	return (struct bf16_factor){ .data = data, .across = across, .pitch = (across ? lines : k) + 3 };
+	return (struct bf16_factor){ .data = data,
+				     .across = across,
+				     .pitch = (across ? lines : k) + 3 };
 }
 
 static void multiply(const struct bf16_form *form, const struct shape *s, const struct way *w,
@@ -96,7 +98,8 @@ static void multiply(const struct bf16_form *form, const struct shape *s, const 
 	struct bf16_factor a = factor(x->a, w->trans_a, s->m, s->k);
 	struct bf16_factor b = factor(x->b, !w->trans_b, s->n, s->k);
 	void *work = aligned_alloc(
-		64, (bf16_work_bytes(s->m, s->n, s->k, w->pack_b, omp_get_max_threads()) + 63) / 64 * 64);
+		64, (bf16_work_bytes(s->m, s->n, s->k, w->pack_b, omp_get_max_threads()) + 63) /
+			    64 * 64);
 
 	assert_non_null(work);
 	assert_true(bf16_packed_bytes(s->m, s->k) <= sizeof(x->packed_a));
@@ -150,9 +153,10 @@ static void check_product(const struct bf16_form *form, const struct shape *s, c
 			size = w->alpha * size + fabs(want);
 			if (!(fabs((double)x->c[at] - want) <=
 			      BF16_TOLERANCE * (double)(s->k + 1) * size))
-				fail_msg("%lld x %lld x %lld, row %lld, column %lld: %.9g, not %.9g",
-					 (long long)s->m, (long long)s->n, (long long)s->k,
-					 (long long)i, (long long)j, (double)x->c[at], want);
+				fail_msg(
+					"%lld x %lld x %lld, row %lld, column %lld: %.9g, not %.9g",
+					(long long)s->m, (long long)s->n, (long long)s->k,
+					(long long)i, (long long)j, (double)x->c[at], want);
 		}
 }
 
@@ -276,7 +280,10 @@ static void test_the_environment_chooses(void **state)
 	assert_true(form == bf16_forms[0] || bf16_obstacle(bf16_forms[0]));
 }
 
-#define FORM(name) { "test_form_" name, test_form, NULL, NULL, (void *)name }
+#define FORM(name)                                                     \
+	{                                                              \
+		"test_form_" name, test_form, NULL, NULL, (void *)name \
+	}
 
 int main(void)
 {

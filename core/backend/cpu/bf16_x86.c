@@ -16,8 +16,7 @@ enum { LINES = 32, STEP = 32, HALF = 16 }; /* HALF: floats in a vector, rows of 
 
 #define ALWAYS static inline __attribute__((always_inline))
 #define VECTOR_CODE __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-#define TILE_CODE \
-	__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")))
+#define TILE_CODE __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")))
 
 /* ----------------------------------------------------------------- packing */
 
@@ -178,9 +177,9 @@ VECTOR_CODE static void vector_tile(int64_t k, const bf16 *a, const bf16 *b, flo
 		tall_rows(k, a + r * STEP, b, alpha, add, c + r * pitch, pitch);
 }
 
-#define PANELS                                                                       \
-	.side = { [BF16_LEFT] = { LINES, STEP, left_along, left_across },            \
-		  [BF16_RIGHT] = { LINES, 2, right_along, right_across } },          \
+#define PANELS                                                              \
+	.side = { [BF16_LEFT] = { LINES, STEP, left_along, left_across },   \
+		  [BF16_RIGHT] = { LINES, 2, right_along, right_across } }, \
 	.step = STEP, .depth = 512, .rows = 256, .columns = 512
 
 const struct bf16_form bf16_avx512 = {

@@ -24,9 +24,10 @@ struct fixture {
 };
 
 /* As small as a model's, lest the softmax saturates. */
-#define weight(g, name, ...)                                                                     \
-	graph_param(g, name, &(const struct param_init){ .kind = INIT_NORMAL, .value = 0.2 },    \
-		    (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), SHAPE(__VA_ARGS__))
+#define weight(g, name, ...)                                                                  \
+	graph_param(g, name, &(const struct param_init){ .kind = INIT_NORMAL, .value = 0.2 }, \
+		    (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),              \
+		    SHAPE(__VA_ARGS__))
 
 /* All ops with products, and a weight that is read twice, in both orientations. */
 static void build_graph(struct graph *g)
@@ -51,7 +52,8 @@ static void build_graph(struct graph *g)
 	x = op_norm(g, "last", NORM_RMS, 1e-5, x, NULL, weight(g, "last_gain", E), NULL, NULL);
 	graph_loss(g, "main",
 		   op_head_loss(g, "loss", x, wte, case_input(g, "targets", I32, B, T),
-				case_input(g, "weights", F32, 2)).main,
+				case_input(g, "weights", F32, 2))
+			   .main,
 		   1);
 }
 
