@@ -139,13 +139,15 @@ enum status param_shadow(struct params *p, int index, int which, size_t bytes,
 	struct shadow *s = &p->list[index].shadow[which];
 
 	*shadow = s;
-	if (s->memory)
-		return OK;
-	s->version = &p->version;
-	s->memory = p->backend->alloc(bytes);
-	if (!s->memory)
-		return fail_memory(err, p->list[index].name, bytes);
-	p->shadow_bytes += bytes;
+	if (!s->bytes) {
+		*s = (struct shadow){ .bytes = bytes, .version = &p->version };
+		p->shadow_bytes += bytes;
+	}
+	if (!s->memory && p->data) {
+		s->memory = p->backend->alloc(bytes);
+		if (!s->memory)
+			return fail_memory(err, p->list[index].name, bytes);
+	}
 	return OK;
 }
 

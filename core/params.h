@@ -37,7 +37,8 @@ struct param_init {
  * reads it after it has changed.
  */
 struct shadow {
-	void *memory;		 /* NULL: nobody asked for it */
+	void *memory;
+	size_t bytes;		 /* 0: nobody asked for it */
 	uint64_t made;		 /* the version it shows; 0: none yet */
 	const uint64_t *version; /* of the parameters */
 };
@@ -92,7 +93,10 @@ enum status params_initialise(struct params *p, uint64_t seed, struct error *err
 /* To be called by whoever writes to `data`: shadows are made again. */
 void params_changed(struct params *p);
 
-/* The shadow of a parameter, with memory; every caller asks for the same size. */
+/*
+ * The shadow of a parameter, with memory if the parameters have any; every
+ * caller asks for the same size.
+ */
 enum status param_shadow(struct params *p, int index, int which, size_t bytes,
 			 struct shadow **shadow, struct error *err) MUST_CHECK;
 

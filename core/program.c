@@ -208,7 +208,8 @@ static void bind(struct program *p, int index)
 }
 
 /* Shadows belong to the parameters: programs share them. */
-static enum status bind_shadows(struct program *p, int index, struct error *err)
+static enum status find_shadows(const struct program *p, int index,
+				struct shadow *shadow[PARAM_SHADOWS], struct error *err)
 {
 	const struct instr *instr = &p->lowered.instrs[index];
 	const struct tensor *weight = instr->kind == INSTR_KERNEL ? instr->node->in[1] : NULL;
@@ -220,8 +221,8 @@ static enum status bind_shadows(struct program *p, int index, struct error *err)
 	for (int i = 0; k->shadow && i < PARAM_SHADOWS; i++) {
 		const size_t bytes = k->shadow(instr->node, instr->pass, i);
 
-		if (bytes && param_shadow(p->graph->params, weight->param, i, bytes,
-					  &p->calls[index].shadow[i], err) != OK)
+		if (bytes && param_shadow(p->graph->params, weight->param, i, bytes, &shadow[i],
+					  err) != OK)
 			return FAIL;
 	}
 	return OK;
@@ -279,7 +280,7 @@ enum status program_create(struct program **out, const struct graph *g,
 	}
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		bind(p, i);
-		if (bind_shadows(p, i, err) != OK) {
+		if (find_shadows(p, i, p->calls[i].shadow, err) != OK) {
 			program_destroy(p);
 			return FAIL;
 		}
@@ -296,13 +297,17 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err)
 {
+	struct shadow *ignored[PARAM_SHADOWS];
+	enum status status = OK;
 	struct program *p;
 
 	if (prepare(&p, g, backend, options, err) != OK)
 		return FAIL;
 	*arena_bytes = p->arena_bytes;
+	for (int i = 0; i < p->lowered.n_instrs && status == OK; i++)
+		status = find_shadows(p, i, ignored, err);
 	program_destroy(p);
-	return OK;
+	return status;
 }
 
 void program_destroy(struct program *p)

@@ -106,8 +106,9 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 		goto destroy;
 	count_parameters(params, d);
 	count_flops(g, options->batch * options->length, d);
-	d->weights_bytes = d->gradient_bytes = (size_t)d->parameters * sizeof(float);
-	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->weights_bytes);
+	d->gradient_bytes = (size_t)d->parameters * sizeof(float);
+	d->weights_bytes = d->gradient_bytes + params->shadow_bytes;
+	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->gradient_bytes);
 	d->context = options->context;
 	status = describe_state(m, params, d, err);
 destroy:

@@ -17,7 +17,8 @@ enum module module_of(const char *name);
 struct description {
 	int64_t parameters, module_parameters[MODULES];
 	double forward_flops[MODULES], backward_flops[MODULES]; /* per token */
-	size_t weights_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
+	size_t weights_bytes; /* with the copies that kernels keep */
+	size_t gradient_bytes, optimizer_bytes, activation_bytes;
 	/* State when decoding, all layers: what the graph of a decoding step keeps. */
 	struct error decode_refusal; /* why it cannot decode; then these are NAN; or "" */
 	double decode_token_bytes;   /* per token */

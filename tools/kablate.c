@@ -511,7 +511,7 @@ static enum status show_estimate(struct session *s, int64_t done, struct error *
 		return FAIL;
 	progress_message(&s->progress, "%s: %lld parameters, %.0f MiB, about %s", s->label,
 			 (long long)s->description.parameters,
-			 (double)(s->description.weights_bytes * 2 +
+			 (double)(s->description.weights_bytes + s->description.gradient_bytes +
 				  s->description.optimizer_bytes +
 				  trainer_arena_bytes(s->trainer)) /
 				 1048576,
