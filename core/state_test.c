@@ -219,7 +219,10 @@ ATTENTION(route, topk_maximum, 1,
 	  .attr = { .scale = 0.5,
 		    .band_window = 5,
 		    .band = 0.8,
-		    .route = { .mode = ROUTE_TOPK, .k = 3, .normalize = true, .head_maximum = true } })
+		    .route = { .mode = ROUTE_TOPK,
+			       .k = 3,
+			       .normalize = true,
+			       .head_maximum = true } })
 ATTENTION(route, dense, 8, .key_bias = true,
 	  .attr = { NO_BAND, .alibi = true, .route = { .mode = ROUTE_DENSE } })
 ATTENTION(route, rms, 1,

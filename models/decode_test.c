@@ -128,8 +128,8 @@ static void check_error(const struct model_case *k, int64_t B, size_t i, const c
 	const double e = rows_error(k, B, i);
 
 	if (!(e <= (k->params->type == F64 ? DOUBLE_ERROR : FLOAT_ERROR)))
-		fail_msg("%s: %lld rows, prompt of %lld: %s differs by %g of the largest logit", what,
-			 (long long)B, (long long)prompts[i], dtype_name(k->params->type), e);
+		fail_msg("%s: %lld rows, prompt of %lld: %s differs by %g of the largest logit",
+			 what, (long long)B, (long long)prompts[i], dtype_name(k->params->type), e);
 }
 
 static void open_drawn(struct model_case *k, enum dtype type, const char *symbols)
@@ -279,8 +279,8 @@ static void test_long_prompt(void **state)
 	double *expected, *logits, worst = 0;
 
 	(void)state;
-	open_drawn(&k, F64,
-		   SMALL "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=300 POS=rope " GATE RMS);
+	open_drawn(&k, F64, SMALL "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=300 "
+				  "POS=rope " GATE RMS);
 	tokens = make_tokens(k.model, B, T);
 	expected = full_pass(&k, B, T, tokens);
 	logits = malloc((size_t)(B * k.model->vocab) * sizeof(*logits));
@@ -318,8 +318,8 @@ static void test_refusals(void **state)
 		struct error err;
 
 		open_drawn(&k, F32, refused[i].symbols);
-		assert_int_equal(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 1, 40,
-						&err),
+		assert_int_equal(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 1,
+						40, &err),
 				 FAIL);
 		if (!strstr(err.text, refused[i].reason))
 			fail_msg("%s: '%s' does not say '%s'", refused[i].symbols, err.text,
