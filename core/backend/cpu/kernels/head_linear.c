@@ -63,7 +63,8 @@ static struct multiplier thread_multiplier(const struct call *c, enum pass pass)
 {
 	const size_t bytes = thread_work(c->node, pass);
 
-	return multiplier_of(c, (char *)c->work + (size_t)omp_get_thread_num() * bytes);
+	return multiplier_of(c,
+			     bytes ? (char *)c->work + (size_t)omp_get_thread_num() * bytes : NULL);
 }
 
 static void prepare(const struct call *c, int which)
