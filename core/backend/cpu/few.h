@@ -11,11 +11,10 @@
 #ifndef CPU_FEW_H
 #define CPU_FEW_H
 
-#include "core/backend/cpu/real.h"
+#include "core/backend/cpu/vector.h"
 
 #define FEW_ROWS 8	/* more are left to the library */
 #define FEW_TOGETHER 16 /* rows of W [I,O] that one visit of y adds up */
-#define FEW_LANES 16	/* sums side by side, so that no addition waits for another */
 #define FEW_NARROW 256	/* columns up to which rows are short */
 #define FEW_COLUMNS 512 /* of those rows that stay near for the second row of y */
 
@@ -29,11 +28,11 @@ static inline size_t few_workspace(int64_t n, int64_t O, int threads)
 static inline void few_add_rows(const real *restrict x, const real *restrict w, int64_t w_pitch,
 				real *restrict y, int64_t width)
 {
-	const int64_t whole = width - width % FEW_LANES;
+	const int64_t whole = width - width % LANES;
 
-	for (int64_t o = 0; o < whole; o += FEW_LANES)
+	for (int64_t o = 0; o < whole; o += LANES)
 #pragma omp simd
-		for (int l = 0; l < FEW_LANES; l++) {
+		for (int l = 0; l < LANES; l++) {
 			real sum = y[o + l];
 
 			for (int k = 0; k < FEW_TOGETHER; k++)
@@ -98,22 +97,6 @@ static inline void few_product(const real *x, int64_t x_pitch, int64_t n, int64_
 		}
 }
 
-static inline real few_dot(const real *restrict x, const real *restrict w, int64_t n)
-{
-	real lane[FEW_LANES] = { 0 }, sum = 0;
-	const int64_t whole = n - n % FEW_LANES;
-
-	for (int64_t i = 0; i < whole; i += FEW_LANES)
-#pragma omp simd
-		for (int l = 0; l < FEW_LANES; l++)
-			lane[l] += x[i + l] * w[i + l];
-	for (int l = 0; l < FEW_LANES; l++)
-		sum += lane[l];
-	for (int64_t i = whole; i < n; i++)
-		sum += x[i] * w[i];
-	return sum;
-}
-
 /* y [n,O] = x W', W [O,I]: all threads of a parallel region together. */
 static inline void few_dots(const real *x, int64_t x_pitch, int64_t n, int64_t I, const real *w,
 			    int64_t O, real *y)
@@ -123,7 +106,7 @@ static inline void few_dots(const real *x, int64_t x_pitch, int64_t n, int64_t I
 	thread_share(O, &first, &last);
 	for (int64_t o = first; o < last; o++)
 		for (int64_t r = 0; r < n; r++)
-			y[r * O + o] = few_dot(x + r * x_pitch, w + o * I, I);
+			y[r * O + o] = dot(x + r * x_pitch, w + o * I, I);
 }
 
 #endif
