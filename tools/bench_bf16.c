@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <omp.h>
 
@@ -220,14 +221,24 @@ static bool run_form(const struct bf16_form *form, const struct memory *x, int t
 	return agrees;
 }
 
+static const char usage[] =
+	"usage: bench_bf16 [THREADS]\n\n"
+	"Measure every form of the bfloat16 product that this machine has, and compare its\n"
+	"results with the plain form's.  Exit status 1: two forms disagree.\n\n"
+	"Example: bench_bf16 1\n";
+
 int main(int argc, char **argv)
 {
 	const int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
 	struct memory memory;
 	bool agree = true;
 
+	if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+		fputs(usage, stdout);
+		return 0;
+	}
 	if (argc > 2 || threads < 1) {
-		fprintf(stderr, "bench_bf16 [THREADS]\n");
+		fputs(usage, stderr);
 		return 2;
 	}
 	omp_set_num_threads(threads);
