@@ -41,6 +41,9 @@ struct subject {
 	/* Further numbers to record at an evaluation; may be NULL. */
 	enum status (*measure)(void *context, struct metrics *m, int64_t iteration,
 			       struct error *err);
+	/* Numbers to record once, after the last evaluation; may be NULL. */
+	enum status (*conclude)(void *context, struct metrics *m, int64_t iteration,
+				struct error *err);
 };
 
 /* A graph of the subject, made runnable. */

@@ -324,6 +324,17 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 	return iteration > 0 && t->options.save_best ? save_best(t, err) : OK;
 }
 
+/* After the last update, wherever it was. */
+static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t iteration,
+				 struct error *err)
+{
+	if (evaluate_now(t, m, iteration, err) != OK)
+		return FAIL;
+	if (t->diverged || !t->subject.conclude)
+		return OK;
+	return t->subject.conclude(t->subject.context, m, iteration, err);
+}
+
 /* The sum of squares of one parameter's gradient. */
 static enum status gradient_square(const struct params *params, int index, double *sum,
 				   struct error *err)
@@ -516,7 +527,7 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 
 	if (due(iteration, t->options.eval_interval, last) &&
 	    (record_layer_norms(t, m, iteration, err) != OK ||
-	     evaluate_now(t, m, iteration, err) != OK))
+	     (iteration == last ? evaluate_last : evaluate_now)(t, m, iteration, err) != OK))
 		return FAIL;
 	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
 		return FAIL;
@@ -529,7 +540,7 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 /* A run that ends for good has its final evaluation, wherever it ends. */
 static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
 {
-	if (end == TRAIN_BUDGET && evaluate_now(t, m, t->state.iteration, err) != OK)
+	if (end == TRAIN_BUDGET && evaluate_last(t, m, t->state.iteration, err) != OK)
 		return FAIL;
 	return t->diverged ? OK : save(t, m, err);
 }

@@ -98,6 +98,26 @@ void decoder_destroy(struct decoder *d)
 	free(d);
 }
 
+enum status decoder_check(const struct model *m, int64_t capacity, struct error *err)
+{
+	struct params *params = NULL, *state = NULL;
+	struct graph *g = NULL;
+	enum status status = FAIL;
+	struct model_io io;
+
+	if (params_create(&params, F32, err) != OK || params_create(&state, F32, err) != OK ||
+	    graph_create(&g, params, false, err) != OK)
+		goto destroy;
+	graph_continue(g, state, capacity);
+	model_build(m, g, MODEL_EVAL, 1, 1, &io);
+	status = graph_finish(g, err);
+destroy:
+	graph_destroy(g);
+	params_destroy(state);
+	params_destroy(params);
+	return status;
+}
+
 enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 			 const int32_t *targets, struct error *err)
 {

@@ -27,6 +27,9 @@ enum status decoder_create(struct decoder **d, const struct model *m, struct par
 			   int64_t capacity, struct error *err) MUST_CHECK;
 void decoder_destroy(struct decoder *d);
 
+/* Could it be created, as far as the model is concerned?  Fails with the reason. */
+enum status decoder_check(const struct model *m, int64_t capacity, struct error *err) MUST_CHECK;
+
 /* Append n tokens to every row: tokens, and for MODEL_EVAL targets, [batch,n]. */
 enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 			 const int32_t *targets, struct error *err) MUST_CHECK;

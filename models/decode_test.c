@@ -285,6 +285,7 @@ static void test_long_prompt(void **state)
 	expected = full_pass(&k, B, T, tokens);
 	logits = malloc((size_t)(B * k.model->vocab) * sizeof(*logits));
 	must(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, B, T, &err), &err);
+	must(decoder_check(k.model, T, &err), &err);
 	must(decoder_prompt(d, T, tokens, &err), &err);
 	assert_int_equal(decoder_past(d), T);
 	decoder_output(d, "logits", logits);
@@ -324,6 +325,9 @@ static void test_refusals(void **state)
 		if (!strstr(err.text, refused[i].reason))
 			fail_msg("%s: '%s' does not say '%s'", refused[i].symbols, err.text,
 				 refused[i].reason);
+		err.text[0] = '\0';
+		assert_int_equal(decoder_check(k.model, 40, &err), FAIL);
+		assert_non_null(strstr(err.text, refused[i].reason));
 		case_close(&k);
 	}
 }

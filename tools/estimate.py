@@ -38,6 +38,7 @@ def updates_and_tokens(values):
 def run_seconds(values, seconds_per_token):
     updates, per_update = updates_and_tokens(values)
     evaluations = 2 + (updates - 1) // int(values["EVAL_INTERVAL"])     # first and last, too
+    evaluations += len(list(filter(None, values["EVAL_LENGTHS"].split(","))))
     evaluated = evaluations * int(values["EVAL_ROWS"]) * int(values["MODEL_BLOCK"])
     seconds = seconds_per_token * (updates * per_update + FORWARD * evaluated)
     budget = int(values["TRAIN_SECONDS_BUDGET"])

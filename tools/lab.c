@@ -7,6 +7,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/weights.h"
+#include "tools/lengths.h"
 
 #define SAMPLE_ROWS 4 /* of the attention metrics */
 
@@ -94,6 +95,7 @@ enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, ui
 	lab->init_from = config_text(c, "INIT_FROM");
 	if (lab->init_from && lab->init_from[0])
 		lab->init_allow = config_text(c, "INIT_FROM_ALLOW");
+	lab->lengths = config_text(c, "EVAL_LENGTHS");
 	lab->tensorboard = config_bool(c, "TENSORBOARD");
 	if (config_check(c, err) != OK || source_open(&lab->source, c, seed, err) != OK)
 		return FAIL;
@@ -101,6 +103,8 @@ enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, ui
 	if (model_read(&lab->model, c, lab->source.vocab, err) != OK ||
 	    params_create(&lab->params, type, err) != OK)
 		return FAIL;
+	if (check_lengths(lab, lab->lengths, err) != OK)
+		return fail_prefix(err, "CONFIG_EVAL_LENGTHS");
 	if (lab->init_from && lab->init_from[0] &&
 	    sha256_file(lab->init_from, lab->init_hash, err) != OK)
 		return fail_prefix(err, "CONFIG_INIT_FROM");
@@ -257,6 +261,13 @@ static enum status measure_model(void *context, struct metrics *m, int64_t itera
 	return measure(lab->measurer, record, &measured, err);
 }
 
+static enum status conclude(void *context, struct metrics *m, int64_t iteration, struct error *err)
+{
+	struct lab *lab = context;
+
+	return record_lengths(lab, lab->lengths, m, iteration, err);
+}
+
 struct subject lab_subject(struct lab *lab)
 {
 	return (struct subject){
@@ -269,5 +280,6 @@ struct subject lab_subject(struct lab *lab)
 		.components = lab->source.task->components,
 		.bytes_per_token = lab->source.bytes_per_token,
 		.measure = measure_model,
+		.conclude = conclude,
 	};
 }

@@ -35,6 +35,7 @@ struct lab {
 	struct audit_options audit;
 	uint64_t seed, repeat;
 	const char *init_from, *init_allow;
+	const char *lengths; /* "1024,2048": evaluated after the last update */
 	char init_hash[SHA256_HEX_SIZE];
 	char identity[SHA256_HEX_SIZE];
 	bool source_open, tensorboard;

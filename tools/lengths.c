@@ -41,16 +41,23 @@ static int position_bin(int64_t position)
 	return bin;
 }
 
+static enum status count_rows(const struct lab *lab, int64_t length, uint64_t *rows,
+			      struct error *err)
+{
+	*rows = lab->source.valid_rows * (uint64_t)lab->source.length / (uint64_t)length;
+	if (*rows == 0)
+		return fail(err, "a row of %lld tokens is longer than all validation rows together",
+			    (long long)length);
+	return OK;
+}
+
 static enum status open_length(struct lengths *x, int64_t length, struct error *err)
 {
 	struct lab *lab = x->lab;
-	const uint64_t tokens = lab->source.valid_rows * (uint64_t)lab->source.length;
-	const uint64_t rows = tokens / (uint64_t)length;
+	uint64_t rows;
 
-	if (rows == 0)
-		return fail(err, "a row of %lld tokens is longer than all validation rows together",
-			    (long long)length);
-	if (source_open_at(&x->source, lab->config, lab->seed, length, rows, err) != OK ||
+	if (count_rows(lab, length, &rows, err) != OK ||
+	    source_open_at(&x->source, lab->config, lab->seed, length, rows, err) != OK ||
 	    decoder_create(&x->d, lab->model, lab->params, &lab->backend, MODEL_EVAL, 1, length,
 			   err) != OK)
 		return FAIL;
@@ -134,8 +141,14 @@ static void print_score(const struct stretch *s, FILE *out)
 	fprintf(out, "%10lld %10.4f %10.4f\n", (long long)s->count, s->loss / n, s->hits / n);
 }
 
-static void print_length(const struct lengths *x, FILE *out)
+struct printer {
+	FILE *out;
+	const char *before; /* the next length, as JSON */
+};
+
+static void print_length(const struct lengths *x, void *context)
 {
+	FILE *out = ((struct printer *)context)->out;
 	const struct stretch all = total(x);
 
 	fprintf(out, "length %lld, %llu rows, %zu bytes of state\n%-17s %10s %10s %10s\n",
@@ -159,13 +172,15 @@ static void json_score(const struct stretch *s, FILE *out)
 		s->loss / n, s->hits / n);
 }
 
-static void json_length(const struct lengths *x, FILE *out)
+static void json_length(const struct lengths *x, void *context)
 {
+	struct printer *printer = context;
+	FILE *out = printer->out;
 	const struct stretch all = total(x);
 	const char *comma = "";
 
-	fprintf(out, "{\"length\": %lld, \"rows\": %llu, \"state_bytes\": %zu, ",
-		(long long)x->source.length, (unsigned long long)x->source.valid_rows,
+	fprintf(out, "%s{\"length\": %lld, \"rows\": %llu, \"state_bytes\": %zu, ",
+		printer->before, (long long)x->source.length, (unsigned long long)x->source.valid_rows,
 		decoder_state_bytes(x->d));
 	json_score(&all, out);
 	fprintf(out, ", \"positions\": [");
@@ -178,10 +193,56 @@ static void json_length(const struct lengths *x, FILE *out)
 			comma = ", ";
 		}
 	fprintf(out, "]}");
+	printer->before = ",\n";
 }
 
-static enum status evaluate_length(struct lab *lab, int64_t length, bool json, FILE *out,
-				   struct error *err)
+struct recorder {
+	struct metrics *metrics;
+	int64_t iteration;
+	int64_t length;
+};
+
+static void record(const struct recorder *r, const char *what, double value)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "length/%lld/%s", (long long)r->length, what);
+	metrics_value(r->metrics, r->iteration, name, value);
+}
+
+static void record_score(const struct recorder *r, const char *suffix, const struct stretch *s)
+{
+	char what[40];
+
+	snprintf(what, sizeof(what), "loss%s", suffix);
+	record(r, what, s->loss / (double)s->count);
+	snprintf(what, sizeof(what), "accuracy%s", suffix);
+	record(r, what, s->hits / (double)s->count);
+}
+
+static void record_length(const struct lengths *x, void *context)
+{
+	struct recorder *r = context;
+	const struct stretch all = total(x);
+	char suffix[24];
+
+	r->length = x->source.length;
+	record(r, "rows", (double)x->source.valid_rows);
+	record(r, "state_bytes", (double)decoder_state_bytes(x->d));
+	record_score(r, "", &all);
+	for (int i = 0; i < POSITION_BINS; i++) {
+		snprintf(suffix, sizeof(suffix), "/%lld", (long long)bin_start(i));
+		if (x->bin[i].count)
+			record_score(r, suffix, &x->bin[i]);
+	}
+}
+
+/* ---------------------------------------------------------------------- lists */
+
+typedef void (*length_visitor)(const struct lengths *x, void *context);
+
+static enum status evaluate_length(struct lab *lab, int64_t length, length_visitor visit,
+				   void *context, struct error *err)
 {
 	struct lengths x = { .lab = lab };
 	enum status status = open_length(&x, length, err);
@@ -191,7 +252,7 @@ static enum status evaluate_length(struct lab *lab, int64_t length, bool json, F
 	if (status == OK && total(&x).count == 0)
 		status = fail(err, "no target is scored at length %lld", (long long)length);
 	if (status == OK)
-		(json ? json_length : print_length)(&x, out);
+		visit(&x, context);
 	close_length(&x);
 	return status;
 }
@@ -210,24 +271,52 @@ enum status next_length(const char **list, int64_t *length, struct error *err)
 	return OK;
 }
 
+static enum status evaluate_each(struct lab *lab, const char *lengths, length_visitor visit,
+				 void *context, struct error *err)
+{
+	int64_t length;
+
+	while (lengths[0])
+		if (next_length(&lengths, &length, err) != OK ||
+		    evaluate_length(lab, length, visit, context, err) != OK)
+			return FAIL;
+	return OK;
+}
+
+enum status check_lengths(const struct lab *lab, const char *lengths, struct error *err)
+{
+	int64_t length;
+	uint64_t rows;
+
+	while (lengths[0])
+		if (next_length(&lengths, &length, err) != OK ||
+		    count_rows(lab, length, &rows, err) != OK ||
+		    decoder_check(lab->model, length, err) != OK)
+			return FAIL;
+	return OK;
+}
+
 enum status evaluate_lengths(struct lab *lab, const char *lengths, bool json, FILE *out,
 			     struct error *err)
 {
-	enum status status = OK;
-	int64_t length = lab->source.length;
+	struct printer printer = { .out = out, .before = "{\"lengths\": [" };
+	char trained[24];
 
-	if (!lengths)
-		lengths = "";
-	if (json)
-		fprintf(out, "{\"lengths\": [");
-	do {
-		if (lengths[0] && next_length(&lengths, &length, err) != OK)
-			return FAIL;
-		status = evaluate_length(lab, length, json, out, err);
-		if (json && status == OK)
-			fprintf(out, "%s", lengths[0] ? ",\n" : "");
-	} while (status == OK && lengths[0]);
+	if (!lengths || !lengths[0]) {
+		snprintf(trained, sizeof(trained), "%lld", (long long)lab->source.length);
+		lengths = trained;
+	}
+	if (evaluate_each(lab, lengths, json ? json_length : print_length, &printer, err) != OK)
+		return FAIL;
 	if (json)
 		fprintf(out, "]}\n");
-	return status;
+	return OK;
+}
+
+enum status record_lengths(struct lab *lab, const char *lengths, struct metrics *m,
+			   int64_t iteration, struct error *err)
+{
+	struct recorder recorder = { .metrics = m, .iteration = iteration };
+
+	return evaluate_each(lab, lengths, record_length, &recorder, err);
 }

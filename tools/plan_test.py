@@ -8,6 +8,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+import estimate
 import kconfig
 import outline
 import plan
@@ -299,6 +300,13 @@ class Plans(PlanCase):
         # Two weights, two checkpoints, 60 logging intervals: per run.
         self.assertIn(f"{7 * (2 + 2 * 4 + 60 * 0.002):.1f} MB on the disk", self.said)
         self.assertIn("time by a few timed passes\n", self.said)
+
+    def test_lengths_at_the_end_take_time(self):
+        values = dict(TRAIN_BATCH="1", TRAIN_ACCUMULATE="1", MODEL_BLOCK="8", GPT2_MAX_ITERS="10",
+                      TRAIN_TOKENS_BUDGET="0", TRAIN_SECONDS_BUDGET="0", EVAL_INTERVAL="10",
+                      EVAL_ROWS="3")
+        self.assertEqual([estimate.run_seconds({**values, "EVAL_LENGTHS": lengths}, 1)
+                          for lengths in ("", "16", "16,24")], [96, 104, 112])
 
     def test_what_the_scale_changes(self):
         self.configure(defconfig="gpt2-ra-mla-full")

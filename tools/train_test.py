@@ -696,6 +696,67 @@ class Lengths(Case):
             done = self.evaluate(self.straight(), "--lengths", words)
             self.assertEqual((done.returncode, reason in done.stderr), (1, True), done.stderr)
 
+    LENGTHS = "32,128,97"
+
+    @functools.cached_property
+    def concluded(self):
+        run = Run(program(POS="rope", EVAL_LENGTHS=self.LENGTHS))
+        run.train()
+        return run
+
+    def recorded(self, run):
+        return {name.removeprefix("length/"): (iteration, value) for name, iteration, value in
+                run.ask("SELECT name, iteration, value FROM metrics WHERE name LIKE 'length/%'")}
+
+    def test_a_run_records_what_evaluate_says(self):
+        run, found = self.concluded, self.recorded(self.concluded)
+        for x in self.lengths(run, self.LENGTHS):
+            n = x["length"]
+            self.assertEqual(found.pop(f"{n}/rows"), (60, x["rows"]))
+            self.assertEqual(found.pop(f"{n}/state_bytes"), (60, x["state_bytes"]))
+            for part, suffix in [(x, ""), *((p, f"/{p['first']}") for p in x["positions"])]:
+                for what in ("loss", "accuracy"):
+                    iteration, value = found.pop(f"{n}/{what}{suffix}")
+                    self.assertEqual((iteration, f"{value:.9g}"), (60, f"{part[what]:.9g}"))
+        self.assertEqual(found, {})
+
+    def test_nothing_else_changes(self):
+        plain = Run(program(POS="rope"))
+        plain.train()
+        files, weights, metrics, events, checkpoints = self.concluded.story()
+        metrics = [row for row in metrics if not row[0].startswith("length/")]
+        self.assertEqual((weights, metrics, events, checkpoints), plain.story()[1:])
+
+    def test_interrupted_before_and_after(self):
+        run = Run(self.concluded.binary)
+        run.start().until(" 30/60 ").send(signal.SIGKILL).end()
+        run.train()
+        self.assert_same(run, self.concluded)
+        (run.directory / "done").unlink()
+        self.assertIn("resuming after iteration 60", run.train())
+        self.assert_same(run, self.concluded)
+
+    def test_a_budget_ends_with_them(self):
+        run = Run(program(POS="rope", EVAL_LENGTHS="64", TRAIN_TOKENS_BUDGET=1500))
+        run.train()
+        self.assertEqual(run.state()[0], "budget")
+        last = max(run.values("val/loss"))
+        self.assertLess(last, 60)
+        self.assertEqual({i for i, _ in self.recorded(run).values()}, {last})
+
+    def test_refused_before_training(self):
+        for settings, reason in (
+                ({"EVAL_LENGTHS": "33"}, "33 positions are more than the learned table of 32"),
+                ({"EVAL_LENGTHS": "32,x"}, "'x' does not begin with a length"),
+                ({"EVAL_LENGTHS": "300", "POS": "rope"}, "longer than all validation rows"),
+                ({"EVAL_LENGTHS": "32", "ATTENTION": "mla", "RA_MLA_MLP_ATTN_GATE": "y",
+                  "GATE_POOL": "sequence"}, "GATE_POOL=sequence")):
+            run = Run(program(**settings))
+            text = run.train(expect=1)
+            self.assertIn("CONFIG_EVAL_LENGTHS: ", text)
+            self.assertIn(reason, text)
+            self.assertFalse((run.runs / "results.db").exists())
+
 
 class Generation(Case):
     def text(self, run, *words):
