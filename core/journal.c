@@ -223,8 +223,7 @@ static void add_field(cJSON *json, const struct run_record *r, const struct reco
 		cJSON_AddStringToObject(json, f->name, record_text(r, f));
 }
 
-/* NULL: out of memory. */
-static char *print_record(const struct run_record *r)
+char *record_json(const struct run_record *r)
 {
 	cJSON *json = cJSON_CreateObject(), *config;
 	char *text;
@@ -242,7 +241,7 @@ static char *print_record(const struct run_record *r)
 
 enum status record_write(const struct run_record *r, const char *run_dir, struct error *err)
 {
-	char *text = print_record(r), *path = NULL;
+	char *text = record_json(r), *path = NULL;
 	enum status status = FAIL;
 	struct replace file;
 

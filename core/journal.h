@@ -58,6 +58,9 @@ void record_free(struct record_file *file);
 enum status record_write(const struct run_record *r, const char *run_dir,
 			 struct error *err) MUST_CHECK;
 
+/* The text of a run.json, to be freed; NULL: out of memory. */
+char *record_json(const struct run_record *r);
+
 /*
  * Do two records of one run come from environments whose bits may differ?  `how` gets the
  * first difference.  Threads and precision are part of the identity.

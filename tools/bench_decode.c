@@ -207,8 +207,8 @@ static enum status run(struct bench *b, FILE *out, struct error *err)
 	const char *rest = b->o->contexts, *comma = "";
 	int64_t context;
 
-	fprintf(out, "{\"batch\": %lld, \"threads\": %d, \"contexts\": [", (long long)b->o->batch,
-		b->lab->backend.threads);
+	fprintf(out, "{\"record\": %s, \"batch\": %lld, \"contexts\": [", b->o->record,
+		(long long)b->o->batch);
 	while (rest[0]) {
 		struct figures f;
 

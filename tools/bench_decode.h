@@ -12,7 +12,8 @@
 struct bench_decode_options {
 	const char *contexts; /* "1024,2048" */
 	int64_t batch;
-	double seconds; /* to spend on each number */
+	double seconds;	    /* to spend on each number */
+	const char *record; /* what is measured, and where, as JSON */
 };
 
 /* The weights are drawn, not trained: no number depends on them. */

@@ -2,7 +2,7 @@
 """Measure how every step of the plan decodes, beside PyTorch where it is installed.
 
 Programs take turns, and of every time the smallest counts: what else runs on the machine comes and
-goes.  The table goes to standard output, all numbers as JSON to PLAN/STEP/decode.json.
+goes.  The table goes to standard output, all numbers as JSON to KEEP/STEP.json, for the report.
 """
 import argparse
 import json
@@ -10,10 +10,11 @@ import pathlib
 import subprocess
 import sys
 
+import decoding
+import report
+
 MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATENT_RECIP"}
 PEER = pathlib.Path(__file__).parent / "bench_decode_torch.py"
-HEAD = (f"{'context':>8} {'state MiB':>10} {'B/token':>9} {'first s':>9} {'of sgemm':>9} "
-        f"{'token/s':>9} {'MB/token':>9} {'limit/s':>9} {'reached':>8} {'PyTorch/s':>10}")
 
 
 def symbols(path):
@@ -65,23 +66,16 @@ def better(old, new):
     return old
 
 
-def show(own, peer):
-    print(HEAD)
-    for i, x in enumerate(own["contexts"]):
-        context, batch = x["context"], own["batch"]
-        read, sgemm = x["read_bytes_per_second"], x["sgemm_flops_per_second"]
-        print(f"{context:8} {x['state_bytes'] / 2**20:10.1f} "
-              f"{x['state_bytes'] / (context * batch):9.0f} {x['first_token_seconds']:9.2f} "
-              f"{x['prompt_flops'] / x['first_token_seconds'] / sgemm:9.0%} "
-              f"{batch / x['token_seconds']:9.1f} {x['token_bytes'] / batch / 1e6:9.1f} "
-              f"{batch * read / x['token_bytes']:9.1f} "
-              f"{x['token_bytes'] / x['token_seconds'] / read:8.0%} "
-              + (f"{1 / peer['contexts'][i]['token_seconds']:10.1f}" if peer else f"{'-':>10}"))
-    if peer:
+def show(step, found):
+    headings, cells = decoding.grid(decoding.measured(step, found))
+    print(step)
+    print(report.aligned(headings[1:], [line[1:] for line in cells]))
+    if found["peer"]:
         ratios = [b["token_seconds"] / a["token_seconds"]
-                  for a, b in zip(own["contexts"], peer["contexts"])]
-        print(f"PyTorch {peer['torch']} takes", ", ".join(f"{r:.2f}" for r in ratios),
+                  for a, b in zip(found["own"]["contexts"], found["peer"]["contexts"])]
+        print(f"PyTorch {found['peer']['torch']} takes", ", ".join(f"{r:.2f}" for r in ratios),
               "times as long")
+    print(flush=True)
 
 
 def measure(step, o, torch):
@@ -91,26 +85,28 @@ def measure(step, o, torch):
     for _ in range(o.rounds):
         found["own"] = better(found["own"], ask(own))
         if peer:
-            threads = found["own"]["threads"]
+            threads = found["own"]["record"]["threads"]
             found["peer"] = better(found["peer"], ask([*peer, f"--threads={threads}"]))
-    (step / "decode.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(step.name)
-    show(**found)
-    print(flush=True)
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
-                                     epilog="example: bench_decode.py build/plan 0-mla 1-mla+gate")
+                                     epilog="example: bench_decode.py build/plan "
+                                     "runs/smoke/decode 0-mla 1-mla+gate")
     parser.add_argument("plan", type=pathlib.Path)
+    parser.add_argument("keep", type=pathlib.Path)
     parser.add_argument("steps", nargs="+")
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--python", default=sys.executable, help="one that may have PyTorch")
     o = parser.parse_args()
     torch = has_torch(o.python)
+    o.keep.mkdir(parents=True, exist_ok=True)
     for step in o.steps:
-        measure(o.plan / step, o, torch)
+        found = measure(o.plan / step, o, torch)
+        report.write(str(o.keep / f"{step}.json"), json.dumps(found, indent=1) + "\n")
+        show(step, found)
     if not torch:
         print("PyTorch is not installed: no peer was measured.")
 

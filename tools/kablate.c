@@ -241,18 +241,6 @@ static int run_evaluate(struct lab *lab, const struct arguments *a)
 	return 0;
 }
 
-static int run_bench_decode(struct lab *lab, const struct arguments *a)
-{
-	const struct bench_decode_options options = {
-		.contexts = a->lengths ? a->lengths : "1024",
-		.batch = a->batch,
-		.seconds = BENCH_SECONDS,
-	};
-	struct error err;
-
-	return bench_decode(lab, &options, stdout, &err) == OK ? 0 : complain(&err);
-}
-
 static int run_unread(struct lab *lab)
 {
 	int unread = config_unread(lab->config, stdout);
@@ -382,6 +370,28 @@ static struct run_record record_of(struct session *s)
 		.config = s->symbols,
 		.symbols = s->n_symbols,
 	};
+}
+
+static int run_bench_decode(struct lab *lab, const struct arguments *a)
+{
+	struct session s = { .lab = lab, .a = a };
+	const struct run_record record = record_of(&s);
+	char *text = record_json(&record);
+	const struct bench_decode_options options = {
+		.contexts = a->lengths ? a->lengths : "1024",
+		.batch = a->batch,
+		.seconds = BENCH_SECONDS,
+		.record = text,
+	};
+	enum status status = FAIL;
+	struct error err;
+
+	if (!text)
+		fail_memory(&err, "record", 0);
+	else
+		status = bench_decode(lab, &options, stdout, &err);
+	free(text);
+	return status == OK ? 0 : complain(&err);
 }
 
 /* A run must end in the bits of the environment in which it began. */

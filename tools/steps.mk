@@ -165,8 +165,9 @@ plan: built
 describe: built
 	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
 bench-decode: built
-	$(Q)$(python) tools/bench_decode.py $(plan) $(plan-steps) $(if $(CONTEXTS),--lengths $(CONTEXTS)) \
-		$(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
+	$(Q)$(python) tools/bench_decode.py $(plan) $(RUNS)/$(plan-experiment)/decode \
+		$(foreach s,$(plan-steps),$(if $(filter 0,$(repeat-$s)),$s)) \
+		$(if $(CONTEXTS),--lengths $(CONTEXTS)) $(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
 audit: built
 	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
 unread: built
