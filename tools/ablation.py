@@ -6,6 +6,7 @@ averaged.  A step that runs another one again is no comparison: its weights must
 One that has its baseline's configuration and other seeds is a null: its runs are paired with the
 baseline's in the order of seeds, and a difference would be a false one.
 A step is also compared with its matched control: its baseline, widened to the step's size.
+Losses beyond the trained length are shown with their differences, without verdicts.
 """
 import json
 import math
@@ -14,6 +15,7 @@ import re
 import statistics
 from dataclasses import dataclass, field
 
+import decoding
 import records
 import stats
 import symbols
@@ -23,6 +25,7 @@ LOSS, ACCURACY = records.LOSS, "val/accuracy"
 BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
 BASELINE, INVALID = "baseline", "invalid"
 REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
+LENGTH = re.compile(r"length/([0-9]+)/loss(?:/([0-9]+))?")      # of rows; where a stretch begins
 CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 
@@ -102,6 +105,20 @@ class Component:
 
 
 @dataclass
+class Length:
+    """Rows of one length, evaluated after the last update."""
+    step: str
+    length: int
+    trained: int                        # the length of training
+    rows: int
+    state_bytes: int                    # when such a row is decoded
+    loss: Mean
+    accuracy: Mean
+    delta: stats.Difference             # of the loss, to the baseline
+    positions: list                     # (first of a stretch, mean loss there), rising
+
+
+@dataclass
 class Sweep:
     """The learning rates that a tuned step chose from."""
     step: str
@@ -123,6 +140,8 @@ class Table:
     controls: list          # groups of one step each, compared with its matched control
     rows: list
     components: list
+    lengths: list
+    decoding: decoding.Decoding
     scores: list            # (arm, Mean, number of tasks): mean accuracy
     sweeps: list
     published: dict
@@ -219,6 +238,29 @@ def components_of(step):
         if loss is not None:
             yield Component(step.name, name, loss, number(ACCURACY), number("chance"),
                             number("val/floor"))
+
+
+def lengths_of(step, baseline):
+    """Of all seeds that have them."""
+    usable = step.usable.values()
+    matches = filter(None, map(LENGTH.fullmatch, {name for run in usable for name in run.series}))
+    stretches = {}
+    for length, first in (match.groups() for match in matches):
+        stretches.setdefault(int(length), []).extend([int(first)] if first else [])
+    for length, firsts in sorted(stretches.items()):
+        def read(what, length=length):
+            return lambda run: run.last(f"length/{length}/{what}")
+
+        def number(what):
+            return mean_of([read(what)(run) for run in usable])
+        if not number("loss"):
+            continue    # not finite
+        yield Length(step.name, length, int(step.config.get("MODEL_BLOCK", 0)),
+                     int(number("rows").mean), int(number("state_bytes").mean), number("loss"),
+                     number("accuracy"), stats.difference(
+                         [] if step is baseline else paired_values(step, baseline, read("loss"))),
+                     [(first, mean.mean) for first in sorted(firsts)
+                      if (mean := number(f"loss/{first}"))])
 
 
 # ---------------------------------------------------------------- verdicts
@@ -442,7 +484,7 @@ def sweeps_of(candidates, by_name):
                     by_name[name].config.get("LEARNING_RATE") if name in by_name else None)
 
 
-def tabulate(experiment, steps, candidates=()):
+def tabulate(experiment, steps, candidates=(), decoded=None):
     by_name = {step.name: step for step in steps}
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
     seeds = sorted({run.seed for step, row in zip(steps, rows) if not row.is_null
@@ -457,8 +499,10 @@ def tabulate(experiment, steps, candidates=()):
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
                  seeds, groups, controls, rows,
                  [c for step in steps if not step.repeat for c in components_of(step)],
-                 list(scores_of(groups, rows, by_name)), list(sweeps_of(candidates, by_name)),
-                 beside_published(experiment, by_name),
+                 [x for step in steps if not step.repeat
+                  for x in lengths_of(step, by_name.get(step.baseline, step))],
+                 decoded or decoding.Decoding(), list(scores_of(groups, rows, by_name)),
+                 list(sweeps_of(candidates, by_name)), beside_published(experiment, by_name),
                  list_environments(steps), problems, list(find_notes(steps)))
 
 
@@ -474,5 +518,5 @@ def tabulate_pairs(name, pairs):
     judge(list(groups.values()))
     problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
                              for step in pair for run in step.runs if run.trouble)
-    return Table(name, [], [], list(groups.values()), [], rows, [], [], [], None, [],
-                 list(problems), [])
+    return Table(name, [], [], list(groups.values()), [], rows, [], [], decoding.Decoding(),
+                 [], [], None, [], list(problems), [])

@@ -137,6 +137,74 @@ def curves(steps, name):
                   run_gnuplot(script + "plot " + ", ".join(bands + lines), name))
 
 
+def upright(x):
+    return f"set arrow from {x}, graph 0 to {x}, graph 1 nohead dt 2 lc 'black'\n"
+
+
+def doublings(places):
+    """A logarithmic axis of lengths."""
+    labels = ", ".join(f"{quoted(length_text(n))} {n}" for n in places)
+    return f"set logscale x 2\nset xtics ({labels})\n"
+
+
+def length_text(n):
+    return f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n)
+
+
+def positions(rows, table, name):
+    """The loss within the longest rows."""
+    longest = {x.step: x for x in table.lengths if len(x.positions) > 1}     # they rise
+    found = [(i, longest[row.step]) for i, row in enumerate(rows) if row.step in longest]
+    if not found:
+        return None
+    script, firsts = "", sorted({first for _, x in found for first, _ in x.positions})
+    for i, x in found:
+        ends = [*(first for first, _ in x.positions[1:]), x.length]
+        # A stretch is drawn at its middle.
+        script += block(f"p{i}", [((first + end) / 2, loss)
+                                  for (first, loss), end in zip(x.positions, ends)])
+    script += doublings(firsts[1:]) + "set xlabel 'position'\n"
+    for trained in {x.trained for _, x in found if x.trained}:
+        script += upright(trained)
+    parts = [f"$p{i} with linespoints lw 2 ps 0.6 {look(i)} {dash(i)}" for i, _ in found]
+    return Figure("Loss by position", "Nats per token within the longest rows; right of the dashed "
+                  "line lies what no training row was long enough for.",
+                  run_gnuplot(script + "plot " + ", ".join(parts), name))
+
+
+def against_context(rows, table, title, about, axis, read, name, limit=None):
+    """Measured numbers; their limit, where there is one, as thin lines."""
+    script, parts, contexts = "", [], set()
+    for i, row in enumerate(rows):
+        own = [m for m in table.decoding.measured if m.step == row.step]
+        if not own:
+            continue
+        contexts.update(m.context for m in own)
+        script += block(f"c{i}", [(m.context, read(m), limit and limit(m)) for m in own])
+        parts.append(f"$c{i} using 1:2 with linespoints lw 2 ps 0.6 {look(i)} {dash(i)}")
+        if limit:
+            parts.append(f"$c{i} using 1:3 with lines lw 0.8 dt 3 lc {colour(i % COLOURS)}")
+    if not parts:
+        return None
+    # Room for the outer labels.
+    script += f"set xrange [{0.95 * min(contexts)}:{1.05 * max(contexts)}]\n"
+    script += doublings(sorted(contexts)) + f"set xlabel 'context'\n{axis}\n"
+    return Figure(title, about, run_gnuplot(script + "plot " + ", ".join(parts), name))
+
+
+def speed(rows, table, name):
+    return against_context(
+        rows, table, "Decoding speed", "Tokens per second against context; dotted: the limit that "
+        "reading sets.", "set yrange [0:*]", lambda m: m.tokens_per_second, name,
+        lambda m: m.limit)
+
+
+def state(rows, table, name):
+    return against_context(
+        rows, table, "Decode state", "MiB kept, against context.", "set logscale y 2",
+        lambda m: m.numbers["state_bytes"] / 2**20, name)
+
+
 def dots(title, about, entries, name, zero=False):
     """A line per step: the values of its seeds, their mean and its interval."""
     entries = [entry for entry in entries if entry[1]]
@@ -156,7 +224,7 @@ def dots(title, about, entries, name, zero=False):
     script += x_tics([v for _, values, low, high, _ in entries for v in (*values, low, high)],
                      "{:.4g}".format)
     if zero:
-        script += "set arrow from 0, graph 0 to 0, graph 1 nohead dt 2 lc 'black'\n"
+        script += upright(0)
     return Figure(title, about, run_gnuplot(script + "plot " + ", ".join(parts), name,
                                             90 + 34 * len(entries)))
 
@@ -236,6 +304,9 @@ def figures(rows, by_name, table, prefix):
     yield finals(rows, prefix + "finals")
     yield deltas(rows, by_name, prefix + "deltas")
     yield components(rows, table, prefix + "components")
+    yield positions(rows, table, prefix + "positions")
+    yield speed(rows, table, prefix + "speed")
+    yield state(rows, table, prefix + "state")
     for quantity, title, unit in SCATTERS:
         yield scatter(rows, quantity, title, unit, prefix + quantity)
 

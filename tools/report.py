@@ -21,6 +21,7 @@ import re
 import sys
 
 import ablation
+import decoding
 import page
 import plots
 import records
@@ -31,6 +32,7 @@ from records import Problem
 
 COULD_SHOW, CONTROLS, REMARKS, PROBLEMS = "What could have been shown", \
     "Against matched controls", "Remarks", "Problems: not averaged"
+BEYOND, DECODING = "Beyond the trained length", "Decoding"
 
 # ---------------------------------------------------------------- cells
 
@@ -196,6 +198,32 @@ def sweep_grid(table):
         for sweep in table.sweeps for rate, mean, diverged in sweep.rates]
 
 
+def length_grid(table):
+    """A column for every stretch of positions: up to where the next one begins."""
+    firsts = sorted({first for x in table.lengths for first, _ in x.positions})
+    ends = [*(first - 1 for first in firsts[1:]), max(x.length for x in table.lengths) - 1]
+    lines = []
+    for x in table.lengths:
+        at = dict(x.positions)
+        lines.append([x.step, str(x.length), str(x.rows), f"{x.state_bytes / 2**20:.2f}",
+                      mean_sd(x.loss), interval(x.delta), f"{100 * x.accuracy.mean:.1f}",
+                      *(f"{at[first]:.3f}" if first in at else "" for first in firsts)])
+    return ["step", "length", "rows", "state MiB", "loss ± sd (seeds)", "Δ nats [95%]",
+            "accuracy %", *(f"{first}-{end}" for first, end in zip(firsts, ends))], lines
+
+
+def length_lines(table):
+    trained = sorted({x.trained for x in table.lengths})
+    return [f"Trained at {', '.join(map(str, trained))} tokens; the last columns are the loss at "
+            "these positions. Differences are paired by seed and not judged."]
+
+
+def decoding_lines(table):
+    return ["A token reads all weights and all that is kept: the limit is the measured speed of "
+            "reading over those bytes. The first token comes after a prompt of the whole context.",
+            *table.decoding.notes]
+
+
 def published_grid(table):
     study = table.published
     base = next(claim["loss"] for claim in study["steps"] if claim["step"] == study["baseline"])
@@ -226,6 +254,10 @@ def sections(table):
                          "which a run diverged is not."], sweep_grid(table)
     if table.components:
         yield "Components", [], component_grid(table)
+    if table.lengths:
+        yield BEYOND, length_lines(table), length_grid(table)
+    if table.decoding.measured:
+        yield DECODING, decoding_lines(table), decoding.grid(table.decoding.measured)
     if table.published:
         study = table.published
         yield "Published numbers", [study["source"] + ".", study["caution"],
@@ -293,17 +325,25 @@ def tex(text):
     return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
 
 
+def tex_table(headings, cells):
+    form = "".join("l" if is_text_column(name) else "r" for name in headings)
+    return [r"\begin{tabular}{" + form + "}", r"\toprule",
+            " & ".join(map(tex, headings)) + r" \\", r"\midrule",
+            *(" & ".join(map(tex, line)) + r" \\" for line in cells), r"\bottomrule",
+            r"\end{tabular}"]
+
+
+def tex_notes(lines):
+    return [rf"\par\smallskip\footnotesize {' '.join(map(tex, lines))}"] if lines else []
+
+
 def as_tex(table):
     """To be \\input; needs nothing but the package booktabs."""
-    headings, cells = grid(table)
-    form = "".join("l" if is_text_column(name) else "r" for name in headings)
-    lines = [r"\begin{tabular}{" + form + "}", r"\toprule",
-             " & ".join(map(tex, headings)) + r" \\", r"\midrule",
-             *(" & ".join(map(tex, line)) + r" \\" for line in cells), r"\bottomrule",
-             r"\end{tabular}"]
-    notes = [tex(line) for line in mark_lines(table) + list(effect_lines(table))]
-    if notes:
-        lines.append(rf"\par\smallskip\footnotesize {' '.join(notes)}")
+    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(effect_lines(table)))
+    for title, notes, extra in told_sections(table):
+        if title in (BEYOND, DECODING):
+            lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
+                      *tex_notes(notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -311,22 +351,37 @@ def difference_values(d):
     return ["", "", "", ""] if d is None else [d.n, d.mean, d.low, d.high]
 
 
+def inference_numbers(table):
+    """Of lengths and decoding: step -> {name: value}."""
+    found = {row.step: {} for row in table.rows}
+    for x in table.lengths:
+        numbers = {"loss": x.loss.mean, "accuracy": x.accuracy.mean, "state_bytes": x.state_bytes,
+                   **{f"loss/{first}": loss for first, loss in x.positions}}
+        found[x.step].update({f"length/{x.length}/{name}": v for name, v in numbers.items()})
+    for m in table.decoding.measured:
+        found[m.step].update({f"decode/{m.context}/{name}": v for name, v in m.numbers.items()})
+    return found
+
+
 def as_csv(table):
     """Plain numbers in full precision; one line per step."""
+    more = inference_numbers(table)
+    more_names = list(dict.fromkeys(name for numbers in more.values() for name in numbers))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = list(ablation.NUMBERS)
     writer.writerow(["step", "baseline", "seeds", *names, "loss_sd", "pairs", "delta", "delta_low",
                      "delta_high", "accuracy_pairs", "accuracy_delta", "accuracy_delta_low",
                      "accuracy_delta_high", "perplexity_percent", "p_corrected", "audits",
-                     "audits_failed", "verdict", "reason"])
+                     "audits_failed", "verdict", "reason", *more_names])
     for row in table.rows:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, len(row.seeds),
                          *(row.numbers[name].mean if row.numbers[name] else "" for name in names),
                          loss.sd if loss else "", *difference_values(row.delta),
                          *difference_values(row.accuracy_delta), row.perplexity_percent, row.p,
-                         row.audits, len(row.failed_audits), row.verdict, row.reason])
+                         row.audits, len(row.failed_audits), row.verdict, row.reason,
+                         *(more[row.step].get(name) for name in more_names)])
     return out.getvalue()
 
 
@@ -336,6 +391,8 @@ def as_json(table):
         group["rows"] = [row.step for row in own.rows]
     for component, own in zip(whole["components"], table.components):
         component["share"] = own.share
+    for entry, own in zip(whole["decoding"]["measured"], table.decoding.measured):
+        entry.update(tokens_per_second=own.tokens_per_second, limit=own.limit)
     for row, own in zip(whole["rows"], table.rows):
         row["perplexity_percent"] = own.perplexity_percent
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -373,7 +430,7 @@ def report(db, args):
     steps = records.read_experiment(db, name)
     tuned = tuning.experiment(name)
     candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
-    table = ablation.tabulate(name, steps, candidates)
+    table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps))
     print(as_text(table), end="")
     directory = os.path.join(args.runs, name, "report")
     os.makedirs(directory, exist_ok=True)

@@ -78,6 +78,19 @@ class Runs:
                 file.write(json.dumps({"time": started, **line}) + "\n")
         return record["identity"]
 
+    def decoded(self, experiment, step, contexts, peer=None, **config):
+        """As bench_decode.py leaves it: half of the limit at each context."""
+        record = {"machine": "aarch64", "blas": "openblas", "compiler": "gcc 12", "threads": 2,
+                  "precision": "float32",
+                  "config": {"TASK": "language", "STEP": step[2:], **config}}
+        own = [{"context": n, "state_bytes": 512 * n, "first_token_seconds": n / 1000,
+                "prompt_flops": 1e6 * n, "token_seconds": n / 1e6, "token_bytes": 1e4 * n,
+                "read_bytes_per_second": 2e10, "sgemm_flops_per_second": 4e9} for n in contexts]
+        directory = os.path.join(self.path, experiment, "decode")
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, f"{step}.json"), "w", encoding="utf-8") as file:
+            json.dump({"own": {"record": record, "batch": 1, "contexts": own}, "peer": peer}, file)
+
     @staticmethod
     def value(iteration, name, value):
         return {"kind": "value", "iteration": iteration, "name": name,
@@ -322,6 +335,80 @@ class Tuning(Case):
             self.runs.add("e-tuning", f"0-mla@{rate}", 11, 3.0, config={"LEARNING_RATE": rate})
         self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1e-3"})
         self.assertIn("chosen, at the end of the list", self.report("e")[1])
+
+
+class Inference(Case):
+    """Losses beyond the trained length, and what decoding costs."""
+    BEYOND, DECODING = "Beyond the trained length", "Decoding"
+
+    def study(self):
+        for seed in (1, 2, 3):
+            for step, worse in (("0-mla", 0), ("1-x", 0.5)):
+                values = {}
+                for n in (512, 1024):
+                    # The wider step is worse by its seed's number of tenths, too.
+                    loss = n / 512 + worse * (1 + 0.1 * seed)
+                    values |= {f"length/{n}/loss": loss, f"length/{n}/accuracy": 0.25,
+                               f"length/{n}/rows": 4096 // n, f"length/{n}/state_bytes": 2048 * n,
+                               f"length/{n}/loss/0": loss + 1}
+                values["length/1024/loss/512"] = 7.0
+                self.runs.add("e", step, seed, 3.0, values=values,
+                              config={"STEP": step[2:], "MODEL_BLOCK": "512"})
+        self.runs.decoded("e", "0-mla", (1024, 4096), MODEL_BLOCK="512",
+                          peer={"torch": "2.9", "contexts": [
+                              {"context": n, "token_seconds": n / 1e5} for n in (1024, 4096)]})
+        self.runs.decoded("e", "1-x", (1024,), MODEL_BLOCK="64")
+
+    def test_nothing_is_shown_when_nothing_was_measured(self):
+        self.runs.study()
+        _, text, table = self.report()
+        for ending in ("md", "csv", "tex", "html"):
+            text += self.read(ending)
+        for word in (self.BEYOND, "tokens/s against", "limit/s", "Loss by position", "length/",
+                     "decode/"):
+            self.assertNotIn(word, text)
+        self.assertEqual((table["lengths"], table["decoding"]["measured"]), ([], []))
+
+    def test_numbers(self):
+        self.study()
+        _, text, table = self.report("e")
+        x = {(x["step"], x["length"]): x for x in table["lengths"]}
+        self.assertEqual(list(x), [("0-mla", 512), ("0-mla", 1024), ("1-x", 512), ("1-x", 1024)])
+        self.assertIsNone(x["0-mla", 512]["delta"])
+        self.assertAlmostEqual(x["1-x", 1024]["loss"]["mean"], 2.6)
+        self.assertAlmostEqual(x["1-x", 1024]["delta"]["mean"], 0.6)
+        self.assertAlmostEqual(x["1-x", 1024]["delta"]["sd"], 0.05)
+        self.assertEqual(x["0-mla", 1024]["positions"], [[0, 3.0], [512, 7.0]])
+        self.assertRegex(text, r"0-mla +1024 +4 +2\.00 +2\.0000 ± 0\.0000 \(3\) +25\.0 +3\.000"
+                         r" +7\.000\n")
+        self.assertIn("0-511  512-1023\n", text)
+        self.assertIn("Trained at 512 tokens", text)
+        # 1e6/1024 tokens a second of 2e10/1.024e7; PyTorch takes ten times as long.
+        self.assertRegex(text, r"0-mla +1024 +0\.50 +512 +1\.02 +25% +976\.6 +10\.2 +1953\.1 +50%"
+                         r" +97\.7\n")
+        self.assertIn("1-x: measured with other values of MODEL_BLOCK\n", text)
+        self.assertNotIn("0-mla: measured with", text)
+        self.assertIn("threads 2, precision float32, batch 1, PyTorch 2.9: 0-mla\n", text)
+
+    def test_files(self):
+        self.study()
+        self.report("e")
+        line = next(csv.DictReader(io.StringIO(self.read("csv", "e"))))
+        self.assertEqual(line["length/1024/loss/512"], "7.0")
+        self.assertEqual(float(line["decode/4096/token_seconds"]), 4096e-6)
+        for ending, title in (("md", "## {}\n"), ("tex", "{}\\par"), ("html", "<h2>{}</h2>")):
+            for name in (self.BEYOND, self.DECODING):
+                self.assertIn(title.format(name), self.read(ending, "e"))
+        for word in (r"\par\bigskip\normalsize Decoding\par\smallskip", "1953.1", "PyTorch/s"):
+            self.assertIn(word, self.read("tex", "e"))
+        self.assertEqual(self.read("tex", "e").count(r"\end{tabular}"), 3)
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_plots(self):
+        self.study()
+        self.report("e")
+        for title in ("Loss by position", "Decoding speed", "Decode state"):
+            self.assertIn(f"<h3>{title}</h3>", self.read("html", "e"))
 
 
 class Unusual(Case):

@@ -814,6 +814,22 @@ class Plans(Case):
         self.assertIn("nowhere.bin", text)
         self.assertRegex(text, r"1-mla\+gate +2 +RA_MLA_MLP_ATTN_GATE n -> y")
 
+    def test_inference_is_reported(self):
+        """What make bench-decode measures, and lengths, reach the report; the database may go."""
+        tree = self.tree(PLAN_FRAGMENTS="mla again-0", SEEDS="1", POS="rope", EVAL_LENGTHS="64,128",
+                         GPT2_MAX_ITERS=3)
+        tree.make("runs")
+        self.assertIn("limit/s", tree.make("bench-decode", "CONTEXTS=64"))
+        kept = tree.runs / "smoke/decode"
+        self.assertEqual([path.name for path in kept.iterdir()], ["0-mla.json"])
+        (tree.runs / "results.db").unlink()
+        subprocess.run([OUTPUT / "bin/results", "rebuild", tree.runs], check=True,
+                       stdout=subprocess.PIPE)
+        text = tree.make("report", "NO_INSTALL=1")
+        self.assertRegex(text, r"0-mla +128 +2 .* \d\.\d{3} +\d\.\d{3}\n")
+        self.assertRegex(text, r"0-mla +64 +0\.\d\d .*%\n")
+        self.assertNotIn("other values", text)
+
     def test_a_matched_step_has_the_size_that_was_planned(self):
         tree = self.tree(PLAN_FRAGMENTS="mla mla+gate mla+parameters-of-1 mla+flops-of-1")
         tree.make("plan")
