@@ -179,9 +179,9 @@ static void json_length(const struct lengths *x, void *context)
 	const struct stretch all = total(x);
 	const char *comma = "";
 
-	fprintf(out, "%s{\"length\": %lld, \"rows\": %llu, \"state_bytes\": %zu, ",
-		printer->before, (long long)x->source.length,
-		(unsigned long long)x->source.valid_rows, decoder_state_bytes(x->d));
+	fprintf(out, "%s{\"length\": %lld, \"rows\": %llu, \"state_bytes\": %zu, ", printer->before,
+		(long long)x->source.length, (unsigned long long)x->source.valid_rows,
+		decoder_state_bytes(x->d));
 	json_score(&all, out);
 	fprintf(out, ", \"positions\": [");
 	for (int i = 0; i < POSITION_BINS; i++)

@@ -24,8 +24,7 @@ enum status record_lengths(struct lab *lab, const char *lengths, struct metrics 
 			   int64_t iteration, struct error *err) MUST_CHECK;
 
 /* What can be known before training: is it a list, are there rows, can the model decode them? */
-enum status check_lengths(const struct lab *lab, const char *lengths,
-			  struct error *err) MUST_CHECK;
+enum status check_lengths(const struct lab *lab, const char *lengths, struct error *err) MUST_CHECK;
 
 /* The next number of such a list, which then points after it. */
 enum status next_length(const char **list, int64_t *length, struct error *err) MUST_CHECK;
