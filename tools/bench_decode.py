@@ -79,7 +79,8 @@ def show(step, found):
 
 
 def measure(step, o, torch):
-    own = [step / "kablate", "bench-decode", "--json", "--lengths", o.lengths]
+    own = [step / "kablate", "bench-decode", "--json", "--lengths", o.lengths,
+           *(["--seconds", o.seconds] if o.seconds else [])]
     peer = peer_command(symbols(step / "config"), o.lengths, o.python) if torch else None
     found = {"own": None, "peer": None}
     for _ in range(o.rounds):
@@ -99,6 +100,7 @@ def main():
     parser.add_argument("steps", nargs="+")
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", help="on each number (default: the program's)")
     parser.add_argument("--python", default=sys.executable, help="one that may have PyTorch")
     o = parser.parse_args()
     torch = has_torch(o.python)

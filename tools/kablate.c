@@ -45,6 +45,7 @@ struct arguments {
 	uint64_t seed, repeat;
 	const char *runs, *experiment, *step, *baseline, *git, *scale;
 	int64_t context, batch;
+	double seconds;
 	const char *lengths;
 	struct generate_options generate;
 	bool json, lines, git_dirty, any_environment;
@@ -63,7 +64,8 @@ static const char usage[] =
 	"    kablate unread                             symbols that nothing reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
 	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
-	"    kablate bench-decode [--lengths N,N..] [--batch N]    speed of decoding, as JSON\n"
+	"    kablate bench-decode [--lengths N,N..] [--batch N] [--seconds X]\n"
+	"                                               speed of decoding, as JSON\n"
 	"\n"
 	"  --seed N         of weights, batches and dropout (default 1)\n"
 	"  --repeat N       number of a deliberate repetition (default 0)\n"
@@ -380,7 +382,7 @@ static int run_bench_decode(struct lab *lab, const struct arguments *a)
 	const struct bench_decode_options options = {
 		.contexts = a->lengths ? a->lengths : "1024",
 		.batch = a->batch,
-		.seconds = BENCH_SECONDS,
+		.seconds = a->seconds,
 		.record = text,
 	};
 	enum status status = FAIL;
@@ -708,6 +710,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "weights", required_argument, NULL, 'w' },
 		{ "lengths", required_argument, NULL, 'L' },
 		{ "batch", required_argument, NULL, 'B' },
+		{ "seconds", required_argument, NULL, 'u' },
 		{ "tokenizer", required_argument, NULL, 'T' },
 		{ "prompt", required_argument, NULL, 'p' },
 		{ "tokens", required_argument, NULL, 'n' },
@@ -716,12 +719,17 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ NULL, 0, NULL, 0 },
 	};
 	uint64_t number = 0;
+	double real = 0;
 	struct error err;
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		if (strchr("srcnkB", option) && !parse_number(optarg, &number)) {
 			fprintf(stderr, "kablate: '%s' is not a whole number\n", optarg);
+			return false;
+		}
+		if (strchr("xu", option) && parse_real(optarg, &real, &err) != OK) {
+			complain(&err);
 			return false;
 		}
 		switch (option) {
@@ -786,10 +794,10 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			a->generate.top_k = (int64_t)number;
 			break;
 		case 'x':
-			if (parse_real(optarg, &a->generate.temperature, &err) != OK) {
-				complain(&err);
-				return false;
-			}
+			a->generate.temperature = real;
+			break;
+		case 'u':
+			a->seconds = real;
 			break;
 		default:
 			return false;
@@ -834,6 +842,7 @@ int main(int argc, char **argv)
 		.experiment = "single",
 		.step = "0",
 		.batch = 1,
+		.seconds = BENCH_SECONDS,
 		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
 	};
 	struct error err;

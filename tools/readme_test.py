@@ -32,6 +32,8 @@ esac
 # What must not run as it stands, what runs in its place, and why.
 INSTEAD = {
     "make check": ("make -n check", "all tests would run this one again"),
+    "make bench-decode": ("make bench-decode CONTEXTS=64 ROUNDS=1 BENCH_SECONDS=0.01",
+                          "16384 tokens of six models take minutes"),
 }
 KEYS = {"make menuconfig": b"q"}    # needs a terminal, and somebody who leaves
 SHOWS = {

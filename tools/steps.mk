@@ -167,7 +167,9 @@ describe: built
 bench-decode: built
 	$(Q)$(python) tools/bench_decode.py $(plan) $(RUNS)/$(plan-experiment)/decode \
 		$(foreach s,$(plan-steps),$(if $(filter 0,$(repeat-$s)),$s)) \
-		$(if $(CONTEXTS),--lengths $(CONTEXTS)) $(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
+		$(if $(CONTEXTS),--lengths $(CONTEXTS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS)) \
+		$(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
 audit: built
 	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
 unread: built
