@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -64,6 +65,9 @@ class Defconfigs(unittest.TestCase):
         config = (tree.directory / "config").read_text()
         if "CONFIG_TASK_TEXT=y" in config:
             tree.set(write_tokens(place))
+        if 'CONFIG_EVAL_LENGTHS=""' not in config:
+            block = int(re.search(r"CONFIG_MODEL_BLOCK=(\d+)", config)[1])
+            tree.set({"EVAL_LENGTHS": f"{block},{2 * block}"})  # two rows hold no more tokens
         text = tree.make("runs")
         with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:
             states = db.execute("SELECT step, state FROM runs").fetchall()
