@@ -291,7 +291,10 @@ class Documentation(Case):
     def setUp(self):
         super().setUp()
         write_run(self.runs, "a1", baseline="0-baseline")
-        write_run(self.runs, "a2", step="1-x", baseline="0-baseline", config={"A": "2"})
+        longer = {"kind": "value", "time": NOW, "iteration": 10, "name": "length/4096/loss/2048",
+                  "value": 2.5}
+        write_run(self.runs, "a2", [*WHOLE[:-1], longer, END], step="1-x", baseline="0-baseline",
+                  config={"A": "2"})
         self.results("rebuild")
         self.text = (pathlib.Path(__file__).parent / "../docs/database.md").read_text()
         self.db = sqlite3.connect(self.runs / "results.db")
@@ -300,8 +303,9 @@ class Documentation(Case):
     def test_queries(self):
         queries = self.text.split("```sql\n")[1:]
         answers = [self.db.execute(query.partition("```")[0]).fetchall() for query in queries]
-        self.assertEqual([len(answer) for answer in answers], [2, 2, 1, 10, 1, 0])
+        self.assertEqual([len(answer) for answer in answers], [2, 2, 1, 10, 1, 1, 0])
         self.assertEqual(answers[2], [("1-x", 1, 0.0)])
+        self.assertEqual(answers[5], [("1-x", 1, 2048, 2.5)])
 
     def test_columns(self):
         names = [name for name, in self.db.execute("SELECT name FROM sqlite_schema"
