@@ -181,9 +181,11 @@ watch: $(O)/bin/results
 # A second signal would end a run at once; a run that was about to begin is met in the second round.
 stop:
 	$(Q)date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
-		for pid in $$(pgrep -f '^$(plan)/[^ ]*/kablate train'); do \
+		for line in $$(grep -lz '^$(plan)/[^ ]*/kablate$$' /proc/[0-9]*/cmdline 2>/dev/null); do \
+			pid=$${line#/proc/}; pid=$${pid%/cmdline}; \
 			case $$told in *:$$pid:*) continue; esac; \
-			test /proc/$$pid/cwd -ef . && kill -TERM $$pid && told=$$told$$pid: && \
+			grep -qzx train $$line && test /proc/$$pid/cwd -ef . && \
+				kill -TERM $$pid && told=$$told$$pid: && \
 				echo "process $$pid will save and stop"; \
 		done; sleep 0.3; \
 	done
