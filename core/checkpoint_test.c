@@ -61,11 +61,10 @@ static int set_up_kind(void **state, enum optim_kind kind)
 			  .nesterov = true,
 			  .steps = 5 },
 	};
-	const char *parent = getenv("TMPDIR");
 	struct fixture *f = calloc(1, sizeof(*f));
 
 	*state = f;
-	snprintf(f->dir, sizeof(f->dir), "%s/kablate-checkpoint-XXXXXX", parent ? parent : "/tmp");
+	test_template(f->dir, sizeof(f->dir), "checkpoint");
 	if (!mkdtemp(f->dir))
 		return -1;
 	f->backend = backend_cpu(1);

@@ -82,11 +82,10 @@ static void test_sha256_does_not_see_the_cuts(void **state)
 /* A file of its own in $TMPDIR, holding `times` copies of a text. */
 static void make_file(char *path, size_t size, const char *text, int times)
 {
-	const char *directory = getenv("TMPDIR");
 	FILE *file;
 	int fd;
 
-	snprintf(path, size, "%s/kablate-hash-XXXXXX", directory ? directory : "/tmp");
+	test_template(path, size, "hash");
 	fd = mkstemp(path);
 	assert_true(fd >= 0);
 	file = fdopen(fd, "wb");

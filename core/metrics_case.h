@@ -54,11 +54,10 @@ static inline void place_run(struct place *p, int i)
 
 static inline int place_make(void **state)
 {
-	const char *parent = getenv("TMPDIR");
 	struct place *p = calloc(1, sizeof(*p));
 
 	*state = p;
-	snprintf(p->root, sizeof(p->root), "%s/kablate-metrics-XXXXXX", parent ? parent : "/tmp");
+	test_template(p->root, sizeof(p->root), "metrics");
 	if (!mkdtemp(p->root))
 		return -1;
 	snprintf(p->db, sizeof(p->db), "%s/results.db", p->root);

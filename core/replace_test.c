@@ -14,11 +14,8 @@ static char directory[PATH_SIZE], path[PATH_SIZE + 16], temporary[PATH_SIZE + 32
 
 static int make_directory(void **state)
 {
-	const char *parent = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(directory, sizeof(directory), "%s/kablate-replace-XXXXXX",
-		 parent ? parent : "/tmp");
+	test_template(directory, sizeof(directory), "replace");
 	if (!mkdtemp(directory))
 		return -1;
 	snprintf(path, sizeof(path), "%s/file", directory);

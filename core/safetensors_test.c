@@ -25,10 +25,8 @@ struct place {
 static int make_place(void **state)
 {
 	struct place *place = calloc(1, sizeof(*place));
-	const char *parent = getenv("TMPDIR");
 
-	snprintf(place->directory, sizeof(place->directory), "%s/kablate-safetensors-XXXXXX",
-		 parent ? parent : "/tmp");
+	test_template(place->directory, sizeof(place->directory), "safetensors");
 	if (!mkdtemp(place->directory))
 		return -1;
 	snprintf(place->file, sizeof(place->file), "%s/file.safetensors", place->directory);

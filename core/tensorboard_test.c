@@ -23,10 +23,9 @@
 
 static int make_directory(void **state)
 {
-	const char *parent = getenv("TMPDIR");
 	char *directory = malloc(256);
 
-	snprintf(directory, 256, "%s/kablate-events-XXXXXX", parent ? parent : "/tmp");
+	test_template(directory, 256, "events");
 	*state = mkdtemp(directory);
 	return *state ? 0 : -1;
 }

@@ -11,6 +11,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -22,6 +24,14 @@
 		print_error("\n");              \
 		_fail(__FILE__, __LINE__);      \
 	} while (0)
+
+/* What mkdtemp() and mkstemp() take: a name in $TMPDIR that says whose it is. */
+static inline void test_template(char *path, size_t size, const char *what)
+{
+	const char *parent = getenv("TMPDIR");
+
+	snprintf(path, size, "%s/kablate-%s-XXXXXX", parent ? parent : "/tmp", what);
+}
 
 /* A status that has to be OK; otherwise its error text is the failure. */
 #define must(status, err)                               \

@@ -151,11 +151,10 @@ static void hash(struct fixture *f, char hex[SHA256_HEX_SIZE])
 
 static int set_up(void **state)
 {
-	const char *parent = getenv("TMPDIR");
 	struct fixture *f = calloc(1, sizeof(*f));
 
 	*state = f;
-	snprintf(f->dir, sizeof(f->dir), "%s/kablate-train-XXXXXX", parent ? parent : "/tmp");
+	test_template(f->dir, sizeof(f->dir), "train");
 	f->log = tmpfile();
 	if (!mkdtemp(f->dir) || !f->log)
 		return -1;

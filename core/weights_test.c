@@ -34,12 +34,11 @@ static void add_param(struct fixture *f, const char *name, int ndim, int64_t row
 /* A model of three parameters, all -1. */
 static int set_up(void **state)
 {
-	const char *parent = getenv("TMPDIR");
 	struct fixture *f = calloc(1, sizeof(*f));
 	int fd;
 
 	*state = f;
-	snprintf(f->path, sizeof(f->path), "%s/kablate-weights-XXXXXX", parent ? parent : "/tmp");
+	test_template(f->path, sizeof(f->path), "weights");
 	fd = mkstemp(f->path);
 	if (fd < 0)
 		return -1;

@@ -17,10 +17,9 @@ struct test_dir {
 
 static inline struct test_dir test_dir_make(void)
 {
-	const char *base = getenv("TMPDIR");
 	struct test_dir d;
 
-	snprintf(d.path, sizeof(d.path), "%s/kablate-test-XXXXXX", base ? base : "/tmp");
+	test_template(d.path, sizeof(d.path), "test");
 	assert_non_null(mkdtemp(d.path));
 	return d;
 }

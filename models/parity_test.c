@@ -162,7 +162,6 @@ static double check_loss(const cJSON *run, const char *what, double ours, double
 
 static double follow(const cJSON *run, enum dtype type, double tolerance)
 {
-	const char *parent = getenv("TMPDIR");
 	struct model_case k;
 	struct losses ours;
 	char run_dir[256], what[40];
@@ -170,7 +169,7 @@ static double follow(const cJSON *run, enum dtype type, double tolerance)
 	int t = 0;
 	const cJSON *loss;
 
-	snprintf(run_dir, sizeof(run_dir), "%s/kablate-parity-XXXXXX", parent ? parent : "/tmp");
+	test_template(run_dir, sizeof(run_dir), "parity");
 	assert_non_null(mkdtemp(run_dir));
 	case_open_vector(&k, type, case_item(run, "vector")->valuestring);
 	train(&k, run, run_dir);

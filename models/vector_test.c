@@ -79,7 +79,6 @@ struct changed {
 
 static int open_base(void **state)
 {
-	const char *parent = getenv("TMPDIR");
 	struct changed *c = calloc(1, sizeof(*c));
 	int fd;
 
@@ -90,7 +89,7 @@ static int open_base(void **state)
 	memcpy(c->list, c->base.tensors, (size_t)c->n * sizeof(*c->list));
 	c->metadata =
 		(struct safetensors_pair){ "config", safetensors_metadata(&c->base, "config") };
-	snprintf(c->path, sizeof(c->path), "%s/kablate-vector-XXXXXX", parent ? parent : "/tmp");
+	test_template(c->path, sizeof(c->path), "vector");
 	fd = mkstemp(c->path);
 	if (fd < 0)
 		return -1;

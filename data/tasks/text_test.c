@@ -44,10 +44,7 @@ static void write_raw(const struct files *f, const char *name, int split, int co
 /* Raw files as nanoGPT writes them. */
 static void make_files(struct files *f)
 {
-	const char *parent = getenv("TMPDIR");
-
-	snprintf(f->directory, sizeof(f->directory), "%s/text_test.XXXXXX",
-		 parent ? parent : P_tmpdir);
+	test_template(f->directory, sizeof(f->directory), "text");
 	assert_non_null(mkdtemp(f->directory));
 	write_raw(f, "train.bin", 0, TRAIN_TOKENS);
 	write_raw(f, "valid.bin", 1, VALID_TOKENS);
