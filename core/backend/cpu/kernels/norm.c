@@ -152,31 +152,34 @@ static void collect(const struct norm *m, const real *restrict s, const real *re
 	mean[1] /= (real)m->width;
 }
 
-static inline void gradient_lanes(const real *restrict s, const real *restrict w,
-				  const real *restrict dy, const real statistics[2],
-				  const real mean[2], int n, real *restrict d)
+static inline void gradient_lanes(const real *s, const real *w, const real *dy, const real *ds,
+				  const real statistics[2], const real mean[2], int n, real *d)
 {
 	const real centre = statistics[0], inverse = statistics[1];
+	const real slope = -inverse * inverse * mean[1], offset = -inverse * mean[0];
 
 #pragma omp simd
 	for (int l = 0; l < n; l++)
-		d[l] = (w[l] * dy[l] - mean[0] - (s[l] - centre) * inverse * mean[1]) * inverse;
+		d[l] = w[l] * dy[l] * inverse + ((s[l] - centre) * slope + offset) +
+		       (ds ? ds[l] : 0);
 }
 
 /*
  * y = w n + b, n = (s - mean) / deviation, so with g = w dy
- *     ds = (g - mean(g) - n mean(g n)) / deviation
- * where RMSNorm, which subtracts no mean, lacks mean(g).
+ *     d = (g - mean(g) - n mean(g n)) / deviation + ds
+ * where RMSNorm, which subtracts no mean, lacks mean(g).  d may be the memory of dy or ds.
  */
-static void row_gradient(const struct norm *m, const real *s, const real *dy,
+static void row_gradient(const struct norm *m, const real *s, const real *dy, const real *ds,
 			 const real statistics[2], const real mean[2], real *d)
 {
 	const real *w = m->w;
 	int64_t i = 0;
 
 	for (; i + LANES <= m->width; i += LANES)
-		gradient_lanes(s + i, w + i, dy + i, statistics, mean, LANES, d + i);
-	gradient_lanes(s + i, w + i, dy + i, statistics, mean, (int)(m->width - i), d + i);
+		gradient_lanes(s + i, w + i, dy + i, ds ? ds + i : NULL, statistics, mean, LANES,
+			       d + i);
+	gradient_lanes(s + i, w + i, dy + i, ds ? ds + i : NULL, statistics, mean,
+		       (int)(m->width - i), d + i);
 }
 
 static void backward_rows(const struct call *c, const struct norm *m, real *partial)
@@ -185,7 +188,8 @@ static void backward_rows(const struct call *c, const struct norm *m, real *part
 	const real *s = sums ? m->s : m->x, *dy = c->dout[sums ? 1 : 0];
 	const real *ds = sums ? c->dout[0] : NULL; /* what arrives at the sum itself */
 	real *dx = c->din[0], *dresidual = sums ? c->din[1] : NULL;
-	real *dw = partial, *db = partial + m->width, *d = partial + 2 * m->width;
+	real *dw = partial, *db = partial + m->width, *row = partial + 2 * m->width;
+	const bool direct = dx && !call_adds(c, 0);
 	int64_t first, last;
 
 	thread_share(m->rows, &first, &last);
@@ -193,14 +197,12 @@ static void backward_rows(const struct call *c, const struct norm *m, real *part
 	for (int64_t r = first; r < last; r++) {
 		const int64_t at = r * m->width;
 		const real *statistics = m->statistics + 2 * r;
-		real mean[2];
+		real mean[2], *d = direct ? dx + at : row;
 
 		collect(m, s + at, dy + at, statistics, dw, db, mean);
-		row_gradient(m, s + at, dy + at, statistics, mean, d);
-		if (ds)
-			put_scaled(d, true, 1, ds + at, m->width);
-		if (dx)
-			put_scaled(dx + at, call_adds(c, 0), 1, d, m->width);
+		row_gradient(m, s + at, dy + at, ds ? ds + at : NULL, statistics, mean, d);
+		if (dx && !direct)
+			put_scaled(dx + at, true, 1, d, m->width);
 		if (dresidual)
 			put_scaled(dresidual + at, call_adds(c, 1), 1, d, m->width);
 	}
