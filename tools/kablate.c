@@ -4,29 +4,19 @@
  * The Makefile builds one of these per ablation step and runs `train` for
  * every seed; the other commands answer questions about the same step.
  */
-#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
-#include "core/backend/cpu/bf16.h"
 #include "core/backend/cpu/blas.h"
-#include "core/checkpoint.h"
 #include "core/journal.h"
-#include "core/signals.h"
-#include "models/describe.h"
 #include "tools/bench_decode.h"
 #include "tools/generate.h"
 #include "tools/lab.h"
 #include "tools/lengths.h"
+#include "tools/provenance.h"
+#include "tools/session.h"
 
 /* Exit statuses; 0 is a run that reached its end. */
 enum {
@@ -36,19 +26,17 @@ enum {
 	EXIT_DIVERGED = 76,
 };
 
-#define MAX_SYMBOLS 1000	 /* of the configuration; about 150 are there */
-#define TIMED_FLOPS 5e10	 /* of one timed pass: seconds, on any machine worth training on */
-#define BENCH_SECONDS 3		 /* on each number: about a hundred steps of a model of 124M */
-#define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
+#define TIMED_FLOPS 5e10 /* of one timed pass: seconds, on any machine worth training on */
+#define BENCH_SECONDS 3	 /* on each number: about a hundred steps of a model of 124M */
 
 struct arguments {
 	uint64_t seed, repeat;
-	const char *runs, *experiment, *step, *baseline, *git, *scale;
 	int64_t context, batch;
 	double seconds;
 	const char *lengths;
+	struct session_options session;
 	struct generate_options generate;
-	bool json, lines, git_dirty, any_environment;
+	bool json;
 };
 
 static const char usage[] =
@@ -100,37 +88,12 @@ static int run_identity(struct lab *lab)
 	return 0;
 }
 
-/* Numbers of optimizer state per parameter. */
-static double optimizer_numbers(enum optim_kind kind)
-{
-	static const double numbers[] = {
-		[OPTIM_ADAMW] = 2, [OPTIM_ADAMWSPAM] = 3, [OPTIM_SGD] = 1, [OPTIM_MUON] = 2
-	};
-
-	return numbers[kind];
-}
-
-static enum status describe_lab(const struct lab *lab, int64_t context, struct description *d,
-				struct error *err)
-{
-	const struct description_options options = {
-		.batch = lab->train.batch,
-		.length = lab->source.length,
-		.optimizer_numbers = optimizer_numbers(lab->optim.kind),
-		.context = context > 0 ? context : lab->source.length,
-		.planner = !lab->train.program.no_planner,
-		.remake = !lab->train.program.no_remake,
-	};
-
-	return describe_model(lab->model, &lab->backend, &options, d, err);
-}
-
 static int run_describe(struct lab *lab, const struct arguments *a)
 {
 	struct description d;
 	struct error err;
 
-	if (describe_lab(lab, a->context, &d, &err) != OK)
+	if (lab_describe(lab, a->context, &d, &err) != OK)
 		return complain(&err);
 	if (a->json)
 		description_json(&d, stdout);
@@ -157,7 +120,7 @@ static int run_estimate(struct lab *lab)
 	struct error err;
 	int status = 0;
 
-	if (describe_lab(lab, 0, &d, &err) != OK)
+	if (lab_describe(lab, 0, &d, &err) != OK)
 		return complain(&err);
 	lab->train.run_dir = "."; /* nothing is written */
 	lab->train.batch = timed_rows(lab, &d);
@@ -174,18 +137,13 @@ static int run_estimate(struct lab *lab)
 	return status;
 }
 
-static enum status audit_lab(struct lab *lab, struct audit_report *report, struct error *err)
-{
-	return audit_model(lab->config, lab->source.vocab, &lab->backend, &lab->audit, report, err);
-}
-
 static int run_audit(struct lab *lab)
 {
 	struct audit_report report;
 	struct error err;
 	bool passed;
 
-	if (audit_lab(lab, &report, &err) != OK) {
+	if (lab_audit(lab, &report, &err) != OK) {
 		audit_free(&report);
 		return complain(&err);
 	}
@@ -243,6 +201,28 @@ static int run_evaluate(struct lab *lab, const struct arguments *a)
 	return 0;
 }
 
+static int run_bench_decode(struct lab *lab, const struct arguments *a)
+{
+	struct bench_decode_options options = {
+		.contexts = a->lengths ? a->lengths : "1024",
+		.batch = a->batch,
+		.seconds = a->seconds,
+	};
+	struct provenance provenance;
+	enum status status = FAIL;
+	struct error err;
+	char *record;
+
+	provenance_take(&provenance, lab, &a->session.names);
+	options.record = record = record_json(&provenance.record);
+	if (!record)
+		fail_memory(&err, "record", 0);
+	else
+		status = bench_decode(lab, &options, stdout, &err);
+	free(record);
+	return status == OK ? 0 : complain(&err);
+}
+
 static int run_unread(struct lab *lab)
 {
 	int unread = config_unread(lab->config, stdout);
@@ -252,432 +232,18 @@ static int run_unread(struct lab *lab)
 
 /* ------------------------------------------------------------------ training */
 
-struct session {
-	struct lab *lab;
-	const struct arguments *a;
-	char run_dir[4096], done[4200]; /* done: make's target, exists when the run has ended */
-	int lock;
-	char machine[300], blas[BLAS_DESCRIPTION_TEXT + 32];
-	char label[300];
-	struct run_symbol symbols[MAX_SYMBOLS];
-	int n_symbols;
-	struct progress progress;
-	struct metrics *metrics;
-	struct trainer *trainer;
-	struct description description;
-};
-
-static void collect_symbol(void *context, const char *name, const char *value)
-{
-	struct session *s = context;
-
-	assert(s->n_symbols < MAX_SYMBOLS);
-	s->symbols[s->n_symbols++] = (struct run_symbol){ name, value };
-}
-
-static void describe_machine(struct session *s)
-{
-	char line[256], cpu[200] = "";
-	struct utsname system;
-	FILE *file = fopen("/proc/cpuinfo", "r");
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "model name : %199[^\n]", cpu) == 1 ||
-		    (!cpu[0] && sscanf(line, "CPU part : %199[^\n]", cpu) == 1))
-			break;
-	if (file)
-		fclose(file);
-	uname(&system);
-	snprintf(s->machine, sizeof(s->machine), "%s %s", system.machine, cpu);
-}
-
-/* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
-static void describe_products(struct session *s)
-{
-	const struct bf16_form *form = s->lab->backend.bf16;
-	char blas[BLAS_DESCRIPTION_TEXT];
-
-	snprintf(s->blas, sizeof(s->blas), "%s%s%s", blas_description(blas),
-		 form ? ", bfloat16 by " : "", form ? bf16_name(form) : "");
-}
-
-static enum status make_directory(const char *path, struct error *err)
-{
-	if (mkdir(path, 0777) != 0 && errno != EEXIST)
-		return fail_errno(err, "cannot make the directory %s", path);
-	return OK;
-}
-
-static enum status make_run_dir(struct session *s, struct error *err)
-{
-	const struct arguments *a = s->a;
-	char path[2048];
-
-	if (make_directory(a->runs, err) != OK)
-		return FAIL;
-	snprintf(path, sizeof(path), "%s/%s", a->runs, a->experiment);
-	if (make_directory(path, err) != OK)
-		return FAIL;
-	snprintf(s->run_dir, sizeof(s->run_dir), "%s/%s-%" PRIu64 "-%.12s", path, a->step,
-		 s->lab->seed, s->lab->identity);
-	snprintf(s->done, sizeof(s->done), "%s/done", s->run_dir);
-	return make_directory(s->run_dir, err);
-}
-
-/*
- * One process at a time works on a run: whoever comes second waits, and finds it
- * done or takes it over.  A file system without locks gets by without.
- */
-static enum status lock_run_dir(struct session *s, struct error *err)
-{
-	bool told = false;
-
-	s->lock = open(s->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (s->lock < 0)
-		return fail_errno(err, "cannot open %s", s->run_dir);
-	while (!signals_stop() && flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-		if (!told)
-			progress_message(&s->progress,
-					 "%s: waiting for the process that works on it", s->label);
-		told = true;
-		usleep(LOCK_MICROSECONDS);
-	}
-	return OK;
-}
-
-static struct run_record record_of(struct session *s)
-{
-	const struct lab *lab = s->lab;
-
-	config_visit_read(lab->config, collect_symbol, s);
-	describe_machine(s);
-	describe_products(s);
-	return (struct run_record){
-		.experiment = s->a->experiment,
-		.step = s->a->step,
-		.identity = lab->identity,
-		.baseline = s->a->baseline,
-		.seed = (int64_t)lab->seed,
-		.repeat = (int64_t)lab->repeat,
-		.iterations = lab->train.iterations,
-		.git_revision = s->a->git,
-		.git_dirty = s->a->git_dirty,
-		.compiler = build_info.compiler,
-		.flags = build_info.flags,
-		.blas = s->blas,
-		.machine = s->machine,
-		.precision = precision_names[lab->precision],
-		.scale = s->a->scale,
-		.threads = lab->backend.threads,
-		.config = s->symbols,
-		.symbols = s->n_symbols,
-	};
-}
-
-static int run_bench_decode(struct lab *lab, const struct arguments *a)
-{
-	struct session s = { .lab = lab, .a = a };
-	const struct run_record record = record_of(&s);
-	char *text = record_json(&record);
-	const struct bench_decode_options options = {
-		.contexts = a->lengths ? a->lengths : "1024",
-		.batch = a->batch,
-		.seconds = a->seconds,
-		.record = text,
-	};
-	enum status status = FAIL;
-	struct error err;
-
-	if (!text)
-		fail_memory(&err, "record", 0);
-	else
-		status = bench_decode(lab, &options, stdout, &err);
-	free(text);
-	return status == OK ? 0 : complain(&err);
-}
-
-/* A run must end in the bits of the environment in which it began. */
-static enum status check_environment(struct session *s, const struct run_record *now,
-				     struct error *change, struct error *err)
-{
-	struct record_file then;
-
-	change->text[0] = '\0';
-	if (record_read(&then, s->run_dir, err) != OK)
-		return OK; /* whatever is wrong with it, metrics_open() will tell */
-	record_environment_differs(&then.record, now, change);
-	record_free(&then);
-	if (!change->text[0] || s->a->any_environment)
-		return OK;
-	return fail(err,
-		    "%s: it began in another environment (%s): what it ends in could not be "
-		    "made again.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
-		    s->label, change->text, s->run_dir);
-}
-
-static enum status open_metrics(struct session *s, int64_t resume, struct error *err)
-{
-	struct error change = { "" };
-	char db[2048], tensorboard[4200];
-	const struct metrics_options options = {
-		.run_dir = s->run_dir,
-		.db_path = db,
-		.tensorboard_dir = s->lab->tensorboard ? tensorboard : NULL,
-		.record = record_of(s),
-		.warn = progress_warn,
-		.warn_context = &s->progress,
-	};
-
-	snprintf(db, sizeof(db), "%s/results.db", s->a->runs);
-	snprintf(tensorboard, sizeof(tensorboard), "%s/tensorboard", s->run_dir);
-	if (resume >= 0 && check_environment(s, &options.record, &change, err) != OK)
-		return FAIL;
-	if (metrics_open(&s->metrics, &options, resume, err) != OK)
-		return FAIL;
-	if (change.text[0])
-		metrics_event(s->metrics, resume, "environment", change.text);
-	return OK;
-}
-
-/* What is known before the first iteration. */
-static void record_constants(struct session *s)
-{
-	const struct description *d = &s->description;
-	const struct source *source = &s->lab->source;
-	const char *const *names = source->task->components;
-	char name[60];
-
-	metrics_value(s->metrics, 0, "parameters", (double)d->parameters);
-	metrics_value(s->metrics, 0, "flops_per_token", description_flops(d));
-	if (isfinite(d->decode_token_bytes))
-		metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
-	metrics_value(s->metrics, 0, "arena_megabytes",
-		      (double)trainer_arena_bytes(s->trainer) / 1048576);
-	if (source->accuracy)
-		metrics_value(s->metrics, 0, "judged_by_accuracy", 1);
-	if (isfinite(source->chance))
-		metrics_value(s->metrics, 0, "chance", source->chance);
-	for (int i = 0; names && names[i]; i++) {
-		snprintf(name, sizeof(name), "chance/%s", names[i]);
-		if (isfinite(source->component_chance[i]))
-			metrics_value(s->metrics, 0, name, source->component_chance[i]);
-	}
-}
-
-/* FAIL: the audit could not be made, or (with *passed false) found something. */
-static enum status audit_first(struct session *s, bool *passed, struct error *err)
-{
-	struct audit_report report;
-	enum status status = audit_lab(s->lab, &report, err);
-
-	*passed = status == OK && audit_passed(&report);
-	for (int i = 0; i < report.n; i++) {
-		const struct audit_finding *f = &report.list[i];
-
-		metrics_audit(s->metrics, f->audit, f->subject, f->passed, f->detail);
-		if (!f->passed)
-			progress_message(&s->progress, "audit %s FAILED: %s: %s", f->audit,
-					 f->subject, f->detail);
-	}
-	if (status == OK && report.declared_leak)
-		metrics_event(s->metrics, 0, "leak", "this arm is declared to see the future");
-	audit_free(&report);
-	return status;
-}
-
-static double available_bytes(void)
-{
-	double kilobytes = INFINITY;
-	char line[128];
-	FILE *file = fopen("/proc/meminfo", "r");
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return kilobytes * 1024;
-}
-
-static enum status check_memory(struct session *s, struct error *err)
-{
-	const struct description *d = &s->description;
-	const double needed = (double)d->weights_bytes + (double)d->gradient_bytes +
-			      (double)d->optimizer_bytes + 1.2 * (double)d->activation_bytes;
-
-	if (needed < available_bytes())
-		return OK;
-	return fail(err,
-		    "training needs about %.0f MiB, but only %.0f MiB are free: make the model, "
-		    "TRAIN_BATCH or MODEL_BLOCK smaller",
-		    needed / 1048576, available_bytes() / 1048576);
-}
-
-static enum status show_estimate(struct session *s, int64_t done, struct error *err)
-{
-	const struct train_options *o = &s->lab->train;
-	char text[PROGRESS_NUMBER_SIZE];
-	double seconds;
-
-	if (trainer_estimate(s->trainer, &seconds, err) != OK)
-		return FAIL;
-	progress_message(&s->progress, "%s: %lld parameters, %.0f MiB, about %s", s->label,
-			 (long long)s->description.parameters,
-			 (double)(s->description.weights_bytes + s->description.gradient_bytes +
-				  s->description.optimizer_bytes +
-				  trainer_arena_bytes(s->trainer)) /
-				 1048576,
-			 progress_duration(seconds * (double)(o->iterations - done), text));
-	return OK;
-}
-
-/* The end of a run: its weights, its state, its exit status. */
-static enum status save_final(struct session *s, struct error *err)
-{
-	char path[4200], hex[SHA256_HEX_SIZE];
-	struct stat info;
-
-	snprintf(path, sizeof(path), "%s/weights.safetensors", s->run_dir);
-	if (weights_save(s->lab->params, path, s->lab->identity, err) != OK ||
-	    params_hash(s->lab->params, hex, err) != OK)
-		return FAIL;
-	if (stat(path, &info) != 0)
-		return fail_errno(err, "cannot see %s", path);
-	metrics_artifact(s->metrics, "weights", path, hex, (int64_t)info.st_size);
-	return OK;
-}
-
-static enum status mark_done(const struct session *s, struct error *err)
-{
-	FILE *file = fopen(s->done, "w");
-
-	if (!file || fclose(file) != 0)
-		return fail_errno(err, "cannot write %s", s->done);
-	return OK;
-}
-
-/* Something outside the training went wrong: recorded as far as possible. */
-static int abort_run(struct session *s, enum run_state state, const struct error *err)
-{
-	struct error ignored;
-
-	progress_end(&s->progress);
-	complain(err);
-	if (s->metrics && metrics_close(s->metrics, state, err->text, &ignored) != OK)
-		fprintf(stderr, "kablate: %s\n", ignored.text);
-	s->metrics = NULL;
-	return EXIT_WRONG;
-}
-
-static int finish(struct session *s, enum train_end end, const struct error *reason)
-{
-	static const enum run_state states[] = {
-		[TRAIN_DONE] = RUN_DONE,
-		[TRAIN_INTERRUPTED] = RUN_INTERRUPTED,
-		[TRAIN_DIVERGED] = RUN_DIVERGED,
-		[TRAIN_BUDGET] = RUN_BUDGET,
-	};
-	static const int exits[] = { 0, EXIT_RESUMABLE, EXIT_DIVERGED, 0 };
-	const bool ended = end == TRAIN_DONE || end == TRAIN_BUDGET;
-	struct error err;
-
-	progress_end(&s->progress);
-	if (end != TRAIN_DONE)
-		progress_message(&s->progress, "%s: %s", s->label, reason->text);
-	if (ended && save_final(s, &err) != OK)
-		return abort_run(s, RUN_FAILED, &err);
-	if (metrics_close(s->metrics, states[end], end == TRAIN_DONE ? NULL : reason->text, &err)) {
-		s->metrics = NULL;
-		return complain(&err);
-	}
-	s->metrics = NULL;
-	if (ended && mark_done(s, &err) != OK)
-		return complain(&err);
-	return exits[end];
-}
-
-static void begin_progress(struct session *s, int64_t first)
-{
-	progress_begin(&s->progress, stderr, s->label, s->a->lines ? PROGRESS_LINES : PROGRESS_AUTO,
-		       first);
-}
-
-static int train_session(struct session *s)
-{
-	struct subject subject = lab_subject(s->lab);
-	struct error err, reason = { "" };
-	int64_t resume = -1;
-	enum train_end end;
-	bool passed = true;
-
-	if (describe_lab(s->lab, 0, &s->description, &err) != OK || check_memory(s, &err) != OK ||
-	    lab_prepare(s->lab, progress_warn, &s->progress, &err) != OK)
-		return abort_run(s, RUN_FAILED, &err);
-	s->lab->train.run_dir = s->run_dir;
-	if (trainer_create(&s->trainer, &subject, &s->lab->train, s->lab->params, s->lab->optimizer,
-			   &s->lab->backend, &err) != OK ||
-	    trainer_resume(s->trainer, &resume, &s->progress, &err) != OK ||
-	    open_metrics(s, resume, &err) != OK)
-		return abort_run(s, RUN_FAILED, &err);
-	if (resume < 0) {
-		record_constants(s);
-		if (audit_first(s, &passed, &err) != OK)
-			return abort_run(s, RUN_FAILED, &err);
-		if (!passed) {
-			fail(&err,
-			     "an audit failed: this step is not what its configuration claims");
-			return abort_run(s, RUN_INVALID, &err);
-		}
-	} else {
-		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,
-				 (long long)resume);
-	}
-	if (show_estimate(s, resume < 0 ? 0 : resume, &err) != OK)
-		return abort_run(s, RUN_FAILED, &err);
-	begin_progress(s, resume < 0 ? 0 : resume);
-	if (trainer_run(s->trainer, s->metrics, &s->progress, &end, &reason, &err) != OK)
-		return abort_run(s, RUN_FAILED, &err);
-	return finish(s, end, &reason);
-}
-
-/* The run directory is ours, unless the run is done already. */
-static int claim_and_train(struct session *s)
-{
-	struct error err;
-
-	if (make_run_dir(s, &err) != OK || lock_run_dir(s, &err) != OK)
-		return abort_run(s, RUN_FAILED, &err);
-	if (signals_stop())
-		return EXIT_RESUMABLE;
-	if (access(s->done, F_OK) != 0)
-		return train_session(s);
-	progress_message(&s->progress, "%s: is done", s->label);
-	return 0;
-}
-
 static int run_train(struct lab *lab, const struct arguments *a)
 {
-	struct session *s = calloc(1, sizeof(*s));
-	int status;
+	static const int exits[] = {
+		[TRAIN_DONE] = 0,
+		[TRAIN_INTERRUPTED] = EXIT_RESUMABLE,
+		[TRAIN_DIVERGED] = EXIT_DIVERGED,
+		[TRAIN_BUDGET] = 0,
+	};
+	enum train_end end;
+	struct error err;
 
-	if (!s) {
-		fprintf(stderr, "kablate: out of memory\n");
-		return EXIT_WRONG;
-	}
-	s->lab = lab;
-	s->a = a;
-	s->lock = -1;
-	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, a->experiment, a->step,
-		 lab->seed);
-	signals_install();
-	begin_progress(s, 0);
-	status = claim_and_train(s);
-	trainer_destroy(s->trainer);
-	metrics_abandon(s->metrics);
-	if (s->lock >= 0)
-		close(s->lock);
-	free(s);
-	return status;
+	return session_run(lab, &a->session, &end, &err) == OK ? exits[end] : complain(&err);
 }
 
 /* --------------------------------------------------------------------- main */
@@ -743,31 +309,31 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			a->context = a->generate.context = (int64_t)number;
 			break;
 		case 'd':
-			a->runs = optarg;
+			a->session.runs = optarg;
 			break;
 		case 'e':
-			a->experiment = optarg;
+			a->session.names.experiment = optarg;
 			break;
 		case 't':
-			a->step = optarg;
+			a->session.names.step = optarg;
 			break;
 		case 'b':
-			a->baseline = optarg;
+			a->session.names.baseline = optarg;
 			break;
 		case 'g':
-			a->git = optarg;
+			a->session.names.git = optarg;
 			break;
 		case 'D':
-			a->git_dirty = true;
+			a->session.names.git_dirty = true;
 			break;
 		case 'S':
-			a->scale = optarg;
+			a->session.names.scale = optarg;
 			break;
 		case 'j':
 			a->json = true;
 			break;
 		case 'l':
-			a->lines = true;
+			a->session.lines = true;
 			break;
 		case 'B':
 			a->batch = (int64_t)number;
@@ -776,7 +342,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			a->lengths = optarg;
 			break;
 		case 'a':
-			a->any_environment = true;
+			a->session.any_environment = true;
 			break;
 		case 'w':
 			a->generate.weights = optarg;
@@ -838,11 +404,9 @@ int main(int argc, char **argv)
 {
 	struct arguments a = {
 		.seed = 1,
-		.runs = "runs",
-		.experiment = "single",
-		.step = "0",
 		.batch = 1,
 		.seconds = BENCH_SECONDS,
+		.session = { .runs = "runs", .names = { .experiment = "single", .step = "0" } },
 		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
 	};
 	struct error err;

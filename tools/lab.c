@@ -205,6 +205,38 @@ void lab_close(struct lab *lab)
 	config_free(lab->config);
 }
 
+/* ---------------------------------------------------------------- examining */
+
+/* Numbers of optimizer state per parameter. */
+static double optimizer_numbers(enum optim_kind kind)
+{
+	static const double numbers[] = {
+		[OPTIM_ADAMW] = 2, [OPTIM_ADAMWSPAM] = 3, [OPTIM_SGD] = 1, [OPTIM_MUON] = 2
+	};
+
+	return numbers[kind];
+}
+
+enum status lab_describe(const struct lab *lab, int64_t context, struct description *d,
+			 struct error *err)
+{
+	const struct description_options options = {
+		.batch = lab->train.batch,
+		.length = lab->source.length,
+		.optimizer_numbers = optimizer_numbers(lab->optim.kind),
+		.context = context > 0 ? context : lab->source.length,
+		.planner = !lab->train.program.no_planner,
+		.remake = !lab->train.program.no_remake,
+	};
+
+	return describe_model(lab->model, &lab->backend, &options, d, err);
+}
+
+enum status lab_audit(const struct lab *lab, struct audit_report *report, struct error *err)
+{
+	return audit_model(lab->config, lab->source.vocab, &lab->backend, &lab->audit, report, err);
+}
+
 /* ------------------------------------------------------------------ subject */
 
 static void build(void *context, struct graph *g, int64_t rows, struct subject_io *io)

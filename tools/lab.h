@@ -12,6 +12,7 @@
 #include "core/train.h"
 #include "data/source.h"
 #include "models/audit.h"
+#include "models/describe.h"
 #include "models/measure.h"
 #include "models/model.h"
 
@@ -59,6 +60,14 @@ enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char 
 /* Parameters alone, drawn or from trained weights: to ask, not to train. */
 enum status lab_draw(struct lab *lab, struct error *err) MUST_CHECK;
 enum status lab_load(struct lab *lab, const char *weights, struct error *err) MUST_CHECK;
+
+/* What training costs, and decoding after this many tokens; 0: the trained length. */
+enum status lab_describe(const struct lab *lab, int64_t context, struct description *d,
+			 struct error *err) MUST_CHECK;
+
+/* Wiring and causality, on weights of its own; the report is to be freed also after FAIL. */
+enum status lab_audit(const struct lab *lab, struct audit_report *report,
+		      struct error *err) MUST_CHECK;
 
 /* The subject's functions, reading this lab. */
 struct subject lab_subject(struct lab *lab);
