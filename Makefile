@@ -50,7 +50,10 @@ tools_c := $(filter-out $(tests_c),$(filter tools/%,$(sources)))
 # kablate is no program of its own: it is linked once per step (tools/steps.mk).
 step_main := tools/kablate.c
 programs_c := $(shell grep -ls '^int main\b' $(filter-out $(step_main),$(tools_c)) /dev/null)
-parts := $(filter-out $(tests_c) $(programs_c) $(step_main) %_fuzz.c,$(sources))
+# What a program alone needs lies in a directory of its name, and is no part of any run.
+own_c := $(filter $(programs_c:%.c=%/%),$(tools_c))
+own_objects := $(own_c:%.c=$(O)/%.o)
+parts := $(filter-out $(tests_c) $(programs_c) $(own_c) $(step_main) %_fuzz.c,$(sources))
 
 # Which configuration symbol brings which variant or task.  No symbol is set here, so all of them
 # collect in obj-: tools and tests hold every one, a step only its own.
@@ -118,8 +121,9 @@ $(O)/flags: $(O)/setup-build $(call unless_holds,$(O)/flags,$(flags))
 	$(call write_stamp,$(flags))
 
 # A source that was added or removed changes what is linked, though no object is newer.
-$(O)/objects: $(call unless_holds,$(O)/objects,$(part_objects) $(variants))
-	$(call write_stamp,$(part_objects) $(variants))
+linked := $(part_objects) $(variants) $(own_objects)
+$(O)/objects: $(call unless_holds,$(O)/objects,$(linked))
+	$(call write_stamp,$(linked))
 
 # ---------------------------------------------------------------- compile and link
 define cc
@@ -150,12 +154,13 @@ $(O)/parts.a: $(part_objects) $(O)/objects
 $(programs): $(O)/bin/%: $(O)/tools/%.o $(variants) $(O)/parts.a $(O)/objects
 	@mkdir -p $(@D)
 	$(call ld)
+$(foreach p,$(programs),$(eval $p: $(filter $(p:$(O)/bin/%=$(O)/tools/%)/%,$(own_objects))))
 $(model_tests): $(variants)
 $(data_tests): $(tasks)
 $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 	$(call ld,$(call link_part,$(test_library_flags)))
 
--include $(part_objects:.o=.d) $(variants:.o=.d) $(patsubst %.c,$(O)/%.d,$(programs_c) $(step_main)) \
+-include $(part_objects:.o=.d) $(variants:.o=.d) $(patsubst %.c,$(O)/%.d,$(programs_c) $(own_c) $(step_main)) \
 	$(test_programs:=.d)
 
 # What the tests of memory count and refuse goes through them.
