@@ -2,9 +2,7 @@
  * Checkpoints: what was saved comes back bit by bit, what is damaged is passed over, and no moment
  * of saving leaves a run without one.
  */
-#define _GNU_SOURCE /* nftw */
 #include <errno.h>
-#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,16 +87,10 @@ static int set_up(void **state)
 	return set_up_kind(state, OPTIM_ADAMWSPAM);
 }
 
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
-{
-	(void)about, (void)kind, (void)where;
-	return remove(path);
-}
-
 static int tear_down(void **state)
 {
 	struct fixture *f = *state;
-	const int result = nftw(f->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	const int result = test_remove(f->dir);
 
 	optimizer_destroy(f->optimizer);
 	params_destroy(f->params);

@@ -2,7 +2,6 @@
  * Tests of core/metrics when things go wrong: kills, several writers, a database that is locked,
  * damaged, removed or without room, directories that are missing.
  */
-#define _GNU_SOURCE /* nftw */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

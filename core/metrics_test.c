@@ -1,5 +1,4 @@
 /* Tests of core/metrics, core/journal and core/database: what is told is what can be asked for. */
-#define _GNU_SOURCE /* nftw */
 #include <float.h>
 #include <glob.h>
 #include <sys/wait.h>

@@ -7,6 +7,7 @@
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
+#include <fts.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,6 +32,22 @@ static inline void test_template(char *path, size_t size, const char *what)
 	const char *parent = getenv("TMPDIR");
 
 	snprintf(path, size, "%s/kablate-%s-XXXXXX", parent ? parent : "/tmp", what);
+}
+
+/* Remove a directory and all that it holds: 0, or -1 when something is left. */
+static inline int test_remove(const char *directory)
+{
+	char *const roots[] = { (char *)directory, NULL };
+	FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	int result = tree ? 0 : -1;
+	FTSENT *entry;
+
+	while (tree && (entry = fts_read(tree)))
+		if (entry->fts_info != FTS_D && remove(entry->fts_path)) /* D: before its files */
+			result = -1;
+	if (tree)
+		fts_close(tree);
+	return result;
 }
 
 /* A status that has to be OK; otherwise its error text is the failure. */

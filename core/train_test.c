@@ -4,8 +4,6 @@
  * Signals, damage and divergence are made by the subject itself, in the
  * middle of a chosen iteration.
  */
-#define _GNU_SOURCE /* nftw */
-#include <ftw.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -176,16 +174,10 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
-{
-	(void)about, (void)kind, (void)where;
-	return remove(path);
-}
-
 static int tear_down(void **state)
 {
 	struct fixture *f = *state;
-	const int result = nftw(f->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	const int result = test_remove(f->dir);
 
 	close_run(f);
 	fclose(f->log);
@@ -270,8 +262,7 @@ static void test_resumed_from_every_checkpoint(void **state)
 			assert_int_equal(told(f, "train/loss", i, NULL), 1);
 			if (i >= last) {
 				snprintf(path, sizeof(path), "%s/checkpoint-%08d", f->dir, i);
-				assert_int_equal(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS),
-						 0);
+				assert_int_equal(test_remove(path), 0);
 			}
 		}
 	}
@@ -326,7 +317,7 @@ static void test_micro_batches_add_up(void **state)
 	run(f);
 	assert_int_equal(told(f, "train/loss", ITERATIONS, &whole), 1);
 	close_run(f);
-	assert_int_equal(nftw(f->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+	assert_int_equal(test_remove(f->dir), 0);
 	assert_int_equal(mkdir(f->dir, 0777), 0);
 	f->options.batch = 2;
 	f->options.accumulate = 3;

@@ -3,8 +3,6 @@
  * tools/reference/parity.py writes and explains), for every attention, feed-forward and mechanism,
  * with AdamW and AdamWSPAM, with and without accumulated batches.
  */
-#define _GNU_SOURCE /* nftw */
-#include <ftw.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -72,12 +70,6 @@ static void valid_row(void *context, uint64_t index, struct subject_row *row)
 }
 
 /* ------------------------------------------------------------------ training */
-
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
-{
-	(void)about, (void)kind, (void)where;
-	return remove(path);
-}
 
 static void train(struct model_case *k, const cJSON *run, const char *run_dir)
 {
@@ -175,7 +167,7 @@ static double follow(const cJSON *run, enum dtype type, double tolerance)
 	train(&k, run, run_dir);
 	case_close(&k);
 	read_journal(run_dir, &ours);
-	assert_int_equal(nftw(run_dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+	assert_int_equal(test_remove(run_dir), 0);
 
 	worst = check_loss(run, "validation", ours.valid, case_number(run, "valid"), tolerance);
 	cJSON_ArrayForEach (loss, case_item(run, "losses")) {
