@@ -27,7 +27,8 @@ td.text:first-child { font-weight: 600; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; list-style: none; padding: 0; }
 .legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
   margin-right: .4em; }
-.legend i.dashed { background: none !important; border: 2px dashed; }
+.legend i[class] { background: none !important; border: 2px dashed; }
+.legend i.dotted { border-style: dotted; } .legend i.double { border: 4px double; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 25rem), 1fr));
   gap: 1.5rem; }
 figure { margin: 0; min-width: 0; } svg { width: 100%; height: auto; }
@@ -84,8 +85,11 @@ def figure_html(figure):
         f"{figure.svg}</figure>"
 
 
+EDGES = "", " class=dashed", " class=dotted", " class=double"    # of steps that share a colour
+
+
 def plots_html(heading, legend, figures):
-    names = "".join(f'<li><i{" class=dashed" * shared} style="background:var(--c{colour});'
+    names = "".join(f'<li><i{EDGES[shared % len(EDGES)]} style="background:var(--c{colour});'
                     f'border-color:var(--c{colour})"></i>{escape(step)}</li>'
                     for colour, shared, step in legend)
     title = f"<h2>{escape(heading or 'Plots')}</h2>"

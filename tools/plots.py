@@ -11,14 +11,18 @@ import subprocess
 from dataclasses import dataclass
 
 import ablation
+import labels
 import records
 import stats
 
 COLOURS = 8             # of series; more steps than that share them, with other points and dashes
 GRID = 99               # the code of the grid's colour
 WIDTH, HEIGHT = 440, 300    # a phone shows it without shrinking
+FRAME = 64, 60, 16, 12  # pixels left of, below, right of and above a scatter plot ...
+ROWS_FRAME = 24, 32, 24, 6  # ... and a line per step
 POINTS = (7, 5, 9, 13)  # gnuplot's filled circle, square, triangle, diamond
-LABEL = 24              # letters of a step's name beside an axis
+LABEL = 46              # letters of a step's name across a plot
+ROW = 42                # pixels of a step's line and its name
 
 
 @dataclass
@@ -91,6 +95,13 @@ def short(name):
     return name if len(name) <= LABEL else name[:LABEL - 1] + "…"
 
 
+def framed(margins, height):
+    """Axes at fixed places."""
+    left, bottom, right, top = margins
+    return (f"set lmargin at screen {left / WIDTH}\nset rmargin at screen {1 - right / WIDTH}\n"
+            f"set bmargin at screen {bottom / height}\nset tmargin at screen {1 - top / height}\n")
+
+
 def x_tics(values, form):
     """Few enough that their labels stand side by side."""
     values = [v for v in values if v is not None]
@@ -137,8 +148,8 @@ def curves(steps, name):
                   run_gnuplot(script + "plot " + ", ".join(bands + lines), name))
 
 
-def upright(x):
-    return f"set arrow from {x}, graph 0 to {x}, graph 1 nohead dt 2 lc 'black'\n"
+def upright(x, low="graph 0", high="graph 1"):
+    return f"set arrow from {x}, {low} to {x}, {high} nohead dt 2 lc 'black'\n"
 
 
 def doublings(places):
@@ -210,23 +221,24 @@ def dots(title, about, entries, name, zero=False):
     entries = [entry for entry in entries if entry[1]]
     if not entries:
         return None
-    script, parts, labels = "", [], []
+    script, parts = "unset ytics\n", []
     for place, (step, values, low, high, i) in enumerate(reversed(entries)):
-        labels.append(f"{quoted(short(step))} {place}")
+        # A name has the whole width, above its line; nothing crosses it.
+        script += f"set label {quoted(short(step))} at graph 0, first {place + 0.24} front\n"
+        if zero:
+            script += upright(0, f"first {place - 0.5}", f"first {place + 0.06}")
         mean = statistics.fmean(values)
         script += block(f"s{place}", [(v, place) for v in values])
         script += block(f"m{place}", [(mean, place, mean if low is None else low,
                                        mean if high is None else high)])
-        parts.append(f"$m{place} using 1:2:3:4 with xerrorbars lw 2 ps 0.9 {look(i)}")
-        parts.append(f"$s{place} using 1:($2-0.22) with points ps 0.35 {look(i)}")
-    script += f"set ytics ({', '.join(labels)})\nset yrange [-0.6:{len(entries) - 0.4}]\n"
+        parts.append(f"$m{place} using 1:($2-0.12):3:4 with xerrorbars lw 2 ps 0.9 {look(i)}")
+        parts.append(f"$s{place} using 1:($2-0.35) with points ps 0.35 {look(i)}")
+    height = ROW * len(entries) + ROWS_FRAME[1] + ROWS_FRAME[3]
+    script += framed(ROWS_FRAME, height) + f"set yrange [-0.6:{len(entries) - 0.4}]\n"
     script += "set grid noytics\nset offsets graph 0.04, graph 0.04, 0, 0\n"
     script += x_tics([v for _, values, low, high, _ in entries for v in (*values, low, high)],
                      "{:.4g}".format)
-    if zero:
-        script += upright(0)
-    return Figure(title, about, run_gnuplot(script + "plot " + ", ".join(parts), name,
-                                            90 + 34 * len(entries)))
+    return Figure(title, about, run_gnuplot(script + "plot " + ", ".join(parts), name, height))
 
 
 def finals(rows, name):
@@ -254,18 +266,42 @@ def deltas(rows, by_name, name):
                 "of zero is better.", entries, name, zero=True)
 
 
+def padded(values):
+    """A range with room around."""
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low or abs(high) or 1)
+    return low - room, high + room
+
+
+def beside(points, x_range, y_range):
+    """The numbers of points, in a frame whose place and ranges are fixed."""
+    (left, bottom, right, top), (x_low, x_high), (y_low, y_high) = FRAME, x_range, y_range
+    width, height = WIDTH - left - right, HEIGHT - bottom - top
+    script = framed(FRAME, HEIGHT)
+    script += f"set xrange [{x_low:.10g}:{x_high:.10g}]\nset yrange [{y_low:.10g}:{y_high:.10g}]\n"
+
+    def graph(x, y):
+        return f"graph {x / width:.5f}, {1 - y / height:.5f}"
+    for label in labels.place([(width * (x - x_low) / (x_high - x_low),
+                                height * (y_high - y) / (y_high - y_low), text)
+                               for x, y, text in points], width, height):
+        script += f"set label {quoted(label.text)} at {graph(label.x, label.y)} center front\n"
+        if label.line:
+            script += "set arrow from {} to {} nohead lw 0.7 lc 'black'\n".format(
+                *(graph(*end) for end in label.line))
+    return script
+
+
 def scatter(rows, quantity, title, unit, name):
     points = [(i, row.numbers[quantity].mean, row.numbers["loss"].mean, row.step.split("-", 1)[0])
               for i, row in enumerate(rows) if row.numbers[quantity] and row.numbers["loss"]]
     if len({x for _, x, _, _ in points}) < 2:
         return None     # nothing to see: all steps have the same
-    parts = []
-    script = f"set xlabel '{unit}'\n" + x_tics([x for _, x, _, _ in points], ablation.count)
-    script += "set offsets graph 0.08, graph 0.08, graph 0.08, graph 0.08\n"
-    for i, x, y, label in points:
-        script += block(f"p{i}", [(x, y)])
-        script += f"set label {quoted(label)} at {x:.10g},{y:.10g} offset 0.7,0.5\n"
-        parts.append(f"$p{i} with points ps 1.1 {look(i)}")
+    _, across, up, _ = zip(*points)
+    script = f"set xlabel '{unit}'\n" + x_tics(across, ablation.count)
+    script += beside([point[1:] for point in points], padded(across), padded(up))
+    script += "".join(block(f"p{i}", [(x, y)]) for i, x, y, _ in points)
+    parts = [f"$p{i} with points ps 1.1 {look(i)}" for i, *_ in points]
     return Figure(f"Loss against {title}", "Final validation loss in nats; numbers are those of "
                   "the steps.", run_gnuplot(script + "plot " + ", ".join(parts), name))
 
@@ -312,7 +348,8 @@ def figures(rows, by_name, table, prefix):
 
 
 def draw(table, steps):
-    """(heading, [(colour, is it taken, step)], figures) per baseline; or why there are none."""
+    """(heading, [(colour, how often it was taken before, step)], figures) per baseline; or why
+    there are none."""
     if not is_there():
         return [], "Plots are missing: gnuplot is not installed."
     by_name = {step.name: step for step in steps}
@@ -326,6 +363,6 @@ def draw(table, steps):
         except (records.Problem, OSError, subprocess.TimeoutExpired) as problem:
             return [], f"Plots are missing: {problem}"
         heading = f"Against {rows[0].baseline}" if len(groups) > 1 else ""
-        legend = [(i % COLOURS, i >= COLOURS, row.step) for i, row in enumerate(rows)]
+        legend = [(i % COLOURS, i // COLOURS, row.step) for i, row in enumerate(rows)]
         drawn.append((heading, legend, found))
     return drawn, ""

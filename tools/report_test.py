@@ -3,6 +3,7 @@ import contextlib
 import csv
 import html.parser
 import io
+import itertools
 import json
 import math
 import os
@@ -538,6 +539,24 @@ class Files(Case):
         self.assertIn("var(--c1)", text)
         svg = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.S))
         self.assertNotRegex(svg, r"black|rgb\(")
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_many_steps_with_long_names(self):
+        steps = ["0-mla", *(f"{i}-w2+overlap+lr-5e-3+against-{i - 1}" for i in range(1, 18))]
+        for (number, step), seed in itertools.product(enumerate(steps), (1, 2, 3)):
+            self.runs.add("e", step, seed, 3 + 0.001 * number + 0.01 * seed,
+                          values={"parameters": 1e6 * (1 + number // 9)})
+        self.report("e")
+        found = dict(re.findall(r"<figure><h3>(.*?)</h3>.*?(<svg.*?</svg>)", self.read("html", "e"),
+                                flags=re.S))
+
+        def texts(title):
+            return [text.strip() for text in re.findall(r"<text>([^<]+)</text>", found[title])]
+        self.assertEqual([t for t in texts("Final loss") if t in steps], steps[::-1])
+        self.assertEqual([t for t in texts("Difference to the baseline") if t in steps],
+                         steps[:0:-1])
+        numbers = [str(i) for i in range(18)]
+        self.assertLessEqual(set(numbers), set(texts("Loss against parameters")))
 
     def test_without_gnuplot(self):
         self.runs.study()
