@@ -142,6 +142,29 @@ enum status source_open_at(struct source *s, struct config *c, uint64_t seed, in
 	return OK;
 }
 
+static void generate_blank(const struct source *s, enum purpose purpose, struct rng_reader *random,
+			   struct row *out)
+{
+	(void)purpose;
+	(void)random;
+	memset(out->tokens, 0, (size_t)s->length * sizeof(*out->tokens));
+	memset(out->targets, 0, (size_t)s->length * sizeof(*out->targets));
+}
+
+void source_blank(struct source *s, int64_t length, int64_t vocab)
+{
+	static const struct task blank = { .name = "blank", .generate = generate_blank };
+
+	*s = (struct source){
+		.task = &blank,
+		.length = length,
+		.vocab = vocab,
+		.valid_rows = 1,
+		.chance = NAN,
+		.floor = NAN,
+	};
+}
+
 void source_close(struct source *s)
 {
 	if (s->task && s->task->close)

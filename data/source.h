@@ -78,6 +78,9 @@ enum status source_open(struct source *s, struct config *c, uint64_t seed,
 /* The same task with rows of another length, and so many validation rows. */
 enum status source_open_at(struct source *s, struct config *c, uint64_t seed, int64_t length,
 			   uint64_t valid_rows, struct error *err) MUST_CHECK;
+
+/* Rows of token 0, for programs that look at the model alone: no data is opened. */
+void source_blank(struct source *s, int64_t length, int64_t vocab);
 void source_close(struct source *s);
 
 /* Row number `row` of update `iteration`. */

@@ -82,8 +82,9 @@ static int complain(const struct error *err)
 
 /* ----------------------------------------------------------------- examining */
 
-static int run_identity(struct lab *lab)
+static int run_identity(struct lab *lab, const struct arguments *a)
 {
+	(void)a;
 	printf("%s\n", lab->identity);
 	return 0;
 }
@@ -110,7 +111,7 @@ static int64_t timed_rows(const struct lab *lab, const struct description *d)
 	return rows < 1 ? 1 : rows < (double)lab->train.batch ? (int64_t)rows : lab->train.batch;
 }
 
-static int run_estimate(struct lab *lab)
+static int run_estimate(struct lab *lab, const struct arguments *a)
 {
 	struct subject subject = lab_subject(lab);
 	struct progress silent = { 0 };
@@ -120,6 +121,7 @@ static int run_estimate(struct lab *lab)
 	struct error err;
 	int status = 0;
 
+	(void)a;
 	if (lab_describe(lab, 0, &d, &err) != OK)
 		return complain(&err);
 	lab->train.run_dir = "."; /* nothing is written */
@@ -137,12 +139,13 @@ static int run_estimate(struct lab *lab)
 	return status;
 }
 
-static int run_audit(struct lab *lab)
+static int run_audit(struct lab *lab, const struct arguments *a)
 {
 	struct audit_report report;
 	struct error err;
 	bool passed;
 
+	(void)a;
 	if (lab_audit(lab, &report, &err) != OK) {
 		audit_free(&report);
 		return complain(&err);
@@ -153,7 +156,7 @@ static int run_audit(struct lab *lab)
 	return passed ? 0 : EXIT_WRONG;
 }
 
-static int run_graph(struct lab *lab, const struct arguments *a, bool memory)
+static int show_graph(struct lab *lab, bool json, bool memory)
 {
 	const struct program_options options = { .train = true,
 						 .no_remake = lab->train.program.no_remake,
@@ -168,12 +171,22 @@ static int run_graph(struct lab *lab, const struct arguments *a, bool memory)
 		status = complain(&err);
 	else if (memory)
 		program_list_memory(stage.p, stdout);
-	else if (a->json)
+	else if (json)
 		graph_dump_json(stage.g, stdout);
 	else
 		graph_dump_dot(stage.g, stdout);
 	stage_close(&stage);
 	return status;
+}
+
+static int run_graph(struct lab *lab, const struct arguments *a)
+{
+	return show_graph(lab, a->json, false);
+}
+
+static int run_memory(struct lab *lab, const struct arguments *a)
+{
+	return show_graph(lab, a->json, true);
 }
 
 static int run_generate(struct lab *lab, const struct arguments *a)
@@ -223,10 +236,11 @@ static int run_bench_decode(struct lab *lab, const struct arguments *a)
 	return status == OK ? 0 : complain(&err);
 }
 
-static int run_unread(struct lab *lab)
+static int run_unread(struct lab *lab, const struct arguments *a)
 {
 	int unread = config_unread(lab->config, stdout);
 
+	(void)a;
 	return unread ? EXIT_WRONG : 0;
 }
 
@@ -372,32 +386,46 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 	return optind == argc;
 }
 
-static int dispatch(const char *command, struct lab *lab, const struct arguments *a)
+static const struct command {
+	const char *name;
+	int (*run)(struct lab *lab, const struct arguments *a);
+	bool model_only; /* needs no data */
+} commands[] = {
+	{ "train", run_train },
+	{ "identity", run_identity },
+	{ "describe", run_describe, .model_only = true },
+	{ "estimate", run_estimate, .model_only = true },
+	{ "audit", run_audit, .model_only = true },
+	{ "graph", run_graph, .model_only = true },
+	{ "memory", run_memory, .model_only = true },
+	{ "generate", run_generate },
+	{ "evaluate", run_evaluate },
+	{ "bench-decode", run_bench_decode, .model_only = true },
+	{ "unread", run_unread },
+};
+
+static const struct command *find_command(const char *name)
 {
-	if (strcmp(command, "train") == 0)
-		return run_train(lab, a);
-	if (strcmp(command, "identity") == 0)
-		return run_identity(lab);
-	if (strcmp(command, "describe") == 0)
-		return run_describe(lab, a);
-	if (strcmp(command, "estimate") == 0)
-		return run_estimate(lab);
-	if (strcmp(command, "audit") == 0)
-		return run_audit(lab);
-	if (strcmp(command, "graph") == 0)
-		return run_graph(lab, a, false);
-	if (strcmp(command, "memory") == 0)
-		return run_graph(lab, a, true);
-	if (strcmp(command, "generate") == 0)
-		return run_generate(lab, a);
-	if (strcmp(command, "evaluate") == 0)
-		return run_evaluate(lab, a);
-	if (strcmp(command, "bench-decode") == 0)
-		return run_bench_decode(lab, a);
-	if (strcmp(command, "unread") == 0)
-		return run_unread(lab);
-	fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", command);
-	return EXIT_USAGE;
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+static int run_command(const struct command *command, const struct arguments *a)
+{
+	enum status status;
+	struct error err;
+	struct lab lab;
+	int result;
+
+	if (command->model_only)
+		status = lab_open_model(&lab, &err);
+	else
+		status = lab_open(&lab, a->seed, a->repeat, &err);
+	result = status == OK ? command->run(&lab, a) : complain(&err);
+	lab_close(&lab);
+	return result;
 }
 
 int main(int argc, char **argv)
@@ -409,9 +437,7 @@ int main(int argc, char **argv)
 		.session = { .runs = "runs", .names = { .experiment = "single", .step = "0" } },
 		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
 	};
-	struct error err;
-	struct lab lab;
-	int status;
+	const struct command *command;
 
 	if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
 		fputs(usage, argc < 2 ? stderr : stdout);
@@ -422,10 +448,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "kablate: see kablate --help\n");
 		return EXIT_USAGE;
 	}
-	if (lab_open(&lab, a.seed, a.repeat, &err) != OK)
-		status = complain(&err);
-	else
-		status = dispatch(argv[1], &lab, &a);
-	lab_close(&lab);
-	return status;
+	command = find_command(argv[1]);
+	if (!command) {
+		fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", argv[1]);
+		return EXIT_USAGE;
+	}
+	return run_command(command, &a);
 }

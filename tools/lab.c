@@ -68,18 +68,23 @@ static void make_identity(struct lab *lab)
 	sha256_hex(&s, lab->identity);
 }
 
-enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err)
+static enum status open_source(struct lab *lab, bool model_only, struct error *err)
 {
-	struct config *config;
+	struct config *c = lab->config;
+	const int64_t vocab = model_only ? config_int(c, "MODEL_VOCAB") : 0;
 
-	*lab = (struct lab){ 0 };
-	if (config_builtin(&config, err) != OK)
+	if (config_check(c, err) != OK)
 		return FAIL;
-	return lab_open_config(lab, config, seed, repeat, err);
+	if (vocab > 0)
+		source_blank(&lab->source, config_int(c, "MODEL_BLOCK"), vocab);
+	else if (source_open(&lab->source, c, lab->seed, err) != OK)
+		return FAIL;
+	lab->source_open = true;
+	return OK;
 }
 
-enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
-			    struct error *err)
+static enum status open_lab(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
+			    bool model_only, struct error *err)
 {
 	enum dtype type;
 
@@ -97,10 +102,8 @@ enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, ui
 		lab->init_allow = config_text(c, "INIT_FROM_ALLOW");
 	lab->lengths = config_text(c, "EVAL_LENGTHS");
 	lab->tensorboard = config_bool(c, "TENSORBOARD");
-	if (config_check(c, err) != OK || source_open(&lab->source, c, seed, err) != OK)
-		return FAIL;
-	lab->source_open = true;
-	if (model_read(&lab->model, c, lab->source.vocab, err) != OK ||
+	if (open_source(lab, model_only, err) != OK ||
+	    model_read(&lab->model, c, lab->source.vocab, err) != OK ||
 	    params_create(&lab->params, type, err) != OK)
 		return FAIL;
 	if (check_lengths(lab, lab->lengths, err) != OK)
@@ -108,10 +111,38 @@ enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, ui
 	if (lab->init_from && lab->init_from[0] &&
 	    sha256_file(lab->init_from, lab->init_hash, err) != OK)
 		return fail_prefix(err, "CONFIG_INIT_FROM");
-	make_identity(lab);
+	if (!model_only)
+		make_identity(lab);
 	/* Audits change no result: they are read after the identity was made. */
 	lab->audit = audit_configured(c, lab->model, type, seed);
 	return config_check(c, err);
+}
+
+static enum status open_builtin(struct lab *lab, uint64_t seed, uint64_t repeat, bool model_only,
+				struct error *err)
+{
+	struct config *config;
+
+	*lab = (struct lab){ 0 };
+	if (config_builtin(&config, err) != OK)
+		return FAIL;
+	return open_lab(lab, config, seed, repeat, model_only, err);
+}
+
+enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err)
+{
+	return open_builtin(lab, seed, repeat, false, err);
+}
+
+enum status lab_open_model(struct lab *lab, struct error *err)
+{
+	return open_builtin(lab, 1, 0, true, err);
+}
+
+enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
+			    struct error *err)
+{
+	return open_lab(lab, c, seed, repeat, false, err);
 }
 
 /* -------------------------------------------------------------- preparation */

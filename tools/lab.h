@@ -45,6 +45,12 @@ struct lab {
 /* Read the whole configuration and open the data; nothing large is allocated. */
 enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err) MUST_CHECK;
 
+/*
+ * The same, to look at the model alone: where CONFIG_MODEL_VOCAB says the vocabulary, the data
+ * need not be there, and the lab has no identity.
+ */
+enum status lab_open_model(struct lab *lab, struct error *err) MUST_CHECK;
+
 /* The same from any configuration, which the lab then owns. */
 enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
 			    struct error *err) MUST_CHECK;

@@ -513,8 +513,10 @@ class Surroundings(Case):
 
     def test_missing_data(self):
         nowhere = ROOT / "nowhere.bin"
-        run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere))
+        run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96))
         self.assertIn(str(nowhere), run.train(expect=1))
+        for question in ("describe", "estimate", "audit", "memory"):  # of the model alone
+            subprocess.run([run.binary, question], check=True, stdout=subprocess.DEVNULL)
 
     def test_a_directory_that_cannot_be_made(self):
         file = ROOT / "file"
