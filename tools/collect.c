@@ -11,15 +11,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
+
 #include "core/database.h"
 #include "core/journal.h"
 #include "core/metrics.h"
 #include "core/replace.h"
 
+#define DECODE_DIRECTORY "decode" /* of an experiment: what `make bench-decode` measured */
+
 /* --------------------------------------------------------------- every run of a directory */
 
-typedef enum status (*run_visitor)(struct collect *c, struct database *d, const char *run_dir,
-				   struct error *err);
+typedef enum status (*visitor)(struct collect *c, struct database *d, const char *path,
+			       struct error *err);
 
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
@@ -34,19 +38,29 @@ static bool holds_run(const char *directory)
 	return access(path, F_OK) == 0;
 }
 
-/* A run with a problem is told and counted; the others are still visited. */
-static void visit_run(struct collect *c, struct database *d, const char *run_dir, run_visitor visit)
+/* RUNS/EXPERIMENT/decode/STEP.json */
+static bool is_measurement(const FTSENT *entry)
+{
+	const char *ending = strrchr(entry->fts_name, '.');
+
+	return entry->fts_info == FTS_F && entry->fts_level >= 2 && ending &&
+	       !strcmp(ending, ".json") && !strcmp(entry->fts_parent->fts_name, DECODE_DIRECTORY);
+}
+
+/* What has a problem is told and counted; the others are still visited. */
+static void visit_one(struct collect *c, struct database *d, const char *path, visitor visit)
 {
 	struct error err;
 
-	if (visit(c, d, run_dir, &err) == OK)
+	if (visit(c, d, path, &err) == OK)
 		return;
 	fprintf(c->out, "problem: %s\n", err.text);
 	c->problems++;
 }
 
-static enum status visit_runs(struct collect *c, struct database *d, const char *directory,
-			      run_visitor visit, struct error *err)
+/* Runs, and the measurements beside them where a visitor for these is given. */
+static enum status visit_all(struct collect *c, struct database *d, const char *directory,
+			     visitor visit_run, visitor visit_measurement, struct error *err)
 {
 	char *roots[] = { (char *)directory, NULL };
 	enum status status = OK;
@@ -64,8 +78,10 @@ static enum status visit_runs(struct collect *c, struct database *d, const char 
 			errno = entry->fts_errno;
 			status = fail_errno(err, "%s", entry->fts_path);
 		} else if (entry->fts_info == FTS_D && holds_run(entry->fts_path)) {
-			visit_run(c, d, entry->fts_path, visit);
+			visit_one(c, d, entry->fts_path, visit_run);
 			fts_set(tree, entry, FTS_SKIP);
+		} else if (visit_measurement && is_measurement(entry)) {
+			visit_one(c, d, entry->fts_path, visit_measurement);
 		}
 	}
 	fts_close(tree);
@@ -123,7 +139,7 @@ enum status collect_rebuild(struct collect *c, struct error *err)
 	}
 	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_runs(c, d, c->runs, import_run, err);
+	status = visit_all(c, d, c->runs, import_run, NULL, err);
 	database_close(d);
 	return status;
 }
@@ -149,12 +165,10 @@ static long long first_different_line(const struct text *a, const struct text *b
 	return line;
 }
 
-static enum status write_journal(const char *run_dir, const struct text *t, struct error *err)
+static enum status write_text(const char *path, const struct text *t, struct error *err)
 {
-	char path[PATH_MAX];
 	struct replace file;
 
-	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
 	if (replace_begin(&file, path, err))
 		return FAIL;
 	fwrite(t->bytes, 1, t->size, file.stream);
@@ -166,20 +180,29 @@ static enum status make_directory(const char *path, struct error *err)
 	return mkdir(path, 0777) && errno != EEXIST ? fail_errno(err, "%s", path) : OK;
 }
 
-/* RUNS/EXPERIMENT/NAME, made if need be; an experiment's name must stay below RUNS. */
+/* RUNS/EXPERIMENT, made if need be; its name must stay below RUNS. */
+static enum status our_experiment(const struct collect *c, const char *name, const char *theirs,
+				  char path[PATH_MAX], struct error *err)
+{
+	if (!name[0] || name[0] == '.' || strchr(name, '/'))
+		return fail(err, "%s: the experiment's name '%s' is no name of a directory", theirs,
+			    name);
+	snprintf(path, PATH_MAX, "%s/%s", c->runs, name);
+	return make_directory(path, err);
+}
+
+/* RUNS/EXPERIMENT/NAME, likewise. */
 static enum status our_directory(const struct collect *c, const struct run_record *r,
 				 const char *theirs, char **ours, struct error *err)
 {
 	char experiment[PATH_MAX], copy[PATH_MAX];
 
-	if (!r->experiment[0] || r->experiment[0] == '.' || strchr(r->experiment, '/'))
-		return fail(err, "%s: the experiment's name '%s' is no name of a directory", theirs,
-			    r->experiment);
+	if (our_experiment(c, r->experiment, theirs, experiment, err))
+		return FAIL;
 	snprintf(copy, sizeof(copy), "%s", theirs);
-	snprintf(experiment, sizeof(experiment), "%s/%s", c->runs, r->experiment);
 	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
 		return fail_memory(err, theirs, 0);
-	if (make_directory(experiment, err) || make_directory(*ours, err)) {
+	if (make_directory(*ours, err)) {
 		free(*ours);
 		return FAIL;
 	}
@@ -190,11 +213,13 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 static enum status take_over(struct database *d, const char *ours, const struct run_record *r,
 			     const struct text *journal, struct error *err)
 {
+	char path[PATH_MAX];
 	int64_t run;
 
 	if (journal_is_open(ours))
 		return fail(err, "%s: a process is working on this run; merge again later", ours);
-	if (write_journal(ours, journal, err) || record_write(r, ours, err))
+	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, ours);
+	if (write_text(path, journal, err) || record_write(r, ours, err))
 		return FAIL;
 	return database_import(d, ours, &run, err);
 }
@@ -279,6 +304,108 @@ free_record:
 	return status;
 }
 
+/* --------------------------------------------------------------- merge measurements */
+
+/* A whole file without a zero byte, to be freed. */
+static enum status read_text(const char *path, struct text *t, struct error *err)
+{
+	FILE *file = fopen(path, "r");
+	size_t room = 0;
+	ssize_t size;
+	bool whole;
+
+	if (!file)
+		return fail_errno(err, "%s", path);
+	*t = (struct text){ 0 };
+	size = getdelim(&t->bytes, &room, '\0', file);
+	whole = size >= 0 && feof(file);
+	fclose(file);
+	if (!whole) {
+		free(t->bytes);
+		return fail(err, "%s: empty, or no text", path);
+	}
+	t->size = (size_t)size;
+	return OK;
+}
+
+static bool is_json_object(const struct text *t)
+{
+	cJSON *json = cJSON_ParseWithOpts(t->bytes, NULL, true);
+	const bool is_object = cJSON_IsObject(json);
+
+	cJSON_Delete(json);
+	return is_object;
+}
+
+/* RUNS/EXPERIMENT/decode/STEP.json, by the names that theirs has; its directory is made. */
+static enum status our_measurement(const struct collect *c, const char *theirs, char ours[PATH_MAX],
+				   struct error *err)
+{
+	char real[PATH_MAX], experiment[PATH_MAX], directory[PATH_MAX];
+	const char *file;
+
+	if (!realpath(theirs, real))
+		return fail_errno(err, "%s", theirs);
+	file = strrchr(real, '/') + 1; /* dirname() ends the path before it */
+	if (our_experiment(c, basename(dirname(dirname(real))), theirs, experiment, err))
+		return FAIL;
+	snprintf(directory, sizeof(directory), "%s/" DECODE_DIRECTORY, experiment);
+	snprintf(ours, PATH_MAX, "%s/%s", directory, file);
+	return make_directory(directory, err);
+}
+
+static enum status add_measurement(struct collect *c, const char *ours, const struct text *t,
+				   struct error *err)
+{
+	if (write_text(ours, t, err))
+		return FAIL;
+	fprintf(c->out, "added %s\n", ours);
+	c->added++;
+	return OK;
+}
+
+/* Two measurements are none's continuation. */
+static enum status compare_measurement(struct collect *c, const char *ours, const char *theirs,
+				       const struct text *their_text, struct error *err)
+{
+	struct text our_text;
+	bool same;
+
+	if (read_text(ours, &our_text, err))
+		return FAIL;
+	same = our_text.size == their_text->size && begins_with(&our_text, their_text);
+	free(our_text.bytes);
+	if (!same)
+		return fail(err,
+			    "%s and %s are different measurements; ours is kept: remove it to take "
+			    "theirs",
+			    ours, theirs);
+	c->unchanged++;
+	return OK;
+}
+
+static enum status merge_measurement(struct collect *c, struct database *d, const char *theirs,
+				     struct error *err)
+{
+	enum status status;
+	char ours[PATH_MAX];
+	struct text t;
+
+	(void)d; /* only reports read them */
+	if (read_text(theirs, &t, err))
+		return FAIL;
+	if (!is_json_object(&t))
+		status = fail(err, "%s: not a JSON object", theirs);
+	else if (our_measurement(c, theirs, ours, err))
+		status = FAIL;
+	else if (access(ours, F_OK) == 0)
+		status = compare_measurement(c, ours, theirs, &t, err);
+	else
+		status = add_measurement(c, ours, &t, err);
+	free(t.bytes);
+	return status;
+}
+
 enum status collect_merge(struct collect *c, const char *other, struct error *err)
 {
 	struct database *d;
@@ -287,7 +414,7 @@ enum status collect_merge(struct collect *c, const char *other, struct error *er
 	if (make_directory(c->runs, err) ||
 	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_runs(c, d, other, merge_run, err);
+	status = visit_all(c, d, other, merge_run, merge_measurement, err);
 	database_close(d);
 	return status;
 }

@@ -214,6 +214,52 @@ class Merge(Case):
             out = self.results("merge", self.other / str(i), expect=1)
             self.assertIn("is no name of a directory", out)
 
+    def measure(self, runs, step, text='{"own": 1}\n', experiment="ra"):
+        path = pathlib.Path(runs, experiment, "decode", step + ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def test_measurements_of_decoding_are_copied(self):
+        write_run(self.other, "a1")
+        self.measure(self.other, "0-mla")
+        self.measure(self.other, "1-w2+lr-5e-3", '{"own": 2}', experiment="w2")
+        (self.other / "ra/decode/notes.txt").write_text("no measurement")
+        out = self.results("merge", self.other)
+        self.assertIn("added runs/ra/decode/0-mla.json", out)
+        self.assertIn("3 added, 0 updated, 0 unchanged, 0 with problems", out)
+        self.assertEqual((self.runs / "ra/decode/0-mla.json").read_text(), '{"own": 1}\n')
+        self.assertEqual((self.runs / "w2/decode/1-w2+lr-5e-3.json").read_text(), '{"own": 2}')
+        self.assertEqual([path.name for path in (self.runs / "ra/decode").iterdir()],
+                         ["0-mla.json"])
+        self.assertIn("0 added, 0 updated, 3 unchanged", self.results("merge", self.other))
+        self.assertIn("1 updated, 0 unchanged, 0 with", self.results("rebuild"))
+
+    def test_measurements_of_one_experiment(self):
+        """Its name is the directory's, however that is called."""
+        self.measure(self.other, "0-mla")
+        for i, word in enumerate(("other/ra", "other/ra/", "other/ra/decode/..")):
+            self.results("merge", word, f"runs{i}")
+            self.assertTrue((self.place / f"runs{i}/ra/decode/0-mla.json").exists())
+
+    def test_other_measurements_are_told_and_ours_are_kept(self):
+        for theirs in ('{"own": 2}\n', '{"own": 1}\n\n', '{"own": 1}'):
+            ours = self.measure(self.runs, "0-mla")
+            self.measure(self.other, "0-mla", theirs)
+            self.measure(self.other, "1-w2")
+            out = self.results("merge", self.other, expect=1)
+            self.assertIn("runs/ra/decode/0-mla.json and ", out)
+            self.assertIn("are different measurements; ours is kept", out)
+            self.assertIn("1 with problems", out)
+            self.assertEqual(ours.read_text(), '{"own": 1}\n')
+            self.assertTrue((self.runs / "ra/decode/1-w2.json").exists())
+
+    def test_damaged_measurements_stay_behind(self):
+        for text in ("", "{", "[1]", '{"own": 1} x', '{"own": 1}\0{}'):
+            self.measure(self.other, "0-mla", text)
+            self.assertIn("1 with problems", self.results("merge", self.other, expect=1))
+            self.assertFalse((self.runs / "ra/decode/0-mla.json").exists())
+
     def test_a_missing_directory(self):
         self.assertIn("nowhere: no such directory", self.results("merge", "nowhere", expect=1))
 
