@@ -111,10 +111,15 @@ static int64_t timed_rows(const struct lab *lab, const struct description *d)
 	return rows < 1 ? 1 : rows < (double)lab->train.batch ? (int64_t)rows : lab->train.batch;
 }
 
+/* The run itself will tell it. */
+static void ignore_note(void *context, const char *text)
+{
+	(void)context, (void)text;
+}
+
 static int run_estimate(struct lab *lab, const struct arguments *a)
 {
 	struct subject subject = lab_subject(lab);
-	struct progress silent = { 0 };
 	struct trainer *trainer = NULL;
 	struct description d;
 	double seconds = 0;
@@ -127,7 +132,7 @@ static int run_estimate(struct lab *lab, const struct arguments *a)
 	lab->train.run_dir = "."; /* nothing is written */
 	lab->train.batch = timed_rows(lab, &d);
 	lab->train.accumulate = 1;
-	if (lab_prepare(lab, progress_warn, &silent, &err) != OK ||
+	if (lab_prepare(lab, ignore_note, NULL, &err) != OK ||
 	    trainer_create(&trainer, &subject, &lab->train, lab->params, lab->optimizer,
 			   &lab->backend, &err) != OK ||
 	    trainer_estimate(trainer, &seconds, &err) != OK)

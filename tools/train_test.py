@@ -469,6 +469,9 @@ class StartingWeights(Case):
         self.assertEqual(set(fresh), mechanism)
         self.assertNotEqual(run.weights(), gated.weights())
         self.assertLess(run.values("val/loss")[0], gated.values("val/loss")[0])
+        done = subprocess.run([run.binary, "estimate"], cwd=TREE, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(json.loads(done.stdout)["seconds_per_token"], 0)
 
         run = Run(program("smoke+mla", INIT_FROM=start, **self.few))
         run.train()
