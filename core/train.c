@@ -9,7 +9,8 @@
 #include "core/checkpoint.h"
 #include "core/signals.h"
 
-#define TIMED_UPDATES 3 /* of the estimate; the first one only warms up */
+#define TIMED_UPDATES 3 /* of the estimate: the last one counts, after the memory is warm */
+#define LONG_UPDATE 1	/* seconds: memory that warms up makes no difference to it */
 
 struct trainer {
 	struct subject subject;
@@ -411,17 +412,17 @@ static void record_events(struct trainer *t, struct metrics *m, int64_t iteratio
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err)
 {
 	struct loss_parts parts;
-	double start = 0;
 
 	program_check_nan(t->stage.p, false); /* whatever is wrong, the training will tell */
-	for (int i = 0; i < TIMED_UPDATES; i++) {
-		if (i == 1)
-			start = seconds_now();
+	*seconds = 0;
+	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
+		const double start = seconds_now();
+
 		if (run_passes(t, 1, &parts, err) != OK)
 			return FAIL;
+		*seconds = seconds_now() - start;
 	}
 	program_check_nan(t->stage.p, t->options.program.check_nan);
-	*seconds = (seconds_now() - start) / (TIMED_UPDATES - 1);
 	return OK;
 }
 
