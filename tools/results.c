@@ -19,7 +19,7 @@
 #include "core/process.h"
 #include "core/progress.h"
 #include "core/status.h"
-#include "tools/collect.h"
+#include "tools/results/collect.h"
 
 #define CLEAR_SCREEN "\033[H\033[J" /* ECMA-48: cursor home, erase what follows */
 #define WATCH_SECONDS 2

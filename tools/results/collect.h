@@ -6,8 +6,8 @@
  * with the other, word for word; anything else is a conflict that a person has
  * to settle.  So are two measurements of one step's decoding that differ.
  */
-#ifndef TOOLS_COLLECT_H
-#define TOOLS_COLLECT_H
+#ifndef TOOLS_RESULTS_COLLECT_H
+#define TOOLS_RESULTS_COLLECT_H
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* asprintf */
-#include "tools/collect.h"
+#include "tools/results/collect.h"
 
 #include <errno.h>
 #include <fts.h>
