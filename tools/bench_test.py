@@ -37,12 +37,14 @@ class Numbers(unittest.TestCase):
         self.assertEqual(r.ratio(), (2, 1, 3))
         self.assertTrue(r.reached())
 
-    def test_bound_softens_what_is_asked(self):
-        r = self.result([1.9], [2], 2)      # the ceiling needs 1 s: no more than 2 can be had
+    def test_bound_softens_what_it_forbids(self):
+        r = self.result([1.9], [2], 2.5)    # the ceiling needs 1 s: no more than 2 can be had
         self.assertEqual(r.bound()[0], 2)
         self.assertFalse(r.reached())
         r.rounds = [{"ours": 1.1, "theirs": 2, "products": 100.0}]
         self.assertTrue(r.reached())        # 1.82 of at least 1.7
+        r.asked = 1.9                       # can be had
+        self.assertFalse(r.reached())
 
     def test_percent_of_ceiling(self):
         self.assertEqual(self.result([2], [2], None).of_ceiling()[0], 0.5)
@@ -61,7 +63,7 @@ class Process(unittest.TestCase):
 
     def start(self, config):
         return bench.Process([os.path.join(BUILD, "bin/bench_model"), config],
-                             os.path.join(self.directory.name, "log"))
+                             os.path.join(self.directory.name, "log"), os.sched_getaffinity(0))
 
     def test_answers(self):
         process = self.start(self.config)

@@ -396,17 +396,17 @@ static const struct command {
 	int (*run)(struct lab *lab, const struct arguments *a);
 	bool model_only; /* needs no data */
 } commands[] = {
-	{ "train", run_train },
-	{ "identity", run_identity },
-	{ "describe", run_describe, .model_only = true },
-	{ "estimate", run_estimate, .model_only = true },
-	{ "audit", run_audit, .model_only = true },
-	{ "graph", run_graph, .model_only = true },
-	{ "memory", run_memory, .model_only = true },
-	{ "generate", run_generate },
-	{ "evaluate", run_evaluate },
-	{ "bench-decode", run_bench_decode, .model_only = true },
-	{ "unread", run_unread },
+	{ "train", run_train, false },
+	{ "identity", run_identity, false },
+	{ "describe", run_describe, true },
+	{ "estimate", run_estimate, true },
+	{ "audit", run_audit, true },
+	{ "graph", run_graph, true },
+	{ "memory", run_memory, true },
+	{ "generate", run_generate, false },
+	{ "evaluate", run_evaluate, false },
+	{ "bench-decode", run_bench_decode, false },
+	{ "unread", run_unread, false },
 };
 
 static const struct command *find_command(const char *name)
