@@ -121,7 +121,8 @@ $(O)/flags: $(O)/setup-build $(call unless_holds,$(O)/flags,$(flags))
 	$(call write_stamp,$(flags))
 
 # A source that was added or removed changes what is linked, though no object is newer.
-linked := $(part_objects) $(variants) $(own_objects)
+# (Named without $(O), which one make may give as a relative path and another as an absolute one.)
+linked := $(patsubst $(O)/%,%,$(part_objects) $(variants) $(own_objects))
 $(O)/objects: $(call unless_holds,$(O)/objects,$(linked))
 	$(call write_stamp,$(linked))
 
