@@ -204,12 +204,13 @@ check-long: $(call results,$(long_tests))
 check-all: $(call results,$(short_tests) $(long_tests))
 	$(summary)
 
+# Programs that watch themselves take several times as long: so may their tests.
 asan:
-	$(Q)$(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
+	$(Q)TEST_SECONDS=3600 $(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
 # Always clang: its OpenMP runtime tells the sanitizer about barriers; gcc's does not, so that
 # every correct parallel loop would be reported.
 tsan:
-	$(Q)TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+	$(Q)TEST_SECONDS=3600 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
 		$(MAKE) O=$(O)-tsan CC=clang SANITIZE=thread CFLAGS='-O1 -g' check
 
 # ---------------------------------------------------------------- the rest
