@@ -106,7 +106,7 @@ static enum status open_lab(struct lab *lab, struct config *c, uint64_t seed, ui
 	    model_read(&lab->model, c, lab->source.vocab, err) != OK ||
 	    params_create(&lab->params, type, err) != OK)
 		return FAIL;
-	if (check_lengths(lab, lab->lengths, err) != OK)
+	if (!model_only && check_lengths(lab, lab->lengths, err) != OK)
 		return fail_prefix(err, "CONFIG_EVAL_LENGTHS");
 	if (lab->init_from && lab->init_from[0] &&
 	    sha256_file(lab->init_from, lab->init_hash, err) != OK)

@@ -516,7 +516,8 @@ class Surroundings(Case):
 
     def test_missing_data(self):
         nowhere = ROOT / "nowhere.bin"
-        run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96))
+        run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96,
+                          EVAL_LENGTHS="4096"))
         self.assertIn(str(nowhere), run.train(expect=1))
         for question in ("describe", "estimate", "audit", "memory"):  # of the model alone
             subprocess.run([run.binary, question], check=True, stdout=subprocess.DEVNULL)
