@@ -61,12 +61,12 @@ struct kernels {
 };
 
 struct optim_kernels;
-struct bf16_form;
+struct panel_form;
 
 struct backend {
 	const char *name;
 	int threads;
-	const struct bf16_form *bf16; /* how its kernels multiply; NULL: in the tensors' own type */
+	const struct panel_form *form; /* how its kernels for floats multiply; NULL: the BLAS */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
 	void *(*alloc)(size_t bytes); /* zeroed, aligned to 64 bytes; NULL on failure */

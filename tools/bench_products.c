@@ -1,13 +1,15 @@
 /*
- * bench_bf16 - how fast is every form of the bfloat16 product that runs here?
+ * bench_products - how fast is every form of the matrix product that runs here?
  *
- *   bench_bf16 [THREADS]
+ *   bench_products [THREADS]
  *
- * First the ceiling: one tile on panels that stay in the first cache, by every
- * thread.  Then the products of GPT-2 (124M, B = 1, T = 1024), packing of
- * activations included, weights packed before; the best of many runs counts,
- * since a slower one was disturbed.  Every result is compared with the plain
- * form's: the exit status says whether all agree to BF16_TOLERANCE.
+ * For floats and for bfloat16.  First the ceiling: one tile on panels that
+ * stay in the first cache, by every thread.  Then the products of GPT-2 (124M,
+ * B = 1, T = 1024), packing of activations included, in bfloat16 weights
+ * packed before, as in training; the best of many runs counts, since a slower
+ * one was disturbed.  Every result is compared: that of floats with the
+ * BLAS's, which is measured beside it, that of bfloat16 with the plain form's.
+ * The exit status says whether all agree to PANEL_TOLERANCE.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +18,8 @@
 
 #include <omp.h>
 
-#include "core/backend/cpu/bf16_form.h"
+#include "core/backend/cpu/blas.h"
+#include "core/backend/cpu/panel_form.h"
 
 #define SECONDS 1.0   /* of one measurement */
 #define TILES 1000    /* in one run of the ceiling */
@@ -26,7 +29,7 @@
 struct shape {
 	const char *name;
 	int64_t m, n, k;
-	bool trans_a, trans_b, weight; /* weight: B is packed before */
+	bool trans_a, trans_b, weight; /* weight: B is one */
 };
 
 static const struct shape shapes[] = {
@@ -48,7 +51,7 @@ static const struct shape shapes[] = {
 #define N_SHAPES ((int)(sizeof(shapes) / sizeof(shapes[0])))
 
 struct memory {
-	float *a, *b, *c, *plain;
+	float *a, *b, *c, *wanted;
 	void *packed, *work;
 };
 
@@ -63,9 +66,15 @@ static float *numbers(uint64_t salt)
 	return x;
 }
 
-static size_t work_bytes(const struct shape *s, int threads)
+/* Before the product. */
+static bool is_packed(const struct panel_form *form, const struct shape *s)
 {
-	return bf16_work_bytes(s->m, s->n, s->k, s->weight, threads);
+	return s->weight && form->element == PANEL_BF16;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+	return a > b ? a : b;
 }
 
 static bool take_memory(struct memory *x, int threads)
@@ -73,21 +82,20 @@ static bool take_memory(struct memory *x, int threads)
 	size_t packed = 0, work = 0;
 
 	for (int i = 0; i < N_SHAPES; i++) {
-		const size_t p = bf16_packed_bytes(shapes[i].n, shapes[i].k);
-		const size_t w = work_bytes(&shapes[i], threads);
+		const struct shape *s = &shapes[i];
 
-		packed = p > packed ? p : packed;
-		work = w > work ? w : work;
+		packed = larger(packed, panel_bytes(PANEL_F32, s->n, s->k));
+		work = larger(work, panel_work(PANEL_F32, s->m, s->n, s->k, false, threads));
 	}
 	*x = (struct memory){
 		.a = numbers(1),
 		.b = numbers(2),
 		.c = numbers(3),
-		.plain = numbers(4),
+		.wanted = numbers(4),
 		.packed = aligned_alloc(64, (packed + 63) / 64 * 64),
 		.work = aligned_alloc(64, (work + 63) / 64 * 64),
 	};
-	return x->a && x->b && x->c && x->plain && x->packed && x->work;
+	return x->a && x->b && x->c && x->wanted && x->packed && x->work;
 }
 
 static void free_memory(struct memory *x)
@@ -95,22 +103,22 @@ static void free_memory(struct memory *x)
 	free(x->a);
 	free(x->b);
 	free(x->c);
-	free(x->plain);
+	free(x->wanted);
 	free(x->packed);
 	free(x->work);
 }
 
 /* GFLOP/s of tiles on one pair of panels per thread. */
-static double tile_rate(const struct bf16_form *form, int threads)
+static double tile_rate(const struct panel_form *form, int threads)
 {
-	const int64_t k = form->depth, rows = form->side[BF16_LEFT].lines;
-	const int64_t columns = form->side[BF16_RIGHT].lines;
+	const int64_t k = form->depth, rows = form->side[PANEL_LEFT].lines;
+	const int64_t columns = form->side[PANEL_RIGHT].lines;
 	double best = INFINITY;
 
 #pragma omp parallel reduction(min : best)
 	{
-		static const bf16 panel[BF16_MAX_DEPTH * BF16_MAX_LINES];
-		float c[BF16_MAX_LINES * BF16_MAX_LINES];
+		static const float panel[PANEL_MAX_DEPTH * PANEL_MAX_LINES];
+		float c[PANEL_MAX_LINES * PANEL_MAX_LINES];
 		const double end = omp_get_wtime() + SECONDS;
 
 		if (form->begin)
@@ -129,36 +137,37 @@ static double tile_rate(const struct bf16_form *form, int threads)
 	return 2e-9 * TILES * (double)(rows * columns * k) * threads / best;
 }
 
-static void multiply(const struct bf16_form *form, const struct shape *s, const struct memory *x,
+static void multiply(const struct panel_form *form, const struct shape *s, const struct memory *x,
 		     float *c)
 {
-	const struct bf16_factor a = { .data = x->a,
-				       .pitch = s->trans_a ? s->m : s->k,
-				       .across = s->trans_a };
-	const struct bf16_factor b = {
+	const struct panel_factor a = { .data = x->a,
+					.pitch = s->trans_a ? s->m : s->k,
+					.across = s->trans_a };
+	const struct panel_factor b = {
 		.data = x->b,
 		.pitch = s->trans_b ? s->k : s->n,
 		.across = !s->trans_b,
-		.packed = s->weight ? x->packed : NULL,
+		.packed = is_packed(form, s) ? x->packed : NULL,
 		.packed_k = s->k,
 	};
 
-	bf16_product(form, s->m, s->n, s->k, 1, &a, &b, false, c, s->n, x->work);
+	panel_product(form, s->m, s->n, s->k, 1, &a, &b, false, c, s->n, x->work);
 }
 
-static void pack_weight(const struct bf16_form *form, const struct shape *s, const struct memory *x)
+static void pack_weight(const struct panel_form *form, const struct shape *s,
+			const struct memory *x)
 {
-	const struct bf16_factor b = { .data = x->b,
-				       .pitch = s->trans_b ? s->k : s->n,
-				       .across = !s->trans_b };
+	const struct panel_factor b = { .data = x->b,
+					.pitch = s->trans_b ? s->k : s->n,
+					.across = !s->trans_b };
 
-	bf16_pack(form, BF16_RIGHT, s->n, s->k, &b, x->packed);
+	panel_pack(form, PANEL_RIGHT, s->n, s->k, &b, x->packed);
 }
 
 /* The best time of many. */
-static double measure(void (*run)(const struct bf16_form *, const struct shape *,
+static double measure(void (*run)(const struct panel_form *, const struct shape *,
 				  const struct memory *),
-		      const struct bf16_form *form, const struct shape *s, const struct memory *x)
+		      const struct panel_form *form, const struct shape *s, const struct memory *x)
 {
 	const double end = omp_get_wtime() + SECONDS;
 	double best = INFINITY;
@@ -173,65 +182,99 @@ static double measure(void (*run)(const struct bf16_form *, const struct shape *
 	return best;
 }
 
-static void multiply_once(const struct bf16_form *form, const struct shape *s,
+static void blas_once(const struct panel_form *form, const struct shape *s, const struct memory *x)
+{
+	(void)form;
+	blas_gemm_f32(s->trans_a, s->trans_b, s->m, s->n, s->k, 1, x->a, s->trans_a ? s->m : s->k,
+		      x->b, s->trans_b ? s->k : s->n, 0, x->wanted, s->n);
+}
+
+static void multiply_once(const struct panel_form *form, const struct shape *s,
 			  const struct memory *x)
 {
 	multiply(form, s, x, x->c);
 }
 
-/* The largest difference from the plain form, as a multiple of what is allowed: |a b| <= 1. */
+/* The largest difference, as a multiple of what is allowed: |a b| <= 1. */
 static double difference(const struct shape *s, const struct memory *x)
 {
-	const double allowed = BF16_TOLERANCE * (double)s->k * (double)s->k;
+	const double allowed = PANEL_TOLERANCE * (double)s->k * (double)s->k;
 	double most = 0;
 
 	for (int64_t i = 0; i < SAMPLES; i++) {
 		const int64_t at = s->m * s->n / SAMPLES * i;
 
-		most = fmax(most, fabs((double)x->c[at] - (double)x->plain[at]) / allowed);
+		most = fmax(most, fabs((double)x->c[at] - (double)x->wanted[at]) / allowed);
 	}
 	return most;
 }
 
-static bool run_form(const struct bf16_form *form, const struct memory *x, int threads)
+/* Makes what is wanted; returns the seconds of the BLAS, or 0 where it has no such product. */
+static double reference(const struct panel_form *form, const struct shape *s,
+			const struct memory *x)
+{
+	if (form->element == PANEL_F32)
+		return measure(blas_once, form, s, x);
+	pack_weight(&bf16_plain, s, x);
+	multiply(&bf16_plain, s, x, x->wanted);
+	return 0;
+}
+
+static bool run_form(const struct panel_form *form, const struct memory *x, int threads)
 {
 	const double tiles = tile_rate(form, threads);
 	bool agrees = true;
 
-	printf("\n%s: tiles alone %.1f GFLOP/s\n%-16s %7s %7s %7s %9s %9s %9s %9s %9s\n",
-	       bf16_name(form), tiles, "", "m", "n", "k", "ms", "GFLOP/s", "of tiles", "pack B ms",
-	       "off by");
+	printf("\n%s: tiles alone %.1f GFLOP/s\n%-16s %7s %7s %7s %9s %9s %9s %9s %9s %9s\n",
+	       panel_name(form), tiles, "", "m", "n", "k", "ms", "GFLOP/s", "of tiles", "of BLAS",
+	       "pack B ms", "off by");
 	for (int i = 0; i < N_SHAPES; i++) {
 		const struct shape *s = &shapes[i];
 		const double flops = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
-		double packing, seconds, off;
+		const double blas = reference(form, s, x);
+		const double packing = measure(pack_weight, form, s, x);
+		const double seconds = measure(multiply_once, form, s, x);
+		const double off = difference(s, x);
 
-		pack_weight(&bf16_plain, s, x);
-		multiply(&bf16_plain, s, x, x->plain);
-		packing = measure(pack_weight, form, s, x);
-		seconds = measure(multiply_once, form, s, x);
-		off = difference(s, x);
 		agrees = agrees && off <= 1;
-		printf("%-16s %7lld %7lld %7lld %9.3f %9.1f %8.0f%% %9.3f %9.1e%s\n", s->name,
-		       (long long)s->m, (long long)s->n, (long long)s->k, 1e3 * seconds,
-		       flops / seconds, 100 * flops / seconds / tiles, 1e3 * packing, off,
-		       off <= 1 ? "" : "  TOO MUCH");
+		printf("%-16s %7lld %7lld %7lld %9.3f %9.1f %8.0f%% ", s->name, (long long)s->m,
+		       (long long)s->n, (long long)s->k, 1e3 * seconds, flops / seconds,
+		       100 * flops / seconds / tiles);
+		if (blas > 0)
+			printf("%8.0f%% ", 100 * blas / seconds);
+		else
+			printf("%9s ", "");
+		printf("%9.3f %9.1e%s\n", 1e3 * packing, off, off <= 1 ? "" : "  TOO MUCH");
 		fflush(stdout);
 	}
 	return agrees;
 }
 
+/* Whether all that run here agree. */
+static bool run_forms(enum panel_element element, const struct memory *x, int threads)
+{
+	bool agree = true;
+
+	for (const struct panel_form *const *f = panel_forms(element); *f; f++)
+		if (panel_obstacle(*f))
+			printf("\n%s: not measured: %s\n", panel_name(*f), panel_obstacle(*f));
+		else
+			agree = run_form(*f, x, threads) && agree;
+	return agree;
+}
+
 static const char usage[] =
-	"usage: bench_bf16 [THREADS]\n\n"
-	"Measure every form of the bfloat16 product that this machine has, and compare its\n"
-	"results with the plain form's.  Exit status 1: two forms disagree.\n\n"
-	"Example: bench_bf16 1\n";
+	"usage: bench_products [THREADS]\n\n"
+	"Measure every form of the matrix product that this machine has, of floats and in\n"
+	"bfloat16, and compare the results with those of the BLAS and of the plain form.\n"
+	"Exit status 1: two of them disagree.\n\n"
+	"Example: bench_products 1\n";
 
 int main(int argc, char **argv)
 {
 	const int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
 	struct memory memory;
-	bool agree = true;
+	bool agree;
 
 	if (argc == 2 && strcmp(argv[1], "--help") == 0) {
 		fputs(usage, stdout);
@@ -241,21 +284,18 @@ int main(int argc, char **argv)
 		fputs(usage, stderr);
 		return 2;
 	}
+	blas_start(argv);
+	blas_set_threads(threads);
 	omp_set_num_threads(threads);
 	if (!take_memory(&memory, threads)) {
-		fprintf(stderr, "bench_bf16: out of memory\n");
+		fprintf(stderr, "bench_products: out of memory\n");
 		free_memory(&memory);
 		return 1;
 	}
-	printf("products in bfloat16, threads: %d\n", threads);
-	for (int i = 0; bf16_forms[i]; i++) {
-		const char *obstacle = bf16_obstacle(bf16_forms[i]);
-
-		if (obstacle)
-			printf("\n%s: not measured: %s\n", bf16_name(bf16_forms[i]), obstacle);
-		else
-			agree = run_form(bf16_forms[i], &memory, threads) && agree;
-	}
+	printf("products of floats, threads: %d\n", threads);
+	agree = run_forms(PANEL_F32, &memory, threads);
+	printf("\nproducts in bfloat16, threads: %d\n", threads);
+	agree = run_forms(PANEL_BF16, &memory, threads) && agree;
 	free_memory(&memory);
 	return agree ? 0 : 1;
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <sys/utsname.h>
 
-#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel.h"
 
 static void collect_symbol(void *context, const char *name, const char *value)
 {
@@ -31,12 +31,17 @@ static void describe_machine(struct provenance *p)
 }
 
 /* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
-static void describe_products(struct provenance *p, const struct bf16_form *form)
+static void describe_products(struct provenance *p, const struct lab *lab)
 {
+	const struct panel_form *form = lab->backend.form;
 	char blas[BLAS_DESCRIPTION_TEXT];
 
-	snprintf(p->blas, sizeof(p->blas), "%s%s%s", blas_description(blas),
-		 form ? ", bfloat16 by " : "", form ? bf16_name(form) : "");
+	blas_description(blas);
+	if (form)
+		snprintf(p->blas, sizeof(p->blas), "%s, %s by %s", blas,
+			 precision_names[lab->precision], panel_name(form));
+	else
+		snprintf(p->blas, sizeof(p->blas), "%s", blas);
 }
 
 void provenance_take(struct provenance *p, const struct lab *lab, const struct run_names *names)
@@ -62,5 +67,5 @@ void provenance_take(struct provenance *p, const struct lab *lab, const struct r
 	};
 	config_visit_read(lab->config, collect_symbol, p);
 	describe_machine(p);
-	describe_products(p, lab->backend.bf16);
+	describe_products(p, lab);
 }

@@ -5,7 +5,7 @@
 
 #include <omp.h>
 
-#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel.h"
 #include "core/backend/cpu/blas.h"
 #include "tools/bench_ops/times.h"
 
@@ -33,10 +33,10 @@ static void product(const struct machine *m)
 static void bf16_products(const struct machine *m)
 {
 	const int64_t n = SQUARE;
-	const struct bf16_factor left = { .data = m->b, .pitch = n };
-	const struct bf16_factor right = { .packed = m->c, .packed_k = n };
+	const struct panel_factor left = { .data = m->b, .pitch = n };
+	const struct panel_factor right = { .packed = m->c, .packed_k = n };
 
-	bf16_product(m->form, n, n, n, 1, &left, &right, false, m->a, n, m->a + n * n);
+	panel_product(m->form, n, n, n, 1, &left, &right, false, m->a, n, m->a + n * n);
 }
 
 /* Memory that is first touched by the threads that will use it. */
@@ -71,12 +71,12 @@ static double least_time(void (*work)(const struct machine *m), const struct mac
 	return times_quantile(&all, 0);
 }
 
-/* NULL: only the plain form runs here, which is no ceiling of anything. */
-static const struct bf16_form *matrix_form(void)
+/* NULL: only the plain form runs here, the last one, which is no ceiling of anything. */
+static const struct panel_form *matrix_form(void)
 {
-	for (int i = 0; bf16_forms[i + 1]; i++)
-		if (!bf16_obstacle(bf16_forms[i]))
-			return bf16_forms[i];
+	for (const struct panel_form *const *f = panel_forms(PANEL_BF16); f[1]; f++)
+		if (!panel_obstacle(*f))
+			return *f;
 	return NULL;
 }
 
@@ -97,10 +97,12 @@ enum status machine_measure(struct machine *m, int threads, struct error *err)
 	m->bytes = 3.0 * TRIAD * sizeof(float) / least_time(machine_triad, m);
 	m->form = matrix_form();
 	if (m->form) {
-		assert(bf16_packed_bytes(n, n) <= TRIAD * sizeof(float));
-		assert(bf16_work_bytes(n, n, n, true, threads) <= (TRIAD - n * n) * sizeof(float));
-		bf16_pack(m->form, BF16_RIGHT, n, n,
-			  &(struct bf16_factor){ .data = m->b, .pitch = n, .across = true }, m->c);
+		assert(panel_bytes(PANEL_BF16, n, n) <= TRIAD * sizeof(float));
+		assert(panel_work(PANEL_BF16, n, n, n, true, threads) <=
+		       (TRIAD - n * n) * sizeof(float));
+		panel_pack(m->form, PANEL_RIGHT, n, n,
+			   &(struct panel_factor){ .data = m->b, .pitch = n, .across = true },
+			   m->c);
 		m->bf16_flops = operations / least_time(bf16_products, m);
 	}
 	return OK;

@@ -11,7 +11,7 @@ struct machine {
 	double flops, bytes; /* per second */
 	double bf16_flops;   /* in bfloat16; 0: the machine has no instructions for it */
 	float *a, *b, *c;    /* those of the triad: 128 MiB each */
-	const struct bf16_form *form;
+	const struct panel_form *form;
 	int threads;
 };
 

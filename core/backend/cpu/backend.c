@@ -6,7 +6,7 @@
 #include <omp.h>
 
 #include "core/backend.h"
-#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel.h"
 #include "core/backend/cpu/blas.h"
 
 #define ALIGNMENT 64 /* a cache line */
@@ -82,8 +82,8 @@ static void cpu_zero(void *memory, size_t bytes)
 static int64_t cpu_find_nonfinite(const void *memory, enum dtype type, int64_t count)
 {
 	for (int64_t i = 0; i < count; i++) {
-		double value = type == F32 ? ((const float *)memory)[i]
-					   : ((const double *)memory)[i];
+		double value =
+			type == F32 ? ((const float *)memory)[i] : ((const double *)memory)[i];
 
 		if (!isfinite(value))
 			return i;
@@ -99,6 +99,7 @@ struct backend backend_cpu(int threads)
 	return (struct backend){
 		.name = "cpu",
 		.threads = threads,
+		.form = panel_fastest(PANEL_F32),
 		.kernels = cpu_kernels,
 		.optim = cpu_optim,
 		.alloc = cpu_alloc,
@@ -123,8 +124,7 @@ enum status backend_cpu_open(struct backend *b, enum precision precision, int th
 			     struct error *err)
 {
 	*b = backend_cpu(threads);
-	if (precision != BFLOAT16)
-		return OK;
-	b->kernels = cpu_kernels_bf16;
-	return bf16_choose(&b->bf16, err);
+	if (precision == BFLOAT16)
+		b->kernels = cpu_kernels_bf16;
+	return panel_choose(&b->form, precision == BFLOAT16 ? PANEL_BF16 : PANEL_F32, err);
 }

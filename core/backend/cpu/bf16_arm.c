@@ -8,7 +8,8 @@
 #include <arm_neon.h>
 #include <sys/auxv.h>
 
-#include "core/backend/cpu/bf16_form.h"
+#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel_form.h"
 
 enum { ROWS = 8, COLUMNS = 12, GROUP = 4, STEP = 8 };
 
@@ -92,7 +93,7 @@ ALWAYS void put_squares(float *c, int64_t pitch, float32x4_t left, float32x4_t r
  * registers.  In this order it reaches 303 of the 331 GFLOP/s that bfmmla alone
  * does, with all loads first 278 (one core of a Neoverse V1, panels of 1024).
  */
-BF16_CODE static void tile(int64_t k, const bf16 *a, const bf16 *b, float alpha, bool add, float *c,
+BF16_CODE static void tile(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
 			   int64_t pitch)
 {
 	float32x4_t sum[COLUMNS / 2][ROWS / 2];
@@ -159,26 +160,22 @@ BF16_CODE ALWAYS void pack_across(int lines, bf16 *panel, const float *data, int
 			pack_square(panel + i * lines + l * GROUP, data + i * pitch + l, pitch);
 }
 
-#define PACKER(name, layout, lines)                                                          \
-	BF16_CODE static void name(bf16 *panel, const float *data, int64_t pitch, int64_t k) \
-	{                                                                                    \
-		layout(lines, panel, data, pitch, k);                                        \
-	}
-PACKER(left_along, pack_along, ROWS)
-PACKER(left_across, pack_across, ROWS)
-PACKER(right_along, pack_along, COLUMNS)
-PACKER(right_across, pack_across, COLUMNS)
+BF16_CODE PANEL_PACKER(left_along, pack_along, ROWS)
+BF16_CODE PANEL_PACKER(left_across, pack_across, ROWS)
+BF16_CODE PANEL_PACKER(right_along, pack_along, COLUMNS)
+BF16_CODE PANEL_PACKER(right_across, pack_across, COLUMNS)
 
-const struct bf16_form bf16_bfmmla = {
-	.name = "bfmmla",
-	.side = { [BF16_LEFT] = { ROWS, GROUP, left_along, left_across },
-		  [BF16_RIGHT] = { COLUMNS, GROUP, right_along, right_across } },
-	.step = STEP,
-	.depth = 1024,
-	.rows = 256,
-	.columns = 120,
-	.obstacle = obstacle,
-	.tile = tile,
-};
+	const struct panel_form bf16_bfmmla = {
+		.name = "bfmmla",
+		.element = PANEL_BF16,
+		.side = { [PANEL_LEFT] = { ROWS, GROUP, left_along, left_across },
+			  [PANEL_RIGHT] = { COLUMNS, GROUP, right_along, right_across } },
+		.step = STEP,
+		.depth = 1024,
+		.rows = 256,
+		.columns = 120,
+		.obstacle = obstacle,
+		.tile = tile,
+	};
 
 #endif

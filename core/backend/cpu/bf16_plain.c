@@ -1,11 +1,13 @@
 /* For every machine: numbers are widened again, the compiler makes SIMD of the loops. */
-#include "core/backend/cpu/bf16_form.h"
+#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel_form.h"
 
 enum { ROWS = 4, COLUMNS = 16 };
 
-static void tile(int64_t k, const bf16 *restrict a, const bf16 *restrict b, float alpha, bool add,
+static void tile(int64_t k, const void *left, const void *right, float alpha, bool add,
 		 float *restrict c, int64_t pitch)
 {
+	const bf16 *restrict a = left, *restrict b = right;
 	float sum[ROWS][COLUMNS] = { { 0 } };
 
 	for (int64_t i = 0; i < k; i++)
@@ -21,7 +23,14 @@ static void tile(int64_t k, const bf16 *restrict a, const bf16 *restrict b, floa
 			c[r * pitch + j] = (add ? c[r * pitch + j] : 0) + alpha * sum[r][j];
 }
 
-/* A panel's lines are neighbours in memory. */
+static inline void pack_along(int lines, bf16 *restrict panel, const float *restrict data,
+			      int64_t pitch, int64_t k)
+{
+	for (int64_t i = 0; i < k; i++)
+		for (int j = 0; j < lines; j++)
+			panel[i * lines + j] = bf16_round(data[j * pitch + i]);
+}
+
 static inline void pack_across(int lines, bf16 *restrict panel, const float *restrict data,
 			       int64_t pitch, int64_t k)
 {
@@ -31,20 +40,16 @@ static inline void pack_across(int lines, bf16 *restrict panel, const float *res
 			panel[i * lines + j] = bf16_round(data[i * pitch + j]);
 }
 
-static void left_across(bf16 *panel, const float *data, int64_t pitch, int64_t k)
-{
-	pack_across(ROWS, panel, data, pitch, k);
-}
+PANEL_PACKER(left_along, pack_along, ROWS)
+PANEL_PACKER(left_across, pack_across, ROWS)
+PANEL_PACKER(right_along, pack_along, COLUMNS)
+PANEL_PACKER(right_across, pack_across, COLUMNS)
 
-static void right_across(bf16 *panel, const float *data, int64_t pitch, int64_t k)
-{
-	pack_across(COLUMNS, panel, data, pitch, k);
-}
-
-const struct bf16_form bf16_plain = {
+const struct panel_form bf16_plain = {
 	.name = "plain",
-	.side = { [BF16_LEFT] = { .lines = ROWS, .group = 1, .across = left_across },
-		  [BF16_RIGHT] = { .lines = COLUMNS, .group = 1, .across = right_across } },
+	.element = PANEL_BF16,
+	.side = { [PANEL_LEFT] = { ROWS, 1, left_along, left_across },
+		  [PANEL_RIGHT] = { COLUMNS, 1, right_along, right_across } },
 	.step = 1,
 	.depth = 512,
 	.rows = 128,

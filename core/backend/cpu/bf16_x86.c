@@ -10,7 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/backend/cpu/bf16_form.h"
+#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel_form.h"
 
 enum { LINES = 32, STEP = 32, HALF = 16 }; /* HALF: floats in a vector, rows of a tile register */
 
@@ -66,16 +67,20 @@ VECTOR_CODE ALWAYS void transpose(__m512i r[HALF])
 }
 
 /* The left side has lines of 32 elements. */
-VECTOR_CODE static void left_along(bf16 *panel, const float *data, int64_t pitch, int64_t k)
+VECTOR_CODE static void left_along(void *to, const float *data, int64_t pitch, int64_t k)
 {
+	bf16 *panel = to;
+
 	for (int64_t i = 0; i < k; i += STEP)
 		for (int l = 0; l < LINES; l++)
 			_mm512_storeu_si512(panel + i * LINES + l * STEP,
 					    narrow(data + l * pitch + i));
 }
 
-VECTOR_CODE static void left_across(bf16 *panel, const float *data, int64_t pitch, int64_t k)
+VECTOR_CODE static void left_across(void *to, const float *data, int64_t pitch, int64_t k)
 {
+	bf16 *panel = to;
+
 	for (int64_t i = 0; i < k; i += STEP)
 		for (int l = 0; l < LINES; l += HALF) {
 			const float *from = data + i * pitch + l;
@@ -91,8 +96,10 @@ VECTOR_CODE static void left_across(bf16 *panel, const float *data, int64_t pitc
 }
 
 /* The right side has pairs of elements of 32 lines. */
-VECTOR_CODE static void right_along(bf16 *panel, const float *data, int64_t pitch, int64_t k)
+VECTOR_CODE static void right_along(void *to, const float *data, int64_t pitch, int64_t k)
 {
+	bf16 *panel = to;
+
 	for (int64_t i = 0; i < k; i += STEP)
 		for (int l = 0; l < LINES; l += HALF) {
 			__m512i r[HALF];
@@ -105,8 +112,10 @@ VECTOR_CODE static void right_along(bf16 *panel, const float *data, int64_t pitc
 		}
 }
 
-VECTOR_CODE static void right_across(bf16 *panel, const float *data, int64_t pitch, int64_t k)
+VECTOR_CODE static void right_across(void *to, const float *data, int64_t pitch, int64_t k)
 {
+	bf16 *panel = to;
+
 	for (int64_t i = 0; i < k; i += 2)
 		for (int l = 0; l < LINES; l += HALF) {
 			const float *from = data + i * pitch + l;
@@ -170,19 +179,20 @@ VECTOR_CODE ALWAYS void tall_rows(int64_t k, const bf16 *a, const bf16 *b, float
 	}
 }
 
-VECTOR_CODE static void vector_tile(int64_t k, const bf16 *a, const bf16 *b, float alpha, bool add,
+VECTOR_CODE static void vector_tile(int64_t k, const void *a, const void *b, float alpha, bool add,
 				    float *c, int64_t pitch)
 {
 	for (int r = 0; r < LINES; r += TALL)
-		tall_rows(k, a + r * STEP, b, alpha, add, c + r * pitch, pitch);
+		tall_rows(k, (const bf16 *)a + r * STEP, b, alpha, add, c + r * pitch, pitch);
 }
 
-#define PANELS                                                              \
-	.side = { [BF16_LEFT] = { LINES, STEP, left_along, left_across },   \
-		  [BF16_RIGHT] = { LINES, 2, right_along, right_across } }, \
+#define PANELS                                                               \
+	.element = PANEL_BF16,                                               \
+	.side = { [PANEL_LEFT] = { LINES, STEP, left_along, left_across },   \
+		  [PANEL_RIGHT] = { LINES, 2, right_along, right_across } }, \
 	.step = STEP, .depth = 512, .rows = 256, .columns = 512
 
-const struct bf16_form bf16_avx512 = {
+const struct panel_form bf16_avx512 = {
 	.name = "avx512",
 	PANELS,
 	.obstacle = vector_obstacle,
@@ -257,7 +267,7 @@ TILE_CODE ALWAYS void tile_store(float *c, int64_t pitch)
 	_tile_stored(3, c + HALF * pitch + HALF, bytes);
 }
 
-TILE_CODE static void tile_multiply(int64_t k, const bf16 *a, const bf16 *b, float alpha, bool add,
+TILE_CODE static void tile_multiply(int64_t k, const void *a, const void *b, float alpha, bool add,
 				    float *c, int64_t pitch)
 {
 	const int64_t bytes = pitch * (int64_t)sizeof(*c);
@@ -285,7 +295,7 @@ TILE_CODE static void tile_multiply(int64_t k, const bf16 *a, const bf16 *b, flo
 			put(c + r * pitch + j, _mm512_load_ps(sum + r * LINES + j), alpha, add);
 }
 
-const struct bf16_form bf16_amx = {
+const struct panel_form bf16_amx = {
 	.name = "amx",
 	PANELS,
 	.obstacle = tile_obstacle,

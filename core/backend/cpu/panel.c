@@ -1,20 +1,22 @@
-#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <omp.h>
 
-#include "core/backend/cpu/bf16_form.h"
+#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel_form.h"
 
 #define ALIGNMENT 64 /* a cache line */
 
-/* The right factor is packed up to this many k at a time: bounds the workspace, C is seldom reread.
- */
-#define CHUNK 4096
+/* The right factor is packed up to this many lines at a time: bounds the workspace. */
+#define CHUNK_LINES 8160 /* whole panels of every form */
 
-#define SLICE 32    /* elements of a line, a multiple of every form's step */
-#define GRAIN 16384 /* packing fewer elements is not worth waking the other threads */
+#define SLICE 32		/* elements of a line, a multiple of every form's step */
+#define GRAIN 16384		/* packing fewer elements is not worth waking the other threads */
+#define PRODUCT_GRAIN (1 << 19) /* nor are fewer multiply-adds */
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -28,7 +30,7 @@ static int64_t round_up(int64_t n, int64_t step)
 
 /* ------------------------------------------------------------------- forms */
 
-const struct bf16_form *const bf16_forms[] = {
+static const struct panel_form *const bf16_forms[] = {
 #ifdef __x86_64__
 	&bf16_amx,    &bf16_avx512,
 #endif
@@ -38,95 +40,131 @@ const struct bf16_form *const bf16_forms[] = {
 	&bf16_plain,  NULL,
 };
 
-const char *bf16_name(const struct bf16_form *form)
+static const struct panel_form *const f32_forms[] = {
+#ifdef __aarch64__
+	&f32_neon,
+#endif
+	NULL,
+};
+
+const struct panel_form *const *panel_forms(enum panel_element element)
+{
+	return element == PANEL_BF16 ? bf16_forms : f32_forms;
+}
+
+const char *panel_name(const struct panel_form *form)
 {
 	return form->name;
 }
 
-const char *bf16_obstacle(const struct bf16_form *form)
+const char *panel_obstacle(const struct panel_form *form)
 {
 	return form->obstacle ? form->obstacle() : NULL;
 }
 
-static enum status choose_by_name(const struct bf16_form **form, const char *name,
-				  struct error *err)
+static enum status choose_by_name(const struct panel_form **form, enum panel_element element,
+				  const char *variable, const char *name, struct error *err)
 {
-	for (int i = 0; bf16_forms[i]; i++) {
-		if (strcmp(bf16_forms[i]->name, name) != 0)
-			continue;
-		if (bf16_obstacle(bf16_forms[i]))
-			return fail(err, BF16_VARIABLE "=%s: %s", name,
-				    bf16_obstacle(bf16_forms[i]));
-		*form = bf16_forms[i];
+	const struct panel_form *const *f = panel_forms(element);
+
+	if (element == PANEL_F32 && strcmp(name, "blas") == 0)
 		return OK;
-	}
-	return fail(err, BF16_VARIABLE "=%s: this program has no such form", name);
+	while (*f && strcmp((*f)->name, name) != 0)
+		f++;
+	if (!*f)
+		return fail(err, "%s=%s: this program has no such form", variable, name);
+	if (panel_obstacle(*f))
+		return fail(err, "%s=%s: %s", variable, name, panel_obstacle(*f));
+	*form = *f;
+	return OK;
 }
 
-enum status bf16_choose(const struct bf16_form **form, struct error *err)
+const struct panel_form *panel_fastest(enum panel_element element)
 {
-	const char *name = getenv(BF16_VARIABLE);
+	const struct panel_form *const *f = panel_forms(element);
 
+	while (*f && panel_obstacle(*f))
+		f++;
+	return *f;
+}
+
+enum status panel_choose(const struct panel_form **form, enum panel_element element,
+			 struct error *err)
+{
+	const char *variable = element == PANEL_BF16 ? PANEL_BF16_VARIABLE : PANEL_F32_VARIABLE;
+	const char *name = getenv(variable);
+
+	*form = NULL;
 	if (name && *name)
-		return choose_by_name(form, name, err);
-	for (int i = 0; bf16_forms[i]; i++)
-		if (!bf16_obstacle(bf16_forms[i])) {
-			*form = bf16_forms[i];
-			return OK;
-		}
-	return fail(err, "no form of the bfloat16 product runs on this machine");
+		return choose_by_name(form, element, variable, name, err);
+	*form = panel_fastest(element);
+	return OK;
+}
+
+/* ---------------------------------------------------------------- elements */
+
+static size_t element_bytes(enum panel_element element)
+{
+	return element == PANEL_BF16 ? sizeof(bf16) : sizeof(float);
+}
+
+/* As many elements of a packed factor. */
+static size_t bytes_of(const struct panel_form *form, int64_t elements)
+{
+	return (size_t)elements * element_bytes(form->element);
 }
 
 /* ----------------------------------------------------------------- packing */
 
-static float element(const struct bf16_factor *from, int64_t line, int64_t i)
-{
-	return from->across ? from->data[i * from->pitch + line]
-			    : from->data[line * from->pitch + i];
-}
-
-/* From one element of a line to the next. */
-static int64_t step_of(const struct bf16_factor *from)
+/* From one element of a line to the next, and from one line to the next. */
+static int64_t element_step(const struct panel_factor *from)
 {
 	return from->across ? from->pitch : 1;
 }
 
-/* Elements [first, padded) of a panel whose lines begin at `line`, one by one. */
-static void pack_slowly(const struct bf16_layout *l, const struct bf16_factor *from, int64_t line,
-			int64_t lines, int64_t first, int64_t k, int64_t padded, bf16 *panel)
+static int64_t line_step(const struct panel_factor *from)
 {
-	for (int64_t i = first; i < padded; i++)
-		for (int64_t j = 0; j < l->lines; j++)
-			panel[(i / l->group * l->lines + j) * l->group + i % l->group] =
-				i < k && j < lines ? bf16_round(element(from, line + j, i)) : 0;
+	return from->across ? 1 : from->pitch;
+}
+
+/* Up to SLICE elements of a panel of which some lines or elements do not exist: by way of zeros. */
+static void pack_edge(const struct panel_form *form, const struct panel_layout *l,
+		      const struct panel_factor *from, const float *data, int64_t lines, int64_t k,
+		      void *to)
+{
+	const int64_t rows = from->across ? k : lines, columns = from->across ? lines : k;
+	const int64_t pitch = from->across ? PANEL_MAX_LINES : SLICE;
+	float block[PANEL_MAX_LINES * SLICE] = { 0 };
+
+	for (int64_t i = 0; i < rows; i++)
+		memcpy(block + i * pitch, data + i * from->pitch, (size_t)columns * sizeof(*block));
+	(from->across ? l->across : l->along)(to, block, pitch, round_up(k, form->step));
 }
 
 /* Elements [first, first + k) of one panel, whose lines begin at `line`. */
-static void pack_panel(const struct bf16_form *form, enum bf16_side side,
-		       const struct bf16_factor *from, int64_t line, int64_t lines, int64_t first,
-		       int64_t k, bf16 *panel)
+static void pack_panel(const struct panel_form *form, enum panel_side side,
+		       const struct panel_factor *from, int64_t line, int64_t lines, int64_t first,
+		       int64_t k, char *panel)
 {
-	const struct bf16_layout *l = &form->side[side];
-	const bf16_packer packer = from->across ? l->across : l->along;
-	const float *data =
-		&from->data[from->across ? first * from->pitch + line : line * from->pitch + first];
-	int64_t whole = 0;
+	const struct panel_layout *l = &form->side[side];
+	const float *data = from->data + line * line_step(from) + first * element_step(from);
+	const int64_t whole = lines < l->lines ? 0 : k / form->step * form->step;
 
-	if (packer && lines >= l->lines)
-		whole = k / form->step * form->step;
+	panel += bytes_of(form, first * l->lines);
 	if (whole)
-		packer(panel + first * l->lines, data, from->pitch, whole);
-	pack_slowly(l, from, line, lines, first + whole, first + k, first + round_up(k, form->step),
-		    panel);
+		(from->across ? l->across : l->along)(panel, data, from->pitch, whole);
+	for (int64_t i = whole; i < k; i += SLICE)
+		pack_edge(form, l, from, data + i * element_step(from), smaller(lines, l->lines),
+			  smaller(SLICE, k - i), panel + bytes_of(form, i * l->lines));
 }
 
 /*
  * Panels of the lines [line, last), a slice of a few elements of all of them at a time where
  * neighbouring elements are on different pages (768 x 3072: 0.55 ms, in whole panels 1.1).
  */
-static void pack_lines(const struct bf16_form *form, enum bf16_side side,
-		       const struct bf16_factor *from, int64_t line, int64_t last, int64_t k,
-		       bf16 *packed)
+static void pack_lines(const struct panel_form *form, enum panel_side side,
+		       const struct panel_factor *from, int64_t line, int64_t last, int64_t k,
+		       void *packed)
 {
 	const int64_t step = form->side[side].lines, padded = round_up(k, form->step);
 	const int64_t slice = from->across ? SLICE : k;
@@ -134,16 +172,17 @@ static void pack_lines(const struct bf16_form *form, enum bf16_side side,
 	for (int64_t first = 0; first < k; first += slice)
 		for (int64_t i = line; i < last; i += step)
 			pack_panel(form, side, from, i, last - i, first, smaller(slice, k - first),
-				   packed + (i - line) * padded);
+				   (char *)packed + bytes_of(form, (i - line) * padded));
 }
 
-size_t bf16_packed_bytes(int64_t lines, int64_t k)
+size_t panel_bytes(enum panel_element element, int64_t lines, int64_t k)
 {
-	return (size_t)((lines + BF16_MAX_LINES) * round_up(k, BF16_MAX_STEP)) * sizeof(bf16);
+	return (size_t)((lines + PANEL_MAX_LINES) * round_up(k, PANEL_MAX_STEP)) *
+	       element_bytes(element);
 }
 
-void bf16_pack(const struct bf16_form *form, enum bf16_side side, int64_t lines, int64_t k,
-	       const struct bf16_factor *from, void *packed)
+void panel_pack(const struct panel_form *form, enum panel_side side, int64_t lines, int64_t k,
+		const struct panel_factor *from, void *packed)
 {
 	const int64_t step = form->side[side].lines, panels = round_up(lines, step) / step;
 	const int64_t padded = round_up(k, form->step);
@@ -155,42 +194,53 @@ void bf16_pack(const struct bf16_form *form, enum bf16_side side, int64_t lines,
 
 		pack_lines(form, side, from, line,
 			   smaller(lines, panels * (me + 1) / threads * step), k,
-			   (bf16 *)packed + line * padded);
+			   (char *)packed + bytes_of(form, line * padded));
 	}
 }
 
 /* ----------------------------------------------------------------- product */
 
 struct product {
-	const struct bf16_form *form;
+	const struct panel_form *form;
 	int64_t m, n, k;
 	float alpha;
 	bool add;
-	struct bf16_factor a, b; /* b is packed */
+	struct panel_factor a, b; /* b is packed */
 	float *c;
 	int64_t pitch;
 };
 
 /* What a thread packs of the left factor. */
-static size_t block_bytes(int64_t m, int64_t k)
+static size_t block_bytes(enum panel_element element, int64_t m, int64_t k)
 {
-	return bf16_packed_bytes(smaller(m, BF16_MAX_ROWS), smaller(k, BF16_MAX_DEPTH));
+	return panel_bytes(element, smaller(m, PANEL_MAX_ROWS), smaller(k, PANEL_MAX_DEPTH));
 }
 
-size_t bf16_work_bytes(int64_t m, int64_t n, int64_t k, bool b_packed, int threads)
+static size_t chunk_bytes(enum panel_element element, int64_t n, int64_t k)
 {
-	return (b_packed ? 0 : bf16_packed_bytes(n, smaller(k, CHUNK))) +
-	       (size_t)threads * block_bytes(m, k);
+	return panel_bytes(element, smaller(n, CHUNK_LINES), smaller(k, PANEL_MAX_DEPTH));
+}
+
+size_t panel_work(enum panel_element element, int64_t m, int64_t n, int64_t k, bool b_packed,
+		  int threads)
+{
+	return (b_packed ? 0 : chunk_bytes(element, n, k)) +
+	       (size_t)threads * block_bytes(element, m, k);
 }
 
 /* A tile of which only rows x columns exist. */
-static void edge_tile(const struct product *p, int64_t k, const bf16 *a, const bf16 *b, bool add,
+static void edge_tile(const struct product *p, int64_t k, const void *a, const void *b, bool add,
 		      int64_t rows, int64_t columns, float *c)
 {
-	_Alignas(ALIGNMENT) float whole[BF16_MAX_LINES * BF16_MAX_LINES];
-	const int64_t pitch = p->form->side[BF16_RIGHT].lines;
+	_Alignas(ALIGNMENT) float whole[PANEL_MAX_LINES * PANEL_MAX_LINES];
+	const struct panel_form *form = p->form;
+	const int64_t pitch = form->side[PANEL_RIGHT].lines;
 
-	p->form->tile(k, a, b, p->alpha, false, whole, pitch);
+	if (form->narrow && rows == form->side[PANEL_LEFT].lines && columns % 4 == 0) {
+		form->narrow(k, a, b, p->alpha, add, c, p->pitch, columns);
+		return;
+	}
+	form->tile(k, a, b, p->alpha, false, whole, pitch);
 	for (int64_t i = 0; i < rows; i++)
 		for (int64_t j = 0; j < columns; j++)
 			c[i * p->pitch + j] =
@@ -201,10 +251,11 @@ static void edge_tile(const struct product *p, int64_t k, const bf16 *a, const b
  * Elements [first, first + k) of rows [row, row + rows), whose panels are at `a`, times columns
  * [from, to).  C is written along its rows: pages and cache lines are met once.
  */
-static void multiply_block(const struct product *p, const bf16 *a, int64_t a_panel, int64_t row,
+static void multiply_block(const struct product *p, const char *a, size_t a_panel, int64_t row,
 			   int64_t rows, int64_t from, int64_t to, int64_t first, int64_t k)
 {
-	const int64_t tall = p->form->side[BF16_LEFT].lines, wide = p->form->side[BF16_RIGHT].lines;
+	const int64_t tall = p->form->side[PANEL_LEFT].lines;
+	const int64_t wide = p->form->side[PANEL_RIGHT].lines;
 	const int64_t padded = round_up(k, p->form->step);
 	const int64_t b_depth = round_up(p->b.packed_k, p->form->step);
 	const bool add = p->add || first > 0;
@@ -213,7 +264,8 @@ static void multiply_block(const struct product *p, const bf16 *a, int64_t a_pan
 		float *c = p->c + (row + i) * p->pitch;
 
 		for (int64_t j = from; j < to; j += wide) {
-			const bf16 *b = (const bf16 *)p->b.packed + j * b_depth + first * wide;
+			const char *b = (const char *)p->b.packed +
+					bytes_of(p->form, j * b_depth + first * wide);
 
 			if (i + tall <= rows && j + wide <= to)
 				p->form->tile(padded, a, b, p->alpha, add, c + j, p->pitch);
@@ -226,11 +278,11 @@ static void multiply_block(const struct product *p, const bf16 *a, int64_t a_pan
 
 /* The part of C in rows [row, last) and columns [from, to). */
 static void multiply_part(const struct product *p, int64_t row, int64_t last, int64_t from,
-			  int64_t to, bf16 *block)
+			  int64_t to, void *block)
 {
-	const struct bf16_form *form = p->form;
-	const int64_t tall = form->side[BF16_LEFT].lines;
-	struct bf16_factor factor = p->a;
+	const struct panel_form *form = p->form;
+	const int64_t tall = form->side[PANEL_LEFT].lines;
+	struct panel_factor factor = p->a;
 	const int64_t a_depth = round_up(p->a.packed_k, form->step);
 
 	for (; row < last; row += form->rows) {
@@ -238,15 +290,16 @@ static void multiply_part(const struct product *p, int64_t row, int64_t last, in
 
 		for (int64_t first = 0; first < p->k; first += form->depth) {
 			const int64_t k = smaller(form->depth, p->k - first);
-			const bf16 *a = block;
-			int64_t a_panel = tall * round_up(k, form->step);
+			const char *a = block;
+			size_t a_panel = bytes_of(form, tall * round_up(k, form->step));
 
 			if (p->a.packed) {
-				a = (const bf16 *)p->a.packed + row * a_depth + first * tall;
-				a_panel = tall * a_depth;
+				a = (const char *)p->a.packed +
+				    bytes_of(form, row * a_depth + first * tall);
+				a_panel = bytes_of(form, tall * a_depth);
 			} else {
-				factor.data = p->a.data + first * step_of(&p->a);
-				pack_lines(form, BF16_LEFT, &factor, row, row + rows, k, block);
+				factor.data = p->a.data + first * element_step(&p->a);
+				pack_lines(form, PANEL_LEFT, &factor, row, row + rows, k, block);
 			}
 			for (int64_t j = from; j < to; j += form->columns)
 				multiply_block(p, a, a_panel, row, rows, j,
@@ -256,11 +309,12 @@ static void multiply_part(const struct product *p, int64_t row, int64_t last, in
 }
 
 /* Threads share the rows, or where these are too few, the columns: whole panels of either. */
-static void multiply_share(const struct product *p, int thread, int threads, bf16 *blocks)
+static void multiply_share(const struct product *p, int thread, int threads, void *blocks)
 {
-	const int64_t tall = p->form->side[BF16_LEFT].lines, wide = p->form->side[BF16_RIGHT].lines;
+	const int64_t tall = p->form->side[PANEL_LEFT].lines;
+	const int64_t wide = p->form->side[PANEL_RIGHT].lines;
 	const int64_t rows = round_up(p->m, tall) / tall, columns = round_up(p->n, wide) / wide;
-	bf16 *block = (bf16 *)((char *)blocks + (size_t)thread * block_bytes(p->m, p->k));
+	void *block = (char *)blocks + (size_t)thread * block_bytes(p->form->element, p->m, p->k);
 
 	if (p->form->begin)
 		p->form->begin();
@@ -274,19 +328,45 @@ static void multiply_share(const struct product *p, int thread, int threads, bf1
 		p->form->end();
 }
 
-static void multiply(const struct product *p, bf16 *blocks)
+static void multiply(const struct product *p, void *blocks)
 {
 	if (omp_get_level() > 0) {
 		multiply_share(p, 0, 1, blocks);
 		return;
 	}
-#pragma omp parallel
+#pragma omp parallel if (p->m * p->n * p->k > PRODUCT_GRAIN)
 	multiply_share(p, omp_get_thread_num(), omp_get_num_threads(), blocks);
 }
 
-void bf16_product(const struct bf16_form *form, int64_t m, int64_t n, int64_t k, float alpha,
-		  const struct bf16_factor *a, const struct bf16_factor *b, bool add, float *c,
-		  int64_t pitch, void *work)
+/*
+ * A right factor that is not packed yet is packed and used a part at a time: as deep as a block,
+ * so that the panels of a block follow each other.
+ */
+static void multiply_in_chunks(const struct product *whole, void *work)
+{
+	const int depth = whole->form->depth;
+	void *blocks = (char *)work + chunk_bytes(whole->form->element, whole->n, whole->k);
+
+	for (int64_t line = 0; line < whole->n; line += CHUNK_LINES)
+		for (int64_t first = 0; first < whole->k; first += depth) {
+			struct product p = *whole;
+
+			p.n = smaller(CHUNK_LINES, whole->n - line);
+			p.k = smaller(depth, whole->k - first);
+			p.a.data += first * element_step(&p.a);
+			p.b.data += first * element_step(&p.b) + line * line_step(&p.b);
+			p.b.packed = work;
+			p.b.packed_k = p.k;
+			p.c += line;
+			p.add = whole->add || first > 0;
+			panel_pack(p.form, PANEL_RIGHT, p.n, p.k, &p.b, work);
+			multiply(&p, blocks);
+		}
+}
+
+void panel_product(const struct panel_form *form, int64_t m, int64_t n, int64_t k, float alpha,
+		   const struct panel_factor *a, const struct panel_factor *b, bool add, float *c,
+		   int64_t pitch, void *work)
 {
 	struct product p = {
 		.form = form,
@@ -302,18 +382,8 @@ void bf16_product(const struct bf16_form *form, int64_t m, int64_t n, int64_t k,
 	};
 
 	assert(!a->packed || b->packed);
-	if (b->packed) {
+	if (b->packed)
 		multiply(&p, work);
-		return;
-	}
-	p.b.packed = work;
-	for (int64_t first = 0; first < k; first += CHUNK) {
-		p.k = smaller(CHUNK, k - first);
-		p.a.data = a->data + first * step_of(a);
-		p.b.data = b->data + first * step_of(b);
-		p.b.packed_k = p.k;
-		p.add = add || first > 0;
-		bf16_pack(form, BF16_RIGHT, n, p.k, &p.b, work);
-		multiply(&p, (bf16 *)((char *)work + bf16_packed_bytes(n, smaller(k, CHUNK))));
-	}
+	else
+		multiply_in_chunks(&p, work);
 }

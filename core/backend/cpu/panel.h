@@ -1,27 +1,28 @@
 /*
- * bf16 - matrix products of numbers rounded to bfloat16.
+ * panel - matrix products made of packed panels.
  *
  *     C [m,n] = alpha op(A) op(B) + (add ? C : 0)
  *
- * A, B and C are row-major floats; every element of A and B is rounded to the
- * nearest bfloat16, ties to even, and the products, which are exact, are
- * summed up in float.  The machine's matrix instructions differ in the order
- * and the rounding of these sums and take numbers below 2^-126 for zero.  So
- * two forms agree to
+ * A, B and C are row-major floats.  A form is a way to multiply on some
+ * processor; its elements are floats, or every element of A and B is rounded
+ * to the nearest bfloat16, ties to even.  Products are summed up in float.
+ * The machine's instructions differ in the order and the rounding of these
+ * sums, and those of bfloat16 take numbers below 2^-126 for zero.  So two
+ * forms with the same elements agree to
  *
- *     |difference| <= BF16_TOLERANCE k sum_i |a_i b_i|
+ *     |difference| <= PANEL_TOLERANCE k sum_i |a_i b_i|
  *
  * while one form gives the same bits on every run and for any number of threads.
  *
  * Before it is multiplied a matrix is packed: rounded and laid out in panels
  * in the order in which the instructions read it.  What is used often is
- * packed once with bf16_pack(); the rest is packed, a block that fits in the
- * second cache at a time, inside the product.  Outside a parallel region both
+ * packed once with panel_pack(); the rest is packed, a block that fits in a
+ * cache at a time, inside the product.  Outside a parallel region both
  * share the work among all threads; inside one, even of a single thread, the
  * calling thread works alone.
  */
-#ifndef CPU_BF16_H
-#define CPU_BF16_H
+#ifndef CPU_PANEL_H
+#define CPU_PANEL_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,41 +31,54 @@
 #include "core/status.h"
 
 /* Half a unit in the last place of a float per sum, and as much again for forms that truncate. */
-#define BF16_TOLERANCE 0x1p-23
+#define PANEL_TOLERANCE 0x1p-23
 
-struct bf16_form;
+enum panel_element { PANEL_BF16, PANEL_F32 };
 
-extern const struct bf16_form *const bf16_forms[]; /* the fastest first, plain last; NULL ends */
+struct panel_form;
 
-const char *bf16_name(const struct bf16_form *form);
+/* All forms with such elements, the fastest first; NULL ends.  In bfloat16 the last one runs
+ * everywhere, in float there may be none. */
+const struct panel_form *const *panel_forms(enum panel_element element);
+
+const char *panel_name(const struct panel_form *form);
 
 /* Can this machine run it?  NULL: yes; else why not. */
-const char *bf16_obstacle(const struct bf16_form *form);
+const char *panel_obstacle(const struct panel_form *form);
 
-/* The fastest form that runs here, or the one that the variable BF16_VARIABLE names. */
-#define BF16_VARIABLE "KABLATE_BF16"
-enum status bf16_choose(const struct bf16_form **form, struct error *err) MUST_CHECK;
+/* That runs here; NULL: none does. */
+const struct panel_form *panel_fastest(enum panel_element element);
+
+/*
+ * The form that a variable of the environment names, else the fastest.  NULL
+ * (only of floats): there is none, or the variable says "blas".
+ */
+#define PANEL_BF16_VARIABLE "KABLATE_BF16"
+#define PANEL_F32_VARIABLE "KABLATE_F32"
+enum status panel_choose(const struct panel_form **form, enum panel_element element,
+			 struct error *err) MUST_CHECK;
 
 /* One factor: its lines, which are the rows of op(A) or the columns of op(B), have k elements. */
-struct bf16_factor {
+struct panel_factor {
 	const float *data;
 	int64_t pitch;
 	bool across; /* element i of line l is data[i * pitch + l], else data[l * pitch + i] */
-	const void *packed; /* made by bf16_pack(), of at least these lines and k; or NULL */
+	const void *packed; /* made by panel_pack(), of at least these lines and k; or NULL */
 	int64_t packed_k;   /* the k it was packed with */
 };
 
-enum bf16_side { BF16_LEFT, BF16_RIGHT }; /* A, B */
+enum panel_side { PANEL_LEFT, PANEL_RIGHT }; /* A, B */
 
-/* Bytes for a packed factor, in any form. */
-size_t bf16_packed_bytes(int64_t lines, int64_t k);
-void bf16_pack(const struct bf16_form *form, enum bf16_side side, int64_t lines, int64_t k,
-	       const struct bf16_factor *from, void *packed);
+/* Bytes for a packed factor, in any form with such elements. */
+size_t panel_bytes(enum panel_element element, int64_t lines, int64_t k);
+void panel_pack(const struct panel_form *form, enum panel_side side, int64_t lines, int64_t k,
+		const struct panel_factor *from, void *packed);
 
-/* Bytes of `work` that a product wants in any form; pass the threads that share it. */
-size_t bf16_work_bytes(int64_t m, int64_t n, int64_t k, bool b_packed, int threads);
-void bf16_product(const struct bf16_form *form, int64_t m, int64_t n, int64_t k, float alpha,
-		  const struct bf16_factor *a, const struct bf16_factor *b, bool add, float *c,
-		  int64_t pitch, void *work);
+/* Bytes of `work` that a product wants in any such form; pass the threads that share it. */
+size_t panel_work(enum panel_element element, int64_t m, int64_t n, int64_t k, bool b_packed,
+		  int threads);
+void panel_product(const struct panel_form *form, int64_t m, int64_t n, int64_t k, float alpha,
+		   const struct panel_factor *a, const struct panel_factor *b, bool add, float *c,
+		   int64_t pitch, void *work);
 
 #endif

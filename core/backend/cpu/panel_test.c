@@ -1,4 +1,4 @@
-/* Tests of core/backend/cpu/bf16: every form against the definition, and the choice of one. */
+/* Tests of core/backend/cpu/panel: every form against the definition, and the choice of one. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include <omp.h>
 
 #include "core/backend/cpu/bf16.h"
-#include "core/backend/cpu/bf16_form.h"
+#include "core/backend/cpu/panel_form.h"
 #include "core/test.h"
 
 #define MAX_SIZE 200000 /* elements of a test matrix */
@@ -61,7 +61,7 @@ static const struct shape shapes[] = {
 
 struct matrices {
 	float a[MAX_SIZE], b[MAX_SIZE], c[MAX_SIZE], old[MAX_SIZE];
-	char packed_a[4 * MAX_SIZE], packed_b[4 * MAX_SIZE];
+	char packed_a[8 * MAX_SIZE], packed_b[8 * MAX_SIZE];
 };
 
 /* What differs between two products of the same shape. */
@@ -85,53 +85,57 @@ static struct way way_number(int i)
 #define WAYS 64
 
 /* Rows are longer than what is used of them. */
-static struct bf16_factor factor(const float *data, bool across, int64_t lines, int64_t k)
+static struct panel_factor factor(const float *data, bool across, int64_t lines, int64_t k)
 {
-	return (struct bf16_factor){ .data = data,
-				     .across = across,
-				     .pitch = (across ? lines : k) + 3 };
+	return (struct panel_factor){ .data = data,
+				      .across = across,
+				      .pitch = (across ? lines : k) + 3 };
 }
 
-static void multiply(const struct bf16_form *form, const struct shape *s, const struct way *w,
+static void multiply(const struct panel_form *form, const struct shape *s, const struct way *w,
 		     struct matrices *x)
 {
-	struct bf16_factor a = factor(x->a, w->trans_a, s->m, s->k);
-	struct bf16_factor b = factor(x->b, !w->trans_b, s->n, s->k);
+	struct panel_factor a = factor(x->a, w->trans_a, s->m, s->k);
+	struct panel_factor b = factor(x->b, !w->trans_b, s->n, s->k);
 	void *work = aligned_alloc(
-		64, (bf16_work_bytes(s->m, s->n, s->k, w->pack_b, omp_get_max_threads()) + 63) /
-			    64 * 64);
+		64, (panel_work(form->element, s->m, s->n, s->k, w->pack_b, omp_get_max_threads()) +
+		     63) / 64 *
+			    64);
 
 	assert_non_null(work);
-	assert_true(bf16_packed_bytes(s->m, s->k) <= sizeof(x->packed_a));
-	assert_true(bf16_packed_bytes(s->n, s->k) <= sizeof(x->packed_b));
+	assert_true(panel_bytes(form->element, s->m, s->k) <= sizeof(x->packed_a));
+	assert_true(panel_bytes(form->element, s->n, s->k) <= sizeof(x->packed_b));
 	memset(x->packed_a, 0xff, sizeof(x->packed_a));
 	memset(x->packed_b, 0xff, sizeof(x->packed_b));
 	memcpy(x->c, x->old, sizeof(x->c));
 	if (w->pack_a) {
-		bf16_pack(form, BF16_LEFT, s->m, s->k, &a, x->packed_a);
+		panel_pack(form, PANEL_LEFT, s->m, s->k, &a, x->packed_a);
 		a.packed = x->packed_a;
 		a.packed_k = s->k;
 	}
 	if (w->pack_b) {
-		bf16_pack(form, BF16_RIGHT, s->n, s->k, &b, x->packed_b);
+		panel_pack(form, PANEL_RIGHT, s->n, s->k, &b, x->packed_b);
 		b.packed = x->packed_b;
 		b.packed_k = s->k;
 	}
-	bf16_product(form, s->m, s->n, s->k, w->alpha, &a, &b, w->add, x->c, s->n + 2, work);
+	panel_product(form, s->m, s->n, s->k, w->alpha, &a, &b, w->add, x->c, s->n + 2, work);
 	free(work);
 }
 
-static double rounded(const struct bf16_factor *f, int64_t line, int64_t i)
+/* As the form sees it. */
+static double element(const struct panel_form *form, const struct panel_factor *f, int64_t line,
+		      int64_t i)
 {
-	return (double)bf16_widen(
-		bf16_round(f->data[f->across ? i * f->pitch + line : line * f->pitch + i]));
+	const float x = f->data[f->across ? i * f->pitch + line : line * f->pitch + i];
+
+	return (double)(form->element == PANEL_BF16 ? bf16_widen(bf16_round(x)) : x);
 }
 
-static void check_product(const struct bf16_form *form, const struct shape *s, const struct way *w,
+static void check_product(const struct panel_form *form, const struct shape *s, const struct way *w,
 			  struct matrices *x)
 {
-	const struct bf16_factor a = factor(x->a, w->trans_a, s->m, s->k);
-	const struct bf16_factor b = factor(x->b, !w->trans_b, s->n, s->k);
+	const struct panel_factor a = factor(x->a, w->trans_a, s->m, s->k);
+	const struct panel_factor b = factor(x->b, !w->trans_b, s->n, s->k);
 
 	multiply(form, s, w, x);
 	for (int64_t i = 0; i < s->m; i++)
@@ -144,7 +148,7 @@ static void check_product(const struct bf16_form *form, const struct shape *s, c
 				continue;
 			}
 			for (int64_t l = 0; l < s->k; l++) {
-				double p = rounded(&a, i, l) * rounded(&b, j, l);
+				double p = element(form, &a, i, l) * element(form, &b, j, l);
 
 				sum += p;
 				size += fabs(p);
@@ -152,7 +156,7 @@ static void check_product(const struct bf16_form *form, const struct shape *s, c
 			want = w->alpha * sum + (w->add ? (double)x->old[at] : 0);
 			size = w->alpha * size + fabs(want);
 			if (!(fabs((double)x->c[at] - want) <=
-			      BF16_TOLERANCE * (double)(s->k + 1) * size))
+			      PANEL_TOLERANCE * (double)(s->k + 1) * size))
 				fail_msg(
 					"%lld x %lld x %lld, row %lld, column %lld: %.9g, not %.9g",
 					(long long)s->m, (long long)s->n, (long long)s->k,
@@ -173,7 +177,7 @@ static struct matrices *make_matrices(void)
 	return x;
 }
 
-static void check_definition(const struct bf16_form *form)
+static void check_definition(const struct panel_form *form)
 {
 	struct matrices *x = make_matrices();
 
@@ -188,7 +192,7 @@ static void check_definition(const struct bf16_form *form)
 }
 
 /* Any number of threads, also called by each of several threads, packed or not: the same bits. */
-static void check_bits(const struct bf16_form *form)
+static void check_bits(const struct panel_form *form)
 {
 	struct matrices *x = make_matrices();
 	float *first = malloc(sizeof(x->c));
@@ -210,20 +214,20 @@ static void check_bits(const struct bf16_form *form)
 }
 
 /* Packed with more lines and elements than a product uses: attention's growing prefixes. */
-static void check_prefix(const struct bf16_form *form)
+static void check_prefix(const struct panel_form *form)
 {
 	enum { M = 20, N = 64, K = 96, SHORT_N = 40, SHORT_K = 64 };
 	struct matrices *x = make_matrices();
-	struct bf16_factor a = { .data = x->a, .pitch = SHORT_K };
-	struct bf16_factor b = { .data = x->b, .pitch = K }, whole = b;
-	char *work = malloc(bf16_work_bytes(M, N, K, false, 2));
+	struct panel_factor a = { .data = x->a, .pitch = SHORT_K };
+	struct panel_factor b = { .data = x->b, .pitch = K }, whole = b;
+	char *work = malloc(panel_work(form->element, M, N, K, false, 2));
 
 	assert_non_null(work);
-	bf16_pack(form, BF16_RIGHT, N, K, &b, x->packed_b);
+	panel_pack(form, PANEL_RIGHT, N, K, &b, x->packed_b);
 	whole.packed = x->packed_b;
 	whole.packed_k = K;
-	bf16_product(form, M, SHORT_N, SHORT_K, 1, &a, &b, false, x->c, N, work);
-	bf16_product(form, M, SHORT_N, SHORT_K, 1, &a, &whole, false, x->old, N, work);
+	panel_product(form, M, SHORT_N, SHORT_K, 1, &a, &b, false, x->c, N, work);
+	panel_product(form, M, SHORT_N, SHORT_K, 1, &a, &whole, false, x->old, N, work);
 	for (int i = 0; i < M; i++)
 		assert_memory_equal(x->c + i * N, x->old + i * N, SHORT_N * sizeof(float));
 	free(work);
@@ -232,19 +236,20 @@ static void check_prefix(const struct bf16_form *form)
 
 /* --------------------------------------------------------------- all the forms */
 
-static const struct bf16_form *form_named(const char *name)
+static const struct panel_form *form_named(const char *name)
 {
-	for (int i = 0; bf16_forms[i]; i++)
-		if (strcmp(bf16_name(bf16_forms[i]), name) == 0)
-			return bf16_forms[i];
+	for (enum panel_element e = PANEL_BF16; e <= PANEL_F32; e++)
+		for (const struct panel_form *const *f = panel_forms(e); *f; f++)
+			if (strcmp(panel_name(*f), name) == 0)
+				return *f;
 	return NULL;
 }
 
 /* Not all of them run on one machine: those that do not are skipped, which is counted. */
-static const struct bf16_form *form_or_skip(const char *name)
+static const struct panel_form *form_or_skip(const char *name)
 {
-	const struct bf16_form *form = form_named(name);
-	const char *obstacle = form ? bf16_obstacle(form) : "made for other processors";
+	const struct panel_form *form = form_named(name);
+	const char *obstacle = form ? panel_obstacle(form) : "made for other processors";
 
 	if (obstacle) {
 		print_message("form %s is untested: %s\n", name, obstacle);
@@ -255,7 +260,7 @@ static const struct bf16_form *form_or_skip(const char *name)
 
 static void test_form(void **state)
 {
-	const struct bf16_form *form = form_or_skip(*state);
+	const struct panel_form *form = form_or_skip(*state);
 
 	check_definition(form);
 	check_bits(form);
@@ -264,20 +269,37 @@ static void test_form(void **state)
 
 static void test_the_environment_chooses(void **state)
 {
-	const struct bf16_form *form = NULL;
+	const struct panel_form *form = NULL;
 	struct error err;
 
 	(void)state;
-	setenv(BF16_VARIABLE, "plain", 1);
-	must(bf16_choose(&form, &err), &err);
-	assert_string_equal(bf16_name(form), "plain");
-	setenv(BF16_VARIABLE, "abacus", 1);
-	assert_int_equal(bf16_choose(&form, &err), FAIL);
+	setenv(PANEL_BF16_VARIABLE, "plain", 1);
+	must(panel_choose(&form, PANEL_BF16, &err), &err);
+	assert_string_equal(panel_name(form), "plain");
+	setenv(PANEL_BF16_VARIABLE, "abacus", 1);
+	assert_int_equal(panel_choose(&form, PANEL_BF16, &err), FAIL);
 	assert_non_null(strstr(err.text, "abacus"));
-	unsetenv(BF16_VARIABLE);
-	must(bf16_choose(&form, &err), &err);
-	assert_null(bf16_obstacle(form));
-	assert_true(form == bf16_forms[0] || bf16_obstacle(bf16_forms[0]));
+	unsetenv(PANEL_BF16_VARIABLE);
+	must(panel_choose(&form, PANEL_BF16, &err), &err);
+	assert_null(panel_obstacle(form));
+	assert_ptr_equal(form, panel_fastest(PANEL_BF16));
+}
+
+static void test_floats_may_be_left_to_the_blas(void **state)
+{
+	const struct panel_form *form = &bf16_plain;
+	struct error err;
+
+	(void)state;
+	setenv(PANEL_F32_VARIABLE, "blas", 1);
+	must(panel_choose(&form, PANEL_F32, &err), &err);
+	assert_null(form);
+	setenv(PANEL_F32_VARIABLE, "plain", 1); /* one of bfloat16 */
+	assert_int_equal(panel_choose(&form, PANEL_F32, &err), FAIL);
+	assert_non_null(strstr(err.text, PANEL_F32_VARIABLE "=plain"));
+	unsetenv(PANEL_F32_VARIABLE);
+	must(panel_choose(&form, PANEL_F32, &err), &err);
+	assert_ptr_equal(form, panel_fastest(PANEL_F32));
 }
 
 #define FORM(name)                                                     \
@@ -293,7 +315,9 @@ int main(void)
 		FORM("avx512"),
 		FORM("bfmmla"),
 		FORM("plain"),
+		FORM("neon"),
 		cmocka_unit_test(test_the_environment_chooses),
+		cmocka_unit_test(test_floats_may_be_left_to_the_blas),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

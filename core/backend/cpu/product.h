@@ -3,21 +3,29 @@
  *
  *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
  *
- * For float and double it is the BLAS.  For REAL_BF16 it is bf16.h: it wants
- * workspace, and a B that several products read, or that is a parameter, is
- * packed only once.  The BLAS packs for itself: there the sizes are zero, and
+ * For double it is the BLAS.  For REAL_BF16 it is panel.h, and for float
+ * where that has a form for the machine: it wants workspace, and a B that
+ * several products read is packed only once.  In bfloat16 so is a parameter:
+ * in float its copies would take as much memory as the moments of the
+ * optimizer.  The BLAS packs for itself: there the sizes are zero, and
  * `struct packed` is empty.
  */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
 
-#include "core/backend/cpu/bf16.h"
+#include "core/backend/cpu/panel.h"
 #include "core/backend/cpu/real.h"
+
+#if defined(REAL_BF16)
+#define ELEMENT PANEL_BF16
+#elif defined(REAL_F32) && defined(__aarch64__)
+#define ELEMENT PANEL_F32
+#endif
 
 /* Who multiplies. */
 struct multiplier {
-	const struct bf16_form *form;
-	void *work; /* product_work() bytes */
+	const struct panel_form *form; /* NULL: the BLAS */
+	void *work;		       /* product_work() bytes */
 };
 
 /* A packed B, or a part of one that begins with its first column and its first row. */
@@ -26,19 +34,19 @@ struct packed {
 	int64_t k;
 };
 
-#ifdef REAL_BF16
+#ifdef ELEMENT
 
 static inline size_t product_work(int64_t m, int64_t n, int64_t k, bool b_packed, int threads)
 {
-	return bf16_work_bytes(m, n, k, b_packed, threads);
+	return panel_work(ELEMENT, m, n, k, b_packed, threads);
 }
 
 static inline void product(const struct multiplier *by, struct packed packed, bool trans_a,
 			   bool trans_b, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
 			   int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc)
 {
-	const struct bf16_factor left = { .data = a, .pitch = lda, .across = trans_a };
-	const struct bf16_factor right = {
+	const struct panel_factor left = { .data = a, .pitch = lda, .across = trans_a };
+	const struct panel_factor right = {
 		.data = b,
 		.pitch = ldb,
 		.across = !trans_b,
@@ -46,20 +54,24 @@ static inline void product(const struct multiplier *by, struct packed packed, bo
 		.packed_k = packed.k,
 	};
 
-	bf16_product(by->form, m, n, k, alpha, &left, &right, beta != 0, c, ldc, by->work);
+	if (by->form)
+		panel_product(by->form, m, n, k, alpha, &left, &right, beta != 0, c, ldc, by->work);
+	else
+		gemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 static inline size_t packed_bytes(int64_t n, int64_t k)
 {
-	return bf16_packed_bytes(n, k);
+	return panel_bytes(ELEMENT, n, k);
 }
 
 static inline struct packed pack(const struct multiplier *by, bool trans_b, int64_t n, int64_t k,
 				 const real *b, int64_t ldb, void *panels)
 {
-	const struct bf16_factor right = { .data = b, .pitch = ldb, .across = !trans_b };
+	const struct panel_factor right = { .data = b, .pitch = ldb, .across = !trans_b };
 
-	bf16_pack(by->form, BF16_RIGHT, n, k, &right, panels);
+	if (by->form)
+		panel_pack(by->form, PANEL_RIGHT, n, k, &right, panels);
 	return (struct packed){ .panels = panels, .k = k };
 }
 
@@ -96,6 +108,16 @@ static inline struct packed pack(const struct multiplier *by, bool trans_b, int6
 
 #define NOT_PACKED ((struct packed){ 0 })
 
+static inline bool has_shadow(const struct tensor *w)
+{
+#ifdef REAL_BF16
+	return w->kind == TENSOR_PARAM;
+#else
+	(void)w;
+	return false;
+#endif
+}
+
 /*
  * Shadow 0 of a parameter [..,R,C] is B = W, with k = R and n = C; shadow 1
  * is B = W', with k = C and n = R; for each of its leading slices one.
@@ -111,7 +133,7 @@ static inline size_t shadow_bytes(const struct tensor *w, int which)
 {
 	const int64_t slice = tensor_dim(w, -2) * tensor_dim(w, -1);
 
-	return (size_t)(tensor_count(w) / slice) * slice_bytes(w, which);
+	return has_shadow(w) ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which) : 0;
 }
 
 /* Bring a shadow of in[1] up to date, outside parallel regions; false: there is none. */
@@ -153,7 +175,7 @@ static inline struct packed shadow_of(const struct call *c, const struct multipl
 
 static inline struct multiplier multiplier_of(const struct call *c, void *work)
 {
-	return (struct multiplier){ .form = c->backend->bf16, .work = work };
+	return (struct multiplier){ .form = c->backend->form, .work = work };
 }
 
 #endif

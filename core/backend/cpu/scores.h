@@ -169,7 +169,7 @@ struct scores {
 	int64_t recent_first;
 	real band;
 	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
-	const struct bf16_form *form;
+	const struct panel_form *form;
 	struct packed_heads k_tokens; /* optional */
 };
 
@@ -217,7 +217,7 @@ static inline struct scores scores_of(const struct call *c, const struct attenti
 		.key_bias = c->in[key_bias],
 		.band = c->in[band] ? *(const real *)c->in[band] : (real)attr->band,
 		.cross_window = attr->band_window,
-		.form = c->backend->bf16,
+		.form = c->backend->form,
 	};
 
 	if (s.key_bias)
@@ -261,9 +261,8 @@ static inline void tile_seek(struct tile *t, const struct scores *s, int64_t hea
 	t->first = block * rows;
 	t->rows = t->first + rows <= s->T ? rows : s->T - t->first;
 	t->keys = s->past + t->first + t->rows;
-	t->cross_first = s->past + t->first > s->cross_window
-				 ? s->past + t->first - s->cross_window
-				 : 0;
+	t->cross_first =
+		s->past + t->first > s->cross_window ? s->past + t->first - s->cross_window : 0;
 	t->slope = s->attr->alibi ? alibi_slope(t->h, s->H) : 0;
 	t->by.form = s->form;
 }

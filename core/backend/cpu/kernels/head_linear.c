@@ -50,7 +50,7 @@ static void forward_few(const struct sizes *s, const real *x, const real *w, rea
 static size_t thread_work(const struct node *node, enum pass pass)
 {
 	const struct sizes s = sizes(node);
-	const bool packed = node->in[1]->kind == TENSOR_PARAM;
+	const bool packed = has_shadow(node->in[1]);
 	const size_t dx = product_work(s.tokens, s.i, s.o, packed, 1);
 	const size_t dw = product_work(s.i, s.o, s.tokens, false, 1);
 

@@ -62,7 +62,7 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 	const int64_t v = n->in[1]->dim[0], e = n->in[1]->dim[1], chunk = chunk_tokens(n);
 
 	(void)pass;
-	return logits_bytes(n) + largest_work(v, e, chunk, n->in[1]->kind == TENSOR_PARAM, threads);
+	return logits_bytes(n) + largest_work(v, e, chunk, has_shadow(n->in[1]), threads);
 }
 
 static size_t shadow(const struct node *n, enum pass pass, int which)

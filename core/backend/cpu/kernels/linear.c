@@ -116,7 +116,7 @@ static size_t larger(size_t a, size_t b)
 static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
 	const struct sizes s = sizes(node);
-	const bool packed = node->in[1]->kind == TENSOR_PARAM;
+	const bool packed = has_shadow(node->in[1]);
 	size_t most;
 
 	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
