@@ -148,6 +148,7 @@ static void multiply(const struct panel_form *form, const struct shape *s, const
 		.pitch = s->trans_b ? s->k : s->n,
 		.across = !s->trans_b,
 		.packed = is_packed(form, s) ? x->packed : NULL,
+		.packed_lines = s->n,
 		.packed_k = s->k,
 	};
 
@@ -161,7 +162,7 @@ static void pack_weight(const struct panel_form *form, const struct shape *s,
 					.pitch = s->trans_b ? s->k : s->n,
 					.across = !s->trans_b };
 
-	panel_pack(form, PANEL_RIGHT, s->n, s->k, &b, x->packed);
+	panel_pack(form, s->n, s->k, &b, x->packed);
 }
 
 /* The best time of many. */

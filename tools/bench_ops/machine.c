@@ -34,7 +34,7 @@ static void bf16_products(const struct machine *m)
 {
 	const int64_t n = SQUARE;
 	const struct panel_factor left = { .data = m->b, .pitch = n };
-	const struct panel_factor right = { .packed = m->c, .packed_k = n };
+	const struct panel_factor right = { .packed = m->c, .packed_lines = n, .packed_k = n };
 
 	panel_product(m->form, n, n, n, 1, &left, &right, false, m->a, n, m->a + n * n);
 }
@@ -100,7 +100,7 @@ enum status machine_measure(struct machine *m, int threads, struct error *err)
 		assert(panel_bytes(PANEL_BF16, n, n) <= TRIAD * sizeof(float));
 		assert(panel_work(PANEL_BF16, n, n, n, true, threads) <=
 		       (TRIAD - n * n) * sizeof(float));
-		panel_pack(m->form, PANEL_RIGHT, n, n,
+		panel_pack(m->form, n, n,
 			   &(struct panel_factor){ .data = m->b, .pitch = n, .across = true },
 			   m->c);
 		m->bf16_flops = operations / least_time(bf16_products, m);

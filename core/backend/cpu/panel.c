@@ -1,6 +1,5 @@
 #include "core/backend/cpu/panel.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,20 +180,36 @@ size_t panel_bytes(enum panel_element element, int64_t lines, int64_t k)
 	       element_bytes(element);
 }
 
-void panel_pack(const struct panel_form *form, enum panel_side side, int64_t lines, int64_t k,
+/*
+ * Panels [line, last) of every layer: a packed right factor consists of layers as deep as a block,
+ * and a layer of panels, so that the panels of a block follow each other.
+ */
+static void pack_layers(const struct panel_form *form, const struct panel_factor *from,
+			int64_t lines, int64_t line, int64_t last, int64_t k, char *packed)
+{
+	struct panel_factor layer = *from;
+
+	for (int64_t first = 0; first < k; first += form->depth) {
+		const int64_t depth = smaller(form->depth, k - first);
+
+		layer.data = from->data + first * element_step(from);
+		pack_lines(form, PANEL_RIGHT, &layer, line, last, depth,
+			   packed + bytes_of(form,
+					     first * lines + line * round_up(depth, form->step)));
+	}
+}
+
+void panel_pack(const struct panel_form *form, int64_t lines, int64_t k,
 		const struct panel_factor *from, void *packed)
 {
-	const int64_t step = form->side[side].lines, panels = round_up(lines, step) / step;
-	const int64_t padded = round_up(k, form->step);
+	const int64_t wide = form->side[PANEL_RIGHT].lines, panels = round_up(lines, wide) / wide;
 
 #pragma omp parallel if (omp_get_level() == 0 && lines * k > GRAIN)
 	{
 		const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-		const int64_t line = panels * me / threads * step;
 
-		pack_lines(form, side, from, line,
-			   smaller(lines, panels * (me + 1) / threads * step), k,
-			   (char *)packed + bytes_of(form, line * padded));
+		pack_layers(form, from, panels * wide, panels * me / threads * wide,
+			    smaller(lines, panels * (me + 1) / threads * wide), k, packed);
 	}
 }
 
@@ -251,24 +266,25 @@ static void edge_tile(const struct product *p, int64_t k, const void *a, const v
  * Elements [first, first + k) of rows [row, row + rows), whose panels are at `a`, times columns
  * [from, to).  C is written along its rows: pages and cache lines are met once.
  */
-static void multiply_block(const struct product *p, const char *a, size_t a_panel, int64_t row,
-			   int64_t rows, int64_t from, int64_t to, int64_t first, int64_t k)
+static void multiply_block(const struct product *p, const char *a, int64_t row, int64_t rows,
+			   int64_t from, int64_t to, int64_t first, int64_t k)
 {
-	const int64_t tall = p->form->side[PANEL_LEFT].lines;
-	const int64_t wide = p->form->side[PANEL_RIGHT].lines;
-	const int64_t padded = round_up(k, p->form->step);
-	const int64_t b_depth = round_up(p->b.packed_k, p->form->step);
+	const struct panel_form *form = p->form;
+	const int64_t tall = form->side[PANEL_LEFT].lines, wide = form->side[PANEL_RIGHT].lines;
+	const int64_t padded = round_up(k, form->step);
+	const int64_t depth = round_up(smaller(form->depth, p->b.packed_k - first), form->step);
+	const char *layer = (const char *)p->b.packed +
+			    bytes_of(form, first * round_up(p->b.packed_lines, wide));
 	const bool add = p->add || first > 0;
 
-	for (int64_t i = 0; i < rows; i += tall, a += a_panel) {
+	for (int64_t i = 0; i < rows; i += tall, a += bytes_of(form, tall * padded)) {
 		float *c = p->c + (row + i) * p->pitch;
 
 		for (int64_t j = from; j < to; j += wide) {
-			const char *b = (const char *)p->b.packed +
-					bytes_of(p->form, j * b_depth + first * wide);
+			const char *b = layer + bytes_of(form, j * depth);
 
 			if (i + tall <= rows && j + wide <= to)
-				p->form->tile(padded, a, b, p->alpha, add, c + j, p->pitch);
+				form->tile(padded, a, b, p->alpha, add, c + j, p->pitch);
 			else
 				edge_tile(p, padded, a, b, add, smaller(tall, rows - i),
 					  smaller(wide, to - j), c + j);
@@ -281,28 +297,18 @@ static void multiply_part(const struct product *p, int64_t row, int64_t last, in
 			  int64_t to, void *block)
 {
 	const struct panel_form *form = p->form;
-	const int64_t tall = form->side[PANEL_LEFT].lines;
 	struct panel_factor factor = p->a;
-	const int64_t a_depth = round_up(p->a.packed_k, form->step);
 
 	for (; row < last; row += form->rows) {
 		const int64_t rows = smaller(form->rows, last - row);
 
 		for (int64_t first = 0; first < p->k; first += form->depth) {
 			const int64_t k = smaller(form->depth, p->k - first);
-			const char *a = block;
-			size_t a_panel = bytes_of(form, tall * round_up(k, form->step));
 
-			if (p->a.packed) {
-				a = (const char *)p->a.packed +
-				    bytes_of(form, row * a_depth + first * tall);
-				a_panel = bytes_of(form, tall * a_depth);
-			} else {
-				factor.data = p->a.data + first * element_step(&p->a);
-				pack_lines(form, PANEL_LEFT, &factor, row, row + rows, k, block);
-			}
+			factor.data = p->a.data + first * element_step(&p->a);
+			pack_lines(form, PANEL_LEFT, &factor, row, row + rows, k, block);
 			for (int64_t j = from; j < to; j += form->columns)
-				multiply_block(p, a, a_panel, row, rows, j,
+				multiply_block(p, block, row, rows, j,
 					       smaller(to, j + form->columns), first, k);
 		}
 	}
@@ -338,10 +344,7 @@ static void multiply(const struct product *p, void *blocks)
 	multiply_share(p, omp_get_thread_num(), omp_get_num_threads(), blocks);
 }
 
-/*
- * A right factor that is not packed yet is packed and used a part at a time: as deep as a block,
- * so that the panels of a block follow each other.
- */
+/* A right factor that is not packed yet is packed and used a part at a time. */
 static void multiply_in_chunks(const struct product *whole, void *work)
 {
 	const int depth = whole->form->depth;
@@ -356,10 +359,11 @@ static void multiply_in_chunks(const struct product *whole, void *work)
 			p.a.data += first * element_step(&p.a);
 			p.b.data += first * element_step(&p.b) + line * line_step(&p.b);
 			p.b.packed = work;
+			p.b.packed_lines = p.n;
 			p.b.packed_k = p.k;
 			p.c += line;
 			p.add = whole->add || first > 0;
-			panel_pack(p.form, PANEL_RIGHT, p.n, p.k, &p.b, work);
+			panel_pack(p.form, p.n, p.k, &p.b, work);
 			multiply(&p, blocks);
 		}
 }
@@ -381,7 +385,6 @@ void panel_product(const struct panel_form *form, int64_t m, int64_t n, int64_t 
 		.pitch = pitch,
 	};
 
-	assert(!a->packed || b->packed);
 	if (b->packed)
 		multiply(&p, work);
 	else

@@ -63,15 +63,14 @@ struct panel_factor {
 	const float *data;
 	int64_t pitch;
 	bool across; /* element i of line l is data[i * pitch + l], else data[l * pitch + i] */
-	const void *packed; /* made by panel_pack(), of at least these lines and k; or NULL */
-	int64_t packed_k;   /* the k it was packed with */
+	const void
+		*packed; /* B only: made by panel_pack(), of at least these lines and k; or NULL */
+	int64_t packed_lines, packed_k; /* as it was packed */
 };
 
-enum panel_side { PANEL_LEFT, PANEL_RIGHT }; /* A, B */
-
-/* Bytes for a packed factor, in any form with such elements. */
+/* Bytes for a packed B, in any form with such elements. */
 size_t panel_bytes(enum panel_element element, int64_t lines, int64_t k);
-void panel_pack(const struct panel_form *form, enum panel_side side, int64_t lines, int64_t k,
+void panel_pack(const struct panel_form *form, int64_t lines, int64_t k,
 		const struct panel_factor *from, void *packed);
 
 /* Bytes of `work` that a product wants in any such form; pass the threads that share it. */

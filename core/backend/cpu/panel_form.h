@@ -29,6 +29,8 @@ typedef void (*panel_packer)(void *panel, const float *data, int64_t pitch, int6
 		pack(lines, panel, data, pitch, k);                                \
 	}
 
+enum panel_side { PANEL_LEFT, PANEL_RIGHT }; /* A, B */
+
 struct panel_layout {
 	int lines, group;
 	panel_packer along, across;

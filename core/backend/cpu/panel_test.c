@@ -61,12 +61,12 @@ static const struct shape shapes[] = {
 
 struct matrices {
 	float a[MAX_SIZE], b[MAX_SIZE], c[MAX_SIZE], old[MAX_SIZE];
-	char packed_a[8 * MAX_SIZE], packed_b[8 * MAX_SIZE];
+	char packed[8 * MAX_SIZE];
 };
 
 /* What differs between two products of the same shape. */
 struct way {
-	bool trans_a, trans_b, pack_a, pack_b, add;
+	bool trans_a, trans_b, pack_b, add;
 	float alpha;
 };
 
@@ -78,11 +78,10 @@ static struct way way_number(int i)
 		.add = i & 4,
 		.alpha = i & 8 ? 0.125f : 1,
 		.pack_b = i & 16,
-		.pack_a = (i & 48) == 48, /* never alone */
 	};
 }
 
-#define WAYS 64
+#define WAYS 32
 
 /* Rows are longer than what is used of them. */
 static struct panel_factor factor(const float *data, bool across, int64_t lines, int64_t k)
@@ -95,7 +94,7 @@ static struct panel_factor factor(const float *data, bool across, int64_t lines,
 static void multiply(const struct panel_form *form, const struct shape *s, const struct way *w,
 		     struct matrices *x)
 {
-	struct panel_factor a = factor(x->a, w->trans_a, s->m, s->k);
+	const struct panel_factor a = factor(x->a, w->trans_a, s->m, s->k);
 	struct panel_factor b = factor(x->b, !w->trans_b, s->n, s->k);
 	void *work = aligned_alloc(
 		64, (panel_work(form->element, s->m, s->n, s->k, w->pack_b, omp_get_max_threads()) +
@@ -103,19 +102,13 @@ static void multiply(const struct panel_form *form, const struct shape *s, const
 			    64);
 
 	assert_non_null(work);
-	assert_true(panel_bytes(form->element, s->m, s->k) <= sizeof(x->packed_a));
-	assert_true(panel_bytes(form->element, s->n, s->k) <= sizeof(x->packed_b));
-	memset(x->packed_a, 0xff, sizeof(x->packed_a));
-	memset(x->packed_b, 0xff, sizeof(x->packed_b));
+	assert_true(panel_bytes(form->element, s->n, s->k) <= sizeof(x->packed));
+	memset(x->packed, 0xff, sizeof(x->packed));
 	memcpy(x->c, x->old, sizeof(x->c));
-	if (w->pack_a) {
-		panel_pack(form, PANEL_LEFT, s->m, s->k, &a, x->packed_a);
-		a.packed = x->packed_a;
-		a.packed_k = s->k;
-	}
 	if (w->pack_b) {
-		panel_pack(form, PANEL_RIGHT, s->n, s->k, &b, x->packed_b);
-		b.packed = x->packed_b;
+		panel_pack(form, s->n, s->k, &b, x->packed);
+		b.packed = x->packed;
+		b.packed_lines = s->n;
 		b.packed_k = s->k;
 	}
 	panel_product(form, s->m, s->n, s->k, w->alpha, &a, &b, w->add, x->c, s->n + 2, work);
@@ -216,15 +209,16 @@ static void check_bits(const struct panel_form *form)
 /* Packed with more lines and elements than a product uses: attention's growing prefixes. */
 static void check_prefix(const struct panel_form *form)
 {
-	enum { M = 20, N = 64, K = 96, SHORT_N = 40, SHORT_K = 64 };
+	enum { M = 20, N = 64, K = 1500, SHORT_N = 40, SHORT_K = 1400 }; /* more than a layer */
 	struct matrices *x = make_matrices();
 	struct panel_factor a = { .data = x->a, .pitch = SHORT_K };
 	struct panel_factor b = { .data = x->b, .pitch = K }, whole = b;
 	char *work = malloc(panel_work(form->element, M, N, K, false, 2));
 
 	assert_non_null(work);
-	panel_pack(form, PANEL_RIGHT, N, K, &b, x->packed_b);
-	whole.packed = x->packed_b;
+	panel_pack(form, N, K, &b, x->packed);
+	whole.packed = x->packed;
+	whole.packed_lines = N;
 	whole.packed_k = K;
 	panel_product(form, M, SHORT_N, SHORT_K, 1, &a, &b, false, x->c, N, work);
 	panel_product(form, M, SHORT_N, SHORT_K, 1, &a, &whole, false, x->old, N, work);

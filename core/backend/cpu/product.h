@@ -31,7 +31,7 @@ struct multiplier {
 /* A packed B, or a part of one that begins with its first column and its first row. */
 struct packed {
 	const void *panels; /* NULL: not packed */
-	int64_t k;
+	int64_t n, k;
 };
 
 #ifdef ELEMENT
@@ -51,6 +51,7 @@ static inline void product(const struct multiplier *by, struct packed packed, bo
 		.pitch = ldb,
 		.across = !trans_b,
 		.packed = packed.panels,
+		.packed_lines = packed.n,
 		.packed_k = packed.k,
 	};
 
@@ -71,8 +72,8 @@ static inline struct packed pack(const struct multiplier *by, bool trans_b, int6
 	const struct panel_factor right = { .data = b, .pitch = ldb, .across = !trans_b };
 
 	if (by->form)
-		panel_pack(by->form, PANEL_RIGHT, n, k, &right, panels);
-	return (struct packed){ .panels = panels, .k = k };
+		panel_pack(by->form, n, k, &right, panels);
+	return (struct packed){ .panels = panels, .n = n, .k = k };
 }
 
 #else
@@ -164,6 +165,7 @@ static inline struct packed shadow_slice(const struct call *c, int which, int64_
 		return NOT_PACKED;
 	return (struct packed){
 		.panels = (const char *)s->memory + (size_t)slice * slice_bytes(w, which),
+		.n = tensor_dim(w, which ? -2 : -1),
 		.k = tensor_dim(w, which ? -1 : -2),
 	};
 }

@@ -111,7 +111,7 @@ static inline bool dealt_to_me(int64_t item)
 struct packed_heads {
 	char *at;     /* NULL: not packed */
 	size_t bytes; /* of a head */
-	int64_t heads, sharing, k;
+	int64_t heads, sharing, n, k;
 };
 
 /* Takes the next bytes behind `start`; only counts them if that is NULL. */
@@ -123,6 +123,7 @@ static inline struct packed_heads packed_take(size_t *used, char *start, const s
 		.bytes = tokens ? packed_bytes(x.T, x.width) : packed_bytes(x.width, x.T),
 		.heads = t->dim[2],
 		.sharing = x.sharing,
+		.n = tokens ? x.T : x.width,
 		.k = tokens ? x.width : x.T,
 	};
 
@@ -141,7 +142,7 @@ static inline void packed_fill(const struct packed_heads *p, const struct multip
 		return;
 #pragma omp for schedule(static)
 	for (int64_t i = 0; i < t->dim[0] * p->heads; i++)
-		pack(by, tokens, tokens ? x.T : x.width, p->k,
+		pack(by, tokens, p->n, p->k,
 		     data + head_offset(&x, i / p->heads, i % p->heads * x.sharing, 0), x.pitch,
 		     p->at + p->bytes * (size_t)i);
 }
@@ -153,6 +154,7 @@ static inline struct packed packed_head(const struct packed_heads *p, int64_t b,
 		return NOT_PACKED;
 	return (struct packed){
 		.panels = p->at + p->bytes * (size_t)(b * p->heads + h / p->sharing),
+		.n = p->n,
 		.k = p->k,
 	};
 }
