@@ -132,9 +132,10 @@ static void pack_edge(const struct panel_form *form, const struct panel_layout *
 		      void *to)
 {
 	const int64_t rows = from->across ? k : lines, columns = from->across ? lines : k;
-	const int64_t pitch = from->across ? PANEL_MAX_LINES : SLICE;
-	float block[PANEL_MAX_LINES * SLICE] = { 0 };
+	const int64_t pitch = from->across ? l->lines : SLICE;
+	float block[PANEL_MAX_LINES * SLICE];
 
+	memset(block, 0, (size_t)l->lines * SLICE * sizeof(*block));
 	for (int64_t i = 0; i < rows; i++)
 		memcpy(block + i * pitch, data + i * from->pitch, (size_t)columns * sizeof(*block));
 	(from->across ? l->across : l->along)(to, block, pitch, round_up(k, form->step));
