@@ -5,15 +5,12 @@
  */
 #ifdef __aarch64__
 
-#include <arm_neon.h>
 #include <sys/auxv.h>
 
 #include "core/backend/cpu/bf16.h"
-#include "core/backend/cpu/panel_form.h"
+#include "core/backend/cpu/panel_arm.h"
 
 enum { ROWS = 8, COLUMNS = 12, GROUP = 4, STEP = 8 };
-
-#define ALWAYS static inline __attribute__((always_inline))
 
 #ifdef __clang__
 #define BF16_CODE __attribute__((target("bf16")))
@@ -44,13 +41,6 @@ BF16_CODE ALWAYS uint16x8_t narrow(float32x4_t low, float32x4_t high)
 }
 
 /* --------------------------------------------------------------------- tile */
-
-ALWAYS void put(float *c, float32x4_t sum, float alpha, bool add)
-{
-	const float32x4_t old = add ? vld1q_f32(c) : vdupq_n_f32(0);
-
-	vst1q_f32(c, vfmaq_n_f32(old, sum, alpha));
-}
 
 /* Two squares side by side are two rows of four. */
 ALWAYS void put_squares(float *c, int64_t pitch, float32x4_t left, float32x4_t right, float alpha,
@@ -83,8 +73,6 @@ ALWAYS void put_squares(float *c, int64_t pitch, float32x4_t left, float32x4_t r
 	FOUR(16, 17, 20, 21, 24, 25, 28, 29)      \
 	FOUR(18, 19, 22, 23, 26, 27, 28, 29)
 
-#define CLEAR(s0, s1, s2, s3)                                                       \
-	"movi v" #s0 ".4s, 0\nmovi v" #s1 ".4s, 0\nmovi v" #s2 ".4s, 0\nmovi v" #s3 ".4s, 0\n"
 #define STORE(s0, s1, s2, s3, at) \
 	"stp q" #s0 ", q" #s1 ", [%[sum], " #at "]\nstp q" #s2 ", q" #s3 ", [%[sum], " #at " + 32]\n"
 
@@ -98,13 +86,9 @@ BF16_CODE static void tile(int64_t k, const void *a, const void *b, float alpha,
 {
 	float32x4_t sum[COLUMNS / 2][ROWS / 2];
 
-	for (int i = 0; i < ROWS; i++) {
-		__builtin_prefetch(c + i * pitch, 1);
-		__builtin_prefetch(c + i * pitch + COLUMNS - 1, 1);
-	}
+	prefetch_tile(c, pitch, ROWS, COLUMNS);
 	__asm__ volatile(
-		CLEAR(0, 1, 2, 3) CLEAR(4, 5, 6, 7) CLEAR(8, 9, 10, 11)
-		CLEAR(12, 13, 14, 15) CLEAR(16, 17, 18, 19) CLEAR(20, 21, 22, 23)
+		CLEAR_SUMS
 		"1:\n"
 		ADVANCE(0, 32, 0, 32, 64)
 		"subs %[k], %[k], 8\n"
@@ -116,9 +100,7 @@ BF16_CODE static void tile(int64_t k, const void *a, const void *b, float alpha,
 		STORE(12, 13, 14, 15, 192) STORE(16, 17, 18, 19, 256) STORE(20, 21, 22, 23, 320)
 		: [k] "+r"(k), [a] "+r"(a), [b] "+r"(b)
 		: [sum] "r"(sum)
-		: "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10",
-		  "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21",
-		  "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+		: "cc", "memory", ALL_REGISTERS);
 	for (int i = 0; i < ROWS / 2; i++)
 		for (int j = 0; j < COLUMNS / 2; j += 2)
 			put_squares(c + 2 * i * pitch + 2 * j, pitch, sum[j][i], sum[j + 1][i],

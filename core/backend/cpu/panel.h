@@ -63,8 +63,8 @@ struct panel_factor {
 	const float *data;
 	int64_t pitch;
 	bool across; /* element i of line l is data[i * pitch + l], else data[l * pitch + i] */
-	const void
-		*packed; /* B only: made by panel_pack(), of at least these lines and k; or NULL */
+	/* B only: made by panel_pack(), of at least these lines and k; or NULL. */
+	const void *packed;
 	int64_t packed_lines, packed_k; /* as it was packed */
 };
 
