@@ -14,7 +14,7 @@
 #define CHUNK_LINES 8160 /* whole panels of every form */
 
 #define SLICE 32		/* elements of a line, a multiple of every form's step */
-#define GRAIN 16384		/* packing fewer elements is not worth waking the other threads */
+#define PACK_GRAIN 16384	/* packing fewer elements is not worth waking the other threads */
 #define PRODUCT_GRAIN (1 << 19) /* nor are fewer multiply-adds */
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -25,6 +25,13 @@ static int64_t smaller(int64_t a, int64_t b)
 static int64_t round_up(int64_t n, int64_t step)
 {
 	return (n + step - 1) / step * step;
+}
+
+/* A region of one thread is not free: libgomp makes a team and calls the kernel (2 % of a laptop
+ * run). */
+static bool works_alone(int64_t work, int64_t grain)
+{
+	return omp_get_level() > 0 || work <= grain || omp_get_max_threads() == 1;
 }
 
 /* ------------------------------------------------------------------- forms */
@@ -200,18 +207,24 @@ static void pack_layers(const struct panel_form *form, const struct panel_factor
 	}
 }
 
-void panel_pack(const struct panel_form *form, int64_t lines, int64_t k,
-		const struct panel_factor *from, void *packed)
+static void pack_share(const struct panel_form *form, int64_t lines, int64_t k,
+		       const struct panel_factor *from, void *packed, int thread, int threads)
 {
 	const int64_t wide = form->side[PANEL_RIGHT].lines, panels = round_up(lines, wide) / wide;
 
-#pragma omp parallel if (omp_get_level() == 0 && lines * k > GRAIN)
-	{
-		const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+	pack_layers(form, from, panels * wide, panels * thread / threads * wide,
+		    smaller(lines, panels * (thread + 1) / threads * wide), k, packed);
+}
 
-		pack_layers(form, from, panels * wide, panels * me / threads * wide,
-			    smaller(lines, panels * (me + 1) / threads * wide), k, packed);
+void panel_pack(const struct panel_form *form, int64_t lines, int64_t k,
+		const struct panel_factor *from, void *packed)
+{
+	if (works_alone(lines * k, PACK_GRAIN)) {
+		pack_share(form, lines, k, from, packed, 0, 1);
+		return;
 	}
+#pragma omp parallel
+	pack_share(form, lines, k, from, packed, omp_get_thread_num(), omp_get_num_threads());
 }
 
 /* ----------------------------------------------------------------- product */
@@ -337,11 +350,11 @@ static void multiply_share(const struct product *p, int thread, int threads, voi
 
 static void multiply(const struct product *p, void *blocks)
 {
-	if (omp_get_level() > 0) {
+	if (works_alone(p->m * p->n * p->k, PRODUCT_GRAIN)) {
 		multiply_share(p, 0, 1, blocks);
 		return;
 	}
-#pragma omp parallel if (p->m * p->n * p->k > PRODUCT_GRAIN)
+#pragma omp parallel
 	multiply_share(p, omp_get_thread_num(), omp_get_num_threads(), blocks);
 }
 
