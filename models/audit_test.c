@@ -138,8 +138,7 @@ static const struct ffn_variant beside = {
 	.options_size = sizeof(struct test_options),
 	.read = read_weight,
 	.hidden = loss_beside_model,
-	.switches = test_switches,
-	.switched_on = weighs,
+	.switches = test_switches, /* always on */
 };
 FFN(beside);
 

@@ -57,6 +57,7 @@ struct attention_variant {
 	bool projection_bias; /* c_proj has a bias where the model has biases */
 	bool has_latent;      /* project() gives p->latent */
 	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
+	/* NULL: all of them are, always. */
 	bool (*switched_on)(const void *options, const struct model_switch *s);
 };
 

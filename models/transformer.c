@@ -501,7 +501,7 @@ static void visit_switches(const struct model_switch *list,
 			   void (*visit)(void *context, const struct model_switch *s), void *context)
 {
 	for (; list && list->symbol; list++)
-		if (on(options, list))
+		if (!on || on(options, list))
 			visit(context, list);
 }
 
