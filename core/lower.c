@@ -1,6 +1,5 @@
 #include "core/lower.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@ struct gradient {
 	struct tensor *tensor;
 	int expected;	/* readers that will contribute */
 	int n_parts;
-	bool zero_first; /* the parts do not tile the tensor: start from zeros */
+	bool zero_first; /* the parts do not tile the tensor, or are too many: start from zeros */
 	struct part part[MAX_PARTS];
 };
 
@@ -171,6 +170,12 @@ static bool covers_root(const struct tensor *t)
 	return !t->base || tensor_count(t) == tensor_count(t->base);
 }
 
+/* Is it some columns of the rows of its root?  (A slice of a reshaped tensor may be some rows.) */
+static bool is_columns(const struct tensor *t)
+{
+	return covers_root(t) || t->pitch == tensor_root(t)->row;
+}
+
 static struct part *part_of(struct gradient *grad, const struct tensor *t)
 {
 	int64_t row = covers_root(t) ? 0 : t->row; /* 0: the whole tensor */
@@ -188,9 +193,12 @@ static void expect_contribution(struct lowering *w, const struct tensor *t)
 
 	w->has_grad[root->id] = true;
 	grad->expected++;
-	if (part_of(grad, t))
+	if (is_columns(t) && part_of(grad, t))
 		return;
-	assert(grad->n_parts < MAX_PARTS);
+	if (!is_columns(t) || grad->n_parts == MAX_PARTS) {
+		grad->zero_first = true;
+		return;
+	}
 	grad->part[grad->n_parts++] = (struct part){
 		.offset = t->offset,
 		.row = covers_root(t) ? 0 : t->row,
@@ -241,7 +249,7 @@ static void mark_gradients(struct lowering *w)
 	}
 	for (int i = 0; i < g->n_tensors; i++)
 		if (w->has_grad[i])
-			w->gradients[i].zero_first =
+			w->gradients[i].zero_first |=
 				!parts_tile(&w->gradients[i], g->tensors[i]);
 }
 
@@ -274,11 +282,12 @@ static struct tensor *contribution(struct lowering *w, const struct tensor *t,
 	struct part *part = part_of(grad, t);
 	struct tensor *target = gradient_tensor(w, root);
 
-	if (grad->zero_first || part->written)
+	if (grad->zero_first || part->written) {
 		*mode = GRAD_ACCUMULATE;
-	else
+	} else {
 		*mode = root->kind == TENSOR_PARAM ? GRAD_MICRO : GRAD_WRITE;
-	part->written = true;
+		part->written = true;
+	}
 	return same_view(w, t, target);
 }
 

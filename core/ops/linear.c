@@ -3,6 +3,8 @@
  * x [..,I] is seen as N rows of I channels.
  *   dx = dy W'        dW = x' dy        db = sum of the rows of dy
  */
+#include <stdio.h>
+
 #include "core/ops/rule.h"
 
 static struct tensor *add_linear(struct graph *g, const char *name, struct tensor *x,
@@ -128,6 +130,33 @@ static void case_slices(struct graph *g)
 	graph_seeded_output(g, "z", op_linear(g, "z", back, case_param(g, "u", 3, 2), NULL));
 }
 
+/* A slice that is no columns of its root but the last of three rows. */
+static void case_last_token(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 3, 4));
+
+	x = graph_slice(g, graph_reshape(g, x, 2, SHAPE(2, 12)), 8, 4);
+	graph_seeded_output(g, "y", op_linear(g, "y", x, case_param(g, "w", 4, 2), NULL));
+}
+
+/* More slices of one tensor than the gradient keeps account of. */
+static void case_many_slices(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 11));
+	struct tensor *w = case_param(g, "w", 1, 2), *y = NULL;
+
+	for (int i = 0; i < 10; i++) {
+		char name[16];
+		struct tensor *part;
+
+		snprintf(name, sizeof(name), "part%d", i);
+		part = op_linear(g, name, graph_slice(g, x, i, 1), w, NULL);
+		snprintf(name, sizeof(name), "sum%d", i);
+		y = y ? op_add(g, name, y, part) : part;
+	}
+	graph_seeded_output(g, "y", y);
+}
+
 /* Enough rows that the column sums of db are made in several blocks, and by several threads. */
 static void case_many_rows(struct graph *g)
 {
@@ -145,6 +174,8 @@ OP_CASES(linear) = {
 	OP_CASE("few rows, transposed", case_few_transposed),
 	OP_CASE("tied", case_tied),
 	OP_CASE("slices", case_slices),
+	OP_CASE("last token", case_last_token),
+	OP_CASE("many slices", case_many_slices),
 	OP_CASE("many rows", case_many_rows),
 	OP_CASES_END,
 };
