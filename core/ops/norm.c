@@ -196,6 +196,16 @@ static void case_residual_last(struct graph *g)
 		      case_param(g, "r", 1, 1, 5));
 }
 
+/* Nothing reads y. */
+static void case_sum_only(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 3, 5)), *sum;
+	struct tensor *w = case_param(g, "w", 5), *b = case_param(g, "b", 5);
+
+	op_norm(g, "norm", NORM_LAYER, 1e-5, x, case_param(g, "r", 3, 5), w, b, &sum);
+	graph_seeded_output(g, "s", sum);
+}
+
 /* Activations, whose gradient is shared. */
 static void case_residual_shared(struct graph *g)
 {
@@ -238,6 +248,7 @@ OP_CASES(norm_residual) = {
 	OP_CASE("rms", case_residual_rms),
 	OP_CASE("sum unused", case_residual_last),
 	OP_CASE("shared gradient", case_residual_shared),
+	OP_CASE("only the sum is read", case_sum_only),
 	OP_CASE("x is the residual", case_residual_same),
 	OP_CASE("x without gradient", case_residual_fixed),
 	OP_CASE("blocks", case_residual_chain),

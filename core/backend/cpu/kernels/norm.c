@@ -221,12 +221,27 @@ static void sum_columns(const real *work, int64_t stride, int64_t width, real *d
 		put_scaled(d + first, add || t > 0, 1, work + t * stride + first, last - first);
 }
 
+/* Only the sum is on the way to a loss. */
+static void backward_sum(const struct call *c, const struct norm *m)
+{
+	for (int i = 0; i < m->weight; i++)
+		if (c->din[i])
+			put_scaled(c->din[i], call_adds(c, i), 1, c->dout[0], m->rows * m->width);
+	for (int i = m->weight; i <= m->weight + 1; i++)
+		if (c->din[i] && !call_adds(c, i))
+			memset(c->din[i], 0, (size_t)m->width * sizeof(real));
+}
+
 static void backward(const struct call *c)
 {
 	const struct norm m = read_call(c);
 	const int64_t stride = 3 * m.width; /* per thread: dw, db, a row */
 	real *work = c->work;
 
+	if (m.s && !c->dout[1]) {
+		backward_sum(c, &m);
+		return;
+	}
 #pragma omp parallel if (m.rows * m.width > GRAIN)
 	{
 		backward_rows(c, &m, work + omp_get_thread_num() * stride);
