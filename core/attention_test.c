@@ -661,7 +661,7 @@ static void wrong_tensors_are_refused(void **state)
 	const struct attention_attr attr = { .scale = 1, .band_window = -1 };
 
 	(void)state;
-	for (int wrong = 0; wrong < 6; wrong++) {
+	for (int wrong = 0; wrong < 8; wrong++) {
 		struct attention_inputs in;
 		struct params *params;
 		struct graph *g;
@@ -680,6 +680,10 @@ static void wrong_tensors_are_refused(void **state)
 			in.k = graph_input(g, "wide", F32, 4, SHAPE(1, 4, 2, 5));
 		if (wrong == 5)
 			in.v = graph_slice(g, in.v, 0, 2);
+		if (wrong == 6) /* one memory, two tensors */
+			in.k = graph_reshape(g, in.q, 4, SHAPE(1, 4, 2, 3));
+		if (wrong == 7)
+			in.v = graph_reshape(g, in.k, 4, SHAPE(1, 4, 1, 6));
 		op_attention(g, "attention", &attr, &in);
 		assert_int_equal(graph_finish(g, &err), FAIL);
 		assert_non_null(strstr(err.text, "attention 'attention'"));

@@ -289,6 +289,24 @@ static void test_training_is_refused(void **context)
 	close_refusal(&r);
 }
 
+static void test_probe_is_refused(void **context)
+{
+	const struct attention_attr attr = { .scale = 1, .band_window = -1 };
+	struct refusal r;
+	struct tensor *q, *k, *lse;
+
+	(void)context;
+	open_refusal(&r);
+	q = case_input(r.g, "q", F64, 1, 1, 2, 3);
+	k = op_keep(r.g, "k", case_input(r.g, "new", F64, 1, 1, 2, 3));
+	lse = case_input(r.g, "lse", F64, 1, 2, 1);
+	op_attention_probe(r.g, "probe", &attr, &(struct attention_inputs){ .q = q, .k = k }, NULL,
+			   lse, 1);
+	assert_int_equal(graph_finish(r.g, &r.err), FAIL);
+	assert_non_null(strstr(r.err.text, "whole rows"));
+	close_refusal(&r);
+}
+
 static void test_too_long_is_refused(void **context)
 {
 	struct refusal r;
@@ -305,9 +323,10 @@ static void test_too_long_is_refused(void **context)
 
 int main(void)
 {
-	struct CMUnitTest tests[SUBJECTS + 2] = {
+	struct CMUnitTest tests[SUBJECTS + 3] = {
 		[SUBJECTS] = cmocka_unit_test(test_training_is_refused),
-		[SUBJECTS + 1] = cmocka_unit_test(test_too_long_is_refused),
+		[SUBJECTS + 1] = cmocka_unit_test(test_probe_is_refused),
+		[SUBJECTS + 2] = cmocka_unit_test(test_too_long_is_refused),
 	};
 
 	for (size_t i = 0; i < SUBJECTS; i++)

@@ -123,6 +123,29 @@ enum status attention_check_lse(struct graph *g, const struct node *n, const str
 	return OK;
 }
 
+/* Do two tensors have elements in common?  Slices of one tensor need not. */
+static bool overlap(const struct tensor *a, const struct tensor *b)
+{
+	const struct tensor *root = tensor_root(a);
+	const int64_t whole = tensor_count(root);
+	const int64_t a_row = tensor_count(a) == whole ? whole : a->row;
+	const int64_t b_row = tensor_count(b) == whole ? whole : b->row;
+
+	return tensor_root(b) == root && a->offset < b->offset + b_row &&
+	       b->offset < a->offset + a_row;
+}
+
+/* Their gradients are added up by different threads; of one tensor read twice this is known. */
+static enum status check_apart(struct graph *g, const struct node *n)
+{
+	for (int i = Q; i <= V; i++)
+		for (int j = Q; j < i; j++)
+			if (n->in[i] != n->in[j] && overlap(n->in[i], n->in[j]))
+				return graph_misfit(g, n,
+						    "q, k and v must be one tensor, or apart in memory");
+	return OK;
+}
+
 static enum status infer(struct graph *g, struct node *n)
 {
 	const struct attention_attr *a = n->attr;
@@ -145,6 +168,8 @@ static enum status infer(struct graph *g, struct node *n)
 				    (long long)B, (long long)held(g, q), (long long)H);
 	if (!tokens_whole(v))
 		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
+	if (check_apart(g, n) != OK)
+		return FAIL;
 	if (graph_out(g, n, NULL, q->type, 4, SHAPE(B, T, H, v->dim[3])) != OK ||
 	    graph_out_constant(g, n, "lse", q->type, 3, SHAPE(B, H, T)) != OK)
 		return FAIL;

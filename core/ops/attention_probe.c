@@ -33,6 +33,8 @@ static enum status infer(struct graph *g, struct node *n)
 					     .key_bias = n->in[KEY_BIAS],
 					     .band = n->in[BAND] };
 
+	if (g->state)
+		return graph_misfit(g, n, "it looks at whole rows, not at a sequence that goes on");
 	if (attention_check(g, n, &a->attention, &in) != OK ||
 	    attention_check_lse(g, n, q, n->in[LSE]) != OK)
 		return FAIL;
