@@ -78,7 +78,10 @@ struct backend {
 	int64_t (*find_nonfinite)(const void *device, enum dtype type, int64_t count);
 };
 
-/* The CPU with this many threads; sets the threads of OpenMP and of the BLAS. */
+/*
+ * The CPU with this many threads; sets the threads of OpenMP and of the BLAS, and so of the whole
+ * process: programs made for another number must not run after it.
+ */
 struct backend backend_cpu(int threads);
 
 /* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */

@@ -202,12 +202,13 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 
 static enum status run_all(const struct options *o, struct error *err)
 {
-	const struct backend backend = backend_cpu(o->threads);
 	struct report report = { .json = o->json ? cJSON_CreateArray() : NULL };
 	enum status status = benches_complete(err);
+	struct backend backend;
 	struct machine machine;
 
-	if (status != OK || machine_measure(&machine, o->threads, err) != OK) {
+	if (status != OK || backend_cpu_open(&backend, FLOAT32, o->threads, err) != OK ||
+	    machine_measure(&machine, o->threads, err) != OK) {
 		cJSON_Delete(report.json);
 		return FAIL;
 	}

@@ -98,7 +98,7 @@ BF16_CODE static void tile(int64_t k, const void *a, const void *b, float alpha,
 		"b.ne 1b\n"
 		STORE(0, 1, 2, 3, 0) STORE(4, 5, 6, 7, 64) STORE(8, 9, 10, 11, 128)
 		STORE(12, 13, 14, 15, 192) STORE(16, 17, 18, 19, 256) STORE(20, 21, 22, 23, 320)
-		: [k] "+r"(k), [a] "+r"(a), [b] "+r"(b)
+		: [k] "+&r"(k), [a] "+&r"(a), [b] "+&r"(b)
 		: [sum] "r"(sum)
 		: "cc", "memory", ALL_REGISTERS);
 	for (int i = 0; i < ROWS / 2; i++)

@@ -74,7 +74,7 @@ static void tile(int64_t k, const void *a, const void *b, float alpha, bool add,
 		"2:\n"
 		ALL_ROWS(WRITE_ROW)
 		"3:\n"
-		: [k] "+r"(k), [a] "+r"(a), [b] "+r"(b), [c] "+r"(c)
+		: [k] "+&r"(k), [a] "+&r"(a), [b] "+&r"(b), [c] "+&r"(c)
 		: [alpha] "r"(&alpha), [add] "r"((int)add), [pitch] "r"(pitch * 4)
 		: "cc", "memory", ALL_REGISTERS);
 }

@@ -1,7 +1,7 @@
 /*
  * panel - matrix products made of packed panels.
  *
- *     C [m,n] = alpha op(A) op(B) + (add ? C : 0)
+ *     C [m,n] = alpha op(A) op(B) + (add ? C : 0),  m, n, k > 0
  *
  * A, B and C are row-major floats.  A form is a way to multiply on some
  * processor; its elements are floats, or every element of A and B is rounded
@@ -63,7 +63,8 @@ struct panel_factor {
 	const float *data;
 	int64_t pitch;
 	bool across; /* element i of line l is data[i * pitch + l], else data[l * pitch + i] */
-	/* B only: made by panel_pack(), of at least these lines and k; or NULL. */
+	/* B only: made by panel_pack(), of at least these lines and k; or NULL.  The few elements
+	 * that follow k may be met by zeros of A, and so must be finite. */
 	const void *packed;
 	int64_t packed_lines, packed_k; /* as it was packed */
 };

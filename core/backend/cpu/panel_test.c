@@ -185,7 +185,7 @@ static void check_definition(const struct panel_form *form)
 	free(x);
 }
 
-/* Any number of threads, also called by each of several threads, packed or not: the same bits. */
+/* Any number of threads, also inside a parallel region, packed or not: the same bits. */
 static void check_bits(const struct panel_form *form)
 {
 	struct matrices *x = make_matrices();
@@ -197,6 +197,7 @@ static void check_bits(const struct panel_form *form)
 			const struct way w = { .alpha = 1, .add = true, .pack_b = threads == 4 };
 
 			omp_set_num_threads(threads);
+#pragma omp parallel num_threads(1) if (threads == 5)
 			multiply(form, &shapes[i], &w, x);
 			if (threads == 1)
 				memcpy(first, x->c, sizeof(x->c));

@@ -26,6 +26,7 @@ typedef double real;
 #define KERNELS(name) const struct kernels cpu_##name##_f64
 #define gemm blas_gemm_f64
 #define root sqrt
+#define natural_log log
 #else
 typedef float real;
 #ifdef REAL_BF16
@@ -35,6 +36,7 @@ typedef float real;
 #endif
 #define gemm blas_gemm_f32
 #define root sqrtf
+#define natural_log logf
 #endif
 
 /* Loops over fewer elements are not worth waking the other threads (measured: about 5 us). */

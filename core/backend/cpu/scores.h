@@ -309,7 +309,7 @@ static inline int64_t band_start(const struct scores *s, int64_t i)
 static inline real *tile_row(const struct tile *t, const struct scores *s, int64_t r)
 {
 	const int64_t i = row_keys(t, s, r) - 1;
-	const real *cross = t->cross + r * t->pitch, *bias = t->key_bias;
+	const real *cross = t->cross ? t->cross + r * t->pitch : NULL, *bias = t->key_bias;
 	const real slope = t->slope, band = s->band;
 	real *row = t->score + r * t->pitch;
 

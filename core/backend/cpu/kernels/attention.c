@@ -158,7 +158,7 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 		real *restrict row = tile_row(t, s, r), *restrict kept = f->kept;
 		real max = row_max(row, n), sum = row_exp(row, n, max);
 
-		lse[r] = max + fast_log(sum);
+		lse[r] = max + natural_log(sum);
 		norm[r] = 1 / sum;
 		if (f->route)
 			route_join(&a->route, f->route + r * t->pitch, row, n,
@@ -270,7 +270,7 @@ static void single_softmax(const struct call *c, const struct scores *s,
 	real *row = single_row(&f->single, s, head);
 	const real max = row_max(row, n), sum = row_exp(row, n, max);
 
-	((real *)c->out[LSE])[head] = max + fast_log(sum);
+	((real *)c->out[LSE])[head] = max + natural_log(sum);
 	f->norm[head] = 1 / sum;
 }
 
