@@ -20,8 +20,9 @@
 #define PATH_SIZE 4096
 #define NAME_FORMAT "checkpoint-%08lld"
 #define STATE "state.json"
+#define STATE_HASH "  \"sha256\": " /* of all that stands before it in the state */
 
-/* Their hashes are in the state: a flipped bit is noticed, too. */
+/* Their hashes are in the state, and so is its own: a flipped bit is noticed, too. */
 static const char *const tensor_files[] = { "weights.safetensors", "optimizer.safetensors" };
 enum { WEIGHTS, MOMENTS, TENSOR_FILES };
 
@@ -132,33 +133,63 @@ static enum status hash_tensors(const char *dir, char hashes[TENSOR_FILES][SHA25
 	return OK;
 }
 
+static void print_state(FILE *file, const struct checkpoint *c,
+			const struct checkpoint_state *state,
+			char hashes[TENSOR_FILES][SHA256_HEX_SIZE])
+{
+	const struct optim_scalars *s = optimizer_scalars(c->optimizer);
+
+	fprintf(file, "{\n  \"identity\": \"%s\",\n", c->identity);
+	for (int i = 0; i < TENSOR_FILES; i++)
+		fprintf(file, "  \"%s\": \"%s\",\n", tensor_files[i], hashes[i]);
+	fprintf(file, "  \"iteration\": %lld,\n", (long long)state->iteration);
+	fprintf(file, "  \"best_iteration\": %lld,\n", (long long)state->best_iteration);
+	print_exact(file, "best_loss", state->best_loss);
+	print_exact(file, "tokens", state->tokens);
+	print_exact(file, "seconds", state->seconds);
+	fprintf(file, "  \"clips\": %lld,\n", (long long)state->clips);
+	fprintf(file, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
+		(long long)s->reset_at);
+	fprintf(file, "  \"resets\": %lld,\n  \"spikes\": %lld,\n", (long long)s->resets,
+		(long long)s->spikes);
+	fprintf(file, "  \"norms\": [");
+	for (int i = 0; i < s->norm_count; i++)
+		fprintf(file, "%s\"%a\"", i ? ", " : "", s->norms[i]);
+	fprintf(file, "],\n");
+}
+
+static void hash_bytes(const char *text, size_t size, char hex[SHA256_HEX_SIZE])
+{
+	struct sha256 hash;
+
+	sha256_init(&hash);
+	sha256_add(&hash, text, size);
+	sha256_hex(&hash, hex);
+}
+
 static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			      const char *dir, struct error *err)
 {
-	const struct optim_scalars *s = optimizer_scalars(c->optimizer);
-	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE];
+	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE], own[SHA256_HEX_SIZE];
 	struct replace r;
+	FILE *memory;
+	size_t size;
+	char *text = NULL;
 
 	snprintf(path, sizeof(path), "%s/" STATE, dir);
-	if (hash_tensors(dir, hashes, err) != OK || replace_begin(&r, path, err) != OK)
+	if (hash_tensors(dir, hashes, err) != OK)
 		return FAIL;
-	fprintf(r.stream, "{\n  \"identity\": \"%s\",\n", c->identity);
-	for (int i = 0; i < TENSOR_FILES; i++)
-		fprintf(r.stream, "  \"%s\": \"%s\",\n", tensor_files[i], hashes[i]);
-	fprintf(r.stream, "  \"iteration\": %lld,\n", (long long)state->iteration);
-	fprintf(r.stream, "  \"best_iteration\": %lld,\n", (long long)state->best_iteration);
-	print_exact(r.stream, "best_loss", state->best_loss);
-	print_exact(r.stream, "tokens", state->tokens);
-	print_exact(r.stream, "seconds", state->seconds);
-	fprintf(r.stream, "  \"clips\": %lld,\n", (long long)state->clips);
-	fprintf(r.stream, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
-		(long long)s->reset_at);
-	fprintf(r.stream, "  \"resets\": %lld,\n  \"spikes\": %lld,\n", (long long)s->resets,
-		(long long)s->spikes);
-	fprintf(r.stream, "  \"norms\": [");
-	for (int i = 0; i < s->norm_count; i++)
-		fprintf(r.stream, "%s\"%a\"", i ? ", " : "", s->norms[i]);
-	fprintf(r.stream, "]\n}\n");
+	memory = open_memstream(&text, &size);
+	if (!memory)
+		return fail_memory(err, path, 0);
+	print_state(memory, c, state, hashes);
+	if (fclose(memory) != 0 || replace_begin(&r, path, err) != OK) {
+		free(text);
+		return fail(err, "cannot write %s", path);
+	}
+	hash_bytes(text, size, own);
+	fprintf(r.stream, "%s" STATE_HASH "\"%s\"\n}\n", text, own);
+	free(text);
 	return replace_commit(&r, err);
 }
 
@@ -286,8 +317,8 @@ static bool fits(const struct checkpoint *c, double megabytes)
 
 /*
  * Newest first: keep while number and disk budget allow; the one just saved
- * always.  Later ones were passed over as damaged, or the run would have gone on
- * from there.
+ * always.  There are no later ones: the run would have gone on from there, or have put
+ * them aside.
  */
 enum status checkpoint_prune(const struct checkpoint *c, int64_t saved, struct error *err)
 {
@@ -368,7 +399,7 @@ static int64_t whole(const cJSON *json, const char *key, bool *good)
 {
 	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
 
-	*good = *good && cJSON_IsNumber(item);
+	*good = *good && cJSON_IsNumber(item) && fabs(item->valuedouble) < 0x1p53;
 	return *good ? (int64_t)item->valuedouble : 0;
 }
 
@@ -392,6 +423,18 @@ static bool parse_state(const cJSON *json, struct checkpoint_state *state, struc
 		if (good)
 			s->norms[s->norm_count++] = exact(norm, NULL, &good);
 	return good;
+}
+
+static bool own_hash_fits(const char *text, const cJSON *json)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "sha256");
+	const char *at = strstr(text, STATE_HASH);
+	char hex[SHA256_HEX_SIZE];
+
+	if (!at || !cJSON_IsString(item))
+		return false;
+	hash_bytes(text, (size_t)(at - text), hex);
+	return strcmp(item->valuestring, hex) == 0;
 }
 
 static enum status check_hashes(const cJSON *json, const char *dir, struct error *err)
@@ -425,7 +468,8 @@ static enum status state_load(const struct checkpoint *c, const char *dir,
 		return FAIL;
 	json = cJSON_Parse(text);
 	identity = cJSON_GetObjectItemCaseSensitive(json, "identity");
-	if (!cJSON_IsString(identity) || !parse_state(json, state, scalars)) {
+	if (!cJSON_IsString(identity) || !parse_state(json, state, scalars) ||
+	    !own_hash_fits(text, json)) {
 		fail(err, "%s is damaged", path);
 	} else if (strcmp(identity->valuestring, c->identity) != 0) {
 		*foreign = true;
@@ -509,12 +553,26 @@ static enum status load_one(const struct checkpoint *c, long long iteration,
 	char dir[PATH_SIZE - 64];
 
 	snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, c->run_dir, iteration);
-	if (state_load(c, dir, &read, &scalars, foreign, err) != OK ||
-	    load_files(c, dir, err) != OK)
+	if (state_load(c, dir, &read, &scalars, foreign, err) != OK)
+		return FAIL;
+	if (read.iteration != iteration)
+		return fail(err, "%s is of iteration %lld", dir, (long long)read.iteration);
+	if (load_files(c, dir, err) != OK)
 		return FAIL;
 	*state = read;
 	*optimizer_scalars(c->optimizer) = scalars;
 	return OK;
+}
+
+/* Not removed: perhaps only the disk was out of order. */
+static enum status put_aside(const struct checkpoint *c, long long iteration, struct error *err)
+{
+	char path[PATH_SIZE - 16], aside[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, iteration);
+	snprintf(aside, sizeof(aside), "%s.unusable", path);
+	remove_directory(aside);
+	return rename(path, aside) ? fail_errno(err, "cannot rename %s", path) : OK;
 }
 
 enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state *state, bool *found,
@@ -530,18 +588,19 @@ enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state 
 	*found = false;
 	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
 		return FAIL;
-	for (int i = 0; i < n && !*found && !foreign; i++) {
+	for (int i = 0; i < n && !*found && status == OK; i++) {
 		if (load_one(c, list[i], state, &foreign, err) == OK) {
 			*found = true;
-		} else if (!foreign) {
+		} else if (foreign) {
+			status = FAIL;
+		} else {
 			snprintf(text, sizeof(text),
 				 "checkpoint %lld is unusable, going back to %s: %s", list[i],
 				 i + 1 < n ? "the one before it" : "the beginning", err->text);
 			warn(context, text);
+			status = put_aside(c, list[i], err);
 		}
 	}
-	if (foreign)
-		status = FAIL;
 	free(list);
 	return status;
 }

@@ -256,6 +256,8 @@ static enum status migrate(struct database *d, struct error *err)
 
 	if (get_version(d, &version, err))
 		return FAIL;
+	if (version < 0)
+		return fail(err, "%s is damaged: its schema version is %d", d->path, version);
 	if (version > DATABASE_VERSION)
 		return fail(err, "%s: made by a newer program (schema version %d, known here: %d)",
 			    d->path, version, DATABASE_VERSION);

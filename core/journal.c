@@ -408,7 +408,7 @@ static bool read_line(const char *text, size_t size, struct entry *e, cJSON **js
 {
 	const char *end = NULL;
 
-	*json = cJSON_ParseWithLengthOpts(text, size, &end, false);
+	*json = memchr(text, '\0', size) ? NULL : cJSON_ParseWithLengthOpts(text, size, &end, false);
 	return *json && end == text + size && parse_entry(*json, e);
 }
 
