@@ -548,6 +548,8 @@ static enum status cut_journal(struct journal *j, int64_t resume_iteration, stru
 		j->size = (off_t)length_of_lines(text, cut.kept);
 		free(text);
 	}
+	if (status == OK && resume_iteration >= 0 && cut.kept == 0)
+		return fail(err, "%s: nothing is left of the run up to its checkpoint", j->path);
 	j->lines = cut.kept;
 	if (status == OK && ftruncate(j->fd, j->size))
 		status = fail_errno(err, "%s", j->path);

@@ -169,24 +169,22 @@ static bool same_run(const struct run_record *a, const struct run_record *b)
 	       !strcmp(a->step, b->step);
 }
 
-/* A record that is there stays, with the environment in which the run began. */
-static enum status settle_record(const struct metrics *m, const struct run_record *r, bool fresh,
-				 struct error *err)
+/* Before anything is changed: is the directory this run's?  One that goes on has a record. */
+static enum status check_record(const struct metrics *m, const struct run_record *r, bool fresh,
+				struct error *err)
 {
 	struct record_file file;
-	struct error unreadable;
-	bool same;
+	enum status status = OK;
 
-	if (record_read(&file, m->run_dir, &unreadable))
-		return record_write(r, m->run_dir, err);
-	same = same_run(&file.record, r);
-	if (!same)
-		fail(err, "%s holds another run: step %s of %s, identity %s", m->run_dir,
-		     file.record.step, file.record.experiment, file.record.identity);
+	if (record_read(&file, m->run_dir, err))
+		return fresh ? OK
+			     : fail_prefix(err, "%s cannot go on ('make rerun RUN=%s' begins anew)",
+					   m->run_dir, m->run_dir);
+	if (!same_run(&file.record, r))
+		status = fail(err, "%s holds another run: step %s of %s, identity %s", m->run_dir,
+			      file.record.step, file.record.experiment, file.record.identity);
 	record_free(&file);
-	if (!same)
-		return FAIL;
-	return fresh ? record_write(r, m->run_dir, err) : OK;
+	return status;
 }
 
 static enum status start(struct metrics *m, int64_t resume_iteration, struct error *err)
@@ -212,8 +210,11 @@ static enum status prepare(struct metrics *m, const struct metrics_options *o,
 	m->warn = o->warn ? o->warn : warn_on_stderr;
 	m->warn_context = o->warn_context;
 	if (copy_text(o->run_dir, &m->run_dir, err) || copy_text(o->db_path, &m->db_path, err) ||
-	    journal_open(&m->journal, m->run_dir, resume_iteration, err) ||
-	    settle_record(m, &o->record, resume_iteration < 0, err))
+	    check_record(m, &o->record, resume_iteration < 0, err) ||
+	    journal_open(&m->journal, m->run_dir, resume_iteration, err))
+		return FAIL;
+	/* A record that is there stays, with the environment in which the run began. */
+	if (resume_iteration < 0 && record_write(&o->record, m->run_dir, err))
 		return FAIL;
 	if (o->tensorboard_dir)
 		start_tensorboard(m, o->tensorboard_dir, resume_iteration);

@@ -352,7 +352,7 @@ static void write_and_exit(struct place *p)
 	for (int64_t i = 1; i <= COMMITS; i++) {
 		if (i % RESUME_EVERY == 1) {
 			metrics_abandon(m);
-			if (metrics_open(&m, &p->options, i - 1, &err))
+			if (metrics_open(&m, &p->options, i == 1 ? -1 : i - 1, &err))
 				_exit(1);
 		}
 		metrics_value(m, i, METRIC_TRAIN_LOSS, loss_at(i));

@@ -396,14 +396,21 @@ static void test_broken_records_are_refused(void **state)
 static void test_a_directory_belongs_to_one_run(void **state)
 {
 	struct place *p = *state;
+	size_t before, after;
 	struct metrics *m;
 	struct error err;
+	char *text;
 
 	finish(begin_run(p, -1));
 	p->options.record.identity = "b7";
+	must(journal_read(p->run_dir, &text, &before, &err), &err);
+	free(text);
 	assert_int_equal(metrics_open(&m, &p->options, -1, &err), FAIL);
 	assert_non_null(
 		strstr(err.text, "holds another run: step 0-baseline of ra-score, identity a0"));
+	must(journal_read(p->run_dir, &text, &after, &err), &err);
+	free(text);
+	assert_int_equal(before, after);
 }
 
 static void test_a_run_has_one_directory(void **state)

@@ -541,7 +541,8 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 /* A run that ends for good has its final evaluation, wherever it ends. */
 static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
 {
-	if (end == TRAIN_BUDGET && evaluate_last(t, m, t->state.iteration, err) != OK)
+	if (end == TRAIN_BUDGET && !due(t->state.iteration, t->options.eval_interval, 0) &&
+	    evaluate_last(t, m, t->state.iteration, err) != OK)
 		return FAIL;
 	return t->diverged ? OK : save(t, m, err);
 }
@@ -553,7 +554,7 @@ static enum status train(struct trainer *t, struct metrics *m, struct progress *
 	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
 	double loss = NAN, rate = NAN;
 
-	if (t->state.iteration == 0 && evaluate_now(t, m, 0, err) != OK)
+	if (t->saved < 0 && evaluate_now(t, m, 0, err) != OK)
 		return FAIL;
 	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
 		const bool logging = due(i, t->options.log_interval, last);

@@ -51,7 +51,7 @@ size_t trainer_arena_bytes(const struct trainer *t);
  */
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err) MUST_CHECK;
 
-/* The newest usable checkpoint of the run directory; *iteration is 0 when there is none. */
+/* The newest usable checkpoint of the run directory; *iteration is -1 when there is none. */
 enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
 			   struct error *err) MUST_CHECK;
 

@@ -243,8 +243,10 @@ static enum status has_gradient(const struct params *params, int index, bool *ha
 		return FAIL;
 	}
 	*has = false;
-	for (int64_t i = 0; i < count && !*has; i++)
-		*has = values[i] != 0;
+	for (int64_t i = 0; i < count; i++)
+		*has |= values[i] != 0;
+	for (int64_t i = 0; i < count; i++)
+		*has &= isfinite(values[i]); /* NaN is none */
 	free(values);
 	return OK;
 }

@@ -156,6 +156,8 @@ static enum status check_sizes(struct model *m, int64_t task_vocab, struct error
 		return fail(err, "DROPOUT=%g is no probability below 1", m->dropout);
 	if (m->init == SCHEME_GPT2 && !(m->init_deviation > 0))
 		return fail(err, "INIT_STD=%g must be positive", m->init_deviation);
+	if (!(m->logits_z >= 0))
+		return fail(err, "LOSS_LOGITS_Z=%g must not be negative", m->logits_z);
 	if (!(m->norm_eps > 0))
 		return fail(err, "NORM_EPS=%g must be positive", m->norm_eps);
 	if (m->position == POS_ROPE && !(m->rope_theta > 0))

@@ -64,6 +64,7 @@ static const char usage[] =
 	"                   (default: the trained length)\n"
 	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
 	"                   positions are not learned\n"
+	"  --identity HEX   train only if the run's identity begins so\n"
 	"  --any-environment    go on with a run also where its bits may differ\n"
 	"  --lines          a line per interval, also on a terminal\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
@@ -273,7 +274,8 @@ static bool parse_number(const char *text, uint64_t *value)
 
 	errno = 0;
 	*value = strtoull(text, &end, 10);
-	return !errno && *text && !*end && text[0] != '-';
+	/* Records are JSON, whose numbers are doubles. */
+	return !errno && *text && !*end && text[0] != '-' && *value <= UINT64_C(1) << 53;
 }
 
 static bool parse_arguments(int argc, char **argv, struct arguments *a)
@@ -291,6 +293,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "context", required_argument, NULL, 'c' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "lines", no_argument, NULL, 'l' },
+		{ "identity", required_argument, NULL, 'i' },
 		{ "any-environment", no_argument, NULL, 'a' },
 		{ "weights", required_argument, NULL, 'w' },
 		{ "lengths", required_argument, NULL, 'L' },
@@ -353,6 +356,9 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			break;
 		case 'l':
 			a->session.lines = true;
+			break;
+		case 'i':
+			a->session.identity = optarg;
 			break;
 		case 'B':
 			a->batch = (int64_t)number;

@@ -175,6 +175,19 @@ class Merge(Case):
         self.results("rebuild")
         self.assertEqual(contents(self.runs), merged)
 
+    def test_what_ended_is_done_here_too(self):
+        write_run(self.other, "a1")
+        write_run(self.other, "a2", WHOLE[:8])
+        self.results("merge", self.other)
+        self.assertTrue((self.runs / "ra/a1/done").exists())
+        self.assertFalse((self.runs / "ra/a2/done").exists())
+
+    def test_a_run_by_any_of_its_names(self):
+        write_run(self.other, "a1")
+        self.results("merge", self.other / "ra/a1/.")
+        self.assertTrue((self.runs / "ra/a1/run.json").exists())
+        self.assertFalse((self.runs / "ra/run.json").exists())
+
     def test_into_nothing(self):
         write_run(self.other, "a1")
         self.results("merge", self.other, "fresh")

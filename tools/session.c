@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,7 +93,7 @@ static enum status check_environment(struct session *s, struct error *change, st
 	struct record_file then;
 
 	if (record_read(&then, s->run_dir, err) != OK)
-		return OK; /* whatever is wrong with it, metrics_open() will tell */
+		return OK; /* metrics_open() will tell what is wrong with it */
 	record_environment_differs(&then.record, &s->provenance.record, change);
 	record_free(&then);
 	if (!change->text[0] || s->o->any_environment)
@@ -323,6 +324,13 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 /* The run directory is ours, unless the run is done already. */
 static enum status claim_and_train(struct session *s, enum train_end *end, struct error *err)
 {
+	const char *wanted = s->o->identity;
+
+	if (wanted && strncmp(s->lab->identity, wanted, strlen(wanted)) != 0)
+		return fail(err,
+			    "%s: this program is of another configuration than the run %s: it was "
+			    "built anew meanwhile, so make again",
+			    s->label, wanted);
 	if (make_run_dir(s, err) != OK || lock_run_dir(s, err) != OK)
 		return FAIL;
 	*end = TRAIN_INTERRUPTED;

@@ -154,7 +154,7 @@ class Run:
         return self.runs / "single" / f"0-{self.seed}-{self.identity[:12]}"
 
     def checkpoints(self):
-        return sorted(path for path in self.directory.glob("checkpoint-*"))
+        return sorted(path for path in self.directory.glob("checkpoint-????????"))
 
     def iterations(self):
         return [int(path.name.removeprefix("checkpoint-")) for path in self.checkpoints()]
@@ -406,6 +406,28 @@ class Checkpoints(Case):
                 self.assertIn(f"checkpoint {newest} is unusable, going back to the one", text)
                 self.assertIn(f"resuming after iteration {before}", text)
                 self.assert_same(run)
+
+    def test_what_cannot_be_read_is_kept(self):
+        run = self.stopped()
+        newest = run.checkpoints()[-1]
+        damage(newest / "state.json", "flip")
+        run.train()
+        self.assertTrue(newest.with_name(newest.name + ".unusable").is_dir())
+
+    def test_no_record_no_way_on(self):
+        for name, complaint in (("run.json", "cannot go on ('make rerun"),
+                                ("journal.jsonl", "nothing is left of the run")):
+            with self.subTest(name):
+                run = self.stopped()
+                (run.directory / name).write_text("")
+                self.assertIn(complaint, run.train(expect=1))
+
+    def test_a_program_of_another_configuration_is_refused(self):
+        run = Run(self.stopped().binary)
+        run.command += ["--identity", "0123456789ab"]
+        self.assertIn("built anew meanwhile", run.train(expect=1))
+        run.command[-1] = run.identity[:12]
+        run.train()
 
     def test_from_the_beginning_when_all_are_damaged(self):
         run = self.stopped()

@@ -199,7 +199,8 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 
 	if (our_experiment(c, r->experiment, theirs, experiment, err))
 		return FAIL;
-	snprintf(copy, sizeof(copy), "%s", theirs);
+	if (!realpath(theirs, copy)) /* it may be called "." */
+		return fail_errno(err, "%s", theirs);
 	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
 		return fail_memory(err, theirs, 0);
 	if (make_directory(*ours, err)) {
@@ -207,6 +208,29 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 		return FAIL;
 	}
 	return OK;
+}
+
+static enum status note_end(void *context, const struct entry *e, struct error *err)
+{
+	bool *ended = context;
+
+	(void)err;
+	*ended = e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
+					  !strcmp(e->name, run_state_name(RUN_BUDGET)));
+	return OK;
+}
+
+/* A run that ended elsewhere need not be made here: make looks for this file. */
+static enum status mark_done(const char *ours, const struct text *journal, struct error *err)
+{
+	const struct text nothing = { .size = 0 };
+	char path[PATH_MAX];
+	bool ended = false;
+
+	snprintf(path, sizeof(path), "%s/done", ours);
+	if (journal_visit(journal->bytes, journal->size, 1, note_end, &ended, err))
+		return FAIL;
+	return ended ? write_text(path, &nothing, err) : OK;
 }
 
 /* The record comes last: a directory without it is no run yet. */
@@ -219,7 +243,8 @@ static enum status take_over(struct database *d, const char *ours, const struct 
 	if (journal_is_open(ours))
 		return fail(err, "%s: a process is working on this run; merge again later", ours);
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, ours);
-	if (write_text(path, journal, err) || record_write(r, ours, err))
+	if (write_text(path, journal, err) || record_write(r, ours, err) ||
+	    mark_done(ours, journal, err))
 		return FAIL;
 	return database_import(d, ours, &run, err);
 }
