@@ -305,7 +305,7 @@ static enum status bpe_format(const struct tokenizer *t, char **text, size_t *si
 
 static const struct tokenizer_kind BPE = {
 	.name = "bpe",
-	.file_name = "vocab.bpe",
+	.file_name = BPE_FILE,
 	.memory_new = memory_new,
 	.memory_free = memory_free,
 	.encode = bpe_encode,
@@ -404,6 +404,9 @@ close_tokenizer:
 	return FAIL;
 }
 
+/* Bytes of a token that an error shows; a line may be longer than an int can count. */
+enum { SHOWN = 100 };
+
 /* The id of one side of a merge; bytes has room for it. */
 static enum status read_token(const struct bpe *b, const uint8_t *from, const uint8_t *to,
 			      uint8_t *bytes, uint16_t *id, struct error *err)
@@ -422,7 +425,8 @@ static enum status read_token(const struct bpe *b, const uint8_t *from, const ui
 	}
 	number = strings_find(&b->base.tokens, bytes, size);
 	if (number == INTERN_NONE)
-		return fail(err, "no earlier line makes \"%.*s\"", (int)(to - from), (char *)from);
+		return fail(err, "no earlier line makes \"%.*s\"",
+			    to - from < SHOWN ? (int)(to - from) : SHOWN, (char *)from);
 	*id = (uint16_t)number;
 	return OK;
 }
@@ -441,6 +445,7 @@ static enum status read_line(struct bpe *b, const uint8_t *line, const uint8_t *
 	return add_merge(b, merge, err);
 }
 
+/* The last byte is a newline. */
 static enum status read_lines(struct bpe *b, const uint8_t *p, const uint8_t *end,
 			      struct error *err)
 {
@@ -453,8 +458,6 @@ static enum status read_lines(struct bpe *b, const uint8_t *p, const uint8_t *en
 	for (; p < end && !status; line++) {
 		const uint8_t *stop = memchr(p, '\n', (size_t)(end - p));
 
-		if (!stop)
-			stop = end;
 		status = read_line(b, p, stop, bytes, err);
 		if (status)
 			fail_prefix(err, "line %zu", line);
@@ -471,6 +474,10 @@ enum status bpe_parse(const uint8_t *file, size_t size, struct tokenizer **t, st
 
 	if (size < head || memcmp(file, VERSION_LINE, head))
 		return fail(err, "no merges file: the first line is not \"#version: 0.2\"");
+	/* Part of a token can be a token, too: only its newline shows that a line is whole. */
+	if (file[size - 1] != '\n')
+		return fail(err, "the merges are cut off: the last line has no end; "
+				 "get the file again");
 	if (bpe_start(&b, err))
 		return FAIL;
 	if (read_lines(b, file + head, file + size, err) || bpe_finish(b, err)) {

@@ -9,7 +9,8 @@
  * The file is GPT-2's vocab.bpe: "#version: 0.2", then one merge "l r" on each line, its rank the
  * number of the line.  Bytes 33..126, 161..172 and 174..255 stand for themselves as code points,
  * the other 68 in their order for U+0100, U+0101, ...  Ids: the 256 bytes, first those that stand
- * for themselves; then 256 + rank; then the end of text.
+ * for themselves; then 256 + rank; then the end of text.  A file whose last line has no newline is
+ * refused: it may be cut off.
  */
 #ifndef DATA_BPE_H
 #define DATA_BPE_H
@@ -19,6 +20,8 @@
 
 #include "core/status.h"
 #include "data/tokenizer.h"
+
+#define BPE_FILE "vocab.bpe"
 
 enum { BPE_BYTES = 256 };
 

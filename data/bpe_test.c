@@ -172,17 +172,36 @@ static void test_pairs_that_ended_are_not_merged(void **state)
 	tokenizer_close(t);
 }
 
-/* The last line may lack its end. */
-static void test_merges_without_a_last_line_end(void **state)
+/* Wherever a line is cut, even where what is left would be a merge. */
+static void test_merges_that_are_cut_off(void **state)
 {
+	static const char merges[] = "#version: 0.2\na b\nc ab\n";
 	struct tokenizer *t;
 	struct error err;
 
 	(void)state;
-	assert_int_equal(bpe_parse((const uint8_t *)"#version: 0.2\na b", 17, &t, &err), OK);
-	assert_int_equal(tokenizer_vocabulary(t), 258);
-	assert_memory_equal(tokenizer_text(t, 256), "ab", 2);
-	tokenizer_close(t);
+	for (size_t size = 15; size < sizeof(merges) - 1; size++) {
+		if (merges[size - 1] == '\n')
+			continue;
+		assert_int_equal(bpe_parse((const uint8_t *)merges, size, &t, &err), FAIL);
+		assert_contains(err.text, "cut off");
+	}
+}
+
+/* A token of any length; 100 bytes of it are shown. */
+static void test_long_unknown_token(void **state)
+{
+	char merges[300] = "#version: 0.2\na ", shown[103] = "\"";
+	struct tokenizer *t;
+	struct error err;
+
+	(void)state;
+	memset(merges + strlen(merges), 'x', 200);
+	strcat(merges, "\n");
+	memset(shown + 1, 'x', 100);
+	strcat(shown, "\"");
+	assert_int_equal(bpe_parse((const uint8_t *)merges, strlen(merges), &t, &err), FAIL);
+	assert_contains(err.text, shown);
 }
 
 int main(void)
@@ -194,7 +213,8 @@ int main(void)
 		cmocka_unit_test(test_saving_gives_the_same_file),
 		cmocka_unit_test(test_bad_merges),
 		cmocka_unit_test(test_pairs_that_ended_are_not_merged),
-		cmocka_unit_test(test_merges_without_a_last_line_end),
+		cmocka_unit_test(test_merges_that_are_cut_off),
+		cmocka_unit_test(test_long_unknown_token),
 	};
 
 	return cmocka_run_group_tests(tests, open_sample, close_sample);

@@ -78,7 +78,7 @@ static void chars_free(struct tokenizer *t)
 
 static const struct tokenizer_kind CHARS = {
 	.name = "characters",
-	.file_name = "characters.json",
+	.file_name = CHARS_FILE,
 	.encode = chars_encode,
 	.format = chars_format,
 	.free = chars_free,

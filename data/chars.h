@@ -17,6 +17,8 @@
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 
+#define CHARS_FILE "characters.json"
+
 /* The characters seen so far; start from zero. */
 struct char_set {
 	uint8_t seen[UTF8_SYMBOLS];

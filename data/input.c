@@ -225,7 +225,8 @@ enum status jsonl_text(char *line, size_t size, uint8_t **text, size_t *text_siz
 	cJSON *root, *field;
 
 	*text = NULL;
-	while (size > 0 && strchr(" \t\r\n", line[size - 1]))
+	/* strchr() finds NUL in every text. */
+	while (size > 0 && line[size - 1] && strchr(" \t\r\n", line[size - 1]))
 		size--;
 	if (size == 0)
 		return OK;

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/bpe.h"
+#include "data/chars.h"
 #include "data/dataset.h"
 #include "data/file.h"
 
@@ -20,8 +22,43 @@ static int is_entry(const struct dirent *entry)
 	return strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
 }
 
-/* A file that the side file does not explain, or NULL; `name` is the caller's memory. */
-static bool has_stranger(const char *path, char name[256])
+static bool is_explained(const struct dataset *d, const char *file)
+{
+	return d->vocabulary > 0 && (dataset_find(d, file) || !strcmp(file, DATASET_FILE) ||
+				     !strcmp(file, d->tokenizer_file));
+}
+
+/* SPLIT-000000.bin and on, as data/tokens.c writes them. */
+static bool is_shard_name(const char *file)
+{
+	for (enum data_split s = 0; s < SPLITS; s++) {
+		size_t length = strlen(split_name(s)), digits;
+
+		if (strncmp(file, split_name(s), length) || file[length] != '-')
+			continue;
+		digits = strspn(file + length + 1, "0123456789");
+		return digits >= 6 && !strcmp(file + length + 1 + digits, ".bin");
+	}
+	return false;
+}
+
+/* A name that an interrupted preparation may have left, with or without a side file. */
+static bool is_leftover(const char *file)
+{
+	static const char *const names[] = { DATASET_FILE, BPE_FILE, CHARS_FILE };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		size_t length = strlen(names[i]);
+
+		if (!strncmp(file, names[i], length) &&
+		    (!file[length] || !strcmp(file + length, ".tmp")))
+			return true;
+	}
+	return is_shard_name(file);
+}
+
+/* A file that is no part of prepared data; `name` is the caller's memory. */
+static bool has_stranger(const char *path, bool unfinished, char name[256])
 {
 	struct dataset dataset = { 0 };
 	struct dirent **entry;
@@ -34,9 +71,7 @@ static bool has_stranger(const char *path, char name[256])
 	for (int i = 0; i < count; i++) {
 		const char *file = entry[i]->d_name;
 
-		if (!found && !dataset_find(&dataset, file) &&
-		    (dataset.vocabulary == 0 ||
-		     (strcmp(file, DATASET_FILE) && strcmp(file, dataset.tokenizer_file)))) {
+		if (!found && !is_explained(&dataset, file) && !(unfinished && is_leftover(file))) {
 			snprintf(name, 256, "%s", file);
 			found = true;
 		}
@@ -48,7 +83,7 @@ static bool has_stranger(const char *path, char name[256])
 	return found;
 }
 
-static enum status check_replaceable(const char *path, struct error *err)
+static enum status check_replaceable(const char *path, bool unfinished, struct error *err)
 {
 	char name[256];
 	struct stat st;
@@ -57,7 +92,7 @@ static enum status check_replaceable(const char *path, struct error *err)
 		return errno == ENOENT ? OK : fail_errno(err, "cannot use %s", path);
 	if (!S_ISDIR(st.st_mode))
 		return fail(err, "%s is not a directory", path);
-	if (has_stranger(path, name))
+	if (has_stranger(path, unfinished, name))
 		return fail(
 			err,
 			"%s holds %s, which is no part of prepared data: choose another directory",
@@ -90,6 +125,12 @@ static enum status remove_files(const char *path, struct error *err)
 	return status;
 }
 
+static void unlock(struct output_dir *d)
+{
+	close(d->lock);
+	d->lock = -1;
+}
+
 enum status output_dir_start(struct output_dir *d, const char *out, struct error *err)
 {
 	size_t length = strlen(out);
@@ -102,7 +143,7 @@ enum status output_dir_start(struct output_dir *d, const char *out, struct error
 		d->new_path = NULL;
 		return fail_memory(err, out, length);
 	}
-	if (check_replaceable(d->path, err))
+	if (check_replaceable(d->path, false, err))
 		return FAIL;
 	if (mkdir(d->new_path, 0777) && errno != EEXIST)
 		return fail_errno(err, "cannot create %s", d->new_path);
@@ -110,9 +151,13 @@ enum status output_dir_start(struct output_dir *d, const char *out, struct error
 	if (d->lock < 0)
 		return fail_errno(err, "cannot open %s", d->new_path);
 	if (flock(d->lock, LOCK_EX | LOCK_NB)) {
-		close(d->lock);
-		d->lock = -1;
+		unlock(d);
 		return fail(err, "%s is being written by another process", d->new_path);
+	}
+	/* Without the lock, output_dir_end() removes nothing. */
+	if (check_replaceable(d->new_path, true, err)) {
+		unlock(d);
+		return FAIL;
 	}
 	return remove_files(d->new_path, err);
 }
@@ -140,7 +185,9 @@ enum status output_dir_commit(struct output_dir *d, struct error *err)
 	char *parent;
 	enum status status;
 
-	if (directory_sync(d->new_path, err) || take_place(d, err))
+	/* Hours may have passed since the start. */
+	if (directory_sync(d->new_path, err) || check_replaceable(d->path, false, err) ||
+	    take_place(d, err))
 		return FAIL;
 	if (asprintf(&parent, "%s/..", d->path) < 0)
 		return fail_memory(err, d->path, strlen(d->path));

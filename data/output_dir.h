@@ -2,7 +2,8 @@
  * output_dir - a directory of prepared data that appears all at once.
  *
  * Files are written to OUT.tmp, which is locked, and take OUT's place by one rename.  Only a
- * directory that is empty or holds nothing but prepared data is ever replaced.
+ * directory that is empty or holds nothing but prepared data is ever replaced, and only an OUT.tmp
+ * with nothing but the files of an interrupted preparation is emptied.
  */
 #ifndef DATA_OUTPUT_DIR_H
 #define DATA_OUTPUT_DIR_H

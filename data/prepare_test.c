@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "core/rng.h"
+#include "data/output_dir.h"
 #include "data/test_dir.h"
 #include "data/tokens.h"
 
@@ -274,6 +275,54 @@ static void test_strangers_are_kept(void **state)
 	test_dir_remove(&d);
 }
 
+/* Nor is OUT.tmp emptied, except of what a preparation leaves there. */
+static void test_strangers_in_the_new_directory_are_kept(void **state)
+{
+	static const char *const left[] = { "out.tmp/train-000000.bin", "out.tmp/valid-1000000.bin",
+					    "out.tmp/vocab.bpe",	"out.tmp/vocab.bpe.tmp",
+					    "out.tmp/characters.json",	"out.tmp/data.json.tmp" };
+	static const char *const strange[] = { "notes.txt", "train.bin", "train-0.bin",
+					       "train-000000.bin.gz", "vocab.bpe.old" };
+	struct test_dir d = test_dir_make();
+	char name[64];
+
+	(void)state;
+	test_put_text(&d, "text.txt", "some text");
+	assert_int_equal(mkdir(test_path(&d, "out.tmp"), 0777), 0);
+	for (size_t i = 0; i < sizeof(strange) / sizeof(*strange); i++) {
+		snprintf(name, sizeof(name), "out.tmp/%s", strange[i]);
+		test_put_text(&d, name, "years of work");
+		snprintf(name, sizeof(name), "out.tmp holds %s", strange[i]);
+		expect_refusal("bytes", test_path(&d, "text.txt"), test_path(&d, "out"), 0, name);
+		snprintf(name, sizeof(name), "out.tmp/%s", strange[i]);
+		assert_int_equal(unlink(test_path(&d, name)), 0);
+	}
+	for (size_t i = 0; i < sizeof(left) / sizeof(*left); i++)
+		test_put_text(&d, left[i], "half");
+	must_run("bytes", test_path(&d, "text.txt"), test_path(&d, "out"), 0, 1);
+	assert_int_equal(access(test_path(&d, "out.tmp"), F_OK), -1);
+	test_dir_remove(&d);
+}
+
+/* A file that comes while the preparation runs. */
+static void test_late_strangers_are_kept(void **state)
+{
+	struct test_dir d = test_dir_make();
+	struct output_dir out;
+	struct error err;
+
+	(void)state;
+	assert_int_equal(mkdir(test_path(&d, "out"), 0777), 0);
+	assert_int_equal(output_dir_start(&out, test_path(&d, "out"), &err), OK);
+	test_put_text(&d, "out/thesis.tex", "years of work");
+	assert_int_equal(output_dir_commit(&out, &err), FAIL);
+	assert_contains(err.text, "holds thesis.tex");
+	output_dir_end(&out);
+	assert_int_equal(access(test_path(&d, "out/thesis.tex"), F_OK), 0);
+	assert_int_equal(access(test_path(&d, "out.tmp"), F_OK), -1);
+	test_dir_remove(&d);
+}
+
 static void test_two_at_once(void **state)
 {
 	struct test_dir d = test_dir_make();
@@ -300,6 +349,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_killed_preparation_leaves_the_old_data),
 		cmocka_unit_test(test_refusals_leave_nothing),
 		cmocka_unit_test(test_strangers_are_kept),
+		cmocka_unit_test(test_strangers_in_the_new_directory_are_kept),
+		cmocka_unit_test(test_late_strangers_are_kept),
 		cmocka_unit_test(test_two_at_once),
 	};
 	struct dataset result;

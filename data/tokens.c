@@ -124,14 +124,21 @@ static enum status check_shard(struct shard *s, const struct shard_info *listed,
 	return check_ids(s->id, s->count, vocabulary, err);
 }
 
+/* What follows a path's last slash. */
+static const char *name_in(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
 static enum status open_shard(struct shard *s, const char *path, const struct dataset *dataset,
 			      uint32_t vocabulary, struct error *err)
 {
-	const char *name = strrchr(path, '/');
 	const struct shard_info *listed = NULL;
 
 	if (dataset) {
-		listed = dataset_find(dataset, name ? name + 1 : path);
+		listed = dataset_find(dataset, name_in(path));
 		if (!listed)
 			return fail(err, "%s is not listed in the " DATASET_FILE " beside it",
 				    path);
@@ -152,6 +159,9 @@ static enum status open_shards(struct tokens *t, char **path, uint32_t vocabular
 	const struct dataset *dataset = tokens_dataset(t);
 	struct sha256 hash;
 
+	/* A model that takes any vocabulary gets the data's: no id may be beyond it. */
+	if (dataset && dataset->vocabulary < vocabulary)
+		vocabulary = dataset->vocabulary;
 #pragma omp parallel for schedule(static, 1)
 	for (size_t i = 0; i < t->shards; i++)
 		t->shard[i].status =
@@ -170,9 +180,32 @@ static enum status open_shards(struct tokens *t, char **path, uint32_t vocabular
 	return OK;
 }
 
-/* Every listed shard that the pattern means must be there. */
+/* One side file speaks for all shards, so they must lie beside it. */
+static enum status check_directory(const glob_t *found, const char *pattern, struct error *err)
+{
+	const char *first = found->gl_pathv[0];
+	size_t length = (size_t)(name_in(first) - first);
+
+	for (size_t i = 1; i < found->gl_pathc; i++) {
+		const char *path = found->gl_pathv[i];
+
+		if ((size_t)(name_in(path) - path) != length || memcmp(path, first, length))
+			return fail(err,
+				    "%s matches files in several directories, %s and %s: "
+				    "name those of one",
+				    pattern, first, path);
+	}
+	return OK;
+}
+
+/*
+ * Every listed shard that the pattern means must be there.  Its directory is known, so only names
+ * are compared: a slash may be doubled in the pattern, not in the directory.
+ */
 static enum status check_complete(const struct tokens *t, const char *pattern, struct error *err)
 {
+	const char *names = name_in(pattern);
+
 	for (int s = 0; s < SPLITS; s++) {
 		for (size_t i = 0; i < t->dataset.split[s].shards; i++) {
 			const char *file = t->dataset.split[s].shard[i].file;
@@ -181,9 +214,7 @@ static enum status check_complete(const struct tokens *t, const char *pattern, s
 
 			if (asprintf(&path, "%s/%s", t->directory, file) < 0)
 				return fail_memory(err, file, strlen(file));
-			missing = (!fnmatch(pattern, path, FNM_PATHNAME | FNM_PERIOD) ||
-				   !fnmatch(pattern, file, FNM_PATHNAME | FNM_PERIOD)) &&
-				  access(path, F_OK);
+			missing = !fnmatch(names, file, FNM_PERIOD) && access(path, F_OK);
 			free(path);
 			if (missing)
 				return fail(err,
@@ -224,7 +255,8 @@ static enum status open_paths(struct tokens *t, const glob_t *found, const char 
 	t->shard = calloc(t->shards, sizeof(*t->shard));
 	if (!t->shard)
 		return fail_memory(err, pattern, t->shards * sizeof(*t->shard));
-	if (read_dataset(t, found->gl_pathv[0], pattern, vocabulary, err) ||
+	if (check_directory(found, pattern, err) ||
+	    read_dataset(t, found->gl_pathv[0], pattern, vocabulary, err) ||
 	    open_shards(t, found->gl_pathv, vocabulary, err))
 		return FAIL;
 	if (t->count < least)

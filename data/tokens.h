@@ -23,7 +23,8 @@ struct tokens;
 
 /*
  * Open the shards that match a pattern of glob(7), in the order of their names, as one stream of
- * at least `least` tokens, all below `vocabulary`.  Reads everything once, shards in parallel.
+ * at least `least` tokens, all below `vocabulary` and below the side file's.  They lie in one
+ * directory.  Reads everything once, shards in parallel.
  */
 enum status tokens_open(const char *pattern, uint32_t vocabulary, uint64_t least, struct tokens **t,
 			struct error *err) MUST_CHECK;

@@ -222,6 +222,54 @@ static void test_shards_that_differ_from_the_side_file(void **state)
 	test_dir_remove(&d);
 }
 
+/* The caller takes more ids than the side file promises. */
+static void test_ids_beyond_the_side_file(void **state)
+{
+	const uint16_t id[] = { 1, 2, 257 };
+	struct test_dir d = test_dir_make();
+
+	(void)state;
+	put_dataset(&d, id, 3, 2);
+	expect_refusal(&d, "train-*.bin",
+		       "train-000001.bin: token 0 is 257, beyond the vocabulary of 257");
+	test_dir_remove(&d);
+}
+
+/* A side file speaks for its own directory only, whichever comes first. */
+static void test_several_directories(void **state)
+{
+	struct test_dir d = test_dir_make(), a = d, b = d;
+
+	(void)state;
+	strcat(a.path, "/a");
+	strcat(b.path, "/bb");
+	assert_int_equal(mkdir(a.path, 0777), 0);
+	assert_int_equal(mkdir(b.path, 0777), 0);
+	put_dataset(&a, SMALL, 10, 10);
+	expect_tokens(&d, "*/train-*.bin", SMALL, 10);
+	put_shard(&b, "train-000000.bin", 20240520, 1, 10, SMALL, 10);
+	expect_refusal(&d, "*/train-*.bin", "/a/train-000000.bin and ");
+	expect_refusal(&d, "*/train-*.bin", "/bb/train-000000.bin: name those of one");
+	assert_int_equal(rename(test_path(&a, "data.json"), test_path(&b, "data.json")), 0);
+	expect_refusal(&d, "*/train-*.bin", "several directories");
+	test_dir_remove(&d);
+}
+
+/* The directory may be written in any way. */
+static void test_missing_shard_behind_a_double_slash(void **state)
+{
+	struct test_dir d = test_dir_make();
+
+	(void)state;
+	put_dataset(&d, SMALL, 10, 4);
+	expect_tokens(&d, "/train-*.bin", SMALL, 10);
+	assert_int_equal(unlink(test_path(&d, "train-000001.bin")), 0);
+	expect_refusal(&d, "/train-*.bin", "train-000001.bin is missing");
+	expect_refusal(&d, "./train-*.bin", "train-000001.bin is missing");
+	expect_tokens(&d, "/train-000000.bin", SMALL, 4);
+	test_dir_remove(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -233,6 +281,9 @@ int main(void)
 		cmocka_unit_test(test_vocabulary_must_fit_16_bits),
 		cmocka_unit_test(test_our_shards),
 		cmocka_unit_test(test_shards_that_differ_from_the_side_file),
+		cmocka_unit_test(test_ids_beyond_the_side_file),
+		cmocka_unit_test(test_several_directories),
+		cmocka_unit_test(test_missing_shard_behind_a_double_slash),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

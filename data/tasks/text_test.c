@@ -237,6 +237,22 @@ static void test_prepared_data(void **state)
 	dataset_free(&d);
 }
 
+/* Training ids are held to the vocabulary that the side file gives the model. */
+static void test_prepared_ids_beyond_the_vocabulary(void **state)
+{
+	struct dataset d = { .tokenizer = "bytes", .vocabulary = 249, .end_of_text = -1 };
+	struct files files;
+
+	(void)state;
+	make_files(&files);
+	empty(&files);
+	write_prepared(&files, &d);
+	fixture_refuses("text", T, symbols(&files, 0), "train-000000.bin: token ");
+	fixture_refuses("text", T, symbols(&files, 0), "is 249, beyond the vocabulary of 249");
+	remove_files(&files);
+	dataset_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -244,6 +260,7 @@ int main(void)
 		cmocka_unit_test(test_validation_windows),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_prepared_data),
+		cmocka_unit_test(test_prepared_ids_beyond_the_vocabulary),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
