@@ -20,6 +20,10 @@ CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
 AR := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 export O CC SANITIZE BLAS BLAS_CFLAGS BLAS_LIBS NO_INSTALL
 
+# Words of make end at blanks.
+ifneq ($(word 2,$(CURDIR))$(word 2,$(O)),)
+$(error make cannot work in a path with blanks: move $(if $(word 2,$(CURDIR)),$(CURDIR),O=$(O)))
+endif
 # `make clean` removes directories of $(O) by name: they must never be the sources.
 ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
 $(error O=$(O) holds the sources; choose a directory of its own)
@@ -42,6 +46,9 @@ endif
 # The comparison happens while make reads this file: no shell, and `make -n` tells the truth.
 unless_holds = $(if $(subst x$(strip $2)x,,x$(strip $(file <$1))x),FORCE)
 write_stamp = @mkdir -p $(@D) && printf '%s\n' '$(strip $1)' >$@
+
+# One word of a shell, whatever stands in it.
+quoted = '$(subst ','\'',$1)'
 
 # ---------------------------------------------------------------- what is built
 sources := $(sort $(shell find core data models tools -name '[!.]*.c' 2>/dev/null))
@@ -115,7 +122,7 @@ $(O)/toolchain: $(call unless_holds,$(O)/toolchain,$(toolchain))
 	$(call write_stamp,$(toolchain))
 
 $(O)/setup-%: tools/setup.sh $(O)/toolchain
-	$(Q)PYTHON='$(PYTHON)' bash tools/setup.sh $* >$@.new && mv $@.new $@
+	$(Q)PYTHON='$(PYTHON)' bash tools/setup.sh $* >$@.new$$$$ && mv $@.new$$$$ $@ || { rm -f $@.new$$$$; exit 1; }
 
 $(O)/flags: $(O)/setup-build $(call unless_holds,$(O)/flags,$(flags))
 	$(call write_stamp,$(flags))

@@ -1,24 +1,27 @@
 # Text to token files, by what .config says; and the fuzzers of everything that parses a file.
 
-data_dir = $(patsubst "%,%,$(dir $(CONFIG_DATA_TRAIN)))
-data_text = $(patsubst "%",%,$(CONFIG_DATA_TEXT))
 data_vocabulary = $(if $(CONFIG_TOKENIZER_BYTE),--tokenizer bytes) \
 	$(if $(CONFIG_TOKENIZER_CHAR),--tokenizer characters) \
-	$(if $(CONFIG_TOKENIZER_GPT2),--tokenizer $(CONFIG_TOKENIZER_MERGES)) \
+	$(if $(CONFIG_TOKENIZER_GPT2),--tokenizer $(call quoted,$(CONFIG_TOKENIZER_MERGES))) \
 	$(if $(CONFIG_TOKENIZER_TRAINED),--size $(CONFIG_TOKENIZER_SIZE))
 
 ifneq ($(filter data,$(MAKECMDGOALS)),)
 $(need_config)
-$(plan)/data.conf: $(KCONFIG_CONFIG) $(kconfig_needs)
-	$(Q)mkdir -p $(@D) && $(kconfig) generate --auto $@ && touch $@
+# It is looked at every time, and rewritten only when it changes.
+$(plan)/data.conf: $(kconfig_needs) FORCE
+	$(Q)$(kconfig) generate --auto $@
 include $(plan)/data.conf
 endif
 
 data: $(O)/bin/data
 	$(if $(CONFIG_TASK_TEXT),,$(error 'make data' is for the task text: make set CONFIG_TASK=text CONFIG_DATA_TEXT=FILE))
-	$(if $(data_text),,$(error there is no text: make set CONFIG_DATA_TEXT=FILE_OR_DIRECTORY))
-	$(Q)mkdir -p $(patsubst %/,%,$(dir $(patsubst %/,%,$(data_dir))))
-	$(Q)$< prepare --out $(data_dir:%/=%) $(data_vocabulary) $(data_text)
+	$(if $(CONFIG_DATA_TEXT),,$(error there is no text: make set CONFIG_DATA_TEXT=FILE_OR_DIRECTORY))
+	$(if $(CONFIG_TOKENIZER_GPT2),$(if $(CONFIG_TOKENIZER_MERGES),,$(error \
+		CONFIG_TOKENIZER_MERGES is empty: make set CONFIG_TOKENIZER_MERGES=FILE, the published vocab.bpe)))
+	$(Q)out=$$(dirname $(call quoted,$(CONFIG_DATA_TRAIN))) && mkdir -p "$$(dirname "$$out")" && \
+		set -- $(call quoted,$(CONFIG_DATA_TEXT)) && { test -e "$$1" || \
+		set -- $(foreach path,$(CONFIG_DATA_TEXT),$(call quoted,$(path))); } && \
+		$< prepare --out "$$out" $(data_vocabulary) "$$@"
 
 # Each fuzzer runs for FUZZ_SECONDS; what it finds is kept as crash-* in its directory.
 FUZZ_SECONDS ?= 20

@@ -34,7 +34,7 @@ defconfig: $(O)/setup-python
 	$(Q)$(kconfig) defconfig
 set: $(O)/setup-python
 	$(if $(given_symbols),,$(error make set CONFIG_X=value ...: which symbol? 'make menuconfig' shows them all))
-	$(Q)$(kconfig) set $(foreach v,$(given_symbols),'$v=$($v)')
+	$(Q)$(kconfig) set $(foreach v,$(given_symbols),$(call quoted,$v=$($v)))
 
 config-reference: $(O)/setup-python
 	$(call say,GEN,configuration.md)

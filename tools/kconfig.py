@@ -29,6 +29,8 @@ NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*")  # nothing that make, a shell or a path reads
+IN_A_NAME = "letters, digits and ._+- make a name, neither . nor - in front"
 
 
 class Assignment(NamedTuple):
@@ -48,6 +50,9 @@ class Unfit(OSError):
         super().__init__(errno.EINVAL, "\n".join(problems))
         self.problems = problems
 
+    def __str__(self):
+        return "\n".join(self.problems)
+
 
 class Tree(kconfiglib.Kconfig):
     """The Kconfig files and, after merge(), one configuration."""
@@ -55,7 +60,10 @@ class Tree(kconfiglib.Kconfig):
     def __init__(self):
         os.environ["srctree"] = ROOT
         os.environ["KCONFIG_WARN_UNDEF"] = "y"
-        super().__init__("Kconfig", warn_to_stderr=False)
+        try:
+            super().__init__("Kconfig", warn_to_stderr=False)
+        except kconfiglib.KconfigError as error:
+            raise Unfit([str(error).strip()]) from None
         if self.warnings:
             raise Unfit(self.warnings)
         self.warn = False  # from here on merge() looks for itself, and more closely
@@ -143,6 +151,8 @@ class Tree(kconfiglib.Kconfig):
             raise ValueError(f"CONFIG_{name}={text}: text stands between double quotes")
         if is_number(item) and not NUMBER.fullmatch(value):
             raise ValueError(f"CONFIG_{name}={text}: not a number")
+        if name == "EXPERIMENT" and not NAME.fullmatch(value):
+            raise ValueError(f"CONFIG_{name}={text}: {IN_A_NAME}")
         return name, value
 
     def read(self, path):
@@ -486,10 +496,13 @@ def command_oldconfig(tree, _args):
     import oldconfig
     tell_dropped(load_leniently(tree)[1])
     oldconfig.conf_changed = True
-    while oldconfig.conf_changed:  # an answer may make earlier questions visible
-        oldconfig.conf_changed = False
-        for node in tree.node_iter():
-            oldconfig.oldconfig(node)
+    try:
+        while oldconfig.conf_changed:  # an answer may make earlier questions visible
+            oldconfig.conf_changed = False
+            for node in tree.node_iter():
+                oldconfig.oldconfig(node)
+    except EOFError:
+        raise Unfit(["no answer: 'make olddefconfig' asks nothing and takes the defaults"]) from None
     print(tree.write_config())
 
 
@@ -587,9 +600,7 @@ def main(argv):
     args = parse_arguments(argv)
     try:
         args.run(Tree(), args)
-    except Unfit as unfit:
-        sys.exit("\n".join(unfit.problems))
-    except (OSError, kconfiglib.KconfigError) as error:
+    except OSError as error:
         sys.exit(str(error))
 
 

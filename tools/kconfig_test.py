@@ -13,6 +13,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+import as_user
 import kconfig
 import tap
 from kconfiglib import INT
@@ -130,6 +131,13 @@ STRICT = {
     "text_without_quotes": ("CONFIG_EXPERIMENT=mine", "CONFIG_EXPERIMENT=mine: text stands"),
     "text_with_one_quote": ('CONFIG_EXPERIMENT="mine', 'CONFIG_EXPERIMENT="mine: text stands'),
     "text_after_quotes": ('CONFIG_EXPERIMENT="a" b', 'CONFIG_EXPERIMENT="a" b: text stands'),
+    **{f"experiment_{kind}": (f'CONFIG_EXPERIMENT="{name}"',
+                              f'CONFIG_EXPERIMENT="{name}": letters, digits and ._+- make a name',
+                              "CONFIG_EXPERIMENT=")
+       for kind, name in {"with_blank": "my study", "with_command": "a$(shell touch x)b",
+                          "with_directory": "a/b", "with_colon": "a:b", "with_percent": "50%",
+                          "with_quote": "it's", "of_dots": "..", "as_option": "-a",
+                          "missing": ""}.items()},
     "number_in_words": ('CONFIG_DROPOUT="none"', 'CONFIG_DROPOUT="none": not a number'),
     "number_with_comma": ('CONFIG_DROPOUT="0,1"', 'CONFIG_DROPOUT="0,1": not a number'),
     "number_infinite": ('CONFIG_DROPOUT="inf"', 'CONFIG_DROPOUT="inf": not a number'),
@@ -278,8 +286,8 @@ class Commands(Case):
 
     def test_set_takes_text_without_quotes(self):
         self.write(DEFAULTS)
-        self.succeed("set", "CONFIG_EXPERIMENT=my study", "CONFIG_ATTENTION=w2")
-        self.assertIn('CONFIG_EXPERIMENT="my study"\n', self.read())
+        self.succeed("set", "CONFIG_DATA_TEXT=my text", "CONFIG_ATTENTION=w2")
+        self.assertIn('CONFIG_DATA_TEXT="my text"\n', self.read())
         self.assertIn("CONFIG_ATTENTION_W2=y\n", self.read())
 
     def test_set_switch_tells_what_it_makes_inactive(self):
@@ -310,6 +318,12 @@ class Commands(Case):
         self.succeed("oldconfig", input="0.125\n")
         self.assertIn('CONFIG_DROPOUT="0.125"\n', self.read())
         self.succeed("check")
+
+    def test_oldconfig_without_answers(self):
+        stale = DEFAULTS.replace('CONFIG_DROPOUT="0.0"\n', "")
+        self.write(stale)
+        self.assertIn("make olddefconfig", self.refuse("oldconfig", input=""))
+        self.assertEqual(self.read(), stale)
 
     def test_listnewconfig(self):
         self.write(re.sub('CONFIG_(DROPOUT|THREADS)=.*\n|.*CONFIG_POS_.*\n', "", DEFAULTS) +
@@ -374,6 +388,67 @@ class Generated(Case):
         shown = subprocess.check_output(["make", "-s", "-C", self.directory, "show"], text=True,
                                         env={"PATH": os.environ["PATH"]})
         self.assertEqual(shown, "a $b #c|mla|y||")
+
+
+class Make(Case):
+    """What makefiles do with the values, and with the places they work in."""
+
+    def make(self, *words, expect=0, **variables):
+        done = as_user.make(f"PLAN={self.path('plan')}", *words, KCONFIG_CONFIG=self.config,
+                            **variables)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_text_with_quotes(self):
+        self.write(DEFAULTS)
+        self.make("set", "CONFIG_DATA_TEXT=it's, isn't it.txt", "CONFIG_INIT_FROM=a;b")
+        self.assertIn('CONFIG_DATA_TEXT="it\'s, isn\'t it.txt"\n', self.read())
+        self.assertIn('CONFIG_INIT_FROM="a;b"\n', self.read())
+
+    def test_report_of_no_name(self):
+        self.write(DEFAULTS.replace('EXPERIMENT="default"', "EXPERIMENT=\"a';touch x;'b\""))
+        self.assertNotIn("touch", self.make("-n", "report"))
+
+    def test_data_of_any_name(self):
+        text, other = self.path("it's a 'text'.txt"), self.path("it's;other.txt")
+        for path in (text, other):
+            self.write("to be or not to be\n" * 99, path)
+        self.write(DEFAULTS)
+        self.make("set", "CONFIG_TASK=text", f"CONFIG_DATA_TEXT={text}",
+                  f"CONFIG_DATA_TRAIN={self.path('the data/of it')}/train-*.bin")
+        self.make("data")
+        self.assertIn("data.json", os.listdir(self.path("the data/of it")))
+        self.make("set", f"CONFIG_DATA_TEXT={other} {other}")
+        self.assertIn("2 documents in all", self.make("data", expect=2))    # both alike: no split
+
+    def test_merges_are_missing(self):
+        self.write(DEFAULTS)
+        self.make("set", "CONFIG_TASK=text", "CONFIG_DATA_TEXT=a", "CONFIG_TOKENIZER=gpt2")
+        self.assertIn("CONFIG_TOKENIZER_MERGES is empty: make set", self.make("data", expect=2))
+
+    def test_path_with_a_blank(self):
+        tree = self.path("a tree")
+        os.mkdir(tree)
+        shutil.copy(os.path.join(kconfig.ROOT, "Makefile"), tree)
+        said = self.make("-C", tree, "help", expect=2)
+        self.assertIn(f"make cannot work in a path with blanks: move {tree}", said)
+        self.assertIn("blanks: move O=a b", self.make("O=a b", "help", expect=2))
+
+    def test_two_makes_set_up(self):
+        os.mkdir(self.path("setup-python.new"))     # the other one's
+        self.make(f"O={self.directory}", self.path("setup-python"))
+        self.assertEqual(sorted(os.listdir(self.directory)),
+                         ["setup-python", "setup-python.new", "toolchain"])
+
+    def test_another_blas_is_no_python(self):
+        """Nothing was installed, and what lacks is said."""
+        done = subprocess.run(
+            ["bash", os.path.join(kconfig.ROOT, "tools/setup.sh"), "python"], text=True, check=False,
+            capture_output=True, env={**os.environ, "NO_INSTALL": "1", "BLAS": "sqlite3",
+                                      "BLAS_LIBS": "", "PYTHON": "/bin/false"})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "NO_INSTALL is set; to install|no apt-get on this system")
+        self.assertNotIn("of no use", done.stderr)
 
 
 class Menus(Case):

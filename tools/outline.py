@@ -157,6 +157,13 @@ def check_references(steps):
             raise Unfit([f"{step.name}: step {step.match.number} is itself matched to another"])
 
 
+def check_names(steps):
+    """Of fragments' files; make and the shell read them, too."""
+    for step in steps:
+        if not kconfig.NAME.fullmatch(step.name):
+            raise Unfit([f"{step.name}: {kconfig.IN_A_NAME}: rename the fragment"])
+
+
 def steps_of(values):
     """The steps that the plan's symbols ask for, not yet resolved."""
     kind, words = values["PLAN"], (values["PLAN_FRAGMENTS"] or "").split()
@@ -173,10 +180,13 @@ def steps_of(values):
             raise Unfit([f"CONFIG_PLAN_BASELINE={baseline}: no such step, or a repetition"])
         for step in steps:
             step.baseline = baseline
+    check_names(steps)
     check_references(steps)
     for step in steps:
         if step.against is not None:
             step.baseline = step.against
+        elif step.nulls is not None:
+            step.baseline = step.nulls
     return steps
 
 

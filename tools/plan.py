@@ -10,6 +10,7 @@ files that build and run read:
     DIR/NUMBER-NAME/generated/config_table.h    the same for the program
     DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
     DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
+    DIR/configuration                           what they were made of: make compares it
 
 The program's own account of a step (describe.json and estimate.json in its directory) is shown
 where there is one.
@@ -196,7 +197,7 @@ def runs_for_make(steps, values, seeds, directory, runs):
         target = f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}/done"
         lines += [f"{kind}-targets += {target}", f"{kind}-targets-of-{step.name} += {target}",
                   f"{target}: STEP := {program.name}", f"{target}: SEED := {seed}",
-                  f"{target}: EXPERIMENT := {experiment}"]
+                  f"{target}: IDENTITY := {its_identity}", f"{target}: EXPERIMENT := {experiment}"]
     return "\n".join(lines) + "\n"
 
 
@@ -221,7 +222,7 @@ def for_make(steps, values, seeds):
     return "\n".join(lines) + "\n"
 
 
-def write(steps, values, seeds, directory):
+def write(steps, values, seeds, directory, configuration):
     for step in itertools.chain(steps, *(step.candidates for step in tuned_steps(steps))):
         files = {"config": step.config, "auto.conf": step.auto,
                  "generated/config_table.h": step.table,
@@ -231,6 +232,7 @@ def write(steps, values, seeds, directory):
     kconfig.write_text(os.path.join(directory, "plan.mk"), for_make(steps, values, seeds))
     kconfig.write_text(os.path.join(directory, "plan.json"),
                        json.dumps(as_json(steps, values, seeds), indent=1) + "\n")
+    kconfig.write_text(os.path.join(directory, "configuration"), configuration)     # all is there
 
 
 def choose_rate(steps, values, args):
@@ -255,22 +257,21 @@ def main(argv):
     parser.add_argument("--choose", metavar="STEP",
                         help="choose its learning rate from the results below RUNS")
     args = parser.parse_args(argv)
-    tree = kconfig.Tree()
     try:
+        tree = kconfig.Tree()
+        configuration = kconfig.read_text(kconfig.config_path())
         steps, values = plan(tree, args.output)
         seeds = numbers("SEEDS", values["SEEDS"])
         if args.choose:
             choose_rate(steps, values, args)
             return
         if args.output:
-            write(steps, values, seeds, args.output)
+            write(steps, values, seeds, args.output, configuration)
         if args.runs:
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
                                runs_for_make(steps, values, seeds, args.output, args.runs))
         elif not args.quiet:
             overview.show(tree, as_json(steps, values, seeds), steps, values, args)
-    except Unfit as unfit:
-        sys.exit("\n".join(unfit.problems))
     except (OSError, ValueError) as error:
         sys.exit(str(error))
 

@@ -8,6 +8,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+import as_user
 import estimate
 import kconfig
 import outline
@@ -194,6 +195,17 @@ class Plans(PlanCase):
         self.listed("baseline gat")
         self.assertIn("did you mean gate", self.refusal())
 
+    def test_names_that_make_would_read(self):
+        for name in ("50%", "a:b", "$(shell)", "it's", "a#b", "a;b"):
+            self.fragment(name, "CONFIG_DROPOUT=0.5")
+            self.listed(f"baseline {name}")
+            self.assertIn(f"1-{name}: letters, digits and ._+- make a name", self.refusal())
+
+    def test_slip_in_a_kconfig_file(self):
+        self.configure()
+        self.write("config A\n\tbol\n", "models/attention/w2.kconfig")
+        self.assertIn("models/attention/w2.kconfig:2: ", self.refusal())
+
     def test_step_cannot_change_the_scale(self):
         self.listed("baseline 124m")
         self.assertIn("CONFIG_SCALE=124m: a step cannot change", self.refusal())
@@ -211,6 +223,9 @@ class Plans(PlanCase):
         table = "plan/{}/generated/config_table.h"
         self.assertEqual(self.read(table.format("2-gate-null")), self.read(table.format("1-gate")))
         self.assertIn("1-gate with seeds from 1000 on", self.said)
+        self.listed("baseline gate null-1 cross")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]],
+                         ["0-baseline", "0-baseline", "1-gate", "0-baseline"])
         self.listed("baseline gate null-1", 'CONFIG_SEEDS="1,1001"')
         self.assertIn("seeds from 1000 on", self.refuse(tool=self.path("tools/plan.py")))
 
@@ -517,6 +532,77 @@ class Tuned(PlanCase):
         self.assertIn("CONFIG_TUNE_RATES gives no rates", self.refusal())
         self.listed("mla mla+tuned", self.RATES, "CONFIG_TUNE_SEEDS=3,4")
         self.assertIn("CONFIG_TUNE_SEEDS and CONFIG_SEEDS share 3", self.refusal())
+        self.listed("mla mla+tuned", self.RATES, "CONFIG_LEARNING_RATE=0.0")
+        self.assertIn("CONFIG_LEARNING_RATE=0.0: a tuned step needs a rate above 0",
+                      self.refusal())
+
+
+class Make(Case):
+    """make itself, with a plan and runs of its own."""
+    SETTINGS = ("CONFIG_PLAN=single", "CONFIG_SEEDS=1", "CONFIG_GPT2_MAX_ITERS=2",
+                "CONFIG_AUDIT_WIRING=n", "CONFIG_AUDIT_CAUSALITY=n", "CONFIG_AUDIT_ONE_BATCH=n")
+
+    def configure(self, name, *settings):
+        """Older than any plan."""
+        self.environment["KCONFIG_CONFIG"] = self.path(name)
+        self.succeed("defconfig", "smoke")
+        self.succeed("set", *self.SETTINGS, *settings)
+        os.utime(self.path(name), (1, 1))
+
+    def make(self, *words, expect=0):
+        done = as_user.make(f"PLAN={self.path('plan')}", f"RUNS={self.path('runs')}", *words,
+                            KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"])
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def plan_of(self, name, expected):
+        self.environment["KCONFIG_CONFIG"] = self.path(name)
+        self.make("-n", "steps")
+        self.assertIn(f"plan-threads := {expected}\n", self.read("plan/plan.mk"))
+
+    def test_plan_of_another_configuration(self):
+        """None is newer than the plan."""
+        self.configure("a", "CONFIG_THREADS=1")
+        self.configure("b", "CONFIG_THREADS=2")
+        self.plan_of("a", 1)
+        self.plan_of("b", 2)
+        planned = os.stat(self.path("plan/plan.mk")).st_mtime_ns
+        self.plan_of("b", 2)
+        self.assertEqual(os.stat(self.path("plan/plan.mk")).st_mtime_ns, planned)
+        os.rename(self.path("a"), self.path("b"))
+        self.plan_of("b", 1)
+
+    def test_data_of_another_configuration(self):
+        self.configure("a", "CONFIG_TASK=text")
+        self.configure("b", "CONFIG_TASK=copy")
+        for name, said in (("a", "there is no text"), ("b", "is for the task text")) * 2:
+            self.environment["KCONFIG_CONFIG"] = self.path(name)
+            self.assertIn(said, self.make("data", expect=2))
+
+    def test_only_a_run_is_forgotten(self):
+        self.configure("config")
+        self.make("runs")
+        [run] = [os.path.join(self.path("runs/smoke"), name)
+                 for name in os.listdir(self.path("runs/smoke"))]
+        precious = self.path("runs/precious")
+        os.mkdir(precious)
+        for wrong in (f"{precious} {run}", f"{run} {precious}", f"{run} {run}", "%", precious, "",
+                      f"{run}/*", self.path("runs/%")):
+            self.assertIn(f"RUN=DIRECTORY: one of {run}", self.make("runs-forget", f"RUN={wrong}",
+                                                                    expect=2))
+            self.assertTrue(os.path.exists(precious) and os.path.exists(run), wrong)
+        self.make("runs-forget", f"RUN={run}/")
+        self.assertFalse(os.path.exists(run))
+
+    def test_a_program_that_another_make_replaced(self):
+        self.configure("config")
+        self.make("runs")
+        [run] = os.listdir(self.path("runs/smoke"))
+        # As if this plan's program had another identity.
+        self.write(self.read("plan/runs.mk").replace(run[-12:], "0123456789ab"), "plan/runs.mk")
+        self.assertIn("another configuration than the run 0123456789ab",
+                      self.make("runs-all", expect=2))
+        self.assertEqual(os.listdir(self.path("runs/smoke")), [run])
 
 
 class Defconfigs(Case):

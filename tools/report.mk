@@ -4,7 +4,7 @@ report_tool = $(python) tools/report.py --runs '$(RUNS)'
 
 # E=NAME: another experiment than that of the configuration.  Plots need gnuplot; without it the
 # report says so.
-configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\(.*\)"/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
+configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
 report: $(O)/setup-python
 	$(Q)bash tools/setup.sh plot || true
 	$(Q)$(report_tool) report $(patsubst %,'%',$(or $(E),$(configured)))

@@ -127,7 +127,7 @@ apt() {
 
 # Another flavour of the BLAS is slower, not wrong: without the right to install, go on with it.
 accept_other_blas() {
-	has_openmp_blas || [ $other_blas_will_do ] || ! has_other_blas 2>/dev/null && return 1
+	[[ " ${missing[*]} " == *" lib$BLAS-openmp-dev "* ]] && has_other_blas 2>/dev/null || return 1
 	say "  NOTE    lib$BLAS-openmp-dev would be faster than $(pkg-config --libs "$BLAS")"
 	other_blas_will_do=yes
 }

@@ -30,6 +30,8 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
 plan_tools := $(addprefix tools/,plan.py outline.py matching.py tuning.py)
+# Times do not tell all: another file, or an older one that was put back, is another configuration.
+$(plan)/plan.mk: $(if $(subst x$(configuration)x,,x$(file <$(plan)/configuration)x),FORCE)
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
 	$(call say,PLAN,$(KCONFIG_CONFIG))
 	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
@@ -109,17 +111,19 @@ $(run-targets) $(tuning-targets):
 		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
 	$(call say,RUN,'$(EXPERIMENT) $(STEP) seed $(SEED)')
 	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
-		--seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
+		--identity $(IDENTITY) --seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
 		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
 		$(if $(filter 1,$(jobs)),,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
 		$(if $(filter $@,$(tuning-targets)),|| { test $$? -eq $(diverged) && touch $@; })
 runs-all: $(run-targets)
 	@:
 $(foreach s,$(plan-steps),$(eval step-$s: $(run-targets-of-$s)))
+# What is removed must be one word, and a run of the plan.
+known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
+run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
 runs-forget:
-	$(if $(filter $(RUN:%/=%)/done,$(run-targets) $(tuning-targets)),,$(error make rerun \
-		RUN=DIRECTORY: one of $(patsubst %/done,%,$(run-targets) $(tuning-targets))))
-	$(Q)rm -rf $(RUN)
+	$(if $(run_to_forget),,$(error make rerun RUN=DIRECTORY: one of $(known_runs)))
+	$(Q)rm -rf '$(run_to_forget)'
 
 # Runs side by side, as many as their threads leave room for, unless -j says otherwise.
 processors := $(shell nproc)

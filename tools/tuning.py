@@ -17,6 +17,7 @@ from kconfig import Assignment, Unfit
 
 # Rates that keep their ratio to LEARNING_RATE.
 FOLLOWING = ("MIN_LEARNING_RATE", "MUON_LEARNING_RATE")
+RATES = ("LEARNING_RATE", *FOLLOWING)
 
 
 def experiment(name):
@@ -35,6 +36,9 @@ def rates(text):
 
 def assignments(values, rate):
     """That give a configuration this learning rate."""
+    if float(values["LEARNING_RATE"]) <= 0:
+        raise Unfit([f"CONFIG_LEARNING_RATE={values['LEARNING_RATE']}: a tuned step needs a rate "
+                     f"above 0, to which {' and '.join(FOLLOWING)} keep their ratio"])
     factor = float(rate) / float(values["LEARNING_RATE"])
     followers = [(name, f"{factor * float(values[name]):.6g}") for name in FOLLOWING
                  if values[name] is not None]
