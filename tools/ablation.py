@@ -25,8 +25,10 @@ LOSS, ACCURACY = records.LOSS, "val/accuracy"
 BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
 BASELINE, INVALID = "baseline", "invalid"
 REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
+DIVERGED = "diverged"
 LENGTH = re.compile(r"length/([0-9]+)/loss(?:/([0-9]+))?")      # of rows; where a stretch begins
 CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
+SIZES = {"parameters": "parameters", "flops": "flops_per_token"}
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 
 AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_BATCH": "one batch"}
@@ -38,7 +40,8 @@ LOST_SEEDS = "‡"
 MARKS = {
     MORE_PARAMETERS: "more parameters than its baseline",
     OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
-    LOST_SEEDS: "runs of this step diverged, failed or are missing: see the problems",
+    LOST_SEEDS: "runs of this step or of its baseline diverged, failed or are missing: see the "
+                "problems",
 }
 
 
@@ -72,7 +75,11 @@ class Row:
 
     @property
     def perplexity_percent(self):
-        return self.delta and 100 * math.expm1(self.delta.mean)
+        """Infinite where a float cannot hold it."""
+        try:
+            return self.delta and 100 * math.expm1(self.delta.mean)
+        except OverflowError:
+            return math.inf
 
 
 @dataclass
@@ -270,20 +277,43 @@ def environments_of(*steps):
             for step in steps for run in step.usable.values()}
 
 
+def outcome(run):
+    """What a repetition must come to, too; None if the run has not come that far."""
+    if tuning.loss_of(run) == math.inf:
+        return DIVERGED
+    return run.weights if run.trouble is None else None
+
+
+def is_telling(mine, first):
+    """Where both diverged there are no bits to compare."""
+    return None not in (mine, first) and (mine, first) != (DIVERGED, DIVERGED)
+
+
+def unlike(run, twin):
+    """What a run came to instead of its twin's weights."""
+    for diverged, how in ((run, "diverged"), (twin, "finished")):
+        if outcome(diverged) == DIVERGED:
+            return f"{how}, unlike {twin.step},"
+    return f"other weights than {twin.step}"
+
+
 def same_bits(step, steps):
     """The verdict on a step that runs another one again, and why."""
     twins = {run.seed: run for other in steps if other.repeat == 0 and other.config == step.config
-             for run in other.usable.values()}
-    checked = [(run, twins[seed]) for seed, run in sorted(step.usable.items())
-               if seed in twins and run.weights and twins[seed].weights]
+             for run in other.runs}
+    pairs = [(run, twins[run.seed]) for run in step.runs if run.seed in twins]
+    checked = [pair for pair in pairs if is_telling(*map(outcome, pair))]
     if not checked:
         return NO_TWIN, "no finished run of the same configuration and seed to compare with"
-    wrong = [run.seed for run, twin in checked if run.weights != twin.weights]
+    wrong = {}
+    for run, twin in checked:
+        if outcome(run) != outcome(twin):
+            wrong.setdefault(unlike(run, twin), []).append(str(run.seed))
     if wrong:
         there = " (in another environment)" if any(
             run.environment != twin.environment for run, twin in checked) else ""
-        return NOT_REPRODUCED, f"other weights than {checked[0][1].step} for seed " + \
-            ", ".join(map(str, wrong)) + there
+        return NOT_REPRODUCED, "; ".join(f"{what} for seed {', '.join(seeds)}"
+                                         for what, seeds in wrong.items()) + there
     return REPRODUCED, f"the bits of {checked[0][1].step}, {len(checked)} seed" + \
         "s" * (len(checked) > 1)
 
@@ -296,6 +326,8 @@ def invalid_reason(step, baseline):
                 + (f": {detail}" if detail else "")
         if judged.is_invalid:
             return f"{whose}an audit failed"
+        if judged.is_leaky:
+            return f"{whose}it is declared to see the future"
     return ""
 
 
@@ -321,7 +353,7 @@ def compare(row, step, baseline, group, all_seeds):
         row.marks.append(MORE_PARAMETERS)
     if len(environments_of(step, baseline)) > 1:
         row.marks.append(OTHER_ENVIRONMENT)
-    if len(all_seeds) > len(row.seeds if row.is_null else set(all_seeds) & set(row.seeds)):
+    if len(all_seeds) > len(paired_runs(step, baseline)):
         row.marks.append(LOST_SEEDS)
 
 
@@ -396,10 +428,12 @@ def common_words(rows):
 
 def scores_of(groups, rows, steps):
     """Mean accuracy over tasks, of arms that differ from their baselines in the same way."""
-    baselines = [group.baseline for group in groups if group.by_accuracy]
+    baselines = [group.baseline for group in groups
+                 if group.by_accuracy and not all(row.is_null for row in group.rows)]
     arms = {}
     for row in rows:
-        if row.baseline in baselines and not row.is_repeat:
+        if row.baseline in baselines and not (row.is_repeat or row.is_null or
+                                              row.verdict.endswith(INVALID)):
             arms.setdefault(tuple(row.difference), []).append(row)
     for arm in arms.values():
         seeds = set.intersection(*(set(row.seeds) for row in arm))
@@ -453,14 +487,32 @@ def make_groups(steps, rows, all_seeds):
     return list(groups.values())
 
 
-def control_groups(steps, rows, all_seeds):
-    """A control differs from its baseline in nothing but the width of the feed-forward."""
-    by_number = {step.name.split("-", 1)[0]: step for step in steps}
+def is_control(row, tuned):
+    """It differs in nothing but the width of the feed-forward, and in the rates that it chose."""
+    free = tuning.RATES if row.step in tuned else ()
+    return {change[0] for change in row.difference}.difference(free) == {"FFN_HIDDEN"}
+
+
+def matched_step(control, steps, rows):
+    """The step that the control names; an older plan may have had another one of that number."""
+    asked = CONTROL.search(control.name)
+    sizes = {row.step: row.numbers[SIZES[asked[1]]] for row in rows} if asked else {}
+
+    def distance(step):
+        mine, theirs = sizes[step.name], sizes[control.name]
+        return abs(mine.mean - theirs.mean) if mine and theirs else math.inf, -newest(step)
+    numbered = [step for step in steps if asked and step.name.split("-", 1)[0] == asked[2]]
+    return min(numbered, key=distance, default=None)
+
+
+def newest(step):
+    return max(run.started or 0 for run in step.runs)
+
+
+def control_groups(steps, rows, all_seeds, tuned):
     for control, row in zip(steps, rows):
-        asked = CONTROL.search(control.name)
-        step = asked and by_number.get(asked[2])
-        if step and [change[0] for change in row.difference] == ["FFN_HIDDEN"] \
-                and step.name != control.baseline:
+        step = matched_step(control, steps, rows)
+        if step and is_control(row, tuned) and step.name != control.baseline:
             group = Group(control.name, is_by_accuracy(control))
             group.rows.append(row_of(step, control))
             compare(group.rows[0], step, control, group, all_seeds)
@@ -489,20 +541,22 @@ def tabulate(experiment, steps, candidates=(), decoded=None):
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
     seeds = sorted({run.seed for step, row in zip(steps, rows) if not row.is_null
                     for run in step.runs})
-    problems = list(find_problems(steps, rows, seeds))
+    decoded = decoded or decoding.Decoding()
+    problems = [*find_problems(steps, rows, seeds), *decoded.problems]
     if not any(row.seeds for row in rows):
         raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
                               + "\n".join(f"  {problem}" for problem in problems))
     groups = make_groups(steps, rows, seeds)
-    controls = list(control_groups(steps, rows, seeds))
+    sweeps = list(sweeps_of(candidates, by_name))
+    controls = list(control_groups(steps, rows, seeds, {sweep.step for sweep in sweeps}))
     judge(groups + controls)
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
                  seeds, groups, controls, rows,
                  [c for step in steps if not step.repeat for c in components_of(step)],
                  [x for step in steps if not step.repeat
                   for x in lengths_of(step, by_name.get(step.baseline, step))],
-                 decoded or decoding.Decoding(), list(scores_of(groups, rows, by_name)),
-                 list(sweeps_of(candidates, by_name)), beside_published(experiment, by_name),
+                 decoded, list(scores_of(groups, rows, by_name)),
+                 sweeps, beside_published(experiment, by_name),
                  list_environments(steps), problems, list(find_notes(steps)))
 
 
@@ -512,7 +566,7 @@ def tabulate_pairs(name, pairs):
     for a, b in pairs:
         group = groups.setdefault((a.runs[0].experiment, a.name), Group(a.name, is_by_accuracy(a)))
         row = row_of(b, a)
-        compare(row, b, a, group, sorted(a.usable))
+        compare(row, b, a, group, [run.seed for run in a.runs])
         group.rows.append(row)
         rows.append(row)
     judge(list(groups.values()))

@@ -52,6 +52,7 @@ class Decoding:
     """Of the steps that were measured."""
     measured: list = field(default_factory=list)
     notes: list = field(default_factory=list)
+    problems: list = field(default_factory=list)
 
 
 def measured(step, found):
@@ -84,11 +85,17 @@ def read(runs, experiment, steps):
         path = os.path.join(runs, experiment, DIRECTORY, step.name + ".json")
         if not os.path.exists(path):
             continue
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-        decoding.measured += measured(step.name, found)
-        decoding.notes += filter(None, [changed(step, found)])
-        places.setdefault(environment(found), []).append(step.name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+            own, place, note = [*measured(step.name, found)], environment(found), changed(step, found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            decoding.problems.append(f"{path}: not what 'make bench-decode' writes, which measures "
+                                     f"it anew ({error!r})")
+            continue
+        decoding.measured += own
+        decoding.notes += filter(None, [note])
+        places.setdefault(place, []).append(step.name)
     decoding.notes += [place + (f": {', '.join(names)}" if len(places) > 1 else "")
                        for place, names in places.items()]
     return decoding

@@ -250,13 +250,13 @@ def finals(rows, name):
                 "seeds, and every seed.", [entry(i, row) for i, row in enumerate(rows)], name)
 
 
-def deltas(rows, by_name, name):
+def deltas(rows, by_name, baseline, name):
     by_accuracy = any(row.accuracy_delta for row in rows)
     number, scale = ("accuracy", 100) if by_accuracy else ("loss", 1)
     entries = []
     for i, row in enumerate(rows):
         d = row.accuracy_delta if by_accuracy else row.delta
-        if d:
+        if d and row.step != baseline:      # it may itself be compared with another one
             values = ablation.paired_values(by_name[row.step], by_name[row.baseline],
                                             ablation.NUMBERS[number])
             entries.append((row.step, [scale * v for v in values], d.low and scale * d.low,
@@ -334,11 +334,11 @@ SCATTERS = (("parameters", "parameters", "parameters"),
             ("decode_token_bytes", "decode state", "bytes per token"))
 
 
-def figures(rows, by_name, table, prefix):
+def figures(rows, by_name, baseline, table, prefix):
     steps = [by_name[row.step] for row in rows]
     yield curves(steps, prefix + "curves")
     yield finals(rows, prefix + "finals")
-    yield deltas(rows, by_name, prefix + "deltas")
+    yield deltas(rows, by_name, baseline, prefix + "deltas")
     yield components(rows, table, prefix + "components")
     yield positions(rows, table, prefix + "positions")
     yield speed(rows, table, prefix + "speed")
@@ -354,15 +354,15 @@ def draw(table, steps):
         return [], "Plots are missing: gnuplot is not installed."
     by_name = {step.name: step for step in steps}
     shown = [row for row in table.rows if not row.is_repeat and row.seeds]
-    groups = [[row for row in shown if group.baseline in (row.baseline, row.step)]
-              for group in table.groups] or [shown]
+    groups = [(group.baseline, [row for row in shown if group.baseline in (row.baseline, row.step)])
+              for group in table.groups] or [(None, shown)]
     drawn = []
-    for number, rows in enumerate(rows for rows in groups if rows):
+    for number, (baseline, rows) in enumerate(group for group in groups if group[1]):
         try:
-            found = [f for f in figures(rows, by_name, table, f"g{number}-") if f]
+            found = [f for f in figures(rows, by_name, baseline, table, f"g{number}-") if f]
         except (records.Problem, OSError, subprocess.TimeoutExpired) as problem:
             return [], f"Plots are missing: {problem}"
-        heading = f"Against {rows[0].baseline}" if len(groups) > 1 else ""
+        heading = f"Against {baseline}" if len(groups) > 1 else ""
         legend = [(i % COLOURS, i // COLOURS, row.step) for i, row in enumerate(rows)]
         drawn.append((heading, legend, found))
     return drawn, ""

@@ -2,6 +2,7 @@
 import math
 import os
 import sqlite3
+import urllib.parse
 from dataclasses import dataclass, field
 
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
@@ -101,6 +102,11 @@ class Step:
     def is_invalid(self):
         return bool(self.failed_audits) or any(run.state == "invalid" for run in self.runs)
 
+    @property
+    def is_leaky(self):
+        """By its configuration, whether it was audited or not."""
+        return self.config.get("AUDIT_LEAK_DECLARED") == "y"
+
 
 # ---------------------------------------------------------------- reading
 
@@ -109,7 +115,8 @@ def connect(path):
         raise Problem(f"{path}: no database; 'make' trains and writes it, and 'results rebuild' "
                       "makes it from the run directories")
     try:
-        db = sqlite3.connect(f"file:{os.path.abspath(path)}?mode=ro", uri=True, timeout=10)
+        address = urllib.parse.quote(os.path.abspath(path))
+        db = sqlite3.connect(f"file:{address}?mode=ro", uri=True, timeout=10)
         db.row_factory = sqlite3.Row
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:

@@ -16,12 +16,14 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import re
 import sys
 
 import ablation
 import decoding
+import kconfig
 import page
 import plots
 import records
@@ -134,6 +136,8 @@ def effect_lines(table):
 
 def mark_lines(table):
     used = {mark for row in table.rows for mark in row.marks}
+    used |= {mark for group in table.controls for mark in group.rows[0].marks
+             if mark in verdict_cell(group.rows[0])}
     return [f"{mark} {meaning}" for mark, meaning in ablation.MARKS.items() if mark in used]
 
 
@@ -165,7 +169,7 @@ def control_lines(table):
         delta = f"{interval(row.accuracy_delta, 100, '+.1f')} % accuracy" if group.by_accuracy \
             else f"{interval(row.delta)} nats"
         yield f"{row.step} against {group.baseline} ({', '.join(remaining)}): " + \
-            (f"{delta}: " if row.delta else "") + row.verdict
+            (f"{delta}: " if row.delta else "") + verdict_cell(row)
 
 
 def environment_lines(table):
@@ -394,7 +398,8 @@ def as_json(table):
     for entry, own in zip(whole["decoding"]["measured"], table.decoding.measured):
         entry.update(tokens_per_second=own.tokens_per_second, limit=own.limit)
     for row, own in zip(whole["rows"], table.rows):
-        row["perplexity_percent"] = own.perplexity_percent
+        percent = own.perplexity_percent    # JSON knows no infinity
+        row["perplexity_percent"] = None if percent == math.inf else percent
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -408,13 +413,6 @@ def as_html(table, steps):
 
 
 # ---------------------------------------------------------------- commands
-
-def write(path, text):
-    """Whole or not at all: somebody may be reading it."""
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + ".new", path)
-
 
 def choose(db, name):
     if name:
@@ -433,10 +431,9 @@ def report(db, args):
     table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps))
     print(as_text(table), end="")
     directory = os.path.join(args.runs, name, "report")
-    os.makedirs(directory, exist_ok=True)
     for ending, text in (("md", as_markdown(table)), ("csv", as_csv(table)), ("tex", as_tex(table)),
                          ("json", as_json(table)), ("html", as_html(table, steps))):
-        write(os.path.join(directory, f"report.{ending}"), text)
+        kconfig.write_text(os.path.join(directory, f"report.{ending}"), text)
     print(f"\nWritten: {directory}/report.{{md,csv,tex,json,html}}")
     if not plots.is_there():
         print("Without plots: gnuplot is not installed.")

@@ -21,6 +21,7 @@ import outline
 import plots
 import records
 import report
+import symbols
 import tap
 
 RESULTS = os.path.join(os.environ.get("O", "build"), "bin/results")
@@ -200,6 +201,22 @@ class Study(Case):
         self.assertIn("FAILED: not reproduced: 4-mla+gate+cross-again", status)
         self.assertEqual(self.verdicts(table)[STUDY[4]], "NOT REPRODUCED")
         self.assertIn("Written", text)
+        self.assertIn("other weights than 2-mla+gate+cross for seed 1, 2, 3, 4, 5", text)
+
+    def test_one_of_two_that_diverged_is_not_reproduced(self):
+        for mine, first, verdict, why in (
+                ("diverged", "done", "NOT REPRODUCED", "diverged, unlike 0-mla, for seed 1"),
+                ("done", "diverged", "NOT REPRODUCED", "finished, unlike 0-mla, for seed 1"),
+                ("diverged", "diverged", "not checked", "no finished run"),
+                ("failed", "done", "not checked", "no finished run")):
+            name = f"{mine}-{first}"
+            self.runs.add(name, "0-mla", 1, 3.0, config={"FFN": "ws"}, weights="w", state=first)
+            self.runs.add(name, "0-mla", 2, 3.0, config={"FFN": "ws"}, weights="w")
+            self.runs.add(name, "1-mla-again", 1, 3.0, config={"FFN": "ws"}, weights="w",
+                          repeat=1, state=mine)
+            _, text, table = self.report(name)
+            self.assertEqual(self.verdicts(table)["1-mla-again"], verdict)
+            self.assertIn(why, text)
 
     def test_two_seeds(self):
         self.runs.study(seeds=(1, 2))
@@ -254,6 +271,45 @@ class Controls(Case):
         self.assertRegex(text, r"1-gate against 2-mla\+parameters-of-1 \(-10 parameters, \+0 "
                                r"FLOPs/token\): [-+0-9.]+ \[.*\] nats: no difference shown")
         self.assertIn("corrected for 4 comparisons", text)
+
+    def add(self, step, losses, parameters, width="0", rate="1e-3", **more):
+        for seed, loss in enumerate(losses, 1):
+            self.runs.add("e", step, seed, loss, values={"parameters": parameters}, **more,
+                          config={"FFN_HIDDEN": width, "LEARNING_RATE": rate,
+                                  "FFN": step[2:] if width == "0" else "mla"})
+
+    def test_of_two_steps_of_one_number_that_of_its_size(self):
+        self.add("0-mla", (3.0, 3.1, 3.2), 1000)
+        self.add("1-mla+cross", (2.5, 2.6, 2.8), 1500)
+        self.add("1-mla+gate", (2.5, 2.6, 2.8), 1100, started=9e8)     # of an older plan
+        self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1510, width="9")
+        _, text, _ = self.report("e")
+        self.assertIn("1-mla+cross against 2-mla+parameters-of-1 (-10 parameters", text)
+        self.assertNotIn("1-mla+gate against 2", text)
+
+    def test_of_two_equally_large_steps_of_one_number_the_newest(self):
+        self.add("1-mla+cross", (2.5,), 1500)
+        self.add("1-mla+gate", (2.5,), 1500, started=9e8)
+        self.add("0-mla", (3.0,), 1000)
+        self.add("2-mla+parameters-of-1", (2.7,), 1500, width="9")
+        self.assertIn("1-mla+cross against 2-mla+parameters-of-1 (", self.report("e")[1])
+
+    def test_marks(self):
+        self.add("0-mla", (3.0, 3.1, 3.2, 3.1), 1000)
+        self.add("1-mla+gate", (2.5, 2.6, 2.8, 2.6), 1500)
+        self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1500, width="9", machine="x86_64")
+        _, text, _ = self.report("e")
+        self.assertRegex(text, r"1-mla\+gate against 2-mla.*: no difference shown†‡\n")
+
+    def test_a_tuned_control_may_choose_another_rate(self):
+        self.add("0-mla", (3.0, 3.1, 3.2), 1000)
+        self.add("1-mla+gate", (2.5, 2.6, 2.8), 1500)
+        self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1500, width="9", rate="1e-2")
+        self.assertNotIn("Against matched controls", self.report("e")[1])
+        self.runs.add("e-tuning", "2-mla+parameters-of-1@1e-2", 11, 3.0,
+                      config={"LEARNING_RATE": "1e-2"})
+        self.assertIn("1-mla+gate against 2-mla+parameters-of-1 (+0 parameters",
+                      self.report("e")[1])
 
 
 class WhatDiffers(Case):
@@ -430,6 +486,29 @@ class Unusual(Case):
         self.assertNotIn("again, seed 4: missing", text)  # a repetition has one seed
         self.assertRegex(text, r"better‡")
 
+    def test_lost_seeds_of_the_baseline_are_marked(self):
+        for seed in (1, 2, 3, 4, 5):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed,
+                          state="done" if seed < 4 else "diverged")
+            self.runs.add("e", "1-x", seed, 2.0 + 0.011 * seed)
+            self.runs.add("f", "0-mla", seed, 2.0 + 0.011 * seed)
+        _, text, table = self.report("e")
+        self.assertEqual(table["rows"][1]["delta"]["n"], 3)
+        self.assertRegex(text, r"1-x .* better‡\n")
+        self.assertRegex(self.call("compare", "e/0", "f/0")[1], r" better‡\n")
+        self.assertRegex(self.call("compare", "f/0", "e/1")[1], r" no difference shown\n")
+
+    def test_a_huge_loss(self):
+        """Finite, but its perplexity is beyond a double."""
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed)
+            self.runs.add("e", "1-x", seed, 800.0 + seed)
+        status, text, table = self.report("e")
+        self.assertEqual(status, 0)
+        self.assertRegex(text, r"1-x .* \+inf% .* worse\n")
+        self.assertIsNone(table["rows"][1]["perplexity_percent"])
+        self.assertNotIn("Infinity", self.read("json", "e"))
+
     def test_environments_are_marked(self):
         for seed in (1, 2, 3):
             self.runs.add("e", "0-mla", seed, 3.0 + seed)
@@ -464,6 +543,18 @@ class Unusual(Case):
         self.assertEqual(self.verdicts(table), {"0-mla": "baseline, invalid", "1-x": "invalid"})
         self.assertIn("its baseline: wiring audit failed for wte: no gradient", text)
 
+    def test_a_declared_leak_is_invalid_without_its_audit(self):
+        leaky = {"GATE_POOL": "sequence", "AUDIT_CAUSALITY": "n", "AUDIT_LEAK_DECLARED": "y"}
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed)
+            self.runs.add("e", "1-x", seed, 2.0 + 0.11 * seed, config=leaky, audits=())
+            self.runs.add("e", "2-y", seed, 2.0 + 0.11 * seed, baseline="1-x")
+        _, text, table = self.report("e")
+        self.assertEqual(self.verdicts(table), {"0-mla": "baseline", "1-x": "invalid",
+                                                "2-y": "invalid"})
+        self.assertIn("1-x: invalid: it is declared to see the future", text)
+        self.assertIn("2-y: invalid: its baseline: it is declared to see the future", text)
+
     def test_missing_baseline(self):
         self.runs.add("e", "1-x", 1, 3.0)
         status, text, _ = self.report("e")
@@ -480,16 +571,40 @@ class Unusual(Case):
         self.assertRegex(text, r"1-x .* 1 passed, not audited: wiring, one batch +not decidable\n")
         self.assertRegex(text, r"2-y .* 1 passed +not decidable\n")
 
-    def test_judged_by_accuracy(self):
-        """Two tasks, each with its own baseline: verdicts by accuracy, and a score over both."""
-        arms = [(task, arm) for task in ("recall", "noisy") for arm in ("dot", "mla")]
+    def two_tasks(self, *more):
+        """Each with its own baseline."""
+        arms = [(task, arm) for task in ("recall", "noisy") for arm in ("dot", "mla", *more)]
         for number, (task, arm) in enumerate(arms):
+            first = 0 if task == "recall" else len(arms) // 2
             for seed in (1, 2, 3):
                 self.runs.add("mad", f"{number}-task-{task}+{arm}", seed,
                               (2 if arm == "dot" else 1) + 0.001 * seed * number,
-                              baseline=f"{number // 2 * 2}-task-{task}+dot",
-                              config={"TASK": task, "ATTENTION": arm},
+                              baseline=f"{first}-task-{task}+dot",
+                              config={"TASK": task, "ATTENTION": arm,
+                                      "AUDIT_LEAK_DECLARED": "y" if arm == "leaky" else "n"},
                               values={"judged_by_accuracy": 1})
+
+    def test_an_invalid_step_has_no_score(self):
+        self.two_tasks("leaky")
+        text = self.report("mad")[1]
+        self.assertIn("mla: mean accuracy over 2 tasks", text)
+        self.assertNotIn("leaky: mean accuracy", text)
+
+    def test_a_null_has_no_part_in_scores(self):
+        self.two_tasks()
+        for number, arm in ((0, "dot"), (1, "mla")):
+            for seed in (1001, 1002, 1003):
+                self.runs.add("mad", f"{4 + number}-task-recall+{arm}-null", seed, 1.5,
+                              baseline=f"{number}-task-recall+{arm}",
+                              config={"TASK": "recall", "ATTENTION": arm,
+                                      "AUDIT_LEAK_DECLARED": "n"},
+                              values={"judged_by_accuracy": 1})
+        _, text, table = self.report("mad")
+        self.assertEqual((table["seeds"], len(table["scores"])), ([1, 2, 3], 2))
+
+    def test_judged_by_accuracy(self):
+        """Verdicts by accuracy, and a score over both tasks."""
+        self.two_tasks()
         _, text, table = self.report("mad")
         self.assertEqual([group["by_accuracy"] for group in table["groups"]], [True, True])
         self.assertEqual(self.verdicts(table)["1-task-recall+mla"], "better")
@@ -557,6 +672,21 @@ class Files(Case):
                          steps[:0:-1])
         numbers = [str(i) for i in range(18)]
         self.assertLessEqual(set(numbers), set(texts("Loss against parameters")))
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_a_group_of_plots_for_each_baseline(self):
+        """Step 1 is a baseline that has one of its own."""
+        for step, baseline in (("0-mla", 0), ("1-x", 0), ("2-y", 1), ("3-z", 1)):
+            for seed in (1, 2, 3):
+                self.runs.add("e", step, seed, 3 + 0.01 * seed * int(step[0]),
+                              baseline=("0-mla", "1-x")[baseline])
+        self.report("e")
+        groups = re.findall(r"<h2>Against (.*?)</h2>(.*?)(?=<h2>)", self.read("html", "e"), re.S)
+        self.assertEqual([heading for heading, _ in groups], ["0-mla", "1-x"])
+        drawn = [re.search(r"<h3>Difference to the baseline</h3>.*?</svg>", group, re.S)[0]
+                 for _, group in groups]
+        self.assertEqual([re.findall(r"<text>(\d-\w+)", svg) for svg in drawn],
+                         [["1-x"], ["3-z", "2-y"]])
 
     def test_without_gnuplot(self):
         self.runs.study()
@@ -644,6 +774,41 @@ class CompareAndDiff(Case):
 
 
 class Errors(Case):
+    def test_damaged_measurement_of_decoding(self):
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "1-x", 1, 3.0)
+        self.runs.decoded("e", "1-x", (1024,))
+        for damaged in ("{", '{"own": 1}', "{}", "[]", '{"own": {"contexts": [{}]}, "peer": null}'):
+            with open(os.path.join(self.runs.path, "e/decode/0-mla.json"), "w") as file:
+                file.write(damaged)
+            status, text, table = self.report("e")
+            self.assertEqual(status, 0)
+            self.assertRegex(text, "0-mla.json: not what 'make bench-decode' writes")
+            self.assertEqual([m["step"] for m in table["decoding"]["measured"]], ["1-x"])
+
+    def test_another_report_at_the_same_time(self):
+        self.runs.add("e", "0-mla", 1, 3.0)
+        os.makedirs(self.path("e", "md.new"))      # the other one's
+        self.assertEqual(self.report("e")[0], 0)
+
+    def test_a_directory_with_any_name(self):
+        path = tempfile.mkdtemp(prefix="kablate 100%41?#", dir=self.runs.path)
+        self.runs.path, whole = path, self.runs.path
+        self.addCleanup(setattr, self.runs, "path", whole)
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.assertEqual(self.report("e")[0], 0)
+
+    def test_a_slip_in_a_kconfig_file(self):
+        self.addCleanup(setattr, symbols.kconfig, "ROOT", symbols.kconfig.ROOT)
+        self.addCleanup(symbols.kconfig_tree.cache_clear)
+        symbols.kconfig_tree.cache_clear()
+        symbols.kconfig.ROOT = self.runs.path
+        with open(os.path.join(self.runs.path, "Kconfig"), "w", encoding="utf-8") as file:
+            file.write("config A\n\tbol\n")
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "1-x", 1, 3.0)
+        self.assertRegex(self.report("e")[0], "^report: Kconfig:2: ")
+
     def test_no_database(self):
         status, _ = self.call("report")
         self.assertIn("results.db: no database; 'make' trains and writes it", status)
