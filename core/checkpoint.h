@@ -3,7 +3,8 @@
  *
  * RUN_DIR/checkpoint-00000500/ holds weights.safetensors, optimizer.safetensors
  * and state.json.  It is written under another name, brought to the disk and
- * then renamed, so that a directory of this name is always whole; an old one
+ * then renamed, so that a directory of this name is always whole (a removal that was
+ * killed may leave a part of one: it is passed over like any damaged one); an old one
  * is removed only after the new one is durable.
  */
 #ifndef CORE_CHECKPOINT_H

@@ -30,7 +30,7 @@ enum run_state {
 	RUN_INTERRUPTED, /* asked to stop; can be resumed */
 	RUN_DIVERGED,
 	RUN_FAILED,
-	RUN_BUDGET,  /* the allowed time is used up; can be resumed */
+	RUN_BUDGET,  /* the allowed time is used up, which ends it, too */
 	RUN_INVALID, /* an audit failed */
 	RUN_STATES
 };

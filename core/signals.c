@@ -41,8 +41,8 @@ int signals_stop(void)
 
 bool signals_save(void)
 {
-	bool asked = save;
-
-	save = 0;
-	return asked;
+	if (!save)
+		return false;
+	save = 0; /* one that comes from here on is served by the save that follows */
+	return true;
 }

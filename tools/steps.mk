@@ -123,7 +123,8 @@ known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
 run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
 runs-forget:
 	$(if $(run_to_forget),,$(error make rerun RUN=DIRECTORY: one of $(known_runs)))
-	$(Q)rm -rf '$(run_to_forget)'
+	$(Q)test ! -d '$(run_to_forget)' || flock -n '$(run_to_forget)' rm -rf '$(run_to_forget)' || \
+		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
 
 # Runs side by side, as many as their threads leave room for, unless -j says otherwise.
 processors := $(shell nproc)

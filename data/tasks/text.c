@@ -78,6 +78,12 @@ static enum status measure_bytes(struct source *s, const uint64_t *counts, struc
 		bytes += (double)counts[id] * (double)tokenizer_bytes(tokenizer, (uint32_t)id);
 	s->bytes_per_token = bytes / targets;
 	tokenizer_close(tokenizer);
+	if (known != tokens_dataset(x->valid)->vocabulary)
+		return fail(err,
+			    "%s: its vocabulary has %lld tokens, but " DATASET_FILE
+			    " says %u: it is not the one that made these files",
+			    tokens_directory(x->valid), (long long)known,
+			    tokens_dataset(x->valid)->vocabulary);
 	return OK;
 }
 

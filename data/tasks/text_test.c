@@ -206,7 +206,7 @@ static void write_prepared(const struct files *f, struct dataset *d)
 static void test_prepared_data(void **state)
 {
 	struct dataset d = { .tokenizer = "bytes",
-			     .vocabulary = 256,
+			     .vocabulary = 257,
 			     .end_of_text = -1,
 			     .divided = true,
 			     .valid_share = 0.1,
@@ -227,9 +227,9 @@ static void test_prepared_data(void **state)
 	empty(&files);
 	write_prepared(&files, &d);
 	fixture_refuses("text", T, symbols(&files, 250),
-			"a vocabulary of 256, the model one of 250");
+			"a vocabulary of 257, the model one of 250");
 	fixture_open(&f, "text", 4, symbols(&files, 0), 1);
-	assert_int_equal(f.source.vocab, 256);
+	assert_int_equal(f.source.vocab, 257);
 	expect_near(f.source.bytes_per_token, 1.0, 0.0);
 	assert_string_equal(f.source.hash, hash);
 	fixture_close(&f);
@@ -253,6 +253,21 @@ static void test_prepared_ids_beyond_the_vocabulary(void **state)
 	dataset_free(&d);
 }
 
+/* Bytes and the end of text are 257: this side file is of another vocabulary. */
+static void test_another_vocabulary(void **state)
+{
+	struct dataset d = { .tokenizer = "bytes", .vocabulary = 300, .end_of_text = -1 };
+	struct files files;
+
+	(void)state;
+	make_files(&files);
+	empty(&files);
+	write_prepared(&files, &d);
+	fixture_refuses("text", 4, symbols(&files, 0), "257 tokens, but data.json says 300");
+	remove_files(&files);
+	dataset_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -261,6 +276,7 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_prepared_data),
 		cmocka_unit_test(test_prepared_ids_beyond_the_vocabulary),
+		cmocka_unit_test(test_another_vocabulary),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
