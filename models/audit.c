@@ -374,25 +374,45 @@ static enum status read_without(struct auditor *a, const struct model_switch *s,
 	return status;
 }
 
+/* The model as it is, but the messages of this mechanism do not arrive. */
+static enum status read_silenced(struct auditor *a, const struct model_switch *s, struct model **m,
+				 struct error *err)
+{
+	if (model_read(m, a->config, a->model->vocab, err) != OK)
+		return FAIL;
+	(*m)->silenced = s->sender;
+	return OK;
+}
+
+static enum status differs_from(struct auditor *a, const struct model_switch *s, bool silenced,
+				bool *differ, struct error *err)
+{
+	struct model *other;
+	enum status status;
+
+	if ((silenced ? read_silenced : read_without)(a, s, &other, err) != OK)
+		return FAIL;
+	status = compare_without(a, s, other, differ, err);
+	model_free(other);
+	return status;
+}
+
+/* One weight may serve both what a mechanism does here and what it sends: each must act. */
 static enum status audit_switch(struct auditor *a, const struct model_switch *s, struct error *err)
 {
-	struct model *without;
-	enum status status;
+	bool without, silenced = true;
 	char subject[128];
-	bool differ;
 
-	if (read_without(a, s, &without, err) != OK)
-		return fail_prefix(err, "audit with CONFIG_%s=%s", s->symbol, s->off);
-	status = compare_without(a, s, without, &differ, err);
-	model_free(without);
-	if (status != OK)
+	if (differs_from(a, s, false, &without, err) != OK ||
+	    (s->sender && differs_from(a, s, true, &silenced, err) != OK))
 		return fail_prefix(err, "audit with CONFIG_%s=%s", s->symbol, s->off);
 	snprintf(subject, sizeof(subject), "CONFIG_%s", s->symbol);
-	return add(a, "mechanism", subject, differ,
-		   differ ? ""
-		   : s->through_loss
+	return add(a, "mechanism", subject, without && silenced,
+		   !without && s->through_loss
 			   ? "switching it off changes no gradient of the main loss's parameters"
-			   : "switching it off changes no logit",
+		   : !without  ? "switching it off changes no logit"
+		   : !silenced ? "what it sends to the next layer changes no logit"
+			       : "",
 		   err);
 }
 

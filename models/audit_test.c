@@ -86,6 +86,33 @@ static const struct mechanism ahead = {
 };
 MECHANISM(ahead);
 
+/* It acts on the layer itself, but nobody listens to what it sends. */
+static struct tensor *act_and_send(struct block *b, const void *options, struct tensor *h,
+				   struct message *out)
+{
+	(void)options;
+	if (!b->last)
+		out->value = h;
+	return op_gelu(b->g, "acted", h);
+}
+
+static struct tensor *ignore(struct block *b, const void *options, const struct message *in,
+			     struct tensor *o)
+{
+	(void)b, (void)options, (void)in;
+	return o;
+}
+
+static const struct mechanism unheard = {
+	.name = "unheard",
+	.symbol = "TEST_UNHEARD",
+	.order = 10,
+	.read = read_nothing,
+	.hidden = act_and_send,
+	.heads = ignore,
+};
+MECHANISM(unheard);
+
 /* An auxiliary loss of z = h W, cut off from W, or from the model. */
 static struct tensor *with_loss(struct block *b, struct tensor *x, bool cut_weight)
 {
@@ -113,7 +140,7 @@ static struct tensor *loss_beside_model(struct block *b, struct tensor *x)
 }
 
 static const struct model_switch test_switches[] = {
-	{ "TEST_WEIGHT", "0", true },
+	{ .symbol = "TEST_WEIGHT", .off = "0", .through_loss = true },
 	{ .symbol = NULL },
 };
 
@@ -248,7 +275,8 @@ static const struct setting standard[] = {
 	{ "AUDIT_WIRING", "y" },    { "AUDIT_CAUSALITY", "y" },
 	{ "AUDIT_ONE_BATCH", "y" }, { "AUDIT_LEAK_DECLARED", "n" },
 	{ "TEST_UNWIRED", "n" },    { "TEST_AHEAD", "n" },
-	{ "TEST_WEIGHT", "0.1" },   { NULL, NULL },
+	{ "TEST_UNHEARD", "n" },    { "TEST_WEIGHT", "0.1" },
+	{ NULL, NULL },
 };
 
 static void set(struct config *c, const struct setting *list)
@@ -470,6 +498,17 @@ static void test_unwired(void **state)
 					{ "wiring", "h.1.mlp.unwired.weight" },
 					{ "mechanism", "CONFIG_TEST_UNWIRED" }));
 	assert_false(audit_passed(&report));
+	audit_free(&report);
+}
+
+static void test_unheard(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_UNHEARD", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_UNHEARD" }));
+	assert_string_equal(find(&report, "mechanism", "CONFIG_TEST_UNHEARD")->detail,
+			    "what it sends to the next layer changes no logit");
 	audit_free(&report);
 }
 
@@ -720,6 +759,7 @@ int main(void)
 		cmocka_unit_test(test_learned_zero),
 		cmocka_unit_test(test_auxiliary_only),
 		cmocka_unit_test(test_unwired),
+		cmocka_unit_test(test_unheard),
 		cmocka_unit_test(test_zero_alpha),
 		cmocka_unit_test(test_undeclared_leak),
 		cmocka_unit_test(test_faint_leak),

@@ -29,6 +29,7 @@ enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };
 struct model_switch {
 	const char *symbol, *off; /* CONFIG_symbol=off */
 	bool through_loss;
+	int sender; /* 1 + the number of a mechanism that sends messages to the next layer; or 0 */
 };
 
 struct block;
@@ -115,6 +116,7 @@ struct model {
 	const struct mechanism *mechanism[MAX_MECHANISMS];
 	void *mechanism_options[MAX_MECHANISMS];
 	int n_mechanisms;
+	int silenced; /* 1 + the number of a mechanism whose messages do not arrive, for audits; or 0 */
 };
 
 /* One layer while it is being built. */

@@ -444,6 +444,8 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 		memset(b.out, 0, sizeof(b.out));
 		build_block(&b, &s);
 		memcpy(b.in, b.out, sizeof(b.in));
+		if (m->silenced)
+			b.in[m->silenced - 1] = (struct message){ NULL };
 	}
 	if (m->norm_after)
 		return s.x;
@@ -510,8 +512,10 @@ static void visit_switches(const struct model_switch *list,
 void model_switches(const struct model *m,
 		    void (*visit)(void *context, const struct model_switch *s), void *context)
 {
-	static const struct model_switch out_gate = { "ATTENTION_OUT_GATE", "none", false };
-	static const struct model_switch logits_z = { "LOSS_LOGITS_Z", "0", true };
+	static const struct model_switch out_gate = { .symbol = "ATTENTION_OUT_GATE", .off = "none" };
+	static const struct model_switch logits_z = { .symbol = "LOSS_LOGITS_Z",
+						      .off = "0",
+						      .through_loss = true };
 
 	if (m->out_gate != OUT_GATE_NONE)
 		visit(context, &out_gate);
@@ -520,6 +524,12 @@ void model_switches(const struct model *m,
 	visit_switches(m->attention->switches, m->attention->switched_on, m->attention_options,
 		       visit, context);
 	visit_switches(m->ffn->switches, m->ffn->switched_on, m->ffn_options, visit, context);
-	for (int i = 0; i < m->n_mechanisms; i++)
-		visit(context, &(struct model_switch){ m->mechanism[i]->symbol, "n", false });
+	for (int i = 0; i < m->n_mechanisms; i++) {
+		const struct mechanism *mechanism = m->mechanism[i];
+		const bool sends = m->layers > 1 && (mechanism->latent || mechanism->heads);
+
+		visit(context, &(struct model_switch){ .symbol = mechanism->symbol,
+						       .off = "n",
+						       .sender = sends ? i + 1 : 0 });
+	}
 }

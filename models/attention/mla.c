@@ -105,7 +105,7 @@ static void project(struct block *b, struct tensor *x, struct projection *p)
 }
 
 static const struct model_switch switches[] = {
-	{ "RA_MLA_RA_ALPHA", "0", false },
+	{ .symbol = "RA_MLA_RA_ALPHA", .off = "0" },
 	{ .symbol = NULL },
 };
 

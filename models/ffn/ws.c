@@ -75,8 +75,8 @@ static struct tensor *hidden(struct block *b, struct tensor *x)
 }
 
 static const struct model_switch switches[] = {
-	{ "WS_LAMBDA_Z", "0", true },
-	{ "WS_LAMBDA_C", "0", true },
+	{ .symbol = "WS_LAMBDA_Z", .off = "0", .through_loss = true },
+	{ .symbol = "WS_LAMBDA_C", .off = "0", .through_loss = true },
 	{ .symbol = NULL },
 };
 
