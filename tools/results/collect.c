@@ -223,7 +223,7 @@ static enum status note_end(void *context, const struct entry *e, struct error *
 /* A run that ended elsewhere need not be made here: make looks for this file. */
 static enum status mark_done(const char *ours, const struct text *journal, struct error *err)
 {
-	const struct text nothing = { .size = 0 };
+	const struct text nothing = { .bytes = (char[]){ "" } };
 	char path[PATH_MAX];
 	bool ended = false;
 
