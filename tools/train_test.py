@@ -308,13 +308,13 @@ class Interruption(Case):
 
     def test_a_checkpoint_on_demand(self):
         run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
-        started = run.start().until(" 2/60 ").send(signal.SIGUSR2)
+        started = run.start().until(" 3/60 ").send(signal.SIGUSR2)
         while not run.checkpoints():
             self.assertIsNone(started.process.poll(), started.text)
             time.sleep(0.01)
         started.send(signal.SIGKILL).end()
         saved = run.iterations()[0]
-        self.assertTrue(2 <= saved < 60)
+        self.assertTrue(3 <= saved < 60)
         self.assertIn(f"resuming after iteration {saved}", run.train())
         self.assertEqual(run.weights(), self.straight().weights())
 
