@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import decoding
+import kconfig
 import report
 
 MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATENT_RECIP"}
@@ -107,7 +108,7 @@ def main():
     o.keep.mkdir(parents=True, exist_ok=True)
     for step in o.steps:
         found = measure(o.plan / step, o, torch)
-        report.write(str(o.keep / f"{step}.json"), json.dumps(found, indent=1) + "\n")
+        kconfig.write_text(str(o.keep / f"{step}.json"), json.dumps(found, indent=1) + "\n")
         show(step, found)
     if not torch:
         print("PyTorch is not installed: no peer was measured.")
