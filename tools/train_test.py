@@ -308,6 +308,7 @@ class Interruption(Case):
 
     def test_a_checkpoint_on_demand(self):
         run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
+        self.assertTrue(run.identity)  # to ask for it may take as long as the run
         started = run.start().until(" 3/60 ").send(signal.SIGUSR2)
         while not run.checkpoints():
             self.assertIsNone(started.process.poll(), started.text)
