@@ -183,9 +183,13 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 	if (!memory)
 		return fail_memory(err, path, 0);
 	print_state(memory, c, state, hashes);
-	if (fclose(memory) != 0 || replace_begin(&r, path, err) != OK) {
+	if (fclose(memory) != 0) {
 		free(text);
-		return fail(err, "cannot write %s", path);
+		return fail_memory(err, path, size);
+	}
+	if (replace_begin(&r, path, err) != OK) {
+		free(text);
+		return FAIL;
 	}
 	hash_bytes(text, size, own);
 	fprintf(r.stream, "%s" STATE_HASH "\"%s\"\n}\n", text, own);
