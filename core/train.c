@@ -326,14 +326,20 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 }
 
 /* After the last update, wherever it was. */
+static enum status conclude(struct trainer *t, struct metrics *m, int64_t iteration,
+			    struct error *err)
+{
+	if (t->diverged || !t->subject.conclude)
+		return OK;
+	return t->subject.conclude(t->subject.context, m, iteration, err);
+}
+
 static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t iteration,
 				 struct error *err)
 {
 	if (evaluate_now(t, m, iteration, err) != OK)
 		return FAIL;
-	if (t->diverged || !t->subject.conclude)
-		return OK;
-	return t->subject.conclude(t->subject.context, m, iteration, err);
+	return conclude(t, m, iteration, err);
 }
 
 /* The sum of squares of one parameter's gradient. */
@@ -541,8 +547,10 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 /* A run that ends for good has its final evaluation, wherever it ends. */
 static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
 {
-	if (end == TRAIN_BUDGET && !due(t->state.iteration, t->options.eval_interval, 0) &&
-	    evaluate_last(t, m, t->state.iteration, err) != OK)
+	const bool evaluated = due(t->state.iteration, t->options.eval_interval, 0);
+
+	if (end == TRAIN_BUDGET &&
+	    (evaluated ? conclude : evaluate_last)(t, m, t->state.iteration, err) != OK)
 		return FAIL;
 	return t->diverged ? OK : save(t, m, err);
 }

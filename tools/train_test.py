@@ -767,12 +767,14 @@ class Lengths(Case):
         self.assert_same(run, self.concluded)
 
     def test_a_budget_ends_with_them(self):
-        run = Run(program(POS="rope", EVAL_LENGTHS="64", TRAIN_TOKENS_BUDGET=1500))
-        run.train()
-        self.assertEqual(run.state()[0], "budget")
-        last = max(run.values("val/loss"))
-        self.assertLess(last, 60)
-        self.assertEqual({i for i, _ in self.recorded(run).values()}, {last})
+        for settings in ({}, {"EVAL_INTERVAL": 1}):  # an evaluation of its own, or one that was due
+            with self.subTest(settings):
+                run = Run(program(POS="rope", EVAL_LENGTHS="64", TRAIN_TOKENS_BUDGET=1500, **settings))
+                run.train()
+                self.assertEqual(run.state()[0], "budget")
+                last = max(run.values("val/loss"))
+                self.assertLess(last, 60)
+                self.assertEqual({i for i, _ in self.recorded(run).values()}, {last})
 
     def test_refused_before_training(self):
         for settings, reason in (
