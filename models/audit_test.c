@@ -429,6 +429,7 @@ static const struct setting everything[] = {
 	{ "ATTENTION_OUT_GATE", "head" },
 	{ "RA_MLA_MLP_ATTN_GATE", "y" },
 	{ "RA_MLA_MLP_CROSS_TOKEN", "y" },
+	{ "CROSS_FOLDED", "y" },
 	{ "RA_MLA_MLP_LATENT_RECIP", "y" },
 	{ "LOSS_LOGITS_Z", "1e-4" },
 	{ "DROPOUT", "0.1" },
@@ -522,11 +523,14 @@ static void test_zero_alpha(void **state)
 					{ "wiring", "h.0.mlp.gate_proj.weight" },
 					{ "wiring", "h.0.mlp.gate_to_heads.weight" }));
 	audit_free(&report);
-	report = audit(SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }, { "CROSS_ALPHA", "0" }));
-	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_CROSS_TOKEN" },
-					{ "wiring", "h.0.mlp.cross_proj.weight" },
-					{ "wiring", "h.1.mlp.cross_proj.weight" }));
-	audit_free(&report);
+	for (int folded = 0; folded < 2; folded++) {
+		report = audit(SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }, { "CROSS_ALPHA", "0" },
+					{ "CROSS_FOLDED", folded ? "y" : "n" }));
+		assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_CROSS_TOKEN" },
+						{ "wiring", "h.0.mlp.cross_proj.weight" },
+						{ "wiring", "h.1.mlp.cross_proj.weight" }));
+		audit_free(&report);
+	}
 	report = audit(SETTINGS({ "ATTENTION", "mla" }, { "RA_MLA_MLP_LATENT_RECIP", "y" },
 				{ "RECIP_ALPHA", "0" }));
 	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_LATENT_RECIP" },

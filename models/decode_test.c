@@ -185,6 +185,7 @@ static const char *const mechanisms[] = {
 	GATE RMS "RA_MLA_MLP_SPARSE_HEAD_AVERAGE=n RA_MLA_MLP_SPARSE_NORMALIZE=n",
 	CROSS "RA_MLA_MLP_SPARSE_MODE=none CROSS_RANK=5",
 	GATE CROSS "RECIP_LEARN_ALPHA=y",
+	GATE CROSS "CROSS_FOLDED=y",
 };
 
 static const char *const others[] = {

@@ -93,6 +93,10 @@ struct mechanism {
 				struct tensor *o);
 	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
 				 struct message *out);
+	bool plain_reader; /* `hidden` returns h as it is, and reads it by block_read_hidden() alone */
+	/* y = h W of such a reader, with what an earlier `hidden` left for it to add. */
+	struct tensor *(*reading)(struct block *b, const void *options, struct tensor *h,
+				  struct tensor *w, struct tensor *y);
 };
 
 struct model {
@@ -132,6 +136,9 @@ struct block {
 	struct message out[MAX_MECHANISMS];
 	struct projection projection;
 	struct attention_outputs attention;
+	struct fold {
+		struct tensor *weight, *alpha;
+	} fold; /* of cross-token aggregation, where the readers of the hidden activation add it */
 };
 
 /* `vocab` is the task's vocabulary, used where CONFIG_MODEL_VOCAB is 0. */
@@ -177,6 +184,10 @@ struct tensor *block_vector(struct block *b, const char *name, int64_t n, double
 /* y = x W + b with parameters "name.weight" and, if asked, "name.bias". */
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias);
+
+/* The same of the hidden activation: with what a mechanism left for its readers to add. */
+struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h, int64_t out,
+				 bool bias);
 
 /* A mixing weight: the parameter "name" where the model learns them, else NULL. */
 struct tensor *block_alpha(struct block *b, const char *name, double value);

@@ -247,17 +247,48 @@ static struct tensor *table(const struct model *m, struct graph *g, const char *
 	return graph_param(g, name, &init, 2, SHAPE(rows, m->embd));
 }
 
+/* The weight of a linear map ... */
+static struct tensor *linear_weight(struct block *b, const char *name, const struct tensor *x,
+				    int64_t out)
+{
+	char weight[80];
+
+	snprintf(weight, sizeof(weight), "%s.weight", name);
+	return x ? block_matrix(b, weight, tensor_dim(x, -1), out) : NULL;
+}
+
+/* ... and what it makes of x. */
+static struct tensor *linear_map(struct block *b, const char *name, struct tensor *x,
+				 struct tensor *w, bool bias)
+{
+	char bias_name[80];
+
+	if (!x || !w)
+		return NULL;
+	snprintf(bias_name, sizeof(bias_name), "%s.bias", name);
+	return op_linear(b->g, name, x, w,
+			 bias ? block_vector(b, bias_name, tensor_dim(w, -1), 0) : NULL);
+}
+
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias)
 {
-	char weight[80], bias_name[80];
+	return linear_map(b, name, x, linear_weight(b, name, x, out), bias);
+}
 
-	if (!x)
-		return NULL;
-	snprintf(weight, sizeof(weight), "%s.weight", name);
-	snprintf(bias_name, sizeof(bias_name), "%s.bias", name);
-	return op_linear(b->g, name, x, block_matrix(b, weight, tensor_dim(x, -1), out),
-			 bias ? block_vector(b, bias_name, out, 0) : NULL);
+struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h, int64_t out,
+				 bool bias)
+{
+	const struct model *m = b->m;
+	struct tensor *w = linear_weight(b, name, h, out);
+	struct tensor *y = linear_map(b, name, h, w, bias);
+
+	graph_scope(b->g, "h.%d.mlp.%s.", b->layer, name);
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->reading)
+			y = m->mechanism[i]->reading(b, m->mechanism_options[i], h, w, y);
+	graph_scope(b->g, "h.%d.mlp.", b->layer);
+	return y;
 }
 
 struct tensor *block_alpha(struct block *b, const char *name, double value)
@@ -393,7 +424,7 @@ static struct tensor *feed_forward(struct block *b, struct tensor *x)
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->hidden)
 			h = m->mechanism[i]->hidden(b, m->mechanism_options[i], h, &b->out[i]);
-	h = block_linear(b, "c_proj", h, m->embd, m->bias && m->ffn->projection_bias);
+	h = block_read_hidden(b, "c_proj", h, m->embd, m->bias && m->ffn->projection_bias);
 	return op_dropout(b->g, "dropped", h, m->dropout);
 }
 

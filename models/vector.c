@@ -92,7 +92,8 @@ static const struct field {
 /* Ours alone: what the reference has no field for. */
 static const char *const constants =
 	"CONFIG_FFN_HIDDEN=0\nCONFIG_DROPOUT=\"0\"\n"
-	"CONFIG_INIT=\"gpt2\"\nCONFIG_INIT_STD=\"0.02\"\n";
+	"CONFIG_INIT=\"gpt2\"\nCONFIG_INIT_STD=\"0.02\"\n"
+	"# CONFIG_CROSS_FOLDED is not set\n";
 
 static const struct field *find_field(const char *name)
 {
@@ -306,6 +307,7 @@ struct comparison {
 	const struct safetensors *file;
 	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum precision precision;
+	bool folded; /* with CROSS_FOLDED: the same numbers are expected */
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -556,6 +558,7 @@ static enum status open_comparison(struct comparison *c, struct error *err)
 	c->B = tokens->dim[0];
 	c->T = tokens->dim[1];
 	if (vector_config(c->file, &c->config, err) != OK ||
+	    (c->folded && config_set(c->config, "CROSS_FOLDED", "y", err) != OK) ||
 	    model_read(&c->model, c->config, 0, err) != OK ||
 	    params_create(&c->params, precision_type(c->precision), err) != OK)
 		return FAIL;
@@ -629,6 +632,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 		.file = narrow->file,
 		.weights = narrow->weights,
 		.precision = FLOAT64,
+		.folded = narrow->folded,
 		.backend = narrow->backend,
 		.report = &ignored,
 	};
@@ -645,6 +649,27 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 	return status;
 }
 
+static bool can_fold(struct config *c)
+{
+	return config_bool(c, "RA_MLA_MLP_CROSS_TOKEN") && config_int(c, "CROSS_RANK") == 0 &&
+	       strcmp(config_text(c, "RA_MLA_MLP_SPARSE_MODE"), "topk") == 0;
+}
+
+/* Adds to the report; tells whether the other form is to be compared, too. */
+static enum status compare_form(struct comparison c, bool *foldable, struct error *err)
+{
+	enum status status = FAIL;
+
+	if (open_comparison(&c, err) == OK && compare(&c, err) == OK) {
+		*foldable = can_fold(c.config);
+		status = OK;
+	}
+	if (status == OK && c.precision != FLOAT64 && !within(c.report))
+		status = find_near_tie(&c, err);
+	close_comparison(&c);
+	return status;
+}
+
 enum status vector_compare(const struct safetensors *file, const char *weights,
 			   enum precision precision, struct vector_report *report,
 			   struct error *err)
@@ -655,17 +680,14 @@ enum status vector_compare(const struct safetensors *file, const char *weights,
 		.precision = precision,
 		.report = report,
 	};
-	enum status status = FAIL;
+	bool foldable;
 
 	*report = (struct vector_report){ 0 };
-	if (backend_cpu_open(&c.backend, precision, 1, err) != OK)
+	if (backend_cpu_open(&c.backend, precision, 1, err) != OK ||
+	    compare_form(c, &foldable, err) != OK)
 		return FAIL;
-	if (open_comparison(&c, err) == OK && compare(&c, err) == OK)
-		status = OK;
-	if (status == OK && precision != FLOAT64 && !within(report))
-		status = find_near_tie(&c, err);
-	close_comparison(&c);
-	return status;
+	c.folded = true;
+	return foldable ? compare_form(c, &foldable, err) : OK;
 }
 
 bool vector_passed(const struct vector_report *report)

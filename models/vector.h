@@ -4,7 +4,8 @@
  * The file's metadata holds the configuration; fields that are absent take
  * the reference's defaults.  Tolerances: in double 1e-9 of the tensor's
  * largest entry; in float 2e-4 of it, or 1e-5 of the file's largest gradient
- * if that is more; in bfloat16 5e-2 and 5e-3.
+ * if that is more; in bfloat16 5e-2 and 5e-3.  What can be computed in two
+ * forms (CROSS_FOLDED) is compared in both.
  */
 #ifndef MODELS_VECTOR_H
 #define MODELS_VECTOR_H

@@ -8,12 +8,19 @@
  * no gradient, sparsified per row (topk, rms, none), optionally normalised.
  * Names: Wc cross_proj, Wd cross_down.  Decoding keeps F (or r) more numbers
  * per token and layer.
+ *
+ * Folded: whatever reads h multiplies it by some W, and that of the term above
+ * is alpha R (h (Wc W)).  So h stays as it is and each reader adds its share:
+ * a few narrow products instead of one as wide as h, and R mixes fewer
+ * channels.  The products Wc W cost as much as F tokens, so it pays where a
+ * batch has many more.
  */
 #include "models/model.h"
 
 struct cross_options {
 	double alpha;
 	int64_t rank;
+	bool folded;
 	struct route_attr route;
 };
 
@@ -26,6 +33,7 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 	(void)m;
 	o->alpha = config_real(c, "CROSS_ALPHA");
 	o->rank = config_int(c, "CROSS_RANK");
+	o->folded = config_bool(c, "CROSS_FOLDED");
 	o->route.mode = routes[config_choice(c, "RA_MLA_MLP_SPARSE_MODE", modes) & 3];
 	o->route.k = config_int(c, "RA_MLA_MLP_SPARSE_K");
 	o->route.tau = config_real(c, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD");
@@ -38,6 +46,8 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 			    o->route.tau);
 	if (o->rank < 0)
 		return fail(err, "CROSS_RANK=%lld must not be negative", (long long)o->rank);
+	if (o->folded && (o->rank || o->route.mode != ROUTE_TOPK))
+		return fail(err, "CROSS_FOLDED needs CROSS_RANK=0 and RA_MLA_MLP_SPARSE_MODE=topk");
 	return OK;
 }
 
@@ -59,6 +69,24 @@ static struct tensor *mix(struct block *b, const struct cross_options *o, struct
 			   b->attention.lse);
 }
 
+enum { ORDER = 2 };
+
+/* Do all mechanisms that get h after this one read it by block_read_hidden() alone? */
+static bool has_plain_readers(const struct model *m)
+{
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->order > ORDER && m->mechanism[i]->hidden &&
+		    !m->mechanism[i]->plain_reader)
+			return false;
+	return true;
+}
+
+/* Decoding takes few tokens at a time, and keeps h of the earlier ones. */
+static bool is_folded(const struct block *b, const struct cross_options *o)
+{
+	return o->folded && !b->decoding && has_plain_readers(b->m);
+}
+
 static struct tensor *hidden(struct block *b, const void *options, struct tensor *h,
 			     struct message *out)
 {
@@ -66,6 +94,11 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 	struct tensor *m = h;
 
 	(void)out;
+	if (is_folded(b, o)) {
+		b->fold.weight = block_matrix(b, "cross_proj.weight", b->m->hidden, b->m->hidden);
+		b->fold.alpha = block_alpha(b, "cross_alpha", o->alpha);
+		return h;
+	}
 	if (o->rank)
 		m = block_linear(b, "cross_down", h, o->rank, false);
 	m = block_linear(b, "cross_proj", mix(b, o, m), b->m->hidden, false);
@@ -73,13 +106,27 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 			     block_alpha(b, "cross_alpha", o->alpha));
 }
 
+static struct tensor *reading(struct block *b, const void *options, struct tensor *h,
+			      struct tensor *w, struct tensor *y)
+{
+	const struct cross_options *o = options;
+	struct tensor *share;
+
+	if (!is_folded(b, o))
+		return y;
+	w = op_linear(b->g, "cross_folded", b->fold.weight, w, NULL);
+	share = mix(b, o, op_linear(b->g, "cross_share", h, w, NULL));
+	return op_add_scaled(b->g, "cross_added", y, share, o->alpha, b->fold.alpha);
+}
+
 static const struct mechanism cross = {
 	.name = "cross_token",
 	.symbol = "RA_MLA_MLP_CROSS_TOKEN",
-	.order = 2,
+	.order = ORDER,
 	.options_size = sizeof(struct cross_options),
 	.read = read,
 	.attend = attend,
 	.hidden = hidden,
+	.reading = reading,
 };
 MECHANISM(cross);

@@ -56,7 +56,7 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 
 	if (b->last)
 		return h;
-	g = pooled(b, o->pool, block_linear(b, "gate_proj", h, o->dim, false));
+	g = pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, o->dim, false));
 	g = block_linear(b, "gate_to_heads", g, b->m->heads, false);
 	out->value = op_sigmoid(b->g, "gate_sent", g);
 	out->alpha = block_alpha(b, "gate_alpha", o->alpha);
@@ -82,6 +82,7 @@ static const struct mechanism gate = {
 	.options_size = sizeof(struct gate_options),
 	.read = read,
 	.hidden = hidden,
+	.plain_reader = true,
 	.heads = heads,
 };
 MECHANISM(gate);
