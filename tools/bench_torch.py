@@ -9,7 +9,7 @@ CONFIG is the file that bench_model reads.  What is done to be fast: projections
 are one product; attention is scaled_dot_product_attention, which never holds T x T numbers, or
 plain products where these are faster (--attention; the benchmark tries both); a bias per key is one
 more channel of queries and keys, so that it needs no mask of its own; routed rows are summed by
-embedding_bag; AdamW is the fused one; --compile runs torch.compile over forward and backward.
+embedding_bag, and their projection is folded into what reads it where ours is (CROSS_FOLDED); AdamW is the fused one; --compile runs torch.compile over forward and backward.
 
 Options: --attention sdpa|plain, --compile, --precision float32|bfloat16, --vocab N (where the
 configuration leaves it to the task).  Example: bench_torch.py --check model.symbols
@@ -62,7 +62,7 @@ ONLY = (
 )
 # Matrices that read the same input are kept as one.
 JOINED = {"attn.qkv": [("q_proj", "k_down", "v_down"), ("q_proj", "k_proj", "v_proj")],
-          "mlp.w13": [("w1", "w3")]}
+          "mlp.w13": [("w1", "w3")], "mlp.read": [("c_proj", "gate_proj")]}
 
 
 def read_config(path):
@@ -87,6 +87,7 @@ def model_config(symbols):
                for name, value in options.items() if getattr(c, name) != value]
     if strange or float(symbols.get("DROPOUT", 0)) or int(symbols.get("FFN_HIDDEN", 0)) or c.pos == "alibi":
         raise SystemExit(f"bench_torch: no fast form of this configuration {strange}")
+    c.cross_folded = symbols.get("CROSS_FOLDED") == "y"     # the reference knows one form
     return c
 
 
@@ -241,6 +242,17 @@ def ws_losses(c, z):
     return lz + c.ws_lambda_c * F.cross_entropy(u @ u.t() / c.ws_tau, torch.arange(len(u)))
 
 
+def read_hidden(c, p, pre, h, route):
+    """What c_proj and, behind it, gate_proj make of the hidden activation"""
+    w = p[pre + "read"] if pre + "read" in p else p[pre + "c_proj.weight"]
+    if not c.cross_token:
+        return h @ w
+    cross = p[pre + "cross_proj.weight"]
+    if c.cross_folded:
+        return h @ w + c.cross_alpha * mix(h @ (cross @ w), route)
+    return (h + c.cross_alpha * (mix(h, route) @ cross)) @ w
+
+
 def feed_forward(c, p, pre, tables, x, latent, route, last):
     """-> output, what the next layer's attention receives, auxiliary loss"""
     aux, send = 0, {}
@@ -256,12 +268,10 @@ def feed_forward(c, p, pre, tables, x, latent, route, last):
         if not last:
             send["latent"] = h @ w
         h = h + c.recip_alpha * (latent @ w.t())
-    if c.cross_token:
-        h = h + c.cross_alpha * linear(p, pre + "cross_proj", mix(h, route))
-    if pre + "gate_proj.weight" in p:
-        mean = linear(p, pre + "gate_proj", h).cumsum(1) / tables.count
-        send["gate"] = linear(p, pre + "gate_to_heads", mean).sigmoid()
-    return linear(p, pre + "c_proj", h), send, aux
+    read, gate = read_hidden(c, p, pre, h, route).tensor_split((c.embd,), -1)
+    if pre + "gate_to_heads.weight" in p:
+        send["gate"] = linear(p, pre + "gate_to_heads", gate.cumsum(1) / tables.count).sigmoid()
+    return read + p.get(pre + "c_proj.bias", 0), send, aux
 
 
 def loss(c, p, tables, how, tokens, targets):
