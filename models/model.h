@@ -185,9 +185,9 @@ struct tensor *block_vector(struct block *b, const char *name, int64_t n, double
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias);
 
-/* The same of the hidden activation: with what a mechanism left for its readers to add. */
-struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h, int64_t out,
-				 bool bias);
+/* The same of the hidden activation and a given W: with what a mechanism left for its readers to add. */
+struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h,
+				 struct tensor *w, bool bias);
 
 /* A mixing weight: the parameter "name" where the model learns them, else NULL. */
 struct tensor *block_alpha(struct block *b, const char *name, double value);

@@ -247,17 +247,6 @@ static struct tensor *table(const struct model *m, struct graph *g, const char *
 	return graph_param(g, name, &init, 2, SHAPE(rows, m->embd));
 }
 
-/* The weight of a linear map ... */
-static struct tensor *linear_weight(struct block *b, const char *name, const struct tensor *x,
-				    int64_t out)
-{
-	char weight[80];
-
-	snprintf(weight, sizeof(weight), "%s.weight", name);
-	return x ? block_matrix(b, weight, tensor_dim(x, -1), out) : NULL;
-}
-
-/* ... and what it makes of x. */
 static struct tensor *linear_map(struct block *b, const char *name, struct tensor *x,
 				 struct tensor *w, bool bias)
 {
@@ -273,14 +262,18 @@ static struct tensor *linear_map(struct block *b, const char *name, struct tenso
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias)
 {
-	return linear_map(b, name, x, linear_weight(b, name, x, out), bias);
+	char weight[80];
+
+	if (!x)
+		return NULL;
+	snprintf(weight, sizeof(weight), "%s.weight", name);
+	return linear_map(b, name, x, block_matrix(b, weight, tensor_dim(x, -1), out), bias);
 }
 
-struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h, int64_t out,
-				 bool bias)
+struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h,
+				 struct tensor *w, bool bias)
 {
 	const struct model *m = b->m;
-	struct tensor *w = linear_weight(b, name, h, out);
 	struct tensor *y = linear_map(b, name, h, w, bias);
 
 	graph_scope(b->g, "h.%d.mlp.%s.", b->layer, name);
@@ -424,7 +417,8 @@ static struct tensor *feed_forward(struct block *b, struct tensor *x)
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->hidden)
 			h = m->mechanism[i]->hidden(b, m->mechanism_options[i], h, &b->out[i]);
-	h = block_read_hidden(b, "c_proj", h, m->embd, m->bias && m->ffn->projection_bias);
+	h = block_read_hidden(b, "c_proj", h, block_matrix(b, "c_proj.weight", m->hidden, m->embd),
+			      m->bias && m->ffn->projection_bias);
 	return op_dropout(b->g, "dropped", h, m->dropout);
 }
 

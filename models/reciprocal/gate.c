@@ -7,6 +7,8 @@
  * s <= t (causal), the token itself, or the mean over all T (sequence: sees
  * the future, cannot decode; kept as a labelled arm that shows the leak).
  * Decoding keeps one G-vector per sequence in every layer that sends (token: none).
+ * Elsewhere the same is computed as pool(h (Wp Wh)): pooling is linear, and there
+ * are fewer heads than channels to pool.
  */
 #include "models/model.h"
 
@@ -48,6 +50,20 @@ static struct tensor *pooled(struct block *b, enum pool pool, struct tensor *x)
 	return x;
 }
 
+/* pool(h Wp) Wh */
+static struct tensor *pooled_product(struct block *b, const struct gate_options *o, struct tensor *h)
+{
+	struct tensor *proj = block_matrix(b, "gate_proj.weight", b->m->hidden, o->dim);
+	struct tensor *to_heads = block_matrix(b, "gate_to_heads.weight", o->dim, b->m->heads);
+
+	if (b->decoding)
+		return op_linear(b->g, "gate_to_heads",
+				 pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, proj, false)),
+				 to_heads, NULL);
+	proj = op_linear(b->g, "gate_folded", proj, to_heads, NULL);
+	return pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, proj, false));
+}
+
 static struct tensor *hidden(struct block *b, const void *options, struct tensor *h,
 			     struct message *out)
 {
@@ -56,8 +72,7 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 
 	if (b->last)
 		return h;
-	g = pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, o->dim, false));
-	g = block_linear(b, "gate_to_heads", g, b->m->heads, false);
+	g = pooled_product(b, o, h);
 	out->value = op_sigmoid(b->g, "gate_sent", g);
 	out->alpha = block_alpha(b, "gate_alpha", o->alpha);
 	if (b->probing)
