@@ -9,7 +9,8 @@ CONFIG is the file that bench_model reads.  What is done to be fast: projections
 are one product; attention is scaled_dot_product_attention, which never holds T x T numbers, or
 plain products where these are faster (--attention; the benchmark tries both); a bias per key is one
 more channel of queries and keys, so that it needs no mask of its own; routed rows are summed by
-embedding_bag, and their projection is folded into what reads it where ours is (CROSS_FOLDED); AdamW is the fused one; --compile runs torch.compile over forward and backward.
+embedding_bag; matrices are folded into those that read their product where ours are (CROSS_FOLDED,
+gates); AdamW is the fused one; --compile runs torch.compile over forward and backward.
 
 Options: --attention sdpa|plain, --compile, --precision float32|bfloat16, --vocab N (where the
 configuration leaves it to the task).  Example: bench_torch.py --check model.symbols
@@ -62,7 +63,7 @@ ONLY = (
 )
 # Matrices that read the same input are kept as one.
 JOINED = {"attn.qkv": [("q_proj", "k_down", "v_down"), ("q_proj", "k_proj", "v_proj")],
-          "mlp.w13": [("w1", "w3")], "mlp.read": [("c_proj", "gate_proj")]}
+          "mlp.w13": [("w1", "w3")]}
 
 
 def read_config(path):
@@ -243,8 +244,10 @@ def ws_losses(c, z):
 
 
 def read_hidden(c, p, pre, h, route):
-    """What c_proj and, behind it, gate_proj make of the hidden activation"""
-    w = p[pre + "read"] if pre + "read" in p else p[pre + "c_proj.weight"]
+    """What c_proj and, behind it, both matrices of the gate make of the hidden activation"""
+    w = p[pre + "c_proj.weight"]
+    if pre + "gate_proj.weight" in p:
+        w = torch.cat((w, p[pre + "gate_proj.weight"] @ p[pre + "gate_to_heads.weight"]), -1)
     if not c.cross_token:
         return h @ w
     cross = p[pre + "cross_proj.weight"]
@@ -269,8 +272,8 @@ def feed_forward(c, p, pre, tables, x, latent, route, last):
             send["latent"] = h @ w
         h = h + c.recip_alpha * (latent @ w.t())
     read, gate = read_hidden(c, p, pre, h, route).tensor_split((c.embd,), -1)
-    if pre + "gate_to_heads.weight" in p:
-        send["gate"] = linear(p, pre + "gate_to_heads", gate.cumsum(1) / tables.count).sigmoid()
+    if pre + "gate_proj.weight" in p:
+        send["gate"] = (gate.cumsum(1) / tables.count).sigmoid()
     return read + p.get(pre + "c_proj.bias", 0), send, aux
 
 
