@@ -68,8 +68,11 @@ def rows():
         yield Row(f"laptop-{name}", "gpt2-ra-mla-full", fragments, {"OPTIMIZER": "adamw"}, 1.4)
     yield Row("w2-copy-dot", "w2-copy", "dot", {})
     yield Row("w2-copy-w2", "w2-copy", "w2", {})
-    yield Row("laptop-run-step3", "gpt2-ra-mla-full", "mla gate cross latent",
-              {"OPTIMIZER": "adamw", "SEEDS": "1", "PLAN": "single"}, 2, whole=True)
+    run = {"OPTIMIZER": "adamw", "SEEDS": "1", "PLAN": "single"}
+    for name, symbols, asked in (("", {}, 2), ("-2-threads", {"THREADS": 2}, 2),
+                                 ("-2-threads-unfolded", {"THREADS": 2, "CROSS_FOLDED": "n"}, None)):
+        yield Row(f"laptop-run-step3{name}", "gpt2-ra-mla-full", "mla gate cross latent", run | symbols,
+                  asked, whole=True)
 
 
 def resolve(tree, start, fragments, symbols):
