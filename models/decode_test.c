@@ -186,6 +186,7 @@ static const char *const mechanisms[] = {
 	CROSS "RA_MLA_MLP_SPARSE_MODE=none CROSS_RANK=5",
 	GATE CROSS "RECIP_LEARN_ALPHA=y",
 	GATE CROSS "CROSS_FOLDED=y",
+	RMS "CROSS_FOLDED=y",
 };
 
 static const char *const others[] = {

@@ -651,8 +651,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 
 static bool can_fold(struct config *c)
 {
-	return config_bool(c, "RA_MLA_MLP_CROSS_TOKEN") && config_int(c, "CROSS_RANK") == 0 &&
-	       strcmp(config_text(c, "RA_MLA_MLP_SPARSE_MODE"), "topk") == 0;
+	return config_bool(c, "RA_MLA_MLP_CROSS_TOKEN") && config_int(c, "CROSS_RANK") == 0;
 }
 
 /* Adds to the report; tells whether the other form is to be compared, too. */

@@ -46,8 +46,8 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 			    o->route.tau);
 	if (o->rank < 0)
 		return fail(err, "CROSS_RANK=%lld must not be negative", (long long)o->rank);
-	if (o->folded && (o->rank || o->route.mode != ROUTE_TOPK))
-		return fail(err, "CROSS_FOLDED needs CROSS_RANK=0 and RA_MLA_MLP_SPARSE_MODE=topk");
+	if (o->folded && o->rank)
+		return fail(err, "CROSS_FOLDED needs CROSS_RANK=0");
 	return OK;
 }
 
