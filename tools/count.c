@@ -38,7 +38,7 @@ struct size {
 
 struct search {
 	struct config *config;
-	int64_t vocab;
+	int64_t vocab, batch;
 	int64_t unit; /* the width is a multiple */
 	bool by_flops;
 	double target;
@@ -62,7 +62,7 @@ static enum status find_vocab(struct config *c, int64_t *vocab, struct error *er
 static enum status count(const struct search *s, int64_t width, struct size *size,
 			 struct error *err)
 {
-	struct description_options options = { .batch = 1 };
+	struct description_options options = { .batch = s->batch };
 	const struct backend backend = backend_cpu(1);
 	struct description d;
 	struct model *model;
@@ -131,9 +131,11 @@ static enum status answer(struct search *s, struct error *err)
 {
 	const char *heads = config_raw(s->config, "WS_HEADS"); /* must divide the width */
 	const char *configured = config_raw(s->config, "FFN_HIDDEN");
+	const char *batch = config_raw(s->config, "TRAIN_BATCH"); /* shares what matrices alone cost */
 	struct size found;
 
 	s->unit = heads ? atoll(heads) : 1;
+	s->batch = batch ? atoll(batch) : 1;
 	if (find_vocab(s->config, &s->vocab, err) != OK ||
 	    count(s, configured ? atoll(configured) : 0, &found, err) != OK)
 		return FAIL;

@@ -123,15 +123,18 @@ static int run_estimate(struct lab *lab, const struct arguments *a)
 	struct subject subject = lab_subject(lab);
 	struct trainer *trainer = NULL;
 	struct description d;
-	double seconds = 0;
+	double seconds = 0, work;
 	struct error err;
 	int status = 0;
 
 	(void)a;
 	if (lab_describe(lab, 0, &d, &err) != OK)
 		return complain(&err);
+	work = description_flops(&d);
 	lab->train.run_dir = "."; /* nothing is written */
 	lab->train.batch = timed_rows(lab, &d);
+	if (lab_describe(lab, 0, &d, &err) != OK) /* products of matrices weigh more in few rows */
+		return complain(&err);
 	lab->train.accumulate = 1;
 	if (lab_prepare(lab, ignore_note, NULL, &err) != OK ||
 	    trainer_create(&trainer, &subject, &lab->train, lab->params, lab->optimizer,
@@ -140,7 +143,8 @@ static int run_estimate(struct lab *lab, const struct arguments *a)
 		status = complain(&err);
 	else
 		printf("{\"seconds_per_token\": %.6g}\n",
-		       seconds / (double)(lab->train.batch * lab->source.length));
+		       seconds / (double)(lab->train.batch * lab->source.length) * work /
+			       description_flops(&d));
 	trainer_destroy(trainer);
 	return status;
 }
