@@ -117,6 +117,30 @@ static void test_work_of_gpt2(void **state)
 }
 
 /* Numbers per token and layer, and per sequence: 11 layers send a gate to the next. */
+/* Of mechanism 2 in the feed-forward, for a batch of so many rows; everything else is linear in tokens. */
+static double cross_flops(const char *rows, const char *folded)
+{
+	const struct description_options o = { .batch = atoll(rows), .length = 1024, .context = 1 };
+	char symbols[400];
+
+	snprintf(symbols, sizeof(symbols),
+		 GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=%s TRAIN_BATCH=%s", folded,
+		 rows);
+	return describe(symbols, &o).forward_flops[MODULE_FFN] -
+	       describe(GPT2 "ATTENTION=mla", &o).forward_flops[MODULE_FFN];
+}
+
+static void test_work_of_folding(void **state)
+{
+	const double E = 768, N = 12, F = 3072, k = 8, tokens = 16 * 1024;
+
+	(void)state;
+	assert_number("mixed, projected, added", cross_flops("16", "n"), N * (2 * k * F + 2 * F * F + 2 * F));
+	assert_number("folded", cross_flops("16", "y"),
+		      N * (2 * k * E + 2 * F * E + 2 * F * F * E / tokens + 2 * E));
+	assert_number("few tokens", cross_flops("1", "y"), cross_flops("1", "n"));
+}
+
 static const struct {
 	const char *symbols;
 	int64_t token, fixed;
@@ -245,6 +269,7 @@ int main(void)
 		cmocka_unit_test(test_parameters_add_up),
 		cmocka_unit_test(test_modules_of_gpt2),
 		cmocka_unit_test(test_work_of_gpt2),
+		cmocka_unit_test(test_work_of_folding),
 		cmocka_unit_test(test_decode_state),
 		cmocka_unit_test(test_decode_refusal),
 		cmocka_unit_test(test_json),

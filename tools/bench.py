@@ -59,9 +59,8 @@ def rows():
                 ("wsffn", "wsffn", "ws", 1.3))
     for batch, length in ((1, 1024), (4, 256)):
         for name, start, fragments, asked in variants:
-            unfolded = {"CROSS_FOLDED": "n"} if "cross" in fragments else {}    # few tokens: it would not pay
             yield Row(f"124m-{name}-{batch}x{length}", start, "124m " + fragments,
-                      gpt2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length} | unfolded, asked)
+                      gpt2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length}, asked)
     yield Row("6x384-dot-8x256", "", "small dot",
               {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": 8, "MODEL_BLOCK": 256})
     for name, fragments in (("mla", "mla"), ("step1", "mla gate"), ("step2", "mla gate cross"),

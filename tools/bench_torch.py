@@ -88,8 +88,15 @@ def model_config(symbols):
                for name, value in options.items() if getattr(c, name) != value]
     if strange or float(symbols.get("DROPOUT", 0)) or int(symbols.get("FFN_HIDDEN", 0)) or c.pos == "alibi":
         raise SystemExit(f"bench_torch: no fast form of this configuration {strange}")
-    c.cross_folded = symbols.get("CROSS_FOLDED") == "y"     # the reference knows one form
+    c.cross_folded = folds(c, symbols)  # the reference knows one form
     return c
+
+
+def folds(c, symbols):
+    """As models/reciprocal/cross.c decides."""
+    tokens, hidden = int(symbols["TRAIN_BATCH"]) * c.block, int(c.ffn_mult * c.embd)
+    return symbols.get("CROSS_FOLDED") == "y" and \
+        (c.embd + c.heads) * (tokens + hidden) < tokens * hidden
 
 
 def resident_bytes():
