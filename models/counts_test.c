@@ -126,7 +126,10 @@ static const struct {
 	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_MODE=some", "RA_MLA_MLP_SPARSE_MODE" },
 	{ "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_RMS_THRESHOLD=-1", "must not be negative" },
 	{ "RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=-1", "CROSS_RANK=-1 must not be negative" },
-	{ "RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=y CROSS_RANK=4", "CROSS_FOLDED needs CROSS_RANK=0" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=y CROSS_RANK=4",
+	  "CROSS_FOLDED needs CROSS_RANK=0" },
+	{ "RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=y CROSS_RANK=4 TRAIN_BATCH=1", /* few tokens */
+	  "CROSS_FOLDED needs CROSS_RANK=0" },
 	{ "RA_MLA_MLP_LATENT_RECIP=y", "needs an attention with latents (mla); 'dot' has none" },
 	{ "ATTENTION=w2 RA_MLA_MLP_LATENT_RECIP=y", "needs an attention with latents" },
 	{ "ATTENTION=mla RA_MLA_MLP_LATENT_RECIP=y RA_MLA_MLP_TYING_MODE=bottleneck RECIP_LATENT=0",

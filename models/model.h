@@ -73,9 +73,12 @@ struct ffn_variant {
 	bool (*switched_on)(const void *options, const struct model_switch *s);
 };
 
-/* What a feed-forward sends to the attention of the next layer. */
+/*
+ * What the `hidden` of a mechanism leaves: for its own `latent` or `heads` in the next layer, or
+ * for its `reading` in this one.
+ */
 struct message {
-	struct tensor *value; /* NULL: nothing was sent */
+	struct tensor *value; /* NULL: nothing was left */
 	struct tensor *alpha; /* its learned weight, or NULL */
 };
 
@@ -93,10 +96,10 @@ struct mechanism {
 				struct tensor *o);
 	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
 				 struct message *out);
-	bool plain_reader; /* `hidden` returns h as it is, and reads it by block_read_hidden() alone */
-	/* y = h W of such a reader, with what an earlier `hidden` left for it to add. */
-	struct tensor *(*reading)(struct block *b, const void *options, struct tensor *h,
-				  struct tensor *w, struct tensor *y);
+	bool plain_reader; /* `hidden` returns h, and reads it by block_read_hidden() alone */
+	/* Add to y = h W of such a reader what `hidden` left out of h. */
+	struct tensor *(*reading)(struct block *b, const void *options, const struct message *left,
+				  struct tensor *h, struct tensor *w, struct tensor *y);
 };
 
 struct model {
@@ -136,9 +139,6 @@ struct block {
 	struct message out[MAX_MECHANISMS];
 	struct projection projection;
 	struct attention_outputs attention;
-	struct fold {
-		struct tensor *weight, *alpha;
-	} fold; /* of cross-token aggregation, where the readers of the hidden activation add it */
 };
 
 /* `vocab` is the task's vocabulary, used where CONFIG_MODEL_VOCAB is 0. */
@@ -185,7 +185,7 @@ struct tensor *block_vector(struct block *b, const char *name, int64_t n, double
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias);
 
-/* The same of the hidden activation and a given W: with what a mechanism left for its readers to add. */
+/* The same of the hidden activation and a given W, with what mechanisms left out of it. */
 struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h,
 				 struct tensor *w, bool bias);
 

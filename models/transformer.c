@@ -279,7 +279,7 @@ struct tensor *block_read_hidden(struct block *b, const char *name, struct tenso
 	graph_scope(b->g, "h.%d.mlp.%s.", b->layer, name);
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->reading)
-			y = m->mechanism[i]->reading(b, m->mechanism_options[i], h, w, y);
+			y = m->mechanism[i]->reading(b, m->mechanism_options[i], &b->out[i], h, w, y);
 	graph_scope(b->g, "h.%d.mlp.", b->layer);
 	return y;
 }

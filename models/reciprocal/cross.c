@@ -15,8 +15,6 @@
  * channels.  The products Wc W cost as much as F tokens: a batch of few tokens
  * is not folded.
  */
-#include <stdlib.h>
-
 #include "models/model.h"
 
 struct cross_options {
@@ -27,13 +25,15 @@ struct cross_options {
 };
 
 /* By what trains, so that evaluations and audits take the same form; a test vector has no batch. */
-static bool folding_saves_work(const struct model *m, const struct config *c)
+static bool folding_saves_work(const struct model *m, struct config *c)
 {
-	const char *batch = config_raw(c, "TRAIN_BATCH");
-	const int64_t tokens = batch ? atoll(batch) * m->length : 0;
 	const int64_t readers = m->embd + m->heads; /* channels of c_proj and of a gate */
+	int64_t tokens;
 
-	return !batch || readers * (tokens + m->hidden) < tokens * m->hidden;
+	if (!config_raw(c, "TRAIN_BATCH"))
+		return true;
+	tokens = config_int(c, "TRAIN_BATCH") * m->length;
+	return readers * (tokens + m->hidden) < tokens * m->hidden;
 }
 
 static enum status read(void *options, const struct model *m, struct config *c, struct error *err)
@@ -44,7 +44,7 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 
 	o->alpha = config_real(c, "CROSS_ALPHA");
 	o->rank = config_int(c, "CROSS_RANK");
-	o->folded = config_bool(c, "CROSS_FOLDED") && folding_saves_work(m, c);
+	o->folded = config_bool(c, "CROSS_FOLDED");
 	o->route.mode = routes[config_choice(c, "RA_MLA_MLP_SPARSE_MODE", modes) & 3];
 	o->route.k = config_int(c, "RA_MLA_MLP_SPARSE_K");
 	o->route.tau = config_real(c, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD");
@@ -59,6 +59,7 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 		return fail(err, "CROSS_RANK=%lld must not be negative", (long long)o->rank);
 	if (o->folded && o->rank)
 		return fail(err, "CROSS_FOLDED needs CROSS_RANK=0");
+	o->folded = o->folded && folding_saves_work(m, c);
 	return OK;
 }
 
@@ -104,10 +105,9 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 	const struct cross_options *o = options;
 	struct tensor *m = h;
 
-	(void)out;
 	if (is_folded(b, o)) {
-		b->fold.weight = block_matrix(b, "cross_proj.weight", b->m->hidden, b->m->hidden);
-		b->fold.alpha = block_alpha(b, "cross_alpha", o->alpha);
+		out->value = block_matrix(b, "cross_proj.weight", b->m->hidden, b->m->hidden);
+		out->alpha = block_alpha(b, "cross_alpha", o->alpha);
 		return h;
 	}
 	if (o->rank)
@@ -117,17 +117,17 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 			     block_alpha(b, "cross_alpha", o->alpha));
 }
 
-static struct tensor *reading(struct block *b, const void *options, struct tensor *h,
-			      struct tensor *w, struct tensor *y)
+static struct tensor *reading(struct block *b, const void *options, const struct message *left,
+			      struct tensor *h, struct tensor *w, struct tensor *y)
 {
 	const struct cross_options *o = options;
 	struct tensor *share;
 
-	if (!is_folded(b, o))
+	if (!left->value)
 		return y;
-	w = op_linear(b->g, "cross_folded", b->fold.weight, w, NULL);
+	w = op_linear(b->g, "cross_folded", left->value, w, NULL);
 	share = mix(b, o, op_linear(b->g, "cross_share", h, w, NULL));
-	return op_add_scaled(b->g, "cross_added", y, share, o->alpha, b->fold.alpha);
+	return op_add_scaled(b->g, "cross_added", y, share, o->alpha, left->alpha);
 }
 
 static const struct mechanism cross = {

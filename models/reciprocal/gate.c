@@ -51,17 +51,15 @@ static struct tensor *pooled(struct block *b, enum pool pool, struct tensor *x)
 }
 
 /* pool(h Wp) Wh */
-static struct tensor *pooled_product(struct block *b, const struct gate_options *o, struct tensor *h)
+static struct tensor *before_sigmoid(struct block *b, const struct gate_options *o, struct tensor *h)
 {
-	struct tensor *proj = block_matrix(b, "gate_proj.weight", b->m->hidden, o->dim);
-	struct tensor *to_heads = block_matrix(b, "gate_to_heads.weight", o->dim, b->m->heads);
+	struct tensor *w = block_matrix(b, "gate_proj.weight", b->m->hidden, o->dim);
+	struct tensor *to_heads = block_matrix(b, "gate_to_heads.weight", o->dim, b->m->heads), *g;
 
-	if (b->decoding)
-		return op_linear(b->g, "gate_to_heads",
-				 pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, proj, false)),
-				 to_heads, NULL);
-	proj = op_linear(b->g, "gate_folded", proj, to_heads, NULL);
-	return pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, proj, false));
+	if (!b->decoding)
+		w = op_linear(b->g, "gate_folded", w, to_heads, NULL);
+	g = pooled(b, o->pool, block_read_hidden(b, "gate_proj", h, w, false));
+	return b->decoding ? op_linear(b->g, "gate_to_heads", g, to_heads, NULL) : g;
 }
 
 static struct tensor *hidden(struct block *b, const void *options, struct tensor *h,
@@ -72,7 +70,7 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 
 	if (b->last)
 		return h;
-	g = pooled_product(b, o, h);
+	g = before_sigmoid(b, o, h);
 	out->value = op_sigmoid(b->g, "gate_sent", g);
 	out->alpha = block_alpha(b, "gate_alpha", o->alpha);
 	if (b->probing)
