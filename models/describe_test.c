@@ -116,16 +116,15 @@ static void test_work_of_gpt2(void **state)
 		      round((2 * (124475904 - T * E) + N * 4 * E * keys) / 2e7));
 }
 
-/* Numbers per token and layer, and per sequence: 11 layers send a gate to the next. */
-/* Of mechanism 2 in the feed-forward, for a batch of so many rows; everything else is linear in tokens. */
+/* What mechanism 2 adds to the forward work of the feed-forward, with so many rows in a batch. */
 static double cross_flops(const char *rows, const char *folded)
 {
 	const struct description_options o = { .batch = atoll(rows), .length = 1024, .context = 1 };
 	char symbols[400];
 
 	snprintf(symbols, sizeof(symbols),
-		 GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=%s TRAIN_BATCH=%s", folded,
-		 rows);
+		 GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=%s TRAIN_BATCH=%s",
+		 folded, rows);
 	return describe(symbols, &o).forward_flops[MODULE_FFN] -
 	       describe(GPT2 "ATTENTION=mla", &o).forward_flops[MODULE_FFN];
 }
@@ -135,12 +134,47 @@ static void test_work_of_folding(void **state)
 	const double E = 768, N = 12, F = 3072, k = 8, tokens = 16 * 1024;
 
 	(void)state;
-	assert_number("mixed, projected, added", cross_flops("16", "n"), N * (2 * k * F + 2 * F * F + 2 * F));
+	assert_number("mixed, projected, added", cross_flops("16", "n"),
+		      N * (2 * k * F + 2 * F * F + 2 * F));
 	assert_number("folded", cross_flops("16", "y"),
 		      N * (2 * k * E + 2 * F * E + 2 * F * F * E / tokens + 2 * E));
 	assert_number("few tokens", cross_flops("1", "y"), cross_flops("1", "n"));
 }
 
+/* The forward work of a model whose gate is, or is not, known to read h by products alone. */
+static double flops_with_gate(const char *folded, bool plain_reader)
+{
+	const struct description_options o = { .batch = 16, .length = 1024, .context = 1 };
+	const struct backend backend = backend_cpu(1);
+	struct mechanism gate;
+	struct description d;
+	struct model_case k;
+	struct error err;
+	char symbols[400];
+
+	snprintf(symbols, sizeof(symbols),
+		 GPT2 "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_ATTN_GATE=y CROSS_FOLDED=%s", folded);
+	case_open(&k, F32, symbols);
+	gate = *k.model->mechanism[1];
+	assert_string_equal(gate.name, "attn_gate");
+	gate.plain_reader = plain_reader;
+	k.model->mechanism[1] = &gate;
+	must(describe_model(k.model, &backend, &o, &d, &err), &err);
+	case_close(&k);
+	return d.forward_flops[MODULE_FFN];
+}
+
+/* A mechanism that may read h otherwise would miss what is left to the products. */
+static void test_strange_reader(void **state)
+{
+	const double unfolded = flops_with_gate("n", true);
+
+	(void)state;
+	assert_true(flops_with_gate("y", true) < unfolded);
+	assert_number("with a strange reader", flops_with_gate("y", false), unfolded);
+}
+
+/* Numbers per token and layer, and per sequence: 11 layers send a gate to the next. */
 static const struct {
 	const char *symbols;
 	int64_t token, fixed;
@@ -270,6 +304,7 @@ int main(void)
 		cmocka_unit_test(test_modules_of_gpt2),
 		cmocka_unit_test(test_work_of_gpt2),
 		cmocka_unit_test(test_work_of_folding),
+		cmocka_unit_test(test_strange_reader),
 		cmocka_unit_test(test_decode_state),
 		cmocka_unit_test(test_decode_refusal),
 		cmocka_unit_test(test_json),
