@@ -325,7 +325,6 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 	return iteration > 0 && t->options.save_best ? save_best(t, err) : OK;
 }
 
-/* After the last update, wherever it was. */
 static enum status conclude(struct trainer *t, struct metrics *m, int64_t iteration,
 			    struct error *err)
 {
@@ -334,6 +333,7 @@ static enum status conclude(struct trainer *t, struct metrics *m, int64_t iterat
 	return t->subject.conclude(t->subject.context, m, iteration, err);
 }
 
+/* After the last update, wherever it was. */
 static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t iteration,
 				 struct error *err)
 {
