@@ -47,6 +47,12 @@ endif
 unless_holds = $(if $(subst x$(strip $2)x,,x$(strip $(file <$1))x),FORCE)
 write_stamp = @mkdir -p $(@D) && printf '%s\n' '$(strip $1)' >$@
 
+# make reads its files again after it has made one that is included.  A rule of such a file begins
+# with this: one that never comes to rest is an error, not a loop.
+most_restarts := 5
+stop_restarting = $(if $(shell test 0$(MAKE_RESTARTS) -le $(most_restarts) || echo stop),$(error \
+	$@ was made $(MAKE_RESTARTS) times and is still out of date, because of $(or $?,nothing that make can name)))
+
 # One word of a shell, whatever stands in it.
 quoted = '$(subst ','\'',$1)'
 

@@ -9,6 +9,7 @@ ifneq ($(filter data,$(MAKECMDGOALS)),)
 $(need_config)
 # It is looked at every time, and rewritten only when it changes.
 $(plan)/data.conf: $(kconfig_needs) FORCE
+	$(stop_restarting)
 	$(Q)$(kconfig) generate --auto $@
 include $(plan)/data.conf
 endif

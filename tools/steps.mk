@@ -31,8 +31,10 @@ rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
 plan_tools := $(addprefix tools/,plan.py outline.py matching.py tuning.py)
 # Times do not tell all: another file, or an older one that was put back, is another configuration.
-$(plan)/plan.mk: $(if $(subst x$(configuration)x,,x$(file <$(plan)/configuration)x),FORCE)
+# (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
+$(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
+	$(stop_restarting)
 	$(call say,PLAN,$(KCONFIG_CONFIG))
 	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
 	$(Q)$(python) tools/plan.py --output $(plan) --quiet && touch $@
@@ -86,6 +88,7 @@ ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
 $(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
 	$(call write_stamp,$(RUNS))
 $(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
+	$(stop_restarting)
 	$(Q)$(python) tools/plan.py --output $(plan) --runs $(RUNS)
 include $(plan)/runs.mk
 
