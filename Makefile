@@ -60,11 +60,12 @@ quoted = '$(subst ','\'',$1)'
 sources := $(sort $(shell find core data models tools -name '[!.]*.c' 2>/dev/null))
 tests_c := $(filter %_test.c %_longtest.c,$(sources))
 tools_c := $(filter-out $(tests_c),$(filter tools/%,$(sources)))
-# kablate is no program of its own: it is linked once per step (tools/steps.mk).
-step_main := tools/kablate.c
+# kablate is no program of its own: it is linked once per step (tools/make/steps.mk).
+step_main := tools/kablate/kablate.c
 programs_c := $(shell grep -ls '^int main\b' $(filter-out $(step_main),$(tools_c)) /dev/null)
-# What a program alone needs lies in a directory of its name, and is no part of any run.
-own_c := $(filter $(programs_c:%.c=%/%),$(tools_c))
+# What stands beside a program in tools/ is linked to the programs of that directory only; what
+# stands beside kablate.c is part of a run, and of every program.
+own_c := $(filter-out $(programs_c) $(dir $(step_main))%,$(tools_c))
 own_objects := $(own_c:%.c=$(O)/%.o)
 parts := $(filter-out $(tests_c) $(programs_c) $(own_c) $(step_main) %_fuzz.c,$(sources))
 
@@ -84,7 +85,8 @@ part_objects := $(filter-out $(variants),$(patsubst %.c,$(O)/%.o,$(filter-out $(
 	$(foreach real,f32 f64,$(kernels:%.c=$(O)/%.$(real).o)) \
 	$(patsubst %.c,$(O)/%.bf16.o,$(filter-out %/optim.c,$(kernels)))
 
-programs := $(patsubst tools/%.c,$(O)/bin/%,$(programs_c))
+program = $(O)/bin/$(basename $(notdir $1))
+programs := $(foreach c,$(programs_c),$(call program,$c))
 test_programs := $(tests_c:%.c=$(O)/%)
 model_tests := $(filter $(O)/models/% $(O)/tools/%,$(test_programs))
 data_tests := $(filter $(O)/data/%,$(test_programs))
@@ -97,7 +99,7 @@ ifneq ($(and $(filter aarch64,$(machine)),$(findstring clang,$(CC))),)
 native := $(native)$(if $(shell grep -wm1 sve /proc/cpuinfo),,+nosve)
 endif
 
-# Libraries and their flags are found by tools/setup.sh, which leaves them in these stamps;
+# Libraries and their flags are found by tools/make/setup.sh, which leaves them in these stamps;
 # they are read when a recipe runs, that is after the stamp was made.
 library_flags = $(file <$(O)/setup-build)
 test_library_flags = $(file <$(O)/setup-test)
@@ -127,8 +129,8 @@ flags = $(filter-out -I$(O),$(compile)) $(LDFLAGS) $(compiler_version)
 $(O)/toolchain: $(call unless_holds,$(O)/toolchain,$(toolchain))
 	$(call write_stamp,$(toolchain))
 
-$(O)/setup-%: tools/setup.sh $(O)/toolchain
-	$(Q)PYTHON='$(PYTHON)' bash tools/setup.sh $* >$@.new$$$$ && mv $@.new$$$$ $@ || { rm -f $@.new$$$$; exit 1; }
+$(O)/setup-%: tools/make/setup.sh $(O)/toolchain
+	$(Q)PYTHON='$(PYTHON)' bash tools/make/setup.sh $* >$@.new$$$$ && mv $@.new$$$$ $@ || { rm -f $@.new$$$$; exit 1; }
 
 $(O)/flags: $(O)/setup-build $(call unless_holds,$(O)/flags,$(flags))
 	$(call write_stamp,$(flags))
@@ -165,10 +167,10 @@ $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
 	$(Q)rm -f $@ && $(AR) rcs $@ $(part_objects)
 
-$(programs): $(O)/bin/%: $(O)/tools/%.o $(variants) $(O)/parts.a $(O)/objects
+$(foreach c,$(programs_c),$(eval $(call program,$c): $(c:%.c=$(O)/%.o) $(filter $(O)/$(dir $c)%,$(own_objects))))
+$(programs): $(variants) $(O)/parts.a $(O)/objects
 	@mkdir -p $(@D)
 	$(call ld)
-$(foreach p,$(programs),$(eval $p: $(filter $(p:$(O)/bin/%=$(O)/tools/%)/%,$(own_objects))))
 $(model_tests): $(variants)
 $(data_tests): $(tasks)
 $(test_programs): %: %.o $(O)/parts.a $(O)/objects
@@ -178,10 +180,11 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 	$(test_programs:=.d)
 
 # What the tests of memory count and refuse goes through them.
-$(O)/core/alloc_test: private LDFLAGS += \
+$(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
-include tools/kconfig.mk tools/steps.mk tools/report.mk tools/models.mk tools/data.mk tools/bench.mk
+make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk bench.mk)
+include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- tests
 scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh]' 2>/dev/null))
@@ -195,11 +198,11 @@ endif
 results = $(patsubst %,$(O)/%.result,$1)
 
 $(call results,$(tests_c:.c=)): %.result: % FORCE
-	@sh tools/runtest.sh $(@:$(O)/%.result=%) $@ $<
+	@sh tools/testing/runtest.sh $(@:$(O)/%.result=%) $@ $<
 $(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
-	@sh tools/runtest.sh $* $@ bash $<
+	@sh tools/testing/runtest.sh $* $@ bash $<
 $(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
-	@sh tools/runtest.sh $* $@ $(python) $<
+	@sh tools/testing/runtest.sh $* $@ $(python) -m $(subst /,.,$(basename $*))
 # Scripts may build steps: what all of these share must not be made twice at once.
 $(call results,$(filter %.sh %.py,$(all_tests))): $(step_main:%.c=$(O)/%.o)
 # Long scripts may call a test program to do a part on their data.
@@ -245,7 +248,7 @@ mrproper: clean
 	@echo 'runs/ holds results and is kept: remove it by hand if you mean to.'
 
 help:
-	@sed -n 's/^#: \{0,1\}//p' tools/steps.mk tools/report.mk tools/kconfig.mk tools/data.mk tools/models.mk tools/bench.mk Makefile
+	@sed -n 's/^#: \{0,1\}//p' $(make_files) Makefile
 
 .PHONY: all programs check check-long check-all asan tsan bench-ops setup clean mrproper help FORCE
 

@@ -2,7 +2,7 @@
 # docs/add-a-task.md works as it stands: its blocks are put into a copy of the tree, where its
 # commands test, configure and train the task.
 page=docs/add-a-task.md
-. tools/follow_page.sh
+. tools/testing/follow_page.sh
 
 identities() { # WHEN: those of the runs of defconfigs/smoke
 	in_copy "make -s defconfig-smoke && make -s steps PLAN=build/$1 &&

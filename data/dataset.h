@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/hash.h"
-#include "core/status.h"
+#include "core/util/hash.h"
+#include "core/util/status.h"
 #include "data/input.h"
 
 #define DATASET_FILE "data.json"

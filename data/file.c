@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/replace.h"
+#include "core/util/replace.h"
 
 static enum status map_open(int fd, const char *path, struct mapping *m, struct error *err)
 {

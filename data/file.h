@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/status.h"
+#include "core/util/status.h"
 
 struct mapping {
 	const uint8_t *data; /* not NULL, even when the file is empty */
@@ -18,7 +18,7 @@ struct mapping {
 enum status file_map(const char *path, struct mapping *m, struct error *err) MUST_CHECK;
 void file_unmap(struct mapping *m);
 
-/* Replace a file as a whole (core/replace.h). */
+/* Replace a file as a whole (core/util/replace.h). */
 enum status file_write(const char *path, const void *data, size_t size,
 		       struct error *err) MUST_CHECK;
 

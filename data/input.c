@@ -7,13 +7,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/region.h"
-#include "core/rng.h"
+#include "core/util/region.h"
+#include "core/util/rng.h"
 #include "data/file.h"
-#include "data/intern.h"
+#include "data/tokenizer/intern.h"
 #include "data/json.h"
-#include "data/split.h"
-#include "data/utf8.h"
+#include "data/tokenizer/split.h"
+#include "data/tokenizer/utf8.h"
 
 struct document {
 	const char *path;

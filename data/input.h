@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/hash.h"
-#include "core/status.h"
+#include "core/util/hash.h"
+#include "core/util/status.h"
 
 enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLITS };
 

@@ -8,7 +8,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/status.h"
+#include "core/util/status.h"
 
 /* The caller deletes *root. */
 enum status json_parse(const void *text, size_t size, cJSON **root, struct error *err) MUST_CHECK;

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/bpe.h"
-#include "data/chars.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/chars.h"
 #include "data/dataset.h"
 #include "data/file.h"
 

@@ -8,7 +8,7 @@
 #ifndef DATA_OUTPUT_DIR_H
 #define DATA_OUTPUT_DIR_H
 
-#include "core/status.h"
+#include "core/util/status.h"
 
 struct output_dir {
 	char *path, *new_path; /* OUT, OUT.tmp */

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "data/bpe_train.h"
-#include "data/chars.h"
+#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/chars.h"
 #include "data/output_dir.h"
-#include "data/split.h"
+#include "data/tokenizer/split.h"
 #include "data/tokens.h"
 
 /* A batch on its way through the stages. */

@@ -14,10 +14,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "core/status.h"
+#include "core/util/status.h"
 #include "data/dataset.h"
 #include "data/input.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 /* The shard size of llm.c's data scripts. */
 #define PREPARE_SHARD_TOKENS 100000000

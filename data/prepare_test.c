@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "core/rng.h"
+#include "core/util/rng.h"
 #include "data/output_dir.h"
 #include "data/test_dir.h"
 #include "data/tokens.h"

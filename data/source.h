@@ -17,11 +17,11 @@
 
 #include <stdint.h>
 
-#include "core/config.h"
-#include "core/hash.h"
-#include "core/register.h"
-#include "core/rng.h"
-#include "core/status.h"
+#include "core/util/config.h"
+#include "core/util/hash.h"
+#include "core/util/register.h"
+#include "core/util/rng.h"
+#include "core/util/status.h"
 
 #define SOURCE_MAX_COMPONENTS 8
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/test.h"
+#include "core/util/test.h"
 
 struct test_dir {
 	char path[256];

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "data/file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are used as they lie there");
 

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "core/rng.h"
+#include "core/util/rng.h"
 
 uint64_t window_train_start(struct rng_key key, uint64_t iteration, uint64_t row, uint64_t count,
 			    uint64_t T);

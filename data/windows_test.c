@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/test.h"
+#include "core/util/test.h"
 
 enum { COUNT = 60, T = 8 };
 

@@ -2,7 +2,7 @@
 # docs/add-a-variant.md works as it stands: its blocks are put into a copy of the tree, where its
 # commands configure, audit and train the variant.
 page=docs/add-a-variant.md
-. tools/follow_page.sh
+. tools/testing/follow_page.sh
 
 chosen() { grep -qx 'CONFIG_ATTENTION_COS=y' "$tree/.config"; }
 audited() { in_copy "make audit" | tee "$scratch/audit" && grep -q 'audits, passed$' "$scratch/audit"; }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/optim.h"
-#include "core/program.h"
-#include "core/rng.h"
+#include "core/optim/optim.h"
+#include "core/engine/program.h"
+#include "core/util/rng.h"
 
 /* Batches: of the logits that are compared, and of training. */
 #define ROWS 4

@@ -17,7 +17,7 @@
 #ifndef MODELS_AUDIT_H
 #define MODELS_AUDIT_H
 
-#include "core/backend.h"
+#include "core/engine/backend.h"
 #include "models/model.h"
 
 struct audit_finding {

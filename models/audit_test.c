@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/test.h"
+#include "core/util/test.h"
 #include "models/audit.h"
 #include "models/vector.h"
 

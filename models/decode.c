@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/program.h"
+#include "core/engine/program.h"
 
 /* The model for pieces of n tokens. */
 struct piece {

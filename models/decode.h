@@ -9,7 +9,7 @@
 #ifndef MODELS_DECODE_H
 #define MODELS_DECODE_H
 
-#include "core/backend.h"
+#include "core/engine/backend.h"
 #include "models/model.h"
 
 /* A prompt is cut into pieces of this many tokens, which bounds the memory for activations. */

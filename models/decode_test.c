@@ -6,7 +6,7 @@
 #include <glob.h>
 #include <math.h>
 
-#include "core/program.h"
+#include "core/engine/program.h"
 #include "models/decode.h"
 #include "models/describe.h"
 #include "models/model_case.h"

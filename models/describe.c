@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/program.h"
+#include "core/engine/program.h"
 
 const char *const module_names[MODULES] = { "embedding", "attention", "feed_forward", "norm",
 					    "head" };

@@ -4,7 +4,7 @@
 #ifndef MODELS_DESCRIBE_H
 #define MODELS_DESCRIBE_H
 
-#include "core/backend.h"
+#include "core/engine/backend.h"
 #include "models/model.h"
 
 enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };

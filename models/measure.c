@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/program.h"
+#include "core/engine/program.h"
 
 struct measurer {
 	struct params *params;

@@ -11,7 +11,7 @@
 #ifndef MODELS_MEASURE_H
 #define MODELS_MEASURE_H
 
-#include "core/backend.h"
+#include "core/engine/backend.h"
 #include "models/model.h"
 
 struct measurer;

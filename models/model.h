@@ -12,9 +12,9 @@
 #ifndef MODELS_MODEL_H
 #define MODELS_MODEL_H
 
-#include "core/config.h"
-#include "core/ops.h"
-#include "core/register.h"
+#include "core/util/config.h"
+#include "core/ops/ops.h"
+#include "core/util/register.h"
 
 enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
 enum out_gate { OUT_GATE_NONE, OUT_GATE_HEAD, OUT_GATE_CHANNEL };

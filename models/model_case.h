@@ -10,8 +10,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/backend.h"
-#include "core/test.h"
+#include "core/engine/backend.h"
+#include "core/util/test.h"
 #include "models/vector.h"
 
 struct model_case {

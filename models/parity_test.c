@@ -6,8 +6,8 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "core/journal.h"
-#include "core/train.h"
+#include "core/record/journal.h"
+#include "core/train/train.h"
 #include "models/model_case.h"
 
 enum { UPDATES = 10, ROWS = 2, LENGTH = 7, VALID_ROWS = 4 };

@@ -6,9 +6,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/checkpoint.h"
-#include "core/program.h"
-#include "core/weights.h"
+#include "core/train/checkpoint.h"
+#include "core/engine/program.h"
+#include "core/train/weights.h"
 
 const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradient" };
 

@@ -10,8 +10,8 @@
 #ifndef MODELS_VECTOR_H
 #define MODELS_VECTOR_H
 
-#include "core/backend.h"
-#include "core/safetensors.h"
+#include "core/engine/backend.h"
+#include "core/util/safetensors.h"
 #include "models/model.h"
 
 enum vector_kind { VECTOR_LOGITS, VECTOR_LOSS, VECTOR_GRADIENT, VECTOR_KINDS };

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/test.h"
+#include "core/util/test.h"
 #include "models/vector.h"
 
 static void check(const char *path, enum precision precision, int *near_ties)

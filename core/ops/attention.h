@@ -4,7 +4,7 @@
 #ifndef CORE_OPS_ATTENTION_H
 #define CORE_OPS_ATTENTION_H
 
-#include "core/ops.h"
+#include "core/ops/ops.h"
 
 /* Do q, k and (or NULL) key_bias, band and recent of the node, and the attributes, fit together? */
 enum status attention_check(struct graph *g, const struct node *n,

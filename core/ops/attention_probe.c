@@ -8,7 +8,7 @@
  *                  sum before any normalisation
  *     margin       how close an entry came to being kept or dropped otherwise
  */
-#include "core/op_case.h"
+#include "core/ops/op_case.h"
 #include "core/ops/attention.h"
 
 enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS };

@@ -2,7 +2,7 @@
  * embedding: y[b,t] = table[tokens[b,t]] + positions[past + t].
  * Whoever fills `tokens` answers for their range.
  */
-#include "core/op_case.h"
+#include "core/ops/op_case.h"
 
 struct tensor *op_embedding(struct graph *g, const char *name, struct tensor *table,
 			    struct tensor *positions, struct tensor *tokens)

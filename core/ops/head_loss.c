@@ -7,7 +7,7 @@
  *             a = dmain weights[0], b = dz weights[1], m = 1 where target >= 0, else 0
  *   dx = dlogits W, dW = dlogits' x
  */
-#include "core/op_case.h"
+#include "core/ops/op_case.h"
 
 struct head_loss_outputs op_head_loss(struct graph *g, const char *name, struct tensor *x,
 				      struct tensor *w, struct tensor *targets,

@@ -30,7 +30,7 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->forward_bytes = 2 * (double)tensor_bytes(n->in[0]);
 }
 
-/* Its test is core/state_test.c: the graphs of cases are trained. */
+/* Its test is core/ops/state_test.c: the graphs of cases are trained. */
 OP_CASES(keep) = {
 	OP_CASES_END,
 };

@@ -3,7 +3,7 @@
  * thresholded or dense, and so too many to keep: they are made again, a block
  * at a time, from what the scores were made of.  No gradient flows into R.
  */
-#include "core/op_case.h"
+#include "core/ops/op_case.h"
 #include "core/ops/attention.h"
 
 enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };

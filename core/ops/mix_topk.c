@@ -2,7 +2,7 @@
  * mix_topk: y_t = sum_n weight_tn x[index_tn], with the sparse routing matrix
  * that op_attention() gives; entries with a negative index are empty.
  */
-#include "core/op_case.h"
+#include "core/ops/op_case.h"
 
 enum { X, INDEX, WEIGHT };
 

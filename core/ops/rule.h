@@ -4,7 +4,7 @@
 #ifndef OPS_RULE_H
 #define OPS_RULE_H
 
-#include "core/op_case.h"
+#include "core/ops/op_case.h"
 
 static inline bool all_real(const struct node *n)
 {

@@ -1,7 +1,7 @@
 /*
  * Shape rules refuse what does not fit, and say why.
  */
-#include "core/test.h"
+#include "core/util/test.h"
 
 #include <string.h>
 

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend.h"
-#include "core/config.h"
-#include "core/optim.h"
+#include "core/engine/backend.h"
+#include "core/util/config.h"
+#include "core/optim/optim.h"
 #include "core/optim/kernels.h"
 #include "core/optim/optim_vectors.h"
-#include "core/schedule.h"
-#include "core/test.h"
+#include "core/train/schedule.h"
+#include "core/util/test.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 #define UPDATES 50

@@ -1,11 +1,11 @@
 /*
- * type - what one optimizer is made of: seen by core/optim.c and core/optim/ only.
+ * type - what one optimizer is made of: seen by core/optim/optim.c and core/optim/ only.
  */
 #ifndef OPTIM_TYPE_H
 #define OPTIM_TYPE_H
 
-#include "core/backend.h"
-#include "core/optim.h"
+#include "core/engine/backend.h"
+#include "core/optim/optim.h"
 #include "core/optim/kernels.h"
 
 struct optimizer {

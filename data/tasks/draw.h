@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/rng.h"
+#include "core/util/rng.h"
 
 /*
  * Coarse enough that the last bit of another machine's pow() does not matter

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/test.h"
+#include "core/util/test.h"
 #include "data/source.h"
 
 struct fixture {

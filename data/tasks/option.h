@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-#include "core/config.h"
-#include "core/status.h"
+#include "core/util/config.h"
+#include "core/util/status.h"
 
 /* Token files hold 16 bits, so no task has a larger vocabulary. */
 #define OPTION_MAX_VOCAB 65536

@@ -13,7 +13,7 @@
 
 #include "data/source.h"
 #include "data/tasks/guess.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "data/tokens.h"
 #include "data/windows.h"
 

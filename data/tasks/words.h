@@ -16,8 +16,8 @@
 
 #include <stdint.h>
 
-#include "core/rng.h"
-#include "core/status.h"
+#include "core/util/rng.h"
+#include "core/util/status.h"
 
 struct words {
 	int32_t count;

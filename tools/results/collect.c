@@ -13,10 +13,10 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/database.h"
-#include "core/journal.h"
-#include "core/metrics.h"
-#include "core/replace.h"
+#include "core/record/database.h"
+#include "core/record/journal.h"
+#include "core/record/metrics.h"
+#include "core/util/replace.h"
 
 #define DECODE_DIRECTORY "decode" /* of an experiment: what `make bench-decode` measured */
 

@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#include "core/status.h"
+#include "core/util/status.h"
 
 /* Counts are of runs and measurements. */
 struct collect {

@@ -5,7 +5,7 @@
 
 #include <omp.h>
 
-#include "core/backend.h"
+#include "core/engine/backend.h"
 #include "core/backend/cpu/panel.h"
 #include "core/backend/cpu/blas.h"
 

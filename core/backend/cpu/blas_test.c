@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/backend/cpu/blas.h"
-#include "core/test.h"
+#include "core/util/test.h"
 
 #define MAX 40 /* rows and columns of a test matrix, pitch included */
 

@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/status.h"
+#include "core/util/status.h"
 
 /* Half a unit in the last place of a float per sum, and as much again for forms that truncate. */
 #define PANEL_TOLERANCE 0x1p-23

@@ -7,7 +7,7 @@
 
 #include "core/backend/cpu/bf16.h"
 #include "core/backend/cpu/panel_form.h"
-#include "core/test.h"
+#include "core/util/test.h"
 
 #define MAX_SIZE 200000 /* elements of a test matrix */
 

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/op_case.h"
-#include "core/optim.h"
-#include "core/program.h"
-#include "core/test.h"
+#include "core/ops/op_case.h"
+#include "core/optim/optim.h"
+#include "core/engine/program.h"
+#include "core/util/test.h"
 
 enum { B = 2, T = 70, E = 40, H = 5, D = 8, F = 72, V = 61 };
 

@@ -14,9 +14,9 @@
 
 #include <omp.h>
 
-#include "core/backend.h"
+#include "core/engine/backend.h"
 #include "core/backend/cpu/blas.h"
-#include "core/ops.h"
+#include "core/ops/ops.h"
 
 #ifdef REAL_F64
 #ifdef __clang__ /* in double, which serves checks, exp and log are calls: such loops stay scalar */

@@ -2,7 +2,7 @@
  * The approximations of real.h against libm in double, over the ranges in
  * which they are used.
  */
-#include "core/test.h"
+#include "core/util/test.h"
 
 #include "core/backend/cpu/real.h"
 

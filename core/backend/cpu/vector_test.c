@@ -2,7 +2,7 @@
  * The loops of vector.h at every length around whole LANES, on small whole
  * numbers: sums of these are exact in any order.
  */
-#include "core/test.h"
+#include "core/util/test.h"
 
 #include "core/backend/cpu/vector.h"
 

@@ -1,0 +1,97 @@
+/*
+ * backend - a device: memory, copies and one set of kernels per op.
+ *
+ * Nothing outside core/backend touches the elements of a tensor; the host
+ * sees numbers only through upload and download.
+ */
+#ifndef CORE_ENGINE_BACKEND_H
+#define CORE_ENGINE_BACKEND_H
+
+#include "core/engine/op.h"
+#include "core/engine/params.h"
+#include "core/util/rng.h"
+
+/* How a kernel treats the gradient it contributes to. */
+enum grad_mode {
+	GRAD_WRITE,	 /* first contribution: overwrite */
+	GRAD_ACCUMULATE, /* add to what is there */
+	GRAD_MICRO,	 /* a parameter's first: overwrite in micro-batch 0, else add */
+};
+
+/* What changes from run to run of the same program. */
+struct run {
+	uint64_t seed;	    /* of dropout */
+	uint64_t iteration; /* counts updates from 1 */
+	uint64_t micro;	    /* micro-batch within the update, from 0 */
+	int64_t past;	    /* tokens of earlier runs, where runs continue each other */
+};
+
+/*
+ * Everything a kernel sees.  Pointers are device memory, laid out as the
+ * node's tensors say; a gradient has the layout of its tensor.  NULL: absent,
+ * or not wanted.
+ */
+struct call {
+	const struct node *node;
+	const struct run *run;
+	const void *in[OP_MAX_INPUTS];
+	void *out[OP_MAX_OUTPUTS];
+	const void *dout[OP_MAX_OUTPUTS];
+	void *din[OP_MAX_INPUTS];
+	enum grad_mode mode[OP_MAX_INPUTS];
+	void *work;
+	struct shadow *shadow[PARAM_SHADOWS]; /* of the parameter in[1] */
+	const struct backend *backend;
+};
+
+static inline bool call_adds(const struct call *c, int input)
+{
+	return c->mode[input] == GRAD_ACCUMULATE ||
+	       (c->mode[input] == GRAD_MICRO && c->run->micro > 0);
+}
+
+typedef void (*kernel)(const struct call *c);
+
+struct kernels {
+	kernel forward, backward, remake, loss; /* one per enum pass; NULL: the op has none */
+	/* Bytes of c->work that a pass wants; NULL: none. */
+	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
+	/* Bytes of the shadow number `which` of n->in[1], a parameter; 0 or NULL: not wanted. */
+	size_t (*shadow)(const struct node *n, enum pass pass, int which);
+};
+
+struct optim_kernels;
+struct panel_form;
+
+struct backend {
+	const char *name;
+	int threads;
+	const struct panel_form *form; /* how its kernels for floats multiply; NULL: the BLAS */
+	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
+	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
+	void *(*alloc)(size_t bytes); /* zeroed, aligned to 64 bytes; NULL on failure */
+	void (*release)(void *memory);
+	void (*upload)(void *device, const void *host, size_t bytes);
+	void (*download)(void *host, const void *device, size_t bytes);
+	void (*zero)(void *device, size_t bytes);
+	/* Index of the first NaN or infinity among `count`, or -1. */
+	int64_t (*find_nonfinite)(const void *device, enum dtype type, int64_t count);
+};
+
+/*
+ * The CPU with this many threads; sets the threads of OpenMP and of the BLAS, and so of the whole
+ * process: programs made for another number must not run after it.
+ */
+struct backend backend_cpu(int threads);
+
+/* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */
+enum precision { FLOAT32, FLOAT64, BFLOAT16 };
+extern const char *const precision_names[]; /* NULL at the end */
+
+enum dtype precision_type(enum precision precision);
+
+/* The CPU with kernels for graphs of that precision. */
+enum status backend_cpu_open(struct backend *b, enum precision precision, int threads,
+			     struct error *err) MUST_CHECK;
+
+#endif

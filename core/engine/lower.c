@@ -1,0 +1,533 @@
+#include "core/engine/lower.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Channels of a root tensor to which some reader sends a gradient. */
+struct part {
+	int64_t offset, row;
+	bool written;
+};
+
+#define MAX_PARTS 8
+
+/* What is known about the gradient of a root tensor (one that is no view). */
+struct gradient {
+	struct tensor *tensor;
+	int expected;	/* readers that will contribute */
+	int n_parts;
+	bool zero_first; /* the parts do not tile the tensor, or are too many: start from zeros */
+	struct part part[MAX_PARTS];
+};
+
+struct lowering {
+	struct lowered *l;
+	const struct graph *g;
+	const struct kernels *const *kernels;
+	int threads;
+	bool train, remake;
+	bool *node_live;	     /* by node: some output depends on it */
+	bool *has_grad;		     /* by graph tensor (roots): a gradient arrives */
+	struct gradient *gradients;  /* by graph tensor (roots) */
+	struct tensor **remade;	     /* by graph tensor (roots): its copy for the backward pass */
+	bool out_of_memory;
+};
+
+/* ------------------------------------------------------------ small makers */
+
+static void *grow(struct lowering *w, void *array, int n, int *capacity, size_t size)
+{
+	void *bigger;
+
+	if (n < *capacity)
+		return array;
+	bigger = realloc(array, (size_t)(*capacity ? 2 * *capacity : 256) * size);
+	if (!bigger) {
+		w->out_of_memory = true;
+		return NULL;
+	}
+	*capacity = *capacity ? 2 * *capacity : 256;
+	return bigger;
+}
+
+static struct instr *add_instr(struct lowering *w, enum instr_kind kind)
+{
+	struct lowered *l = w->l;
+	struct instr *instrs;
+
+	if (w->out_of_memory)
+		return NULL;
+	instrs = grow(w, l->instrs, l->n_instrs, &l->cap_instrs, sizeof(*instrs));
+	if (!instrs)
+		return NULL;
+	l->instrs = instrs;
+	instrs[l->n_instrs] = (struct instr){ .kind = kind };
+	return &instrs[l->n_instrs++];
+}
+
+/* A tensor shaped like another, or a block of bytes when `like` is NULL. */
+static struct tensor *make_tensor(struct lowering *w, enum tensor_kind kind, const char *prefix,
+				  const char *name, const struct tensor *like)
+{
+	struct lowered *l = w->l;
+	struct tensor **tensors, *t;
+
+	if (w->out_of_memory)
+		return NULL;
+	tensors = grow(w, l->tensors, l->n_tensors, &l->cap_tensors, sizeof(*tensors));
+	t = region_alloc(&l->region, sizeof(*t));
+	if (tensors)
+		l->tensors = tensors;
+	if (!tensors || !t) {
+		w->out_of_memory = true;
+		return NULL;
+	}
+	*t = like ? *like : (struct tensor){ .param = -1 };
+	t->name = region_printf(&l->region, "%s%s", prefix, name);
+	if (!t->name)
+		w->out_of_memory = true;
+	t->kind = kind;
+	t->producer = NULL;
+	t->base = NULL;
+	t->offset = 0;
+	t->id = w->g->n_tensors + l->n_tensors;
+	tensors[l->n_tensors++] = t;
+	return t;
+}
+
+/* The same window onto another base. */
+static struct tensor *same_view(struct lowering *w, const struct tensor *view,
+				struct tensor *base)
+{
+	struct tensor *t;
+
+	if (!base || !view->base)
+		return base;
+	t = make_tensor(w, TENSOR_VIEW, base->name, ".view", view);
+	if (!t)
+		return NULL;
+	t->base = base;
+	t->offset = view->offset;
+	return t;
+}
+
+static void add_workspace(struct lowering *w, struct instr *instr)
+{
+	const struct kernels *k = w->kernels[instr->node->id];
+	size_t bytes = k->workspace ? k->workspace(instr->node, instr->pass, w->threads) : 0;
+	struct tensor *t;
+
+	if (bytes == 0)
+		return;
+	t = make_tensor(w, TENSOR_SCRATCH, instr->node->name, ".work", NULL);
+	if (!t)
+		return;
+	t->type = I32;
+	t->ndim = 1;
+	t->dim[0] = t->row = t->pitch = (int64_t)((bytes + 3) / 4);
+	instr->work = t;
+}
+
+/* ----------------------------------------------------- who needs what, once */
+
+static void mark_live(struct lowering *w)
+{
+	const struct graph *g = w->g;
+
+	for (int i = 0; i < g->n_outputs; i++) {
+		const struct node *producer = tensor_root(g->outputs[i].tensor)->producer;
+
+		if (producer)
+			w->node_live[producer->index] = true;
+	}
+	for (int i = g->n_nodes - 1; i >= 0; i--) {
+		const struct node *n = g->nodes[i];
+
+		for (int j = 0; w->node_live[i] && j < n->n_in; j++) {
+			const struct tensor *root = n->in[j] ? tensor_root(n->in[j]) : NULL;
+
+			if (root && root->producer)
+				w->node_live[root->producer->index] = true;
+		}
+	}
+}
+
+static bool gradient_leaves(const struct lowering *w, const struct node *n)
+{
+	for (int i = 0; i < n->n_out; i++)
+		if (w->has_grad[n->out[i]->id])
+			return !n->op->no_gradient;
+	return false;
+}
+
+static bool wants_gradient(const struct node *n, int i)
+{
+	return n->in[i] && n->in[i]->needs_grad && !(n->op->constant_in & BIT(i));
+}
+
+static bool covers_root(const struct tensor *t)
+{
+	return !t->base || tensor_count(t) == tensor_count(t->base);
+}
+
+/* Is it some columns of the rows of its root?  (A slice of a reshaped tensor may be some rows.) */
+static bool is_columns(const struct tensor *t)
+{
+	return covers_root(t) || t->pitch == tensor_root(t)->row;
+}
+
+static struct part *part_of(struct gradient *grad, const struct tensor *t)
+{
+	int64_t row = covers_root(t) ? 0 : t->row; /* 0: the whole tensor */
+
+	for (int i = 0; i < grad->n_parts; i++)
+		if (grad->part[i].offset == t->offset && grad->part[i].row == row)
+			return &grad->part[i];
+	return NULL;
+}
+
+static void expect_contribution(struct lowering *w, const struct tensor *t)
+{
+	const struct tensor *root = tensor_root(t);
+	struct gradient *grad = &w->gradients[root->id];
+
+	w->has_grad[root->id] = true;
+	grad->expected++;
+	if (is_columns(t) && part_of(grad, t))
+		return;
+	if (!is_columns(t) || grad->n_parts == MAX_PARTS) {
+		grad->zero_first = true;
+		return;
+	}
+	grad->part[grad->n_parts++] = (struct part){
+		.offset = t->offset,
+		.row = covers_root(t) ? 0 : t->row,
+	};
+}
+
+/* Disjoint slices that together are the whole width, or one part that is everything. */
+static bool parts_tile(const struct gradient *grad, const struct tensor *root)
+{
+	int64_t width = 0;
+
+	if (grad->n_parts == 1 && grad->part[0].row == 0)
+		return true;
+	for (int i = 0; i < grad->n_parts; i++) {
+		const struct part *a = &grad->part[i];
+
+		for (int j = 0; j < i; j++) {
+			const struct part *b = &grad->part[j];
+
+			if (a->offset < b->offset + b->row && b->offset < a->offset + a->row)
+				return false;
+		}
+		if (a->row == 0)
+			return false;
+		width += a->row;
+	}
+	return width == root->row;
+}
+
+static void mark_gradients(struct lowering *w)
+{
+	const struct graph *g = w->g;
+
+	for (int i = 0; i < g->n_outputs; i++) {
+		const struct graph_output *o = &g->outputs[i];
+
+		if ((o->is_loss || o->seeded) && o->tensor->needs_grad)
+			expect_contribution(w, o->tensor);
+	}
+	for (int i = g->n_nodes - 1; i >= 0; i--) {
+		const struct node *n = g->nodes[i];
+
+		if (!w->node_live[i] || !gradient_leaves(w, n))
+			continue;
+		for (int j = 0; j < n->n_in; j++)
+			if (wants_gradient(n, j))
+				expect_contribution(w, n->in[j]);
+	}
+	for (int i = 0; i < g->n_tensors; i++)
+		if (w->has_grad[i])
+			w->gradients[i].zero_first |=
+				!parts_tile(&w->gradients[i], g->tensors[i]);
+}
+
+/* ---------------------------------------------------------------- gradients */
+
+static struct tensor *gradient_tensor(struct lowering *w, const struct tensor *root)
+{
+	struct gradient *grad = &w->gradients[root->id];
+	struct instr *zero;
+
+	if (grad->tensor)
+		return grad->tensor;
+	grad->tensor = make_tensor(w, TENSOR_GRADIENT, "d ", root->name, root);
+	if (!grad->tensor)
+		return NULL;
+	if (grad->zero_first) {
+		zero = add_instr(w, INSTR_ZERO);
+		if (zero)
+			zero->zero = grad->tensor;
+	}
+	return grad->tensor;
+}
+
+/* Where a reader of `t` puts its contribution, and how. */
+static struct tensor *contribution(struct lowering *w, const struct tensor *t,
+				   enum grad_mode *mode)
+{
+	const struct tensor *root = tensor_root(t);
+	struct gradient *grad = &w->gradients[root->id];
+	struct part *part = part_of(grad, t);
+	struct tensor *target = gradient_tensor(w, root);
+
+	if (grad->zero_first || part->written) {
+		*mode = GRAD_ACCUMULATE;
+	} else {
+		*mode = root->kind == TENSOR_PARAM ? GRAD_MICRO : GRAD_WRITE;
+		part->written = true;
+	}
+	return same_view(w, t, target);
+}
+
+/* May this reader hand over a tensor instead of copying its contents? */
+static bool may_borrow(const struct lowering *w, const struct tensor *t)
+{
+	const struct gradient *grad = &w->gradients[tensor_root(t)->id];
+
+	return t->kind == TENSOR_ACTIVATION && grad->expected == 1 && !grad->tensor;
+}
+
+static void collect_contributions(struct lowering *w, const struct node *n, struct tensor **din,
+				  enum grad_mode *mode, struct tensor *const *dout)
+{
+	for (int i = 0; i < n->n_in; i++) {
+		if (!wants_gradient(n, i))
+			continue;
+		if (n->op->passes_gradient && may_borrow(w, n->in[i]) && dout[0]) {
+			w->gradients[n->in[i]->id].tensor = dout[0];
+			continue;
+		}
+		if (n->op->shares_gradient && i == 1 && din[0] && n->in[0] != n->in[1] &&
+		    may_borrow(w, n->in[1]) && w->gradients[tensor_root(n->in[0])->id].expected == 1 &&
+		    n->in[0]->kind == TENSOR_ACTIVATION) {
+			w->gradients[n->in[1]->id].tensor = din[0];
+			continue;
+		}
+		din[i] = contribution(w, n->in[i], &mode[i]);
+	}
+}
+
+/* -------------------------------------------------------------- activations */
+
+static struct tensor *remade(struct lowering *w, struct tensor *root);
+
+/* What the backward pass reads in place of a forward tensor: itself, or its remade copy. */
+static struct tensor *for_backward(struct lowering *w, struct tensor *t)
+{
+	struct tensor *root = t->base ? t->base : t;
+	const struct node *n = root->producer;
+
+	if (!w->remake || !n || !n->op->remakes || n->out[n->op->remade] != root)
+		return t;
+	return same_view(w, t, remade(w, root));
+}
+
+static struct tensor *remade(struct lowering *w, struct tensor *root)
+{
+	struct tensor *in[OP_MAX_INPUTS] = { 0 }, *saved_out[OP_MAX_OUTPUTS] = { 0 };
+	const struct node *n = root->producer;
+	struct instr *instr;
+	struct tensor *copy;
+
+	if (w->remade[root->id])
+		return w->remade[root->id];
+	for (int i = 0; i < n->n_in; i++)
+		if (n->in[i] && (n->op->remake_in & BIT(i)))
+			in[i] = for_backward(w, n->in[i]);
+	for (int i = 0; i < n->n_out; i++)
+		if (n->op->remake_out & BIT(i))
+			saved_out[i] = n->out[i];
+	copy = make_tensor(w, TENSOR_ACTIVATION, "remade ", root->name, root);
+	instr = add_instr(w, INSTR_KERNEL);
+	if (!copy || !instr)
+		return NULL;
+	instr->pass = PASS_REMAKE;
+	instr->node = n;
+	memcpy(instr->in, in, sizeof(in));
+	memcpy(instr->saved_out, saved_out, sizeof(saved_out));
+	instr->out[n->op->remade] = copy;
+	add_workspace(w, instr);
+	w->remade[root->id] = copy;
+	return copy;
+}
+
+/* ------------------------------------------------------------- instructions */
+
+static bool is_fused_loss(const struct lowering *w, const struct node *n)
+{
+	return w->train && w->kernels[n->id]->loss && gradient_leaves(w, n);
+}
+
+static void emit_forward(struct lowering *w, const struct node *n)
+{
+	struct tensor *din[OP_MAX_INPUTS] = { 0 }, *dout[OP_MAX_OUTPUTS] = { 0 };
+	enum grad_mode mode[OP_MAX_INPUTS] = { 0 };
+	bool fused = is_fused_loss(w, n);
+	struct instr *instr;
+
+	if (fused) {
+		for (int i = 0; i < n->n_out; i++)
+			dout[i] = w->gradients[n->out[i]->id].tensor;
+		collect_contributions(w, n, din, mode, dout);
+	}
+	instr = add_instr(w, INSTR_KERNEL);
+	if (!instr)
+		return;
+	instr->pass = fused ? PASS_LOSS : PASS_FORWARD;
+	instr->node = n;
+	memcpy(instr->in, n->in, sizeof(instr->in));
+	memcpy(instr->out, n->out, sizeof(instr->out));
+	memcpy(instr->din, din, sizeof(din));
+	memcpy(instr->dout, dout, sizeof(dout));
+	memcpy(instr->mode, mode, sizeof(mode));
+	add_workspace(w, instr);
+}
+
+static void emit_backward(struct lowering *w, const struct node *n)
+{
+	struct instr made = { .kind = INSTR_KERNEL, .pass = PASS_BACKWARD, .node = n };
+	struct instr *instr;
+	bool any = false;
+
+	for (int i = 0; i < n->n_in; i++)
+		if (n->in[i] && (n->op->saves_in & BIT(i)))
+			made.in[i] = for_backward(w, n->in[i]);
+	for (int i = 0; i < n->n_out; i++) {
+		if (n->op->saves_out & BIT(i))
+			made.saved_out[i] = for_backward(w, n->out[i]);
+		if (w->has_grad[n->out[i]->id])
+			made.dout[i] = gradient_tensor(w, n->out[i]);
+	}
+	collect_contributions(w, n, made.din, made.mode, made.dout);
+	for (int i = 0; i < n->n_in; i++)
+		any = any || made.din[i];
+	if (!any)
+		return;
+	made.in_place = n->op->grad_in_place && made.din[0] && !made.din[0]->base &&
+			made.mode[0] == GRAD_WRITE && made.dout[0];
+	instr = add_instr(w, INSTR_KERNEL);
+	if (!instr)
+		return;
+	*instr = made;
+	add_workspace(w, instr);
+}
+
+static enum status make_seeds(struct lowering *w, struct error *err)
+{
+	const struct graph *g = w->g;
+
+	w->l->seeds = region_alloc(&w->l->region, (size_t)g->n_outputs * sizeof(*w->l->seeds));
+	if (!w->l->seeds)
+		return fail_memory(err, "program", (size_t)g->n_outputs);
+	for (int i = 0; i < g->n_outputs; i++) {
+		const struct graph_output *o = &g->outputs[i];
+		enum grad_mode mode;
+
+		if (!(o->is_loss || o->seeded) || !o->tensor->needs_grad)
+			continue;
+		if (w->gradients[tensor_root(o->tensor)->id].expected > 1 || o->tensor->base)
+			return fail(err, "output '%s' is read by other nodes too, so its gradient "
+				    "cannot be given from outside", o->name);
+		w->l->seeds[w->l->n_seeds++] = (struct seed){
+			.output = o,
+			.gradient = contribution(w, o->tensor, &mode),
+		};
+	}
+	return OK;
+}
+
+static enum status check_kernels(const struct lowering *w, struct error *err)
+{
+	for (int i = 0; i < w->g->n_nodes; i++) {
+		const struct node *n = w->g->nodes[i];
+		const struct kernels *k = w->kernels[n->id];
+
+		if (!k || !k->forward)
+			return fail(err, "%s '%s': this backend has no kernel for it", n->op->name,
+				    n->name);
+		if (w->train && !n->op->no_gradient && !k->backward && !k->loss)
+			return fail(err, "%s '%s': this backend has no backward kernel for it",
+				    n->op->name, n->name);
+	}
+	return OK;
+}
+
+static enum status emit_all(struct lowering *w, struct error *err)
+{
+	const struct graph *g = w->g;
+
+	if (w->train && g->state)
+		return fail(err, "a graph that continues its last run cannot be trained");
+	if (check_kernels(w, err) != OK)
+		return FAIL;
+	mark_live(w);
+	if (w->train) {
+		mark_gradients(w);
+		if (make_seeds(w, err) != OK)
+			return FAIL;
+		if (w->l->n_seeds == 0)
+			return fail(err, "nothing to train: no loss depends on a parameter");
+	}
+	for (int i = 0; i < g->n_nodes; i++)
+		if (w->node_live[i])
+			emit_forward(w, g->nodes[i]);
+	for (int i = g->n_nodes - 1; w->train && i >= 0; i--)
+		if (w->node_live[i] && gradient_leaves(w, g->nodes[i]) &&
+		    !is_fused_loss(w, g->nodes[i]))
+			emit_backward(w, g->nodes[i]);
+	if (w->out_of_memory)
+		return fail_memory(err, "program", 0);
+	return OK;
+}
+
+enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
+			bool train, bool remake, struct error *err)
+{
+	const size_t n = (size_t)g->n_tensors + 1;
+	enum status status = FAIL;
+	struct lowering w = {
+		.l = l,
+		.g = g,
+		.kernels = backend->kernels(g->type),
+		.threads = backend->threads,
+		.train = train,
+		.remake = train && remake,
+		.node_live = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
+		.has_grad = calloc(n, sizeof(bool)),
+		.gradients = calloc(n, sizeof(struct gradient)),
+		.remade = calloc(n, sizeof(struct tensor *)),
+	};
+
+	*l = (struct lowered){ 0 };
+	if (w.node_live && w.has_grad && w.gradients && w.remade)
+		status = emit_all(&w, err);
+	else
+		fail_memory(err, "program", n * sizeof(struct gradient));
+	free(w.node_live);
+	free(w.has_grad);
+	free(w.gradients);
+	free(w.remade);
+	if (status != OK)
+		lower_free(l);
+	return status;
+}
+
+void lower_free(struct lowered *l)
+{
+	region_free(&l->region);
+	free(l->instrs);
+	free(l->tensors);
+	*l = (struct lowered){ 0 };
+}

@@ -1,0 +1,54 @@
+/*
+ * lower - from a graph to one linear list of instructions.
+ *
+ * Forward in build order, then backward in reverse.  A tensor's gradient is
+ * written by its last reader first and added to by the others; where the
+ * gradient of an input is that of an output unchanged, or equals another
+ * input's, the same tensor serves both.  What the backward pass can cheaply
+ * compute again is not kept but remade just before it is read.
+ */
+#ifndef CORE_ENGINE_LOWER_H
+#define CORE_ENGINE_LOWER_H
+
+#include "core/engine/backend.h"
+#include "core/engine/graph.h"
+
+enum instr_kind { INSTR_KERNEL, INSTR_ZERO };
+
+struct instr {
+	enum instr_kind kind;
+	enum pass pass;
+	const struct node *node;
+	struct tensor *in[OP_MAX_INPUTS]; /* what the pass reads ... */
+	struct tensor *saved_out[OP_MAX_OUTPUTS];
+	struct tensor *dout[OP_MAX_OUTPUTS];
+	struct tensor *out[OP_MAX_OUTPUTS]; /* ... and writes */
+	struct tensor *din[OP_MAX_INPUTS];
+	enum grad_mode mode[OP_MAX_INPUTS];
+	struct tensor *work;
+	struct tensor *zero; /* INSTR_ZERO: filled with zeros (a parameter's: in micro-batch 0) */
+	bool in_place;	     /* din[0] may be written over dout[0] */
+};
+
+/* The gradient of a loss or of a seeded output: given from outside. */
+struct seed {
+	const struct graph_output *output;
+	struct tensor *gradient;
+};
+
+struct lowered {
+	struct region region;
+	struct instr *instrs;
+	int n_instrs, cap_instrs;
+	struct tensor **tensors; /* made here: gradients, remade activations, scratch */
+	int n_tensors, cap_tensors;
+	struct seed *seeds;
+	int n_seeds;
+};
+
+/* Tensors made here are numbered from g->n_tensors on. */
+enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
+			bool train, bool remake, struct error *err) MUST_CHECK;
+void lower_free(struct lowered *l);
+
+#endif

@@ -1,0 +1,23 @@
+#include "core/engine/op.h"
+
+#define X(name) extern const struct op op_desc_##name;
+OP_LIST(X)
+#undef X
+
+const struct op *const op_table[OP_COUNT] = {
+#define X(name) [OP_##name] = &op_desc_##name,
+	OP_LIST(X)
+#undef X
+};
+
+const char *pass_name(enum pass pass)
+{
+	static const char *const names[] = {
+		[PASS_FORWARD] = "forward",
+		[PASS_BACKWARD] = "backward",
+		[PASS_REMAKE] = "remake",
+		[PASS_LOSS] = "loss",
+	};
+
+	return names[pass];
+}

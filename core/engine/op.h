@@ -1,0 +1,132 @@
+/*
+ * op - what a node can compute.
+ *
+ * One descriptor per op, in core/ops/NAME.c: its typed attributes, shape
+ * rule, cost, gradient properties and test cases.  The arithmetic is in the
+ * backend's kernel of the same name.  OP_LIST is the only list of ops; the
+ * descriptor table, every backend's kernel table and the tests follow it.
+ */
+#ifndef CORE_ENGINE_OP_H
+#define CORE_ENGINE_OP_H
+
+#include "core/util/status.h"
+#include "core/engine/tensor.h"
+
+#define OP_MAX_INPUTS 8
+#define OP_MAX_OUTPUTS 6
+
+#define OP_LIST(X)                                                                          \
+	X(embedding)                                                                        \
+	X(linear)                                                                           \
+	X(head_linear)                                                                      \
+	X(add)                                                                              \
+	X(multiply)                                                                         \
+	X(scale)                                                                            \
+	X(scale_learned)                                                                    \
+	X(add_scaled)                                                                       \
+	X(add_scaled_learned)                                                               \
+	X(norm)                                                                             \
+	X(norm_residual)                                                                    \
+	X(rope)                                                                             \
+	X(gelu)                                                                             \
+	X(silu_gate)                                                                        \
+	X(softplus)                                                                         \
+	X(sigmoid)                                                                          \
+	X(keep)                                                                             \
+	X(recent)                                                                           \
+	X(dropout)                                                                          \
+	X(attention)                                                                        \
+	X(mix_topk)                                                                         \
+	X(mix_rows)                                                                         \
+	X(running_mean)                                                                     \
+	X(sequence_mean)                                                                    \
+	X(head_gate)                                                                        \
+	X(w2_gaussian)                                                                      \
+	X(w2_key_bias)                                                                      \
+	X(w2_scale)                                                                         \
+	X(scalar_expand)                                                                    \
+	X(scalar_pool)                                                                      \
+	X(ws_energy)                                                                        \
+	X(ws_contrast)                                                                      \
+	X(head_loss)                                                                        \
+	X(attention_probe)
+
+enum op_id {
+#define X(name) OP_##name,
+	OP_LIST(X)
+#undef X
+		OP_COUNT
+};
+
+struct graph;
+struct op_case;
+
+struct node {
+	const struct op *op;
+	enum op_id id; /* index into the op tables */
+	int index;     /* position in the graph */
+	const char *name;
+	const void *attr; /* the op's own struct */
+	int n_in, n_out;
+	struct tensor *in[OP_MAX_INPUTS]; /* NULL: an optional input that is absent */
+	struct tensor *out[OP_MAX_OUTPUTS];
+};
+
+/* Work of one node: floating-point operations, and bytes that must move at least. */
+struct op_cost {
+	double forward_flops, backward_flops;
+	double forward_bytes, backward_bytes;
+};
+
+#define BIT(i) (1u << (i))
+
+/*
+ * Which kinds of passes an instruction can be; a backend gives each op the
+ * kernels it needs.
+ */
+enum pass {
+	PASS_FORWARD,
+	PASS_BACKWARD,
+	PASS_REMAKE,	/* compute one output again for the backward pass */
+	PASS_LOSS,	/* forward and backward of a loss in one go */
+};
+
+const char *pass_name(enum pass pass);
+
+struct op {
+	const char *name;
+	size_t attr_size;
+	int min_inputs, max_inputs;
+	unsigned optional_in;	/* inputs among the first min_inputs that may be NULL */
+
+	/*
+	 * Shape rule: check n->in and n->attr, declare every output with
+	 * graph_out(), or return graph_misfit().  The first min_inputs are not
+	 * NULL unless optional_in says so; the others may be.
+	 */
+	enum status (*infer)(struct graph *g, struct node *n);
+
+	void (*cost)(const struct node *n, struct op_cost *cost);
+
+	bool no_gradient;	/* nothing flows back through this op at all */
+	unsigned constant_in;	/* inputs that never receive a gradient */
+	unsigned pitched_in;	/* inputs that may be slices of wider tensors */
+	unsigned saves_in;	/* inputs that the backward kernel reads */
+	unsigned saves_out;	/* outputs that the backward kernel reads */
+
+	bool passes_gradient;	/* the gradient of every input is that of output 0, unchanged */
+	bool shares_gradient;	/* the gradients of inputs 0 and 1 are equal */
+	bool grad_in_place;	/* din[0] may be written over dout[0] */
+
+	bool remakes;		/* output `remade` can be computed again from: */
+	int remade;
+	unsigned remake_in, remake_out;
+
+	bool loss;		/* outputs 0.. are scalars whose gradient is a constant weight */
+
+	const struct op_case *cases; /* ends with a NULL name */
+};
+
+extern const struct op *const op_table[OP_COUNT];
+
+#endif

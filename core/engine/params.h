@@ -1,0 +1,114 @@
+/*
+ * params - the parameters of a model, by name.
+ *
+ * Graphs name the parameters they use; the first graph to name one creates
+ * it.  params_allocate() then lays all of them out in one block, and their
+ * gradients in another, so that an optimizer is one loop.  Initial values
+ * depend on (seed, name) alone: a further parameter moves no other.
+ */
+#ifndef CORE_ENGINE_PARAMS_H
+#define CORE_ENGINE_PARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/util/region.h"
+#include "core/util/status.h"
+#include "core/engine/tensor.h"
+
+struct backend;
+
+enum param_distribution {
+	INIT_CONSTANT,	/* value */
+	INIT_NORMAL,	/* N(0, value) */
+	INIT_ORTHOGONAL,/* orthogonal matrix (per slice of a 3-D tensor), gain `value` */
+	INIT_UNIFORM_BLOCKS, /* U(-value, value) on `blocks` diagonal blocks, 0 elsewhere */
+};
+
+struct param_init {
+	enum param_distribution kind;
+	double value;
+	int blocks;
+	bool embedding; /* a table of vectors: optimizers treat it apart from matrices */
+};
+
+/*
+ * A parameter as some kernel wants it laid out, made by the first kernel that
+ * reads it after it has changed.
+ */
+struct shadow {
+	void *memory;
+	size_t bytes;		 /* 0: nobody asked for it */
+	uint64_t made;		 /* the version it shows; 0: none yet */
+	const uint64_t *version; /* of the parameters */
+};
+
+#define PARAM_SHADOWS 2
+
+/* What the optimizer may treat differently. */
+enum param_role { PARAM_MATRIX, PARAM_EMBEDDING, PARAM_VECTOR };
+
+struct param {
+	const char *name;
+	int ndim;
+	int64_t dim[TENSOR_MAX_DIMS];
+	int64_t count;
+	int64_t offset; /* first element inside the block */
+	struct param_init init;
+	enum param_role role;
+	struct shadow shadow[PARAM_SHADOWS];
+};
+
+struct params {
+	struct region region;
+	enum dtype type;
+	struct param *list;
+	int n, capacity;
+	const struct backend *backend; /* once allocated */
+	int64_t total;		       /* elements of a block, padding included */
+	void *data, *grad;	       /* device memory */
+	uint64_t version;	       /* of data */
+	size_t shadow_bytes;	       /* of all shadows */
+};
+
+enum status params_create(struct params **p, enum dtype type, struct error *err) MUST_CHECK;
+void params_destroy(struct params *p);
+
+/* Find or create.  Creating after params_allocate() is an error, as is another shape. */
+enum status params_name(struct params *p, const char *name, const struct param_init *init,
+			int ndim, const int64_t *dim, int *index, struct error *err) MUST_CHECK;
+
+/* -1 when there is none. */
+int params_find(const struct params *p, const char *name);
+
+/* Number of real parameters, without padding. */
+int64_t params_count(const struct params *p);
+
+enum status params_allocate(struct params *p, const struct backend *backend, bool gradients,
+			    struct error *err) MUST_CHECK;
+
+/* Draw every parameter from its distribution. */
+enum status params_initialise(struct params *p, uint64_t seed, struct error *err) MUST_CHECK;
+
+/* To be called by whoever writes to `data`: shadows are made again. */
+void params_changed(struct params *p);
+
+/*
+ * The shadow of a parameter, with memory if the parameters have any; every
+ * caller asks for the same size.
+ */
+enum status param_shadow(struct params *p, int index, int which, size_t bytes,
+			 struct shadow **shadow, struct error *err) MUST_CHECK;
+
+void *param_data(const struct params *p, int index);
+void *param_grad(const struct params *p, int index);
+
+/* SHA-256 of all parameters' names and bytes, in order: equal weights, equal hash. */
+enum status params_hash(const struct params *p, char *hex, struct error *err) MUST_CHECK;
+
+/* Copy one parameter, or its gradient, between doubles on the host and the device. */
+enum status param_set(struct params *p, int index, const double *values, struct error *err) MUST_CHECK;
+enum status param_get(const struct params *p, int index, bool gradient, double *values,
+		      struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,507 @@
+#include "core/engine/program.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/engine/lower.h"
+#include "core/engine/plan.h"
+
+struct program {
+	const struct graph *graph;
+	const struct backend *backend;
+	struct program_options options;
+	struct lowered lowered;
+	struct plan_item *items; /* the pieces of the arena */
+	int n_items;
+	int *item_of; /* by tensor number (roots): its piece, -1: in a struct params */
+	size_t arena_bytes;
+	char *arena;
+	struct call *calls; /* by instruction */
+	struct run run;
+};
+
+/* ---------------------------------------------------------------- lifetimes */
+
+static int tensor_total(const struct program *p)
+{
+	return p->graph->n_tensors + p->lowered.n_tensors;
+}
+
+static const struct tensor *tensor_number(const struct program *p, int i)
+{
+	return i < p->graph->n_tensors ? p->graph->tensors[i]
+				       : p->lowered.tensors[i - p->graph->n_tensors];
+}
+
+/* Parameters, their gradients and state live in a struct params, not in the arena. */
+static bool in_params(const struct tensor *root)
+{
+	return root->param >= 0;
+}
+
+static void touch(struct plan_item *life, const struct tensor *t, int when)
+{
+	struct plan_item *l;
+
+	if (!t)
+		return;
+	l = &life[tensor_root(t)->id];
+	if (l->last < 0)
+		l->first = when;
+	l->last = when;
+}
+
+static void touch_all(struct plan_item *life, struct tensor *const *list, int n, int when)
+{
+	for (int i = 0; i < n; i++)
+		touch(life, list[i], when);
+}
+
+static void keep_whole(struct plan_item *life, const struct tensor *t, int end)
+{
+	touch(life, t, 0);
+	life[tensor_root(t)->id].first = 0;
+	life[tensor_root(t)->id].last = end;
+}
+
+/* first and last instruction of every tensor; last = -1: never used. */
+static void find_lifetimes(const struct program *p, struct plan_item *life)
+{
+	const struct lowered *l = &p->lowered;
+	const int end = l->n_instrs;
+
+	for (int i = 0; i < tensor_total(p); i++)
+		life[i] = (struct plan_item){
+			.name = tensor_number(p, i)->name,
+			.bytes = tensor_bytes(tensor_number(p, i)),
+			.last = -1,
+		};
+	for (int i = 0; i < l->n_instrs; i++) {
+		const struct instr *instr = &l->instrs[i];
+
+		touch_all(life, instr->in, OP_MAX_INPUTS, i);
+		touch_all(life, instr->saved_out, OP_MAX_OUTPUTS, i);
+		touch_all(life, instr->dout, OP_MAX_OUTPUTS, i);
+		touch_all(life, instr->out, OP_MAX_OUTPUTS, i);
+		touch_all(life, instr->din, OP_MAX_INPUTS, i);
+		touch(life, instr->work, i);
+		touch(life, instr->zero, i);
+	}
+	/* Filled before the run, or read after it. */
+	for (int i = 0; i < p->graph->n_tensors; i++)
+		if (p->graph->tensors[i]->kind == TENSOR_INPUT)
+			keep_whole(life, p->graph->tensors[i], end);
+	for (int i = 0; i < l->n_seeds; i++)
+		keep_whole(life, l->seeds[i].gradient, end);
+	for (int i = 0; i < p->graph->n_outputs; i++)
+		life[tensor_root(p->graph->outputs[i].tensor)->id].last = end;
+}
+
+static bool is_input_or_seed(const struct program *p, const struct tensor *t)
+{
+	for (int i = 0; i < p->lowered.n_seeds; i++)
+		if (p->lowered.seeds[i].gradient == t)
+			return true;
+	return t->kind == TENSOR_INPUT;
+}
+
+/* Where an instruction may write its result over what it reads last, the two share a piece. */
+static void merge_in_place(const struct program *p, struct plan_item *life, int *owner)
+{
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
+		const struct instr *instr = &p->lowered.instrs[i];
+		const struct tensor *from = instr->dout[0], *to = instr->din[0];
+		int piece;
+
+		if (!instr->in_place || in_params(from) || in_params(to) ||
+		    is_input_or_seed(p, from) || life[from->id].bytes != life[to->id].bytes)
+			continue;
+		piece = owner[from->id];
+		if (life[piece].last != i || life[to->id].first != i || owner[to->id] != to->id)
+			continue;
+		owner[to->id] = piece;
+		life[piece].last = life[to->id].last;
+	}
+}
+
+static enum status place(struct program *p, struct error *err)
+{
+	const int n = tensor_total(p);
+	struct plan_item *life = malloc((size_t)n * sizeof(*life));
+	int *owner = malloc((size_t)n * sizeof(*owner));
+	enum status status = FAIL;
+
+	p->items = calloc((size_t)n, sizeof(*p->items));
+	p->item_of = malloc((size_t)n * sizeof(*p->item_of));
+	if (!life || !owner || !p->items || !p->item_of) {
+		fail_memory(err, "memory planner", (size_t)n * sizeof(*life));
+		goto free_life;
+	}
+	find_lifetimes(p, life);
+	for (int i = 0; i < n; i++)
+		owner[i] = i;
+	if (!p->options.no_planner)
+		merge_in_place(p, life, owner);
+	for (int i = 0; i < n; i++) {
+		const struct tensor *t = tensor_number(p, i);
+
+		p->item_of[i] = -1;
+		if (t->base || in_params(t) || life[i].last < 0)
+			continue;
+		if (owner[i] != i) {
+			p->item_of[i] = p->item_of[owner[i]];
+			continue;
+		}
+		p->item_of[i] = p->n_items;
+		p->items[p->n_items++] = life[i];
+	}
+	status = plan_place(p->items, p->n_items, p->options.no_planner, &p->arena_bytes, err);
+	if (status == OK)
+		status = plan_verify(p->items, p->n_items, p->arena_bytes, err);
+free_life:
+	free(life);
+	free(owner);
+	return status;
+}
+
+/* ----------------------------------------------------------------- creation */
+
+static void *address(const struct program *p, const struct tensor *t)
+{
+	const struct tensor *root;
+	char *start;
+
+	if (!t)
+		return NULL;
+	root = tensor_root(t);
+	if (root->kind == TENSOR_STATE)
+		start = param_data(p->graph->state, root->param);
+	else if (in_params(root))
+		start = root->kind == TENSOR_GRADIENT ? param_grad(p->graph->params, root->param)
+						      : param_data(p->graph->params, root->param);
+	else if (p->item_of[root->id] < 0)
+		return NULL;
+	else
+		start = p->arena + p->items[p->item_of[root->id]].offset;
+	return start + (size_t)t->offset * dtype_size(t->type);
+}
+
+static void bind(struct program *p, int index)
+{
+	const struct instr *instr = &p->lowered.instrs[index];
+	struct call *call = &p->calls[index];
+
+	call->node = instr->node;
+	call->run = &p->run;
+	call->backend = p->backend;
+	call->work = address(p, instr->work);
+	for (int i = 0; i < OP_MAX_INPUTS; i++) {
+		call->in[i] = address(p, instr->in[i]);
+		call->din[i] = address(p, instr->din[i]);
+		call->mode[i] = instr->mode[i];
+	}
+	for (int i = 0; i < OP_MAX_OUTPUTS; i++) {
+		call->out[i] = address(p, instr->out[i] ? instr->out[i] : instr->saved_out[i]);
+		call->dout[i] = address(p, instr->dout[i]);
+	}
+}
+
+/* Shadows belong to the parameters: programs share them. */
+static enum status find_shadows(const struct program *p, int index,
+				struct shadow *shadow[PARAM_SHADOWS], struct error *err)
+{
+	const struct instr *instr = &p->lowered.instrs[index];
+	const struct tensor *weight = instr->kind == INSTR_KERNEL ? instr->node->in[1] : NULL;
+	const struct kernels *k;
+
+	if (!weight || weight->kind != TENSOR_PARAM)
+		return OK;
+	k = p->backend->kernels(p->graph->type)[instr->node->id];
+	for (int i = 0; k->shadow && i < PARAM_SHADOWS; i++) {
+		const size_t bytes = k->shadow(instr->node, instr->pass, i);
+
+		if (bytes && param_shadow(p->graph->params, weight->param, i, bytes, &shadow[i],
+					  err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+static void upload_scalar(struct program *p, const struct tensor *t, double value)
+{
+	const float narrow = (float)value;
+
+	if (t->type == F64)
+		p->backend->upload(address(p, t), &value, sizeof(value));
+	else
+		p->backend->upload(address(p, t), &narrow, sizeof(narrow));
+}
+
+/* Everything but memory and pointers. */
+static enum status prepare(struct program **out, const struct graph *g,
+			   const struct backend *backend, const struct program_options *options,
+			   struct error *err)
+{
+	struct program *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return fail_memory(err, "program", sizeof(*p));
+	p->graph = g;
+	p->backend = backend;
+	p->options = *options;
+	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_remake, err) != OK ||
+	    place(p, err) != OK) {
+		program_destroy(p);
+		return FAIL;
+	}
+	*out = p;
+	return OK;
+}
+
+enum status program_create(struct program **out, const struct graph *g,
+			   const struct backend *backend, const struct program_options *options,
+			   struct error *err)
+{
+	struct program *p;
+
+	if (!g->params->data || (options->train && !g->params->grad))
+		return fail(err, "the parameters have no memory yet");
+	if (g->state && g->state->n && !g->state->data)
+		return fail(err, "the state has no memory yet");
+	if (prepare(&p, g, backend, options, err) != OK)
+		return FAIL;
+	p->arena = backend->alloc(p->arena_bytes);
+	p->calls = calloc((size_t)p->lowered.n_instrs + 1, sizeof(*p->calls));
+	if (!p->arena || !p->calls) {
+		fail_memory(err, "activations and gradients", p->arena_bytes);
+		program_destroy(p);
+		return FAIL;
+	}
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
+		bind(p, i);
+		if (find_shadows(p, i, p->calls[i].shadow, err) != OK) {
+			program_destroy(p);
+			return FAIL;
+		}
+	}
+	for (int i = 0; i < p->lowered.n_seeds; i++)
+		if (p->lowered.seeds[i].output->is_loss)
+			upload_scalar(p, p->lowered.seeds[i].gradient,
+				      p->lowered.seeds[i].output->loss_weight);
+	*out = p;
+	return OK;
+}
+
+enum status program_measure(const struct graph *g, const struct backend *backend,
+			    const struct program_options *options, size_t *arena_bytes,
+			    struct error *err)
+{
+	struct shadow *ignored[PARAM_SHADOWS];
+	enum status status = OK;
+	struct program *p;
+
+	if (prepare(&p, g, backend, options, err) != OK)
+		return FAIL;
+	*arena_bytes = p->arena_bytes;
+	for (int i = 0; i < p->lowered.n_instrs && status == OK; i++)
+		status = find_shadows(p, i, ignored, err);
+	program_destroy(p);
+	return status;
+}
+
+void program_destroy(struct program *p)
+{
+	if (!p)
+		return;
+	if (p->arena)
+		p->backend->release(p->arena);
+	lower_free(&p->lowered);
+	free(p->items);
+	free(p->item_of);
+	free(p->calls);
+	free(p);
+}
+
+/* ------------------------------------------------------------------ running */
+
+/* Index of the first non-finite element, seen row by row through the pitch. */
+static int64_t find_nonfinite(const struct program *p, const struct tensor *t)
+{
+	const int64_t rows = tensor_count(t) / t->row;
+	const char *start = address(p, t);
+
+	if (t->type == I32)
+		return -1;
+	if (tensor_contiguous(t))
+		return p->backend->find_nonfinite(start, t->type, tensor_count(t));
+	for (int64_t i = 0; i < rows; i++) {
+		const char *row = start + (size_t)(i * t->pitch) * dtype_size(t->type);
+		int64_t at = p->backend->find_nonfinite(row, t->type, t->row);
+
+		if (at >= 0)
+			return i * t->row + at;
+	}
+	return -1;
+}
+
+static enum status check_list(const struct program *p, const struct instr *instr,
+			      struct tensor *const *list, int n, struct error *err)
+{
+	for (int i = 0; i < n; i++) {
+		int64_t at = list[i] ? find_nonfinite(p, list[i]) : -1;
+
+		if (at >= 0)
+			return fail(err, "%s '%s' (%s) made a NaN or infinity in '%s', element %lld",
+				    instr->node->op->name, instr->node->name,
+				    instr->pass == PASS_BACKWARD ? "backward" : "forward",
+				    list[i]->name, (long long)at);
+	}
+	return OK;
+}
+
+static enum status check_params(const struct program *p, struct error *err)
+{
+	for (int i = 0; i < p->graph->n_tensors; i++) {
+		const struct tensor *t = p->graph->tensors[i];
+
+		if (t->kind == TENSOR_PARAM && find_nonfinite(p, t) >= 0)
+			return fail(err, "parameter '%s' holds a NaN or infinity, element %lld",
+				    t->name, (long long)find_nonfinite(p, t));
+	}
+	return OK;
+}
+
+static void run_instr(struct program *p, int index)
+{
+	const struct instr *instr = &p->lowered.instrs[index];
+	const struct kernels *k;
+
+	if (instr->kind == INSTR_ZERO) {
+		if (in_params(instr->zero) && p->run.micro > 0)
+			return;
+		p->backend->zero(address(p, instr->zero), tensor_bytes(instr->zero));
+		return;
+	}
+	k = p->backend->kernels(p->graph->type)[instr->node->id];
+	switch (instr->pass) {
+	case PASS_FORWARD:
+		k->forward(&p->calls[index]);
+		break;
+	case PASS_BACKWARD:
+		k->backward(&p->calls[index]);
+		break;
+	case PASS_REMAKE:
+		k->remake(&p->calls[index]);
+		break;
+	case PASS_LOSS:
+		k->loss(&p->calls[index]);
+		break;
+	}
+}
+
+enum status program_run(struct program *p, const struct run *run, struct error *err)
+{
+	p->run = *run;
+	if (p->options.check_nan && check_params(p, err) != OK)
+		return FAIL;
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
+		const struct instr *instr = &p->lowered.instrs[i];
+
+		run_instr(p, i);
+		if (!p->options.check_nan || instr->kind == INSTR_ZERO)
+			continue;
+		if (check_list(p, instr, instr->out, OP_MAX_OUTPUTS, err) != OK ||
+		    check_list(p, instr, instr->din, OP_MAX_INPUTS, err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+int program_step_count(const struct program *p)
+{
+	return p->lowered.n_instrs;
+}
+
+struct program_step program_step(const struct program *p, int index)
+{
+	const struct instr *instr = &p->lowered.instrs[index];
+
+	return (struct program_step){ .node = instr->node, .pass = instr->pass };
+}
+
+void program_run_step(struct program *p, int index)
+{
+	run_instr(p, index);
+}
+
+void program_check_nan(struct program *p, bool on)
+{
+	p->options.check_nan = on;
+}
+
+void program_upload(struct program *p, const struct tensor *t, const void *host)
+{
+	assert(tensor_contiguous(t));
+	if (address(p, t))
+		p->backend->upload(address(p, t), host, tensor_bytes(t));
+}
+
+void program_download(const struct program *p, const struct tensor *t, void *host)
+{
+	assert(tensor_contiguous(t));
+	p->backend->download(host, address(p, t), tensor_bytes(t));
+}
+
+void program_read(const struct program *p, const struct tensor *t, double *values)
+{
+	float narrow;
+
+	program_download(p, t, values);
+	for (int64_t i = tensor_count(t) - 1; t->type == F32 && i >= 0; i--) {
+		memcpy(&narrow, (const char *)values + (size_t)i * sizeof(narrow), sizeof(narrow));
+		values[i] = (double)narrow;
+	}
+}
+
+double program_scalar(const struct program *p, const struct tensor *t)
+{
+	double wide = 0;
+	float narrow = 0;
+
+	if (t->type == F64) {
+		p->backend->download(&wide, address(p, t), sizeof(wide));
+		return wide;
+	}
+	p->backend->download(&narrow, address(p, t), sizeof(narrow));
+	return (double)narrow;
+}
+
+void program_upload_seed(struct program *p, const struct tensor *output, const void *host)
+{
+	for (int i = 0; i < p->lowered.n_seeds; i++)
+		if (p->lowered.seeds[i].output->tensor == output)
+			p->backend->upload(address(p, p->lowered.seeds[i].gradient), host,
+					   tensor_bytes(output));
+}
+
+void program_loss_weight(struct program *p, const char *name, double weight)
+{
+	for (int i = 0; i < p->lowered.n_seeds; i++)
+		if (strcmp(p->lowered.seeds[i].output->name, name) == 0)
+			upload_scalar(p, p->lowered.seeds[i].gradient, weight);
+}
+
+size_t program_arena_bytes(const struct program *p)
+{
+	return p->arena_bytes;
+}
+
+void program_list_memory(const struct program *p, FILE *file)
+{
+	fprintf(file, "%14s %14s %6s %6s  %s\n", "bytes", "offset", "first", "last", "tensor");
+	for (int i = 0; i < p->n_items; i++)
+		fprintf(file, "%14zu %14zu %6d %6d  %s\n", p->items[i].bytes, p->items[i].offset,
+			p->items[i].first, p->items[i].last, p->items[i].name);
+	fprintf(file, "%14zu  arena in all\n", p->arena_bytes);
+}

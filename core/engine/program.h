@@ -1,0 +1,79 @@
+/*
+ * program - a graph made runnable: one linear list of instructions.
+ *
+ * Forward, then (for training) backward, with every tensor placed in one
+ * arena by its lifetime.  All memory is taken when the program is created;
+ * running allocates nothing.
+ */
+#ifndef CORE_ENGINE_PROGRAM_H
+#define CORE_ENGINE_PROGRAM_H
+
+#include <stdio.h>
+
+#include "core/engine/backend.h"
+#include "core/engine/graph.h"
+
+struct program_options {
+	bool train;	    /* with backward pass */
+	bool no_planner;    /* every tensor gets memory of its own */
+	bool no_remake;	    /* keep activations that could be computed again */
+	bool check_nan;	    /* look at every output after every instruction */
+};
+
+struct program;
+
+/*
+ * The graph and its params must outlive the program.  The params must have
+ * been allocated on `backend` (with gradients when training), as its state
+ * where runs continue each other.
+ */
+enum status program_create(struct program **p, const struct graph *g,
+			   const struct backend *backend, const struct program_options *options,
+			   struct error *err) MUST_CHECK;
+void program_destroy(struct program *p);
+
+/* Plan only: what would the arena of this graph measure?  (And the shadows of its params.) */
+enum status program_measure(const struct graph *g, const struct backend *backend,
+			    const struct program_options *options, size_t *arena_bytes,
+			    struct error *err) MUST_CHECK;
+
+/* Fails only when check_nan finds something; the text names the tensor. */
+enum status program_run(struct program *p, const struct run *run, struct error *err) MUST_CHECK;
+
+/* Switch the check after every instruction on or off. */
+void program_check_nan(struct program *p, bool on);
+
+/* Fill an input, or read an output, whole. Host layout is contiguous. */
+void program_upload(struct program *p, const struct tensor *t, const void *host);
+void program_download(const struct program *p, const struct tensor *t, void *host);
+
+/* A real output as doubles, whatever its type. */
+void program_read(const struct program *p, const struct tensor *t, double *values);
+
+/* A tensor's scalar (element 0) as double. */
+double program_scalar(const struct program *p, const struct tensor *t);
+
+/* The gradient of a seeded output, to be filled before a run. */
+void program_upload_seed(struct program *p, const struct tensor *output, const void *host);
+
+/* Change the weight of a loss between runs. */
+void program_loss_weight(struct program *p, const char *name, double weight);
+
+/*
+ * For measurements: the instructions one by one, after a whole program_run().
+ * `node` is NULL where the instruction only fills a gradient with zeros.
+ */
+struct program_step {
+	const struct node *node;
+	enum pass pass;
+};
+int program_step_count(const struct program *p);
+struct program_step program_step(const struct program *p, int index);
+void program_run_step(struct program *p, int index);
+
+size_t program_arena_bytes(const struct program *p);
+
+/* One line per tensor: bytes, place, first and last instruction, name. */
+void program_list_memory(const struct program *p, FILE *file);
+
+#endif

@@ -1,0 +1,327 @@
+/* Fused ops against the same computed in pieces, in double: values and gradients. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/ops/op_case.h"
+#include "core/engine/program.h"
+#include "core/util/test.h"
+
+#define SEED 3
+/* Sums in another order; largest difference seen 4e-16 of the largest entry. */
+#define TOLERANCE 1e-13
+
+struct side {
+	struct params *params;
+	struct graph *g;
+	struct program *p;
+};
+
+static const struct backend *cpu(void)
+{
+	static struct backend backend;
+
+	backend = backend_cpu(2);
+	return &backend;
+}
+
+static void fill(struct side *s, const struct tensor *t)
+{
+	int32_t ints[64];
+	double reals[64];
+
+	assert_true(tensor_count(t) <= 64);
+	for (int64_t i = 0; i < tensor_count(t); i++) {
+		ints[i] = i % 4 == 2 ? -1 : (int32_t)(i * 5 % 7);
+		reals[i] = 0.25 + 0.5 * (double)i;
+	}
+	program_upload(s->p, t, t->type == I32 ? (const void *)ints : (const void *)reals);
+}
+
+static struct side run(void (*build)(struct graph *g))
+{
+	const struct program_options options = { .train = true, .check_nan = true };
+	const struct run once = { .seed = SEED, .iteration = 1 };
+	struct error err;
+	struct side s;
+
+	must(params_create(&s.params, F64, &err), &err);
+	must(graph_create(&s.g, s.params, true, &err), &err);
+	build(s.g);
+	must(graph_finish(s.g, &err), &err);
+	must(params_allocate(s.params, cpu(), true, &err), &err);
+	must(params_initialise(s.params, SEED, &err), &err);
+	must(program_create(&s.p, s.g, cpu(), &options, &err), &err);
+	for (int i = 0; i < s.g->n_tensors; i++)
+		if (s.g->tensors[i]->kind == TENSOR_INPUT)
+			fill(&s, s.g->tensors[i]);
+	for (int i = 0; i < s.g->n_outputs; i++)
+		if (s.g->outputs[i].seeded) {
+			double seed[512];
+
+			for (int64_t j = 0; j < tensor_count(s.g->outputs[i].tensor); j++)
+				seed[j] = rng_normal(rng_key(SEED, s.g->outputs[i].name), (uint64_t)j);
+			program_upload_seed(s.p, s.g->outputs[i].tensor, seed);
+		}
+	must(program_run(s.p, &once, &err), &err);
+	return s;
+}
+
+static void destroy(struct side *s)
+{
+	program_destroy(s->p);
+	graph_destroy(s->g);
+	params_destroy(s->params);
+}
+
+static void assert_close(const double *a, const double *b, int64_t n, const char *name)
+{
+	double most = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, fabs(b[i]));
+	for (int64_t i = 0; i < n; i++)
+		if (!(fabs(a[i] - b[i]) <= TOLERANCE * fmax(most, 1)))
+			fail_msg("%s[%lld]: %.17g fused, %.17g in pieces", name, (long long)i, a[i], b[i]);
+}
+
+/* Outputs and parameters of the same names must agree. */
+static void compare(void (*fused)(struct graph *g), void (*pieces)(struct graph *g))
+{
+	struct side a = run(fused), b = run(pieces);
+	static double x[4096], y[4096];
+	struct error err;
+
+	for (int i = 0; i < a.g->n_outputs; i++) {
+		const struct graph_output *o = &a.g->outputs[i];
+		const struct graph_output *other = graph_find_output(b.g, o->name);
+
+		assert_non_null(other);
+		program_download(a.p, o->tensor, x);
+		program_download(b.p, other->tensor, y);
+		assert_close(x, y, tensor_count(o->tensor), o->name);
+	}
+	assert_int_equal(a.params->n, b.params->n);
+	for (int i = 0; i < a.params->n; i++) {
+		int j = params_find(b.params, a.params->list[i].name);
+
+		must(param_get(a.params, i, true, x, &err), &err);
+		must(param_get(b.params, j, true, y, &err), &err);
+		assert_close(x, y, a.params->list[i].count, a.params->list[i].name);
+	}
+	destroy(&a);
+	destroy(&b);
+}
+
+/* ------------------------------------------------- the residual inside the norm */
+
+static enum norm_kind kind;
+
+static void norm_fused(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 8), *r = case_param(g, "r", 3, 5, 8), *sum, *y;
+
+	y = op_norm(g, "y", kind, 1e-5, x, r, case_param(g, "w", 8),
+		    kind == NORM_LAYER ? case_param(g, "b", 8) : NULL, &sum);
+	graph_seeded_output(g, "y", y);
+	graph_seeded_output(g, "sum", sum);
+}
+
+static void norm_pieces(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 8), *r = case_param(g, "r", 3, 5, 8);
+	struct tensor *sum = op_add(g, "added", x, r), *same;
+
+	graph_seeded_output(g, "y",
+			    op_norm(g, "y", kind, 1e-5, sum, NULL, case_param(g, "w", 8),
+				    kind == NORM_LAYER ? case_param(g, "b", 8) : NULL, &same));
+	/* its own node: an output's gradient is given from outside */
+	graph_seeded_output(g, "sum", op_scale(g, "sum", sum, 1, NULL));
+}
+
+static void test_norm_with_residual(void **state)
+{
+	(void)state;
+	kind = NORM_LAYER;
+	compare(norm_fused, norm_pieces);
+	kind = NORM_RMS;
+	compare(norm_fused, norm_pieces);
+}
+
+/* ------------------------------------------------------------ gates and factors */
+
+static void gate_fused(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 7, 9), *gate = case_param(g, "gate", 7, 9);
+
+	graph_seeded_output(g, "y", op_silu_gate(g, "y", gate, x));
+	graph_seeded_output(g, "z",
+			    op_add_scaled(g, "z", case_param(g, "a", 4, 3), case_param(g, "b", 4, 3), 0.3,
+					  case_param(g, "alpha", 1)));
+}
+
+static void gate_pieces(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 7, 9), *gate = case_param(g, "gate", 7, 9);
+	struct tensor *silu = op_multiply(g, "silu", gate, op_sigmoid(g, "open", gate));
+
+	graph_seeded_output(g, "y", op_multiply(g, "y", silu, x));
+	graph_seeded_output(g, "z",
+			    op_add(g, "z", case_param(g, "a", 4, 3),
+				   op_scale(g, "scaled", case_param(g, "b", 4, 3), 0.3,
+					    case_param(g, "alpha", 1))));
+}
+
+static void test_gates(void **state)
+{
+	(void)state;
+	compare(gate_fused, gate_pieces);
+}
+
+/* ------------------------------------------------ shared keys against repeated ones */
+
+static struct attention_outputs attend(struct graph *g, struct tensor *q, struct tensor *k,
+				       struct tensor *v)
+{
+	const struct attention_attr attr = { .scale = 0.4, .band_window = -1 };
+	const struct attention_inputs in = { .q = q, .k = k, .v = v };
+
+	return op_attention(g, "heads", &attr, &in);
+}
+
+static void shared_keys(struct graph *g)
+{
+	struct tensor *k = case_param(g, "k", 2, 7, 1, 3);
+
+	graph_seeded_output(g, "o", attend(g, case_param(g, "q", 2, 7, 4, 3), k,
+					   case_param(g, "v", 2, 7, 4, 5)).o);
+}
+
+/* The identity per head repeats the keys: y_h = k I. */
+static void repeated_keys(struct graph *g)
+{
+	struct tensor *k = case_param(g, "k", 2, 7, 1, 3);
+	struct tensor *flat = graph_reshape(g, k, 3, SHAPE(2, 7, 3));
+	struct tensor *eye = graph_input(g, "eye", g->type, 3, SHAPE(4, 3, 3));
+
+	graph_seeded_output(g, "o", attend(g, case_param(g, "q", 2, 7, 4, 3),
+					   op_head_linear(g, "repeated", flat, eye),
+					   case_param(g, "v", 2, 7, 4, 5)).o);
+}
+
+static void test_shared_keys(void **state)
+{
+	struct side a, b;
+	double eye[36] = { 0 }, x[280], y[280];
+	const struct run once = { .seed = SEED, .iteration = 1 };
+	struct error err;
+
+	(void)state;
+	for (int h = 0; h < 4; h++)
+		for (int i = 0; i < 3; i++)
+			eye[h * 9 + i * 4] = 1;
+	a = run(shared_keys);
+	b = run(repeated_keys);
+	for (int i = 0; i < b.g->n_tensors; i++)
+		if (b.g->tensors[i]->kind == TENSOR_INPUT)
+			program_upload(b.p, b.g->tensors[i], eye);
+	must(program_run(b.p, &once, &err), &err);
+	program_download(a.p, graph_find_output(a.g, "o")->tensor, x);
+	program_download(b.p, graph_find_output(b.g, "o")->tensor, y);
+	assert_close(x, y, 280, "o");
+	for (int i = 0; i < a.params->n; i++) {
+		must(param_get(a.params, i, true, x, &err), &err);
+		must(param_get(b.params, params_find(b.params, a.params->list[i].name), true, y, &err),
+		     &err);
+		assert_close(x, y, a.params->list[i].count, a.params->list[i].name);
+	}
+	destroy(&a);
+	destroy(&b);
+}
+
+/* ----------------------------------------------- output head against whole logits */
+
+/* Logits kept whole, cross-entropy by hand: d logits = weight (p - onehot) + 2 z lse p. */
+static void test_head_loss(void **state)
+{
+	enum { B = 2, T = 5, E = 4, V = 9, N = B * T };
+	struct params *params;
+	struct head_loss_outputs loss;
+	struct tensor *x, *w, *targets, *weights;
+	struct graph *g;
+	struct program *p;
+	struct error err;
+	const struct program_options options = { .train = true };
+	const struct run once = { .iteration = 1 };
+	const double scale[2] = { 0.125, 0.1 };
+	const int32_t target[N] = { 3, -1, 0, 8, 8, 2, 5, -1, 1, 4 };
+	double xs[N * E], ws[V * E], dx[N * E] = { 0 }, dw[V * E] = { 0 }, main = 0, z = 0, got[64];
+
+	(void)state;
+	must(params_create(&params, F64, &err), &err);
+	must(graph_create(&g, params, true, &err), &err);
+	x = case_param(g, "x", B, T, E);
+	w = case_param(g, "w", V, E);
+	targets = case_input(g, "targets", I32, B, T);
+	weights = case_input(g, "weights", F64, 2);
+	loss = op_head_loss(g, "loss", x, w, targets, weights);
+	graph_loss(g, "main", loss.main, 1);
+	graph_loss(g, "z", loss.z, 0.5);
+	must(graph_finish(g, &err), &err);
+	must(params_allocate(params, cpu(), true, &err), &err);
+	must(params_initialise(params, SEED, &err), &err);
+	must(program_create(&p, g, cpu(), &options, &err), &err);
+	program_upload(p, targets, target);
+	program_upload(p, weights, scale);
+	must(program_run(p, &once, &err), &err);
+	must(param_get(params, 0, false, xs, &err), &err);
+	must(param_get(params, 1, false, ws, &err), &err);
+	for (int n = 0; n < N; n++) {
+		double logits[V], sum = 0, lse;
+
+		for (int v = 0; v < V; v++) {
+			logits[v] = 0;
+			for (int e = 0; e < E; e++)
+				logits[v] += xs[n * E + e] * ws[v * E + e];
+			sum += exp(logits[v]);
+		}
+		lse = log(sum);
+		z += scale[1] * lse * lse;
+		if (target[n] >= 0)
+			main += scale[0] * (lse - logits[target[n]]);
+		for (int v = 0; v < V; v++) {
+			double prob = exp(logits[v] - lse);
+			double d = 0.5 * scale[1] * 2 * lse * prob;
+
+			if (target[n] >= 0)
+				d += scale[0] * (prob - (v == target[n]));
+			for (int e = 0; e < E; e++) {
+				dx[n * E + e] += d * ws[v * E + e];
+				dw[v * E + e] += d * xs[n * E + e];
+			}
+		}
+	}
+	got[0] = program_scalar(p, loss.main);
+	got[1] = program_scalar(p, loss.z);
+	assert_close(&got[0], &main, 1, "main");
+	assert_close(&got[1], &z, 1, "z");
+	must(param_get(params, 0, true, got, &err), &err);
+	assert_close(got, dx, N * E, "dx");
+	must(param_get(params, 1, true, got, &err), &err);
+	assert_close(got, dw, V * E, "dw");
+	program_destroy(p);
+	graph_destroy(g);
+	params_destroy(params);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_norm_with_residual),
+		cmocka_unit_test(test_gates),
+		cmocka_unit_test(test_shared_keys),
+		cmocka_unit_test(test_head_loss),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

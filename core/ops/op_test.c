@@ -1,0 +1,380 @@
+/*
+ * Every op in op_table, every case: gradients against central differences in
+ * double, float and bfloat16 against double, the planner and remaking change no bit,
+ * gradients add up over micro-batches.
+ */
+#include "core/util/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/ops/op_case.h"
+#include "core/engine/program.h"
+
+#define SEED 7
+#define STEP 1e-5	     /* of the central difference */
+#define GRADIENT_ERROR 1e-6 /* of the largest entry of the tensor's gradient, at least of 1e-2 */
+#define CHECKED_ENTRIES 60   /* per parameter; larger ones are sampled evenly */
+/* Largest float error over all cases was 4e-5 of the tensor's largest entry. */
+#define FLOAT_ERROR 3e-4
+/* One rounding is 2e-3 of each factor; the largest error was 1.4e-2. */
+#define BFLOAT_ERROR 3e-2
+
+static const struct program_options train = { .train = true, .check_nan = true };
+static const struct program_options forward_only = { .check_nan = true };
+
+struct fixture {
+	const struct op_case *op_case;
+	struct backend backend;
+	struct params *params;
+	struct graph *graph;
+};
+
+static void build(struct fixture *f, const struct op_case *op_case, enum precision precision)
+{
+	struct error err;
+
+	*f = (struct fixture){ .op_case = op_case };
+	must(backend_cpu_open(&f->backend, precision, 2, &err), &err);
+	must(params_create(&f->params, precision_type(precision), &err), &err);
+	must(graph_create(&f->graph, f->params, true, &err), &err);
+	op_case->build(f->graph);
+	must(graph_finish(f->graph, &err), &err);
+	must(params_allocate(f->params, &f->backend, true, &err), &err);
+	must(params_initialise(f->params, SEED, &err), &err);
+}
+
+static void destroy(struct fixture *f)
+{
+	graph_destroy(f->graph);
+	params_destroy(f->params);
+}
+
+/* Numbers of any tensor on the host, as double. */
+static void upload(struct program *p, const struct tensor *t, const double *values, bool seed)
+{
+	const int64_t n = tensor_count(t);
+	float *narrow = malloc((size_t)n * sizeof(*narrow));
+
+	for (int64_t i = 0; i < n; i++)
+		narrow[i] = (float)values[i];
+	if (seed)
+		program_upload_seed(p, t, t->type == F64 ? (const void *)values : narrow);
+	else
+		program_upload(p, t, t->type == F64 ? (const void *)values : narrow);
+	free(narrow);
+}
+
+static double *download(const struct program *p, const struct tensor *t)
+{
+	const int64_t n = tensor_count(t);
+	double *values = calloc((size_t)n, sizeof(*values));
+
+	program_download(p, t, values);
+	for (int64_t i = n - 1; t->type == F32 && i >= 0; i--) {
+		float narrow;
+
+		memcpy(&narrow, (char *)values + i * 4, sizeof(narrow));
+		values[i] = (double)narrow;
+	}
+	return values;
+}
+
+static void fill_input(const struct fixture *f, struct program *p, const struct tensor *t)
+{
+	const struct rng_key key = rng_key(SEED, t->name);
+	const int64_t n = tensor_count(t);
+	double *reals = malloc((size_t)n * sizeof(*reals));
+	int32_t *ints = malloc((size_t)n * sizeof(*ints));
+
+	for (int64_t i = 0; i < n; i++) {
+		reals[i] = rng_uniform(key, (uint64_t)i);
+		if (t->type == I32)
+			ints[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)f->op_case->int_limit);
+		if (f->op_case->int_ignore && i % 3 == 1)
+			ints[i] = -1;
+	}
+	if (t->type == I32)
+		program_upload(p, t, ints);
+	else
+		upload(p, t, reals, false);
+	free(reals);
+	free(ints);
+}
+
+static double *seed_of(const struct tensor *t)
+{
+	double *values = malloc((size_t)tensor_count(t) * sizeof(*values));
+
+	for (int64_t i = 0; i < tensor_count(t); i++)
+		values[i] = rng_normal(rng_key(SEED + 1, t->name), (uint64_t)i);
+	return values;
+}
+
+static struct program *prepare(const struct fixture *f, const struct program_options *options)
+{
+	struct program *p;
+	struct error err;
+
+	must(program_create(&p, f->graph, &f->backend, options, &err), &err);
+	for (int i = 0; i < f->graph->n_tensors; i++)
+		if (f->graph->tensors[i]->kind == TENSOR_INPUT)
+			fill_input(f, p, f->graph->tensors[i]);
+	for (int i = 0; options->train && i < f->graph->n_outputs; i++)
+		if (f->graph->outputs[i].seeded) {
+			double *seed = seed_of(f->graph->outputs[i].tensor);
+
+			upload(p, f->graph->outputs[i].tensor, seed, true);
+			free(seed);
+		}
+	return p;
+}
+
+static void run(struct program *p, uint64_t micro)
+{
+	const struct run r = { .seed = SEED, .iteration = 3, .micro = micro };
+	struct error err;
+
+	must(program_run(p, &r, &err), &err);
+}
+
+/* sum of seed * output over seeded outputs, and of weight * loss */
+static double total(const struct fixture *f, struct program *p)
+{
+	double sum = 0;
+
+	run(p, 0);
+	for (int i = 0; i < f->graph->n_outputs; i++) {
+		const struct graph_output *o = &f->graph->outputs[i];
+		double *values = download(p, o->tensor), *seed = seed_of(o->tensor);
+
+		if (o->is_loss)
+			sum += o->loss_weight * values[0];
+		for (int64_t j = 0; o->seeded && j < tensor_count(o->tensor); j++)
+			sum += seed[j] * values[j];
+		free(values);
+		free(seed);
+	}
+	return sum;
+}
+
+static double *gradient(const struct fixture *f, int index)
+{
+	double *values = malloc((size_t)f->params->list[index].count * sizeof(*values));
+	struct error err;
+
+	must(param_get(f->params, index, true, values, &err), &err);
+	return values;
+}
+
+static double largest(const double *values, int64_t n)
+{
+	double most = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, fabs(values[i]));
+	return most;
+}
+
+/* ------------------------------------------------------------------- checks */
+
+static void check_gradient_of(struct fixture *f, struct program *p, int index, const char *what)
+{
+	const struct param *param = &f->params->list[index];
+	double *weights = param_data(f->params, index);
+	double *analytic = gradient(f, index);
+	const double scale = fmax(largest(analytic, param->count), 1e-2);
+	const int64_t stride = param->count / CHECKED_ENTRIES + 1;
+
+	for (int64_t i = 0; i < param->count; i += stride) {
+		const double saved = weights[i];
+		double up, down, numeric;
+
+		weights[i] = saved + STEP;
+		up = total(f, p);
+		weights[i] = saved - STEP;
+		down = total(f, p);
+		weights[i] = saved;
+		numeric = (up - down) / (2 * STEP);
+		if (!(fabs(numeric - analytic[i]) <= GRADIENT_ERROR * scale))
+			fail_msg("%s: d %s[%lld] is %.12g, central difference %.12g", what,
+				 param->name, (long long)i, analytic[i], numeric);
+	}
+	free(analytic);
+}
+
+static void check_gradient(const struct op_case *c, const char *what)
+{
+	struct program *trainer, *evaluator;
+	struct fixture f;
+
+	build(&f, c, FLOAT64);
+	trainer = prepare(&f, &train);
+	evaluator = prepare(&f, &forward_only);
+	run(trainer, 0);
+	for (int i = 0; i < f.params->n; i++)
+		check_gradient_of(&f, evaluator, i, what);
+	program_destroy(trainer);
+	program_destroy(evaluator);
+	destroy(&f);
+}
+
+static void check_close(const double *a, const double *b, int64_t n, enum precision precision,
+			const char *what, const char *name)
+{
+	const double error = precision == BFLOAT16 ? BFLOAT_ERROR : FLOAT_ERROR;
+	/* A gradient that is zero in exact arithmetic is a difference of terms of 1 and more. */
+	const double scale = fmax(largest(b, n), precision == BFLOAT16 ? 1 : 1e-2);
+
+	for (int64_t i = 0; i < n; i++)
+		if (!(fabs(a[i] - b[i]) <= error * scale))
+			fail_msg("%s: %s[%lld] is %.9g in %s, %.9g in double", what, name,
+				 (long long)i, a[i], precision_names[precision], b[i]);
+}
+
+static void check_narrow(const struct op_case *c, enum precision precision, const char *what)
+{
+	struct program *narrow_p, *wide_p;
+	struct fixture narrow, wide;
+	struct error err;
+
+	build(&narrow, c, precision);
+	build(&wide, c, FLOAT64);
+	for (int i = 0; i < narrow.params->n; i++) {
+		double *values = malloc((size_t)narrow.params->list[i].count * sizeof(*values));
+
+		must(param_get(narrow.params, i, false, values, &err), &err);
+		must(param_set(wide.params, i, values, &err), &err);
+		free(values);
+	}
+	narrow_p = prepare(&narrow, &train);
+	wide_p = prepare(&wide, &train);
+	run(narrow_p, 0);
+	run(wide_p, 0);
+	for (int i = 0; i < narrow.graph->n_outputs; i++) {
+		double *a = download(narrow_p, narrow.graph->outputs[i].tensor);
+		double *b = download(wide_p, wide.graph->outputs[i].tensor);
+
+		check_close(a, b, tensor_count(wide.graph->outputs[i].tensor), precision, what,
+			    wide.graph->outputs[i].name);
+		free(a);
+		free(b);
+	}
+	for (int i = 0; i < narrow.params->n; i++) {
+		double *a = gradient(&narrow, i), *b = gradient(&wide, i);
+
+		check_close(a, b, wide.params->list[i].count, precision, what,
+			    wide.params->list[i].name);
+		free(a);
+		free(b);
+	}
+	program_destroy(narrow_p);
+	program_destroy(wide_p);
+	destroy(&narrow);
+	destroy(&wide);
+}
+
+static void *gradient_bytes(const struct fixture *f, const struct program_options *options)
+{
+	struct program *p = prepare(f, options);
+	const size_t size = (size_t)f->params->total * dtype_size(f->params->type);
+	void *copy = malloc(size);
+
+	run(p, 0);
+	memcpy(copy, f->params->grad, size);
+	program_destroy(p);
+	return copy;
+}
+
+static void check_switches(const struct op_case *c, enum precision precision, const char *what)
+{
+	static const struct program_options variants[] = {
+		{ .train = true },
+		{ .train = true, .no_planner = true },
+		{ .train = true, .no_remake = true },
+		{ .train = true, .no_planner = true, .no_remake = true, .check_nan = true },
+	};
+	struct fixture f;
+	void *expected;
+
+	build(&f, c, precision);
+	expected = gradient_bytes(&f, &train);
+	for (size_t i = 0; i < sizeof(variants) / sizeof(*variants); i++) {
+		void *bytes = gradient_bytes(&f, &variants[i]);
+
+		if (memcmp(bytes, expected, (size_t)f.params->total * 4))
+			fail_msg("%s: switches %zu change the gradient", what, i);
+		free(bytes);
+	}
+	free(expected);
+	destroy(&f);
+}
+
+/* Micro-batch 0 overwrites, micro-batch 1 adds. */
+static void check_accumulation(const struct op_case *c, const char *what)
+{
+	struct fixture f;
+	struct program *p;
+	double *first, *second, *both;
+
+	build(&f, c, FLOAT64);
+	p = prepare(&f, &train);
+	for (int i = 0; i < f.params->n; i++) {
+		const int64_t n = f.params->list[i].count;
+
+		run(p, 0);
+		first = gradient(&f, i);
+		f.backend.zero(f.params->grad, (size_t)f.params->total * 8);
+		run(p, 1);
+		second = gradient(&f, i);
+		run(p, 0);
+		run(p, 1);
+		both = gradient(&f, i);
+		for (int64_t j = 0; j < n; j++)
+			if (!(fabs(both[j] - first[j] - second[j]) <=
+			      1e-12 * fmax(1, largest(both, n))))
+				fail_msg("%s: d %s does not add up", what, f.params->list[i].name);
+		free(first);
+		free(second);
+		free(both);
+	}
+	program_destroy(p);
+	destroy(&f);
+}
+
+static void check_op(void **state)
+{
+	const struct op *op = *state;
+	char what[200];
+
+	assert_non_null(op->cases);
+	assert_non_null(op->cost);
+	for (const struct op_case *c = op->cases; c->name; c++) {
+		snprintf(what, sizeof(what), "%s, %s", op->name, c->name);
+		if (op->no_gradient)
+			continue;
+		check_gradient(c, what);
+		check_narrow(c, FLOAT32, what);
+		if (!c->chooses)
+			check_narrow(c, BFLOAT16, what);
+		check_switches(c, FLOAT32, what);
+		check_switches(c, BFLOAT16, what);
+		check_accumulation(c, what);
+	}
+}
+
+int main(void)
+{
+	struct CMUnitTest tests[OP_COUNT];
+	size_t n = 0;
+
+	for (int i = 0; i < OP_COUNT; i++)
+		if (op_table[i])
+			tests[n++] = (struct CMUnitTest){
+				.name = op_table[i]->name,
+				.test_func = check_op,
+				.initial_state = (void *)(uintptr_t)op_table[i],
+			};
+	return _cmocka_run_group_tests("ops", tests, n, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/*
+ * ops - what a model file can say.
+ *
+ * Every function adds one node to the graph and returns its (first) output;
+ * the gradient, memory and device follow from it.  Letters: B batch,
+ * T positions, E width, H heads, D head width, F hidden width, V vocabulary.
+ * A tensor argument marked "or NULL" is optional.  The attribute structs are
+ * what the kernels read.
+ */
+#ifndef CORE_OPS_OPS_H
+#define CORE_OPS_OPS_H
+
+#include "core/engine/graph.h"
+
+/*
+ * y = table[tokens] + positions[past..]; table [V,E], positions [>=T,E] or NULL,
+ * tokens i32 [B,T].  `past`: the tokens before the first, where runs continue
+ * each other, else 0.
+ */
+struct tensor *op_embedding(struct graph *g, const char *name, struct tensor *table,
+			    struct tensor *positions, struct tensor *tokens);
+
+/* y = x W + b: x [..,I], W [I,O], b [O] or NULL. */
+struct tensor *op_linear(struct graph *g, const char *name, struct tensor *x, struct tensor *w,
+			 struct tensor *b);
+
+/* y = x W': x [..,I], W [O,I].  The same W may also serve op_linear(). */
+struct tensor *op_linear_transposed(struct graph *g, const char *name, struct tensor *x,
+				    struct tensor *w);
+
+struct linear_attr {
+	bool transposed;
+};
+
+/*
+ * y_h = x_h W_h for every head (or diagonal block) h: W [H,I,O];
+ * x [B,T,H,I], or [B,T,I] which all heads read; y [B,T,H,O].
+ */
+struct tensor *op_head_linear(struct graph *g, const char *name, struct tensor *x,
+			      struct tensor *w);
+
+/* y = a + b, y = a * b; equal shapes. */
+struct tensor *op_add(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+struct tensor *op_multiply(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+
+/* A factor is a constant or, where `learned` [1] is given, that parameter instead. */
+struct factor_attr {
+	double constant;
+};
+
+/* y = factor * x */
+struct tensor *op_scale(struct graph *g, const char *name, struct tensor *x, double constant,
+			struct tensor *learned);
+
+/* y = a + factor * b; equal shapes. */
+struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a,
+			     struct tensor *b, double constant, struct tensor *learned);
+
+enum norm_kind { NORM_LAYER, NORM_RMS };
+
+struct norm_attr {
+	enum norm_kind kind;
+	double eps;
+};
+
+/*
+ * s = x + residual, y = norm(s) * w + b over the last dimension.
+ * residual, b or NULL; `sum`, or NULL, receives s (x itself when there is no
+ * residual).  Ops norm_residual: inputs x, residual, w, b, outputs s, y,
+ * statistics [rows,2] (mean, 1/deviation); norm: inputs x, w, b, outputs y, statistics.
+ */
+struct tensor *op_norm(struct graph *g, const char *name, enum norm_kind kind, double eps,
+		       struct tensor *x, struct tensor *residual, struct tensor *w,
+		       struct tensor *b, struct tensor **sum);
+
+struct rope_attr {
+	double theta;
+	int64_t width;
+};
+
+/*
+ * Rotate the pairs (i, i + width/2) of the first `width` channels of
+ * x [B,T,H,n] by the angle (past + t) * theta^(-2i/width); the other channels pass.
+ */
+struct tensor *op_rope(struct graph *g, const char *name, struct tensor *x, double theta,
+		       int64_t width);
+
+/*
+ * x [B,T,..] of this run and of all earlier ones: where runs continue each
+ * other, state [B,capacity,..] with this run's rows at past .. past + T - 1;
+ * else x itself.
+ */
+struct tensor *op_keep(struct graph *g, const char *name, struct tensor *x);
+
+/*
+ * The last `window` tokens before x [B,T,..], then x: [B,window+T,..], where
+ * runs continue each other; what was before the first token is undefined.
+ * Else x itself.
+ */
+struct recent_attr {
+	int64_t window;
+};
+struct tensor *op_recent(struct graph *g, const char *name, struct tensor *x, int64_t window);
+
+/* GELU in its tanh form. */
+struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x);
+
+/* silu(gate) * x */
+struct tensor *op_silu_gate(struct graph *g, const char *name, struct tensor *gate,
+			    struct tensor *x);
+
+struct tensor *op_sigmoid(struct graph *g, const char *name, struct tensor *x);
+
+/* log(1 + exp(x)) + eps */
+struct softplus_attr {
+	double eps;
+};
+struct tensor *op_softplus(struct graph *g, const char *name, struct tensor *x, double eps);
+
+/* Zero with this probability, else divide by 1 - probability; x itself when not training. */
+struct dropout_attr {
+	double probability;
+};
+struct tensor *op_dropout(struct graph *g, const char *name, struct tensor *x,
+			  double probability);
+
+/*
+ * How head probabilities become a routing matrix R [T,T] (no gradient flows
+ * through it): the mean or the maximum over heads, sparsified per row,
+ * optionally divided by max(row sum, 1e-8).
+ */
+enum route_mode { ROUTE_NONE, ROUTE_TOPK, ROUTE_RMS, ROUTE_DENSE };
+
+struct route_attr {
+	enum route_mode mode;
+	int64_t k;	   /* topk: entries kept per row (at most T); ties: smaller index */
+	double tau;	   /* rms: keep entries >= tau * rms of the row over the keys it may see */
+	bool normalize;
+	bool head_maximum; /* else mean over heads */
+};
+
+/*
+ * Causal attention of queries i = past .. past + T - 1 to all tokens up to
+ * their own: score_ij = scale * q_i.k_j + key_bias_j
+ *     (- slope_h (i - j) with alibi)
+ *     (+ band * scale * q_j.k_i where i - j <= window, with band_window >= 0)
+ * for j <= i, softmax over j, dropout, times v_j.
+ */
+struct attention_attr {
+	double scale;
+	bool alibi;
+	int64_t band_window; /* < 0: no reciprocal term */
+	double band;	     /* its weight, unless learned */
+	double dropout;
+	struct route_attr route;
+};
+
+/* S = T; or, where runs continue each other, the capacity: k, v and key_bias come from op_keep(). */
+struct attention_inputs {
+	struct tensor *q;	 /* [B,T,H,K] */
+	struct tensor *k;	 /* [B,S,G,K], H a multiple of G: heads share keys in groups */
+	struct tensor *v;	 /* [B,S,G',D], H a multiple of G' */
+	struct tensor *key_bias; /* [B,S,G] or NULL */
+	struct tensor *band;	 /* learned weight [1] or NULL */
+	struct tensor *recent;	 /* q as op_recent() gives it, for the reciprocal term; NULL: q */
+};
+
+struct attention_outputs {
+	struct tensor *o;	     /* [B,T,H,D] */
+	struct tensor *lse;	     /* logsumexp of the scores [B,H,T] */
+	struct tensor *route_index;  /* ROUTE_TOPK: i32 [B,T,k], -1 where a row has fewer keys */
+	struct tensor *route_weight; /* ROUTE_TOPK: [B,T,k] */
+};
+
+struct attention_outputs op_attention(struct graph *g, const char *name,
+				      const struct attention_attr *attr,
+				      const struct attention_inputs *in);
+
+/* y [B,T,F] = R x with R from ROUTE_TOPK: x [B,S,F]. */
+struct tensor *op_mix_topk(struct graph *g, const char *name, struct tensor *x,
+			   struct tensor *route_index, struct tensor *route_weight);
+
+/*
+ * y [B,T,F] = R x, x [B,S,F], with R (rms or dense) recomputed in blocks from the attention's
+ * inputs and lse.
+ */
+struct tensor *op_mix_rows(struct graph *g, const char *name, struct tensor *x,
+			   const struct attention_attr *attr, const struct attention_inputs *in,
+			   struct tensor *lse);
+
+struct probe_attr {
+	struct attention_attr attention;
+	int64_t window; /* of the reciprocity */
+};
+
+/* What op_attention_probe() measures, by index. */
+enum probe_metric {
+	PROBE_ENTROPY,	   /* nats, mean over examples, heads and queries */
+	PROBE_RECIPROCITY, /* Pearson correlation of the content scores M_ij and M_ji over j < i,
+			      i - j <= window, pooled per head, mean over heads */
+	PROBE_KEPT,	   /* routing: mean kept entries per row */
+	PROBE_MASS,	   /* ... and the probability mass they hold */
+	PROBE_MARGIN,	   /* ... and the smallest relative distance of an entry from the other side
+			      of the choice (topk: (w_k - w_k+1) / w_k; rms: |w - t| / t, t the
+			      threshold; 1 where there is no choice) */
+	PROBE_METRICS
+};
+
+/*
+ * Metrics of an attention, no gradient: [PROBE_METRICS].  query_bias [B,T,H] or
+ * NULL joins the content score, which has neither the band, nor alibi, nor
+ * the mask.
+ */
+struct tensor *op_attention_probe(struct graph *g, const char *name,
+				  const struct attention_attr *attr,
+				  const struct attention_inputs *in, struct tensor *query_bias,
+				  struct tensor *lse, int64_t window);
+
+/* Mean over positions s <= t, and over all positions (-> [B,1,C]); x [B,T,C]. */
+struct tensor *op_running_mean(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_sequence_mean(struct graph *g, const char *name, struct tensor *x);
+
+/* o * (1 - a + a gate): o [B,T,H,D], gate [B,T or 1,H], a as in op_scale(). */
+struct tensor *op_head_gate(struct graph *g, const char *name, struct tensor *o,
+			    struct tensor *gate, double constant, struct tensor *learned);
+
+/* The two scores of W2 attention. */
+enum w2_score { W2_WASSERSTEIN, W2_OVERLAP };
+
+struct w2_attr {
+	enum w2_score score;
+	double eps;
+};
+
+/*
+ * x [B,T,H,2D], per head D means then D raw sigmas; sigma = softplus(raw) + eps.
+ * wasserstein: y = (mean, sigma) [B,T,H,2D].
+ * overlap: y = mean / sqrt(sigma) [B,T,H,D], and `logdet` = sum(log sigma) [B,T,H].
+ */
+struct tensor *op_w2_gaussian(struct graph *g, const char *name, struct tensor *x,
+			      enum w2_score score, double eps, struct tensor **logdet);
+
+/*
+ * The bias per key.  wasserstein: -|y|^2 / (|tau| + eps), second = tau [H];
+ * overlap: -(|y|^2 + logdet) / 2, second = logdet.
+ */
+struct tensor *op_w2_key_bias(struct graph *g, const char *name, struct tensor *y,
+			      struct tensor *second, enum w2_score score, double eps);
+
+/* y * 2 / (|tau| + eps) per head. */
+struct tensor *op_w2_scale(struct graph *g, const char *name, struct tensor *y,
+			   struct tensor *tau, double eps);
+
+/*
+ * Coupling by scalars s [H].  expand: y_c = s[cH/F] x[cL/F], x [B,T,L] -> [B,T,F].
+ * pool: y_i = s[iH/L] * mean of the channels c with cL/F = i, x [B,T,F] -> [B,T,L].
+ */
+struct scalar_attr {
+	int64_t width; /* of the output */
+};
+struct tensor *op_scalar_expand(struct graph *g, const char *name, struct tensor *x,
+				struct tensor *s, int64_t width);
+struct tensor *op_scalar_pool(struct graph *g, const char *name, struct tensor *x,
+			      struct tensor *s, int64_t width);
+
+/* Losses of WsFFN on z [B,T,n,w]: mean |z|^2 over tokens and heads. */
+struct tensor *op_ws_energy(struct graph *g, const char *name, struct tensor *z);
+
+/*
+ * InfoNCE over the B*n means of z over positions: mean_i(logsumexp_j(s_ij / tau) - s_ii / tau),
+ * s cosine similarity with norms clamped at 1e-8; 0 when B*n < 2.  `similarity`, or NULL, receives
+ * the mean of s_ij over heads i != j of the same example (no gradient).
+ */
+struct ws_attr {
+	double tau;
+};
+struct tensor *op_ws_contrast(struct graph *g, const char *name, struct tensor *z, double tau,
+			      struct tensor **similarity);
+
+/*
+ * Output head and cross-entropy in one pass over chunks of tokens: logits =
+ * x W' are never whole.  x [B,T,E], w [V,E], targets i32 [B,T] (-1: ignored),
+ * weights [2].
+ *   main = weights[0] * sum over scored targets of -log softmax(logits)[target]
+ *   z    = weights[1] * sum over all tokens of logsumexp(logits)^2
+ *   nll [B,T] the single terms (0 where ignored), hit [B,T] 1 where the target is the argmax
+ */
+struct head_loss_outputs {
+	struct tensor *main, *z, *nll, *hit;
+};
+struct head_loss_outputs op_head_loss(struct graph *g, const char *name, struct tensor *x,
+				      struct tensor *w, struct tensor *targets,
+				      struct tensor *weights);
+
+#endif

@@ -1,0 +1,339 @@
+/*
+ * Runs that continue each other: each op that depends on earlier tokens gives, in pieces of any
+ * sizes, what it gives at once.
+ */
+#include "core/util/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/ops/op_case.h"
+#include "core/engine/program.h"
+
+#define BATCH 3
+#define LENGTH 75 /* in pieces: more than one block of queries, a single one, and the rest */
+#define CAPACITY 80
+#define SEED 11
+
+static const int64_t pieces[][8] = {
+	{ 40, 1, 1, 33 }, { 1, 1, 1, 1, 70, 1 }, { 5, 69, 1 }, { 75 },
+};
+
+struct runner {
+	struct graph *g;
+	struct program *p;
+	struct tensor *x;
+	const struct tensor *y;
+};
+
+/* One graph of T tokens: `build` gives y [B,T,..] of x [B,T,width]. */
+struct subject {
+	const char *name;
+	int64_t width;
+	struct tensor *(*build)(struct graph *g, struct tensor *x);
+};
+
+static void open_runner(struct runner *r, const struct subject *s, struct params *params,
+			struct params *state, const struct backend *backend, int64_t T)
+{
+	const struct program_options options = { .check_nan = true };
+	struct error err;
+
+	must(graph_create(&r->g, params, false, &err), &err);
+	if (state)
+		graph_continue(r->g, state, CAPACITY);
+	r->x = graph_input(r->g, "x", F64, 3, SHAPE(BATCH, T, s->width));
+	graph_output(r->g, "y", s->build(r->g, r->x));
+	must(graph_finish(r->g, &err), &err);
+	must(params_allocate(params, backend, false, &err), &err);
+	if (state)
+		must(params_allocate(state, backend, false, &err), &err);
+	must(program_create(&r->p, r->g, backend, &options, &err), &err);
+	r->y = graph_find_output(r->g, "y")->tensor;
+}
+
+static void close_runner(struct runner *r)
+{
+	program_destroy(r->p);
+	graph_destroy(r->g);
+}
+
+static double value(const struct subject *s, int64_t b, int64_t t, int64_t i)
+{
+	return rng_normal(rng_key(SEED, "x"), (uint64_t)((b * LENGTH + t) * s->width + i));
+}
+
+/* Tokens past .. past + T - 1; the result is the caller's. */
+static double *run(struct runner *r, const struct subject *s, int64_t past)
+{
+	const int64_t T = r->x->dim[1];
+	const struct run run = { .past = past };
+	double *x = malloc(tensor_bytes(r->x)), *y = malloc(tensor_bytes(r->y));
+	struct error err;
+
+	for (int64_t i = 0; i < tensor_count(r->x); i++)
+		x[i] = value(s, i / (T * s->width), past + i / s->width % T, i % s->width);
+	program_upload(r->p, r->x, x);
+	must(program_run(r->p, &run, &err), &err);
+	program_download(r->p, r->y, y);
+	free(x);
+	return y;
+}
+
+static void check_pieces(const struct subject *s, struct params *params, const double *whole,
+			 const int64_t *piece, const struct backend *backend)
+{
+	struct params *state;
+	struct error err;
+	int64_t past = 0;
+
+	must(params_create(&state, F64, &err), &err);
+	for (; past < LENGTH; past += *piece++) {
+		struct runner r;
+		double *y;
+		int64_t size;
+
+		open_runner(&r, s, params, state, backend, *piece);
+		y = run(&r, s, past);
+		size = tensor_count(r.y) / (BATCH * *piece);
+		for (int64_t i = 0; i < tensor_count(r.y); i++) {
+			const int64_t b = i / (*piece * size), t = past + i / size % *piece;
+			const double expected = whole[(b * LENGTH + t) * size + i % size];
+
+			if (!(fabs(y[i] - expected) <= 1e-12))
+				fail_msg("%s: at token %lld after %lld: %.17g, not %.17g", s->name,
+					 (long long)t, (long long)past, y[i], expected);
+		}
+		free(y);
+		close_runner(&r);
+	}
+	params_destroy(state);
+}
+
+static void check(void **context)
+{
+	const struct subject *s = *context;
+	const struct backend backend = backend_cpu(2);
+	struct params *params;
+	struct runner r;
+	struct error err;
+	double *whole;
+
+	must(params_create(&params, F64, &err), &err);
+	open_runner(&r, s, params, NULL, &backend, LENGTH);
+	must(params_initialise(params, SEED, &err), &err);
+	whole = run(&r, s, 0);
+	for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
+		check_pieces(s, params, whole, pieces[i], &backend);
+	free(whole);
+	close_runner(&r);
+	params_destroy(params);
+}
+
+/* ----------------------------------------------------------------- subjects */
+
+static struct tensor *build_mean(struct graph *g, struct tensor *x)
+{
+	return op_running_mean(g, "mean", x);
+}
+
+static struct tensor *heads(struct graph *g, struct tensor *x, int64_t first, int64_t n,
+			    int64_t width)
+{
+	struct tensor *slice = graph_slice(g, x, first, n * width);
+
+	return graph_reshape(g, slice, 4, SHAPE(x->dim[0], x->dim[1], n, width));
+}
+
+static struct tensor *build_rope(struct graph *g, struct tensor *x)
+{
+	return op_rope(g, "rope", heads(g, x, 0, 2, 6), 100, 4);
+}
+
+/* Channels of x: queries of 8 heads, keys and values of `shared` heads, a bias per key. */
+#define Q_WIDTH 5
+#define V_WIDTH 10
+#define ATTENTION_CHANNELS(shared) (8 * Q_WIDTH + (shared) * (Q_WIDTH + V_WIDTH + 1))
+
+struct attending {
+	int64_t shared;
+	bool key_bias;
+	struct attention_attr attr;
+};
+
+static struct attention_inputs inputs(struct graph *g, struct tensor *x, const struct attending *a)
+{
+	const int64_t k = 8 * Q_WIDTH, v = k + a->shared * Q_WIDTH, bias = v + a->shared * V_WIDTH;
+	struct attention_inputs in = {
+		.q = heads(g, x, 0, 8, Q_WIDTH),
+		.k = op_keep(g, "k", heads(g, x, k, a->shared, Q_WIDTH)),
+		.v = op_keep(g, "v", heads(g, x, v, a->shared, V_WIDTH)),
+	};
+
+	if (a->key_bias)
+		in.key_bias = op_keep(g, "key_bias", graph_slice(g, x, bias, a->shared));
+	if (a->attr.band_window >= 0)
+		in.recent = op_recent(g, "recent", in.q, a->attr.band_window);
+	return in;
+}
+
+static struct tensor *attend(struct graph *g, struct tensor *x, const struct attending *a)
+{
+	const struct attention_inputs in = inputs(g, x, a);
+
+	return op_attention(g, "attention", &a->attr, &in).o;
+}
+
+static struct tensor *route(struct graph *g, struct tensor *x, const struct attending *a)
+{
+	const struct attention_inputs in = inputs(g, x, a);
+	const struct attention_outputs out = op_attention(g, "attention", &a->attr, &in);
+	struct tensor *mixed = op_keep(g, "mixed", op_gelu(g, "gelu", x));
+
+	return a->attr.route.mode == ROUTE_TOPK
+		       ? op_mix_topk(g, "mix", mixed, out.route_index, out.route_weight)
+		       : op_mix_rows(g, "mix", mixed, &a->attr, &in, out.lse);
+}
+
+/* A function of x for every case. */
+#define ATTENTION(function, name, heads_of_keys, ...)                              \
+	static struct tensor *build_##name(struct graph *g, struct tensor *x)      \
+	{                                                                          \
+		const struct attending a = { .shared = heads_of_keys, __VA_ARGS__ }; \
+                                                                                   \
+		return function(g, x, &a);                                         \
+	}
+
+#define NO_BAND .scale = 0.5, .band_window = -1
+
+ATTENTION(attend, plain, 8, .attr = { NO_BAND })
+ATTENTION(attend, groups, 4, .key_bias = true, .attr = { NO_BAND })
+ATTENTION(attend, one_key, 1, .key_bias = true, .attr = { NO_BAND, .alibi = true })
+ATTENTION(attend, band, 2, .attr = { .scale = 0.5, .band_window = 7, .band = 0.8 })
+ATTENTION(attend, band_own, 8, .attr = { .scale = 0.5, .band_window = 0, .band = 0.8 })
+ATTENTION(attend, band_wide, 1,
+	  .attr = { .scale = 0.5, .band_window = 90, .band = 0.8, .alibi = true })
+ATTENTION(route, topk, 4, .attr = { NO_BAND, .route = { .mode = ROUTE_TOPK, .k = 9 } })
+ATTENTION(route, topk_maximum, 1,
+	  .attr = { .scale = 0.5,
+		    .band_window = 5,
+		    .band = 0.8,
+		    .route = { .mode = ROUTE_TOPK,
+			       .k = 3,
+			       .normalize = true,
+			       .head_maximum = true } })
+ATTENTION(route, dense, 8, .key_bias = true,
+	  .attr = { NO_BAND, .alibi = true, .route = { .mode = ROUTE_DENSE } })
+ATTENTION(route, rms, 1,
+	  .attr = { .scale = 0.5,
+		    .band_window = 5,
+		    .band = 0.8,
+		    .route = { .mode = ROUTE_RMS, .tau = 0.9, .normalize = true } })
+
+static const struct subject subjects[] = {
+	{ "running mean", 70, build_mean },
+	{ "rope", 12, build_rope },
+	{ "attention", ATTENTION_CHANNELS(8), build_plain },
+	{ "attention, groups of heads", ATTENTION_CHANNELS(4), build_groups },
+	{ "attention, one key for all heads", ATTENTION_CHANNELS(1), build_one_key },
+	{ "attention, band", ATTENTION_CHANNELS(2), build_band },
+	{ "attention, band of the diagonal", ATTENTION_CHANNELS(8), build_band_own },
+	{ "attention, band wider than the sequence", ATTENTION_CHANNELS(1), build_band_wide },
+	{ "routing, topk", ATTENTION_CHANNELS(4), build_topk },
+	{ "routing, topk of the maximum, band", ATTENTION_CHANNELS(1), build_topk_maximum },
+	{ "routing, dense", ATTENTION_CHANNELS(8), build_dense },
+	{ "routing, rms, band", ATTENTION_CHANNELS(1), build_rms },
+};
+
+/* ------------------------------------------------------------------ refusals */
+
+struct refusal {
+	struct params *params, *state;
+	struct graph *g;
+	struct error err;
+};
+
+static void open_refusal(struct refusal *r)
+{
+	must(params_create(&r->params, F64, &r->err), &r->err);
+	must(params_create(&r->state, F64, &r->err), &r->err);
+	must(graph_create(&r->g, r->params, false, &r->err), &r->err);
+	graph_continue(r->g, r->state, 4);
+}
+
+static void close_refusal(struct refusal *r)
+{
+	graph_destroy(r->g);
+	params_destroy(r->state);
+	params_destroy(r->params);
+}
+
+static void test_training_is_refused(void **context)
+{
+	const struct program_options train = { .train = true };
+	const struct backend backend = backend_cpu(1);
+	struct program *p;
+	struct refusal r;
+
+	(void)context;
+	open_refusal(&r);
+	graph_seeded_output(r.g, "y", op_running_mean(r.g, "mean", case_param(r.g, "x", 1, 2, 3)));
+	must(graph_finish(r.g, &r.err), &r.err);
+	must(params_allocate(r.params, &backend, true, &r.err), &r.err);
+	assert_int_equal(program_create(&p, r.g, &backend, &train, &r.err), FAIL);
+	assert_non_null(strstr(r.err.text, "no memory"));
+	must(params_allocate(r.state, &backend, false, &r.err), &r.err);
+	assert_int_equal(program_create(&p, r.g, &backend, &train, &r.err), FAIL);
+	assert_non_null(strstr(r.err.text, "cannot be trained"));
+	close_refusal(&r);
+}
+
+static void test_probe_is_refused(void **context)
+{
+	const struct attention_attr attr = { .scale = 1, .band_window = -1 };
+	struct refusal r;
+	struct tensor *q, *k, *lse;
+
+	(void)context;
+	open_refusal(&r);
+	q = case_input(r.g, "q", F64, 1, 1, 2, 3);
+	k = op_keep(r.g, "k", case_input(r.g, "new", F64, 1, 1, 2, 3));
+	lse = case_input(r.g, "lse", F64, 1, 2, 1);
+	op_attention_probe(r.g, "probe", &attr, &(struct attention_inputs){ .q = q, .k = k }, NULL,
+			   lse, 1);
+	assert_int_equal(graph_finish(r.g, &r.err), FAIL);
+	assert_non_null(strstr(r.err.text, "whole rows"));
+	close_refusal(&r);
+}
+
+static void test_too_long_is_refused(void **context)
+{
+	struct refusal r;
+
+	(void)context;
+	open_refusal(&r);
+	op_keep(r.g, "kept", case_input(r.g, "x", F64, 1, 5, 3));
+	assert_int_equal(graph_finish(r.g, &r.err), FAIL);
+	assert_non_null(strstr(r.err.text, "5 tokens are more than the 4"));
+	close_refusal(&r);
+}
+
+#define SUBJECTS (sizeof(subjects) / sizeof(subjects[0]))
+
+int main(void)
+{
+	struct CMUnitTest tests[SUBJECTS + 3] = {
+		[SUBJECTS] = cmocka_unit_test(test_training_is_refused),
+		[SUBJECTS + 1] = cmocka_unit_test(test_probe_is_refused),
+		[SUBJECTS + 2] = cmocka_unit_test(test_too_long_is_refused),
+	};
+
+	for (size_t i = 0; i < SUBJECTS; i++)
+		tests[i] = (struct CMUnitTest){
+			.name = subjects[i].name,
+			.test_func = check,
+			.initial_state = (void *)(uintptr_t)&subjects[i],
+		};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,96 @@
+/*
+ * optim - the optimizers: one call updates all parameters from their gradients.
+ *
+ * The gradient is clipped to a global norm once.  Weight decay is decoupled
+ * for all of them, p *= 1 - lr decay before the step, and reaches the
+ * matrices (no bias, norm, scalar or embedding) or all parameters.  What an
+ * optimizer remembers is `tensors` and `scalars`; both restored, it goes on
+ * bit by bit as if it had not been interrupted.
+ */
+#ifndef CORE_OPTIM_OPTIM_H
+#define CORE_OPTIM_OPTIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/engine/params.h"
+#include "core/util/status.h"
+
+enum optim_kind { OPTIM_ADAMW, OPTIM_ADAMWSPAM, OPTIM_SGD, OPTIM_MUON };
+extern const char *const optim_names[]; /* by kind, NULL at the end */
+
+/* Rate of an A x B matrix: times sqrt(max(1, A/B)), or times 0.2 sqrt(max(A, B)). */
+enum muon_adjust { MUON_ORIGINAL, MUON_MATCH_RMS_ADAMW };
+extern const char *const muon_adjust_names[];
+
+struct optim_options {
+	enum optim_kind kind;
+	double weight_decay;
+	bool decay_all;
+	double clip; /* global norm; 0: never */
+
+	double beta1, beta2, eps; /* all but sgd */
+	struct {
+		double momentum;
+	} sgd;
+	struct {
+		double theta;		  /* entries are clipped at sqrt(theta v) */
+		double spike;		  /* standard deviations */
+		int64_t interval, warmup; /* updates; 0: never */
+		bool clip_elements;
+	} spam;
+	struct {
+		double lr_ratio; /* rate of the matrices over the rate of the rest */
+		double momentum, eps;
+		bool nesterov;
+		int steps; /* of Newton-Schulz */
+		enum muon_adjust adjust;
+	} muon;
+};
+
+struct config;
+
+/* What the configuration says; config_check() tells what it lacks. */
+struct optim_options optim_configured(struct config *c);
+
+/* State of one parameter, on the device, with the parameter's shape and type. */
+struct optim_tensor {
+	const char *name; /* "optim.m.h.0.attn.c_proj.weight" */
+	const struct param *param;
+	void *data;
+};
+
+#define OPTIM_NORMS 100 /* optim.py: a spike is measured against the last 100 norms */
+
+struct optim_scalars {
+	int64_t updates;  /* done so far; the skipped ones do not count */
+	int64_t reset_at; /* the age of the moments counts from here */
+	int64_t resets, spikes;
+	int norm_count;
+	double norms[OPTIM_NORMS]; /* oldest first */
+};
+
+struct optim_report {
+	double norm; /* of the gradient before clipping; adamwspam: of its clipped entries */
+	bool finite; /* if not, nothing was updated */
+	bool clipped;
+	bool spike, reset; /* adamwspam */
+};
+
+struct optimizer;
+
+/* The parameters must be allocated with gradients, and must outlive the optimizer. */
+enum status optimizer_create(struct optimizer **o, const struct optim_options *options,
+			     struct params *params, struct error *err) MUST_CHECK;
+void optimizer_destroy(struct optimizer *o);
+
+/* Update number t, counted from 1, with this learning rate. */
+void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report);
+
+const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count);
+struct optim_scalars *optimizer_scalars(struct optimizer *o);
+
+/* Device memory of state and workspace. */
+size_t optimizer_bytes(const struct optimizer *o);
+
+#endif

@@ -1,0 +1,583 @@
+#define _GNU_SOURCE /* asprintf */
+#include "core/record/database.h"
+
+#include <assert.h>
+#include <libgen.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "core/record/journal.h"
+
+/* --------------------------------------------------------------- the schema */
+
+/* migrations[v] leads from version v to v + 1.  Never change one: add another. */
+static const char *const migrations[] = {
+	"CREATE TABLE experiments ("
+	"  id INTEGER PRIMARY KEY,"
+	"  name TEXT NOT NULL UNIQUE);"
+	"CREATE TABLE runs ("
+	"  id INTEGER PRIMARY KEY,"
+	"  experiment INTEGER NOT NULL REFERENCES experiments(id),"
+	"  step TEXT NOT NULL, identity TEXT NOT NULL, baseline TEXT,"
+	"  seed INTEGER NOT NULL, repeat INTEGER NOT NULL, iterations INTEGER NOT NULL,"
+	"  precision TEXT, scale TEXT, git_revision TEXT, git_dirty INTEGER NOT NULL,"
+	"  compiler TEXT, flags TEXT, blas TEXT, threads INTEGER NOT NULL, machine TEXT,"
+	"  directory TEXT NOT NULL,"
+	"  state TEXT NOT NULL, exit_reason TEXT,"
+	"  started REAL, ended REAL, heartbeat REAL,"
+	"  resumed REAL, resumed_iteration INTEGER,"
+	"  host TEXT, pid INTEGER, process TEXT,"
+	"  UNIQUE (experiment, step, identity));"
+	"CREATE TABLE config ("
+	"  run INTEGER NOT NULL REFERENCES runs(id), symbol TEXT NOT NULL, value TEXT NOT NULL,"
+	"  PRIMARY KEY (run, symbol)) WITHOUT ROWID;"
+	"CREATE TABLE metrics ("
+	"  run INTEGER NOT NULL REFERENCES runs(id), name TEXT NOT NULL,"
+	"  iteration INTEGER NOT NULL, value REAL,"
+	"  PRIMARY KEY (run, name, iteration)) WITHOUT ROWID;"
+	"CREATE TABLE events ("
+	"  run INTEGER NOT NULL REFERENCES runs(id), line INTEGER NOT NULL,"
+	"  time REAL NOT NULL, iteration INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT,"
+	"  PRIMARY KEY (run, line)) WITHOUT ROWID;"
+	"CREATE TABLE audits ("
+	"  run INTEGER NOT NULL REFERENCES runs(id), audit TEXT NOT NULL, subject TEXT NOT NULL,"
+	"  passed INTEGER NOT NULL, detail TEXT, time REAL NOT NULL,"
+	"  PRIMARY KEY (run, audit, subject)) WITHOUT ROWID;"
+	"CREATE TABLE artifacts ("
+	"  run INTEGER NOT NULL REFERENCES runs(id), kind TEXT NOT NULL, path TEXT NOT NULL,"
+	"  sha256 TEXT, bytes INTEGER NOT NULL, time REAL NOT NULL,"
+	"  PRIMARY KEY (run, kind, path)) WITHOUT ROWID;",
+
+	/* SQLite takes the other columns of an aggregate from the row that max() found. */
+	"CREATE VIEW latest AS"
+	"  SELECT run, name, max(iteration) AS iteration, value FROM metrics GROUP BY run, name;"
+	"CREATE VIEW overview AS"
+	"  SELECT runs.id AS run, experiments.name AS experiment, step, seed, repeat, state,"
+	"    (SELECT max(iteration) FROM metrics WHERE run = runs.id) AS iteration, iterations,"
+	"    (SELECT value FROM metrics WHERE run = runs.id AND name = '" METRIC_TRAIN_LOSS "'"
+	"     ORDER BY iteration DESC LIMIT 1) AS train_loss,"
+	"    (SELECT value FROM metrics WHERE run = runs.id AND name = '" METRIC_VALIDATION_LOSS "'"
+	"     ORDER BY iteration DESC LIMIT 1) AS validation_loss,"
+	"    exit_reason, directory"
+	"  FROM runs JOIN experiments ON experiments.id = runs.experiment;",
+};
+
+static_assert(sizeof(migrations) / sizeof(migrations[0]) == DATABASE_VERSION, "one per version");
+
+/* --------------------------------------------------------------- statements */
+
+enum statement {
+	/* The first ENTRY_KINDS put in a journal line of that kind. */
+	HEARTBEAT = ENTRY_KINDS,
+	ADD_EXPERIMENT,
+	ADD_RUN,
+	FIND_RUN,
+	ADD_SYMBOL,
+	CLEAR_CONFIG,
+	CLEAR_METRICS,
+	CLEAR_EVENTS,
+	CLEAR_AUDITS,
+	CLEAR_ARTIFACTS,
+	STATEMENTS
+};
+
+static const char *const sql[STATEMENTS] = {
+	[ENTRY_START] = "UPDATE runs SET state = 'running', exit_reason = NULL, ended = NULL,"
+			" started = coalesce(started, :time), resumed = :time,"
+			" resumed_iteration = :iteration, host = :subject, pid = :number,"
+			" process = :text WHERE id = :run",
+	[ENTRY_VALUE] = "INSERT OR REPLACE INTO metrics (run, name, iteration, value)"
+			" VALUES (:run, :name, :iteration, :value)",
+	[ENTRY_EVENT] = "INSERT OR REPLACE INTO events (run, line, time, iteration, kind, text)"
+			" VALUES (:run, :line, :time, :iteration, :name, :text)",
+	[ENTRY_AUDIT] = "INSERT OR REPLACE INTO audits (run, audit, subject, passed, detail, time)"
+			" VALUES (:run, :name, coalesce(:subject, ''), :number, :text, :time)",
+	[ENTRY_ARTIFACT] = "INSERT OR REPLACE INTO artifacts (run, kind, path, sha256, bytes, time)"
+			   " VALUES (:run, :name, coalesce(:subject, ''), :text, :number, :time)",
+	[ENTRY_END] = "UPDATE runs SET state = :name, exit_reason = :text, ended = :time"
+		      " WHERE id = :run",
+	[HEARTBEAT] = "UPDATE runs SET heartbeat = :time WHERE id = :run",
+	[ADD_EXPERIMENT] = "INSERT OR IGNORE INTO experiments (name) VALUES (:experiment)",
+	[ADD_RUN] =
+		"INSERT INTO runs (experiment, step, identity, baseline, seed, repeat, iterations,"
+		" precision, scale, git_revision, git_dirty, compiler, flags, blas, threads,"
+		" machine, directory, state)"
+		" VALUES ((SELECT id FROM experiments WHERE name = :experiment), :step, :identity,"
+		" :baseline, :seed, :repeat, :iterations, :precision, :scale, :git_revision,"
+		" :git_dirty, :compiler, :flags, :blas, :threads, :machine, :directory, 'running')"
+		" ON CONFLICT (experiment, step, identity) DO UPDATE SET"
+		" baseline = excluded.baseline, seed = excluded.seed, repeat = excluded.repeat,"
+		" iterations = excluded.iterations, precision = excluded.precision,"
+		" scale = excluded.scale, git_revision = excluded.git_revision,"
+		" git_dirty = excluded.git_dirty, compiler = excluded.compiler,"
+		" flags = excluded.flags, blas = excluded.blas, threads = excluded.threads,"
+		" machine = excluded.machine, directory = excluded.directory,"
+		" state = excluded.state, exit_reason = NULL, started = NULL, ended = NULL,"
+		" heartbeat = NULL, resumed = NULL, resumed_iteration = NULL, host = NULL,"
+		" pid = NULL, process = NULL",
+	[FIND_RUN] = "SELECT runs.id, directory FROM runs"
+		     " JOIN experiments ON experiments.id = runs.experiment"
+		     " WHERE name = :experiment AND step = :step AND identity = :identity",
+	[ADD_SYMBOL] = "INSERT INTO config (run, symbol, value) VALUES (:run, :name, :text)",
+	[CLEAR_CONFIG] = "DELETE FROM config WHERE run = :run",
+	[CLEAR_METRICS] = "DELETE FROM metrics WHERE run = :run",
+	[CLEAR_EVENTS] = "DELETE FROM events WHERE run = :run",
+	[CLEAR_AUDITS] = "DELETE FROM audits WHERE run = :run",
+	[CLEAR_ARTIFACTS] = "DELETE FROM artifacts WHERE run = :run",
+};
+
+struct database {
+	sqlite3 *handle;
+	sqlite3_stmt *statements[STATEMENTS]; /* prepared when first used */
+	char *path, *directory;		      /* as given; absolute */
+	bool busy;
+};
+
+static enum status fail_sql(struct database *d, struct error *err)
+{
+	const int code = sqlite3_errcode(d->handle);
+
+	d->busy = code == SQLITE_BUSY || code == SQLITE_LOCKED;
+	return fail(err, "%s: %s", d->path, sqlite3_errmsg(d->handle));
+}
+
+static enum status execute(struct database *d, const char *text, struct error *err)
+{
+	return sqlite3_exec(d->handle, text, NULL, NULL, NULL) ? fail_sql(d, err) : OK;
+}
+
+static enum status prepare(struct database *d, enum statement s, struct error *err)
+{
+	if (!d->statements[s] &&
+	    sqlite3_prepare_v3(d->handle, sql[s], -1, SQLITE_PREPARE_PERSISTENT, &d->statements[s],
+			       NULL))
+		return fail_sql(d, err);
+	return OK;
+}
+
+/* A value for the parameter of this name, if there is one; texts must live until the step. */
+static void bind_text(sqlite3_stmt *s, const char *name, const char *value)
+{
+	const int index = sqlite3_bind_parameter_index(s, name);
+
+	if (index)
+		sqlite3_bind_text(s, index, value, -1, SQLITE_STATIC);
+}
+
+static void bind_int(sqlite3_stmt *s, const char *name, int64_t value)
+{
+	const int index = sqlite3_bind_parameter_index(s, name);
+
+	if (index)
+		sqlite3_bind_int64(s, index, value);
+}
+
+static void bind_real(sqlite3_stmt *s, const char *name, double value)
+{
+	const int index = sqlite3_bind_parameter_index(s, name);
+
+	if (index)
+		sqlite3_bind_double(s, index, value); /* SQLite stores NaN as NULL */
+}
+
+/* Run a prepared statement that gives no rows. */
+static enum status step(struct database *d, enum statement s, struct error *err)
+{
+	const int code = sqlite3_step(d->statements[s]);
+	const enum status status = code == SQLITE_DONE ? OK : fail_sql(d, err);
+
+	sqlite3_reset(d->statements[s]);
+	sqlite3_clear_bindings(d->statements[s]);
+	return status;
+}
+
+/* --------------------------------------------------------------- transactions */
+
+/* Immediate: the lock is waited for here, where the whole transaction can still wait. */
+static enum status begin(struct database *d, struct error *err)
+{
+	d->busy = false;
+	return execute(d, "BEGIN IMMEDIATE", err);
+}
+
+/* Commit what went well; else leave the database as it was. */
+static enum status end(struct database *d, enum status status, struct error *err)
+{
+	struct error ignored;
+
+	if (status == OK)
+		status = execute(d, "COMMIT", err);
+	if (status && !sqlite3_get_autocommit(d->handle) && execute(d, "ROLLBACK", &ignored))
+		return FAIL;
+	return status;
+}
+
+/* --------------------------------------------------------------- open */
+
+static enum status get_version(struct database *d, int *version, struct error *err)
+{
+	sqlite3_stmt *s;
+
+	*version = 0;
+	if (sqlite3_prepare_v2(d->handle, "PRAGMA user_version", -1, &s, NULL))
+		return fail_sql(d, err);
+	if (sqlite3_step(s) != SQLITE_ROW) {
+		fail_sql(d, err);
+		sqlite3_finalize(s);
+		return FAIL;
+	}
+	*version = sqlite3_column_int(s, 0);
+	sqlite3_finalize(s);
+	return OK;
+}
+
+static enum status migrate_from(struct database *d, int version, struct error *err)
+{
+	char mark[64];
+
+	for (; version < DATABASE_VERSION; version++)
+		if (execute(d, migrations[version], err))
+			return FAIL;
+	snprintf(mark, sizeof(mark), "PRAGMA user_version = %d", version);
+	return execute(d, mark, err);
+}
+
+/* Another process may migrate at the same time: the version that counts is read under the lock. */
+static enum status migrate(struct database *d, struct error *err)
+{
+	enum status status;
+	int version;
+
+	if (get_version(d, &version, err))
+		return FAIL;
+	if (version < 0)
+		return fail(err, "%s is damaged: its schema version is %d", d->path, version);
+	if (version > DATABASE_VERSION)
+		return fail(err, "%s: made by a newer program (schema version %d, known here: %d)",
+			    d->path, version, DATABASE_VERSION);
+	if (version == DATABASE_VERSION)
+		return OK;
+	if (begin(d, err))
+		return FAIL;
+	status = get_version(d, &version, err);
+	if (status == OK)
+		status = migrate_from(d, version, err);
+	return end(d, status, err);
+}
+
+static enum status find_directory(struct database *d, struct error *err)
+{
+	char *copy = strdup(d->path);
+
+	if (!copy)
+		return fail_memory(err, d->path, strlen(d->path));
+	d->directory = realpath(dirname(copy), NULL);
+	free(copy);
+	return d->directory ? OK : fail_errno(err, "%s", d->path);
+}
+
+static enum status connect(struct database *d, double busy_seconds, struct error *err)
+{
+	const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+
+	if (sqlite3_open_v2(d->path, &d->handle, flags, NULL))
+		return d->handle ? fail_sql(d, err) : fail_memory(err, d->path, 0);
+	sqlite3_busy_timeout(d->handle, (int)(1000 * busy_seconds));
+	if (execute(d, "PRAGMA foreign_keys = ON", err))
+		return FAIL;
+	return migrate(d, err);
+}
+
+enum status database_open(struct database **d, const char *path, double busy_seconds,
+			  struct error *err)
+{
+	*d = calloc(1, sizeof(**d));
+	if (!*d)
+		return fail_memory(err, path, sizeof(**d));
+	(*d)->path = strdup(path);
+	if (!(*d)->path)
+		fail_memory(err, path, strlen(path));
+	else if (find_directory(*d, err) == OK && connect(*d, busy_seconds, err) == OK)
+		return OK;
+	database_close(*d);
+	*d = NULL;
+	return FAIL;
+}
+
+void database_close(struct database *d)
+{
+	if (!d)
+		return;
+	for (int i = 0; i < STATEMENTS; i++)
+		sqlite3_finalize(d->statements[i]);
+	sqlite3_close(d->handle);
+	free(d->directory);
+	free(d->path);
+	free(d);
+}
+
+bool database_was_busy(const struct database *d)
+{
+	return d->busy;
+}
+
+struct sqlite3 *database_handle(struct database *d)
+{
+	return d->handle;
+}
+
+static bool finds_damage(sqlite3 *handle, struct error *why)
+{
+	const char *found = NULL;
+	sqlite3_stmt *s = NULL;
+	bool damaged = false;
+	int code;
+
+	code = sqlite3_prepare_v2(handle, "PRAGMA integrity_check(1)", -1, &s, NULL);
+	if (code == SQLITE_OK)
+		code = sqlite3_step(s);
+	if (code == SQLITE_ROW)
+		found = (const char *)sqlite3_column_text(s, 0);
+	else if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB)
+		found = sqlite3_errmsg(handle);
+	if (found && strcmp(found, "ok")) {
+		fail(why, "%s", found);
+		damaged = true;
+	}
+	sqlite3_finalize(s);
+	return damaged;
+}
+
+bool database_is_damaged(const char *path, struct error *why)
+{
+	const int busy_ms = 1000; /* a commit takes far less */
+	sqlite3 *handle;
+	bool damaged = false;
+
+	if (sqlite3_open_v2(path, &handle, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK) {
+		sqlite3_busy_timeout(handle, busy_ms);
+		damaged = finds_damage(handle, why);
+	}
+	sqlite3_close(handle);
+	return damaged;
+}
+
+/* --------------------------------------------------------------- journal lines */
+
+struct target {
+	struct database *database;
+	int64_t run;
+	double last_time; /* of the lines put in so far; NAN: none */
+};
+
+static enum status put_entry(void *context, const struct entry *e, struct error *err)
+{
+	struct target *to = context;
+	struct database *d = to->database;
+	const enum statement kind = (enum statement)e->kind;
+	sqlite3_stmt *s;
+
+	if (prepare(d, kind, err))
+		return FAIL;
+	s = d->statements[kind];
+	bind_int(s, ":run", to->run);
+	bind_int(s, ":line", e->line);
+	bind_real(s, ":time", e->time);
+	bind_int(s, ":iteration", e->iteration);
+	bind_int(s, ":number", e->number);
+	bind_real(s, ":value", e->value);
+	bind_text(s, ":name", e->name);
+	bind_text(s, ":subject", e->subject);
+	bind_text(s, ":text", e->text);
+	to->last_time = e->time;
+	return step(d, kind, err);
+}
+
+static enum status put_lines(struct database *d, int64_t run, const char *lines, size_t size,
+			     int64_t first_line, struct error *err)
+{
+	struct target to = { d, run, NAN };
+
+	if (journal_visit(lines, size, first_line, put_entry, &to, err) ||
+	    prepare(d, HEARTBEAT, err))
+		return FAIL;
+	bind_int(d->statements[HEARTBEAT], ":run", run);
+	bind_real(d->statements[HEARTBEAT], ":time", to.last_time);
+	if (step(d, HEARTBEAT, err))
+		return FAIL;
+	if (sqlite3_changes(d->handle) != 1)
+		return fail(err, "%s: the run's row has disappeared", d->path);
+	return OK;
+}
+
+enum status database_append(struct database *d, int64_t run, const char *lines, size_t size,
+			    int64_t first_line, struct error *err)
+{
+	if (size == 0)
+		return OK;
+	if (begin(d, err))
+		return FAIL;
+	return end(d, put_lines(d, run, lines, size, first_line, err), err);
+}
+
+/* --------------------------------------------------------------- whole runs */
+
+static void bind_record(sqlite3_stmt *s, const struct run_record *r)
+{
+	char name[64];
+
+	for (int i = 0; i < n_record_fields; i++) {
+		const struct record_field *f = &record_fields[i];
+
+		snprintf(name, sizeof(name), ":%s", f->name);
+		if (f->type == RECORD_TEXT)
+			bind_text(s, name, record_text(r, f));
+		else
+			bind_int(s, name, record_number(r, f));
+	}
+}
+
+/* Does this directory, relative to the database's, hold a run? */
+static bool holds_run(const struct database *d, const char *directory)
+{
+	const bool absolute = directory[0] == '/';
+	char *path;
+	bool there;
+
+	if (asprintf(&path, "%s%s%s/" RUN_RECORD_FILE, absolute ? "" : d->directory,
+		     absolute ? "" : "/", directory) < 0)
+		return false;
+	there = access(path, F_OK) == 0;
+	free(path);
+	return there;
+}
+
+/* *run is 0 when there is no such row; another directory that holds the run is an error. */
+static enum status find_run(struct database *d, const struct run_record *r, const char *directory,
+			    int64_t *run, struct error *err)
+{
+	enum status status = OK;
+	sqlite3_stmt *s;
+	int code;
+
+	*run = 0;
+	if (prepare(d, FIND_RUN, err))
+		return FAIL;
+	s = d->statements[FIND_RUN];
+	bind_record(s, r);
+	code = sqlite3_step(s);
+	if (code == SQLITE_ROW) {
+		const char *other = (const char *)sqlite3_column_text(s, 1);
+
+		*run = sqlite3_column_int64(s, 0);
+		if (strcmp(other, directory) && holds_run(d, other))
+			status = fail(err, "%s is the same run as %s, which the database has",
+				      directory, other);
+	} else if (code != SQLITE_DONE) {
+		status = fail_sql(d, err);
+	}
+	sqlite3_reset(s);
+	sqlite3_clear_bindings(s);
+	return status;
+}
+
+static enum status put_record(struct database *d, const struct run_record *r, const char *directory,
+			      int64_t *run, struct error *err)
+{
+	if (find_run(d, r, directory, run, err) || prepare(d, ADD_EXPERIMENT, err) ||
+	    prepare(d, ADD_RUN, err))
+		return FAIL;
+	bind_record(d->statements[ADD_EXPERIMENT], r);
+	bind_record(d->statements[ADD_RUN], r);
+	bind_text(d->statements[ADD_RUN], ":directory", directory);
+	if (step(d, ADD_EXPERIMENT, err) || step(d, ADD_RUN, err))
+		return FAIL;
+	return *run ? OK : find_run(d, r, directory, run, err);
+}
+
+static enum status clear_run(struct database *d, int64_t run, struct error *err)
+{
+	for (enum statement s = CLEAR_CONFIG; s <= CLEAR_ARTIFACTS; s++) {
+		if (prepare(d, s, err))
+			return FAIL;
+		bind_int(d->statements[s], ":run", run);
+		if (step(d, s, err))
+			return FAIL;
+	}
+	return OK;
+}
+
+static enum status put_config(struct database *d, int64_t run, const struct run_record *r,
+			      struct error *err)
+{
+	if (prepare(d, ADD_SYMBOL, err))
+		return FAIL;
+	for (int i = 0; i < r->symbols; i++) {
+		bind_int(d->statements[ADD_SYMBOL], ":run", run);
+		bind_text(d->statements[ADD_SYMBOL], ":name", r->config[i].name);
+		bind_text(d->statements[ADD_SYMBOL], ":text", r->config[i].value);
+		if (step(d, ADD_SYMBOL, err))
+			return fail_prefix(err, "symbol %s", r->config[i].name);
+	}
+	return OK;
+}
+
+static enum status put_journal(struct database *d, int64_t run, const char *run_dir,
+			       struct error *err)
+{
+	enum status status;
+	char *text;
+	size_t size;
+
+	if (journal_read(run_dir, &text, &size, err))
+		return FAIL;
+	status = put_lines(d, run, text, size, 1, err);
+	free(text);
+	return status;
+}
+
+static enum status put_run(struct database *d, const char *run_dir, const char *directory,
+			   int64_t *run, struct error *err)
+{
+	struct record_file file;
+	enum status status = FAIL;
+
+	if (record_read(&file, run_dir, err))
+		return FAIL;
+	if (put_record(d, &file.record, directory, run, err) == OK &&
+	    clear_run(d, *run, err) == OK && put_config(d, *run, &file.record, err) == OK)
+		status = put_journal(d, *run, run_dir, err);
+	record_free(&file);
+	return status;
+}
+
+/* How the database names a directory: from its own, if below it, so that both can move together. */
+static const char *name_directory(const struct database *d, const char *absolute)
+{
+	const size_t length = strlen(d->directory);
+
+	if (!strncmp(absolute, d->directory, length) && absolute[length] == '/')
+		return absolute + length + 1;
+	return absolute;
+}
+
+/* The files are read under the database's lock: the later of two imports has the later text. */
+enum status database_import(struct database *d, const char *run_dir, int64_t *run,
+			    struct error *err)
+{
+	char *absolute = realpath(run_dir, NULL);
+	enum status status = FAIL;
+
+	if (!absolute)
+		return fail_errno(err, "%s", run_dir);
+	if (begin(d, err) == OK)
+		status = end(d, put_run(d, run_dir, name_directory(d, absolute), run, err), err);
+	free(absolute);
+	return status;
+}

@@ -1,0 +1,683 @@
+#include "core/record/journal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/util/replace.h"
+
+#define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
+#define FORMAT 1
+
+/* --------------------------------------------------------------- files */
+
+static enum status path_below(const char *run_dir, const char *name, char **path, struct error *err)
+{
+	const size_t size = strlen(run_dir) + strlen(name) + 2;
+
+	*path = malloc(size);
+	if (!*path)
+		return fail_memory(err, name, size);
+	snprintf(*path, size, "%s/%s", run_dir, name);
+	return OK;
+}
+
+/* The rest of a file, with a zero behind it. */
+static enum status read_all(int fd, const char *path, char **text, size_t *size, struct error *err)
+{
+	struct stat about;
+	ssize_t got = 1;
+
+	if (fstat(fd, &about))
+		return fail_errno(err, "%s", path);
+	*text = malloc((size_t)about.st_size + 1);
+	if (!*text)
+		return fail_memory(err, path, (size_t)about.st_size + 1);
+	for (*size = 0; got > 0 && *size < (size_t)about.st_size; *size += (size_t)got) {
+		got = pread(fd, *text + *size, (size_t)about.st_size - *size, (off_t)*size);
+		if (got < 0) {
+			fail_errno(err, "%s", path);
+			free(*text);
+			return FAIL;
+		}
+	}
+	(*text)[*size] = '\0';
+	return OK;
+}
+
+static enum status read_path(const char *path, char **text, size_t *size, struct error *err)
+{
+	enum status status;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return fail_errno(err, "%s", path);
+	status = read_all(fd, path, text, size, err);
+	close(fd);
+	return status;
+}
+
+/* --------------------------------------------------------------- the record */
+
+/* clang-format off */
+#define FIELD(member, type, required) \
+	{ #member, type, offsetof(struct run_record, member), required }
+/* clang-format on */
+#define NAME(member) FIELD(member, RECORD_TEXT, true)
+#define TEXT(member) FIELD(member, RECORD_TEXT, false)
+#define INT(member) FIELD(member, RECORD_INT, true)
+#define BOOL(member) FIELD(member, RECORD_BOOL, true)
+
+const struct record_field record_fields[] = {
+	NAME(experiment), NAME(step),	      NAME(identity),  TEXT(baseline),
+	INT(seed),	  INT(repeat),	      INT(iterations), TEXT(precision),
+	TEXT(scale),	  TEXT(git_revision), BOOL(git_dirty), TEXT(compiler),
+	TEXT(flags),	  TEXT(blas),	      INT(threads),    TEXT(machine),
+};
+const int n_record_fields = sizeof(record_fields) / sizeof(record_fields[0]);
+
+const char *record_text(const struct run_record *r, const struct record_field *f)
+{
+	assert(f->type == RECORD_TEXT);
+	return *(const char *const *)((const char *)r + f->offset);
+}
+
+int64_t record_number(const struct run_record *r, const struct record_field *f)
+{
+	const char *at = (const char *)r + f->offset;
+
+	return f->type == RECORD_BOOL ? *(const bool *)at : *(const int64_t *)at;
+}
+
+/* The shortest text that is read back as the same number; cJSON itself gives up at 15 digits. */
+static void add_number(cJSON *object, const char *key, double value)
+{
+	char text[32];
+	int digits = 15;
+
+	if (isnan(value)) {
+		cJSON_AddStringToObject(object, key, "nan");
+	} else if (isinf(value)) {
+		cJSON_AddStringToObject(object, key, value > 0 ? "inf" : "-inf");
+	} else {
+		do {
+			snprintf(text, sizeof(text), "%.*g", digits++, value);
+		} while (strtod(text, NULL) != value);
+		cJSON_AddRawToObject(object, key, text);
+	}
+}
+
+static bool is_integer(const cJSON *item)
+{
+	return cJSON_IsNumber(item) && fabs(item->valuedouble) <= (double)MAX_EXACT &&
+	       item->valuedouble == floor(item->valuedouble);
+}
+
+/* False when the item is not of the field's type, or lacks though it is required. */
+static bool read_field(struct run_record *r, const struct record_field *f, const cJSON *item)
+{
+	char *at = (char *)r + f->offset;
+
+	if (!item)
+		return !f->required;
+	switch (f->type) {
+	case RECORD_TEXT:
+		*(const char **)at = cJSON_GetStringValue(item);
+		return cJSON_IsString(item);
+	case RECORD_INT:
+		*(int64_t *)at = is_integer(item) ? (int64_t)item->valuedouble : 0;
+		return is_integer(item);
+	case RECORD_BOOL:
+		*(bool *)at = cJSON_IsTrue(item);
+		return cJSON_IsBool(item);
+	}
+	return false;
+}
+
+static enum status read_config(struct record_file *file, const cJSON *config, struct error *err)
+{
+	const int count = cJSON_GetArraySize(config);
+	const cJSON *item;
+	int n = 0;
+
+	if (!cJSON_IsObject(config))
+		return fail(err, "\"config\" is no object");
+	file->symbols = calloc((size_t)count + 1, sizeof(*file->symbols));
+	if (!file->symbols)
+		return fail_memory(err, "config", (size_t)count * sizeof(*file->symbols));
+	cJSON_ArrayForEach (item, config) {
+		if (!cJSON_IsString(item))
+			return fail(err, "\"config\": %s is no text", item->string);
+		file->symbols[n++] = (struct run_symbol){ item->string, item->valuestring };
+	}
+	file->record.config = file->symbols;
+	file->record.symbols = n;
+	return OK;
+}
+
+static enum status read_record(struct record_file *file, struct error *err)
+{
+	const cJSON *format = cJSON_GetObjectItemCaseSensitive(file->json, "format");
+
+	if (!cJSON_IsObject(file->json))
+		return fail(err, "not a JSON object");
+	if (!cJSON_IsNumber(format) || format->valuedouble != FORMAT)
+		return fail(err, "\"format\" is not %d", FORMAT);
+	for (int i = 0; i < n_record_fields; i++) {
+		const struct record_field *f = &record_fields[i];
+
+		if (!read_field(&file->record, f,
+				cJSON_GetObjectItemCaseSensitive(file->json, f->name)))
+			return fail(err, "\"%s\" is missing or of the wrong type", f->name);
+	}
+	return read_config(file, cJSON_GetObjectItemCaseSensitive(file->json, "config"), err);
+}
+
+enum status record_read(struct record_file *file, const char *run_dir, struct error *err)
+{
+	enum status status;
+	char *path, *text;
+	size_t size;
+
+	*file = (struct record_file){ 0 };
+	if (path_below(run_dir, RUN_RECORD_FILE, &path, err))
+		return FAIL;
+	status = read_path(path, &text, &size, err);
+	if (status == OK) {
+		file->json = cJSON_ParseWithOpts(text, NULL, true);
+		free(text);
+		status = read_record(file, err);
+		if (status)
+			fail_prefix(err, "%s", path);
+	}
+	if (status)
+		record_free(file);
+	free(path);
+	return status;
+}
+
+void record_free(struct record_file *file)
+{
+	free(file->symbols);
+	cJSON_Delete(file->json);
+	*file = (struct record_file){ 0 };
+}
+
+static void add_field(cJSON *json, const struct run_record *r, const struct record_field *f)
+{
+	if (f->type == RECORD_INT)
+		add_number(json, f->name, (double)record_number(r, f));
+	else if (f->type == RECORD_BOOL)
+		cJSON_AddBoolToObject(json, f->name, (cJSON_bool)record_number(r, f));
+	else if (record_text(r, f))
+		cJSON_AddStringToObject(json, f->name, record_text(r, f));
+}
+
+char *record_json(const struct run_record *r)
+{
+	cJSON *json = cJSON_CreateObject(), *config;
+	char *text;
+
+	cJSON_AddNumberToObject(json, "format", FORMAT);
+	for (int i = 0; i < n_record_fields; i++)
+		add_field(json, r, &record_fields[i]);
+	config = cJSON_AddObjectToObject(json, "config");
+	for (int i = 0; i < r->symbols; i++)
+		cJSON_AddStringToObject(config, r->config[i].name, r->config[i].value);
+	text = config ? cJSON_Print(json) : NULL;
+	cJSON_Delete(json);
+	return text;
+}
+
+enum status record_write(const struct run_record *r, const char *run_dir, struct error *err)
+{
+	char *text = record_json(r), *path = NULL;
+	enum status status = FAIL;
+	struct replace file;
+
+	if (!text) {
+		fail_memory(err, RUN_RECORD_FILE, 0);
+	} else if (path_below(run_dir, RUN_RECORD_FILE, &path, err) == OK &&
+		   replace_begin(&file, path, err) == OK) {
+		fprintf(file.stream, "%s\n", text);
+		status = replace_commit(&file, err);
+	}
+	free(path);
+	cJSON_free(text);
+	return status;
+}
+
+bool record_environment_differs(const struct run_record *then, const struct run_record *now,
+				struct error *how)
+{
+	const struct {
+		const char *name, *then, *now; /* NULL: not known */
+	} parts[] = {
+		{ "compiler", then->compiler, now->compiler },
+		{ "flags", then->flags, now->flags },
+		{ "BLAS", then->blas, now->blas },
+		{ "machine", then->machine, now->machine },
+	};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		if (!parts[i].then || !parts[i].now || !strcmp(parts[i].then, parts[i].now))
+			continue;
+		fail(how, "%s '%s' then, '%s' now", parts[i].name, parts[i].then, parts[i].now);
+		return true;
+	}
+	return false;
+}
+
+/* --------------------------------------------------------------- lines */
+
+/* The keys of each kind; NULL: a member that the kind does not have. */
+static const struct {
+	const char *kind, *iteration, *name, *subject, *text, *number, *value;
+} keys[ENTRY_KINDS] = {
+	[ENTRY_START] = { .kind = "start",
+			  .iteration = "iteration",
+			  .subject = "host",
+			  .number = "pid",
+			  .text = "process" },
+	[ENTRY_VALUE] = { .kind = "value",
+			  .iteration = "iteration",
+			  .name = "name",
+			  .value = "value" },
+	[ENTRY_EVENT] = { .kind = "event",
+			  .iteration = "iteration",
+			  .name = "name",
+			  .text = "text" },
+	[ENTRY_AUDIT] = { .kind = "audit",
+			  .name = "name",
+			  .subject = "subject",
+			  .number = "passed",
+			  .text = "detail" },
+	[ENTRY_ARTIFACT] = { .kind = "artifact",
+			     .name = "name",
+			     .subject = "path",
+			     .text = "sha256",
+			     .number = "bytes" },
+	[ENTRY_END] = { .kind = "end", .name = "state", .text = "reason" },
+};
+
+static bool get_number(const cJSON *item, double *value)
+{
+	const char *text = cJSON_GetStringValue(item);
+
+	if (cJSON_IsNumber(item))
+		*value = item->valuedouble;
+	else if (text && !strcmp(text, "nan"))
+		*value = NAN;
+	else if (text && !strcmp(text, "inf"))
+		*value = INFINITY;
+	else if (text && !strcmp(text, "-inf"))
+		*value = -INFINITY;
+	else
+		return false;
+	return true;
+}
+
+/* NULL: out of memory. */
+static char *print_entry(const struct entry *e)
+{
+	cJSON *line = cJSON_CreateObject();
+	char *text;
+
+	cJSON_AddStringToObject(line, "kind", keys[e->kind].kind);
+	add_number(line, "time", e->time);
+	if (keys[e->kind].iteration)
+		add_number(line, keys[e->kind].iteration, (double)e->iteration);
+	if (keys[e->kind].name)
+		cJSON_AddStringToObject(line, keys[e->kind].name, e->name);
+	if (keys[e->kind].subject && e->subject)
+		cJSON_AddStringToObject(line, keys[e->kind].subject, e->subject);
+	if (keys[e->kind].number)
+		add_number(line, keys[e->kind].number, (double)e->number);
+	if (keys[e->kind].value)
+		add_number(line, keys[e->kind].value, e->value);
+	if (keys[e->kind].text && e->text)
+		cJSON_AddStringToObject(line, keys[e->kind].text, e->text);
+	text = cJSON_PrintUnformatted(line);
+	cJSON_Delete(line);
+	return text;
+}
+
+static bool find_kind(const cJSON *line, enum entry_kind *kind)
+{
+	const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(line, "kind"));
+
+	for (int i = 0; name && i < ENTRY_KINDS; i++)
+		if (!strcmp(name, keys[i].kind)) {
+			*kind = (enum entry_kind)i;
+			return true;
+		}
+	return false;
+}
+
+static bool get_integer(const cJSON *line, const char *key, int64_t *value)
+{
+	const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(line, key) : NULL;
+
+	if (!key)
+		return true;
+	*value = is_integer(item) ? (int64_t)item->valuedouble : 0;
+	return is_integer(item);
+}
+
+static bool get_text(const cJSON *line, const char *key, bool required, const char **value)
+{
+	const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(line, key) : NULL;
+
+	*value = cJSON_GetStringValue(item);
+	return !key || (item ? cJSON_IsString(item) : !required);
+}
+
+static bool parse_entry(const cJSON *line, struct entry *e)
+{
+	const char *value;
+
+	if (!find_kind(line, &e->kind) ||
+	    !get_number(cJSON_GetObjectItemCaseSensitive(line, "time"), &e->time))
+		return false;
+	value = keys[e->kind].value;
+	return get_integer(line, keys[e->kind].iteration, &e->iteration) &&
+	       get_integer(line, keys[e->kind].number, &e->number) &&
+	       get_text(line, keys[e->kind].name, true, &e->name) &&
+	       get_text(line, keys[e->kind].subject, false, &e->subject) &&
+	       get_text(line, keys[e->kind].text, false, &e->text) &&
+	       (!value || get_number(cJSON_GetObjectItemCaseSensitive(line, value), &e->value));
+}
+
+static bool is_later(const struct entry *e, int64_t iteration)
+{
+	return keys[e->kind].iteration && e->iteration > iteration;
+}
+
+/* One line, without its end; it lives as long as *json, which is to be deleted in any case. */
+static bool read_line(const char *text, size_t size, struct entry *e, cJSON **json)
+{
+	const char *end = NULL;
+
+	*json = memchr(text, '\0', size) ? NULL : cJSON_ParseWithLengthOpts(text, size, &end, false);
+	return *json && end == text + size && parse_entry(*json, e);
+}
+
+enum status journal_visit(const char *text, size_t size, int64_t first_line, entry_visitor visit,
+			  void *context, struct error *err)
+{
+	struct entry e = { .line = first_line };
+	enum status status = OK;
+	const char *end;
+	cJSON *json;
+
+	for (size_t at = 0; at < size && status == OK; at = (size_t)(end - text) + 1, e.line++) {
+		end = memchr(text + at, '\n', size - at);
+		assert(end);
+		if (read_line(text + at, (size_t)(end - (text + at)), &e, &json))
+			status = visit(context, &e, err);
+		else
+			status = fail(err, "line %lld is damaged", (long long)e.line);
+		cJSON_Delete(json);
+	}
+	return status;
+}
+
+struct soundness {
+	size_t size;   /* of the readable lines at the start */
+	int64_t lines; /* their number */
+	bool damaged;  /* a readable line follows an unreadable one */
+};
+
+static struct soundness look_at_lines(const char *text, size_t size)
+{
+	struct soundness s = { 0 };
+	bool readable, all_readable = true;
+	const char *end;
+
+	for (const char *at = text; at < text + size; at = end + 1) {
+		cJSON *json = NULL;
+		struct entry e;
+
+		end = memchr(at, '\n', (size_t)(text + size - at));
+		readable = end && read_line(at, (size_t)(end - at), &e, &json);
+		cJSON_Delete(json);
+		if (!end)
+			break;
+		s.damaged |= readable && !all_readable;
+		all_readable &= readable;
+		s.lines += all_readable;
+		s.size = all_readable ? (size_t)(end + 1 - text) : s.size;
+	}
+	return s;
+}
+
+static enum status keep_sound_lines(const char *path, char *text, size_t *size, struct error *err)
+{
+	const struct soundness s = look_at_lines(text, *size);
+
+	if (s.damaged)
+		return fail(err, "%s: line %lld is damaged, and others follow it", path,
+			    (long long)s.lines + 1);
+	*size = s.size;
+	text[s.size] = '\0';
+	return OK;
+}
+
+static enum status read_sound(int fd, const char *path, char **text, size_t *size,
+			      struct error *err)
+{
+	if (read_all(fd, path, text, size, err))
+		return FAIL;
+	if (keep_sound_lines(path, *text, size, err)) {
+		free(*text);
+		return FAIL;
+	}
+	return OK;
+}
+
+enum status journal_read(const char *run_dir, char **text, size_t *size, struct error *err)
+{
+	enum status status = FAIL;
+	char *path;
+	int fd;
+
+	if (path_below(run_dir, JOURNAL_FILE, &path, err))
+		return FAIL;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		status = read_sound(fd, path, text, size, err);
+		close(fd);
+	} else if (errno == ENOENT) {
+		*size = 0;
+		*text = calloc(1, 1);
+		status = *text ? OK : fail_memory(err, path, 1);
+	} else {
+		fail_errno(err, "%s", path);
+	}
+	free(path);
+	return status;
+}
+
+/* --------------------------------------------------------------- writing */
+
+struct cut {
+	int64_t resume_iteration, kept;
+	bool found;
+};
+
+static enum status look_for_cut(void *context, const struct entry *e, struct error *err)
+{
+	struct cut *cut = context;
+
+	(void)err;
+	cut->found |= is_later(e, cut->resume_iteration);
+	cut->kept += !cut->found;
+	return OK;
+}
+
+static size_t length_of_lines(const char *text, int64_t lines)
+{
+	const char *at = text;
+
+	while (lines-- > 0)
+		at = strchr(at, '\n') + 1;
+	return (size_t)(at - text);
+}
+
+static enum status cut_journal(struct journal *j, int64_t resume_iteration, struct error *err)
+{
+	struct cut cut = { .resume_iteration = resume_iteration };
+	enum status status = OK;
+	char *text;
+	size_t size;
+
+	if (resume_iteration >= 0) {
+		if (read_sound(j->fd, j->path, &text, &size, err))
+			return FAIL;
+		status = journal_visit(text, size, 1, look_for_cut, &cut, err);
+		j->size = (off_t)length_of_lines(text, cut.kept);
+		free(text);
+	}
+	if (status == OK && resume_iteration >= 0 && cut.kept == 0)
+		return fail(err, "%s: nothing is left of the run up to its checkpoint", j->path);
+	j->lines = cut.kept;
+	if (status == OK && ftruncate(j->fd, j->size))
+		status = fail_errno(err, "%s", j->path);
+	return status;
+}
+
+/* A file system without locks gets by without: the lock only guards against mistakes. */
+static bool is_locked(int fd)
+{
+	return flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+}
+
+bool journal_is_open(const char *run_dir)
+{
+	struct error err;
+	bool locked;
+	char *path;
+	int fd;
+
+	if (path_below(run_dir, JOURNAL_FILE, &path, &err))
+		return false;
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	free(path);
+	if (fd < 0)
+		return false;
+	locked = is_locked(fd);
+	close(fd);
+	return locked;
+}
+
+enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_iteration,
+			 struct error *err)
+{
+	*j = (struct journal){ .fd = -1 };
+	if (path_below(run_dir, JOURNAL_FILE, &j->path, err))
+		return FAIL;
+	j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (j->fd < 0)
+		fail_errno(err, "%s", j->path);
+	else if (is_locked(j->fd))
+		fail(err, "%s: another process is working on this run", j->path);
+	else if (cut_journal(j, resume_iteration, err) == OK)
+		return OK;
+	journal_close(j);
+	return FAIL;
+}
+
+void journal_close(struct journal *j)
+{
+	if (j->fd >= 0)
+		close(j->fd);
+	free(j->path);
+	free(j->pending);
+	*j = (struct journal){ .fd = -1 };
+}
+
+static bool make_room(struct journal *j, size_t more)
+{
+	const size_t room = 2 * (j->pending_size + more);
+	char *grown;
+
+	if (j->pending_size + more <= j->pending_room)
+		return true;
+	grown = realloc(j->pending, room);
+	if (!grown)
+		return false;
+	j->pending = grown;
+	j->pending_room = room;
+	return true;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (double)t.tv_sec + 1e-3 * (double)(t.tv_nsec / 1000000);
+}
+
+void journal_add(struct journal *j, struct entry e)
+{
+	char *text;
+	size_t length;
+
+	e.time = now();
+	text = print_entry(&e);
+	length = text ? strlen(text) : 0;
+	if (text && make_room(j, length + 1)) {
+		memcpy(j->pending + j->pending_size, text, length);
+		j->pending[j->pending_size + length] = '\n';
+		j->pending_size += length + 1;
+		j->pending_lines++;
+	} else {
+		j->out_of_memory = true;
+	}
+	cJSON_free(text);
+}
+
+static bool write_pending(const struct journal *j)
+{
+	for (size_t done = 0; done < j->pending_size;) {
+		const ssize_t n = pwrite(j->fd, j->pending + done, j->pending_size - done,
+					 j->size + (off_t)done);
+
+		if (n < 0 && errno != EINTR)
+			return false;
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return fdatasync(j->fd) == 0;
+}
+
+enum status journal_commit(struct journal *j, struct error *err)
+{
+	if (j->out_of_memory)
+		return fail_memory(err, j->path, j->pending_room);
+	if (!write_pending(j)) {
+		fail_errno(err, "%s", j->path);
+		if (ftruncate(j->fd, j->size))
+			return fail_prefix(err, "half a line may be left");
+		return FAIL;
+	}
+	j->size += (off_t)j->pending_size;
+	j->lines += j->pending_lines;
+	return OK;
+}
+
+void journal_forget_pending(struct journal *j)
+{
+	j->pending_size = 0;
+	j->pending_lines = 0;
+}

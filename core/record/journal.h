@@ -1,0 +1,139 @@
+/*
+ * journal - what a run directory says about its run: run.json and journal.jsonl.
+ *
+ * run.json is the run's record, written once.  journal.jsonl is a line per
+ * thing that happened, in the order in which it happened:
+ *
+ *     {"kind":"start","time":1760000000.5,"iteration":0,"host":"a","pid":7,"process":".."}
+ *     {"kind":"audit","time":..,"name":"causality","subject":"h.0","passed":1,"detail":".."}
+ *     {"kind":"value","time":..,"iteration":10,"name":"train/loss","value":3.25}
+ *     {"kind":"event","time":..,"iteration":10,"name":"warning","text":".."}
+ *     {"kind":"artifact","time":..,"name":"weights","path":"..","sha256":"..","bytes":9}
+ *     {"kind":"end","time":..,"state":"done","reason":".."}
+ *
+ * Numbers that JSON lacks are the texts "nan", "inf" and "-inf".  Lines that a
+ * crash left unreadable at the end of the file are no part of the journal.
+ */
+#ifndef CORE_RECORD_JOURNAL_H
+#define CORE_RECORD_JOURNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/record/metrics.h"
+#include "core/util/status.h"
+
+#define RUN_RECORD_FILE "run.json"
+#define JOURNAL_FILE "journal.jsonl"
+
+/* ---------------------------------------------------------------- the record */
+
+/* How each member of struct run_record is called in run.json and in the database. */
+enum record_type { RECORD_TEXT, RECORD_INT, RECORD_BOOL };
+
+struct record_field {
+	const char *name;
+	enum record_type type;
+	size_t offset;
+	bool required;
+};
+
+extern const struct record_field record_fields[];
+extern const int n_record_fields;
+
+const char *record_text(const struct run_record *r, const struct record_field *f);
+int64_t record_number(const struct run_record *r, const struct record_field *f);
+
+/* A record that was read; its texts live until record_free(). */
+struct record_file {
+	struct run_record record;
+	struct cJSON *json;
+	struct run_symbol *symbols;
+};
+
+enum status record_read(struct record_file *file, const char *run_dir,
+			struct error *err) MUST_CHECK;
+void record_free(struct record_file *file);
+enum status record_write(const struct run_record *r, const char *run_dir,
+			 struct error *err) MUST_CHECK;
+
+/* The text of a run.json, to be freed; NULL: out of memory. */
+char *record_json(const struct run_record *r);
+
+/*
+ * Do two records of one run come from environments whose bits may differ?  `how` gets the
+ * first difference.  Threads and precision are part of the identity.
+ */
+bool record_environment_differs(const struct run_record *then, const struct run_record *now,
+				struct error *how);
+
+/* ---------------------------------------------------------------- lines */
+
+enum entry_kind {
+	ENTRY_START,
+	ENTRY_VALUE,
+	ENTRY_EVENT,
+	ENTRY_AUDIT,
+	ENTRY_ARTIFACT,
+	ENTRY_END,
+	ENTRY_KINDS
+};
+
+/* One line; which member is which key of a kind says the table in journal.c. */
+struct entry {
+	enum entry_kind kind;
+	int64_t line;	   /* its number in the file, from 1 */
+	double time;	   /* seconds since 1970 */
+	int64_t iteration; /* a start: the one from which it goes on */
+	int64_t number;	   /* pid, passed, bytes */
+	double value;
+	const char *name, *subject, *text; /* subject and text may be NULL */
+};
+
+typedef enum status (*entry_visitor)(void *context, const struct entry *e, struct error *err);
+
+/* Visit every line of a text of whole lines, of which the first has this number. */
+enum status journal_visit(const char *text, size_t size, int64_t first_line, entry_visitor visit,
+			  void *context, struct error *err) MUST_CHECK;
+
+/* The sound lines of a run's journal; none when there is no file.  The text is to be freed. */
+enum status journal_read(const char *run_dir, char **text, size_t *size,
+			 struct error *err) MUST_CHECK;
+
+/* Does a process have the journal open for writing? */
+bool journal_is_open(const char *run_dir);
+
+/* ---------------------------------------------------------------- writing */
+
+struct journal {
+	int fd;
+	char *path;
+	off_t size;    /* committed bytes */
+	int64_t lines; /* committed */
+
+	char *pending; /* lines not yet committed */
+	size_t pending_size, pending_room;
+	int64_t pending_lines;
+	bool out_of_memory;
+};
+
+/*
+ * Take the journal for this process alone and cut it at the first line about a
+ * later iteration: from there on it tells of what the checkpoint does not hold.
+ * -1 empties it.
+ */
+enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_iteration,
+			 struct error *err) MUST_CHECK;
+void journal_close(struct journal *j);
+
+/* Add to the pending lines, with the time of now. */
+void journal_add(struct journal *j, struct entry e);
+
+/* Bring the pending lines to the disk; on failure the file is as before, and they stay pending. */
+enum status journal_commit(struct journal *j, struct error *err) MUST_CHECK;
+
+/* After a commit, when the pending lines have been used. */
+void journal_forget_pending(struct journal *j);
+
+#endif

@@ -1,0 +1,117 @@
+/*
+ * metrics - what a run tells about itself: its journal and its rows in the database.
+ *
+ * The run directory holds the truth: run.json (what the run is) and
+ * journal.jsonl (what happened, a line each).  metrics_commit() appends to the
+ * journal and brings it to the disk first; then one transaction puts the same
+ * lines into the SQLite database, which is only an index of all journals and
+ * can be made again from them (`results rebuild`).  A database that cannot be
+ * written therefore never stops a run: metrics warns once, goes on with the
+ * journal alone, and from time to time tries to catch up.
+ *
+ * Names of values are paths such as "train/loss".  A value is told once per
+ * iteration and name; the last one told counts.
+ */
+#ifndef CORE_RECORD_METRICS_H
+#define CORE_RECORD_METRICS_H
+
+#include <stdint.h>
+
+#include "core/util/status.h"
+
+/* Names that tools look for; any other name is as good. */
+#define METRIC_TRAIN_LOSS "train/loss"
+#define METRIC_VALIDATION_LOSS "val/loss"
+#define METRIC_TOKENS_PER_SECOND "tokens_per_second"
+
+enum run_state {
+	RUN_RUNNING,
+	RUN_DONE,
+	RUN_INTERRUPTED, /* asked to stop; can be resumed */
+	RUN_DIVERGED,
+	RUN_FAILED,
+	RUN_BUDGET,  /* the allowed time is used up, which ends it, too */
+	RUN_INVALID, /* an audit failed */
+	RUN_STATES
+};
+
+const char *run_state_name(enum run_state state);
+
+struct run_symbol {
+	const char *name, *value; /* without CONFIG_ */
+};
+
+/* What a run is.  Texts but those that name the run may be NULL: not known. */
+struct run_record {
+	const char *experiment, *step, *identity; /* name the run; identity: hex digits */
+	const char *baseline;			  /* the step that this one is compared with */
+	int64_t seed, repeat;
+	int64_t iterations; /* planned in all */
+
+	/* The environment. */
+	const char *git_revision;
+	bool git_dirty;
+	const char *compiler, *flags, *blas, *machine, *precision, *scale;
+	int64_t threads;
+
+	const struct run_symbol *config;
+	int symbols;
+};
+
+struct metrics_options {
+	const char *run_dir;	     /* exists already */
+	const char *db_path;	     /* NULL: the journal alone */
+	const char *tensorboard_dir; /* gets event files with all values; NULL: none */
+	struct run_record record;
+	double busy_seconds;  /* how long to wait for another writer; 0: METRICS_BUSY_SECONDS */
+	double retry_seconds; /* until a lost database is tried again; 0: METRICS_RETRY_SECONDS */
+
+	/* Gets one line of text, without newline; NULL: to stderr. */
+	void (*warn)(void *context, const char *text);
+	void *warn_context;
+};
+
+/* A lock that is never released costs a run no more than 1/60 of its time. */
+#define METRICS_BUSY_SECONDS 10
+#define METRICS_RETRY_SECONDS 600
+
+struct metrics;
+
+/*
+ * Begin or go on with a run.  resume_iteration is that of the checkpoint; what
+ * was told about later iterations is forgotten, in journal and database.  -1: a
+ * fresh start, everything is forgotten.  The texts of the options are copied.
+ *
+ * Fails when the journal cannot be written, when it belongs to another run or is
+ * damaged before its end, and when another process has this run open.
+ */
+enum status metrics_open(struct metrics **m, const struct metrics_options *options,
+			 int64_t resume_iteration, struct error *err) MUST_CHECK;
+
+/* Remember until the next commit.  Lack of memory is told by metrics_commit(). */
+void metrics_value(struct metrics *m, int64_t iteration, const char *name, double value);
+void metrics_event(struct metrics *m, int64_t iteration, const char *kind, const char *text);
+void metrics_audit(struct metrics *m, const char *audit, const char *subject, bool passed,
+		   const char *detail);
+void metrics_artifact(struct metrics *m, const char *kind, const char *path, const char *sha256,
+		      int64_t bytes);
+
+/*
+ * To be called once per logging interval, and before a checkpoint is written: a
+ * resume from it then finds everything that was told up to it.  Fails only when
+ * the journal cannot be written (disk full); nothing is lost then: the next
+ * commit tries again.
+ */
+enum status metrics_commit(struct metrics *m, struct error *err) MUST_CHECK;
+
+/* Is everything that was committed in the database, too? */
+bool metrics_in_database(const struct metrics *m);
+
+/* The last commit, with the final state; m, which may be NULL, is gone also on failure. */
+enum status metrics_close(struct metrics *m, enum run_state state, const char *exit_reason,
+			  struct error *err);
+
+/* Without a last word, as if the process had been killed; m may be NULL. */
+void metrics_abandon(struct metrics *m);
+
+#endif

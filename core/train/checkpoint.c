@@ -1,0 +1,610 @@
+#include "core/train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "core/engine/backend.h"
+#include "core/util/hash.h"
+#include "core/util/replace.h"
+#include "core/util/safetensors.h"
+
+#define PATH_SIZE 4096
+#define NAME_FORMAT "checkpoint-%08lld"
+#define STATE "state.json"
+#define STATE_HASH "  \"sha256\": " /* of all that stands before it in the state */
+
+/* Their hashes are in the state, and so is its own: a flipped bit is noticed, too. */
+static const char *const tensor_files[] = { "weights.safetensors", "optimizer.safetensors" };
+enum { WEIGHTS, MOMENTS, TENSOR_FILES };
+
+/* ------------------------------------------------------------------ writing */
+
+/* Device memory handed to the writer piece by piece. */
+struct source {
+	const struct backend *backend;
+	const char *device;
+};
+
+static enum status fill_from_device(void *context, size_t offset, size_t size, void *buffer,
+				    struct error *err)
+{
+	const struct source *s = context;
+
+	(void)err;
+	s->backend->download(buffer, s->device + offset, size);
+	return OK;
+}
+
+static struct safetensors_tensor entry(const char *name, const struct param *p, enum dtype type,
+				       struct source *source)
+{
+	struct safetensors_tensor t = {
+		.name = name,
+		.type = safetensors_type_of(type),
+		.ndim = p->ndim,
+		.fill = fill_from_device,
+		.context = source,
+	};
+
+	memcpy(t.dim, p->dim, (size_t)p->ndim * sizeof(*t.dim));
+	return t;
+}
+
+/* Lists of n tensors to be written; false when there is no memory. */
+static bool alloc_lists(int n, struct safetensors_tensor **tensors, struct source **sources)
+{
+	*tensors = calloc((size_t)n + 1, sizeof(**tensors));
+	*sources = calloc((size_t)n + 1, sizeof(**sources));
+	return *tensors && *sources;
+}
+
+enum status weights_save(const struct params *params, const char *path, const char *identity,
+			 struct error *err)
+{
+	const struct safetensors_pair metadata[] = { { "format", "pt" }, { "identity", identity } };
+	struct safetensors_tensor *tensors;
+	struct source *sources;
+	enum status status = FAIL;
+
+	if (!alloc_lists(params->n, &tensors, &sources)) {
+		fail_memory(err, path, (size_t)params->n * sizeof(*tensors));
+		goto free_lists;
+	}
+	for (int i = 0; i < params->n; i++) {
+		sources[i] = (struct source){ params->backend, param_data(params, i) };
+		tensors[i] =
+			entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
+	}
+	status = safetensors_write(path, tensors, params->n, metadata, 2, err);
+free_lists:
+	free(tensors);
+	free(sources);
+	return status;
+}
+
+static enum status optimizer_save(const struct checkpoint *c, const char *path, struct error *err)
+{
+	int n;
+	const struct optim_tensor *state = optimizer_tensors(c->optimizer, &n);
+	struct safetensors_tensor *tensors;
+	struct source *sources;
+	enum status status = FAIL;
+
+	if (!alloc_lists(n, &tensors, &sources)) {
+		fail_memory(err, path, (size_t)n * sizeof(*tensors));
+		goto free_lists;
+	}
+	for (int i = 0; i < n; i++) {
+		sources[i] = (struct source){ c->params->backend, state[i].data };
+		tensors[i] = entry(state[i].name, state[i].param, c->params->type, &sources[i]);
+	}
+	status = safetensors_write(path, tensors, n, NULL, 0, err);
+free_lists:
+	free(tensors);
+	free(sources);
+	return status;
+}
+
+/* Doubles as hexadecimal text: JSON numbers would round them. */
+static void print_exact(FILE *file, const char *key, double value)
+{
+	fprintf(file, "  \"%s\": \"%a\",\n", key, value);
+}
+
+static enum status hash_tensors(const char *dir, char hashes[TENSOR_FILES][SHA256_HEX_SIZE],
+				struct error *err)
+{
+	char path[PATH_SIZE];
+
+	for (int i = 0; i < TENSOR_FILES; i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[i]);
+		if (sha256_file(path, hashes[i], err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+static void print_state(FILE *file, const struct checkpoint *c,
+			const struct checkpoint_state *state,
+			char hashes[TENSOR_FILES][SHA256_HEX_SIZE])
+{
+	const struct optim_scalars *s = optimizer_scalars(c->optimizer);
+
+	fprintf(file, "{\n  \"identity\": \"%s\",\n", c->identity);
+	for (int i = 0; i < TENSOR_FILES; i++)
+		fprintf(file, "  \"%s\": \"%s\",\n", tensor_files[i], hashes[i]);
+	fprintf(file, "  \"iteration\": %lld,\n", (long long)state->iteration);
+	fprintf(file, "  \"best_iteration\": %lld,\n", (long long)state->best_iteration);
+	print_exact(file, "best_loss", state->best_loss);
+	print_exact(file, "tokens", state->tokens);
+	print_exact(file, "seconds", state->seconds);
+	fprintf(file, "  \"clips\": %lld,\n", (long long)state->clips);
+	fprintf(file, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
+		(long long)s->reset_at);
+	fprintf(file, "  \"resets\": %lld,\n  \"spikes\": %lld,\n", (long long)s->resets,
+		(long long)s->spikes);
+	fprintf(file, "  \"norms\": [");
+	for (int i = 0; i < s->norm_count; i++)
+		fprintf(file, "%s\"%a\"", i ? ", " : "", s->norms[i]);
+	fprintf(file, "],\n");
+}
+
+static void hash_bytes(const char *text, size_t size, char hex[SHA256_HEX_SIZE])
+{
+	struct sha256 hash;
+
+	sha256_init(&hash);
+	sha256_add(&hash, text, size);
+	sha256_hex(&hash, hex);
+}
+
+static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
+			      const char *dir, struct error *err)
+{
+	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE], own[SHA256_HEX_SIZE];
+	struct replace r;
+	FILE *memory;
+	size_t size;
+	char *text = NULL;
+
+	snprintf(path, sizeof(path), "%s/" STATE, dir);
+	if (hash_tensors(dir, hashes, err) != OK)
+		return FAIL;
+	memory = open_memstream(&text, &size);
+	if (!memory)
+		return fail_memory(err, path, 0);
+	print_state(memory, c, state, hashes);
+	if (fclose(memory) != 0) {
+		free(text);
+		return fail_memory(err, path, size);
+	}
+	if (replace_begin(&r, path, err) != OK) {
+		free(text);
+		return FAIL;
+	}
+	hash_bytes(text, size, own);
+	fprintf(r.stream, "%s" STATE_HASH "\"%s\"\n}\n", text, own);
+	free(text);
+	return replace_commit(&r, err);
+}
+
+double checkpoint_bytes(const struct checkpoint *c)
+{
+	int n;
+	const struct optim_tensor *state = optimizer_tensors(c->optimizer, &n);
+	double numbers = (double)params_count(c->params);
+
+	for (int i = 0; i < n; i++)
+		numbers += (double)state[i].param->count;
+	return numbers * (double)dtype_size(c->params->type);
+}
+
+static enum status sync_directory(const char *path, struct error *err)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY);
+	enum status status = OK;
+
+	if (fd < 0)
+		return fail_errno(err, "cannot open %s", path);
+	if (fsync(fd) != 0)
+		status = fail_errno(err, "cannot bring %s to the disk", path);
+	close(fd);
+	return status;
+}
+
+/* A checkpoint directory holds files only. */
+static void remove_directory(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+
+	if (!dir)
+		return;
+	while ((entry = readdir(dir)))
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	closedir(dir);
+	rmdir(path);
+}
+
+static enum status write_into(const struct checkpoint *c, const struct checkpoint_state *state,
+			      const char *dir, struct error *err)
+{
+	char path[PATH_SIZE];
+
+	if (mkdir(dir, 0777) != 0)
+		return fail_errno(err, "cannot make %s", dir);
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[WEIGHTS]);
+	if (weights_save(c->params, path, c->identity, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[MOMENTS]);
+	if (optimizer_save(c, path, err) != OK)
+		return FAIL;
+	if (state_save(c, state, dir, err) != OK)
+		return FAIL;
+	return sync_directory(dir, err);
+}
+
+/* --------------------------------------------------------------- what exists */
+
+static int compare_descending(const void *a, const void *b)
+{
+	long long x = *(const long long *)a, y = *(const long long *)b;
+
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Iterations of the whole checkpoints, newest first; the caller frees the list. */
+static enum status list_checkpoints(const char *run_dir, long long **list, int *n,
+				    struct error *err)
+{
+	DIR *dir = opendir(run_dir);
+	struct dirent *entry;
+	int capacity = 0;
+
+	*list = NULL;
+	*n = 0;
+	if (!dir)
+		return fail_errno(err, "cannot open %s", run_dir);
+	while ((entry = readdir(dir))) {
+		long long iteration, *bigger;
+		char rest;
+
+		if (sscanf(entry->d_name, "checkpoint-%lld%c", &iteration, &rest) != 1)
+			continue;
+		if (*n == capacity) {
+			capacity = 2 * capacity + 16;
+			bigger = realloc(*list, (size_t)capacity * sizeof(**list));
+			if (!bigger) {
+				closedir(dir);
+				free(*list);
+				return fail_memory(err, run_dir, (size_t)capacity);
+			}
+			*list = bigger;
+		}
+		(*list)[(*n)++] = iteration;
+	}
+	closedir(dir);
+	if (*n)
+		qsort(*list, (size_t)*n, sizeof(**list), compare_descending);
+	return OK;
+}
+
+static double directory_megabytes(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+	struct stat info;
+	double bytes = 0;
+
+	if (!dir)
+		return 0;
+	while ((entry = readdir(dir)))
+		if (fstatat(dirfd(dir), entry->d_name, &info, 0) == 0 && S_ISREG(info.st_mode))
+			bytes += (double)info.st_size;
+	closedir(dir);
+	return bytes / 1e6;
+}
+
+static bool fits(const struct checkpoint *c, double megabytes)
+{
+	return c->megabytes == 0 || megabytes <= (double)c->megabytes;
+}
+
+/*
+ * Newest first: keep while number and disk budget allow; the one just saved
+ * always.  There are no later ones: the run would have gone on from there, or have put
+ * them aside.
+ */
+enum status checkpoint_prune(const struct checkpoint *c, int64_t saved, struct error *err)
+{
+	char path[PATH_SIZE];
+	double megabytes = 0;
+	long long *list;
+	int64_t kept = 0;
+	int n;
+
+	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
+		return FAIL;
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, list[i]);
+		if (list[i] <= saved)
+			megabytes += directory_megabytes(path);
+		if (list[i] == saved || (list[i] < saved && kept < c->keep && fits(c, megabytes)))
+			kept++;
+		else
+			remove_directory(path);
+	}
+	free(list);
+	return OK;
+}
+
+enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,
+			    struct error *err)
+{
+	char temporary[PATH_SIZE], path[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, (long long)state->iteration);
+	snprintf(temporary, sizeof(temporary), "%s/saving", c->run_dir);
+	remove_directory(temporary); /* left by a crash */
+	if (write_into(c, state, temporary, err) != OK) {
+		remove_directory(temporary);
+		return fail_prefix(err, "checkpoint %lld was not saved",
+				   (long long)state->iteration);
+	}
+	remove_directory(path); /* a damaged one of this iteration */
+	if (rename(temporary, path) != 0)
+		return fail_errno(err, "cannot rename %s", temporary);
+	if (sync_directory(c->run_dir, err) != OK)
+		return FAIL;
+	return checkpoint_prune(c, state->iteration, err);
+}
+
+/* ------------------------------------------------------------------ reading */
+
+static enum status read_text(const char *path, char **text, struct error *err)
+{
+	struct stat info;
+	FILE *file = fopen(path, "rb");
+
+	if (!file || fstat(fileno(file), &info) != 0) {
+		if (file)
+			fclose(file);
+		return fail_errno(err, "cannot read %s", path);
+	}
+	*text = calloc((size_t)info.st_size + 1, 1);
+	if (!*text || fread(*text, 1, (size_t)info.st_size, file) != (size_t)info.st_size) {
+		free(*text);
+		fclose(file);
+		return fail(err, "cannot read %s", path);
+	}
+	fclose(file);
+	return OK;
+}
+
+/* Sticky: the first key that is missing or of the wrong type spoils all. */
+static double exact(const cJSON *json, const char *key, bool *good)
+{
+	const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(json, key) : json;
+
+	*good = *good && cJSON_IsString(item);
+	return *good ? strtod(item->valuestring, NULL) : 0;
+}
+
+static int64_t whole(const cJSON *json, const char *key, bool *good)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+
+	*good = *good && cJSON_IsNumber(item) && fabs(item->valuedouble) < 0x1p53;
+	return *good ? (int64_t)item->valuedouble : 0;
+}
+
+static bool parse_state(const cJSON *json, struct checkpoint_state *state, struct optim_scalars *s)
+{
+	const cJSON *norms = cJSON_GetObjectItemCaseSensitive(json, "norms"), *norm;
+	bool good = cJSON_IsArray(norms) && cJSON_GetArraySize(norms) <= OPTIM_NORMS;
+
+	*s = (struct optim_scalars){ 0 };
+	state->iteration = whole(json, "iteration", &good);
+	state->best_iteration = whole(json, "best_iteration", &good);
+	state->best_loss = exact(json, "best_loss", &good);
+	state->tokens = exact(json, "tokens", &good);
+	state->seconds = exact(json, "seconds", &good);
+	state->clips = whole(json, "clips", &good);
+	s->updates = whole(json, "updates", &good);
+	s->reset_at = whole(json, "reset_at", &good);
+	s->resets = whole(json, "resets", &good);
+	s->spikes = whole(json, "spikes", &good);
+	cJSON_ArrayForEach (norm, norms)
+		if (good)
+			s->norms[s->norm_count++] = exact(norm, NULL, &good);
+	return good;
+}
+
+static bool own_hash_fits(const char *text, const cJSON *json)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "sha256");
+	const char *at = strstr(text, STATE_HASH);
+	char hex[SHA256_HEX_SIZE];
+
+	if (!at || !cJSON_IsString(item))
+		return false;
+	hash_bytes(text, (size_t)(at - text), hex);
+	return strcmp(item->valuestring, hex) == 0;
+}
+
+static enum status check_hashes(const cJSON *json, const char *dir, struct error *err)
+{
+	char hashes[TENSOR_FILES][SHA256_HEX_SIZE];
+
+	if (hash_tensors(dir, hashes, err) != OK)
+		return FAIL;
+	for (int i = 0; i < TENSOR_FILES; i++) {
+		const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, tensor_files[i]);
+
+		if (!cJSON_IsString(item) || strcmp(item->valuestring, hashes[i]) != 0)
+			return fail(err, "%s/%s is damaged", dir, tensor_files[i]);
+	}
+	return OK;
+}
+
+/* *foreign: it is whole, but belongs to another run. */
+static enum status state_load(const struct checkpoint *c, const char *dir,
+			      struct checkpoint_state *state, struct optim_scalars *scalars,
+			      bool *foreign, struct error *err)
+{
+	enum status status = FAIL;
+	const cJSON *identity;
+	char path[PATH_SIZE];
+	char *text = NULL;
+	cJSON *json;
+
+	snprintf(path, sizeof(path), "%s/" STATE, dir);
+	if (read_text(path, &text, err) != OK)
+		return FAIL;
+	json = cJSON_Parse(text);
+	identity = cJSON_GetObjectItemCaseSensitive(json, "identity");
+	if (!cJSON_IsString(identity) || !parse_state(json, state, scalars) ||
+	    !own_hash_fits(text, json)) {
+		fail(err, "%s is damaged", path);
+	} else if (strcmp(identity->valuestring, c->identity) != 0) {
+		*foreign = true;
+		fail(err, "%s belongs to another configuration (identity %.12s, not %.12s)", path,
+		     identity->valuestring, c->identity);
+	} else {
+		status = check_hashes(json, dir, err);
+	}
+	cJSON_Delete(json);
+	free(text);
+	return status;
+}
+
+static enum status check_tensor(const struct safetensors *file, const char *name,
+				const struct param *p, enum dtype type,
+				const struct safetensors_tensor **out, struct error *err)
+{
+	const struct safetensors_tensor *t = safetensors_find(file, name);
+
+	if (!t)
+		return fail(err, "it lacks '%s'", name);
+	if (t->type != safetensors_type_of(type) || safetensors_elements(t) != p->count)
+		return fail(err, "'%s' has another type or size", name);
+	*out = t;
+	return OK;
+}
+
+/* Two passes over each file: nothing is uploaded before everything was checked. */
+static enum status load_tensors(const struct checkpoint *c, const struct safetensors *weights,
+				const struct safetensors *moments, bool upload, struct error *err)
+{
+	const struct backend *backend = c->params->backend;
+	const struct safetensors_tensor *t = NULL;
+	const struct optim_tensor *state;
+	int n;
+
+	for (int i = 0; i < c->params->n; i++) {
+		const struct param *p = &c->params->list[i];
+
+		if (check_tensor(weights, p->name, p, c->params->type, &t, err) != OK)
+			return FAIL;
+		if (upload)
+			backend->upload(param_data(c->params, i), t->data, safetensors_bytes(t));
+	}
+	state = optimizer_tensors(c->optimizer, &n);
+	for (int i = 0; i < n; i++) {
+		if (check_tensor(moments, state[i].name, state[i].param, c->params->type, &t, err))
+			return FAIL;
+		if (upload)
+			backend->upload(state[i].data, t->data, safetensors_bytes(t));
+	}
+	return OK;
+}
+
+static enum status load_files(const struct checkpoint *c, const char *dir, struct error *err)
+{
+	struct safetensors weights, moments;
+	enum status status = FAIL;
+	char path[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[WEIGHTS]);
+	if (safetensors_open(&weights, path, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[MOMENTS]);
+	if (safetensors_open(&moments, path, err) != OK)
+		goto close_weights;
+	if (load_tensors(c, &weights, &moments, false, err) == OK)
+		status = load_tensors(c, &weights, &moments, true, err);
+	params_changed(c->params);
+	safetensors_close(&moments);
+close_weights:
+	safetensors_close(&weights);
+	return status;
+}
+
+static enum status load_one(const struct checkpoint *c, long long iteration,
+			    struct checkpoint_state *state, bool *foreign, struct error *err)
+{
+	struct checkpoint_state read;
+	struct optim_scalars scalars;
+	char dir[PATH_SIZE - 64];
+
+	snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, c->run_dir, iteration);
+	if (state_load(c, dir, &read, &scalars, foreign, err) != OK)
+		return FAIL;
+	if (read.iteration != iteration)
+		return fail(err, "%s is of iteration %lld", dir, (long long)read.iteration);
+	if (load_files(c, dir, err) != OK)
+		return FAIL;
+	*state = read;
+	*optimizer_scalars(c->optimizer) = scalars;
+	return OK;
+}
+
+/* Not removed: perhaps only the disk was out of order. */
+static enum status put_aside(const struct checkpoint *c, long long iteration, struct error *err)
+{
+	char path[PATH_SIZE - 16], aside[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, iteration);
+	snprintf(aside, sizeof(aside), "%s.unusable", path);
+	remove_directory(aside);
+	return rename(path, aside) ? fail_errno(err, "cannot rename %s", path) : OK;
+}
+
+enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state *state, bool *found,
+			    void (*warn)(void *context, const char *text), void *context,
+			    struct error *err)
+{
+	enum status status = OK;
+	bool foreign = false;
+	char text[ERROR_TEXT_SIZE + 100];
+	long long *list;
+	int n;
+
+	*found = false;
+	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
+		return FAIL;
+	for (int i = 0; i < n && !*found && status == OK; i++) {
+		if (load_one(c, list[i], state, &foreign, err) == OK) {
+			*found = true;
+		} else if (foreign) {
+			status = FAIL;
+		} else {
+			snprintf(text, sizeof(text),
+				 "checkpoint %lld is unusable, going back to %s: %s", list[i],
+				 i + 1 < n ? "the one before it" : "the beginning", err->text);
+			warn(context, text);
+			status = put_aside(c, list[i], err);
+		}
+	}
+	free(list);
+	return status;
+}

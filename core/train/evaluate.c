@@ -1,0 +1,141 @@
+#include "core/train/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct evaluator {
+	struct subject subject;
+	struct stage stage;
+	int64_t rows;
+	int32_t *tokens, *targets;
+	uint8_t *component;
+	float *floor;
+	double *nll, *hit;
+};
+
+enum status evaluator_create(struct evaluator **out, const struct subject *subject,
+			     struct params *params, int64_t rows, const struct backend *backend,
+			     const struct program_options *options, struct error *err)
+{
+	const size_t n = (size_t)(rows * subject->length);
+	struct program_options forward = *options;
+	struct evaluator *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return fail_memory(err, "evaluation", sizeof(*e));
+	forward.train = false;
+	e->subject = *subject;
+	e->rows = rows;
+	e->tokens = malloc(n * sizeof(*e->tokens));
+	e->targets = malloc(n * sizeof(*e->targets));
+	e->component = malloc(n);
+	e->floor = malloc(n * sizeof(*e->floor));
+	e->nll = malloc(n * sizeof(*e->nll));
+	e->hit = malloc(n * sizeof(*e->hit));
+	if (!e->tokens || !e->targets || !e->component || !e->floor || !e->nll || !e->hit) {
+		fail_memory(err, "evaluation", n * sizeof(double));
+		evaluator_destroy(e);
+		return FAIL;
+	}
+	if (stage_open(&e->stage, subject, params, rows, backend, &forward, err) != OK) {
+		evaluator_destroy(e);
+		return FAIL;
+	}
+	*out = e;
+	return OK;
+}
+
+void evaluator_destroy(struct evaluator *e)
+{
+	if (!e)
+		return;
+	stage_close(&e->stage);
+	free(e->tokens);
+	free(e->targets);
+	free(e->component);
+	free(e->floor);
+	free(e->nll);
+	free(e->hit);
+	free(e);
+}
+
+size_t evaluator_arena_bytes(const struct evaluator *e)
+{
+	return program_arena_bytes(e->stage.p);
+}
+
+/* Rows first .. first + rows - 1; beyond the last one nothing is scored. */
+static void fill(struct evaluator *e, uint64_t first)
+{
+	const int64_t T = e->subject.length;
+
+	for (int64_t i = 0; i < e->rows * T; i++) {
+		e->tokens[i] = 0;
+		e->targets[i] = -1;
+		e->component[i] = 0;
+		e->floor[i] = NAN;
+	}
+	for (int64_t row = 0; row < e->rows && first + (uint64_t)row < e->subject.valid_rows; row++) {
+		struct subject_row out = {
+			.tokens = e->tokens + row * T,
+			.targets = e->targets + row * T,
+			.component = e->component + row * T,
+			.floor = e->floor + row * T,
+		};
+
+		e->subject.valid_row(e->subject.context, first + (uint64_t)row, &out);
+	}
+}
+
+static void score_add(struct score *s, double nll, double hit, double floor)
+{
+	s->count++;
+	s->loss += nll;
+	s->accuracy += hit;
+	s->floor += floor;
+}
+
+static void score_finish(struct score *s)
+{
+	const double n = s->count ? (double)s->count : NAN;
+
+	s->loss /= n;
+	s->accuracy /= n;
+	s->floor /= n;
+}
+
+static void collect(const struct evaluator *e, struct evaluation *out)
+{
+	for (int64_t i = 0; i < e->rows * e->subject.length; i++) {
+		if (e->targets[i] < 0)
+			continue;
+		score_add(&out->all, e->nll[i], e->hit[i], (double)e->floor[i]);
+		if (e->subject.components && e->component[i] < SUBJECT_MAX_COMPONENTS)
+			score_add(&out->component[e->component[i]], e->nll[i], e->hit[i],
+				  (double)e->floor[i]);
+	}
+}
+
+enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err)
+{
+	const struct run run = { .iteration = 0 };
+
+	*out = (struct evaluation){ .bits_per_byte = NAN };
+	stage_weights(&e->stage, 1, 1);
+	for (uint64_t first = 0; first < e->subject.valid_rows; first += (uint64_t)e->rows) {
+		fill(e, first);
+		program_upload(e->stage.p, e->stage.io.tokens, e->tokens);
+		program_upload(e->stage.p, e->stage.io.targets, e->targets);
+		if (program_run(e->stage.p, &run, err) != OK)
+			return FAIL;
+		program_read(e->stage.p, e->stage.io.nll, e->nll);
+		program_read(e->stage.p, e->stage.io.hit, e->hit);
+		collect(e, out);
+	}
+	score_finish(&out->all);
+	for (int i = 0; i < SUBJECT_MAX_COMPONENTS; i++)
+		score_finish(&out->component[i]);
+	if (e->subject.bytes_per_token > 0)
+		out->bits_per_byte = out->all.loss / M_LN2 / e->subject.bytes_per_token;
+	return OK;
+}

@@ -1,0 +1,33 @@
+/*
+ * evaluate - the loss on fixed validation rows: cross-entropy alone.
+ */
+#ifndef CORE_TRAIN_EVALUATE_H
+#define CORE_TRAIN_EVALUATE_H
+
+#include "core/train/subject.h"
+
+/* Means over scored targets, of all or of one component. */
+struct score {
+	int64_t count;
+	double loss;	 /* nats */
+	double floor;	 /* smallest possible loss; NAN: unknown */
+	double accuracy; /* share of targets that are the model's first choice */
+};
+
+struct evaluation {
+	struct score all, component[SUBJECT_MAX_COMPONENTS];
+	double bits_per_byte; /* NAN: bytes are unknown */
+};
+
+struct evaluator;
+
+enum status evaluator_create(struct evaluator **e, const struct subject *subject,
+			     struct params *params, int64_t rows, const struct backend *backend,
+			     const struct program_options *options, struct error *err) MUST_CHECK;
+void evaluator_destroy(struct evaluator *e);
+
+enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err) MUST_CHECK;
+
+size_t evaluator_arena_bytes(const struct evaluator *e);
+
+#endif

@@ -1,0 +1,602 @@
+#include "core/train/train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "core/train/checkpoint.h"
+#include "core/util/signals.h"
+
+#define TIMED_UPDATES 3 /* of the estimate: the last one counts, after the memory is warm */
+#define LONG_UPDATE 1	/* seconds: memory that warms up makes no difference to it */
+
+struct trainer {
+	struct subject subject;
+	struct train_options options;
+	struct params *params;
+	struct optimizer *optimizer;
+	const struct backend *backend;
+	struct stage stage;
+	struct evaluator *evaluator;
+	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
+	struct checkpoint checkpoint;
+	struct checkpoint_state state;
+	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
+	double started;	   /* when it would have, had it never been interrupted */
+	double validation; /* loss of the last evaluation */
+	bool diverged;
+	struct error reason; /* of the divergence */
+};
+
+static double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ----------------------------------------------------------------- creation */
+
+static int64_t batch_tokens(const struct trainer *t)
+{
+	return t->options.batch * t->subject.length;
+}
+
+static int64_t update_tokens(const struct trainer *t)
+{
+	return batch_tokens(t) * t->options.accumulate;
+}
+
+/* The output head's losses are weighted by targets; the others are means over a micro-batch. */
+static bool from_head(const struct trainer *t, const struct graph_output *o)
+{
+	return o->tensor->producer == t->stage.io.nll->producer;
+}
+
+static void share_losses(struct trainer *t)
+{
+	const struct graph *g = t->stage.g;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss && !from_head(t, &g->outputs[i]))
+			program_loss_weight(t->stage.p, g->outputs[i].name,
+					    g->outputs[i].loss_weight /
+						    (double)t->options.accumulate);
+}
+
+static enum status check_disk_budget(const struct trainer *t, struct error *err)
+{
+	const double megabytes = checkpoint_bytes(&t->checkpoint) / 1e6;
+
+	if (t->options.checkpoint_megabytes == 0 ||
+	    megabytes <= (double)t->options.checkpoint_megabytes)
+		return OK;
+	return fail(err, "CONFIG_CHECKPOINT_DISK_MB=%lld: one checkpoint takes %.1f MB",
+		    (long long)t->options.checkpoint_megabytes, megabytes);
+}
+
+static enum status open_programs(struct trainer *t, struct error *err)
+{
+	struct program_options train = t->options.program;
+	const size_t n = (size_t)update_tokens(t);
+
+	t->tokens = malloc(n * sizeof(*t->tokens));
+	t->targets = malloc(n * sizeof(*t->targets));
+	if (!t->tokens || !t->targets)
+		return fail_memory(err, "batches", n * sizeof(*t->tokens));
+	train.train = true;
+	if (stage_open(&t->stage, &t->subject, t->params, t->options.batch, t->backend, &train,
+		       err) != OK)
+		return FAIL;
+	share_losses(t);
+	return evaluator_create(&t->evaluator, &t->subject, t->params, t->options.batch, t->backend,
+				&t->options.program, err);
+}
+
+enum status trainer_create(struct trainer **out, const struct subject *subject,
+			   const struct train_options *options, struct params *params,
+			   struct optimizer *optimizer, const struct backend *backend,
+			   struct error *err)
+{
+	struct trainer *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return fail_memory(err, "trainer", sizeof(*t));
+	t->subject = *subject;
+	t->options = *options;
+	t->params = params;
+	t->optimizer = optimizer;
+	t->backend = backend;
+	t->saved = -1;
+	t->validation = NAN;
+	t->state = (struct checkpoint_state){ .best_iteration = -1, .best_loss = INFINITY };
+	t->checkpoint = (struct checkpoint){
+		.run_dir = options->run_dir,
+		.identity = options->identity,
+		.params = params,
+		.optimizer = optimizer,
+		.keep = options->checkpoint_keep,
+		.megabytes = options->checkpoint_megabytes,
+	};
+	if (check_disk_budget(t, err) != OK || open_programs(t, err) != OK) {
+		trainer_destroy(t);
+		return FAIL;
+	}
+	*out = t;
+	return OK;
+}
+
+void trainer_destroy(struct trainer *t)
+{
+	if (!t)
+		return;
+	stage_close(&t->stage);
+	evaluator_destroy(t->evaluator);
+	free(t->tokens);
+	free(t->targets);
+	free(t);
+}
+
+size_t trainer_arena_bytes(const struct trainer *t)
+{
+	return program_arena_bytes(t->stage.p) + evaluator_arena_bytes(t->evaluator);
+}
+
+/* --------------------------------------------------------------- one update */
+
+/* Losses by the last part of their names, weighted, over the micro-batches of an update. */
+#define MAX_PARTS 8
+
+struct loss_parts {
+	int n;
+	const char *name[MAX_PARTS];
+	double value[MAX_PARTS];
+	double total;
+};
+
+static void parts_add(struct loss_parts *parts, const char *name, double value)
+{
+	const char *dot = strrchr(name, '.');
+	int i = 0;
+
+	name = dot ? dot + 1 : name;
+	while (i < parts->n && strcmp(parts->name[i], name) != 0)
+		i++;
+	if (i == parts->n && i < MAX_PARTS) {
+		parts->name[i] = name;
+		parts->value[i] = 0;
+		parts->n++;
+	}
+	if (i < MAX_PARTS)
+		parts->value[i] += value;
+	parts->total += value;
+}
+
+/* All rows of an update; returns the number of scored targets. */
+static int64_t fill_update(struct trainer *t, int64_t iteration)
+{
+	const int64_t T = t->subject.length, rows = t->options.batch * t->options.accumulate;
+	int64_t scored = 0;
+
+	for (int64_t row = 0; row < rows; row++)
+		t->subject.train_row(t->subject.context, (uint64_t)iteration, (uint64_t)row,
+				     t->tokens + row * T, t->targets + row * T);
+	for (int64_t i = 0; i < rows * T; i++)
+		scored += t->targets[i] >= 0;
+	return scored;
+}
+
+static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro,
+			     struct loss_parts *parts, struct error *err)
+{
+	const struct graph *g = t->stage.g;
+	const int64_t n = batch_tokens(t);
+	const struct run run = {
+		.seed = t->options.seed,
+		.iteration = (uint64_t)iteration,
+		.micro = (uint64_t)micro,
+	};
+
+	program_upload(t->stage.p, t->stage.io.tokens, t->tokens + micro * n);
+	program_upload(t->stage.p, t->stage.io.targets, t->targets + micro * n);
+	if (program_run(t->stage.p, &run, err) != OK)
+		return FAIL;
+	for (int i = 0; i < g->n_outputs; i++) {
+		const struct graph_output *o = &g->outputs[i];
+		double share = from_head(t, o) ? 1 : (double)t->options.accumulate;
+
+		if (o->is_loss)
+			parts_add(parts, o->name,
+				  o->loss_weight * program_scalar(t->stage.p, o->tensor) / share);
+	}
+	return OK;
+}
+
+/* Forward and backward over all micro-batches: the gradients are in params. */
+static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_parts *parts,
+			      struct error *err)
+{
+	const int64_t scored = fill_update(t, iteration);
+
+	*parts = (struct loss_parts){ 0 };
+	stage_weights(&t->stage, 1 / fmax((double)scored, 1), 1 / (double)update_tokens(t));
+	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
+		if (run_micro(t, iteration, micro, parts, err) != OK)
+			return FAIL;
+	return OK;
+}
+
+/* The run cannot go on. */
+static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, const char *where)
+{
+	t->diverged = true;
+	fail(&t->reason, "diverged in iteration %lld: %s", (long long)iteration, where);
+	metrics_event(m, iteration, "diverged", t->reason.text);
+}
+
+/* Find the tensor in which it began. */
+static void explain_divergence(struct trainer *t, struct metrics *m, int64_t iteration)
+{
+	struct loss_parts parts;
+	struct error where;
+
+	program_check_nan(t->stage.p, true);
+	if (run_passes(t, iteration, &parts, &where) == OK)
+		fail(&where, "the gradient's norm overflows");
+	program_check_nan(t->stage.p, t->options.program.check_nan);
+	diverge(t, m, iteration, where.text);
+}
+
+/* ---------------------------------------------------------------- recording */
+
+static double peak_megabytes(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (double)usage.ru_maxrss / 1024;
+}
+
+static void record_score(struct metrics *m, int64_t iteration, const char *suffix,
+			 const struct score *s)
+{
+	char name[64];
+
+	if (s->count == 0)
+		return;
+	snprintf(name, sizeof(name), "val/loss%s", suffix);
+	metrics_value(m, iteration, name, s->loss);
+	snprintf(name, sizeof(name), "val/accuracy%s", suffix);
+	metrics_value(m, iteration, name, s->accuracy);
+	snprintf(name, sizeof(name), "val/floor%s", suffix);
+	if (isfinite(s->floor))
+		metrics_value(m, iteration, name, s->floor);
+}
+
+static void record_evaluation(struct trainer *t, struct metrics *m, int64_t iteration,
+			      const struct evaluation *e)
+{
+	const char *const *names = t->subject.components;
+	char suffix[40];
+
+	record_score(m, iteration, "", &e->all);
+	for (int i = 0; names && names[i] && i < SUBJECT_MAX_COMPONENTS; i++) {
+		snprintf(suffix, sizeof(suffix), "/%s", names[i]);
+		record_score(m, iteration, suffix, &e->component[i]);
+	}
+	if (isfinite(e->bits_per_byte))
+		metrics_value(m, iteration, "val/bits_per_byte", e->bits_per_byte);
+}
+
+static enum status save_best(struct trainer *t, struct error *err)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/best.safetensors", t->options.run_dir);
+	return weights_save(t->params, path, t->options.identity, err);
+}
+
+/* FAIL is for the outside world: a loss that is not finite ends the run as diverged. */
+static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t iteration,
+				struct error *err)
+{
+	struct evaluation e;
+	struct error where;
+
+	if (evaluate(t->evaluator, &e, &where) != OK) {
+		diverge(t, m, iteration, where.text);
+		return OK;
+	}
+	if (e.all.count > 0 && !isfinite(e.all.loss)) {
+		diverge(t, m, iteration, "the validation loss is not finite");
+		return OK;
+	}
+	t->validation = e.all.loss;
+	record_evaluation(t, m, iteration, &e);
+	if (t->subject.measure && t->subject.measure(t->subject.context, m, iteration, err) != OK)
+		return FAIL;
+	if (!(e.all.loss < t->state.best_loss))
+		return OK;
+	t->state.best_loss = e.all.loss;
+	t->state.best_iteration = iteration;
+	return iteration > 0 && t->options.save_best ? save_best(t, err) : OK;
+}
+
+static enum status conclude(struct trainer *t, struct metrics *m, int64_t iteration,
+			    struct error *err)
+{
+	if (t->diverged || !t->subject.conclude)
+		return OK;
+	return t->subject.conclude(t->subject.context, m, iteration, err);
+}
+
+/* After the last update, wherever it was. */
+static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t iteration,
+				 struct error *err)
+{
+	if (evaluate_now(t, m, iteration, err) != OK)
+		return FAIL;
+	return conclude(t, m, iteration, err);
+}
+
+/* The sum of squares of one parameter's gradient. */
+static enum status gradient_square(const struct params *params, int index, double *sum,
+				   struct error *err)
+{
+	const size_t bytes = (size_t)params->list[index].count * sizeof(double);
+	double *values = malloc(bytes);
+	enum status status;
+
+	if (!values)
+		return fail_memory(err, "gradient norms", bytes);
+	status = param_get(params, index, true, values, err);
+	for (int64_t i = 0; status == OK && i < params->list[index].count; i++)
+		*sum += values[i] * values[i];
+	free(values);
+	return status;
+}
+
+#define MAX_LAYERS 128 /* whose gradients are told apart; the last one collects the rest */
+
+/* Norm of the gradient per layer ("h.3."), and of everything else, from the update just made. */
+static enum status record_layer_norms(struct trainer *t, struct metrics *m, int64_t iteration,
+				      struct error *err)
+{
+	double layer[MAX_LAYERS + 1] = { 0 };
+	char name[64];
+
+	for (int i = 0; i < t->params->n; i++) {
+		int number;
+
+		if (sscanf(t->params->list[i].name, "h.%d.", &number) != 1 || number >= MAX_LAYERS)
+			number = MAX_LAYERS;
+		if (gradient_square(t->params, i, &layer[number], err) != OK)
+			return FAIL;
+	}
+	for (int i = 0; i < MAX_LAYERS; i++) {
+		snprintf(name, sizeof(name), "grad_norm/h.%d", i);
+		if (layer[i] > 0)
+			metrics_value(m, iteration, name, sqrt(layer[i]));
+	}
+	metrics_value(m, iteration, "grad_norm/other", sqrt(layer[MAX_LAYERS]));
+	return OK;
+}
+
+static void record_update(struct metrics *m, int64_t iteration, const struct loss_parts *parts,
+			  double rate, const struct optim_report *report)
+{
+	char name[48];
+
+	metrics_value(m, iteration, "train/loss", parts->total);
+	for (int i = 0; i < parts->n; i++) {
+		snprintf(name, sizeof(name), "train/%s", parts->name[i]);
+		metrics_value(m, iteration, name, parts->value[i]);
+	}
+	metrics_value(m, iteration, "learning_rate", rate);
+	metrics_value(m, iteration, "grad_norm", report->norm);
+}
+
+static void record_events(struct trainer *t, struct metrics *m, int64_t iteration,
+			  const struct optim_report *report)
+{
+	char text[80];
+
+	snprintf(text, sizeof(text), "gradient norm %.6g", report->norm);
+	if (report->spike)
+		metrics_event(m, iteration, "spike", text);
+	if (report->reset)
+		metrics_event(m, iteration, "reset", "moments restarted");
+	if (report->clipped)
+		t->state.clips++;
+}
+
+/* ------------------------------------------------------------------ the loop */
+
+enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err)
+{
+	struct loss_parts parts;
+
+	program_check_nan(t->stage.p, false); /* whatever is wrong, the training will tell */
+	*seconds = 0;
+	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
+		const double start = seconds_now();
+
+		if (run_passes(t, 1, &parts, err) != OK)
+			return FAIL;
+		*seconds = seconds_now() - start;
+	}
+	program_check_nan(t->stage.p, t->options.program.check_nan);
+	return OK;
+}
+
+enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
+			   struct error *err)
+{
+	bool found;
+
+	if (checkpoint_load(&t->checkpoint, &t->state, &found, progress_warn, progress, err) != OK)
+		return FAIL;
+	t->saved = *iteration = found ? t->state.iteration : -1;
+	/* It may have been killed when it had saved and not yet pruned. */
+	return found ? checkpoint_prune(&t->checkpoint, t->saved, err) : OK;
+}
+
+static bool due(int64_t iteration, int64_t interval, int64_t last)
+{
+	return iteration == last || (interval > 0 && iteration % interval == 0);
+}
+
+/* Is it time to stop before the next iteration?  Budgets are checked where all steps check them. */
+static bool must_stop(struct trainer *t, enum train_end *end, struct error *reason)
+{
+	if (signals_stop()) {
+		*end = TRAIN_INTERRUPTED;
+		fail(reason, "signal %d", signals_stop());
+		return true;
+	}
+	if (t->options.tokens_budget > 0 && t->state.tokens >= t->options.tokens_budget) {
+		*end = TRAIN_BUDGET;
+		fail(reason, "token budget of %.0f is used up", t->options.tokens_budget);
+		return true;
+	}
+	if (t->options.seconds_budget > 0 &&
+	    seconds_now() - t->started > t->options.seconds_budget) {
+		*end = TRAIN_BUDGET;
+		fail(reason, "time budget of %.0f s is used up", t->options.seconds_budget);
+		return true;
+	}
+	return false;
+}
+
+struct interval {
+	double started; /* of the interval */
+	int64_t first;
+};
+
+static enum status log_interval(struct trainer *t, struct metrics *m, int64_t iteration,
+				struct interval *interval, double *rate, struct error *err)
+{
+	const double now = seconds_now(), elapsed = now - interval->started;
+
+	*rate = (double)((iteration - interval->first) * update_tokens(t)) / elapsed;
+	metrics_value(m, iteration, "tokens_per_second", *rate);
+	metrics_value(m, iteration, "peak_megabytes", peak_megabytes());
+	metrics_value(m, iteration, "clipped", (double)t->state.clips);
+	t->state.clips = 0;
+	*interval = (struct interval){ .started = now, .first = iteration };
+	return metrics_commit(m, err);
+}
+
+static void step(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
+		 double *loss)
+{
+	const double rate = schedule_rate(&t->options.schedule, iteration);
+	struct optim_report report = { .finite = false };
+	struct loss_parts parts;
+	struct error where;
+
+	if (run_passes(t, iteration, &parts, &where) == OK && isfinite(parts.total))
+		optimizer_update(t->optimizer, iteration, rate, &report);
+	if (!report.finite) {
+		explain_divergence(t, m, iteration);
+		return;
+	}
+	*loss = parts.total;
+	t->state.iteration = iteration;
+	t->state.tokens += (double)update_tokens(t);
+	record_events(t, m, iteration, &report);
+	if (logging)
+		record_update(m, iteration, &parts, rate, &report);
+}
+
+/* Never over a whole checkpoint of the same iteration: a kill in between would leave neither. */
+static enum status save(struct trainer *t, struct metrics *m, struct error *err)
+{
+	if (metrics_commit(m, err) != OK)
+		return FAIL;
+	if (t->saved == t->state.iteration)
+		return OK;
+	t->state.seconds = seconds_now() - t->started;
+	if (checkpoint_save(&t->checkpoint, &t->state, err) != OK)
+		return FAIL;
+	t->saved = t->state.iteration;
+	return OK;
+}
+
+static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_t iteration,
+				    bool logging, struct interval *interval, double *rate,
+				    struct error *err)
+{
+	const int64_t last = t->options.iterations;
+
+	if (due(iteration, t->options.eval_interval, last) &&
+	    (record_layer_norms(t, m, iteration, err) != OK ||
+	     (iteration == last ? evaluate_last : evaluate_now)(t, m, iteration, err) != OK))
+		return FAIL;
+	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
+		return FAIL;
+	if (!t->diverged &&
+	    (due(iteration, t->options.checkpoint_interval, last) || signals_save()))
+		return save(t, m, err);
+	return OK;
+}
+
+/* A run that ends for good has its final evaluation, wherever it ends. */
+static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
+{
+	const bool evaluated = due(t->state.iteration, t->options.eval_interval, 0);
+
+	if (end == TRAIN_BUDGET &&
+	    (evaluated ? conclude : evaluate_last)(t, m, t->state.iteration, err) != OK)
+		return FAIL;
+	return t->diverged ? OK : save(t, m, err);
+}
+
+static enum status train(struct trainer *t, struct metrics *m, struct progress *progress,
+			 enum train_end *end, struct error *reason, struct error *err)
+{
+	const int64_t last = t->options.iterations;
+	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
+	double loss = NAN, rate = NAN;
+
+	if (t->saved < 0 && evaluate_now(t, m, 0, err) != OK)
+		return FAIL;
+	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
+		const bool logging = due(i, t->options.log_interval, last);
+
+		if (must_stop(t, end, reason))
+			return stop(t, m, *end, err);
+		step(t, m, i, logging, &loss);
+		if (t->diverged)
+			break;
+		if (finish_iteration(t, m, i, logging, &interval, &rate, err) != OK)
+			return FAIL;
+		progress_update(progress,
+				&(struct progress_point){
+					.iteration = i,
+					.iterations = last,
+					.loss = loss,
+					.validation = t->validation,
+					.tokens_per_second = rate,
+				},
+				logging);
+	}
+	return OK;
+}
+
+enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
+			enum train_end *end, struct error *reason, struct error *err)
+{
+	*end = TRAIN_DONE;
+	t->started = seconds_now() - t->state.seconds;
+	if (train(t, m, progress, end, reason, err) != OK)
+		return FAIL;
+	if (!t->diverged)
+		return OK;
+	*end = TRAIN_DIVERGED;
+	*reason = t->reason;
+	return metrics_commit(m, err);
+}

@@ -1,0 +1,65 @@
+/*
+ * train - one run, from its first line of log to its last weight.
+ *
+ * The loop knows programs and parameters; what is trained and on what comes
+ * through struct subject.  Everything it draws is a pure function of the seed
+ * and the iteration, so a resumed run takes the same steps as a straight one.
+ */
+#ifndef CORE_TRAIN_TRAIN_H
+#define CORE_TRAIN_TRAIN_H
+
+#include "core/train/evaluate.h"
+#include "core/record/metrics.h"
+#include "core/optim/optim.h"
+#include "core/train/progress.h"
+#include "core/train/schedule.h"
+#include "core/train/subject.h"
+
+struct train_options {
+	uint64_t seed;
+	int64_t iterations, batch, accumulate;
+	int64_t eval_interval, log_interval, checkpoint_interval;
+	int64_t checkpoint_keep, checkpoint_megabytes; /* 0: no limit */
+	double seconds_budget, tokens_budget;	       /* 0: none */
+	bool save_best;
+	struct schedule schedule;
+	struct program_options program;
+	const char *run_dir;
+	const char *identity;
+};
+
+enum train_end { TRAIN_DONE, TRAIN_INTERRUPTED, TRAIN_DIVERGED, TRAIN_BUDGET };
+
+struct trainer;
+
+/*
+ * Builds the programs and takes all memory.  Nothing has been run yet.  The
+ * optimizer works on `params`, which have been initialised or loaded.
+ */
+enum status trainer_create(struct trainer **t, const struct subject *subject,
+			   const struct train_options *options, struct params *params,
+			   struct optimizer *optimizer, const struct backend *backend,
+			   struct error *err) MUST_CHECK;
+void trainer_destroy(struct trainer *t);
+
+/* Bytes of activations of the training and evaluation programs. */
+size_t trainer_arena_bytes(const struct trainer *t);
+
+/*
+ * Seconds per iteration, from a few timed forward and backward passes that
+ * leave weights and optimizer untouched.
+ */
+enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err) MUST_CHECK;
+
+/* The newest usable checkpoint of the run directory; *iteration is -1 when there is none. */
+enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
+			   struct error *err) MUST_CHECK;
+
+/*
+ * Train to the end, or until a signal, a budget or divergence; `reason` explains
+ * any end but the first.  FAIL: something outside the training went wrong.
+ */
+enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
+			enum train_end *end, struct error *reason, struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,482 @@
+/*
+ * The training loop on a subject of one matrix: predict the next of a few tokens.
+ *
+ * Signals, damage and divergence are made by the subject itself, in the
+ * middle of a chosen iteration.
+ */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/engine/backend.h"
+#include "core/util/hash.h"
+#include "core/ops/ops.h"
+#include "core/util/signals.h"
+#include "core/util/test.h"
+#include "core/train/train.h"
+
+enum { VOCAB = 5, WIDTH = 4, LENGTH = 6, VALID_ROWS = 3, ITERATIONS = 12 };
+
+struct fixture {
+	char dir[200];
+	struct backend backend;
+	struct params *params;
+	struct optimizer *optimizer;
+	struct trainer *trainer;
+	struct metrics *metrics;
+	struct progress progress;
+	FILE *log;
+	struct train_options options;
+	uint64_t act_at; /* iteration whose first row runs `act` */
+	void (*act)(struct fixture *f);
+	enum train_end end;
+	struct error reason, err;
+};
+
+/* ------------------------------------------------------------------ the subject */
+
+static void build(void *context, struct graph *g, int64_t rows, struct subject_io *io)
+{
+	const struct param_init init = { .kind = INIT_NORMAL, .value = 0.5, .embedding = true };
+	struct tensor *table = graph_param(g, "table", &init, 2, SHAPE(VOCAB, WIDTH));
+	struct tensor *head = graph_param(g, "head", &init, 2, SHAPE(VOCAB, WIDTH));
+	struct head_loss_outputs loss;
+
+	(void)context;
+	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(rows, LENGTH));
+	io->targets = graph_input(g, "targets", I32, 2, SHAPE(rows, LENGTH));
+	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
+	loss = op_head_loss(g, "loss", op_embedding(g, "x", table, NULL, io->tokens), head,
+			    io->targets, io->weights);
+	graph_loss(g, "main", loss.main, 1);
+	graph_output(g, "nll", loss.nll);
+	graph_output(g, "hit", loss.hit);
+	io->nll = loss.nll;
+	io->hit = loss.hit;
+}
+
+/* Token t is followed by 2 t + 1; every third row scores half of its targets only. */
+static void fill_row(uint64_t number, int32_t *tokens, int32_t *targets)
+{
+	for (int i = 0; i < LENGTH; i++) {
+		tokens[i] = (int32_t)((number + (uint64_t)i * 3) % VOCAB);
+		targets[i] = number % 3 == 0 && i % 2 ? -1 : (2 * tokens[i] + 1) % VOCAB;
+	}
+}
+
+static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,
+		      int32_t *targets)
+{
+	struct fixture *f = context;
+
+	if (iteration == f->act_at && row == 0 && f->act)
+		f->act(f);
+	fill_row(iteration * 100 + row, tokens, targets);
+}
+
+static void valid_row(void *context, uint64_t index, struct subject_row *row)
+{
+	(void)context;
+	fill_row(7000 + index, row->tokens, row->targets);
+}
+
+/* ------------------------------------------------------------------ the run */
+
+/* Parameters, optimizer, trainer and record as at the start of a process. */
+static void open_run(struct fixture *f)
+{
+	const struct optim_options optim = {
+		.kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1
+	};
+	const struct subject subject = {
+		.context = f,
+		.length = LENGTH,
+		.build = build,
+		.train_row = train_row,
+		.valid_row = valid_row,
+		.valid_rows = VALID_ROWS,
+	};
+	const struct metrics_options metrics = {
+		.run_dir = f->dir,
+		.record = { .experiment = "e", .step = "0", .identity = "abc" },
+		.warn = progress_warn,
+		.warn_context = &f->progress,
+	};
+	struct stage naming;
+	int64_t resume;
+
+	must(params_create(&f->params, F64, &f->err), &f->err);
+	must(stage_open(&naming, &subject, f->params, 1, &f->backend,
+			&(struct program_options){ .train = true }, &f->err),
+	     &f->err);
+	stage_close(&naming);
+	must(params_initialise(f->params, f->options.seed, &f->err), &f->err);
+	must(optimizer_create(&f->optimizer, &optim, f->params, &f->err), &f->err);
+	must(trainer_create(&f->trainer, &subject, &f->options, f->params, f->optimizer,
+			    &f->backend, &f->err),
+	     &f->err);
+	must(trainer_resume(f->trainer, &resume, &f->progress, &f->err), &f->err);
+	must(metrics_open(&f->metrics, &metrics, resume, &f->err), &f->err);
+}
+
+static void close_run(struct fixture *f)
+{
+	metrics_abandon(f->metrics);
+	trainer_destroy(f->trainer);
+	optimizer_destroy(f->optimizer);
+	params_destroy(f->params);
+	f->metrics = NULL;
+	f->trainer = NULL;
+	f->optimizer = NULL;
+	f->params = NULL;
+}
+
+static void run(struct fixture *f)
+{
+	must(trainer_run(f->trainer, f->metrics, &f->progress, &f->end, &f->reason, &f->err),
+	     &f->err);
+}
+
+static void hash(struct fixture *f, char hex[SHA256_HEX_SIZE])
+{
+	must(params_hash(f->params, hex, &f->err), &f->err);
+}
+
+static int set_up(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	*state = f;
+	test_template(f->dir, sizeof(f->dir), "train");
+	f->log = tmpfile();
+	if (!mkdtemp(f->dir) || !f->log)
+		return -1;
+	progress_begin(&f->progress, f->log, "test", PROGRESS_LINES, 0);
+	f->backend = backend_cpu(1);
+	f->options = (struct train_options){
+		.seed = 1,
+		.iterations = ITERATIONS,
+		.batch = 4,
+		.accumulate = 1,
+		.eval_interval = 5,
+		.log_interval = 1,
+		.checkpoint_interval = 4,
+		.checkpoint_keep = 9,
+		.schedule = { .kind = SCHEDULE_CONSTANT, .lr = 0.05, .total = ITERATIONS },
+		.run_dir = f->dir,
+		.identity = "abc",
+	};
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+	const int result = test_remove(f->dir);
+
+	close_run(f);
+	fclose(f->log);
+	free(f);
+	return result;
+}
+
+/* ------------------------------------------------------------------ questions */
+
+static bool has_checkpoint(const struct fixture *f, int iteration)
+{
+	char path[300];
+
+	snprintf(path, sizeof(path), "%s/checkpoint-%08d/state.json", f->dir, iteration);
+	return access(path, F_OK) == 0;
+}
+
+/* How often the journal tells of this name and iteration; the last value is kept. */
+static int told(const struct fixture *f, const char *name, int64_t iteration, double *value)
+{
+	char path[300], line[1024], wanted[200];
+	const char *found;
+	int count = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/journal.jsonl", f->dir);
+	snprintf(wanted, sizeof(wanted), "\"iteration\":%lld,\"name\":\"%s\"", (long long)iteration,
+		 name);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	while (fgets(line, sizeof(line), file)) {
+		if (!strstr(line, wanted))
+			continue;
+		count++;
+		found = strstr(line, "\"value\":");
+		if (found && value)
+			*value = strtod(found + strlen("\"value\":"), NULL);
+	}
+	fclose(file);
+	return count;
+}
+
+/* --------------------------------------------------------------------- cases */
+
+static void test_it_learns_and_records(void **state)
+{
+	struct fixture *f = *state;
+	double first = NAN, last = NAN;
+
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_DONE);
+	for (int i = 0; i <= ITERATIONS; i++) {
+		assert_int_equal(told(f, "train/loss", i, NULL), i > 0);
+		assert_int_equal(told(f, "val/loss", i, NULL), i % 5 == 0 || i == ITERATIONS);
+		assert_int_equal(has_checkpoint(f, i), i > 0 && i % 4 == 0);
+	}
+	assert_int_equal(told(f, "val/loss", 0, &first), 1);
+	assert_int_equal(told(f, "val/loss", ITERATIONS, &last), 1);
+	assert_true(last < 0.9 * first);
+}
+
+/* Killed after any iteration, and resumed: the same weights as in one go. */
+static void test_resumed_from_every_checkpoint(void **state)
+{
+	struct fixture *f = *state;
+	char straight[SHA256_HEX_SIZE], resumed[SHA256_HEX_SIZE], path[300];
+
+	f->options.checkpoint_interval = 1;
+	f->options.checkpoint_keep = 100;
+	open_run(f);
+	run(f);
+	hash(f, straight);
+	for (int last = ITERATIONS; last >= 1; last--) {
+		close_run(f);
+		open_run(f);
+		run(f);
+		assert_int_equal(f->end, TRAIN_DONE);
+		hash(f, resumed);
+		assert_string_equal(resumed, straight);
+		for (int i = 1; i <= ITERATIONS; i++) {
+			assert_int_equal(told(f, "train/loss", i, NULL), 1);
+			if (i >= last) {
+				snprintf(path, sizeof(path), "%s/checkpoint-%08d", f->dir, i);
+				assert_int_equal(test_remove(path), 0);
+			}
+		}
+	}
+}
+
+/* Killed when the last checkpoint was there and those to be removed still were. */
+static void test_resumed_before_pruning(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.checkpoint_interval = 1;
+	open_run(f);
+	run(f);
+	assert_true(has_checkpoint(f, ITERATIONS - 2));
+	close_run(f);
+	f->options.checkpoint_keep = 2;
+	open_run(f);
+	run(f);
+	for (int i = 1; i <= ITERATIONS; i++)
+		assert_int_equal(has_checkpoint(f, i), i > ITERATIONS - 2);
+}
+
+static void ask_for_checkpoint(struct fixture *f)
+{
+	(void)f;
+	raise(SIGUSR2);
+}
+
+static void test_a_checkpoint_on_demand(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.checkpoint_interval = 0;
+	f->act_at = 6;
+	f->act = ask_for_checkpoint;
+	signals_install();
+	open_run(f);
+	run(f);
+	for (int i = 0; i <= ITERATIONS; i++)
+		assert_int_equal(has_checkpoint(f, i), i == 6 || i == ITERATIONS);
+}
+
+/* The loss is a mean over the scored targets of the update, not over micro-batches of unlike size.
+ */
+static void test_micro_batches_add_up(void **state)
+{
+	struct fixture *f = *state;
+	double whole = NAN, parts = NAN;
+
+	f->options.batch = 6;
+	open_run(f);
+	run(f);
+	assert_int_equal(told(f, "train/loss", ITERATIONS, &whole), 1);
+	close_run(f);
+	assert_int_equal(test_remove(f->dir), 0);
+	assert_int_equal(mkdir(f->dir, 0777), 0);
+	f->options.batch = 2;
+	f->options.accumulate = 3;
+	open_run(f);
+	run(f);
+	assert_int_equal(told(f, "train/loss", ITERATIONS, &parts), 1);
+	assert_true(fabs(parts - whole) < 1e-12); /* measured: 2e-16 */
+}
+
+static void poison(struct fixture *f)
+{
+	double values[VOCAB * WIDTH] = { 0 };
+
+	values[3] = INFINITY;
+	must(param_set(f->params, params_find(f->params, "head"), values, &f->err), &f->err);
+}
+
+static void check_divergence(struct fixture *f, const char *where, int checkpoint)
+{
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_DIVERGED);
+	assert_non_null(strstr(f->reason.text, "diverged in iteration "));
+	assert_non_null(strstr(f->reason.text, where));
+	for (int i = 0; i <= ITERATIONS; i++)
+		assert_int_equal(has_checkpoint(f, i), i > 0 && i <= checkpoint && i % 4 == 0);
+}
+
+static void test_divergence_names_iteration_and_tensor(void **state)
+{
+	struct fixture *f = *state;
+
+	f->act_at = 7;
+	f->act = poison;
+	check_divergence(f, "diverged in iteration 7: ", 4);
+	assert_non_null(strstr(f->reason.text, "head"));
+	assert_int_equal(told(f, "diverged", 7, NULL), 1);
+}
+
+static void test_divergence_found_by_the_check(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.program.check_nan = true;
+	test_divergence_names_iteration_and_tensor(state);
+	assert_int_equal(told(f, "train/loss", 6, NULL), 1);
+}
+
+/* Weights that are finite but huge: the evaluation after the update sees it before a checkpoint. */
+static void test_divergence_in_an_evaluation(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.schedule.lr = 1e300;
+	f->options.checkpoint_interval = 1;
+	f->options.eval_interval = 1;
+	check_divergence(f, "diverged in iteration 1: the validation loss", 0);
+	close_run(f);
+	f->options.program.check_nan = true;
+	check_divergence(f, "diverged in iteration 1: ", 0);
+}
+
+static void test_a_budget_of_tokens(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.tokens_budget = 7 * 4 * LENGTH;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_BUDGET);
+	assert_int_equal(told(f, "train/loss", 7, NULL), 1);
+	assert_int_equal(told(f, "train/loss", 8, NULL), 0);
+	assert_int_equal(told(f, "val/loss", 7, NULL), 1);
+	assert_true(has_checkpoint(f, 7));
+}
+
+static void take_time(struct fixture *f)
+{
+	(void)f;
+	nanosleep(&(struct timespec){ .tv_nsec = 600000000 }, NULL);
+}
+
+/* A checkpoint at 4 in which 0.6 of 1 second was used: its successor has 0.4 left. */
+static void test_a_budget_of_time_goes_on_after_a_pause(void **state)
+{
+	struct fixture *f = *state;
+
+	f->options.seconds_budget = 1;
+	f->act = take_time;
+	f->act_at = 2;
+	f->options.iterations = 4;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_DONE);
+	close_run(f);
+	f->options.iterations = ITERATIONS;
+	f->act_at = 6;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_BUDGET);
+	assert_int_equal(told(f, "train/loss", 6, NULL), 1);
+	assert_int_equal(told(f, "train/loss", 7, NULL), 0);
+}
+
+static void test_the_estimate_changes_nothing(void **state)
+{
+	struct fixture *f = *state;
+	char before[SHA256_HEX_SIZE], after[SHA256_HEX_SIZE];
+	double seconds = -1;
+
+	open_run(f);
+	hash(f, before);
+	must(trainer_estimate(f->trainer, &seconds, &f->err), &f->err);
+	assert_true(seconds >= 0);
+	hash(f, after);
+	assert_string_equal(after, before);
+}
+
+static void interrupt(struct fixture *f)
+{
+	(void)f;
+	raise(SIGTERM);
+}
+
+/* The last case: a signal to stop is never forgotten. */
+static void test_a_signal_stops_after_the_iteration(void **state)
+{
+	struct fixture *f = *state;
+
+	signals_install();
+	f->act = interrupt;
+	f->act_at = 7;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_INTERRUPTED);
+	assert_non_null(strstr(f->reason.text, "signal 15"));
+	assert_true(has_checkpoint(f, 7));
+	assert_int_equal(told(f, "train/loss", 7, NULL), 1);
+	assert_int_equal(told(f, "train/loss", 8, NULL), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(test_it_learns_and_records),
+		CASE(test_resumed_from_every_checkpoint),
+		CASE(test_resumed_before_pruning),
+		CASE(test_a_checkpoint_on_demand),
+		CASE(test_micro_batches_add_up),
+		CASE(test_divergence_names_iteration_and_tensor),
+		CASE(test_divergence_found_by_the_check),
+		CASE(test_divergence_in_an_evaluation),
+		CASE(test_a_budget_of_tokens),
+		CASE(test_a_budget_of_time_goes_on_after_a_pause),
+		CASE(test_the_estimate_changes_nothing),
+		CASE(test_a_signal_stops_after_the_iteration),
+	};
+
+	return cmocka_run_group_tests_name("train", tests, NULL, NULL);
+}

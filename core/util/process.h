@@ -1,0 +1,28 @@
+/*
+ * process - which process this is, and whether another one still lives.
+ *
+ * A number is given again to later processes: host, boot, number and time of
+ * birth together are not.
+ */
+#ifndef CORE_UTIL_PROCESS_H
+#define CORE_UTIL_PROCESS_H
+
+#include <stdint.h>
+
+struct process {
+	char host[256];
+	int64_t pid;
+	char birth[80]; /* identity of the boot, ":", clock ticks from boot to birth */
+};
+
+enum process_life {
+	PROCESS_LIVES,
+	PROCESS_DEAD,
+	PROCESS_ELSEWHERE, /* on another host: cannot be seen from here */
+};
+
+void process_self(struct process *p);
+
+enum process_life process_look(const char *host, int64_t pid, const char *birth);
+
+#endif

@@ -1,0 +1,172 @@
+#include "core/util/rng.h"
+
+#include <math.h>
+
+#include "core/util/hash.h"
+
+/* Multipliers and Weyl constants of Philox4x32 (Salmon et al., table 2). */
+#define PHILOX_M0 0xD2511F53u
+#define PHILOX_M1 0xCD9E8D57u
+#define PHILOX_W0 0x9E3779B9u
+#define PHILOX_W1 0xBB67AE85u
+#define PHILOX_ROUNDS 10
+
+static const double TWO_PI = 6.283185307179586476925286766559;
+
+void rng_philox(const uint32_t counter[4], struct rng_key key, uint32_t out[4])
+{
+	uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+	uint32_t k0 = key.word[0], k1 = key.word[1];
+
+	for (int round = 0; round < PHILOX_ROUNDS; round++) {
+		uint64_t p0 = (uint64_t)PHILOX_M0 * c0;
+		uint64_t p1 = (uint64_t)PHILOX_M1 * c2;
+
+		c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+		c1 = (uint32_t)p1;
+		c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+		c3 = (uint32_t)p0;
+		k0 += PHILOX_W0;
+		k1 += PHILOX_W1;
+	}
+	out[0] = c0;
+	out[1] = c1;
+	out[2] = c2;
+	out[3] = c3;
+}
+
+static struct rng_key key_of(uint64_t bits)
+{
+	return (struct rng_key){ { (uint32_t)bits, (uint32_t)(bits >> 32) } };
+}
+
+struct rng_key rng_key(uint64_t seed, const char *name)
+{
+	return rng_subkey(key_of(hash_text(name)), seed);
+}
+
+struct rng_key rng_subkey(struct rng_key key, uint64_t index)
+{
+	/* The last counter word keeps derived keys apart from drawn numbers. */
+	const uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), 0, 1 };
+	uint32_t out[4];
+
+	rng_philox(counter, key, out);
+	return (struct rng_key){ { out[0], out[1] } };
+}
+
+void rng_block(struct rng_key key, uint64_t block, uint32_t out[4])
+{
+	const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 };
+
+	rng_philox(counter, key, out);
+}
+
+/* rng_philox() of BATCH counters side by side: every line of it becomes SIMD. */
+#define BATCH 16
+
+static void batch_round(struct rng_key key, uint32_t c[4][BATCH])
+{
+#pragma omp simd
+	for (int i = 0; i < BATCH; i++) {
+		uint64_t p0 = (uint64_t)PHILOX_M0 * c[0][i];
+		uint64_t p1 = (uint64_t)PHILOX_M1 * c[2][i];
+
+		c[0][i] = (uint32_t)(p1 >> 32) ^ c[1][i] ^ key.word[0];
+		c[1][i] = (uint32_t)p1;
+		c[2][i] = (uint32_t)(p0 >> 32) ^ c[3][i] ^ key.word[1];
+		c[3][i] = (uint32_t)p0;
+	}
+}
+
+static void batch(struct rng_key key, uint64_t first, uint32_t *out)
+{
+	uint32_t c[4][BATCH] = { { 0 } };
+
+	for (int i = 0; i < BATCH; i++) {
+		c[0][i] = (uint32_t)(first + (uint64_t)i);
+		c[1][i] = (uint32_t)((first + (uint64_t)i) >> 32);
+	}
+	for (int round = 0; round < PHILOX_ROUNDS; round++) {
+		batch_round(key, c);
+		key.word[0] += PHILOX_W0;
+		key.word[1] += PHILOX_W1;
+	}
+#pragma omp simd
+	for (int i = 0; i < BATCH; i++) {
+		out[4 * i] = c[0][i];
+		out[4 * i + 1] = c[1][i];
+		out[4 * i + 2] = c[2][i];
+		out[4 * i + 3] = c[3][i];
+	}
+}
+
+void rng_blocks(struct rng_key key, uint64_t first, int64_t n, uint32_t *out)
+{
+	int64_t i = 0;
+
+	for (; i + BATCH <= n; i += BATCH)
+		batch(key, first + (uint64_t)i, out + 4 * i);
+	for (; i < n; i++)
+		rng_block(key, first + (uint64_t)i, out + 4 * i);
+}
+
+uint64_t rng_u64(struct rng_key key, uint64_t index)
+{
+	uint32_t out[4];
+
+	rng_block(key, index, out);
+	return (uint64_t)out[0] << 32 | out[1];
+}
+
+double rng_uniform(struct rng_key key, uint64_t index)
+{
+	return (double)(rng_u64(key, index) >> 11) * 0x1p-53;
+}
+
+uint64_t rng_below(struct rng_key key, uint64_t index, uint64_t n)
+{
+	/* Lemire's multiply-and-reject; rejected draws read the index's own sub-stream. */
+	uint64_t low_limit = -n % n;
+	unsigned __int128 product = (unsigned __int128)rng_u64(key, index) * n;
+
+	if ((uint64_t)product < low_limit) {
+		struct rng_key again = rng_subkey(key, index);
+
+		for (uint64_t i = 0; (uint64_t)product < low_limit; i++)
+			product = (unsigned __int128)rng_u64(again, i) * n;
+	}
+	return (uint64_t)(product >> 64);
+}
+
+void rng_normal_pair(struct rng_key key, uint64_t block, double pair[2])
+{
+	uint32_t out[4];
+	double radius, angle;
+
+	rng_block(key, block, out);
+	/* (0, 1]: the logarithm never sees zero. */
+	radius = ((double)(((uint64_t)out[0] << 32 | out[1]) >> 11) + 1.0) * 0x1p-53;
+	angle = (double)(((uint64_t)out[2] << 32 | out[3]) >> 11) * 0x1p-53;
+	radius = sqrt(-2.0 * log(radius));
+	pair[0] = radius * cos(TWO_PI * angle);
+	pair[1] = radius * sin(TWO_PI * angle);
+}
+
+double rng_normal(struct rng_key key, uint64_t index)
+{
+	double pair[2];
+
+	rng_normal_pair(key, index / 2, pair);
+	return pair[index % 2];
+}
+
+uint64_t rng_next_below(struct rng_reader *r, uint64_t n)
+{
+	return rng_below(r->key, r->next++, n);
+}
+
+double rng_next_uniform(struct rng_reader *r)
+{
+	return rng_uniform(r->key, r->next++);
+}

@@ -1,0 +1,93 @@
+/*
+ * safetensors - tensors in a file: weights, checkpoints, test vectors.
+ *
+ *     u64 N, little-endian | N bytes of JSON | buffer
+ *     JSON: { "__metadata__": { KEY: TEXT, .. },
+ *             NAME: { "dtype": "F32", "shape": [..], "data_offsets": [begin, end] }, .. }
+ *
+ * Offsets count from the start of the buffer, which the tensors fill without
+ * holes or overlap.  A file that breaks a rule of the format is refused; the
+ * only liberty is a header that is not padded to a multiple of 8 bytes.
+ */
+#ifndef CORE_UTIL_SAFETENSORS_H
+#define CORE_UTIL_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/util/status.h"
+#include "core/engine/tensor.h"
+
+#define SAFETENSORS_MAX_DIMS 8
+
+enum safetensors_type {
+	ST_BOOL,
+	ST_U8,
+	ST_I8,
+	ST_I16,
+	ST_U16,
+	ST_F16,
+	ST_BF16,
+	ST_I32,
+	ST_U32,
+	ST_F32,
+	ST_F64,
+	ST_I64,
+	ST_U64,
+	ST_TYPES
+};
+
+struct safetensors_tensor {
+	const char *name;
+	enum safetensors_type type;
+	int ndim; /* 0: a scalar */
+	int64_t dim[SAFETENSORS_MAX_DIMS];
+	const void *data; /* elements; in a file that was read, not aligned to their size */
+
+	/* Writer only, if data is NULL: put `size` bytes, from byte `offset` on, into `buffer`. */
+	enum status (*fill)(void *context, size_t offset, size_t size, void *buffer,
+			    struct error *err);
+	void *context;
+};
+
+struct safetensors_pair {
+	const char *key, *value;
+};
+
+/* A file that was read; names, texts and elements live until safetensors_close(). */
+struct safetensors {
+	struct safetensors_tensor *tensors; /* in the order of their data */
+	struct safetensors_pair *metadata;
+	int count, pairs;
+
+	struct cJSON *header; /* owns the texts */
+	void *mapping;
+	size_t mapped;
+};
+
+enum status safetensors_open(struct safetensors *file, const char *path,
+			     struct error *err) MUST_CHECK;
+
+/* As open, for bytes in memory that the caller keeps. */
+enum status safetensors_parse(struct safetensors *file, const void *bytes, size_t size,
+			      struct error *err) MUST_CHECK;
+void safetensors_close(struct safetensors *file);
+
+/* NULL when there is none. */
+const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
+const char *safetensors_metadata(const struct safetensors *file, const char *key);
+
+const char *safetensors_type_name(enum safetensors_type type);
+enum safetensors_type safetensors_type_of(enum dtype type);
+int64_t safetensors_elements(const struct safetensors_tensor *t);
+size_t safetensors_bytes(const struct safetensors_tensor *t);
+
+/* All elements of a tensor that was read, as doubles. */
+void safetensors_read_double(const struct safetensors_tensor *t, double *out);
+
+/* Replace the file at `path`; on failure the old one, if any, is still there. */
+enum status safetensors_write(const char *path, const struct safetensors_tensor *tensors, int count,
+			      const struct safetensors_pair *metadata, int pairs,
+			      struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,48 @@
+#include "core/util/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+/* A signal handler can reach nothing but globals. */
+static volatile sig_atomic_t stop, save;
+
+static void on_signal(int number)
+{
+	if (number == SIGUSR2) {
+		save = 1;
+		return;
+	}
+	if (number == SIGINT && stop)
+		_exit(128 + SIGINT);
+	stop = number;
+}
+
+void signals_install(void)
+{
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
+
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGHUP, NULL, &before);
+	if (before.sa_handler != SIG_IGN) /* nohup */
+		sigaction(SIGHUP, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGUSR2, &action, NULL);
+	/* A file that may not grow and a reader that left are errors of writing, no death. */
+	action.sa_handler = SIG_IGN;
+	sigaction(SIGXFSZ, &action, NULL);
+	sigaction(SIGPIPE, &action, NULL);
+}
+
+int signals_stop(void)
+{
+	return stop;
+}
+
+bool signals_save(void)
+{
+	if (!save)
+		return false;
+	save = 0; /* one that comes from here on is served by the save that follows */
+	return true;
+}

@@ -1,0 +1,20 @@
+/*
+ * signals - requests from outside, seen between two iterations.
+ *
+ * SIGINT, SIGTERM and SIGHUP (unless under nohup) ask to stop after the
+ * iteration; a second SIGINT leaves at once.  SIGUSR2 asks for a checkpoint.
+ */
+#ifndef CORE_UTIL_SIGNALS_H
+#define CORE_UTIL_SIGNALS_H
+
+#include <stdbool.h>
+
+void signals_install(void);
+
+/* The signal that asked to stop, or 0. */
+int signals_stop(void);
+
+/* Was a checkpoint asked for since the last call? */
+bool signals_save(void);
+
+#endif

@@ -1,0 +1,54 @@
+#include "core/util/status.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum status fail(struct error *err, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(err->text, sizeof(err->text), format, args);
+	va_end(args);
+	return FAIL;
+}
+
+enum status fail_errno(struct error *err, const char *format, ...)
+{
+	const char *reason = strerror(errno);
+	va_list args;
+	int used;
+
+	va_start(args, format);
+	used = vsnprintf(err->text, sizeof(err->text), format, args);
+	va_end(args);
+	if (used >= 0 && (size_t)used < sizeof(err->text))
+		snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", reason);
+	return FAIL;
+}
+
+enum status fail_prefix(struct error *err, const char *format, ...)
+{
+	char old[ERROR_TEXT_SIZE];
+	va_list args;
+	int used;
+
+	memcpy(old, err->text, sizeof(old));
+	va_start(args, format);
+	used = vsnprintf(err->text, sizeof(err->text), format, args);
+	va_end(args);
+	if (used >= 0 && (size_t)used < sizeof(err->text)) {
+		const int room = (int)sizeof(err->text) - used;
+
+		/* the precision says that a cut is meant */
+		snprintf(err->text + used, (size_t)room, ": %.*s", room, old);
+	}
+	return FAIL;
+}
+
+enum status fail_memory(struct error *err, const char *what, unsigned long long bytes)
+{
+	return fail(err, "%s: out of memory (%llu bytes asked for)", what, bytes);
+}

@@ -1,0 +1,45 @@
+/* Fuzz entry: any text comes back from bytes and from byte pairs; cutting it changes no token. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe_cases.h"
+#include "data/tokenizer/split.h"
+#include "data/tokenizer/tokenizer.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static void check(struct tokenizer *t, const uint8_t *bytes, size_t size)
+{
+	size_t cut = split_cut(bytes, size, size / 2), n;
+	struct ids whole = { 0 }, parts = { 0 };
+	struct encoder *e;
+	struct error err;
+	uint8_t *text;
+
+	if (encoder_new(t, &e, &err) || encode(e, bytes, size, &whole, &err) ||
+	    encode(e, bytes, cut, &parts, &err) ||
+	    encode(e, bytes + cut, size - cut, &parts, &err) || whole.count != parts.count ||
+	    memcmp(whole.id, parts.id, 2 * whole.count) ||
+	    decode(t, whole.id, whole.count, &text, &n, &err) || n != size ||
+	    memcmp(text, bytes, n))
+		abort();
+	free(text);
+	ids_free(&whole);
+	ids_free(&parts);
+	encoder_free(e);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+	static struct tokenizer *by_byte, *by_pair;
+	struct error err;
+
+	if (!by_byte &&
+	    (tokenizer_open("bytes", &by_byte, &err) ||
+	     bpe_parse((const uint8_t *)SAMPLE_MERGES, sizeof(SAMPLE_MERGES) - 1, &by_pair, &err)))
+		abort();
+	check(by_byte, bytes, size);
+	check(by_pair, bytes, size);
+	return 0;
+}

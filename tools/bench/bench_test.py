@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The benchmark: its rows are configurations that exist, and its numbers say what they should."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from tools.bench import bench
+from tools.plan import kconfig
+from tools.testing import tap
+
+BUILD = os.path.abspath(os.environ.get("O", "build"))
+
+
+class Rows(unittest.TestCase):
+    def test_every_row_resolves(self):
+        tree = kconfig.Tree()
+        for row in bench.rows():
+            with self.subTest(row.name):
+                bench.resolve(tree, row.start, row.fragments, row.set)
+                self.assertEqual(tree.values()["OPTIMIZER"], "adamw")
+
+    def test_wrong_symbol_is_refused(self):
+        with self.assertRaises(kconfig.Unfit):
+            bench.resolve(kconfig.Tree(), "", "", {"MODEL_LAYER": 3})
+
+
+class Numbers(unittest.TestCase):
+    def result(self, ours, theirs, asked, products=100.0):
+        return bench.Result("row", "float32", asked, tokens=10, parameters=1, flops=100.0, rounds=[
+            {"ours": o, "theirs": t, "products": products} for o, t in zip(ours, theirs)])
+
+    def test_ratio_is_taken_within_rounds(self):
+        r = self.result([1, 2, 4], [2, 2, 12], 1.5)
+        self.assertEqual(r.ratio(), (2, 1, 3))
+        self.assertTrue(r.reached())
+
+    def test_bound_softens_what_it_forbids(self):
+        r = self.result([1.9], [2], 2.5)    # the ceiling needs 1 s: no more than 2 can be had
+        self.assertEqual(r.bound()[0], 2)
+        self.assertFalse(r.reached())
+        r.rounds = [{"ours": 1.1, "theirs": 2, "products": 100.0}]
+        self.assertTrue(r.reached())        # 1.82 of at least 1.7
+        r.asked = 1.9                       # can be had
+        self.assertFalse(r.reached())
+
+    def test_percent_of_ceiling(self):
+        self.assertEqual(self.result([2], [2], None).of_ceiling()[0], 0.5)
+
+
+class Process(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        tree = kconfig.Tree()
+        bench.resolve(tree, "smoke", "mla gate cross latent", {})
+        self.config = os.path.join(self.directory.name, "config")
+        kconfig.write_text(self.config, bench.program_config(tree))
+
+    def tearDown(self):
+        self.directory.cleanup()
+
+    def start(self, config):
+        return bench.Process([os.path.join(BUILD, "bin/bench_model"), config],
+                             os.path.join(self.directory.name, "log"), os.sched_getaffinity(0))
+
+    def test_answers(self):
+        process = self.start(self.config)
+        self.assertEqual(process.about["tokens"], 4 * 32)
+        self.assertGreater(process.about["flops"], 6 * 128 * process.about["parameters"] / 10)
+        self.assertEqual(len(process.ask(3)), 3)
+        steps = process.ask("profile 2")
+        self.assertEqual({s["module"] for s in steps} - {"zero"},
+                         {"embedding", "attention", "feed_forward", "norm", "head"})
+        seconds, peak = process.warm_up()
+        self.assertTrue(0 < seconds < 60)
+        self.assertGreater(peak, 16 * process.about["parameters"])
+        process.end()
+        self.assertEqual(process.child.returncode, 0)
+
+    def test_broken_configuration_is_told(self):
+        kconfig.write_text(self.config, "CONFIG_THREADS=1\n")
+        with self.assertRaisesRegex(bench.Lost, "there is no symbol CONFIG_"):
+            self.start(self.config)
+
+
+class Table(unittest.TestCase):
+    def test_without_torch_only_ours(self):
+        with tempfile.TemporaryDirectory() as directory:
+            os.symlink(os.path.join(BUILD, "bin"), os.path.join(directory, "bin"))
+            no_torch = os.path.join(directory, "python")
+            kconfig.write_text(no_torch, "#!/bin/sh\nexit 1\n")
+            os.chmod(no_torch, 0o755)
+            done = subprocess.run(
+                [sys.executable, "-m", "tools.bench.bench", "--build", directory, "--rows", "laptop-mla", "--rounds", "1",
+                 "--torch", no_torch], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("our columns only", done.stdout)
+            with open(os.path.join(directory, "bench/bench.json"), encoding="utf-8") as file:
+                row = json.load(file)["rows"]["laptop-mla float32"]
+        self.assertIsNone(row["ratio"])
+        self.assertTrue(0 < row["of_ceiling"][0] < 1.5)
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,230 @@
+#include "tools/bench/cases.h"
+
+#include "core/ops/op_case.h"
+
+/* Batch, width, heads, head width, hidden width, vocabulary, latent, gate, blocks. */
+enum { B = 1, E = 768, H = 12, D = 64, F = 3072, V = BENCH_VOCAB, L = 128, G = 64, N = 8 };
+
+#define PARAM(name, ...) case_param(g, name, __VA_ARGS__)
+#define INDICES case_input(g, "tokens", I32, B, T)
+
+/* A graph of one op, whose gradient comes from outside. */
+#define BENCH(function, output)                          \
+	static void function(struct graph *g, int64_t T) \
+	{                                                \
+		graph_seeded_output(g, "out", output);   \
+	}
+
+/* A graph of one op that is a loss. */
+#define BENCH_LOSS(function, output)                     \
+	static void function(struct graph *g, int64_t T) \
+	{                                                \
+		graph_loss(g, "loss", output, 1.0);      \
+	}
+
+static struct tensor *linear(struct graph *g, int64_t T, int64_t in, int64_t out)
+{
+	return op_linear(g, "y", PARAM("x", B, T, in), PARAM("w", in, out), PARAM("b", out));
+}
+
+BENCH(embedding, op_embedding(g, "y", PARAM("table", V, E), PARAM("positions", T, E), INDICES))
+BENCH(linear_qkv, linear(g, T, E, 3 * E))
+BENCH(linear_proj, linear(g, T, E, E))
+BENCH(linear_up, linear(g, T, E, F))
+BENCH(linear_down, linear(g, T, F, E))
+BENCH(linear_narrow, linear(g, T, L, 4 * L))
+BENCH(linear_tied, op_linear_transposed(g, "y", PARAM("x", B, T, L), PARAM("w", F, L)))
+BENCH(heads_to_latent, op_head_linear(g, "y", PARAM("x", B, T, H, D), PARAM("w", H, D, L)))
+BENCH(heads_from_latent, op_head_linear(g, "y", PARAM("x", B, T, H, L), PARAM("w", H, L, D)))
+BENCH(heads_shared, op_head_linear(g, "y", PARAM("x", B, T, L), PARAM("w", H, L, D)))
+BENCH(blocks, op_head_linear(g, "y", PARAM("x", B, T, N, F / N), PARAM("w", N, F / N, F / N)))
+BENCH(add, op_add(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
+BENCH(multiply, op_multiply(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
+BENCH(scale, op_scale(g, "y", PARAM("x", B, T, F), 0.3, NULL))
+BENCH(scale_learned, op_scale(g, "y", PARAM("x", B, T, F), 0.3, PARAM("factor", 1)))
+BENCH(add_scaled, op_add_scaled(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F), 0.3, NULL))
+BENCH(add_scaled_learned,
+      op_add_scaled(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F), 0.3, PARAM("factor", 1)))
+BENCH(norm_layer, op_norm(g, "y", NORM_LAYER, 1e-5, PARAM("x", B, T, E), NULL, PARAM("w", E),
+			  PARAM("b", E), NULL))
+BENCH(norm_rms,
+      op_norm(g, "y", NORM_RMS, 1e-6, PARAM("x", B, T, E), NULL, PARAM("w", E), NULL, NULL))
+BENCH(rope, op_rope(g, "y", PARAM("x", B, T, H, D), 10000, D))
+BENCH(gelu, op_gelu(g, "y", PARAM("x", B, T, F)))
+BENCH(silu_gate, op_silu_gate(g, "y", PARAM("gate", B, T, F), PARAM("x", B, T, F)))
+BENCH(softplus, op_softplus(g, "y", PARAM("x", B, T, F), 1e-4))
+BENCH(sigmoid, op_sigmoid(g, "y", PARAM("x", B, T, F)))
+BENCH(dropout, op_dropout(g, "y", PARAM("x", B, T, F), 0.1))
+BENCH(running_mean, op_running_mean(g, "y", PARAM("x", B, T, G)))
+BENCH(sequence_mean, op_sequence_mean(g, "y", PARAM("x", B, T, G)))
+BENCH(head_gate, op_head_gate(g, "y", PARAM("o", B, T, H, D), PARAM("gate", B, T, H), 0.1, NULL))
+BENCH(w2_wasserstein,
+      op_w2_gaussian(g, "y", PARAM("x", B, T, H, 2 * D), W2_WASSERSTEIN, 1e-4, NULL))
+BENCH(w2_key_bias,
+      op_w2_key_bias(g, "y", PARAM("x", B, T, H, 2 * D), PARAM("tau", H), W2_WASSERSTEIN, 1e-4))
+BENCH(w2_scale, op_w2_scale(g, "y", PARAM("x", B, T, H, 2 * D), PARAM("tau", H), 1e-4))
+BENCH(scalar_expand, op_scalar_expand(g, "y", PARAM("x", B, T, L), PARAM("s", H), F))
+BENCH(scalar_pool, op_scalar_pool(g, "y", PARAM("x", B, T, F), PARAM("s", H), L))
+BENCH_LOSS(ws_energy, op_ws_energy(g, "y", PARAM("z", B, T, N, F / N)))
+BENCH_LOSS(ws_contrast, op_ws_contrast(g, "y", PARAM("z", B, T, N, F / N), 0.07, NULL))
+
+static struct head_loss_outputs head(struct graph *g, int64_t T)
+{
+	return op_head_loss(g, "head", PARAM("x", B, T, E), PARAM("w", V, E), INDICES,
+			    case_input(g, "weights", g->type, 2));
+}
+
+BENCH_LOSS(head_loss, head(g, T).main)
+
+static void head_scores(struct graph *g, int64_t T)
+{
+	graph_output(g, "main", head(g, T).main);
+}
+
+static void norm_residual(struct graph *g, int64_t T)
+{
+	struct tensor *x = PARAM("x", B, T, E), *residual = PARAM("residual", B, T, E), *sum;
+
+	graph_seeded_output(g, "y", op_norm(g, "y", NORM_LAYER, 1e-5, x, residual, PARAM("w", E),
+					    PARAM("b", E), &sum));
+	graph_seeded_output(g, "sum", sum);
+}
+
+static void w2_overlap(struct graph *g, int64_t T)
+{
+	struct tensor *x = PARAM("x", B, T, H, 2 * D), *logdet;
+
+	graph_seeded_output(g, "y", op_w2_gaussian(g, "y", x, W2_OVERLAP, 1e-4, &logdet));
+	graph_seeded_output(g, "logdet", logdet);
+}
+
+/* Attention, and the ops that read what it made. */
+struct attending {
+	struct attention_attr attr;
+	struct attention_inputs in;
+	struct attention_outputs out;
+};
+
+static struct attending attend(struct graph *g, int64_t T, enum route_mode mode, int64_t groups,
+			       int64_t width)
+{
+	struct attending a = {
+		.attr = { .scale = 0.125,
+			  .band_window = -1,
+			  .route = { .mode = mode, .k = 8, .tau = 0.5, .normalize = true } },
+		.in = { .q = PARAM("q", B, T, H, width),
+			.k = PARAM("k", B, T, groups, width),
+			.v = PARAM("v", B, T, groups, width) },
+	};
+
+	a.out = op_attention(g, "attention", &a.attr, &a.in);
+	return a;
+}
+
+BENCH(attention_dot, attend(g, T, ROUTE_NONE, H, D).out.o)
+BENCH(attention_latent, attend(g, T, ROUTE_NONE, 1, L).out.o)
+BENCH(attention_topk, attend(g, T, ROUTE_TOPK, 1, L).out.o)
+
+static void mix_topk(struct graph *g, int64_t T)
+{
+	struct attending a = attend(g, T, ROUTE_TOPK, 1, L);
+	struct tensor *x = PARAM("x", B, T, F);
+
+	graph_seeded_output(g, "out",
+			    op_mix_topk(g, "y", x, a.out.route_index, a.out.route_weight));
+}
+
+static void mix_rows(struct graph *g, int64_t T)
+{
+	struct attending a = attend(g, T, ROUTE_RMS, 1, L);
+
+	graph_seeded_output(g, "out",
+			    op_mix_rows(g, "y", PARAM("x", B, T, F), &a.attr, &a.in, a.out.lse));
+}
+
+static void attention_probe(struct graph *g, int64_t T)
+{
+	struct attending a = attend(g, T, ROUTE_TOPK, 1, L);
+
+	graph_output(g, "out", op_attention_probe(g, "y", &a.attr, &a.in, NULL, a.out.lse, 64));
+}
+
+static void keep(struct graph *g, int64_t T)
+{
+	graph_output(g, "out", op_keep(g, "y", PARAM("x", B, T, F)));
+}
+
+static void recent(struct graph *g, int64_t T)
+{
+	(void)T; /* one new token */
+	graph_output(g, "out", op_recent(g, "y", PARAM("x", B, 1, H, L), 64));
+}
+
+const struct bench benches[] = {
+	{ OP_embedding, "table and positions", embedding, false },
+	{ OP_linear, "768 to 2304", linear_qkv, false },
+	{ OP_linear, "768 to 768", linear_proj, false },
+	{ OP_linear, "768 to 3072", linear_up, false },
+	{ OP_linear, "3072 to 768", linear_down, false },
+	{ OP_linear, "128 to 512", linear_narrow, false },
+	{ OP_linear, "128 to 3072, transposed", linear_tied, false },
+	{ OP_head_linear, "12 of 64 to 128", heads_to_latent, false },
+	{ OP_head_linear, "12 of 128 to 64", heads_from_latent, false },
+	{ OP_head_linear, "12 of 128 to 64, shared", heads_shared, false },
+	{ OP_head_linear, "8 blocks of 384", blocks, false },
+	{ OP_add, "3072", add, true },
+	{ OP_multiply, "3072", multiply, true },
+	{ OP_scale, "3072", scale, true },
+	{ OP_scale_learned, "3072", scale_learned, true },
+	{ OP_add_scaled, "3072", add_scaled, true },
+	{ OP_add_scaled_learned, "3072", add_scaled_learned, true },
+	{ OP_norm, "layer, 768", norm_layer, true },
+	{ OP_norm, "rms, 768", norm_rms, true },
+	{ OP_norm_residual, "layer, 768", norm_residual, true },
+	{ OP_rope, "12 of 64", rope, false },
+	{ OP_gelu, "3072", gelu, true },
+	{ OP_silu_gate, "3072", silu_gate, true },
+	{ OP_softplus, "3072", softplus, true },
+	{ OP_sigmoid, "3072", sigmoid, true },
+	{ OP_dropout, "3072", dropout, true },
+	{ OP_attention, "12 of 64", attention_dot, false },
+	{ OP_attention, "latent 128", attention_latent, false },
+	{ OP_attention, "latent 128, topk 8", attention_topk, false },
+	{ OP_mix_topk, "3072, topk 8", mix_topk, false },
+	{ OP_mix_rows, "3072, rms", mix_rows, false },
+	{ OP_keep, "3072", keep, false },
+	{ OP_recent, "64 of 12 of 128", recent, false },
+	{ OP_running_mean, "64", running_mean, false },
+	{ OP_sequence_mean, "64", sequence_mean, false },
+	{ OP_head_gate, "12 of 64", head_gate, true },
+	{ OP_w2_gaussian, "wasserstein, 12 of 64", w2_wasserstein, true },
+	{ OP_w2_gaussian, "overlap, 12 of 64", w2_overlap, true },
+	{ OP_w2_key_bias, "12 of 128", w2_key_bias, true },
+	{ OP_w2_scale, "12 of 128", w2_scale, true },
+	{ OP_scalar_expand, "128 to 3072", scalar_expand, false },
+	{ OP_scalar_pool, "3072 to 128", scalar_pool, false },
+	{ OP_ws_energy, "8 of 384", ws_energy, false },
+	{ OP_ws_contrast, "8 of 384", ws_contrast, false },
+	{ OP_head_loss, "768 to 50304", head_loss, false },
+	{ OP_head_loss, "768 to 50304, no training", head_scores, false },
+	{ OP_attention_probe, "latent 128", attention_probe, false },
+};
+
+const int n_benches = (int)(sizeof(benches) / sizeof(benches[0]));
+
+static bool has_bench(int op)
+{
+	for (int i = 0; i < n_benches; i++)
+		if ((int)benches[i].op == op)
+			return true;
+	return false;
+}
+
+enum status benches_complete(struct error *err)
+{
+	for (int i = 0; i < OP_COUNT; i++)
+		if (!has_bench(i))
+			return fail(err, "op %s has no shapes in tools/bench/cases.c",
+				    op_table[i]->name);
+	return OK;
+}

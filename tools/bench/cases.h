@@ -1,0 +1,27 @@
+/*
+ * cases - every op at the shapes of GPT-2 (124M), as a graph of its own.
+ */
+#ifndef TOOLS_BENCH_CASES_H
+#define TOOLS_BENCH_CASES_H
+
+#include "core/engine/graph.h"
+#include "core/ops/ops.h"
+
+#define BENCH_VOCAB 50304 /* tokens are below it */
+#define BENCH_TOKENS 1024
+#define BENCH_FEW 8 /* of 3072 channels: 96 KiB a tensor */
+
+struct bench {
+	enum op_id op;
+	const char *label;
+	void (*build)(struct graph *g, int64_t T);
+	bool streams; /* token by token, whatever their number: measured in cache, too */
+};
+
+extern const struct bench benches[];
+extern const int n_benches;
+
+/* No op may hide: a new one needs its shapes here. */
+enum status benches_complete(struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * measure - one op: each of its passes by itself, with cold caches.
+ */
+#ifndef TOOLS_BENCH_MEASURE_H
+#define TOOLS_BENCH_MEASURE_H
+
+#include "core/engine/backend.h"
+#include "core/engine/program.h"
+#include "tools/bench/cases.h"
+#include "tools/bench/machine.h"
+
+struct result {
+	const struct bench *bench;
+	enum pass pass;
+	double median;	  /* seconds */
+	double low, high; /* a quarter of the measurements lies outside on either side */
+	double flops, bytes;
+	double plain;  /* linear: median seconds of the bare products; else 0 */
+	double cached; /* bytes per second of one thread in its cache; 0: not measured */
+};
+
+#define MAX_RESULTS 2 /* a forward and a backward pass */
+
+struct results {
+	struct result list[MAX_RESULTS];
+	int n;
+};
+
+enum status measure_bench(const struct machine *m, const struct bench *bench,
+			  const struct backend *backend, struct results *results,
+			  struct error *err) MUST_CHECK;
+
+/* The least seconds the pass could take on this machine, and what bounds it. */
+double result_bound(const struct result *r, const struct machine *m, bool *by_flops);
+
+/* Of the ceiling of memory, if every thread kept the pace of one in its cache. */
+double result_cached_part(const struct result *r, const struct machine *m);
+
+#endif

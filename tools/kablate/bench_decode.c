@@ -1,0 +1,258 @@
+/*
+ * A decoding step reads every weight and all that was kept, so the least time
+ * it could take is those bytes over the speed at which all threads together
+ * can read.  That speed is measured between the steps, since what else runs on
+ * the machine changes it.  Of all times the smallest counts.
+ *
+ * A prompt is limited by the speed of matrix products, measured in the same
+ * way.  Its pieces take longer the more tokens came before, in proportion: the
+ * time to the first token is the mean of the first and the last piece, times
+ * their number.  What was kept of the tokens before them is zeros: no time
+ * depends on it.
+ */
+#include "tools/kablate/bench_decode.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omp.h>
+
+#include "core/backend/cpu/blas.h"
+#include "models/decode.h"
+#include "tools/kablate/lengths.h"
+
+#define READ_BYTES (128 << 20) /* more than any cache */
+#define SQUARE 1024	       /* of the matrix product */
+
+struct machine {
+	float *array; /* READ_BYTES */
+	double read_seconds, product_seconds;
+};
+
+struct figures {
+	int64_t context;
+	size_t state_bytes;
+	struct op_cost step, first, last; /* a token; the first and the last piece of a prompt */
+	double step_seconds, first_seconds, last_seconds;
+};
+
+/* ------------------------------------------------------------- the machine */
+
+static double elapsed(double since)
+{
+	return omp_get_wtime() - since;
+}
+
+/* Keeps the compiler from leaving out a sum that nobody reads. */
+static void use(float value)
+{
+	volatile float sink = value;
+
+	(void)sink;
+}
+
+/* So many sums side by side that no addition waits for another. */
+static float sum_of(const float *restrict x, int64_t n)
+{
+	enum { LANES = 64 };
+	float lane[LANES] = { 0 }, sum = 0;
+
+	for (int64_t i = 0; i + LANES <= n; i += LANES)
+#pragma omp simd
+		for (int l = 0; l < LANES; l++)
+			lane[l] += x[i + l];
+	for (int l = 0; l < LANES; l++)
+		sum += lane[l];
+	return sum;
+}
+
+static void measure_read(struct machine *m)
+{
+	const int64_t n = READ_BYTES / (int64_t)sizeof(float);
+	const double start = omp_get_wtime();
+
+#pragma omp parallel
+	{
+		const int64_t share = n / omp_get_num_threads();
+
+		use(sum_of(m->array + share * omp_get_thread_num(), share));
+	}
+	m->read_seconds = fmin(m->read_seconds, elapsed(start));
+}
+
+static void measure_product(struct machine *m)
+{
+	const float *a = m->array, *b = a + SQUARE * SQUARE;
+	const double start = omp_get_wtime();
+
+	blas_gemm_f32(false, false, SQUARE, SQUARE, SQUARE, 1, a, SQUARE, b, SQUARE, 0,
+		      m->array + 2 * SQUARE * SQUARE, SQUARE);
+	m->product_seconds = fmin(m->product_seconds, elapsed(start));
+}
+
+/* ------------------------------------------------------------ measurements */
+
+struct bench {
+	struct lab *lab;
+	const struct bench_decode_options *o;
+	struct machine machine;
+	int32_t *tokens; /* a piece: zeros */
+};
+
+static enum status open_decoder(const struct bench *b, int64_t capacity, struct decoder **d,
+				struct error *err)
+{
+	const struct lab *lab = b->lab;
+
+	return decoder_create(d, lab->model, lab->params, &lab->backend, MODEL_NEXT, b->o->batch,
+			      capacity, err);
+}
+
+/* The last n tokens that there is room for, after `past` others. */
+static enum status feed(const struct bench *b, struct decoder *d, int64_t past, int64_t n,
+			double *seconds, struct error *err)
+{
+	const double start = omp_get_wtime();
+
+	decoder_seek(d, past);
+	if (decoder_feed(d, n, b->tokens, NULL, err) != OK)
+		return FAIL;
+	*seconds = fmin(*seconds, elapsed(start));
+	return OK;
+}
+
+static enum status measure_steps(struct bench *b, struct decoder *d, struct figures *f,
+				 struct error *err)
+{
+	const double start = omp_get_wtime();
+
+	do {
+		measure_read(&b->machine);
+		if (feed(b, d, f->context - 1, 1, &f->step_seconds, err) != OK)
+			return FAIL;
+	} while (elapsed(start) < b->o->seconds);
+	return decoder_cost(d, 1, &f->step, err);
+}
+
+static enum status measure_prompt(struct bench *b, struct decoder *d, struct figures *f,
+				  struct error *err)
+{
+	const int64_t n = f->context < DECODER_PIECE ? f->context : DECODER_PIECE;
+	const double start = omp_get_wtime();
+	enum status status = FAIL;
+	struct decoder *fresh;
+
+	if (open_decoder(b, n, &fresh, err) != OK)
+		return FAIL;
+	do {
+		measure_product(&b->machine);
+		if (feed(b, fresh, 0, n, &f->first_seconds, err) != OK ||
+		    feed(b, d, f->context - n, n, &f->last_seconds, err) != OK)
+			goto destroy;
+	} while (elapsed(start) < b->o->seconds);
+	if (decoder_cost(fresh, n, &f->first, err) == OK)
+		status = decoder_cost(d, n, &f->last, err);
+destroy:
+	decoder_destroy(fresh);
+	return status;
+}
+
+static enum status measure_context(struct bench *b, int64_t context, struct figures *f,
+				   struct error *err)
+{
+	enum status status = FAIL;
+	struct decoder *d;
+
+	*f = (struct figures){ .context = context,
+			       .step_seconds = INFINITY,
+			       .first_seconds = INFINITY,
+			       .last_seconds = INFINITY };
+	if (open_decoder(b, context, &d, err) != OK)
+		return FAIL;
+	f->state_bytes = decoder_state_bytes(d);
+	if (measure_prompt(b, d, f, err) == OK)
+		status = measure_steps(b, d, f, err);
+	decoder_destroy(d);
+	return status;
+}
+
+/* ------------------------------------------------------------------ output */
+
+static double pieces(const struct figures *f)
+{
+	return fmax(1, (double)f->context / DECODER_PIECE);
+}
+
+static void print_figures(const struct figures *f, const struct machine *m, const char *comma,
+			  FILE *out)
+{
+	const double flops = (f->first.forward_flops + f->last.forward_flops) / 2;
+	const double seconds = (f->first_seconds + f->last_seconds) / 2;
+
+	fprintf(out,
+		"%s\n  {\"context\": %lld, \"state_bytes\": %zu, "
+		"\"first_token_seconds\": %.6g, \"prompt_flops\": %.6g, "
+		"\"token_seconds\": %.6g, \"token_bytes\": %.0f, "
+		"\"read_bytes_per_second\": %.4g, \"sgemm_flops_per_second\": %.4g}",
+		comma, (long long)f->context, f->state_bytes, pieces(f) * seconds,
+		pieces(f) * flops, f->step_seconds, f->step.forward_bytes,
+		READ_BYTES / m->read_seconds,
+		2.0 * SQUARE * SQUARE * SQUARE / m->product_seconds);
+	fflush(out);
+}
+
+static enum status run(struct bench *b, FILE *out, struct error *err)
+{
+	const char *rest = b->o->contexts, *comma = "";
+	int64_t context;
+
+	fprintf(out, "{\"record\": %s, \"batch\": %lld, \"contexts\": [", b->o->record,
+		(long long)b->o->batch);
+	while (rest[0]) {
+		struct figures f;
+
+		if (next_length(&rest, &context, err) != OK ||
+		    measure_context(b, context, &f, err) != OK)
+			return FAIL;
+		print_figures(&f, &b->machine, comma, out);
+		comma = ",";
+	}
+	fprintf(out, "]}\n");
+	return OK;
+}
+
+/* A learned table of positions is drawn as long as the longest context needs. */
+static enum status lengthen(struct lab *lab, const char *contexts, struct error *err)
+{
+	int64_t context;
+
+	while (contexts[0]) {
+		if (next_length(&contexts, &context, err) != OK)
+			return FAIL;
+		if (context > lab->model->length)
+			lab->model->length = context;
+	}
+	return OK;
+}
+
+enum status bench_decode(struct lab *lab, const struct bench_decode_options *o, FILE *out,
+			 struct error *err)
+{
+	struct bench b = {
+		.lab = lab,
+		.o = o,
+		.machine = { .read_seconds = INFINITY, .product_seconds = INFINITY },
+		.tokens = calloc((size_t)(o->batch * DECODER_PIECE), sizeof(*b.tokens)),
+	};
+	enum status status = FAIL;
+
+	b.machine.array = lab->backend.alloc(READ_BYTES);
+	if (!b.machine.array || !b.tokens)
+		fail_memory(err, "measurement", READ_BYTES);
+	else if (lengthen(lab, o->contexts, err) == OK && lab_draw(lab, err) == OK)
+		status = run(&b, out, err);
+	lab->backend.release(b.machine.array);
+	free(b.tokens);
+	return status;
+}

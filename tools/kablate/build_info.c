@@ -1,0 +1,15 @@
+/* How this program was built; the Makefile passes the macros, per step. */
+#include "tools/kablate/lab.h"
+
+#ifndef BUILD_FLAGS
+#define BUILD_FLAGS "unknown"
+#endif
+#ifndef BUILD_SOURCES
+#define BUILD_SOURCES "unknown"
+#endif
+
+const struct build_info build_info = {
+	.compiler = __VERSION__,
+	.flags = BUILD_FLAGS,
+	.sources = BUILD_SOURCES,
+};

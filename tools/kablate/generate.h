@@ -1,0 +1,26 @@
+/*
+ * generate - text from trained weights, streamed token by token.
+ */
+#ifndef TOOLS_KABLATE_GENERATE_H
+#define TOOLS_KABLATE_GENERATE_H
+
+#include "tools/kablate/lab.h"
+
+struct generate_options {
+	const char *weights;   /* safetensors */
+	const char *tokenizer; /* as tokenizer_open() takes it; NULL: that of the configured data */
+	const char *prompt;
+	int64_t tokens;
+	int64_t context; /* tokens it can look back on; 0: the trained length */
+	double temperature; /* 0: always the most likely token */
+	int64_t top_k;	    /* draw among the k most likely; 0: among all */
+};
+
+enum status generate(struct lab *lab, const struct generate_options *options, FILE *out,
+		     struct error *err) MUST_CHECK;
+
+/* The next token, drawn from logits that have been downloaded: pure, for tests. */
+int64_t sample_token(const double *logits, int64_t vocab, double temperature, int64_t top_k,
+		     double uniform);
+
+#endif

@@ -1,0 +1,472 @@
+/*
+ * kablate - the program of one step: its configuration is compiled in.
+ *
+ * The Makefile builds one of these per ablation step and runs `train` for
+ * every seed; the other commands answer questions about the same step.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cpu/blas.h"
+#include "core/record/journal.h"
+#include "tools/kablate/bench_decode.h"
+#include "tools/kablate/generate.h"
+#include "tools/kablate/lab.h"
+#include "tools/kablate/lengths.h"
+#include "tools/kablate/provenance.h"
+#include "tools/kablate/session.h"
+
+/* Exit statuses; 0 is a run that reached its end. */
+enum {
+	EXIT_WRONG = 1, /* bad input, a failed check */
+	EXIT_USAGE = 2,
+	EXIT_RESUMABLE = 75, /* stopped by a signal: run the same command again (EX_TEMPFAIL) */
+	EXIT_DIVERGED = 76,
+};
+
+#define TIMED_FLOPS 5e10 /* of one timed pass: seconds, on any machine worth training on */
+#define BENCH_SECONDS 3	 /* on each number: about a hundred steps of a model of 124M */
+
+struct arguments {
+	uint64_t seed, repeat;
+	int64_t context, batch;
+	double seconds;
+	const char *lengths;
+	struct session_options session;
+	struct generate_options generate;
+	bool json;
+};
+
+static const char usage[] =
+	"kablate - train or examine the configuration compiled into this program\n"
+	"\n"
+	"    kablate train [--seed N] [--repeat N] [--runs DIR] [--experiment NAME] [--step NAME]\n"
+	"    kablate identity [--seed N] [--repeat N]   the run's identity, and nothing else\n"
+	"    kablate describe [--json] [--context N]    parameters, work, memory, decode state\n"
+	"    kablate estimate                           seconds per trained token, as JSON\n"
+	"    kablate audit [--seed N]                   wiring and causality, without training\n"
+	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
+	"    kablate memory                             every piece of the training arena\n"
+	"    kablate unread                             symbols that nothing reads\n"
+	"    kablate generate --weights FILE            text from trained weights\n"
+	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
+	"    kablate bench-decode [--lengths N,N..] [--batch N] [--seconds X]\n"
+	"                                               speed of decoding, as JSON\n"
+	"\n"
+	"  --seed N         of weights, batches and dropout (default 1)\n"
+	"  --repeat N       number of a deliberate repetition (default 0)\n"
+	"  --runs DIR       where runs and results.db go (default runs)\n"
+	"  --experiment, --step, --baseline NAME    under which the run is recorded\n"
+	"  --git REVISION, --dirty, --scale NAME    recorded beside it\n"
+	"  --context N      tokens of decode state to describe, or that generate looks back on\n"
+	"                   (default: the trained length)\n"
+	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
+	"                   positions are not learned\n"
+	"  --identity HEX   train only if the run's identity begins so\n"
+	"  --any-environment    go on with a run also where its bits may differ\n"
+	"  --lines          a line per interval, also on a terminal\n"
+	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
+	"  --tokenizer T (that of the data)         for generate; --seed chooses another text\n"
+	"\n"
+	"Ctrl-C finishes the iteration, saves and exits with 75: the same command goes on from\n"
+	"there.  A second Ctrl-C leaves at once.  SIGUSR2 saves and goes on.\n"
+	"\n"
+	"Example: kablate train --seed 3 --experiment ra-score --step 1-on --baseline 0-off\n";
+
+static int complain(const struct error *err)
+{
+	fprintf(stderr, "kablate: %s\n", err->text);
+	return EXIT_WRONG;
+}
+
+/* ----------------------------------------------------------------- examining */
+
+static int run_identity(struct lab *lab, const struct arguments *a)
+{
+	(void)a;
+	printf("%s\n", lab->identity);
+	return 0;
+}
+
+static int run_describe(struct lab *lab, const struct arguments *a)
+{
+	struct description d;
+	struct error err;
+
+	if (lab_describe(lab, a->context, &d, &err) != OK)
+		return complain(&err);
+	if (a->json)
+		description_json(&d, stdout);
+	else
+		description_print(&d, stdout);
+	return 0;
+}
+
+/* As many rows as a few seconds allow: a large model is timed on one. */
+static int64_t timed_rows(const struct lab *lab, const struct description *d)
+{
+	const double rows = TIMED_FLOPS / (description_flops(d) * (double)lab->source.length);
+
+	return rows < 1 ? 1 : rows < (double)lab->train.batch ? (int64_t)rows : lab->train.batch;
+}
+
+/* The run itself will tell it. */
+static void ignore_note(void *context, const char *text)
+{
+	(void)context, (void)text;
+}
+
+static int run_estimate(struct lab *lab, const struct arguments *a)
+{
+	struct subject subject = lab_subject(lab);
+	struct trainer *trainer = NULL;
+	struct description d;
+	double seconds = 0, work;
+	struct error err;
+	int status = 0;
+
+	(void)a;
+	if (lab_describe(lab, 0, &d, &err) != OK)
+		return complain(&err);
+	work = description_flops(&d);
+	lab->train.run_dir = "."; /* nothing is written */
+	lab->train.batch = timed_rows(lab, &d);
+	if (lab_describe(lab, 0, &d, &err) != OK) /* products of matrices weigh more in few rows */
+		return complain(&err);
+	lab->train.accumulate = 1;
+	if (lab_prepare(lab, ignore_note, NULL, &err) != OK ||
+	    trainer_create(&trainer, &subject, &lab->train, lab->params, lab->optimizer,
+			   &lab->backend, &err) != OK ||
+	    trainer_estimate(trainer, &seconds, &err) != OK)
+		status = complain(&err);
+	else
+		printf("{\"seconds_per_token\": %.6g}\n",
+		       seconds / (double)(lab->train.batch * lab->source.length) * work /
+			       description_flops(&d));
+	trainer_destroy(trainer);
+	return status;
+}
+
+static int run_audit(struct lab *lab, const struct arguments *a)
+{
+	struct audit_report report;
+	struct error err;
+	bool passed;
+
+	(void)a;
+	if (lab_audit(lab, &report, &err) != OK) {
+		audit_free(&report);
+		return complain(&err);
+	}
+	audit_print(&report, stdout);
+	passed = audit_passed(&report);
+	audit_free(&report);
+	return passed ? 0 : EXIT_WRONG;
+}
+
+static int show_graph(struct lab *lab, bool json, bool memory)
+{
+	const struct program_options options = { .train = true,
+						 .no_remake = lab->train.program.no_remake,
+						 .no_planner = lab->train.program.no_planner };
+	struct subject subject = lab_subject(lab);
+	struct stage stage = { 0 };
+	struct error err;
+	int status = 0;
+
+	if (stage_open(&stage, &subject, lab->params, lab->train.batch, &lab->backend, &options,
+		       &err) != OK)
+		status = complain(&err);
+	else if (memory)
+		program_list_memory(stage.p, stdout);
+	else if (json)
+		graph_dump_json(stage.g, stdout);
+	else
+		graph_dump_dot(stage.g, stdout);
+	stage_close(&stage);
+	return status;
+}
+
+static int run_graph(struct lab *lab, const struct arguments *a)
+{
+	return show_graph(lab, a->json, false);
+}
+
+static int run_memory(struct lab *lab, const struct arguments *a)
+{
+	return show_graph(lab, a->json, true);
+}
+
+static int run_generate(struct lab *lab, const struct arguments *a)
+{
+	struct error err;
+
+	if (!a->generate.weights) {
+		fprintf(stderr, "kablate: generate needs --weights FILE\n");
+		return EXIT_USAGE;
+	}
+	return generate(lab, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
+}
+
+static int run_evaluate(struct lab *lab, const struct arguments *a)
+{
+	struct error err;
+
+	if (!a->generate.weights) {
+		fprintf(stderr, "kablate: evaluate needs --weights FILE\n");
+		return EXIT_USAGE;
+	}
+	if (lab_load(lab, a->generate.weights, &err) != OK ||
+	    evaluate_lengths(lab, a->lengths, a->json, stdout, &err) != OK)
+		return complain(&err);
+	return 0;
+}
+
+static int run_bench_decode(struct lab *lab, const struct arguments *a)
+{
+	struct bench_decode_options options = {
+		.contexts = a->lengths ? a->lengths : "1024",
+		.batch = a->batch,
+		.seconds = a->seconds,
+	};
+	struct provenance provenance;
+	enum status status = FAIL;
+	struct error err;
+	char *record;
+
+	provenance_take(&provenance, lab, &a->session.names);
+	options.record = record = record_json(&provenance.record);
+	if (!record)
+		fail_memory(&err, "record", 0);
+	else
+		status = bench_decode(lab, &options, stdout, &err);
+	free(record);
+	return status == OK ? 0 : complain(&err);
+}
+
+static int run_unread(struct lab *lab, const struct arguments *a)
+{
+	int unread = config_unread(lab->config, stdout);
+
+	(void)a;
+	return unread ? EXIT_WRONG : 0;
+}
+
+/* ------------------------------------------------------------------ training */
+
+static int run_train(struct lab *lab, const struct arguments *a)
+{
+	static const int exits[] = {
+		[TRAIN_DONE] = 0,
+		[TRAIN_INTERRUPTED] = EXIT_RESUMABLE,
+		[TRAIN_DIVERGED] = EXIT_DIVERGED,
+		[TRAIN_BUDGET] = 0,
+	};
+	enum train_end end;
+	struct error err;
+
+	return session_run(lab, &a->session, &end, &err) == OK ? exits[end] : complain(&err);
+}
+
+/* --------------------------------------------------------------------- main */
+
+static bool parse_number(const char *text, uint64_t *value)
+{
+	char *end;
+
+	errno = 0;
+	*value = strtoull(text, &end, 10);
+	/* Records are JSON, whose numbers are doubles. */
+	return !errno && *text && !*end && text[0] != '-' && *value <= UINT64_C(1) << 53;
+}
+
+static bool parse_arguments(int argc, char **argv, struct arguments *a)
+{
+	static const struct option options[] = {
+		{ "seed", required_argument, NULL, 's' },
+		{ "repeat", required_argument, NULL, 'r' },
+		{ "runs", required_argument, NULL, 'd' },
+		{ "experiment", required_argument, NULL, 'e' },
+		{ "step", required_argument, NULL, 't' },
+		{ "baseline", required_argument, NULL, 'b' },
+		{ "git", required_argument, NULL, 'g' },
+		{ "dirty", no_argument, NULL, 'D' },
+		{ "scale", required_argument, NULL, 'S' },
+		{ "context", required_argument, NULL, 'c' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "lines", no_argument, NULL, 'l' },
+		{ "identity", required_argument, NULL, 'i' },
+		{ "any-environment", no_argument, NULL, 'a' },
+		{ "weights", required_argument, NULL, 'w' },
+		{ "lengths", required_argument, NULL, 'L' },
+		{ "batch", required_argument, NULL, 'B' },
+		{ "seconds", required_argument, NULL, 'u' },
+		{ "tokenizer", required_argument, NULL, 'T' },
+		{ "prompt", required_argument, NULL, 'p' },
+		{ "tokens", required_argument, NULL, 'n' },
+		{ "temperature", required_argument, NULL, 'x' },
+		{ "top-k", required_argument, NULL, 'k' },
+		{ NULL, 0, NULL, 0 },
+	};
+	uint64_t number = 0;
+	double real = 0;
+	struct error err;
+	int option;
+
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (strchr("srcnkB", option) && !parse_number(optarg, &number)) {
+			fprintf(stderr, "kablate: '%s' is not a whole number\n", optarg);
+			return false;
+		}
+		if (strchr("xu", option) && parse_real(optarg, &real, &err) != OK) {
+			complain(&err);
+			return false;
+		}
+		switch (option) {
+		case 's':
+			a->seed = number;
+			break;
+		case 'r':
+			a->repeat = number;
+			break;
+		case 'c':
+			a->context = a->generate.context = (int64_t)number;
+			break;
+		case 'd':
+			a->session.runs = optarg;
+			break;
+		case 'e':
+			a->session.names.experiment = optarg;
+			break;
+		case 't':
+			a->session.names.step = optarg;
+			break;
+		case 'b':
+			a->session.names.baseline = optarg;
+			break;
+		case 'g':
+			a->session.names.git = optarg;
+			break;
+		case 'D':
+			a->session.names.git_dirty = true;
+			break;
+		case 'S':
+			a->session.names.scale = optarg;
+			break;
+		case 'j':
+			a->json = true;
+			break;
+		case 'l':
+			a->session.lines = true;
+			break;
+		case 'i':
+			a->session.identity = optarg;
+			break;
+		case 'B':
+			a->batch = (int64_t)number;
+			break;
+		case 'L':
+			a->lengths = optarg;
+			break;
+		case 'a':
+			a->session.any_environment = true;
+			break;
+		case 'w':
+			a->generate.weights = optarg;
+			break;
+		case 'T':
+			a->generate.tokenizer = optarg;
+			break;
+		case 'p':
+			a->generate.prompt = optarg;
+			break;
+		case 'n':
+			a->generate.tokens = (int64_t)number;
+			break;
+		case 'k':
+			a->generate.top_k = (int64_t)number;
+			break;
+		case 'x':
+			a->generate.temperature = real;
+			break;
+		case 'u':
+			a->seconds = real;
+			break;
+		default:
+			return false;
+		}
+	}
+	return optind == argc;
+}
+
+static const struct command {
+	const char *name;
+	int (*run)(struct lab *lab, const struct arguments *a);
+	bool model_only; /* needs no data */
+} commands[] = {
+	{ "train", run_train, false },
+	{ "identity", run_identity, false },
+	{ "describe", run_describe, true },
+	{ "estimate", run_estimate, true },
+	{ "audit", run_audit, true },
+	{ "graph", run_graph, true },
+	{ "memory", run_memory, true },
+	{ "generate", run_generate, false },
+	{ "evaluate", run_evaluate, false },
+	{ "bench-decode", run_bench_decode, false },
+	{ "unread", run_unread, false },
+};
+
+static const struct command *find_command(const char *name)
+{
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+static int run_command(const struct command *command, const struct arguments *a)
+{
+	enum status status;
+	struct error err;
+	struct lab lab;
+	int result;
+
+	if (command->model_only)
+		status = lab_open_model(&lab, &err);
+	else
+		status = lab_open(&lab, a->seed, a->repeat, &err);
+	result = status == OK ? command->run(&lab, a) : complain(&err);
+	lab_close(&lab);
+	return result;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments a = {
+		.seed = 1,
+		.batch = 1,
+		.seconds = BENCH_SECONDS,
+		.session = { .runs = "runs", .names = { .experiment = "single", .step = "0" } },
+		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
+	};
+	const struct command *command;
+
+	if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+		fputs(usage, argc < 2 ? stderr : stdout);
+		return argc < 2 ? EXIT_USAGE : 0;
+	}
+	blas_start(argv);
+	if (!parse_arguments(argc - 1, argv + 1, &a)) {
+		fprintf(stderr, "kablate: see kablate --help\n");
+		return EXIT_USAGE;
+	}
+	command = find_command(argv[1]);
+	if (!command) {
+		fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", argv[1]);
+		return EXIT_USAGE;
+	}
+	return run_command(command, &a);
+}

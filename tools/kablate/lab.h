@@ -1,0 +1,83 @@
+/*
+ * lab - one configured experiment: data, model, parameters and optimizer.
+ *
+ * What main() of `kablate` needs of core/, models/ and data/, joined.
+ */
+#ifndef TOOLS_KABLATE_LAB_H
+#define TOOLS_KABLATE_LAB_H
+
+#include "core/util/hash.h"
+#include "core/optim/optim.h"
+#include "core/train/subject.h"
+#include "core/train/train.h"
+#include "data/source.h"
+#include "models/audit.h"
+#include "models/describe.h"
+#include "models/measure.h"
+#include "models/model.h"
+
+/* How this program was built; defined per step in tools/kablate/build_info.c. */
+struct build_info {
+	const char *compiler, *flags, *sources; /* sources: hash of the compiled files */
+};
+extern const struct build_info build_info;
+
+struct lab {
+	struct config *config;
+	struct source source;
+	struct model *model;
+	enum precision precision;
+	struct backend backend;
+	struct params *params;
+	struct optimizer *optimizer;
+	struct measurer *measurer;
+	struct optim_options optim;
+	struct train_options train;
+	struct audit_options audit;
+	uint64_t seed, repeat;
+	const char *init_from, *init_allow;
+	const char *lengths; /* "1024,2048": evaluated after the last update */
+	char init_hash[SHA256_HEX_SIZE];
+	char identity[SHA256_HEX_SIZE];
+	bool source_open, tensorboard;
+};
+
+/* Read the whole configuration and open the data; nothing large is allocated. */
+enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err) MUST_CHECK;
+
+/*
+ * The same, to look at the model alone: where CONFIG_MODEL_VOCAB says the vocabulary, the data
+ * need not be there, and the lab has no identity.
+ */
+enum status lab_open_model(struct lab *lab, struct error *err) MUST_CHECK;
+
+/* The same from any configuration, which the lab then owns. */
+enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
+			    struct error *err) MUST_CHECK;
+
+/* Parameters with their starting values, and the optimizer. */
+enum status lab_make_parameters(struct lab *lab, void (*note)(void *context, const char *text),
+				void *context, struct error *err) MUST_CHECK;
+
+/* The same, and the sample of the measurements. */
+enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
+			void *context, struct error *err) MUST_CHECK;
+
+/* Parameters alone, drawn or from trained weights: to ask, not to train. */
+enum status lab_draw(struct lab *lab, struct error *err) MUST_CHECK;
+enum status lab_load(struct lab *lab, const char *weights, struct error *err) MUST_CHECK;
+
+/* What training costs, and decoding after this many tokens; 0: the trained length. */
+enum status lab_describe(const struct lab *lab, int64_t context, struct description *d,
+			 struct error *err) MUST_CHECK;
+
+/* Wiring and causality, on weights of its own; the report is to be freed also after FAIL. */
+enum status lab_audit(const struct lab *lab, struct audit_report *report,
+		      struct error *err) MUST_CHECK;
+
+/* The subject's functions, reading this lab. */
+struct subject lab_subject(struct lab *lab);
+
+void lab_close(struct lab *lab);
+
+#endif

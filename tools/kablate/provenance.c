@@ -1,0 +1,71 @@
+#include "tools/kablate/provenance.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <sys/utsname.h>
+
+#include "core/backend/cpu/panel.h"
+
+static void collect_symbol(void *context, const char *name, const char *value)
+{
+	struct provenance *p = context;
+
+	assert(p->record.symbols < MAX_SYMBOLS);
+	p->symbols[p->record.symbols++] = (struct run_symbol){ name, value };
+}
+
+static void describe_machine(struct provenance *p)
+{
+	char line[256], cpu[200] = "";
+	struct utsname system;
+	FILE *file = fopen("/proc/cpuinfo", "r");
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "model name : %199[^\n]", cpu) == 1 ||
+		    (!cpu[0] && sscanf(line, "CPU part : %199[^\n]", cpu) == 1))
+			break;
+	if (file)
+		fclose(file);
+	uname(&system);
+	snprintf(p->machine, sizeof(p->machine), "%s %s", system.machine, cpu);
+}
+
+/* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
+static void describe_products(struct provenance *p, const struct lab *lab)
+{
+	const struct panel_form *form = lab->backend.form;
+	char blas[BLAS_DESCRIPTION_TEXT];
+
+	blas_description(blas);
+	if (form)
+		snprintf(p->blas, sizeof(p->blas), "%s, %s by %s", blas,
+			 precision_names[lab->precision], panel_name(form));
+	else
+		snprintf(p->blas, sizeof(p->blas), "%s", blas);
+}
+
+void provenance_take(struct provenance *p, const struct lab *lab, const struct run_names *names)
+{
+	p->record = (struct run_record){
+		.experiment = names->experiment,
+		.step = names->step,
+		.identity = lab->identity,
+		.baseline = names->baseline,
+		.seed = (int64_t)lab->seed,
+		.repeat = (int64_t)lab->repeat,
+		.iterations = lab->train.iterations,
+		.git_revision = names->git,
+		.git_dirty = names->git_dirty,
+		.compiler = build_info.compiler,
+		.flags = build_info.flags,
+		.blas = p->blas,
+		.machine = p->machine,
+		.precision = precision_names[lab->precision],
+		.scale = names->scale,
+		.threads = lab->backend.threads,
+		.config = p->symbols,
+	};
+	config_visit_read(lab->config, collect_symbol, p);
+	describe_machine(p);
+	describe_products(p, lab);
+}

@@ -1,0 +1,29 @@
+/*
+ * provenance - what runs, under which name, built how and on what: the record
+ * that goes beside every number.
+ */
+#ifndef TOOLS_KABLATE_PROVENANCE_H
+#define TOOLS_KABLATE_PROVENANCE_H
+
+#include "core/backend/cpu/blas.h"
+#include "core/record/metrics.h"
+#include "tools/kablate/lab.h"
+
+#define MAX_SYMBOLS 1000 /* of the configuration; about 150 are there */
+
+/* What only the caller knows.  Texts but the first two may be NULL. */
+struct run_names {
+	const char *experiment, *step, *baseline, *git, *scale;
+	bool git_dirty;
+};
+
+/* The record points to the rest, to the lab and to the names: it stays where it was filled. */
+struct provenance {
+	struct run_record record;
+	struct run_symbol symbols[MAX_SYMBOLS]; /* those that were read so far */
+	char machine[300], blas[BLAS_DESCRIPTION_TEXT + 32];
+};
+
+void provenance_take(struct provenance *p, const struct lab *lab, const struct run_names *names);
+
+#endif

@@ -1,0 +1,381 @@
+#include "tools/kablate/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/train/checkpoint.h"
+#include "core/record/journal.h"
+#include "core/util/signals.h"
+
+#define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
+
+struct session {
+	struct lab *lab;
+	const struct session_options *o;
+	char run_dir[4096], done[4200]; /* done: make's target, exists when the run has ended */
+	int lock;
+	char label[300];
+	struct progress progress;
+	struct provenance provenance;
+	struct metrics *metrics;
+	struct trainer *trainer;
+	struct description description;
+	enum run_state failure; /* what the run is when it fails now */
+};
+
+/* ---------------------------------------------------------------- directory */
+
+static enum status make_directory(const char *path, struct error *err)
+{
+	if (mkdir(path, 0777) != 0 && errno != EEXIST)
+		return fail_errno(err, "cannot make the directory %s", path);
+	return OK;
+}
+
+static enum status make_run_dir(struct session *s, struct error *err)
+{
+	const struct session_options *o = s->o;
+	char path[2048];
+
+	if (make_directory(o->runs, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/%s", o->runs, o->names.experiment);
+	if (make_directory(path, err) != OK)
+		return FAIL;
+	snprintf(s->run_dir, sizeof(s->run_dir), "%s/%s-%" PRIu64 "-%.12s", path, o->names.step,
+		 s->lab->seed, s->lab->identity);
+	snprintf(s->done, sizeof(s->done), "%s/done", s->run_dir);
+	return make_directory(s->run_dir, err);
+}
+
+/*
+ * One process at a time works on a run: whoever comes second waits, and finds it
+ * done or takes it over.  A file system without locks gets by without.
+ */
+static enum status lock_run_dir(struct session *s, struct error *err)
+{
+	bool told = false;
+
+	s->lock = open(s->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->lock < 0)
+		return fail_errno(err, "cannot open %s", s->run_dir);
+	while (!signals_stop() && flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+		if (!told)
+			progress_message(&s->progress,
+					 "%s: waiting for the process that works on it", s->label);
+		told = true;
+		usleep(LOCK_MICROSECONDS);
+	}
+	return OK;
+}
+
+static enum status mark_done(const struct session *s, struct error *err)
+{
+	FILE *file = fopen(s->done, "w");
+
+	if (!file || fclose(file) != 0)
+		return fail_errno(err, "cannot write %s", s->done);
+	return OK;
+}
+
+/* ------------------------------------------------------------------ records */
+
+/* A run must end in the bits of the environment in which it began. */
+static enum status check_environment(struct session *s, struct error *change, struct error *err)
+{
+	struct record_file then;
+
+	if (record_read(&then, s->run_dir, err) != OK)
+		return OK; /* metrics_open() will tell what is wrong with it */
+	record_environment_differs(&then.record, &s->provenance.record, change);
+	record_free(&then);
+	if (!change->text[0] || s->o->any_environment)
+		return OK;
+	return fail(err,
+		    "%s: it began in another environment (%s): what it ends in could not be "
+		    "made again.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
+		    s->label, change->text, s->run_dir);
+}
+
+static enum status open_metrics(struct session *s, int64_t resume, struct error *err)
+{
+	struct error change = { "" };
+	char db[2048], tensorboard[4200];
+	struct metrics_options options = {
+		.run_dir = s->run_dir,
+		.db_path = db,
+		.tensorboard_dir = s->lab->tensorboard ? tensorboard : NULL,
+		.warn = progress_warn,
+		.warn_context = &s->progress,
+	};
+
+	provenance_take(&s->provenance, s->lab, &s->o->names);
+	options.record = s->provenance.record;
+	snprintf(db, sizeof(db), "%s/results.db", s->o->runs);
+	snprintf(tensorboard, sizeof(tensorboard), "%s/tensorboard", s->run_dir);
+	if (resume >= 0 && check_environment(s, &change, err) != OK)
+		return FAIL;
+	if (metrics_open(&s->metrics, &options, resume, err) != OK)
+		return FAIL;
+	if (change.text[0])
+		metrics_event(s->metrics, resume, "environment", change.text);
+	return OK;
+}
+
+/* What is known before the first iteration. */
+static void record_constants(struct session *s)
+{
+	const struct description *d = &s->description;
+	const struct source *source = &s->lab->source;
+	const char *const *names = source->task->components;
+	char name[60];
+
+	metrics_value(s->metrics, 0, "parameters", (double)d->parameters);
+	metrics_value(s->metrics, 0, "flops_per_token", description_flops(d));
+	if (isfinite(d->decode_token_bytes))
+		metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
+	metrics_value(s->metrics, 0, "arena_megabytes",
+		      (double)trainer_arena_bytes(s->trainer) / 1048576);
+	if (source->accuracy)
+		metrics_value(s->metrics, 0, "judged_by_accuracy", 1);
+	if (isfinite(source->chance))
+		metrics_value(s->metrics, 0, "chance", source->chance);
+	for (int i = 0; names && names[i]; i++) {
+		snprintf(name, sizeof(name), "chance/%s", names[i]);
+		if (isfinite(source->component_chance[i]))
+			metrics_value(s->metrics, 0, name, source->component_chance[i]);
+	}
+}
+
+/* ------------------------------------------------------------------- checks */
+
+static void record_finding(struct session *s, const struct audit_finding *f)
+{
+	metrics_audit(s->metrics, f->audit, f->subject, f->passed, f->detail);
+	if (!f->passed)
+		progress_message(&s->progress, "audit %s FAILED: %s: %s", f->audit, f->subject,
+				 f->detail);
+}
+
+static enum status audit_first(struct session *s, struct error *err)
+{
+	struct audit_report report;
+	enum status status = lab_audit(s->lab, &report, err);
+
+	for (int i = 0; i < report.n; i++)
+		record_finding(s, &report.list[i]);
+	if (status == OK && report.declared_leak)
+		metrics_event(s->metrics, 0, "leak", "this arm is declared to see the future");
+	if (status == OK && !audit_passed(&report)) {
+		s->failure = RUN_INVALID;
+		status = fail(err,
+			      "an audit failed: this step is not what its configuration claims");
+	}
+	audit_free(&report);
+	return status;
+}
+
+static double available_bytes(void)
+{
+	double kilobytes = INFINITY;
+	char line[128];
+	FILE *file = fopen("/proc/meminfo", "r");
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return kilobytes * 1024;
+}
+
+static enum status check_memory(struct session *s, struct error *err)
+{
+	const struct description *d = &s->description;
+	const double needed = (double)d->weights_bytes + (double)d->gradient_bytes +
+			      (double)d->optimizer_bytes + 1.2 * (double)d->activation_bytes;
+
+	if (needed < available_bytes())
+		return OK;
+	return fail(err,
+		    "training needs about %.0f MiB, but only %.0f MiB are free: make the model, "
+		    "TRAIN_BATCH or MODEL_BLOCK smaller",
+		    needed / 1048576, available_bytes() / 1048576);
+}
+
+static enum status show_estimate(struct session *s, int64_t done, struct error *err)
+{
+	const struct train_options *o = &s->lab->train;
+	char text[PROGRESS_NUMBER_SIZE];
+	double seconds;
+
+	if (trainer_estimate(s->trainer, &seconds, err) != OK)
+		return FAIL;
+	progress_message(&s->progress, "%s: %lld parameters, %.0f MiB, about %s", s->label,
+			 (long long)s->description.parameters,
+			 (double)(s->description.weights_bytes + s->description.gradient_bytes +
+				  s->description.optimizer_bytes +
+				  trainer_arena_bytes(s->trainer)) /
+				 1048576,
+			 progress_duration(seconds * (double)(o->iterations - done), text));
+	return OK;
+}
+
+/* ----------------------------------------------------------------- training */
+
+/* `resume` is the iteration after which it goes on; negative: from the start. */
+static enum status prepare(struct session *s, int64_t *resume, struct error *err)
+{
+	struct lab *lab = s->lab;
+	struct subject subject = lab_subject(lab);
+
+	if (lab_describe(lab, 0, &s->description, err) != OK || check_memory(s, err) != OK ||
+	    lab_prepare(lab, progress_warn, &s->progress, err) != OK)
+		return FAIL;
+	lab->train.run_dir = s->run_dir;
+	if (trainer_create(&s->trainer, &subject, &lab->train, lab->params, lab->optimizer,
+			   &lab->backend, err) != OK ||
+	    trainer_resume(s->trainer, resume, &s->progress, err) != OK)
+		return FAIL;
+	return open_metrics(s, *resume, err);
+}
+
+static void begin_progress(struct session *s, int64_t first)
+{
+	progress_begin(&s->progress, stderr, s->label, s->o->lines ? PROGRESS_LINES : PROGRESS_AUTO,
+		       first);
+}
+
+static enum status close_metrics(struct session *s, enum run_state state, const char *reason,
+				 struct error *err)
+{
+	struct metrics *metrics = s->metrics;
+
+	s->metrics = NULL;
+	return metrics ? metrics_close(metrics, state, reason, err) : OK;
+}
+
+static enum status save_final(struct session *s, struct error *err)
+{
+	char path[4200], hex[SHA256_HEX_SIZE];
+	struct stat info;
+
+	snprintf(path, sizeof(path), "%s/weights.safetensors", s->run_dir);
+	if (weights_save(s->lab->params, path, s->lab->identity, err) != OK ||
+	    params_hash(s->lab->params, hex, err) != OK)
+		return FAIL;
+	if (stat(path, &info) != 0)
+		return fail_errno(err, "cannot see %s", path);
+	metrics_artifact(s->metrics, "weights", path, hex, (int64_t)info.st_size);
+	return OK;
+}
+
+static enum status finish(struct session *s, enum train_end end, const struct error *reason,
+			  struct error *err)
+{
+	static const enum run_state states[] = {
+		[TRAIN_DONE] = RUN_DONE,
+		[TRAIN_INTERRUPTED] = RUN_INTERRUPTED,
+		[TRAIN_DIVERGED] = RUN_DIVERGED,
+		[TRAIN_BUDGET] = RUN_BUDGET,
+	};
+	const bool ended = end == TRAIN_DONE || end == TRAIN_BUDGET;
+
+	progress_end(&s->progress);
+	if (end != TRAIN_DONE)
+		progress_message(&s->progress, "%s: %s", s->label, reason->text);
+	if (ended && save_final(s, err) != OK)
+		return FAIL;
+	if (close_metrics(s, states[end], end == TRAIN_DONE ? NULL : reason->text, err) != OK)
+		return FAIL;
+	return ended ? mark_done(s, err) : OK;
+}
+
+static enum status train(struct session *s, enum train_end *end, struct error *err)
+{
+	struct error reason = { "" };
+	int64_t resume = -1;
+
+	if (prepare(s, &resume, err) != OK)
+		return FAIL;
+	if (resume < 0) {
+		record_constants(s);
+		if (audit_first(s, err) != OK)
+			return FAIL;
+	} else {
+		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,
+				 (long long)resume);
+	}
+	if (show_estimate(s, resume < 0 ? 0 : resume, err) != OK)
+		return FAIL;
+	begin_progress(s, resume < 0 ? 0 : resume);
+	if (trainer_run(s->trainer, s->metrics, &s->progress, end, &reason, err) != OK)
+		return FAIL;
+	return finish(s, *end, &reason, err);
+}
+
+/* The run directory is ours, unless the run is done already. */
+static enum status claim_and_train(struct session *s, enum train_end *end, struct error *err)
+{
+	const char *wanted = s->o->identity;
+
+	if (wanted && strncmp(s->lab->identity, wanted, strlen(wanted)) != 0)
+		return fail(err,
+			    "%s: this program is of another configuration than the run %s: it was "
+			    "built anew meanwhile, so make again",
+			    s->label, wanted);
+	if (make_run_dir(s, err) != OK || lock_run_dir(s, err) != OK)
+		return FAIL;
+	*end = TRAIN_INTERRUPTED;
+	if (signals_stop())
+		return OK;
+	if (access(s->done, F_OK) != 0)
+		return train(s, end, err);
+	*end = TRAIN_DONE;
+	progress_message(&s->progress, "%s: is done", s->label);
+	return OK;
+}
+
+/* Recorded as far as possible. */
+static void record_failure(struct session *s, const struct error *err)
+{
+	struct error another;
+
+	progress_end(&s->progress);
+	if (close_metrics(s, s->failure, err->text, &another) != OK)
+		progress_warn(&s->progress, another.text);
+}
+
+enum status session_run(struct lab *lab, const struct session_options *options, enum train_end *end,
+			struct error *err)
+{
+	struct session *s = calloc(1, sizeof(*s));
+	enum status status;
+
+	if (!s)
+		return fail_memory(err, "session", sizeof(*s));
+	s->lab = lab;
+	s->o = options;
+	s->lock = -1;
+	s->failure = RUN_FAILED;
+	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, options->names.experiment,
+		 options->names.step, lab->seed);
+	signals_install();
+	begin_progress(s, 0);
+	status = claim_and_train(s, end, err);
+	if (status != OK)
+		record_failure(s, err);
+	trainer_destroy(s->trainer);
+	metrics_abandon(s->metrics);
+	if (s->lock >= 0)
+		close(s->lock);
+	free(s);
+	return status;
+}

@@ -1,0 +1,936 @@
+#!/usr/bin/env python3
+"""Tests of training end to end: kills, signals, budgets, divergence, checkpoints, starting weights,
+broken surroundings, and the experiment under make.
+
+Every program is built by make as a user's would be, with the objects of $O, in a directory of its
+own.  Weights are compared by the hash that a run records of them.
+"""
+import collections
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.testing import tap
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+OUTPUT = pathlib.Path(os.environ.get("O", "build")).resolve()
+PLACE = tempfile.TemporaryDirectory(prefix="kablate-train-")
+ROOT = pathlib.Path(PLACE.name)
+# Of a make around this test only its variables (how $O was compiled), not its flags and jobs.
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if name not in ("MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG")}
+ENVIRONMENT["MAKEFLAGS"] = "".join(ENVIRONMENT.get("MAKEFLAGS", "").partition(" -- ")[1:])
+
+RESUMABLE, DIVERGED, LEFT_AT_ONCE = 75, 76, 128 + signal.SIGINT
+CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes"}
+
+# All there is to remember: dropout, an optimizer with norms and restarts, every mechanism.
+STUDY = "smoke+mla+gate+cross+latent+adamwspam"
+SETTINGS = {"PLAN": "single", "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n",
+            "THREADS": 1, "GPT2_MAX_ITERS": 60, "LOG_INTERVAL": 3, "EVAL_INTERVAL": 10}
+STUDY_SETTINGS = {**SETTINGS, "DROPOUT": "0.1", "SPAM_INTERVAL": 17, "CHECKPOINT_INTERVAL": 7,
+                  "CHECKPOINT_KEEP": 3}
+
+
+# ---------------------------------------------------------------- making programs
+
+class Tree:
+    """An experiment's own configuration, plan and runs."""
+
+    def __init__(self, directory, defconfig, settings):
+        self.directory = directory
+        self.plan, self.runs = directory / "plan", directory / "runs"
+        directory.mkdir()
+        self.make(f"defconfig-{defconfig}")
+        self.set(settings)
+
+    def command(self, *words):
+        return ["make", f"O={OUTPUT}", f"PLAN={self.plan}", f"RUNS={self.runs}",
+                f"KCONFIG_CONFIG={self.directory}/config", *words]
+
+    def make(self, *words, expect=0, **more):
+        done = subprocess.run(self.command(*words), cwd=TREE, env=ENVIRONMENT, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **more)
+        if (done.returncode != 0) != (expect != 0):
+            raise AssertionError(f"make {words}: {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+    def set(self, settings):
+        texts = {name: value if value in ("y", "n") or isinstance(value, int) else f'"{value}"'
+                 for name, value in settings.items()}
+        self.make("set", *(f"CONFIG_{name}={text}" for name, text in texts.items()))
+
+
+@functools.cache
+def built(defconfig, settings):
+    tree = Tree(ROOT / f"program{built.cache_info().misses}", defconfig, dict(settings))
+    tree.make("steps")
+    return tree.plan / "0-baseline" / "kablate"
+
+
+def program(defconfig="smoke", base=None, **settings):
+    """The program of a single step; each one is built once."""
+    return built(defconfig, tuple({**(SETTINGS if base is None else base), **settings}.items()))
+
+
+def study(**settings):
+    return program(STUDY, STUDY_SETTINGS, **settings)
+
+
+# ---------------------------------------------------------------- running them
+
+class Started:
+    """A running program; its lines are read as they come."""
+
+    def __init__(self, command, **more):
+        self.process = subprocess.Popen(command, cwd=TREE, env=ENVIRONMENT, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+        self.text = ""
+
+    def until(self, pattern):
+        """Returns when a line matches."""
+        for line in self.process.stdout:
+            self.text += line
+            if re.search(pattern, line):
+                return self
+        status = self.process.wait()
+        raise AssertionError(f"it ended with {status} before '{pattern}':\n{self.text}")
+
+    def send(self, number):
+        self.process.send_signal(number)
+        return self
+
+    def end(self):
+        """Its exit status."""
+        self.text += self.process.stdout.read()
+        self.process.stdout.close()
+        return self.process.wait(timeout=300)
+
+
+class Run:
+    """One run in a directory of runs of its own."""
+
+    def __init__(self, binary, seed=1, runs=None):
+        self.binary, self.seed = binary, seed
+        self.runs = pathlib.Path(runs or tempfile.mkdtemp(dir=ROOT))
+        self.command = [binary, "train", "--lines", "--seed", str(seed), "--runs", self.runs]
+
+    def start(self, **more):
+        return Started(self.command, **more)
+
+    def train(self, expect=0, **more):
+        """Run to an end; returns what was said."""
+        started = self.start(**more)
+        status = started.end()
+        if status != expect:
+            raise AssertionError(f"exit status {status}, not {expect}:\n{started.text}")
+        return started.text
+
+    @functools.cached_property
+    def identity(self):
+        words = [self.binary, "identity", "--seed", str(self.seed)]
+        done = subprocess.run(words, cwd=TREE, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    @property
+    def directory(self):
+        return self.runs / "single" / f"0-{self.seed}-{self.identity[:12]}"
+
+    def checkpoints(self):
+        return sorted(path for path in self.directory.glob("checkpoint-????????"))
+
+    def iterations(self):
+        return [int(path.name.removeprefix("checkpoint-")) for path in self.checkpoints()]
+
+    def ask(self, question):
+        with contextlib.closing(sqlite3.connect(self.runs / "results.db", timeout=30)) as db:
+            return db.execute(question).fetchall()
+
+    def state(self):
+        return self.ask("SELECT state, exit_reason FROM runs")[0]
+
+    def weights(self):
+        return self.ask("SELECT sha256 FROM artifacts WHERE kind = 'weights'")[0][0]
+
+    def values(self, name):
+        return dict(self.ask(f"SELECT iteration, value FROM metrics WHERE name = '{name}'"))
+
+    def story(self):
+        """All that must not depend on interruptions."""
+        rows = self.ask("SELECT name, iteration, value FROM metrics ORDER BY name, iteration")
+        files = [hashlib.sha256((self.directory / name).read_bytes()).hexdigest()
+                 for name in ("weights.safetensors", "best.safetensors")]
+        return (files, self.weights(), [row for row in rows if row[0] not in CHANGES_WITH_TIME],
+                self.ask("SELECT kind, iteration, text FROM events ORDER BY iteration, kind"),
+                [path.name for path in self.checkpoints()])
+
+    def journal(self):
+        lines = (self.directory / "journal.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+class Case(unittest.TestCase):
+    maxDiff = 2000
+
+    @staticmethod
+    @functools.cache
+    def straight():
+        run = Run(study())
+        run.train()
+        return run
+
+    def assert_same(self, run, other=None):
+        """The run ended as if nothing had happened to it."""
+        other = other or self.straight()
+        self.assertEqual(run.story(), other.story())
+        self.assertEqual(run.state(), ("done", None))
+        self.assertTrue((run.directory / "done").exists())
+        self.assertFalse((run.directory / "saving").exists())
+        told = collections.Counter((line["name"], line["iteration"]) for line in run.journal()
+                                   if line["kind"] == "value")
+        self.assertEqual({key for key, count in told.items() if count > 1}, set())
+
+    def stopped(self, iteration=30, number=signal.SIGTERM, runs=None):
+        """A run of the study, stopped with a checkpoint soon after this iteration."""
+        run = Run(study(), runs=runs)
+        started = run.start().until(rf" {iteration}/60 ").send(number)
+        self.assertEqual(started.end(), RESUMABLE, started.text)
+        return run
+
+    def kill_often(self, times):
+        """SIGKILL at moments spread over the time that a whole run takes."""
+        run, seed = Run(study()), random.randrange(1 << 32)
+        print(f"# moments by seed {seed}")
+        moments = random.Random(seed)
+        began = time.monotonic()
+        Run(study()).train()
+        whole, killed = time.monotonic() - began, 0
+        while killed < times:
+            started = run.start()
+            try:
+                started.process.wait(moments.uniform(0, whole / 2))
+            except subprocess.TimeoutExpired:
+                started.send(signal.SIGKILL)
+                killed += 1
+            started.end()
+            if (run.directory / "done").exists():
+                self.assert_same(run)
+                shutil.rmtree(run.runs)
+        run.train()
+        self.assert_same(run)
+
+
+def setUpModule():
+    """Programs that several cases need, made side by side."""
+    makers = [threading.Thread(target=maker) for maker in (study, program)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+
+
+def tearDownModule():
+    PLACE.cleanup()
+
+
+# ---------------------------------------------------------------- going on
+
+class Repetition(Case):
+    def test_same_seed_same_run(self):
+        run = Run(study())
+        run.train()
+        self.assert_same(run)
+
+    def test_another_seed_is_another_run(self):
+        run = Run(study(), seed=2)
+        run.train()
+        self.assertNotEqual(run.weights(), self.straight().weights())
+
+    def test_evaluating_and_saving_at_other_times_changes_no_weight(self):
+        run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
+        run.train()
+        self.assertNotEqual(run.identity, self.straight().identity)
+        self.assertEqual(run.weights(), self.straight().weights())
+        self.assertEqual(len(run.values("val/loss")), 61)
+        self.assertEqual(run.iterations(), [60])
+        events = list((run.directory / "tensorboard").glob("*tfevents*"))
+        self.assertIn(b"val/loss", events[0].read_bytes())
+
+    def test_micro_batches_add_up_to_their_batch(self):
+        few = {"GPT2_MAX_ITERS": 6, "LOG_INTERVAL": 1, "PRECISION": "float64"}
+        whole = Run(program(TRAIN_BATCH=8, **few))
+        parts = Run(program(TRAIN_BATCH=4, TRAIN_ACCUMULATE=2, **few))
+        for run in (whole, parts):
+            run.train()
+        self.assertEqual(len(whole.values("train/loss")), 6)
+        for name in ("train/loss", "grad_norm", "val/loss"):
+            for iteration, value in whole.values(name).items():
+                # Measured: 3e-15 relative, the rounding of sums taken in another order.
+                self.assertAlmostEqual(parts.values(name)[iteration] / value, 1, delta=1e-12)
+
+
+class Interruption(Case):
+    def test_kills(self):
+        self.kill_often(3)
+
+    def test_stopping_signals(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                run = self.stopped(number=number)
+                self.assertEqual(run.state(), ("interrupted", f"signal {number.value}"))
+                self.assertFalse((run.directory / "done").exists())
+                self.assertIn("resuming after iteration", run.train())
+                self.assert_same(run)
+
+    def test_a_second_interrupt_leaves_at_once(self):
+        run = Run(program(EVAL_ROWS=100000000))  # the first evaluation would take a day
+        started = run.start().until("parameters").send(signal.SIGINT)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            started.process.wait(0.3)
+        self.assertEqual(started.send(signal.SIGINT).end(), LEFT_AT_ONCE)
+
+    def test_a_checkpoint_on_demand(self):
+        run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
+        self.assertTrue(run.identity)  # to ask for it may take as long as the run
+        started = run.start().until(" 3/60 ").send(signal.SIGUSR2)
+        while not run.checkpoints():
+            self.assertIsNone(started.process.poll(), started.text)
+            time.sleep(0.01)
+        started.send(signal.SIGKILL).end()
+        saved = run.iterations()[0]
+        self.assertTrue(3 <= saved < 60)
+        self.assertIn(f"resuming after iteration {saved}", run.train())
+        self.assertEqual(run.weights(), self.straight().weights())
+
+    def test_killed_at_the_very_end(self):
+        run = Run(study())
+        run.train()
+        for name in ("done", "weights.safetensors"):
+            (run.directory / name).unlink()
+        self.assertIn("resuming after iteration 60", run.train())
+        self.assert_same(run)
+
+    def test_a_finished_run_is_left_alone(self):
+        before = (self.straight().directory / "journal.jsonl").read_bytes()
+        self.assertIn("is done", self.straight().train())
+        self.assertEqual((self.straight().directory / "journal.jsonl").read_bytes(), before)
+
+    def test_two_at_once_one_waits(self):
+        run = Run(study())
+        first = run.start().until(" 3/60 ")
+        second = run.start().until("waiting")
+        self.assertEqual((first.end(), second.end()), (0, 0))
+        self.assertIn("is done", second.text)
+        self.assert_same(run)
+
+    def test_one_who_waits_takes_over(self):
+        run = Run(study())
+        first = run.start().until(" 9/60 ")
+        second = run.start().until("waiting")
+        first.send(signal.SIGKILL).end()
+        self.assertEqual(second.end(), 0, second.text)
+        self.assert_same(run)
+
+
+class Ends(Case):
+    def check_divergence(self, binary):
+        run = Run(binary)
+        text = run.train(expect=DIVERGED)
+        state, reason = run.state()
+        self.assertEqual(state, "diverged")
+        self.assertRegex(reason, r"diverged in iteration 2: .*'[\w./]+'")
+        self.assertIn(reason, text)
+        self.assertEqual(run.iterations(), [1])
+        self.assertFalse((run.directory / "done").exists())
+        self.assertEqual(run.ask("SELECT iteration FROM events WHERE kind = 'diverged'"), [(2,)])
+        run.train(expect=DIVERGED)
+        self.assertEqual(run.ask("SELECT iteration FROM events WHERE kind = 'diverged'"), [(2,)])
+
+    def test_divergence(self):
+        wild = {"LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, "CHECKPOINT_INTERVAL": 1}
+        self.check_divergence(program(**wild))
+        self.check_divergence(program(CHECK_NAN="y", **wild))
+
+    def test_the_budget_of_time_outlives_interruptions(self):
+        run = Run(study(TRAIN_SECONDS_BUDGET=3, GPT2_MAX_ITERS=1000000, EVAL_INTERVAL=1000,
+                        LOG_INTERVAL=10))
+        for _ in range(2):
+            started = run.start().until("/1000000 ")
+            time.sleep(0.8)
+            self.assertEqual(started.send(signal.SIGTERM).end(), RESUMABLE)
+        run.train()
+        self.assertEqual(run.state(), ("budget", "time budget of 3 s is used up"))
+        self.assertIn(run.iterations()[-1], run.values("val/loss"))
+        times = [line["time"] for line in run.journal() if line["kind"] in ("start", "end")]
+        self.assertLess(times[-1] - times[-2], 2.9)
+
+
+# ---------------------------------------------------------------- checkpoints and weights
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "cut":
+        del data[len(data) // 2:]
+    elif how == "flip":
+        data[-5] ^= 4
+    path.write_bytes(data)
+
+
+class Checkpoints(Case):
+    def test_as_many_as_wanted(self):
+        self.assertEqual(self.straight().iterations(), [49, 56, 60])
+
+    def test_a_damaged_one_is_passed_over(self):
+        for name, how in (("weights.safetensors", "cut"), ("optimizer.safetensors", "flip"),
+                          ("state.json", "cut")):
+            with self.subTest(name):
+                run = self.stopped()
+                newest, before = run.iterations()[-1], run.iterations()[-2]
+                damage(run.checkpoints()[-1] / name, how)
+                text = run.train()
+                self.assertIn(f"checkpoint {newest} is unusable, going back to the one", text)
+                self.assertIn(f"resuming after iteration {before}", text)
+                self.assert_same(run)
+
+    def test_what_cannot_be_read_is_kept(self):
+        run = self.stopped()
+        newest = run.checkpoints()[-1]
+        damage(newest / "state.json", "flip")
+        run.train()
+        self.assertTrue(newest.with_name(newest.name + ".unusable").is_dir())
+
+    def test_no_record_no_way_on(self):
+        for name, complaint in (("run.json", "cannot go on ('make rerun"),
+                                ("journal.jsonl", "nothing is left of the run")):
+            with self.subTest(name):
+                run = self.stopped()
+                (run.directory / name).write_text("")
+                self.assertIn(complaint, run.train(expect=1))
+
+    def test_a_program_of_another_configuration_is_refused(self):
+        run = Run(self.stopped().binary)
+        run.command += ["--identity", "0123456789ab"]
+        self.assertIn("built anew meanwhile", run.train(expect=1))
+        run.command[-1] = run.identity[:12]
+        run.train()
+
+    def test_from_the_beginning_when_all_are_damaged(self):
+        run = self.stopped()
+        for path in run.checkpoints():
+            damage(path / "weights.safetensors", "flip")
+        self.assertIn("going back to the beginning", run.train())
+        self.assert_same(run)
+
+    def test_one_of_another_configuration_is_refused(self):
+        run = Run(program(defconfig=STUDY, base=STUDY_SETTINGS, DROPOUT="0.2"))
+        shutil.copytree(self.straight().checkpoints()[-1], run.directory / "checkpoint-00000060")
+        self.assertIn("belongs to another configuration", run.train(expect=1))
+
+    def test_another_environment_is_refused_unless_asked_for(self):
+        run = self.stopped()
+        record, before = run.directory / "run.json", run.state()
+        text = record.read_text()
+        compiler = json.loads(text)["compiler"]
+        record.write_text(text.replace(json.dumps(compiler), '"another one"'))
+        said = run.train(expect=1)
+        self.assertIn(f"(compiler 'another one' then, '{compiler}' now)", said)
+        self.assertIn(f"'make rerun RUN={run.directory}' begins anew", said)
+        self.assertIn("'make ANY_ENVIRONMENT=1' goes on", said)
+        self.assertEqual(run.state(), before)
+        run.command.append("--any-environment")
+        self.assertIn("resuming after iteration", run.train())
+        self.assertEqual(run.weights(), self.straight().weights())
+        self.assertEqual(run.ask("SELECT text FROM events WHERE kind = 'environment'"),
+                         [(f"compiler 'another one' then, '{compiler}' now",)])
+
+    def test_room_on_the_disk(self):
+        run = Run(program(CHECKPOINT_INTERVAL=10, CHECKPOINT_KEEP=9, CHECKPOINT_DISK_MB=1))
+        run.train()
+        bytes_each = sum(file.stat().st_size for file in run.checkpoints()[0].iterdir())
+        self.assertEqual(run.iterations(), [10 * i for i in range(7 - 10**6 // bytes_each, 7)])
+        run = Run(study(CHECKPOINT_DISK_MB=1))
+        self.assertIn("CHECKPOINT_DISK_MB=1: one checkpoint takes", run.train(expect=1))
+
+
+def tensors_of(path):
+    data = path.read_bytes()
+    return set(json.loads(data[8:8 + int.from_bytes(data[:8], "little")])) - {"__metadata__"}
+
+
+class StartingWeights(Case):
+    few = {"GPT2_MAX_ITERS": 3}
+
+    def test_fine_tuning(self):
+        start = ROOT / "start.safetensors"
+        plain, gated = (Run(program(name, **self.few)) for name in ("smoke+mla", "smoke+mla+gate"))
+        for run in (plain, gated):
+            run.train()
+        files = [run.directory / "weights.safetensors" for run in (plain, gated)]
+        mechanism = tensors_of(files[1]) - tensors_of(files[0])
+        self.assertTrue(mechanism)
+
+        shutil.copy(files[0], start)
+        run = Run(program("smoke+mla+gate", INIT_FROM=start, **self.few))
+        text = run.train()
+        fresh = re.findall(r"'(\S+)' is not in \S+: it starts fresh", text)
+        self.assertEqual(set(fresh), mechanism)
+        self.assertNotEqual(run.weights(), gated.weights())
+        self.assertLess(run.values("val/loss")[0], gated.values("val/loss")[0])
+        done = subprocess.run([run.binary, "estimate"], cwd=TREE, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(json.loads(done.stdout)["seconds_per_token"], 0)
+
+        run = Run(program("smoke+mla", INIT_FROM=start, **self.few))
+        run.train()
+        self.assertEqual(run.values("val/loss")[0], plain.values("val/loss")[3])
+        self.assertTrue(run.directory.exists())  # under its identity
+
+        shutil.copy(files[1], start)
+        changed = Run(run.binary)
+        self.assertNotEqual(changed.identity, run.identity)
+        self.assertRegex(changed.train(expect=1), r"has '\S+', which this model lacks")
+        allow = ",".join(sorted(mechanism))
+        Run(program("smoke+mla", INIT_FROM=start, INIT_FROM_ALLOW=allow, **self.few)).train()
+
+        damage(start, "cut")
+        self.assertIn("start.safetensors", changed.train(expect=1))
+        start.unlink()
+        self.assertIn("CONFIG_INIT_FROM", changed.train(expect=1))
+
+
+# ---------------------------------------------------------------- broken surroundings
+
+class Surroundings(Case):
+    @classmethod
+    def setUpClass(cls):
+        """A run whose database is locked waits a while; the other cases need not wait for it."""
+        cls.locked = Run(study())
+        cls.lock = sqlite3.connect(cls.locked.runs / "results.db", isolation_level=None)
+        cls.lock.execute("BEGIN EXCLUSIVE")
+        cls.waiting = cls.locked.start()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.lock.close()
+        if cls.waiting.process.poll() is None:
+            cls.waiting.send(signal.SIGKILL).end()
+
+    def test_the_database_is_locked(self):
+        self.waiting.until("goes on with its journal alone")
+        self.lock.close()
+        self.assertEqual(self.waiting.end(), 0)
+        self.assert_same(self.locked)
+
+    def test_missing_data(self):
+        nowhere = ROOT / "nowhere.bin"
+        run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96,
+                          EVAL_LENGTHS="4096"))
+        self.assertIn(str(nowhere), run.train(expect=1))
+        for question in ("describe", "estimate", "audit", "memory"):  # of the model alone
+            subprocess.run([run.binary, question], check=True, stdout=subprocess.DEVNULL)
+
+    def test_a_directory_that_cannot_be_made(self):
+        file = ROOT / "file"
+        file.write_text("")
+        self.assertIn(str(file), Run(study(), runs=file / "runs").train(expect=1))
+
+    def test_a_damaged_database(self):
+        run = Run(study())
+        (run.runs / "results.db").write_bytes(b"no database" * 1000)
+        text = run.train()
+        self.assertIn("goes on with its journal alone", text)
+        self.assertTrue((run.directory / "done").exists())
+        rebuild = [OUTPUT / "bin/results", "rebuild", run.runs]
+        subprocess.run(rebuild, check=True, capture_output=True)
+        self.assert_same(run)
+
+    def test_files_that_may_not_grow(self):
+        run = self.stopped()
+        before = run.iterations()
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (150000, 150000))
+        text = run.train(expect=1, preexec_fn=limit)
+        self.assertRegex(text, r"checkpoint \d+ was not saved: .*File too large")
+        self.assertEqual(run.state()[0], "failed")
+        self.assertEqual(run.iterations(), before)
+        run.train()
+        self.assert_same(run)
+
+    def test_a_full_disk(self):
+        disk = ROOT / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "none", disk]
+        if subprocess.run(mount, capture_output=True).returncode:
+            self.skipTest("only root may mount a small disk")
+        self.addCleanup(subprocess.run, ["umount", disk], check=True)
+        run = self.stopped(runs=disk)
+        before = run.iterations()
+        ballast = disk / "ballast"
+        with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        self.assertIn("No space left on device", run.train(expect=1))
+        self.assertEqual(run.iterations(), before)
+        ballast.unlink()
+        run.train()
+        self.assert_same(run)
+
+
+# ---------------------------------------------------------------- under make
+
+class Experiment(Case):
+    """Three steps in one tree."""
+
+    @classmethod
+    def setUpClass(cls):
+        settings = {**SETTINGS, "PLAN": "steps", "PLAN_FRAGMENTS": "mla mla+gate again-0",
+                    "CHECKPOINT_INTERVAL": 5}
+        cls.tree = Tree(pathlib.Path(tempfile.mkdtemp(dir=ROOT)) / "tree", "smoke", settings)
+        cls.tree.make("steps")
+
+    def setUp(self):
+        shutil.rmtree(self.tree.runs, ignore_errors=True)
+
+    def ask(self, question):
+        with contextlib.closing(sqlite3.connect(self.tree.runs / "results.db", timeout=30)) as db:
+            return db.execute(question).fetchall()
+
+    def states(self):
+        return self.ask("SELECT step, state FROM runs ORDER BY step")
+
+    def times(self):
+        return {path: path.stat().st_mtime_ns for path in self.tree.runs.rglob("*")}
+
+    def assert_whole(self):
+        self.assertEqual(self.states(), [("0-mla", "done"), ("1-mla+gate", "done"),
+                                         ("2-mla-again", "done")])
+        counts = self.ask("SELECT count(*) FROM metrics WHERE name = 'train/loss' GROUP BY run")
+        self.assertEqual(counts, [(20,)] * 3)
+        told = collections.Counter()
+        for path in self.tree.runs.glob("*/*/journal.jsonl"):
+            told.update((path, line["name"], line["iteration"])
+                        for line in map(json.loads, path.read_text().splitlines())
+                        if line["kind"] == "value")
+        self.assertEqual(set(told.values()), {1})
+        hashes = self.ask("SELECT sha256 FROM artifacts JOIN runs ON runs.id = run ORDER BY step")
+        self.assertEqual(hashes[0], hashes[2])
+        self.assertNotEqual(hashes[0], hashes[1])
+
+    def test_once_and_again(self):
+        self.tree.make("runs")
+        self.assert_whole()
+        times = self.times()
+        self.assertNotIn("RUN ", self.tree.make("runs"))
+        self.assertEqual(self.times(), times)
+
+        self.assertIn("RUN=DIRECTORY", self.tree.make("rerun", f"RUN={self.tree.runs}", expect=2))
+        again = next(self.tree.runs.glob("*/1-*"))
+        self.assertEqual(self.tree.make("rerun", f"RUN={again}").count("RUN "), 1)
+        self.assert_whole()
+
+    def test_one_step(self):
+        self.tree.make("step", "N=1")
+        self.assertEqual(self.states(), [("1-mla+gate", "done")])
+        self.assertIn("0-mla 1-mla+gate", self.tree.make("step", "N=7", expect=2))
+
+    def test_two_makes_at_once(self):
+        shutil.rmtree(self.tree.plan)  # both build, too
+        makes = [Started(self.tree.command("runs")) for _ in range(2)]
+        for started in makes:
+            self.assertEqual(started.end(), 0, started.text)
+        self.assert_whole()
+
+    def test_interrupted(self):
+        started = Started(self.tree.command("runs"), start_new_session=True).until(" 21/60 ")
+        os.killpg(started.process.pid, signal.SIGINT)
+        self.assertNotEqual(started.end(), 0)
+        self.assertEqual(self.states()[0], ("0-mla", "interrupted"))
+        self.assertIn("resuming after iteration", self.tree.make("runs"))
+        self.assert_whole()
+
+    def test_stopped(self):
+        started = Started(self.tree.command("runs")).until(" 15/60 ")
+        self.assertIn("will save and stop", self.tree.make("stop"))
+        self.assertNotEqual(started.end(), 0)
+        self.assertIn(f"Error {RESUMABLE}", started.text)
+        self.assertIn(("0-mla", "interrupted"), self.states())
+        self.tree.make("runs")
+        self.assert_whole()
+
+    def test_stopped_for_good(self):
+        """Going on past failures does not mean going on past a stop."""
+        started = Started(self.tree.command("-k", "-j1", "runs")).until(" 15/60 ")
+        self.tree.make("stop")
+        self.assertNotEqual(started.end(), 0)
+        self.assertEqual(started.text.count("RUN "), 1)
+        self.assertIn("stopped before smoke 1-mla+gate seed 1", started.text)
+        self.assertEqual(self.states(), [("0-mla", "interrupted")])
+        self.tree.make("-k", "runs")
+        self.assert_whole()
+
+
+class Lengths(Case):
+    """The loss of a finished run, by position."""
+
+    def evaluate(self, run, *words):
+        return subprocess.run([run.binary, "evaluate", *words, "--weights",
+                               run.directory / "weights.safetensors"], cwd=TREE, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+
+    def lengths(self, run, lengths):
+        done = self.evaluate(run, "--json", "--lengths", lengths)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["lengths"]
+
+    def test_the_trained_length_gives_the_loss_of_the_run(self):
+        run = self.straight()
+        trained = self.lengths(run, "32")[0]
+        self.assertAlmostEqual(trained["loss"], run.values("val/loss")[60], delta=1e-5)
+        self.assertEqual(trained["rows"], 8)
+        self.assertIn("length 32, 8 rows", self.evaluate(run).stdout)
+
+    def test_longer_where_positions_allow_it(self):
+        run = Run(program(POS="rope"))
+        run.train()
+        found = self.lengths(run, "32,128,97")
+        self.assertEqual([(x["length"], x["rows"]) for x in found], [(32, 8), (128, 2), (97, 2)])
+        self.assertEqual([(x["first"], x["last"]) for x in found[1]["positions"]],
+                         [(0, 63), (64, 127)])
+        for x in found:
+            parts = x["positions"]
+            self.assertEqual(sum(part["targets"] for part in parts), x["targets"])
+            self.assertAlmostEqual(sum(part["loss"] * part["targets"] for part in parts)
+                                   / x["targets"], x["loss"], places=6)
+
+    def test_refusals(self):
+        for words, reason in (("33", "more than the learned table of 32"),
+                              ("32,", "does not begin with a length"),
+                              ("1", "does not begin with a length"),
+                              ("300", "longer than all validation rows")):
+            done = self.evaluate(self.straight(), "--lengths", words)
+            self.assertEqual((done.returncode, reason in done.stderr), (1, True), done.stderr)
+
+    LENGTHS = "32,128,97"
+
+    @functools.cached_property
+    def concluded(self):
+        run = Run(program(POS="rope", EVAL_LENGTHS=self.LENGTHS))
+        run.train()
+        return run
+
+    def recorded(self, run):
+        return {name.removeprefix("length/"): (iteration, value) for name, iteration, value in
+                run.ask("SELECT name, iteration, value FROM metrics WHERE name LIKE 'length/%'")}
+
+    def test_a_run_records_what_evaluate_says(self):
+        run, found = self.concluded, self.recorded(self.concluded)
+        for x in self.lengths(run, self.LENGTHS):
+            n = x["length"]
+            self.assertEqual(found.pop(f"{n}/rows"), (60, x["rows"]))
+            self.assertEqual(found.pop(f"{n}/state_bytes"), (60, x["state_bytes"]))
+            for part, suffix in [(x, ""), *((p, f"/{p['first']}") for p in x["positions"])]:
+                for what in ("loss", "accuracy"):
+                    iteration, value = found.pop(f"{n}/{what}{suffix}")
+                    self.assertEqual((iteration, f"{value:.9g}"), (60, f"{part[what]:.9g}"))
+        self.assertEqual(found, {})
+
+    def test_nothing_else_changes(self):
+        plain = Run(program(POS="rope"))
+        plain.train()
+        files, weights, metrics, events, checkpoints = self.concluded.story()
+        metrics = [row for row in metrics if not row[0].startswith("length/")]
+        self.assertEqual((weights, metrics, events, checkpoints), plain.story()[1:])
+
+    def test_interrupted_before_and_after(self):
+        run = Run(self.concluded.binary)
+        run.start().until(" 30/60 ").send(signal.SIGKILL).end()
+        run.train()
+        self.assert_same(run, self.concluded)
+        (run.directory / "done").unlink()
+        self.assertIn("resuming after iteration 60", run.train())
+        self.assert_same(run, self.concluded)
+
+    def test_a_budget_ends_with_them(self):
+        for settings in ({}, {"EVAL_INTERVAL": 1}):  # an evaluation of its own, or one that was due
+            with self.subTest(settings):
+                run = Run(program(POS="rope", EVAL_LENGTHS="64", TRAIN_TOKENS_BUDGET=1500, **settings))
+                run.train()
+                self.assertEqual(run.state()[0], "budget")
+                last = max(run.values("val/loss"))
+                self.assertLess(last, 60)
+                self.assertEqual({i for i, _ in self.recorded(run).values()}, {last})
+
+    def test_refused_before_training(self):
+        for settings, reason in (
+                ({"EVAL_LENGTHS": "33"}, "33 positions are more than the learned table of 32"),
+                ({"EVAL_LENGTHS": "32,x"}, "'x' does not begin with a length"),
+                ({"EVAL_LENGTHS": "300", "POS": "rope"}, "longer than all validation rows"),
+                ({"EVAL_LENGTHS": "32", "ATTENTION": "mla", "RA_MLA_MLP_ATTN_GATE": "y",
+                  "GATE_POOL": "sequence"}, "GATE_POOL=sequence")):
+            run = Run(program(**settings))
+            text = run.train(expect=1)
+            self.assertIn("CONFIG_EVAL_LENGTHS: ", text)
+            self.assertIn(reason, text)
+            self.assertFalse((run.runs / "results.db").exists())
+
+
+class Generation(Case):
+    def text(self, run, *words):
+        done = subprocess.run([run.binary, "generate", "--tokenizer", "bytes", "--temperature", "0",
+                               "--prompt", "once upon", *words, "--weights",
+                               run.directory / "weights.safetensors"], cwd=TREE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_a_text_longer_than_its_context(self):
+        run = Run(program(POS="rope", MODEL_VOCAB=300))
+        run.train()
+        long, short = (self.text(run, "--tokens", "100", *words)
+                       for words in (("--context", "200"), ()))
+        self.assertEqual(len(short), len("once upon") + 100 + 1)
+        # The same until the trained length of 32 is used up and the last half is read again.
+        self.assertEqual(short[:33], long[:33])
+        self.assertEqual(short, self.text(run, "--tokens", "100", "--context", "32"))
+
+
+class Plans(Case):
+    """Steps that end early, each way."""
+
+    def tree(self, **settings):
+        return Tree(pathlib.Path(tempfile.mkdtemp(dir=ROOT)) / "tree", "smoke",
+                    {**SETTINGS, "PLAN": "steps", **settings})
+
+    def ask(self, tree, question):
+        with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:
+            return db.execute(question).fetchall()
+
+    def test_a_refused_step_does_not_keep_the_others(self):
+        tree = self.tree(PLAN_FRAGMENTS="baseline dot-kv2", MODEL_HEADS=3, MODEL_EMBD=48)
+        text = tree.make("-k", "runs", expect=2)
+        self.assertIn("not divisible", text)
+        self.assertEqual(self.ask(tree, "SELECT step, state FROM runs"), [("0-baseline", "done")])
+        shutil.rmtree(tree.runs)
+        text = tree.make("-j1", "runs", expect=2)
+        self.assertEqual(text.count("RUN "), 1)  # refused before hours pass
+
+    def test_plans_tell_the_time(self):
+        """First by timed passes, then by what the runs took; without data, as far as known."""
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate again-0", SEEDS="1,2")
+        text = tree.make("plan")
+        self.assertRegex(text, r"0-mla +[0-9,]+ +[0-9,]+ +[0-9,]+ +2 +[0-9.]+ s +[0-9.]+ [kM]B")
+        self.assertIn("time by a few timed passes\n", text)
+        self.assertFalse(tree.runs.exists())
+        kept = (tree.plan / "0-mla" / "estimate.json").stat().st_mtime_ns
+        tree.make("step", "N=0")
+        self.assertIn("time by 2 finished runs and a few timed passes\n", tree.make("plan"))
+        self.assertEqual((tree.plan / "0-mla" / "estimate.json").stat().st_mtime_ns, kept)
+        tree.set({"TASK": "text", "DATA_TRAIN": ROOT / "nowhere.bin"})
+        text = tree.make("plan")
+        self.assertIn("nowhere.bin", text)
+        self.assertRegex(text, r"1-mla\+gate +2 +RA_MLA_MLP_ATTN_GATE n -> y")
+
+    def test_inference_is_reported(self):
+        """What make bench-decode measures, and lengths, reach the report; the database may go."""
+        tree = self.tree(PLAN_FRAGMENTS="mla again-0", SEEDS="1", POS="rope", EVAL_LENGTHS="64,128",
+                         GPT2_MAX_ITERS=3)
+        tree.make("runs")
+        self.assertIn("limit/s", tree.make("bench-decode", "CONTEXTS=64"))
+        kept = tree.runs / "smoke/decode"
+        self.assertEqual([path.name for path in kept.iterdir()], ["0-mla.json"])
+        (tree.runs / "results.db").unlink()
+        subprocess.run([OUTPUT / "bin/results", "rebuild", tree.runs], check=True,
+                       stdout=subprocess.PIPE)
+        text = tree.make("report", "NO_INSTALL=1")
+        self.assertRegex(text, r"0-mla +128 +2 .* \d\.\d{3} +\d\.\d{3}\n")
+        self.assertRegex(text, r"0-mla +64 +0\.\d\d .*%\n")
+        self.assertNotIn("other values", text)
+
+    def test_a_matched_step_has_the_size_that_was_planned(self):
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate mla+parameters-of-1 mla+flops-of-1")
+        tree.make("plan")
+        steps = json.loads((tree.plan / "plan.json").read_text())["steps"]
+        sizes = [json.loads((tree.plan / step["name"] / "describe.json").read_text())
+                 for step in steps]
+        for step, size in list(zip(steps, sizes))[2:]:
+            quantity = {"parameters": "parameters", "flops": "flops_per_token"}[
+                step["match"]["quantity"]]
+            self.assertEqual(step["match"]["found"], size[quantity])
+            self.assertEqual(step["match"]["target"], sizes[1][quantity])
+
+    def test_tuning(self):
+        """Stopped, gone on with, chosen, and left alone when done."""
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned again-1", TUNE_RATES="1e-4,1e-2,1e30",
+                         TUNE_SEEDS="11,12", CHECKPOINT_INTERVAL=5)
+        started = Started(tree.command("-j1", "runs")).until(" 15/60 ")
+        tree.make("stop")
+        self.assertNotEqual(started.end(), 0)
+        self.assertNotIn("smoke 0-mla", started.text)
+        text = tree.make("runs")
+        self.assertIn("resuming after iteration", text)
+        self.assertIn("1-mla+tuned: learning rate 1e-2\n", text)
+        runs = self.ask(tree, "SELECT name, step, seed, state FROM runs JOIN experiments ON "
+                              "experiments.id = experiment ORDER BY name, step, seed")
+        candidates = [("smoke-tuning", f"1-mla+tuned@{rate}", seed, state) for rate, state in
+                      (("1e-2", "done"), ("1e-4", "done"), ("1e30", "diverged"))
+                      for seed in (11, 12)]
+        self.assertEqual(runs, [("smoke", "0-mla", 1, "done"), ("smoke", "1-mla+tuned", 1, "done"),
+                                ("smoke", "2-mla+tuned-again", 1, "done"), *candidates])
+        rates = self.ask(tree, "SELECT DISTINCT value FROM config JOIN runs ON runs.id = run "
+                               "WHERE symbol = 'LEARNING_RATE' AND step = '1-mla+tuned'")
+        self.assertEqual(rates, [("1e-2",)])
+        again = tree.make("runs")
+        self.assertNotIn("RUN ", again)
+        self.assertNotIn("learning rate", again)
+
+        tree.set({"TUNE_RATES": "1e-5,1e-3"})
+        text = tree.make("step", "N=2")
+        self.assertEqual(text.count("RUN "), 4 + 1)
+        self.assertIn("1-mla+tuned: learning rate 1e-3\n", text)
+
+    def test_tuning_where_nothing_converges(self):
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned", TUNE_RATES="1e30,1e31", TUNE_SEEDS="11")
+        text = tree.make("-k", "runs", expect=2)
+        self.assertIn("1-mla+tuned: with every rate a run diverged", text)
+        self.assertEqual(self.ask(tree, "SELECT step FROM runs WHERE state = 'done'"), [("0-mla",)])
+
+    def test_changed_starting_weights_are_another_run(self):
+        start = ROOT / "initial.safetensors"
+        start.write_text("")
+        tree = self.tree(PLAN="single", INIT_FROM=start)
+        for seed in (1, 2):
+            run = Run(program(), seed=seed)
+            run.train()
+            shutil.copy(run.directory / "weights.safetensors", start)
+            tree.make("runs")
+            self.assertEqual(len(list(tree.runs.glob("*/*/done"))), seed)
+
+    def test_a_budget_of_tokens_ends_all_steps_alike(self):
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate", TRAIN_TOKENS_BUDGET=12 * 4 * 32 - 1)
+        tree.make("runs")
+        self.assertEqual(self.ask(tree, "SELECT DISTINCT state, exit_reason FROM runs"),
+                         [("budget", "token budget of 1535 is used up")])
+        question = "SELECT max(iteration) FROM metrics WHERE name = 'val/loss' GROUP BY run"
+        last = self.ask(tree, question)
+        self.assertEqual(last, [(12,), (12,)])
+        self.assertEqual(len(list(tree.runs.glob("*/*/done"))), 2)
+
+
+if __name__ == "__main__":
+    tap.main()

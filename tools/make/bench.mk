@@ -1,0 +1,18 @@
+# Whole iterations beside PyTorch, and how their cost grows.  Included by the Makefile.
+
+TORCH_PYTHON ?= $(python)
+bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o) $(O)/setup-python
+
+bench: $(bench_needs)
+	$(Q)$(python) -m tools.bench.bench --build '$(O)' --torch '$(TORCH_PYTHON)' $(if $(ROWS),--rows '$(ROWS)') \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(FORMS),--forms '$(FORMS)') \
+		$(if $(PRECISION),--precision '$(PRECISION)')
+
+bench-scaling: $(bench_needs)
+	$(Q)bash tools/make/setup.sh plot || true
+	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(if $(LONGEST),--longest $(LONGEST))
+
+.PHONY: bench bench-scaling
+
+#:   bench         iterations beside PyTorch's: ROWS='laptop-*' ROUNDS=5 FORMS= TORCH_PYTHON=
+#:   bench-scaling time and memory against length, layers and width, as plots;  LONGEST=8192

@@ -1,0 +1,23 @@
+# Results: tables and plots from runs/results.db.  Included by the Makefile.
+
+report_tool = $(python) -m tools.report.report --runs '$(RUNS)'
+
+# E=NAME: another experiment than that of the configuration.  Plots need gnuplot; without it the
+# report says so.
+configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
+report: $(O)/setup-python
+	$(Q)bash tools/make/setup.sh plot || true
+	$(Q)$(report_tool) report $(patsubst %,'%',$(or $(E),$(configured)))
+
+compare diff: $(O)/setup-python
+	$(if $(and $(A),$(B)),,$(error $@: give A= and B=, each EXPERIMENT, EXPERIMENT/STEP or the \
+		beginning of a run's identity))
+	$(Q)$(report_tool) $@ '$(A)' '$(B)'
+
+.PHONY: report compare diff
+
+#: Results
+#:   report                        table, verdicts and plots of the experiment;  E=NAME: of another
+#:   compare A=.. B=..             two experiments, steps (EXPERIMENT/STEP) or runs (identity)
+#:   diff A=.. B=..                their configurations only
+#:

@@ -1,0 +1,221 @@
+#!/bin/bash
+# Find the compiler and libraries that a group of targets needs; install with apt what lacks.
+#
+#   tools/make/setup.sh build|python|test|plot
+#
+# build: to compile;  python: to configure;  test: what the tests add;  plot: to draw results.
+# Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
+# standard output, all else on standard error.  Installs as root or through passwordless sudo;
+# where it may not (or with NO_INSTALL=1) it prints the one command that would.  The Makefile
+# passes CC, SANITIZE, BLAS, BLAS_CFLAGS, BLAS_LIBS, PYTHON and NO_INSTALL.
+set -uo pipefail
+
+CC=${CC:-gcc} BLAS=${BLAS:-openblas}
+compiler=$(basename "${CC##* }") # "ccache gcc-13": the package is gcc-13
+
+# Debian keeps each threading flavour of a BLAS in a directory of its own and points the plain
+# name at one of them.  Naming the OpenMP one makes the others harmless: their threads and those
+# of our OpenMP loops would fight for the cores.
+triplet=$(uname -m)-linux-gnu
+blas_include=/usr/include/$triplet/$BLAS-openmp
+blas_lib=/usr/lib/$triplet/$BLAS-openmp
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "kablate: $*"; exit 1; }
+
+# ---------------------------------------------------------------- what is needed
+missing=()
+
+# need PACKAGES CHECK...: the packages are missing when the check fails.
+need() {
+	local packages=$1
+	shift
+	# shellcheck disable=SC2206 # several packages in one word
+	"$@" >/dev/null 2>&1 || missing+=($packages)
+}
+
+compiler_packages() {
+	case $compiler in
+	clang-*) echo "$compiler libomp-${compiler#clang-}-dev" ;;
+	clang) echo "clang libomp-dev" ;;
+	cc) echo "gcc libc6-dev" ;;
+	*) echo "$compiler libc6-dev" ;;
+	esac
+}
+
+# compiles OPTIONS...
+# shellcheck disable=SC2086 # CC may hold a wrapper or options
+compiles() { echo 'int main(void) { return 0; }' | $CC -x c - -o /dev/null "$@"; }
+
+sanitizer_package() {
+	case $compiler in
+	clang-*) echo "libclang-rt-${compiler#clang-}-dev" ;;
+	*) echo "libclang-rt-dev" ;;
+	esac
+}
+
+# Newer Debians pack the sanitizers of clang apart, so they are looked for when clang is there.
+sanitizer_works() {
+	[ -z "${SANITIZE:-}" ] || ! compiles -fopenmp || compiles "-fsanitize=$SANITIZE"
+}
+
+has_openmp_blas() { [ -n "${BLAS_LIBS:-}" ] || [ -e "$blas_lib/lib$BLAS.so" ]; }
+has_other_blas() { pkg-config --exists "$BLAS"; }
+other_blas_will_do= # set when the OpenMP build cannot be had
+has_blas() { has_openmp_blas || { [ $other_blas_will_do ] && has_other_blas; }; }
+
+# An interpreter that knows kconfiglib.  The first python3 of the path may be another one than
+# the system's, which is where apt puts its modules.
+find_python() {
+	local python
+
+	for python in ${PYTHON:-python3 /usr/bin/python3}; do
+		"$python" -c 'import kconfiglib' 2>/dev/null && echo "$python" && return
+	done
+	return 1
+}
+
+look_for() {
+	case $1 in
+	build)
+		need "$(compiler_packages)" compiles -fopenmp
+		need "$(sanitizer_package)" sanitizer_works
+		need pkg-config pkg-config --version
+		need "lib$BLAS-openmp-dev" has_blas
+		need libcjson-dev pkg-config --exists libcjson
+		need libsqlite3-dev pkg-config --exists sqlite3
+		need libpcre2-dev pkg-config --exists libpcre2-8
+		;;
+	python) need "python3 python3-kconfiglib" find_python ;;
+	test)
+		need pkg-config pkg-config --version
+		need libcmocka-dev pkg-config --exists cmocka
+		;;
+	plot) need gnuplot-nox gnuplot --version ;;
+	*) die "setup: no group '$1' (build, python, test or plot)" ;;
+	esac
+}
+
+# What a package is, for systems that name it otherwise.
+in_words() {
+	case $1 in
+	lib"$BLAS"-openmp-dev) echo "the $BLAS library with cblas.h (its OpenMP build, if there is one)" ;;
+	libcjson-dev) echo "cJSON" ;;
+	libsqlite3-dev) echo "SQLite 3" ;;
+	libpcre2-dev) echo "PCRE2 (8 bit)" ;;
+	libcmocka-dev) echo "cmocka" ;;
+	libomp*-dev) echo "the OpenMP runtime of clang" ;;
+	libc6-dev) echo "the headers of the C library" ;;
+	python3) echo "Python 3" ;;
+	python3-kconfiglib) echo "kconfiglib for ${PYTHON:-python3} (pip install kconfiglib)" ;;
+	gnuplot-nox) echo "gnuplot" ;;
+	*) echo "$1" ;;
+	esac
+}
+
+# ---------------------------------------------------------------- installing
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+
+as_root=(sudo -n)
+[ "$(id -u)" != 0 ] || as_root=()
+
+apt() {
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq -y -o DPkg::Lock::Timeout=60 "$@" </dev/null >"$log" 2>&1
+}
+
+# Another flavour of the BLAS is slower, not wrong: without the right to install, go on with it.
+accept_other_blas() {
+	[[ " ${missing[*]} " == *" lib$BLAS-openmp-dev "* ]] && has_other_blas 2>/dev/null || return 1
+	say "  NOTE    lib$BLAS-openmp-dev would be faster than $(pkg-config --libs "$BLAS")"
+	other_blas_will_do=yes
+}
+
+# One command for all that a developer needs, so that the next target does not ask again.
+tell_command() {
+	local sudo='sudo ' reason=$1 group
+
+	[ "$(id -u)" != 0 ] || sudo=
+	for group in build python test; do
+		look_for $group
+	done
+	mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+	say "kablate: $reason; to install what lacks:"
+	say "    ${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends ${missing[*]}"
+	exit 1
+}
+
+tell_in_words() {
+	local package
+
+	say "kablate: $1; this is missing:"
+	for package in "${missing[@]}"; do
+		say "    $(in_words "$package")"
+	done
+	exit 1
+}
+
+is_locked() { grep -q 'Could not get lock\|Unable to acquire\|Unable to lock' "$log"; }
+
+explain_failure() {
+	! is_locked ||
+		die "another package manager holds the apt lock; wait for it, then call make again"
+	! grep -q 'dpkg was interrupted' "$log" ||
+		die "an earlier installation was interrupted; run 'dpkg --configure -a' as root first"
+	grep '^[EW]:' "$log" >&2 || tail -n 5 "$log" >&2
+	tell_command "apt-get failed"
+}
+
+# The package lists may be missing or old: they are fetched only when it fails without.
+install() {
+	say "  APT     ${missing[*]}"
+	apt install --no-install-recommends "${missing[@]}" && return
+	! is_locked && apt update && apt install --no-install-recommends "${missing[@]}" && return
+	explain_failure
+}
+
+install_or_explain() {
+	if ! command -v apt-get >/dev/null; then
+		accept_other_blas || tell_in_words "no apt-get on this system"
+	elif [ -n "${NO_INSTALL:-}" ]; then
+		accept_other_blas || tell_command "NO_INSTALL is set"
+	elif [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+		accept_other_blas || tell_command "not root, and no sudo without a password"
+	else
+		install
+	fi
+}
+
+# ---------------------------------------------------------------- flags
+blas_flags() {
+	if [ -n "${BLAS_LIBS:-}" ]; then
+		echo "${BLAS_CFLAGS:-} $BLAS_LIBS"
+	elif has_openmp_blas; then # BLIS warns in its header, hence -isystem
+		echo "-isystem$blas_include -L$blas_lib -Wl,-rpath,$blas_lib -l$BLAS"
+	else
+		pkg-config --cflags --libs "$BLAS"
+	fi
+}
+
+flags() {
+	case $1 in
+	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
+	python) find_python ;;
+	test) pkg-config --cflags --libs cmocka ;;
+	plot) ;;
+	esac
+}
+
+# ---------------------------------------------------------------- main
+group=${1:-build}
+exec 9<"$0" && flock 9 # `make -j` may ask for two groups at once; apt cannot
+
+tried=
+while look_for "$group" && [ ${#missing[@]} -gt 0 ]; do
+	[ "${missing[*]}" != "$tried" ] || tell_in_words "$tried installed, but of no use here"
+	tried=${missing[*]}
+	install_or_explain
+	missing=()
+done
+flags "$group"

@@ -1,0 +1,214 @@
+# Steps and runs: one program per step, one make target per run.  Included by the Makefile.
+#
+#   .config, fragments --plan.py--> $(O)/plan/STEP/{config,auto.conf,generated/config_table.h}
+#   --> $(O)/plan/STEP/kablate --identity--> $(O)/plan/runs.mk: a rule for runs/.../done
+#
+# A tuned step has candidates, which are built and run first; $(O)/plan/STEP/rate holds what was
+# chosen, and the plan is made again with it.
+#
+# A run's directory carries its identity, so the target's existence is all that make has to know:
+# what would be another run has another name.
+
+RUNS ?= runs
+PLAN ?= $(O)/plan
+plan := $(PLAN)
+
+# Targets that need the configuration; for all others none has to be there.
+run_goals := all experiment built runs plan plan-examined status watch step steps describe audit bench-decode stop rerun unread runs-% step-%
+ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
+
+$(need_config)
+
+# Of two makes in one tree, one builds; the other waits and finds everything made.
+locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
+
+# Matched controls follow from the models, which bin/count counts.
+configuration := $(file <$(KCONFIG_CONFIG))
+matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROLS_PARAMETERS=y \
+	CONFIG_PLAN_CONTROLS_FLOPS=y,$(configuration)))
+# While rates are chosen the plan stays as it is.
+rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
+fragments := $(shell find defconfigs -type f)
+plan_tools := $(addprefix tools/plan/,plan.py outline.py matching.py tuning.py)
+# Times do not tell all: another file, or an older one that was put back, is another configuration.
+# (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
+$(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
+$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
+	$(stop_restarting)
+	$(call say,PLAN,$(KCONFIG_CONFIG))
+	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
+include $(plan)/plan.mk
+
+# Which objects a step selects: read once per step with that step's symbols.
+define select_objects
+$(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(eval undefine $v))
+obj-y :=
+obj- :=
+include $(plan)/$1/auto.conf
+include $(selections)
+objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
+inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
+endef
+inputs :=
+built-steps := $(plan-steps) $(plan-candidates)
+$(foreach step,$(built-steps),$(eval $(call select_objects,$(step))))
+
+step_programs := $(built-steps:%=$(plan)/%/kablate)
+step_name = $(patsubst $(plan)/%/,%,$(dir $1))
+
+$(built-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/util/config.c $(plan)/%/generated/config_table.h $(O)/flags
+	$(call say,CC,$(@:$(O)/%=%))
+	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@
+$(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
+
+# The identity of a run includes the sources that its program was made of, but no table of symbols:
+# the values that the program reads are part of the identity by themselves.
+sources_of = $(filter-out %/config_table.h,$(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d)))))
+sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
+$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants)
+	$(call say,CC,$(@:$(O)/%=%))
+	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
+		-DBUILD_SOURCES='"$(call sources_hash,$(part_objects) $(objects-$(call step_name,$@)) $(step_main:%.c=$(O)/%.o))"' \
+		-c $< -o $@
+
+.SECONDEXPANSION:
+$(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
+	$(call ld)
+
+steps: $(step_programs)
+	@:
+built:
+	+$(Q)$(locked) steps
+
+# ---------------------------------------------------------------- runs
+# A target of the user's builds the programs and then calls make again: only then is it known which
+# runs there are.
+ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
+$(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
+	$(call write_stamp,$(RUNS))
+$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
+	$(stop_restarting)
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS)
+include $(plan)/runs.mk
+
+# A rate is chosen again when other runs are asked, or there are new ones.
+$(foreach s,$(plan-tuned),$(eval $(plan)/$s/rate: $(tuning-targets-of-$s)) \
+	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(tuning-targets-of-$s))))
+$(plan-tuned:%=$(plan)/%/asked): $(plan)/%/asked:
+	$(call write_stamp,$(tuning-targets-of-$*))
+$(plan-tuned:%=$(plan)/%/rate): $(plan)/%/rate: $(plan)/%/asked
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS) --choose $* && touch $@
+$(plan-tuned:%=runs-rate-%): runs-rate-%: $(plan)/%/rate
+	@:
+endif
+
+git_revision = $(shell git rev-parse HEAD 2>/dev/null)
+git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
+# Exit status of kablate.  To tuning a divergence is a result.
+diverged := 76
+# After a stop no run begins, until make is called again: -k alone would go on with the next.
+export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
+$(run-targets) $(tuning-targets):
+	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
+		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
+	$(call say,RUN,'$(EXPERIMENT) $(STEP) seed $(SEED)')
+	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
+		--identity $(IDENTITY) --seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
+		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
+		$(if $(filter 1,$(jobs)),,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
+		$(if $(filter $@,$(tuning-targets)),|| { test $$? -eq $(diverged) && touch $@; })
+runs-all: $(run-targets)
+	@:
+$(foreach s,$(plan-steps),$(eval step-$s: $(run-targets-of-$s)))
+# What is removed must be one word, and a run of the plan.
+known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
+run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
+runs-forget:
+	$(if $(run_to_forget),,$(error make rerun RUN=DIRECTORY: one of $(known_runs)))
+	$(Q)test ! -d '$(run_to_forget)' || flock -n '$(run_to_forget)' rm -rf '$(run_to_forget)' || \
+		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
+
+# Runs side by side, as many as their threads leave room for, unless -j says otherwise.
+processors := $(shell nproc)
+threads := $(filter-out 0,$(plan-threads))
+jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
+given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
+side_by_side = $(if $(call given,j),,-j$(jobs))
+
+# Rates first, then the programs with these rates, then the runs of $2; under -k what fails does
+# not keep the rest.
+and_then = || $(if $(call given,k),status=$$?,exit $$?);
+tune_and_run = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
+	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
+
+runs: built
+	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
+experiment: runs
+	+$(Q)$(MAKE) --no-print-directory report
+
+# One step alone: make step N=3
+wanted := $(filter $(N)-%,$(plan-steps) $(plan-open))
+step: built
+	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
+	+$(Q)$(call tune_and_run,$(tuned-for-$(wanted)),step-$(wanted))
+
+# Forget a run and make it again: make rerun RUN=DIRECTORY
+rerun: built
+	+$(Q)$(MAKE) runs-forget
+	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
+
+# What programs say of themselves is kept.  Where one cannot tell (there is no data yet), the plan
+# is shown without.
+$(plan-examined:%=$(plan)/%/describe.json): $(plan)/%/describe.json: $(plan)/%/kablate
+	$(Q)$< describe --json >$@ || rm -f $@
+$(plan-examined:%=$(plan)/%/estimate.json): $(plan)/%/estimate.json: $(plan)/%/kablate
+	$(call say,TIME,$*)
+	$(Q)$< estimate 2>/dev/null >$@ || rm -f $@
+plan-examined: $(foreach s,$(plan-examined),$(plan)/$s/describe.json $(plan)/$s/estimate.json)
+	@:
+plan: built
+	+$(Q)$(MAKE) -j1 plan-examined
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --show $(RUNS) --jobs $(jobs)
+describe: built
+	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
+bench-decode: built
+	$(Q)$(python) -m tools.bench.bench_decode $(plan) $(RUNS)/$(plan-experiment)/decode \
+		$(foreach s,$(plan-steps),$(if $(filter 0,$(repeat-$s)),$s)) \
+		$(if $(CONTEXTS),--lengths $(CONTEXTS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS)) \
+		$(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
+audit: built
+	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
+unread: built
+	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
+status: $(O)/bin/results
+	$(Q)$< status $(RUNS)
+watch: $(O)/bin/results
+	$(Q)$< watch 5 $(RUNS)
+# A second signal would end a run at once; a run that was about to begin is met in the second round.
+stop:
+	$(Q)date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
+		for line in $$(grep -lz '^$(plan)/[^ ]*/kablate$$' /proc/[0-9]*/cmdline 2>/dev/null); do \
+			pid=$${line#/proc/}; pid=$${pid%/cmdline}; \
+			case $$told in *:$$pid:*) continue; esac; \
+			grep -qzx train $$line && test /proc/$$pid/cwd -ef . && \
+				kill -TERM $$pid && told=$$told$$pid: && \
+				echo "process $$pid will save and stop"; \
+		done; sleep 0.3; \
+	done
+
+endif
+
+.PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit \
+	bench-decode unread status watch stop rerun
+
+#: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
+#:   all           build, audit and train every step with every seed, then report (default)
+#:   plan          the steps: how they differ, parameters, memory, time, disk; nothing runs
+#:   step N=3      one step;   runs: every step, without the report
+#:   describe      parameters, work, memory, decode state;   audit: is it wired and causal?
+#:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols nobody reads
+#:   status, watch the runs so far, live;   stop: save and stop what runs here
+#:   rerun RUN=DIR forget a run and make it again
+#:

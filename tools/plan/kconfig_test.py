@@ -1,0 +1,626 @@
+#!/usr/bin/env python3
+"""Tests of tools/plan/kconfig.py and of the Kconfig files, defconfigs and fragments themselves."""
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.testing import as_user
+from tools.plan import kconfig
+from tools.testing import tap
+from kconfiglib import INT
+
+TOOL = "tools.plan.kconfig"
+
+# The symbols of the published study, assigned as they were written there.
+STUDY = """\
+CONFIG_GPT2_MAX_ITERS=10400
+CONFIG_RA_MLA_ABLATION_STEPS="0,1,2,3"
+CONFIG_RA_MLA_LATENT_DIM=128
+CONFIG_RA_MLA_RA_WINDOW=64
+CONFIG_RA_MLA_RA_ALPHA=0.0
+CONFIG_RA_MLA_MLP_ATTN_GATE=y
+CONFIG_RA_MLA_MLP_CROSS_TOKEN=y
+CONFIG_RA_MLA_MLP_LATENT_RECIP=y
+CONFIG_RA_MLA_MLP_TYING_MODE="tied_transpose"
+CONFIG_RA_MLA_MLP_SPARSE_MODE="topk"
+CONFIG_RA_MLA_MLP_SPARSE_K=8
+CONFIG_RA_MLA_MLP_SPARSE_RMS_THRESHOLD="0.5"
+CONFIG_RA_MLA_MLP_SPARSE_NORMALIZE=y
+CONFIG_RA_MLA_MLP_SPARSE_HEAD_AVERAGE=y
+"""
+
+
+def setUpModule():
+    global DEFAULTS
+    DEFAULTS = kconfig.Tree().config_text()
+
+
+def copy_of_the_tree(directory):
+    """The Kconfig files, defconfigs and tools, to be changed by a test."""
+    for top in ("core", "data", "models", "tools"):
+        for folder, _, names in os.walk(os.path.join(kconfig.ROOT, top)):
+            for name in names:
+                if name == "Kconfig" or name.endswith((".kconfig", ".py")):
+                    to = os.path.join(directory, os.path.relpath(folder, kconfig.ROOT))
+                    os.makedirs(to, exist_ok=True)
+                    shutil.copy(os.path.join(folder, name), to)
+    shutil.copy(os.path.join(kconfig.ROOT, "Kconfig"), directory)
+    shutil.copytree(kconfig.DEFCONFIGS, os.path.join(directory, "defconfigs"))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.directory = scratch.name
+        self.config = self.path("config")
+        self.environment = {**os.environ, "KCONFIG_CONFIG": self.config,
+                            "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def write(self, text, name="config"):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def read(self, name="config"):
+        with open(self.path(name), encoding="utf-8") as file:
+            return file.read()
+
+    def run_tool(self, *args, tool=TOOL, tree=kconfig.ROOT, **options):
+        """The tool as it is in this tree or in a copy of it."""
+        return subprocess.run([sys.executable, "-m", tool, *args], env=self.environment, cwd=tree,
+                              text=True, capture_output=True, check=False, timeout=60, **options)
+
+    def succeed(self, *args, **options):
+        done = self.run_tool(*args, **options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def refuse(self, *args, **options):
+        done = self.run_tool(*args, **options)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.stderr
+
+
+# ---------------------------------------------------------------- each silent loss is an error
+
+class Strict(Case):
+    """A line more in a complete .config, and what is said about it."""
+
+
+def strict_case(line, reason, without=None):
+    """`without`: the beginning of the line it stands for."""
+    def test(self):
+        kept = [old for old in DEFAULTS.splitlines() if not without or not old.startswith(without)]
+        self.write("\n".join([*kept, line]) + "\n")
+        said = self.refuse("check")
+        self.assertIn(f"{self.config}:{len(kept) + 1}: {reason}", said)
+        self.assertIn("make olddefconfig", said)
+    return test
+
+
+STRICT = {
+    "unknown_symbol": ("CONFIG_MODEL_LAYER=3", "there is no symbol CONFIG_MODEL_LAYER; "
+                                               "did you mean MODEL_LAYERS"),
+    "unknown_symbol_not_set": ("# CONFIG_NO_SUCH_THING is not set", "there is no symbol"),
+    "unmet_dependency": ("CONFIG_COPY_VOCAB=64", "CONFIG_COPY_VOCAB=64: it needs TASK_COPY"),
+    "unmet_choice": ('CONFIG_W2_SCORE="overlap"', "CONFIG_W2_SCORE=overlap: it needs ATTENTION_W2"),
+    "unmet_switch": ("CONFIG_WS_AUX=y", "CONFIG_WS_AUX=y: it needs FFN_WS"),
+    "below_range": ("CONFIG_GPT2_MAX_ITERS=0", "CONFIG_GPT2_MAX_ITERS=0: out of range 1 to",
+                    "CONFIG_GPT2_MAX_ITERS="),
+    "above_range": ("CONFIG_MODEL_HEADS=1025", "CONFIG_MODEL_HEADS=1025: out of range 1 to 1024",
+                    "CONFIG_MODEL_HEADS="),
+    "integer_with_fraction": ("CONFIG_MODEL_HEADS=4.0", "CONFIG_MODEL_HEADS=4.0: not an integer"),
+    "integer_with_leading_zero": ("CONFIG_MODEL_HEADS=04", "CONFIG_MODEL_HEADS=04: not an integer"),
+    "integer_in_quotes": ('CONFIG_MODEL_HEADS="4"', 'CONFIG_MODEL_HEADS="4": not an integer'),
+    "integer_missing": ("CONFIG_MODEL_HEADS=", "CONFIG_MODEL_HEADS=: not an integer"),
+    "integer_not_set": ("# CONFIG_MODEL_HEADS is not set", "CONFIG_MODEL_HEADS=n: not an integer"),
+    "module": ("CONFIG_MODEL_BIAS=m", "CONFIG_MODEL_BIAS=m: not y or n"),
+    "switch_in_words": ("CONFIG_MODEL_BIAS=yes", "CONFIG_MODEL_BIAS=yes: not y or n"),
+    "text_without_quotes": ("CONFIG_EXPERIMENT=mine", "CONFIG_EXPERIMENT=mine: text stands"),
+    "text_with_one_quote": ('CONFIG_EXPERIMENT="mine', 'CONFIG_EXPERIMENT="mine: text stands'),
+    "text_after_quotes": ('CONFIG_EXPERIMENT="a" b', 'CONFIG_EXPERIMENT="a" b: text stands'),
+    **{f"experiment_{kind}": (f'CONFIG_EXPERIMENT="{name}"',
+                              f'CONFIG_EXPERIMENT="{name}": letters, digits and ._+- make a name',
+                              "CONFIG_EXPERIMENT=")
+       for kind, name in {"with_blank": "my study", "with_command": "a$(shell touch x)b",
+                          "with_directory": "a/b", "with_colon": "a:b", "with_percent": "50%",
+                          "with_quote": "it's", "of_dots": "..", "as_option": "-a",
+                          "missing": ""}.items()},
+    "number_in_words": ('CONFIG_DROPOUT="none"', 'CONFIG_DROPOUT="none": not a number'),
+    "number_with_comma": ('CONFIG_DROPOUT="0,1"', 'CONFIG_DROPOUT="0,1": not a number'),
+    "number_infinite": ('CONFIG_DROPOUT="inf"', 'CONFIG_DROPOUT="inf": not a number'),
+    "choice_unknown": ('CONFIG_ATTENTION="flash"', 'CONFIG_ATTENTION="flash": not one of'),
+    "choice_unquoted": ("CONFIG_ATTENTION=mla", "CONFIG_ATTENTION=mla: not one of dot, mla"),
+    "choice_of_two": ("CONFIG_ATTENTION_W2=y", "CONFIG_ATTENTION was set before"),
+    "choice_by_both_names": ('CONFIG_ATTENTION="mla"', "CONFIG_ATTENTION was set before"),
+    "malformed_line": ("MODEL_HEADS=4", "'MODEL_HEADS=4' is neither"),
+    "space_around_equals": ("CONFIG_MODEL_HEADS = 4", "'CONFIG_MODEL_HEADS = 4' is neither"),
+    "set_twice": ("CONFIG_MODEL_HEADS=4", "CONFIG_MODEL_HEADS was set before"),
+    "derived": ("CONFIG_AUDIT_LEAK_DECLARED=y", "CONFIG_AUDIT_LEAK_DECLARED=y: it cannot be set"),
+}
+for case_name, case_values in STRICT.items():
+    setattr(Strict, "test_" + case_name, strict_case(*case_values))
+
+
+class Files(Case):
+    def test_new_symbol(self):
+        self.write(DEFAULTS.replace("CONFIG_DROPOUT=\"0.0\"\n", ""))
+        said = self.refuse("check")
+        self.assertIn(f"{self.config}: CONFIG_DROPOUT is new and not set", said)
+        self.assertIn("make olddefconfig", said)
+
+    def test_new_choice(self):
+        self.write(re.sub(".*CONFIG_POS_.*\n", "", DEFAULTS))
+        self.assertIn("CONFIG_POS is new and not set", self.refuse("check"))
+
+    def test_member_that_is_chosen_and_not(self):
+        self.write(re.sub(".*CONFIG_POS_.*\n", "", DEFAULTS) +
+                   'CONFIG_POS="rope"\n# CONFIG_POS_ROPE is not set\nCONFIG_ROPE_THETA="10000"\n')
+        self.assertIn("CONFIG_POS_ROPE=n: it is the one that POS chooses", self.refuse("check"))
+
+    def test_no_config(self):
+        said = self.refuse("check")
+        self.assertIn("make menuconfig", said)
+        self.assertIn("gpt2-ra-mla-full", said)
+
+    def test_directory(self):
+        os.mkdir(self.config)
+        self.assertIn("Is a directory", self.refuse("check"))
+
+    def test_not_text(self):
+        with open(self.config, "wb") as file:
+            file.write(b"CONFIG_EXPERIMENT=\"\xff\"\n")
+        for command in ("check", "olddefconfig", "listnewconfig", "menuconfig"):
+            self.assertIn("utf-8", self.refuse(command))
+
+    def test_defaults_fit(self):
+        self.write(DEFAULTS)
+        self.assertEqual(self.succeed("check"), "")
+
+    def test_many_problems_are_all_told(self):
+        self.write(DEFAULTS + "CONFIG_A=1\nCONFIG_B=2\n")
+        said = self.refuse("check")
+        self.assertIn("CONFIG_A", said)
+        self.assertIn("CONFIG_B", said)
+
+    def test_interrupted_write_leaves_the_old_file(self):
+        self.write("old\n")
+        replace, os.replace = os.replace, None  # calling it raises
+        try:
+            with self.assertRaises(TypeError):
+                kconfig.write_text(self.config, "new\n")
+        finally:
+            os.replace = replace
+        self.assertEqual(self.read(), "old\n")
+        self.assertEqual(os.listdir(self.directory), ["config"])
+
+
+# ---------------------------------------------------------------- what is accepted
+
+class Accepted(Case):
+    def resolve(self, text):
+        tree = kconfig.Tree()
+        self.write(text, "file")
+        tree.merge(tree.read(self.path("file")))
+        return tree.values()
+
+    def test_assignments_of_the_study(self):
+        values = self.resolve(STUDY)
+        for line in STUDY.splitlines():
+            name, _, value = line.removeprefix("CONFIG_").partition("=")
+            self.assertEqual(values[name], value.strip('"'))
+        self.assertEqual(values["ATTENTION"], "mla")
+        self.assertEqual(values["PLAN"], "steps")
+
+    def test_number_with_and_without_quotes(self):
+        for text in ("0.25", '"0.25"'):
+            self.assertEqual(self.resolve(f"CONFIG_DROPOUT={text}\n")["DROPOUT"], "0.25")
+
+    def test_choice_by_text_and_by_member(self):
+        for text in ('CONFIG_POS="alibi"\n', "CONFIG_POS_ALIBI=y\n"):
+            self.assertEqual(self.resolve(text)["POS"], "alibi")
+
+    def test_text_with_special_characters(self):
+        values = self.resolve('CONFIG_INIT_FROM="a \\"b\\" \\\\ $c #d"\n')
+        self.assertEqual(values["INIT_FROM"], 'a "b" \\ $c #d')
+
+    def test_switch_that_is_unavailable_may_be_off(self):
+        values = self.resolve("CONFIG_ATTENTION_DOT=y\n"
+                              "# CONFIG_RA_MLA_MLP_LATENT_RECIP is not set\n")
+        self.assertIsNone(values["RA_MLA_MLP_LATENT_RECIP"])
+
+    def test_w2_brings_rope(self):
+        self.assertEqual(self.resolve('CONFIG_ATTENTION="w2"\n')["POS"], "rope")
+
+    def test_sequence_pool_declares_its_leak(self):
+        values = self.resolve('CONFIG_RA_MLA_MLP_ATTN_GATE=y\nCONFIG_GATE_POOL="sequence"\n')
+        self.assertEqual(values["AUDIT_LEAK_DECLARED"], "y")
+
+
+# ---------------------------------------------------------------- commands
+
+class Commands(Case):
+    def test_defconfig_tells_name_question_and_scale(self):
+        said = self.succeed("defconfig", "smoke+small")
+        self.assertEqual(said.count("\n"), 1)
+        self.assertRegex(said, r"^smoke\+small: Does everything run\?.*\(scale small\)$")
+        self.assertIn("CONFIG_SCALE_SMALL=y", self.read())
+        self.succeed("check")
+
+    def test_defconfig_without_name_is_the_defaults(self):
+        self.succeed("defconfig")
+        self.assertEqual(self.read(), DEFAULTS)
+
+    def test_wrong_names(self):
+        self.assertIn("did you mean smoke", self.refuse("defconfig", "smok"))
+        self.assertIn("did you mean gate", self.refuse("defconfig", "smoke+gat"))
+        self.assertIn("there are: ", self.refuse("defconfig", "qqqqqqqq"))
+        self.assertFalse(os.path.exists(self.config))
+
+    def test_defconfig_fragment_that_does_not_fit(self):
+        self.assertIn("tying-untied:2: CONFIG_RA_MLA_MLP_TYING_MODE=untied: it needs "
+                      "RA_MLA_MLP_LATENT_RECIP", self.refuse("defconfig", "smoke+tying-untied"))
+
+    def test_defconfig_tells_what_a_fragment_switches_off(self):
+        self.assertRegex(self.succeed("defconfig", "smoke+dot"),
+                         r"now inactive: .*defconfigs/smoke:\d+: CONFIG_RA_MLA_LATENT_DIM=8\n")
+
+    def test_set(self):
+        self.write(DEFAULTS)
+        self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7", 'CONFIG_RA_MLA_RA_ALPHA=0.5')
+        self.assertIn("CONFIG_GPT2_MAX_ITERS=7\n", self.read())
+        self.assertIn('CONFIG_RA_MLA_RA_ALPHA="0.5"\n', self.read())
+        self.assertEqual(self.read("config.old"), DEFAULTS)
+
+    def test_set_takes_text_without_quotes(self):
+        self.write(DEFAULTS)
+        self.succeed("set", "CONFIG_DATA_TEXT=my text", "CONFIG_ATTENTION=w2")
+        self.assertIn('CONFIG_DATA_TEXT="my text"\n', self.read())
+        self.assertIn("CONFIG_ATTENTION_W2=y\n", self.read())
+
+    def test_set_switch_tells_what_it_makes_inactive(self):
+        self.write(DEFAULTS)
+        said = self.succeed("set", 'CONFIG_ATTENTION="dot"')
+        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_RA_MLA_LATENT_DIM=16")
+        self.succeed("check")
+
+    def test_set_refuses_and_leaves_the_file(self):
+        self.write(DEFAULTS)
+        for wrong in ("CONFIG_NOPE=1", "CONFIG_COPY_VOCAB=4", "CONFIG_THREADS=-1", "THREADS=1"):
+            self.assertIn("command line: ", self.refuse("set", wrong))
+        self.assertEqual(self.read(), DEFAULTS)
+        self.assertEqual(os.listdir(self.directory), ["config"])
+
+    def test_olddefconfig_lists_what_it_drops(self):
+        stale = DEFAULTS.replace('CONFIG_DROPOUT="0.0"\n', "").replace(
+            "CONFIG_MODEL_LAYERS=4", "CONFIG_MODEL_LAYERS=0")
+        self.write(stale + "CONFIG_GONE=y\nCONFIG_COPY_VOCAB=4\n")
+        said = self.succeed("olddefconfig")
+        for name in ("CONFIG_GONE", "COPY_VOCAB=4: it needs", "MODEL_LAYERS=0: out of range"):
+            self.assertRegex(said, f"dropped .*:[0-9]+: .*{name}")
+        self.assertEqual(said.count("dropped"), 3)
+        self.assertEqual(self.read(), DEFAULTS)
+
+    def test_oldconfig_asks(self):
+        self.write(DEFAULTS.replace('CONFIG_DROPOUT="0.0"\n', ""))
+        self.succeed("oldconfig", input="0.125\n")
+        self.assertIn('CONFIG_DROPOUT="0.125"\n', self.read())
+        self.succeed("check")
+
+    def test_oldconfig_without_answers(self):
+        stale = DEFAULTS.replace('CONFIG_DROPOUT="0.0"\n', "")
+        self.write(stale)
+        self.assertIn("make olddefconfig", self.refuse("oldconfig", input=""))
+        self.assertEqual(self.read(), stale)
+
+    def test_listnewconfig(self):
+        self.write(re.sub('CONFIG_(DROPOUT|THREADS)=.*\n|.*CONFIG_POS_.*\n', "", DEFAULTS) +
+                   "CONFIG_GONE=y\n")
+        self.assertEqual(self.succeed("listnewconfig"),
+                         'CONFIG_POS="learned"\nCONFIG_DROPOUT="0.0"\nCONFIG_THREADS=1\n')
+
+    def test_diff(self):
+        self.write(DEFAULTS)
+        self.succeed("set", 'CONFIG_NORM="rms"', 'CONFIG_POS="rope"')
+        self.assertEqual(self.succeed("diff"),
+                         "NORM layer -> rms\nPOS learned -> rope\nROPE_THETA - -> 10000\n")
+
+    def test_guiconfig_without_tkinter(self):
+        os.mkdir(self.path("modules"))
+        self.write("raise ImportError('not here')\n", "modules/guiconfig.py")
+        self.environment["PYTHONPATH"] = self.path("modules")
+        self.assertIn("python3-tk", self.refuse("guiconfig"))
+
+
+class Generated(Case):
+    def test_table(self):
+        self.write(DEFAULTS)
+        self.succeed("set", 'CONFIG_NORM="rms"', 'CONFIG_INIT_FROM="a\\"b\\\\?"')
+        self.succeed("generate", "--table", self.path("made/table.h"))
+        table = self.read("made/table.h").splitlines()
+        self.assertIn('SYMBOL("NORM", CONFIG_TEXT, "rms")', table)
+        self.assertIn('SYMBOL("MODEL_LAYERS", CONFIG_INT, "4")', table)
+        self.assertIn('SYMBOL("MODEL_BIAS", CONFIG_BOOL, "y")', table)
+        self.assertIn('SYMBOL("TENSORBOARD", CONFIG_BOOL, "n")', table)
+        self.assertIn('SYMBOL("INIT_FROM", CONFIG_TEXT, "a\\042b\\134\\077")', table)
+        self.assertIn('INACTIVE("COPY_VOCAB", CONFIG_INT)', table)
+        self.assertIn('INACTIVE("W2_SCORE", CONFIG_TEXT)', table)
+        names = [re.match(r'\w+\("(\w+)"', line)[1] for line in table[1:]]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertFalse({"NORM_RMS", "SEEDS", "PLAN", "SCALE", "TOKENIZER"} & set(names))
+
+    def test_unchanged_files_are_not_touched(self):
+        self.write(DEFAULTS)
+        command = "generate", "--table", self.path("t"), "--auto", self.path("a")
+        self.succeed(*command)
+        for name in "ta":
+            os.utime(self.path(name), (1, 1))
+        self.succeed(*command)
+        self.assertEqual([os.stat(self.path(name)).st_mtime for name in "ta"], [1, 1])
+        self.succeed("set", "CONFIG_THREADS=3")
+        self.succeed(*command)
+        self.assertTrue(all(os.stat(self.path(name)).st_mtime > 1 for name in "ta"))
+
+    def test_stale_config_generates_nothing(self):
+        self.write(DEFAULTS + "CONFIG_GONE=y\n")
+        self.assertIn("make olddefconfig", self.refuse("generate", "--table", self.path("t")))
+        self.assertFalse(os.path.exists(self.path("t")))
+
+    def test_make_reads_auto_conf(self):
+        self.write(DEFAULTS)
+        self.succeed("set", 'CONFIG_INIT_FROM="a $b #c"')
+        self.succeed("generate", "--auto", self.path("auto.conf"))
+        self.write("include auto.conf\nshow:\n\t@printf '%s|' '$(CONFIG_INIT_FROM)' "
+                   "'$(CONFIG_ATTENTION)' '$(CONFIG_ATTENTION_MLA)' '$(CONFIG_ATTENTION_DOT)'\n",
+                   "Makefile")
+        shown = subprocess.check_output(["make", "-s", "-C", self.directory, "show"], text=True,
+                                        env={"PATH": os.environ["PATH"]})
+        self.assertEqual(shown, "a $b #c|mla|y||")
+
+
+class Make(Case):
+    """What makefiles do with the values, and with the places they work in."""
+
+    def make(self, *words, expect=0, **variables):
+        done = as_user.make(f"PLAN={self.path('plan')}", *words, KCONFIG_CONFIG=self.config,
+                            **variables)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_text_with_quotes(self):
+        self.write(DEFAULTS)
+        self.make("set", "CONFIG_DATA_TEXT=it's, isn't it.txt", "CONFIG_INIT_FROM=a;b")
+        self.assertIn('CONFIG_DATA_TEXT="it\'s, isn\'t it.txt"\n', self.read())
+        self.assertIn('CONFIG_INIT_FROM="a;b"\n', self.read())
+
+    def test_report_of_no_name(self):
+        self.write(DEFAULTS.replace('EXPERIMENT="default"', "EXPERIMENT=\"a';touch x;'b\""))
+        self.assertNotIn("touch", self.make("-n", "report"))
+
+    def test_data_of_any_name(self):
+        text, other = self.path("it's a 'text'.txt"), self.path("it's;other.txt")
+        for path in (text, other):
+            self.write("to be or not to be\n" * 99, path)
+        self.write(DEFAULTS)
+        self.make("set", "CONFIG_TASK=text", f"CONFIG_DATA_TEXT={text}",
+                  f"CONFIG_DATA_TRAIN={self.path('the data/of it')}/train-*.bin")
+        self.make("data")
+        self.assertIn("data.json", os.listdir(self.path("the data/of it")))
+        self.make("set", f"CONFIG_DATA_TEXT={other} {other}")
+        self.assertIn("2 documents in all", self.make("data", expect=2))    # both alike: no split
+
+    def test_merges_are_missing(self):
+        self.write(DEFAULTS)
+        self.make("set", "CONFIG_TASK=text", "CONFIG_DATA_TEXT=a", "CONFIG_TOKENIZER=gpt2")
+        self.assertIn("CONFIG_TOKENIZER_MERGES is empty: make set", self.make("data", expect=2))
+
+    def test_path_with_a_blank(self):
+        tree = self.path("a tree")
+        os.mkdir(tree)
+        shutil.copy(os.path.join(kconfig.ROOT, "Makefile"), tree)
+        said = self.make("-C", tree, "help", expect=2)
+        self.assertIn(f"make cannot work in a path with blanks: move {tree}", said)
+        self.assertIn("blanks: move O=a b", self.make("O=a b", "help", expect=2))
+
+    def test_two_makes_set_up(self):
+        os.mkdir(self.path("setup-python.new"))     # the other one's
+        self.make(f"O={self.directory}", self.path("setup-python"))
+        self.assertEqual(sorted(os.listdir(self.directory)),
+                         ["setup-python", "setup-python.new", "toolchain"])
+
+    def test_another_blas_is_no_python(self):
+        """Nothing was installed, and what lacks is said."""
+        done = subprocess.run(
+            ["bash", os.path.join(kconfig.ROOT, "tools/make/setup.sh"), "python"], text=True, check=False,
+            capture_output=True, env={**os.environ, "NO_INSTALL": "1", "BLAS": "sqlite3",
+                                      "BLAS_LIBS": "", "PYTHON": "/bin/false"})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "NO_INSTALL is set; to install|no apt-get on this system")
+        self.assertNotIn("of no use", done.stderr)
+
+
+class Menus(Case):
+    """kconfiglib's menu on a pseudo-terminal."""
+
+    def settle(self):
+        """Read until nothing more comes."""
+        while select.select([self.terminal], [], [], 0.2)[0]:
+            try:
+                self.shown += os.read(self.terminal, 65536)
+            except OSError:  # the program has ended
+                return
+
+    def wait(self, what):
+        """Until something holds, 20 seconds at most."""
+        deadline = time.monotonic() + 20
+        while not what():
+            if time.monotonic() > deadline:
+                self.program.kill()
+                self.fail(f"still waiting:\n{self.shown.decode(errors='replace')}")
+            self.settle()
+
+    def drive(self, *keys):
+        """Press keys in menuconfig; its exit status."""
+        self.terminal, inner = pty.openpty()
+        self.addCleanup(os.close, self.terminal)
+        environment = {**self.environment, "TERM": "xterm", "LINES": "40", "COLUMNS": "100"}
+        self.program = subprocess.Popen([sys.executable, "-m", TOOL, "menuconfig"], env=environment, cwd=kconfig.ROOT,
+                                        stdin=inner, stdout=inner, stderr=inner)
+        self.addCleanup(self.program.wait)
+        os.close(inner)
+        self.shown = b""
+        self.wait(lambda: b"Experiment" in self.shown)
+        for key in keys:
+            os.write(self.terminal, key.encode())
+            self.settle()
+        self.wait(lambda: self.program.poll() is not None)
+        return self.program.returncode
+
+    def test_open_change_save(self):
+        self.write(DEFAULTS)
+        # search, go there, open the field, clear it, type, accept; save under the same name; quit
+        status = self.drive("/", "GPT2_MAX_ITERS", "\n", "\n", "\x15", "77", "\n",
+                            "s", "\n", "\n", "q")
+        self.assertEqual(status, 0, self.shown)
+        self.assertIn("GPT2_MAX_ITERS=600\n", DEFAULTS)
+        self.assertEqual(self.read(), DEFAULTS.replace("_ITERS=600\n", "_ITERS=77\n"))
+        self.assertEqual(self.read("config.old"), DEFAULTS)
+
+    def test_open_and_leave_changes_nothing(self):
+        self.write(DEFAULTS)
+        self.assertEqual(self.drive("q"), 0, self.shown)
+        self.assertEqual(self.read(), DEFAULTS)
+
+    def test_choose_a_member_with_options_of_its_own(self):
+        self.write(DEFAULTS)
+        status = self.drive("/", "^ATTENTION_W2$", "\n", " ", "s", "\n", "\n", "q")
+        self.assertEqual(status, 0, self.shown)
+        self.assertIn("CONFIG_ATTENTION_W2=y\nCONFIG_W2_SCORE_WASSERSTEIN=y\n", self.read())
+        self.succeed("check")
+
+    def test_stale_config_is_not_opened(self):
+        self.write(DEFAULTS + "CONFIG_GONE=y\n")
+        self.assertIn("make olddefconfig", self.refuse("menuconfig"))
+
+
+# ---------------------------------------------------------------- the files themselves
+
+class Contents(Case):
+    def test_every_integer_has_a_range(self):
+        tree = kconfig.Tree()
+        integers = [sym for sym in tree.unique_defined_syms if sym.orig_type is INT]
+        self.assertEqual([sym.name for sym in integers if not sym.ranges], [])
+
+    def test_everything_has_help(self):
+        items = kconfig.Tree().items()
+        self.assertEqual([i.name for i in items if not any(n.help for n in i.nodes)], [])
+
+    def test_every_choice_has_a_name(self):
+        nameless = [choice for choice in kconfig.Tree().unique_choices if not choice.name]
+        self.assertEqual(nameless, [])
+
+    def test_defaults_are_within_their_ranges(self):
+        tree = kconfig.Tree()
+        tree.warn = True
+        for scale in ("laptop", "small", "124m"):
+            tree.merge([kconfig.Assignment("SCALE", scale, "")])
+            tree.values()
+        self.assertEqual(tree.warnings, [])
+
+    def test_a_new_attention_is_one_file_and_one_line(self):
+        copy_of_the_tree(self.directory)
+        self.write("config ATTENTION_NEW\n\tbool \"new\"\n\n"
+                   "config NEW_RANK\n\tint \"Rank\"\n\tdefault 3\n\trange 1 9\n"
+                   "\tdepends on ATTENTION_NEW\n", "models/attention/new.kconfig")
+        lines = self.read("models/attention/Kconfig").replace(
+            'source "models/attention/w2.kconfig"\n',
+            'source "models/attention/w2.kconfig"\nsource "models/attention/new.kconfig"\n')
+        self.write(lines, "models/attention/Kconfig")
+        self.succeed("defconfig", tree=self.directory)
+        self.succeed("set", 'CONFIG_ATTENTION="new"', tree=self.directory)
+        self.succeed("generate", "--table", self.path("table.h"), tree=self.directory)
+        self.assertIn('SYMBOL("ATTENTION", CONFIG_TEXT, "new")\n', self.read("table.h"))
+        self.assertIn('SYMBOL("NEW_RANK", CONFIG_INT, "3")\n', self.read("table.h"))
+
+    def test_scale_of_the_study(self):
+        """Every published value of the study."""
+        tree = kconfig.Tree()
+        full = os.path.join(kconfig.DEFCONFIGS, "gpt2-ra-mla-full")
+        tree.merge(tree.read(full), kconfig.read_fragment(tree, "124m"))
+        published = dict(
+            MODEL_LAYERS="12", MODEL_HEADS="12", MODEL_EMBD="768", MODEL_BLOCK="1024",
+            MODEL_VOCAB="50304", FFN="gelu", POS="learned", NORM="layer", ATTENTION="mla",
+            RA_MLA_LATENT_DIM="128", RA_MLA_RA_WINDOW="64", RA_MLA_RA_ALPHA="0.0",
+            TRAIN_BATCH="16", TRAIN_ACCUMULATE="4", GPT2_MAX_ITERS="10400", WARMUP_ITERS="2000",
+            LEARNING_RATE="6e-4", MIN_LEARNING_RATE="6e-5", OPTIMIZER="adamwspam", SPAM_THETA="50",
+            SPAM_SPIKE="2.0", SPAM_INTERVAL="1000", SPAM_WARMUP="1000", EVAL_INTERVAL="500",
+            EVAL_ROWS=str(200 * 16), TASK="text", DROPOUT="0.0", BETA1="0.9", BETA2="0.95",
+            OPTIMIZER_EPS="1e-8", WEIGHT_DECAY="0.1", GRAD_CLIP="1.0")
+        values = tree.values()
+        self.assertEqual({name: values[name] for name in published}, published)
+
+    def test_preliminary_table(self):
+        """30 iterations of batch 16 for the four steps of the published table, nothing else."""
+        tree, found = kconfig.Tree(), []
+        full = os.path.join(kconfig.DEFCONFIGS, "gpt2-ra-mla-full")
+        for fragments in (["124m"], ["124m", "prelim"]):
+            tree.merge(tree.read(full), *(kconfig.read_fragment(tree, name) for name in fragments))
+            found.append(tree.values())
+        self.assertEqual(kconfig.difference(*found), [
+            ("RA_MLA_ABLATION_STEPS", "", "0,1,2,3"), ("GPT2_MAX_ITERS", "10400", "30"),
+            ("TRAIN_ACCUMULATE", "4", "1")])
+        self.assertEqual(found[1]["TRAIN_BATCH"], "16")
+
+
+def defconfig_case(name):
+    def test(self):
+        with open(os.path.join(kconfig.DEFCONFIGS, name), encoding="utf-8") as file:
+            text = file.read()
+        self.assertRegex(text, r"^# .*[?.]\n")
+        self.succeed("defconfig", name)
+        self.succeed("check")
+        self.succeed("savedefconfig", self.path("minimal"))
+        self.assertEqual(self.read("minimal").splitlines()[1:],
+                         [line for line in text.splitlines() if not line.startswith("# ") or
+                          line.endswith(" is not set")])
+        self.assertIn(f'CONFIG_EXPERIMENT="{name}"\n', text)
+        for scale in ("laptop", "small", "124m"):
+            self.succeed("defconfig", f"{name}+{scale}")
+    return test
+
+
+def fragment_case(name):
+    def test(self):
+        self.assertTrue(kconfig.question(os.path.join(kconfig.FRAGMENTS, name)))
+        self.assertTrue(kconfig.read_fragment(kconfig.Tree(), name))
+    return test
+
+
+class Defconfigs(Case):
+    pass
+
+
+class Fragments(Case):
+    pass
+
+
+for file_name in kconfig.names_in(kconfig.DEFCONFIGS):
+    setattr(Defconfigs, "test_" + file_name, defconfig_case(file_name))
+for file_name in kconfig.names_in(kconfig.FRAGMENTS):
+    setattr(Fragments, "test_" + file_name, fragment_case(file_name))
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,52 @@
+"""Matched controls: a step whose feed-forward is as wide as makes it as large as another step.
+
+bin/count finds the width from what the model really has (tools/plan/count.c).
+"""
+import os
+import subprocess
+from dataclasses import dataclass
+
+from tools.plan.kconfig import Unfit
+
+QUANTITIES = {"parameters": "parameters", "flops": "FLOPs/token"}     # in the order counted
+
+
+def count(symbols, *options):
+    """Width, parameters and FLOPs per token of a configuration; Unfit if it is refused."""
+    program = os.path.join(os.environ.get("O", "build"), "bin", "count")
+    try:
+        done = subprocess.run([program, *options], input=symbols, capture_output=True, text=True,
+                              check=False)
+    except FileNotFoundError:
+        raise Unfit([f"{program} is not there: matched steps need it; make builds it"]) from None
+    if done.returncode:
+        raise Unfit([done.stderr.strip()])
+    return map(int, done.stdout.split())
+
+
+@dataclass
+class Match:
+    quantity: str               # parameters or flops
+    number: int                 # of the step to be matched
+    is_generated: bool = False  # by CONFIG_PLAN_CONTROLS
+    target: int = None
+    found: int = None
+
+    def find(self, step, other):
+        """The width to set."""
+        def size(counted):
+            return dict(zip(QUANTITIES, counted))[self.quantity]
+        _, *counted = count(other.symbols)
+        self.target = size(counted)
+        width, *counted = count(step.symbols, f"--{self.quantity}", str(self.target))
+        self.found = size(counted)
+        return width
+
+    def remaining(self, steps):
+        """What the width could not make up for."""
+        return f"{self.found - self.target:+,} {QUANTITIES[self.quantity]} to " \
+            f"{steps[self.number].name}: {self.found / self.target - 1:+.3%}"
+
+    def as_json(self, steps):
+        return {"quantity": self.quantity, "step": steps[self.number].name,
+                "target": self.target, "found": self.found}

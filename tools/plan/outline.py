@@ -1,0 +1,267 @@
+"""From the words of a plan to its steps, not yet resolved to configurations.
+
+A word is a step: names of fragments joined by "+".  Some words are no fragments: "again-2" runs
+step 2 again, "null-2" runs it with other seeds, which no difference must come of, "baseline"
+stands for no fragment, "parameters-of-2" and "flops-of-2" set the width of the feed-forward so
+that the step comes as near as possible to step 2 (tools/plan/matching.py), "tuned" takes the best of
+several learning rates (tools/plan/tuning.py), and "against-2" compares the step with step 2 instead of
+the baseline.
+"""
+import itertools
+import re
+from dataclasses import dataclass, field
+
+from tools.plan import kconfig
+from tools.plan import matching
+from tools.plan.kconfig import Unfit
+
+TWIN = re.compile(r"(again|null)-([0-9]+)")
+NULL_SHIFT = 1000   # the first null of a step has seeds 1001, 1002, ... if the step has 1, 2, ...
+MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
+AGAINST = re.compile(r"against-([0-9]+)")
+BASELINE = "baseline"  # the word for no fragment
+TUNED = "tuned"
+PER = "per:"
+
+
+@dataclass
+class Step:
+    number: int
+    label: str
+    fragments: list
+    baseline: int = 0
+    repeats: int = None     # the step that this one runs again, with the same seeds
+    repeat: int = 0         # how often the same configuration came before
+    nulls: int = None       # the step that this one runs again, with other seeds
+    shift: int = 0          # of its seeds
+    against: int = None     # the step it is compared with, if not the plan's baseline
+    match: matching.Match = None
+    is_tuned: bool = False
+    rate: str = None        # of a tuned step, once it is chosen, and of a candidate
+    selected: bool = True
+    # what resolve() finds
+    generated: list = field(default_factory=list)   # assignments beside its fragments
+    candidates: list = field(default_factory=list)  # of a tuned step: itself, a rate each
+    description: str = ""
+    named: set = field(default_factory=set)     # symbols that its fragments set
+    values: dict = field(default_factory=dict)
+    inactive: list = field(default_factory=list)
+    config: str = ""
+    auto: str = ""
+    table: str = ""
+    symbols: str = ""
+
+    @property
+    def name(self):
+        return f"{self.number}-{self.label}"
+
+    @property
+    def twin(self):
+        """The number of the step whose configuration this one has; None: its own."""
+        return self.nulls if self.repeats is None else self.repeats
+
+    @property
+    def is_open(self):
+        """Its learning rate is still to be found."""
+        return self.is_tuned and self.rate is None
+
+    def take_over(self, other):
+        """The configuration of a step that this one runs again."""
+        for name in ("generated", "candidates", "is_tuned", "rate", "description", "named",
+                     "values", "inactive", "config", "auto", "table", "symbols"):
+            setattr(self, name, getattr(other, name))
+
+
+# ---------------------------------------------------------------- words
+
+def read_word(number, word, label=None):
+    """The step that a word such as "mla+gate" or "mla+parameters-of-1" asks for."""
+    step, kept = Step(number, label, []), []
+    for name in word.split("+"):
+        matched, against = MATCHED.fullmatch(name), AGAINST.fullmatch(name)
+        if against:
+            step.against = int(against[1])
+            continue
+        kept.append(name)
+        if matched:
+            step.match = matching.Match(matched[1], int(matched[2]))
+        elif name == TUNED:
+            step.is_tuned = True
+        elif name != BASELINE:
+            step.fragments.append(name)
+    step.label = label or join(kept)
+    return step
+
+
+def join(words):
+    return "+".join(word for word in words if word != BASELINE) or BASELINE
+
+
+def listed_steps(words):
+    steps = []
+    for number, word in enumerate(words):
+        twin = TWIN.fullmatch(word)
+        steps.append(twin_step(steps, twin[1], int(twin[2])) if twin else read_word(number, word))
+    return steps
+
+
+def twin_step(steps, kind, first):
+    """An earlier step again: with the same seeds, as a check, or with others, as a null."""
+    if first >= len(steps) or steps[first].twin is not None:
+        raise Unfit([f"{kind}-{first}: only an earlier step, itself no repetition, can be run "
+                     "again"])
+    step = Step(len(steps), "", steps[first].fragments)
+    if kind == "again":
+        nth = step.repeat = 1 + sum(other.repeats == first for other in steps)
+        step.repeats = first
+    else:
+        nth = 1 + sum(other.nulls == first for other in steps)
+        step.nulls, step.shift = first, NULL_SHIFT * nth
+    step.label = f"{steps[first].label}-{kind}" + (str(nth) if nth > 1 else "")
+    return step
+
+
+def one_at_a_time(words):
+    return listed_steps([BASELINE, *words])
+
+
+def leave_one_out(words):
+    labels = ["all"] + [f"without-{word}" for word in words]
+    kept = [words] + [words[:i] + words[i + 1:] for i in range(len(words))]
+    return [read_word(number, join(left), label)
+            for number, (label, left) in enumerate(zip(labels, kept))]
+
+
+def grid(words):
+    axes = [word.removeprefix(PER).split("|") for word in words]
+    cells = list(itertools.product(*axes))
+    steps = []
+    for number, cell in enumerate(cells):
+        first = tuple(value if word.startswith(PER) else axis[0]
+                      for word, axis, value in zip(words, axes, cell))
+        step = read_word(number, join(cell))
+        step.baseline = cells.index(first)
+        steps.append(step)
+    return steps
+
+
+def check_references(steps):
+    """Steps that others name."""
+    for step in steps:
+        compared = (step.against,) if step.against is not None else ()
+        for number in (*compared, *((step.match.number,) if step.match else ())):
+            if number >= len(steps) or number == step.number or steps[number].twin is not None:
+                raise Unfit([f"{step.name}: there is no other step {number}, or it is a "
+                             "repetition"])
+        if step.match and steps[step.match.number].match:
+            raise Unfit([f"{step.name}: step {step.match.number} is itself matched to another"])
+
+
+def check_names(steps):
+    """Of fragments' files; make and the shell read them, too."""
+    for step in steps:
+        if not kconfig.NAME.fullmatch(step.name):
+            raise Unfit([f"{step.name}: {kconfig.IN_A_NAME}: rename the fragment"])
+
+
+def steps_of(values):
+    """The steps that the plan's symbols ask for, not yet resolved."""
+    kind, words = values["PLAN"], (values["PLAN_FRAGMENTS"] or "").split()
+    if kind == "single":
+        return [Step(0, BASELINE, [])]
+    if not words:
+        raise Unfit([f"the plan '{kind}' has no fragments: set CONFIG_PLAN_FRAGMENTS"])
+    makers = {"steps": listed_steps, "one_at_a_time": one_at_a_time,
+              "leave_one_out": leave_one_out, "grid": grid}
+    steps = makers[kind](words)
+    if kind == "steps":
+        baseline = int(values["PLAN_BASELINE"])
+        if baseline >= len(steps) or steps[baseline].twin is not None:
+            raise Unfit([f"CONFIG_PLAN_BASELINE={baseline}: no such step, or a repetition"])
+        for step in steps:
+            step.baseline = baseline
+    check_names(steps)
+    check_references(steps)
+    for step in steps:
+        if step.against is not None:
+            step.baseline = step.against
+        elif step.nulls is not None:
+            step.baseline = step.nulls
+    return steps
+
+
+def add_controls(steps, quantity):
+    """Every step's baseline again, as large as the step."""
+    for step in list(steps):
+        if step.twin is None and step.match is None and step.number != step.baseline:
+            base = steps[step.baseline]
+            word = join([base.label, f"{quantity}-of-{step.number}"])
+            steps.append(Step(len(steps), word, base.fragments, step.baseline,
+                              is_tuned=base.is_tuned,
+                              match=matching.Match(quantity, step.number, is_generated=True)))
+
+
+# ---------------------------------------------------------------- which of them, with which seeds
+
+def numbers(symbol, text):
+    """A list such as "0,1,2" without duplicates."""
+    if not re.fullmatch(r"\s*[0-9]+(\s*,\s*[0-9]+)*\s*", text):
+        raise Unfit([f'CONFIG_{symbol}="{text}": expected numbers separated by commas'])
+    found = [int(n) for n in text.split(",")]
+    if len(set(found)) < len(found):
+        raise Unfit([f'CONFIG_{symbol}="{text}": a number stands there twice'])
+    return found
+
+
+def tuning_seeds(values):
+    """Seeds that no verdict may use."""
+    seeds, used = numbers("TUNE_SEEDS", values["TUNE_SEEDS"]), numbers("SEEDS", values["SEEDS"])
+    both = set(seeds) & set(used)
+    if both:
+        raise Unfit([f"CONFIG_TUNE_SEEDS and CONFIG_SEEDS share {min(both)}: a seed that chooses a "
+                     "rate cannot judge it"])
+    return seeds
+
+
+def check_seeds(steps, values):
+    """Nulls must meet no seed of another step."""
+    for symbol in ("SEEDS", "TUNE_SEEDS"):
+        seeds = numbers(symbol, values[symbol]) if values[symbol] else []
+        if any(step.nulls is not None for step in steps) and max(seeds, default=0) >= NULL_SHIFT:
+            raise Unfit([f"CONFIG_{symbol}={values[symbol]}: seeds from {NULL_SHIFT} on are those "
+                         "of nulls"])
+
+
+def seeds_of(step, seeds):
+    """A reproducibility check runs with the first seed alone: one repetition tells."""
+    return seeds[:1] if step.repeats is not None else [seed + step.shift for seed in seeds]
+
+
+def select(steps, text):
+    if not text:
+        return
+    chosen = numbers("RA_MLA_ABLATION_STEPS", text)
+    if max(chosen) >= len(steps):
+        raise Unfit([f'CONFIG_RA_MLA_ABLATION_STEPS="{text}": the steps are 0 to {len(steps) - 1}'])
+    for step in steps:
+        step.selected = step.number in chosen
+
+
+def steps_to_run(steps):
+    return [step for step in steps if step.selected and not step.is_open]
+
+
+def source(steps, step):
+    """The step itself, or the one that it repeats."""
+    return step if step.twin is None else steps[step.twin]
+
+
+def tuned_steps(steps):
+    """Whose rates must be known."""
+    wanted = {source(steps, step).number for step in steps if step.selected and step.is_tuned}
+    return [steps[number] for number in sorted(wanted)]
+
+
+def changes(steps, step):
+    """Against the step's baseline."""
+    return kconfig.difference(steps[step.baseline].values, step.values)

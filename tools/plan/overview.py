@@ -1,0 +1,164 @@
+"""What make plan prints: steps, their sizes and costs, and what one should know before they run."""
+import os
+
+from tools.plan import estimate
+from tools.plan import kconfig
+from tools.plan import tuning
+from tools.plan.outline import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
+
+STUDY = "124m"      # the scale of the published study
+
+
+# ---------------------------------------------------------------- the table
+
+def examined(steps, step):
+    """The name of the step whose program tells about this one: twins and rates change no number."""
+    first = source(steps, step)
+    return first.candidates[0].name if first.is_open else first.name
+
+
+def differences(steps, step):
+    """In a few words, what the step is."""
+    if step.repeats is not None:
+        return f"again {steps[step.repeats].name}"
+    if step.nulls is not None:
+        return f"{steps[step.nulls].name} with seeds from {step.shift} on"
+    if step.number == step.baseline:
+        return "baseline"
+    what = [str(change) for change in changes(steps, step)
+            if None not in change or change.symbol in step.named]
+    if step.is_open:
+        what.append(f"LEARNING_RATE to be chosen from {len(step.candidates)}")
+    return ", ".join(what) + (f" ({step.match.remaining(steps)})" if step.match else "")
+
+
+def number_of_runs(steps, step, values):
+    """With those that choose its rate."""
+    runs = len(seeds_of(step, numbers("SEEDS", values["SEEDS"]))) if step.selected else 0
+    if step in tuned_steps(steps):
+        runs += len(step.candidates) * len(tuning_seeds(values))
+    return runs
+
+
+def row(steps, step, account, cost):
+    counts = [f"{account[key]:,}" if key in account else "-"
+              for key in ("parameters", "flops_per_token", "memory_bytes")]
+    time = "-" if cost.seconds is None else estimate.duration(cost.seconds)
+    room = "-" if cost.bytes is None else estimate.room(cost.bytes)
+    return [step.name + ("" if step.selected else " (not run)"), *counts, str(cost.runs), time,
+            room, differences(steps, step)]
+
+
+def print_table(rows):
+    """Columns in which nothing is known are left out."""
+    known = [column for column in zip(*rows) if any(cell != "-" for cell in column[1:])]
+    rows = list(zip(*known))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for line in rows:
+        cells = [cell.ljust(width) if i in (0, len(line) - 1) else cell.rjust(width)
+                 for i, (cell, width) in enumerate(zip(line, widths))]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def total(costs, jobs):
+    """In one line, and where the numbers come from."""
+    timed = [cost for cost in costs if cost.seconds is not None and cost.runs]
+    if not timed:
+        return
+    seconds = sum(cost.seconds for cost in timed) / jobs
+    print(f"\nabout {estimate.duration(seconds)} with {jobs} run{'s' * (jobs > 1)} at a time, "
+          f"{estimate.room(sum(cost.bytes or 0 for cost in costs))} on the disk; time by "
+          + " and ".join(dict.fromkeys(cost.source for cost in timed))
+          + ("" if len(timed) == sum(cost.runs > 0 for cost in costs) else
+             "; not all steps could be timed"))
+
+
+# ---------------------------------------------------------------- notes
+
+def inactive_groups(steps):
+    """Symbols of .config that steps switch off, with the steps that do."""
+    groups = {}
+    for step in steps:
+        if step.inactive and step.twin is None:
+            groups.setdefault(tuple(step.inactive), []).append(step.name)
+    return groups.items()
+
+
+def notes(steps, seeds):
+    """What a reader of the plan should know before it runs."""
+    baselines = {step.baseline for step in steps if step.selected}
+    for step in (steps[number] for number in sorted(baselines) if not steps[number].selected):
+        yield f"{step.name}, a baseline, is not among the steps to run: the others are compared " \
+              "with its earlier runs if there are any, and get no verdict otherwise"
+    for step in steps:
+        if step.selected and step.repeats is not None and not steps[step.repeats].selected:
+            yield f"{step.name} can be checked only against earlier runs of " \
+                  f"{steps[step.repeats].name}"
+    for step in tuned_steps(steps):
+        if step.rate and tuning.is_at_end(step.rate, [c.rate for c in step.candidates]):
+            yield f"{step.name}: the rate chosen, {step.rate}, is at the end of the list: a " \
+                  "better one may lie beyond"
+    if len(seeds) < 3:
+        yield "fewer than 3 seeds: there will be no verdict"
+    for names, those in inactive_groups(steps):
+        yield f"inactive: {' '.join(names)} in {', '.join(those)}"
+    spam = [step for step in steps if step.values["OPTIMIZER"] == "adamwspam"
+            and 0 < int(step.values["SPAM_INTERVAL"]) <= int(step.values["SPAM_WARMUP"])]
+    if spam:
+        yield "AdamWSPAM restarts before its warm-up ends: after the first restart the learning " \
+              "rate is on average about half of what the schedule says"
+
+
+def experiment_values(tree, values, scale):
+    """Of the experiment's own defconfig, as it is before anybody changes it, at a scale."""
+    own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
+    layers = [tree.read(own)] if os.path.exists(own) else [[]]
+    tree.merge(*layers, [kconfig.Assignment("SCALE", scale, "scale")])
+    return tree.values()
+
+
+def override_lines(tree, steps, values):
+    """Symbols that were changed after the defconfig was loaded, and that steps set themselves."""
+    own = experiment_values(tree, values, values["SCALE"])
+    for change in kconfig.difference(own, values):
+        those = [f"{step.name} ({step.values[change.symbol]})" for step in steps
+                 if step.selected and step.twin is None and change.symbol in step.named
+                 and step.values[change.symbol] != change.new]
+        if those:
+            yield f"CONFIG_{change.symbol}={change.new or ''} of {kconfig.config_path()} is " \
+                  f"overridden in {', '.join(those)}"
+
+
+def scale_lines(tree, values):
+    """What the scale changes against the published study; not what another task brings with it."""
+    here, there = (experiment_values(tree, values, scale) for scale in (values["SCALE"], STUDY))
+    names = [change.symbol for change in kconfig.difference(here, there)
+             if None not in change and change.symbol != "SCALE"]
+    if names:
+        yield f"\nscale {values['SCALE']}, and what the published study has ({STUDY}):"
+    for name in names:
+        yield f"  {name} {values[name]} here, {there[name]} there"
+
+
+def show(tree, head, steps, values, args):
+    """`head` is the plan as in plan.json."""
+    past = estimate.past_steps(values["EXPERIMENT"], args.show) if args.show else {}
+    costs = [estimate.cost(step, number_of_runs(steps, step, values), examined(steps, step),
+                           args.output, past) for step in steps]
+    runs = sum(cost.runs for cost in costs)
+    to_tune = sum(len(step.candidates) for step in tuned_steps(steps))
+    if to_tune:
+        to_tune *= len(tuning_seeds(values))
+    print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
+    print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs" +
+          (f", {to_tune} of them to tune" if to_tune else "") + "\n")
+    heads = ["step", "parameters", "FLOPs/token", "bytes", "runs", "time", "disk",
+             "differs from its baseline"]
+    print_table([heads] + [
+        row(steps, step, estimate.read_json(args.output, examined(steps, step), "describe.json"),
+            cost) for step, cost in zip(steps, costs)])
+    total(costs, args.jobs)
+    for note in (*override_lines(tree, steps, values), *notes(steps, head["seeds"])):
+        print(f"note: {note}")
+    for line in scale_lines(tree, values):
+        print(line)

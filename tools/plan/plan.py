@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""Resolve .config and its plan into steps, and show how they differ.
+
+A step is the configuration with fragments merged on it; it changes only what they name
+(tools/plan/outline.py has the words of a plan).  With --output DIR, each step gets a directory of the
+files that build and run read:
+
+    DIR/NUMBER-NAME/config                      its whole configuration
+    DIR/NUMBER-NAME/auto.conf                   the same for make
+    DIR/NUMBER-NAME/generated/config_table.h    the same for the program
+    DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
+    DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
+    DIR/configuration                           what they were made of: make compares it
+
+The program's own account of a step (describe.json and estimate.json in its directory) is shown
+where there is one.
+"""
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+from tools.plan import kconfig
+from tools.plan import outline
+from tools.plan import overview
+from tools.plan import tuning
+from tools.plan.kconfig import Unfit
+from tools.plan.outline import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
+
+# ---------------------------------------------------------------- from steps to configurations
+
+def resolve(tree, base, step):
+    """Merge the step's fragments on the base, which sets every symbol: nothing else moves."""
+    tree.merge(base)
+    before = tree.values()
+    layers = [kconfig.read_fragment(tree, name) for name in step.fragments]
+    if step.generated:
+        layers.append(step.generated)
+    for a in itertools.chain(*layers):
+        step.named.add(a.name)
+        if kconfig.is_for_tools(tree.find(a.name)):
+            raise Unfit([f"{a}: a step cannot change what only the tools read"])
+    step.inactive = sorted(a.name for a in tree.merge(base, *layers))
+    step.values = tree.values()
+    assert all(change.symbol in step.named or None in change
+               for change in kconfig.difference(before, step.values))
+    step.description = "; ".join(kconfig.question(os.path.join(kconfig.FRAGMENTS, name))
+                                 for name in step.fragments)
+    step.config = tree.config_text()
+    step.auto = kconfig.auto_conf(tree)
+    step.table = kconfig.table(tree)
+    step.symbols = kconfig.program_symbols(tree)
+
+
+def match_width(tree, base, step, steps):
+    """Resolve the step with the width that brings it nearest to the one it is matched to."""
+    resolve(tree, base, step)
+    other = steps[step.match.number]
+    width = str(step.match.find(step, other))
+    if width != step.values["FFN_HIDDEN"]:
+        step.generated = [kconfig.Assignment("FFN_HIDDEN", width, f"as {other.name}")]
+        resolve(tree, base, step)
+
+
+def tune(tree, base, step, rates, seeds, directory):
+    """Make the candidates, and give the step the rate that was chosen among them, if one was."""
+    for rate in rates:
+        candidate = dataclasses.replace(step, label=f"{step.label}@{rate}", is_tuned=False,
+                                        rate=rate, candidates=[], named=set())
+        candidate.generated = step.generated + tuning.assignments(step.values, rate)
+        resolve(tree, base, candidate)
+        step.candidates.append(candidate)
+    step.rate = tuning.chosen(directory, step, seeds)
+    if step.rate is not None:
+        step.generated += tuning.assignments(step.values, step.rate)
+        resolve(tree, base, step)
+
+
+def drop_superfluous(steps):
+    """Generated controls that are what another step is already."""
+    kept, tables = [], set()
+    for step in steps:
+        if not (step.match and step.match.is_generated and step.table in tables):
+            tables.add(step.table)
+            step.number = len(kept)
+            kept.append(step)
+    steps[:] = kept
+
+
+def refuse_duplicates(steps):
+    """A tuned step may choose the rate that another one has: its question is a different one."""
+    first = {}
+    for step in steps:
+        asked = tuple(candidate.table for candidate in step.candidates) or step.table
+        other = first.setdefault(asked, step)
+        if other is not step and step.twin is None:
+            raise Unfit([f"steps {other.name} and {step.name} have the same configuration; "
+                         f"'again-{other.number}' declares a check of reproducibility, "
+                         f"'null-{other.number}' a comparison that must find nothing"])
+
+
+def resolve_all(tree, base, steps, values, directory):
+    first = [step for step in steps if step.twin is None]
+    for step in first:
+        if step.match is None:
+            resolve(tree, base, step)
+    for step in first:
+        if step.match is not None:
+            match_width(tree, base, step, steps)
+    drop_superfluous(steps)
+    tuned = [step for step in steps if step.is_tuned and step.twin is None]
+    if tuned and not values["TUNE_RATES"]:
+        raise Unfit([f"{tuned[0].name}: CONFIG_TUNE_RATES gives no rates to choose from"])
+    for step in tuned:
+        tune(tree, base, step, tuning.rates(values["TUNE_RATES"]), tuning_seeds(values), directory)
+    for step in steps:
+        if step.twin is not None:
+            step.take_over(steps[step.twin])
+
+
+def plan(tree, directory=None):
+    """The steps of the present configuration, and its own values.
+
+    Choices of learning rates that were made before are found in the directory.
+    """
+    kconfig.load_present(tree)
+    values = tree.values()
+    base = tree.read(kconfig.config_path())
+    steps = outline.steps_of(values)
+    outline.check_seeds(steps, values)
+    for step in steps:
+        step.is_tuned |= values["TUNE_ALL"] == "y"
+    if values["PLAN_CONTROLS"] not in (None, "none"):
+        outline.add_controls(steps, values["PLAN_CONTROLS"])
+    resolve_all(tree, base, steps, values, directory)
+    refuse_duplicates(steps)
+    outline.select(steps, values["RA_MLA_ABLATION_STEPS"])
+    return steps, values
+
+
+# ---------------------------------------------------------------- output
+
+def as_json(steps, values, seeds):
+    own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
+    return {
+        "experiment": values["EXPERIMENT"],
+        "question": kconfig.question(own),
+        "scale": values["SCALE"],
+        "plan": values["PLAN"],
+        "seeds": seeds,
+        "steps": [{
+            "number": step.number,
+            "name": step.name,
+            "description": step.description,
+            "fragments": step.fragments,
+            "baseline": steps[step.baseline].name,
+            "repeats": None if step.repeats is None else steps[step.repeats].name,
+            "repeat": step.repeat,
+            "null": None if step.nulls is None else steps[step.nulls].name,
+            "seeds": seeds_of(step, seeds),
+            "selected": step.selected,
+            "difference": [change._asdict() for change in changes(steps, step)],
+            "inactive": step.inactive,
+            "match": step.match and step.match.as_json(steps),
+            "rate": step.rate,
+            "candidates": [candidate.name for candidate in step.candidates],
+        } for step in steps],
+    }
+
+
+REFUSED = "refused"  # in place of an identity
+
+
+def identity(directory, step, seed):
+    """REFUSED: the program does not accept its configuration; the run will tell why."""
+    program = os.path.join(directory, step.name, "kablate")
+    result = subprocess.run([program, "identity", "--seed", str(seed), "--repeat", str(step.repeat)],
+                            capture_output=True, check=False, text=True)
+    return REFUSED if result.returncode else result.stdout.strip()[:12]
+
+
+def runs_for_make(steps, values, seeds, directory, runs):
+    """A run's directory carries its identity: its target exists, or it is another run."""
+    name = values["EXPERIMENT"]
+    wanted = [("run", name, step, step, seed)
+              for step in steps_to_run(steps) for seed in seeds_of(step, seeds)]
+    wanted += [("tuning", tuning.experiment(name), step, candidate, seed)
+               for step in tuned_steps(steps) for candidate in step.candidates
+               for seed in tuning_seeds(values)]
+    known = [(*run, identity(directory, *run[3:])) for run in wanted]
+    lines = []
+    for kind, experiment, step, program, seed, its_identity in sorted(
+            known, key=lambda run: run[-1] != REFUSED):     # fail early
+        target = f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}/done"
+        lines += [f"{kind}-targets += {target}", f"{kind}-targets-of-{step.name} += {target}",
+                  f"{target}: STEP := {program.name}", f"{target}: SEED := {seed}",
+                  f"{target}: IDENTITY := {its_identity}", f"{target}: EXPERIMENT := {experiment}"]
+    return "\n".join(lines) + "\n"
+
+
+def for_make(steps, values, seeds):
+    now, tuned = steps_to_run(steps), tuned_steps(steps)
+    candidates = [candidate for step in tuned for candidate in step.candidates]
+    lines = [f"plan-experiment := {values['EXPERIMENT']}", f"plan-scale := {values['SCALE']}",
+             f"plan-threads := {values['THREADS']}",
+             f"plan-steps := {' '.join(step.name for step in now)}",
+             f"plan-open := {' '.join(s.name for s in steps if s.selected and s.is_open)}",
+             f"plan-tuned := {' '.join(step.name for step in tuned)}",
+             "plan-examined := " + " ".join(dict.fromkeys(
+                 overview.examined(steps, step) for step in steps if step.selected)),
+             f"plan-candidates := {' '.join(candidate.name for candidate in candidates)}"]
+    for step in now:
+        lines += [f"repeat-{step.name} := {step.repeat}",
+                  f"baseline-{step.name} := {steps[step.baseline].name}"]
+    lines += [f"tuned-for-{step.name} := {source(steps, step).name}" for step in steps
+              if step.selected and step.is_tuned]
+    for candidate in candidates:
+        lines += [f"repeat-{candidate.name} := 0", f"baseline-{candidate.name} := {candidate.name}"]
+    return "\n".join(lines) + "\n"
+
+
+def write(steps, values, seeds, directory, configuration):
+    for step in itertools.chain(steps, *(step.candidates for step in tuned_steps(steps))):
+        files = {"config": step.config, "auto.conf": step.auto,
+                 "generated/config_table.h": step.table,
+                 "diff": "".join(f"{change}\n" for change in changes(steps, step))}
+        for name, text in files.items():
+            kconfig.write_text(os.path.join(directory, step.name, name), text)
+    kconfig.write_text(os.path.join(directory, "plan.mk"), for_make(steps, values, seeds))
+    kconfig.write_text(os.path.join(directory, "plan.json"),
+                       json.dumps(as_json(steps, values, seeds), indent=1) + "\n")
+    kconfig.write_text(os.path.join(directory, "configuration"), configuration)     # all is there
+
+
+def choose_rate(steps, values, args):
+    step = next(step for step in steps if step.name == args.choose)
+    rate = tuning.choose(args.output, step, tuning_seeds(values),
+                         os.path.join(args.runs, "results.db"),
+                         lambda candidate, seed: identity(args.output, candidate, seed))
+    print(f"{step.name}: learning rate {rate}")
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter,
+                                     epilog="example: python3 -m tools.plan.plan --output build/plan")
+    parser.add_argument("--output", metavar="DIR", help="write the steps' files there")
+    parser.add_argument("--quiet", action="store_true", help="print no table")
+    parser.add_argument("--runs", metavar="RUNS",
+                        help="write DIR/runs.mk: a target below RUNS for every run of every step")
+    parser.add_argument("--show", metavar="RUNS",
+                        help="estimate times by the finished runs there")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--choose", metavar="STEP",
+                        help="choose its learning rate from the results below RUNS")
+    args = parser.parse_args(argv)
+    try:
+        tree = kconfig.Tree()
+        configuration = kconfig.read_text(kconfig.config_path())
+        steps, values = plan(tree, args.output)
+        seeds = numbers("SEEDS", values["SEEDS"])
+        if args.choose:
+            choose_rate(steps, values, args)
+            return
+        if args.output:
+            write(steps, values, seeds, args.output, configuration)
+        if args.runs:
+            kconfig.write_text(os.path.join(args.output, "runs.mk"),
+                               runs_for_make(steps, values, seeds, args.output, args.runs))
+        elif not args.quiet:
+            overview.show(tree, as_json(steps, values, seeds), steps, values, args)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

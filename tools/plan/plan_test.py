@@ -1,0 +1,623 @@
+#!/usr/bin/env python3
+"""Tests of tools/plan/plan.py: which steps a plan has, what they change, what is refused."""
+import json
+import math
+import os
+import sys
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.testing import as_user
+from tools.plan import estimate
+from tools.plan import kconfig
+from tools.plan import outline
+from tools.plan import plan
+from tools.testing import tap
+from tools.plan import tuning
+from tools.plan.kconfig_test import STUDY, Case, copy_of_the_tree
+
+PLAN = "tools.plan.plan"
+
+
+class Words(unittest.TestCase):
+    """From the words of a plan to its steps."""
+
+    def names(self, steps):
+        return [step.name for step in steps]
+
+    def test_listed(self):
+        steps = outline.listed_steps("baseline a a+b again-1 again-2 again-1".split())
+        self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-a+b", "3-a-again",
+                                             "4-a+b-again", "5-a-again2"])
+        self.assertEqual([step.fragments for step in steps],
+                         [[], ["a"], ["a", "b"], ["a"], ["a", "b"], ["a"]])
+        self.assertEqual([step.repeats for step in steps], [None, None, None, 1, 2, 1])
+        self.assertEqual([step.repeat for step in steps], [0, 0, 0, 1, 1, 2])
+
+    def test_only_an_earlier_step_can_be_repeated(self):
+        for words in ("again-0", "a again-1", "a again-2 b", "a again-0 again-1"):
+            with self.assertRaises(kconfig.Unfit):
+                outline.listed_steps(words.split())
+
+    def test_nulls(self):
+        steps = outline.listed_steps("a null-0 b null-0 again-0".split())
+        self.assertEqual(self.names(steps), ["0-a", "1-a-null", "2-b", "3-a-null2", "4-a-again"])
+        self.assertEqual([outline.seeds_of(step, [1, 2]) for step in steps],
+                         [[1, 2], [1001, 1002], [1, 2], [2001, 2002], [1]])
+        self.assertEqual([step.repeat for step in steps], [0, 0, 0, 0, 1])
+        for words in ("null-0", "a null-0 null-1", "a null-0 again-1", "a again-0 null-1"):
+            with self.assertRaises(kconfig.Unfit):
+                outline.listed_steps(words.split())
+
+    def test_one_at_a_time(self):
+        steps = outline.one_at_a_time(["a", "b+c"])
+        self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-b+c"])
+        self.assertEqual([step.baseline for step in steps], [0, 0, 0])
+
+    def test_leave_one_out(self):
+        steps = outline.leave_one_out(["a", "b", "c"])
+        self.assertEqual(self.names(steps), ["0-all", "1-without-a", "2-without-b", "3-without-c"])
+        self.assertEqual([step.fragments for step in steps],
+                         [["a", "b", "c"], ["b", "c"], ["a", "c"], ["a", "b"]])
+
+    def test_leave_one_out_of_one(self):
+        self.assertEqual([step.fragments for step in outline.leave_one_out(["a"])], [["a"], []])
+
+    def test_grid(self):
+        steps = outline.grid(["baseline|a", "x|y+z"])
+        self.assertEqual(self.names(steps), ["0-x", "1-y+z", "2-a+x", "3-a+y+z"])
+        self.assertEqual(steps[3].fragments, ["a", "y", "z"])
+        self.assertEqual([step.baseline for step in steps], [0, 0, 0, 0])
+
+    def test_grid_with_a_baseline_per_value(self):
+        steps = outline.grid(["per:a|b", "x|y|z"])
+        self.assertEqual([step.baseline for step in steps], [0, 0, 0, 3, 3, 3])
+        steps = outline.grid(["x|y", "per:a|b"])
+        self.assertEqual([step.baseline for step in steps], [0, 1, 0, 1])
+
+    def test_a_step_can_name_its_baseline(self):
+        step = outline.read_word(3, "a+against-2+b")
+        self.assertEqual((step.name, step.fragments, step.against), ("3-a+b", ["a", "b"], 2))
+        self.assertEqual(outline.read_word(1, "baseline+against-0").name, "1-baseline")
+
+    def test_matched(self):
+        step = outline.read_word(2, "a+parameters-of-1")
+        self.assertEqual((step.name, step.fragments), ("2-a+parameters-of-1", ["a"]))
+        self.assertEqual((step.match.quantity, step.match.number), ("parameters", 1))
+        self.assertEqual(outline.read_word(0, "flops-of-12").match.number, 12)
+
+    def test_tuned(self):
+        step = outline.read_word(2, "a+tuned")
+        self.assertEqual((step.name, step.fragments, step.is_tuned), ("2-a+tuned", ["a"], True))
+        self.assertFalse(outline.read_word(2, "a").is_tuned)
+
+    def test_numbers(self):
+        self.assertEqual(outline.numbers("SEEDS", "1, 2,30"), [1, 2, 30])
+        for wrong in ("", "1,", "a", "1;2", "-1", "1,1", "1.5"):
+            with self.assertRaises(kconfig.Unfit):
+                outline.numbers("SEEDS", wrong)
+
+
+class PlanCase(Case):
+    """Whole plans, run as a user runs them, in a copy of the tree with fragments of its own."""
+
+    def setUp(self):
+        super().setUp()
+        copy_of_the_tree(self.directory)
+
+    def configure(self, *settings, defconfig=""):
+        self.succeed("defconfig", *defconfig.split(), tree=self.directory)
+        if settings:
+            self.succeed("set", *settings, tree=self.directory)
+
+    def fragment(self, name, text):
+        self.write(f"# A test\n{text}\n", f"defconfigs/fragments/{name}")
+
+    def plan(self):
+        self.said = self.succeed("--output", self.path("plan"), tool=PLAN, tree=self.directory)
+        return json.loads(self.read("plan/plan.json"))
+
+    def refusal(self):
+        said = self.refuse("--output", self.path("plan"), tool=PLAN, tree=self.directory)
+        self.assertFalse(os.path.exists(self.path("plan")))
+        return said
+
+    def listed(self, words, *settings):
+        self.configure('CONFIG_PLAN="steps"', f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
+
+
+class Plans(PlanCase):
+    def test_single(self):
+        self.configure()
+        found = self.plan()
+        self.assertEqual([step["name"] for step in found["steps"]], ["0-baseline"])
+        self.assertEqual(self.read("plan/0-baseline/config"), self.read())
+
+    def test_study(self):
+        self.configure(defconfig="gpt2-ra-mla-full")
+        found = self.plan()
+        self.assertEqual([step["name"] for step in found["steps"]], [
+            "0-mla", "1-mla+gate", "2-mla+gate+cross", "3-mla+gate+cross+latent",
+            "4-mla+gate+cross-again", "5-mla+gate+cross+latent-again"])
+        self.assertEqual([step["repeats"] for step in found["steps"][4:]],
+                         ["2-mla+gate+cross", "3-mla+gate+cross+latent"])
+        self.assertEqual({step["baseline"] for step in found["steps"]}, {"0-mla"})
+        self.assertEqual(self.read("plan/1-mla+gate/diff"),
+                         "RA_MLA_MLP_ATTN_GATE n -> y\nGATE_ALPHA - -> 0.1\nGATE_DIM - -> 64\n"
+                         "GATE_POOL - -> causal\n")
+        table = "plan/{}/generated/config_table.h"
+        third = self.read(table.format("3-mla+gate+cross+latent"))
+        for line in ('SYMBOL("RA_MLA_MLP_SPARSE_MODE", CONFIG_TEXT, "topk")',
+                     'SYMBOL("RA_MLA_MLP_SPARSE_K", CONFIG_INT, "8")',
+                     'SYMBOL("RA_MLA_MLP_TYING_MODE", CONFIG_TEXT, "tied_transpose")'):
+            self.assertIn(line + "\n", third)
+        self.assertEqual(third, self.read(table.format("5-mla+gate+cross+latent-again")))
+        self.assertIn("CONFIG_RA_MLA_MLP_ATTN_GATE := y\n", self.read("plan/1-mla+gate/auto.conf"))
+
+    def test_assignments_of_the_study_as_they_were_written(self):
+        """All mechanisms are on there: steps switch them off and list what this makes idle."""
+        self.write(STUDY, "defconfigs/study")
+        self.configure(defconfig="study")
+        steps = self.plan()["steps"]
+        self.assertEqual([step["selected"] for step in steps], [True] * 4 + [False] * 2)
+        self.assertIn("RA_MLA_MLP_SPARSE_K", steps[0]["inactive"])
+        self.assertEqual(steps[3]["inactive"], [])
+
+    def test_a_step_changes_only_what_it_names(self):
+        """The default position of w2 is rope, but a step towards w2 keeps the baseline's."""
+        self.listed("dot w2")
+        steps = self.plan()["steps"]
+        self.assertEqual({change["symbol"] for change in steps[1]["difference"]},
+                         {"ATTENTION", "ATTENTION_KV_HEADS", "W2_SCORE", "W2_EPS"})
+
+    def test_unnamed_change_is_refused(self):
+        lines = self.read("models/ffn/ws.kconfig").replace(
+            '\tbool "ws: WsFFN', '\tselect TENSORBOARD\n\tbool "ws: WsFFN')
+        self.write(lines, "models/ffn/ws.kconfig")
+        self.listed("baseline ws")
+        self.assertRegex(self.refusal(), r"CONFIG_TENSORBOARD=n: it is selected by FFN_WS\n")
+
+    def test_fragment_with_unmet_dependency(self):
+        self.listed("baseline tying-untied")
+        self.assertRegex(self.refusal(), "tying-untied:2: CONFIG_.*_MODE=untied: it needs")
+
+    def test_fragment_out_of_range(self):
+        self.fragment("bad", "CONFIG_MODEL_LAYERS=0")
+        self.listed("baseline bad")
+        self.assertIn("bad:2: CONFIG_MODEL_LAYERS=0: out of range", self.refusal())
+
+    def test_fragment_with_unknown_symbol(self):
+        self.fragment("bad", "CONFIG_MODEL_LAYER=2")
+        self.listed("baseline bad")
+        self.assertIn("did you mean MODEL_LAYERS", self.refusal())
+
+    def test_fragment_that_does_not_exist(self):
+        self.listed("baseline gat")
+        self.assertIn("did you mean gate", self.refusal())
+
+    def test_names_that_make_would_read(self):
+        for name in ("50%", "a:b", "$(shell)", "it's", "a#b", "a;b"):
+            self.fragment(name, "CONFIG_DROPOUT=0.5")
+            self.listed(f"baseline {name}")
+            self.assertIn(f"1-{name}: letters, digits and ._+- make a name", self.refusal())
+
+    def test_slip_in_a_kconfig_file(self):
+        self.configure()
+        self.write("config A\n\tbol\n", "models/attention/w2.kconfig")
+        self.assertIn("models/attention/w2.kconfig:2: ", self.refusal())
+
+    def test_step_cannot_change_the_scale(self):
+        self.listed("baseline 124m")
+        self.assertIn("CONFIG_SCALE=124m: a step cannot change", self.refusal())
+
+    def test_duplicates_must_be_declared(self):
+        self.listed("baseline gate gate")
+        self.assertRegex(self.refusal(), "1-gate and 2-gate have the same .*; 'again-1' .* 'null-1'")
+        self.listed("baseline gate again-1")
+        self.plan()
+
+    def test_null(self):
+        self.listed("baseline gate null-1", "CONFIG_PLAN_BASELINE=1")
+        step = self.plan()["steps"][2]
+        self.assertEqual((step["null"], step["seeds"]), ("1-gate", [1001, 1002, 1003]))
+        table = "plan/{}/generated/config_table.h"
+        self.assertEqual(self.read(table.format("2-gate-null")), self.read(table.format("1-gate")))
+        self.assertIn("1-gate with seeds from 1000 on", self.said)
+        self.listed("baseline gate null-1 cross")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]],
+                         ["0-baseline", "0-baseline", "1-gate", "0-baseline"])
+        self.listed("baseline gate null-1", 'CONFIG_SEEDS="1,1001"')
+        self.assertIn("seeds from 1000 on", self.refuse(tool=PLAN, tree=self.directory))
+
+    def test_no_fragments(self):
+        self.listed("")
+        self.assertIn("no fragments", self.refusal())
+
+    def test_baseline(self):
+        self.listed("baseline gate", "CONFIG_PLAN_BASELINE=1")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]], ["1-gate", "1-gate"])
+        self.assertIn("RA_MLA_MLP_ATTN_GATE y -> n", self.said)
+
+    def test_baseline_that_does_not_exist(self):
+        self.listed("baseline gate again-1", "CONFIG_PLAN_BASELINE=3")
+        self.assertIn("CONFIG_PLAN_BASELINE=3", self.refusal())
+        self.listed("baseline gate again-1", "CONFIG_PLAN_BASELINE=2")
+        self.assertIn("CONFIG_PLAN_BASELINE=2", self.refusal())
+
+    def test_baseline_of_a_step(self):
+        self.listed("baseline gate cross+against-1 latent+against-1")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]],
+                         ["0-baseline", "0-baseline", "1-gate", "1-gate"])
+        for wrong in ("gate+against-1", "gate+against-2", "gate again-1 cross+against-2"):
+            self.listed(f"baseline {wrong}")
+            self.assertIn("there is no other step", self.refuse(tool=PLAN, tree=self.directory))
+
+    def test_subset(self):
+        self.listed("baseline gate cross", 'CONFIG_RA_MLA_ABLATION_STEPS="0,2"')
+        self.assertEqual([step["selected"] for step in self.plan()["steps"]], [True, False, True])
+        self.assertIn("plan-steps := 0-baseline 2-cross\n", self.read("plan/plan.mk"))
+        self.assertIn("baseline-2-cross := 0-baseline\n", self.read("plan/plan.mk"))
+        self.assertIn("6 runs", self.said)
+        self.assertNotIn("note", self.said)
+
+    def test_subset_without_its_baseline_is_explained(self):
+        self.listed("baseline gate again-1", 'CONFIG_RA_MLA_ABLATION_STEPS="2"')
+        self.plan()
+        self.assertIn("note: 0-baseline, a baseline, is not among the steps to run", self.said)
+        self.assertIn("note: 2-gate-again can be checked only against earlier runs", self.said)
+
+    def test_subset_of_steps_that_do_not_exist(self):
+        self.listed("baseline gate", 'CONFIG_RA_MLA_ABLATION_STEPS="0,2"')
+        self.assertIn("the steps are 0 to 1", self.refusal())
+        self.listed("baseline gate", 'CONFIG_RA_MLA_ABLATION_STEPS="0-1"')
+        self.assertIn("numbers separated by commas", self.refusal())
+
+    def test_seeds(self):
+        self.configure('CONFIG_SEEDS="7"')
+        self.assertEqual(self.plan()["seeds"], [7])
+        self.assertIn("no verdict", self.said)
+        self.configure('CONFIG_SEEDS="1,1"')
+        self.assertIn("twice", self.refuse(tool=PLAN, tree=self.directory))
+
+    def test_restarts_of_spam_are_told(self):
+        self.configure('CONFIG_OPTIMIZER="adamwspam"')
+        self.plan()
+        self.assertIn("note: AdamWSPAM restarts", self.said)
+        self.configure('CONFIG_OPTIMIZER="adamwspam"', "CONFIG_SPAM_WARMUP=10")
+        self.plan()
+        self.assertNotIn("AdamWSPAM", self.said)
+
+    def test_account_of_the_program_is_shown(self):
+        self.listed("baseline gate")
+        self.plan()
+        self.assertNotIn("parameters", self.said)
+        self.write('{"parameters": 1234567, "flops_per_token": 8, "memory_bytes": 9}',
+                   "plan/1-gate/describe.json")
+        self.plan()
+        self.assertRegex(self.said, r"1-gate +1,234,567 +8 +9 ")
+
+    def test_time_and_disk(self):
+        self.listed("baseline gate again-1", "CONFIG_EVAL_ROWS=32", "CONFIG_EVAL_INTERVAL=200")
+        self.plan()
+        self.assertNotIn("time", self.said)
+        for step, pace in (("0-baseline", 1e-5), ("1-gate", 2e-5)):
+            self.write('{"parameters": 9, "weights_bytes": 1000000, "optimizer_bytes": 3000000}',
+                       f"plan/{step}/describe.json")
+            self.write(f'{{"seconds_per_token": {pace}}}', f"plan/{step}/estimate.json")
+        self.said = self.succeed("--output", self.path("plan"), "--jobs", "2",
+                                 tool=PLAN, tree=self.directory)
+        # 600 updates of 32 x 64 tokens and, at a third, 4 evaluations of 32 x 64; 3 seeds, 1 again.
+        seconds = 1e-5 * 64 * 32 * (600 + 4 / 3)
+        self.assertRegex(self.said, rf"0-baseline +9 +3 +{3 * seconds:.0f} s ")
+        self.assertRegex(self.said, rf"1-gate +9 +3 +{6 * seconds / 60:.1f} min ")
+        self.assertRegex(self.said, rf"2-gate-again +9 +1 +{2 * seconds:.0f} s ")
+        self.assertIn(f"about {11 * seconds / 2 / 60:.1f} min with 2 runs at a time", self.said)
+        # Two weights, two checkpoints, 60 logging intervals: per run.
+        self.assertIn(f"{7 * (2 + 2 * 4 + 60 * 0.002):.1f} MB on the disk", self.said)
+        self.assertIn("time by a few timed passes\n", self.said)
+
+    def test_lengths_at_the_end_take_time(self):
+        values = dict(TRAIN_BATCH="1", TRAIN_ACCUMULATE="1", MODEL_BLOCK="8", GPT2_MAX_ITERS="10",
+                      TRAIN_TOKENS_BUDGET="0", TRAIN_SECONDS_BUDGET="0", EVAL_INTERVAL="10",
+                      EVAL_ROWS="3")
+        self.assertEqual([estimate.run_seconds({**values, "EVAL_LENGTHS": lengths}, 1)
+                          for lengths in ("", "16", "16,24")], [96, 104, 112])
+
+    def test_what_the_scale_changes(self):
+        self.configure(defconfig="gpt2-ra-mla-full")
+        self.plan()
+        for line in ("SPAM_INTERVAL 60 here, 1000 there", "SPAM_WARMUP 60 here, 1000 there",
+                     "MODEL_EMBD 64 here, 768 there", "SEEDS 1,2,3 here, 1 there"):
+            self.assertIn(f"  {line}\n", self.said)
+        self.assertNotIn("OPTIMIZER", self.said)        # the defconfig's, at every scale
+        self.assertNotIn("LANGUAGE_", self.said)
+        self.assertNotIn("  SCALE", self.said)
+        self.configure("CONFIG_MODEL_EMBD=80", defconfig="gpt2-ra-mla-full")
+        self.plan()
+        self.assertIn("MODEL_EMBD 80 here, 768 there\n", self.said)
+        self.configure(defconfig="gpt2-ra-mla-full+124m")
+        self.plan()
+        self.assertNotIn(" here,", self.said)
+
+    def test_what_steps_override_is_told(self):
+        self.configure(defconfig="gpt2-ra-mla-full")
+        self.plan()
+        self.assertNotIn("overridden", self.said)
+        self.configure("CONFIG_RA_MLA_MLP_CROSS_TOKEN=y", "CONFIG_RA_MLA_MLP_SPARSE_K=4",
+                       "CONFIG_MODEL_EMBD=80", defconfig="gpt2-ra-mla-full")
+        self.plan()
+        told = [line for line in self.said.splitlines() if "overridden" in line]
+        self.assertEqual(told, [
+            f"note: CONFIG_RA_MLA_MLP_CROSS_TOKEN=y of {self.config} is overridden in 0-mla (n), "
+            "1-mla+gate (n)",
+            f"note: CONFIG_RA_MLA_MLP_SPARSE_K=4 of {self.config} is overridden in "
+            "2-mla+gate+cross (8), 3-mla+gate+cross+latent (8)"])
+
+    def test_unchanged_files_are_not_touched(self):
+        self.listed("baseline gate")
+        self.plan()
+        names = ["plan/plan.json", "plan/plan.mk", "plan/1-gate/config", "plan/1-gate/diff",
+                 "plan/1-gate/generated/config_table.h"]
+        for name in names:
+            os.utime(self.path(name), (1, 1))
+        self.plan()
+        self.assertEqual([os.stat(self.path(name)).st_mtime for name in names], [1] * len(names))
+
+    def test_stale_config(self):
+        self.configure()
+        self.write(self.read() + "CONFIG_GONE=y\n")
+        self.assertIn("make olddefconfig", self.refusal())
+
+
+class Matched(PlanCase):
+    """Controls as large as another step, by the real counts of the program."""
+
+    def test_parameters(self):
+        """The widths can be computed by hand: a channel costs 2 E + 1 = 129 in each of 4 layers."""
+        self.listed("mla mla+gate mla+parameters-of-1 mla+cross mla+parameters-of-3 mla+latent "
+                    "mla+parameters-of-5")
+        steps = self.plan()["steps"]
+        sizes = {"gate": 3 * (256 * 64 + 64 * 4), "cross": 4 * 256 * 256, "latent": 4 * 256 * 16}
+        for number, added in zip((2, 4, 6), sizes.values()):
+            wider = round(added / (4 * 129))
+            self.assertEqual(steps[number]["difference"],
+                             [{"symbol": "FFN_HIDDEN", "old": "0", "new": str(256 + wider)}])
+            match = steps[number]["match"]
+            self.assertEqual(match["step"], steps[number - 1]["name"])
+            self.assertEqual(match["found"] - match["target"], 4 * 129 * wider - added)
+            self.assertIn(f"{4 * 129 * wider - added:+,} parameters to {match['step']}", self.said)
+
+    def test_flops(self):
+        self.listed("mla mla+cross mla+flops-of-1")
+        match = self.plan()["steps"][2]["match"]
+        self.assertEqual(match["quantity"], "flops")
+        # A channel takes 2 E multiply-adds, 6 FLOPs each with the backward pass, in 4 layers.
+        self.assertLess(abs(match["found"] - match["target"]), 4 * 2 * 64 * 6)
+
+    def test_narrower_than_its_own_feed_forward(self):
+        self.listed("mla+gate baseline+cross+parameters-of-0")
+        match = self.plan()["steps"][1]["match"]
+        self.assertLess(abs(match["found"] / match["target"] - 1), 0.01)
+
+    def test_what_is_equal_already_is_left_alone(self):
+        self.listed("mla dropout+parameters-of-0")
+        self.fragment("dropout", 'CONFIG_DROPOUT="0.1"')
+        self.assertEqual([change["symbol"] for change in self.plan()["steps"][1]["difference"]],
+                         ["DROPOUT"])
+
+    def test_heads_of_ws_divide_the_width(self):
+        self.listed("swiglu ws+parameters-of-0", "CONFIG_NORM=rms")
+        change = next(c for c in self.plan()["steps"][1]["difference"]
+                      if c["symbol"] == "FFN_HIDDEN")
+        heads = int(kconfig.Tree().syms["WS_HEADS"].defaults[-1][0].str_value)
+        self.assertEqual(int(change["new"]) % heads, 0)
+
+    def test_generated_controls(self):
+        self.listed("mla mla+gate mla+gate+pool-token again-1", "CONFIG_PLAN_CONTROLS=parameters")
+        steps = self.plan()["steps"]
+        # Both gates are equally large: they share a control.
+        self.assertEqual([step["name"] for step in steps[4:]], ["4-mla+parameters-of-1"])
+        self.assertEqual(steps[4]["baseline"], "0-mla")
+        self.configure("CONFIG_PLAN_CONTROLS=flops", 'CONFIG_PLAN_FRAGMENTS="dot mla|mla+gate"',
+                       defconfig="ra-optimizer")
+        names = [step["name"] for step in self.plan()["steps"]]
+        self.assertEqual(names[2:], ["2-dot+mla+flops-of-1"])
+
+    def test_refused(self):
+        for words, why in (("mla mla+parameters-of-1", "no other step 1"),
+                           ("mla mla+parameters-of-7", "no other step 7"),
+                           ("mla mla+gate again-1 mla+parameters-of-2", "a repetition"),
+                           ("mla mla+gate mla+parameters-of-1 mla+flops-of-2", "itself matched")):
+            self.listed(words)
+            self.assertIn(why, self.refuse(tool=PLAN, tree=self.directory))
+
+    def test_without_the_program(self):
+        self.environment["O"] = self.directory
+        self.listed("mla mla+gate mla+parameters-of-1")
+        self.assertIn("bin/count is not there", self.refusal())
+
+
+class Choice(unittest.TestCase):
+    """Of a learning rate, from losses."""
+
+    def test_lowest_mean(self):
+        self.assertEqual(tuning.best({"1e-3": [3.0, 3.0], "1e-2": [2.0, 3.9], "1": [4, 1.8]}),
+                         "1")
+
+    def test_of_equal_ones_the_smallest(self):
+        self.assertEqual(tuning.best({"1e-2": [3.0], "5e-3": [3.0], "1": [4.0]}), "5e-3")
+
+    def test_divergence_is_the_worst(self):
+        self.assertEqual(tuning.best({"1": [1.0, math.inf], "2": [9.0, 9.0]}), "2")
+        self.assertIsNone(tuning.best({"1": [1.0, math.inf], "2": [math.inf, math.inf]}))
+
+    def test_end_of_the_list(self):
+        rates = ["1e-3", "3e-3", "1e-2"]
+        self.assertEqual([tuning.is_at_end(rate, rates) for rate in rates], [True, False, True])
+
+    def test_lists(self):
+        self.assertEqual(tuning.rates("1e-3, 3e-3,.1"), ["1e-3", "3e-3", ".1"])
+        for wrong in ("1e-3", "1e-3,1e-3", "2,1", "1,x", "0,1", "-1,1", "1,,2", "nan,1"):
+            with self.assertRaises(kconfig.Unfit):
+                tuning.rates(wrong)
+
+
+class Tuned(PlanCase):
+    RATES = 'CONFIG_TUNE_RATES="1e-3,6e-3"'
+
+    def table(self, step):
+        return self.read(f"plan/{step}/generated/config_table.h")
+
+    def choose(self, step, rate):
+        """As if the tuning runs had been made."""
+        tree = kconfig.Tree()
+        os.environ["KCONFIG_CONFIG"] = self.config
+        self.addCleanup(os.environ.pop, "KCONFIG_CONFIG")
+        steps, values = plan.plan(tree, self.path("plan"))
+        found = next(s for s in steps if s.name == step)
+        self.write(f"{tuning.key(found.candidates, outline.tuning_seeds(values))} {rate}\n",
+                   f"plan/{step}/rate")
+
+    def test_candidates_first_then_the_step(self):
+        self.listed("mla mla+tuned again-1", self.RATES)
+        found = self.plan()["steps"][1]
+        self.assertEqual(found["candidates"], ["1-mla+tuned@1e-3", "1-mla+tuned@6e-3"])
+        for line in ("plan-steps := 0-mla", "plan-open := 1-mla+tuned 2-mla+tuned-again",
+                     "plan-tuned := 1-mla+tuned", "tuned-for-2-mla+tuned-again := 1-mla+tuned",
+                     "plan-candidates := 1-mla+tuned@1e-3 1-mla+tuned@6e-3"):
+            self.assertIn(line + "\n", self.read("plan/plan.mk"))
+        self.assertIn("LEARNING_RATE to be chosen from 2", self.said)
+        self.assertIn("11 runs, 4 of them to tune", self.said)
+        self.choose("1-mla+tuned", "6e-3")
+        found = self.plan()["steps"][1]
+        self.assertEqual(found["rate"], "6e-3")
+        # The lowest rate keeps its ratio of a tenth.
+        self.assertEqual(self.read("plan/1-mla+tuned/diff"),
+                         "LEARNING_RATE 3e-3 -> 6e-3\nMIN_LEARNING_RATE 3e-4 -> 0.0006\n")
+        self.assertEqual(self.table("1-mla+tuned"), self.table("1-mla+tuned@6e-3"))
+        self.assertEqual(self.table("1-mla+tuned"), self.table("2-mla+tuned-again"))
+        self.assertIn("plan-steps := 0-mla 1-mla+tuned 2-mla+tuned-again\n",
+                      self.read("plan/plan.mk"))
+        self.assertIn("1-mla+tuned: the rate chosen, 6e-3, is at the end of the list", self.said)
+
+    def test_another_question_needs_another_choice(self):
+        self.listed("mla mla+tuned", self.RATES)
+        self.plan()
+        self.choose("1-mla+tuned", "1e-3")
+        self.assertEqual(self.plan()["steps"][1]["rate"], "1e-3")
+        for change in ("CONFIG_GPT2_MAX_ITERS=7", "CONFIG_TUNE_SEEDS=5,6",
+                       "CONFIG_TUNE_RATES=1e-3,5e-3"):
+            self.succeed("set", change, tree=self.directory)
+            self.assertIsNone(self.plan()["steps"][1]["rate"])
+
+    def test_every_step(self):
+        self.configure('CONFIG_PLAN="leave_one_out"', self.RATES, "CONFIG_TUNE_ALL=y")
+        self.assertEqual([len(step["candidates"]) for step in self.plan()["steps"]], [2] * 4)
+        self.listed("mla mla+gate mla+gate+pool-token mla+cross", self.RATES, "CONFIG_TUNE_ALL=y",
+                    "CONFIG_PLAN_CONTROLS=parameters")
+        self.assertEqual(self.plan()["steps"][5]["candidates"],
+                         ["5-mla+parameters-of-3@1e-3", "5-mla+parameters-of-3@6e-3"])
+
+    def test_a_choice_may_meet_another_step(self):
+        self.listed("mla mla+tuned", 'CONFIG_TUNE_RATES="1e-3,3e-3"')
+        self.plan()
+        self.choose("1-mla+tuned", "3e-3")
+        self.plan()
+        self.listed("mla mla+tuned tuned", self.RATES)
+        self.assertIn("the same configuration", self.refuse(tool=PLAN, tree=self.directory))
+
+    def test_refused(self):
+        self.listed("mla mla+tuned")
+        self.assertIn("CONFIG_TUNE_RATES gives no rates", self.refusal())
+        self.listed("mla mla+tuned", self.RATES, "CONFIG_TUNE_SEEDS=3,4")
+        self.assertIn("CONFIG_TUNE_SEEDS and CONFIG_SEEDS share 3", self.refusal())
+        self.listed("mla mla+tuned", self.RATES, "CONFIG_LEARNING_RATE=0.0")
+        self.assertIn("CONFIG_LEARNING_RATE=0.0: a tuned step needs a rate above 0",
+                      self.refusal())
+
+
+class Make(Case):
+    """make itself, with a plan and runs of its own."""
+    SETTINGS = ("CONFIG_PLAN=single", "CONFIG_SEEDS=1", "CONFIG_GPT2_MAX_ITERS=2",
+                "CONFIG_AUDIT_WIRING=n", "CONFIG_AUDIT_CAUSALITY=n", "CONFIG_AUDIT_ONE_BATCH=n")
+
+    def configure(self, name, *settings):
+        """Older than any plan."""
+        self.environment["KCONFIG_CONFIG"] = self.path(name)
+        self.succeed("defconfig", "smoke")
+        self.succeed("set", *self.SETTINGS, *settings)
+        os.utime(self.path(name), (1, 1))
+
+    def make(self, *words, expect=0):
+        done = as_user.make(f"PLAN={self.path('plan')}", f"RUNS={self.path('runs')}", *words,
+                            KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"])
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def plan_of(self, name, expected):
+        self.environment["KCONFIG_CONFIG"] = self.path(name)
+        self.make("-n", "steps")
+        self.assertIn(f"plan-threads := {expected}\n", self.read("plan/plan.mk"))
+
+    def test_plan_of_another_configuration(self):
+        """None is newer than the plan."""
+        self.configure("a", "CONFIG_THREADS=1")
+        self.configure("b", "CONFIG_THREADS=2")
+        self.plan_of("a", 1)
+        self.plan_of("b", 2)
+        planned = os.stat(self.path("plan/plan.mk")).st_mtime_ns
+        self.plan_of("b", 2)
+        self.assertEqual(os.stat(self.path("plan/plan.mk")).st_mtime_ns, planned)
+        os.rename(self.path("a"), self.path("b"))
+        self.plan_of("b", 1)
+
+    def test_data_of_another_configuration(self):
+        self.configure("a", "CONFIG_TASK=text")
+        self.configure("b", "CONFIG_TASK=copy")
+        for name, said in (("a", "there is no text"), ("b", "is for the task text")) * 2:
+            self.environment["KCONFIG_CONFIG"] = self.path(name)
+            self.assertIn(said, self.make("data", expect=2))
+
+    def test_only_a_run_is_forgotten(self):
+        self.configure("config")
+        self.make("runs")
+        [run] = [os.path.join(self.path("runs/smoke"), name)
+                 for name in os.listdir(self.path("runs/smoke"))]
+        precious = self.path("runs/precious")
+        os.mkdir(precious)
+        for wrong in (f"{precious} {run}", f"{run} {precious}", f"{run} {run}", "%", precious, "",
+                      f"{run}/*", self.path("runs/%")):
+            self.assertIn(f"RUN=DIRECTORY: one of {run}", self.make("runs-forget", f"RUN={wrong}",
+                                                                    expect=2))
+            self.assertTrue(os.path.exists(precious) and os.path.exists(run), wrong)
+        self.make("runs-forget", f"RUN={run}/")
+        self.assertFalse(os.path.exists(run))
+
+    def test_a_program_that_another_make_replaced(self):
+        self.configure("config")
+        self.make("runs")
+        [run] = os.listdir(self.path("runs/smoke"))
+        # As if this plan's program had another identity.
+        self.write(self.read("plan/runs.mk").replace(run[-12:], "0123456789ab"), "plan/runs.mk")
+        self.assertIn("another configuration than the run 0123456789ab",
+                      self.make("runs-all", expect=2))
+        self.assertEqual(os.listdir(self.path("runs/smoke")), [run])
+
+
+class Defconfigs(Case):
+    pass
+
+
+def defconfig_case(name):
+    def test(self):
+        self.succeed("defconfig", name)
+        self.succeed(tool=PLAN)
+    return test
+
+
+for file_name in kconfig.names_in(kconfig.DEFCONFIGS):
+    setattr(Defconfigs, "test_" + file_name, defconfig_case(file_name))
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,45 @@
+"""In which symbols two configurations differ, without what only follows from that.
+
+A switch brings symbols with it: that a step with a gate has the gate's default width, where its
+baseline has no gate, says nothing new.  Kconfig knows what the default is, given all the others.
+"""
+import functools
+
+from tools.plan import kconfig
+
+
+@functools.cache
+def kconfig_tree():
+    return kconfig.Tree()
+
+
+def load(tree, config, scale):
+    """As far as the symbols are still known."""
+    tree.unset_values()
+    for name, value in [("SCALE", scale), *config.items()]:
+        if value is not None and tree.find(name):
+            tree.assign(kconfig.Assignment(name, value, ""))
+
+
+def usual(config, scale, names):
+    """Those of the names that have their default value there."""
+    tree = kconfig_tree()
+    load(tree, config, scale)
+    for name in filter(tree.find, names):
+        item = tree.find(name)
+        for unset in (item, *getattr(item, "syms", ())):    # a choice has members
+            unset.unset_value()
+        if tree.value(item) == config[name]:
+            yield name
+        tree.assign(kconfig.Assignment(name, config[name], ""))
+
+
+def difference(a, b):
+    """Of two steps: (symbol, in a, in b); None where a symbol is inactive."""
+    noise = set()
+    for has, lacks in ((a, b), (b, a)):
+        only = [name for name in has.config if name not in lacks.config]
+        noise.update(usual(has.config, has.runs[0].scale, only))
+    return [(symbol, a.config.get(symbol), b.config.get(symbol))
+            for symbol in sorted(a.config.keys() | b.config.keys())
+            if a.config.get(symbol) != b.config.get(symbol) and symbol not in noise]

@@ -1,0 +1,576 @@
+"""The table of an experiment: every step beside its baseline, and what may be said about it.
+
+Numbers of a step are means over its seeds; differences are paired by seed and judged by
+tools/report/stats.py.  Only finished runs count; what is missing, failed or diverged is told, never
+averaged.  A step that runs another one again is no comparison: its weights must be the same bits.
+One that has its baseline's configuration and other seeds is a null: its runs are paired with the
+baseline's in the order of seeds, and a difference would be a false one.
+A step is also compared with its matched control: its baseline, widened to the step's size.
+Losses beyond the trained length are shown with their differences, without verdicts.
+"""
+import json
+import math
+import os
+import re
+import statistics
+from dataclasses import dataclass, field
+
+from tools.report import decoding
+from tools.results import records
+from tools.report import stats
+from tools.plan import symbols
+from tools.plan import tuning
+
+LOSS, ACCURACY = records.LOSS, "val/accuracy"
+BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
+BASELINE, INVALID = "baseline", "invalid"
+REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
+DIVERGED = "diverged"
+LENGTH = re.compile(r"length/([0-9]+)/loss(?:/([0-9]+))?")      # of rows; where a stretch begins
+CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
+SIZES = {"parameters": "parameters", "flops": "flops_per_token"}
+PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
+
+AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_BATCH": "one batch"}
+
+# Marks behind cells, and what they mean.
+MORE_PARAMETERS = "*"
+OTHER_ENVIRONMENT = "†"
+LOST_SEEDS = "‡"
+MARKS = {
+    MORE_PARAMETERS: "more parameters than its baseline",
+    OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
+    LOST_SEEDS: "runs of this step or of its baseline diverged, failed or are missing: see the "
+                "problems",
+}
+
+
+@dataclass
+class Mean:
+    """Over seeds."""
+    mean: float
+    sd: float
+    n: int
+    values: list
+
+
+@dataclass
+class Row:
+    step: str
+    baseline: str
+    is_repeat: bool
+    is_null: bool
+    seeds: list                         # with a headline
+    numbers: dict                       # name -> Mean, or None
+    difference: list                    # (symbol, the baseline's value, this step's)
+    audits: int = 0
+    skipped_audits: list = field(default_factory=list)      # switched off
+    failed_audits: list = field(default_factory=list)
+    delta: stats.Difference = None      # of the loss
+    accuracy_delta: stats.Difference = None
+    p: float = None                     # corrected
+    verdict: str = ""
+    reason: str = ""                    # for a verdict that needs one
+    marks: list = field(default_factory=list)
+
+    @property
+    def perplexity_percent(self):
+        """Infinite where a float cannot hold it."""
+        try:
+            return self.delta and 100 * math.expm1(self.delta.mean)
+        except OverflowError:
+            return math.inf
+
+
+@dataclass
+class Group:
+    """Steps with the same baseline."""
+    baseline: str
+    by_accuracy: bool
+    rows: list = field(default_factory=list)
+    pooled_sd: float = None
+    smallest_effect: float = None       # nats, or share of right answers
+    seeds: int = None                   # that this effect assumes
+    comparisons: int = 0
+
+
+@dataclass
+class Component:
+    step: str
+    name: str                           # "": all targets
+    loss: float
+    accuracy: float
+    chance: float
+    floor: float
+
+    @property
+    def share(self):
+        """Of the way from chance to floor."""
+        if None in (self.chance, self.floor) or self.chance <= self.floor:
+            return None
+        return (self.chance - self.loss) / (self.chance - self.floor)
+
+
+@dataclass
+class Length:
+    """Rows of one length, evaluated after the last update."""
+    step: str
+    length: int
+    trained: int                        # the length of training
+    rows: int
+    state_bytes: int                    # when such a row is decoded
+    loss: Mean
+    accuracy: Mean
+    delta: stats.Difference             # of the loss, to the baseline
+    positions: list                     # (first of a stretch, mean loss there), rising
+
+
+@dataclass
+class Sweep:
+    """The learning rates that a tuned step chose from."""
+    step: str
+    rates: list             # (rate, Mean of the losses or None, how many runs diverged), rising
+    chosen: str = None      # by the step's own runs
+
+    @property
+    def is_at_end(self):
+        return self.chosen is not None and \
+            tuning.is_at_end(self.chosen, [rate for rate, _, _ in self.rates])
+
+
+@dataclass
+class Table:
+    experiment: str
+    scales: list
+    seeds: list
+    groups: list
+    controls: list          # groups of one step each, compared with its matched control
+    rows: list
+    components: list
+    lengths: list
+    decoding: decoding.Decoding
+    scores: list            # (arm, Mean, number of tasks): mean accuracy
+    sweeps: list
+    published: dict
+    environments: list      # (environment, steps)
+    problems: list
+    notes: list
+
+    @property
+    def comparisons(self):
+        return sum(group.comparisons for group in self.groups + self.controls)
+
+    @property
+    def not_reproduced(self):
+        return [row.step for row in self.rows if row.verdict == NOT_REPRODUCED]
+
+
+# ---------------------------------------------------------------- numbers of a step
+
+def count(value):
+    """1234567 as 1.23M."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            form = ".3g" if value < 100 * size else ".1f"
+            return f"{value / size:{form}}{letter}"
+    return f"{value:g}"
+
+def mean_of(values):
+    values = [v for v in values if v is not None and math.isfinite(v)]
+    if not values:
+        return None
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return Mean(statistics.fmean(values), sd, len(values), values)
+
+
+def median_speed(run):
+    """Of the whole run: the last interval alone may hold an evaluation."""
+    points = run.series.get("tokens_per_second")
+    return statistics.median(v for _, v in points) if points else None
+
+
+NUMBERS = {
+    "loss": lambda run: run.last(LOSS),
+    "best_loss": lambda run: run.best(LOSS),
+    "accuracy": lambda run: run.last(ACCURACY),
+    "bits_per_byte": lambda run: run.last("val/bits_per_byte"),
+    "parameters": lambda run: run.last("parameters"),
+    "flops_per_token": lambda run: run.last("flops_per_token"),
+    "peak_megabytes": lambda run: run.last("peak_megabytes"),
+    "tokens_per_second": median_speed,
+    "decode_token_bytes": lambda run: run.last("decode_token_bytes"),
+}
+
+
+def row_of(step, baseline):
+    usable = step.usable.values()
+    return Row(step.name, baseline.name if baseline else step.baseline, step.repeat > 0,
+               is_null(step, baseline), sorted(step.usable),
+               {name: mean_of([read(run) for run in usable]) for name, read in NUMBERS.items()},
+               symbols.difference(baseline, step) if baseline else [],
+               max((len(run.audits) for run in step.runs), default=0),
+               [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
+               [list(audit) for audit in step.failed_audits])
+
+
+def is_null(step, baseline):
+    """The same configuration with other seeds."""
+    return bool(baseline and baseline.runs and step.runs) and step.repeat == 0 and \
+        step.config == baseline.config and \
+        not {run.seed for run in step.runs} & {run.seed for run in baseline.runs}
+
+
+def paired_runs(step, baseline):
+    """By seed, of the runs that both have; those of a null in the order of seeds."""
+    mine, theirs = step.usable, baseline.usable
+    if is_null(step, baseline):
+        return [(mine[a], theirs[b]) for a, b in zip(sorted(mine), sorted(theirs))]
+    return [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+
+
+def paired_values(step, baseline, read):
+    """Differences; read(run) may be None."""
+    values = [(read(a), read(b)) for a, b in paired_runs(step, baseline)]
+    return [a - b for a, b in values if None not in (a, b)]
+
+
+def components_of(step):
+    names = sorted({name.removeprefix(LOSS + "/") for run in step.usable.values()
+                    for name in run.series if name.startswith(LOSS + "/")})
+    for name in ["", *names]:
+        def number(metric, suffix="/" + name if name else ""):
+            found = mean_of([run.last(metric + suffix) for run in step.usable.values()])
+            return found and found.mean
+        loss = number(LOSS)
+        if loss is not None:
+            yield Component(step.name, name, loss, number(ACCURACY), number("chance"),
+                            number("val/floor"))
+
+
+def lengths_of(step, baseline):
+    """Of all seeds that have them."""
+    usable = step.usable.values()
+    matches = filter(None, map(LENGTH.fullmatch, {name for run in usable for name in run.series}))
+    stretches = {}
+    for length, first in (match.groups() for match in matches):
+        stretches.setdefault(int(length), []).extend([int(first)] if first else [])
+    for length, firsts in sorted(stretches.items()):
+        def read(what, length=length):
+            return lambda run: run.last(f"length/{length}/{what}")
+
+        def number(what):
+            return mean_of([read(what)(run) for run in usable])
+        if not number("loss"):
+            continue    # not finite
+        yield Length(step.name, length, int(step.config.get("MODEL_BLOCK", 0)),
+                     int(number("rows").mean), int(number("state_bytes").mean), number("loss"),
+                     number("accuracy"), stats.difference(
+                         [] if step is baseline else paired_values(step, baseline, read("loss"))),
+                     [(first, mean.mean) for first in sorted(firsts)
+                      if (mean := number(f"loss/{first}"))])
+
+
+# ---------------------------------------------------------------- verdicts
+
+def environments_of(*steps):
+    return {(*run.environment.items(), *([("changed", run.moved)] if run.moved else []))
+            for step in steps for run in step.usable.values()}
+
+
+def outcome(run):
+    """What a repetition must come to, too; None if the run has not come that far."""
+    if tuning.loss_of(run) == math.inf:
+        return DIVERGED
+    return run.weights if run.trouble is None else None
+
+
+def is_telling(mine, first):
+    """Where both diverged there are no bits to compare."""
+    return None not in (mine, first) and (mine, first) != (DIVERGED, DIVERGED)
+
+
+def unlike(run, twin):
+    """What a run came to instead of its twin's weights."""
+    for diverged, how in ((run, "diverged"), (twin, "finished")):
+        if outcome(diverged) == DIVERGED:
+            return f"{how}, unlike {twin.step},"
+    return f"other weights than {twin.step}"
+
+
+def same_bits(step, steps):
+    """The verdict on a step that runs another one again, and why."""
+    twins = {run.seed: run for other in steps if other.repeat == 0 and other.config == step.config
+             for run in other.runs}
+    pairs = [(run, twins[run.seed]) for run in step.runs if run.seed in twins]
+    checked = [pair for pair in pairs if is_telling(*map(outcome, pair))]
+    if not checked:
+        return NO_TWIN, "no finished run of the same configuration and seed to compare with"
+    wrong = {}
+    for run, twin in checked:
+        if outcome(run) != outcome(twin):
+            wrong.setdefault(unlike(run, twin), []).append(str(run.seed))
+    if wrong:
+        there = " (in another environment)" if any(
+            run.environment != twin.environment for run, twin in checked) else ""
+        return NOT_REPRODUCED, "; ".join(f"{what} for seed {', '.join(seeds)}"
+                                         for what, seeds in wrong.items()) + there
+    return REPRODUCED, f"the bits of {checked[0][1].step}, {len(checked)} seed" + \
+        "s" * (len(checked) > 1)
+
+
+def invalid_reason(step, baseline):
+    for judged, whose in ((step, ""), (baseline, "its baseline: ")):
+        if judged.failed_audits:
+            audit, subject, _, detail = judged.failed_audits[0]
+            return f"{whose}{audit} audit failed" + (f" for {subject}" if subject else "") \
+                + (f": {detail}" if detail else "")
+        if judged.is_invalid:
+            return f"{whose}an audit failed"
+        if judged.is_leaky:
+            return f"{whose}it is declared to see the future"
+    return ""
+
+
+def is_by_accuracy(step):
+    return any(run.last(BY_ACCURACY) for run in step.runs)
+
+
+def compare(row, step, baseline, group, all_seeds):
+    """Fill in all but the verdict, which needs the whole table."""
+    row.delta = stats.difference(paired_values(step, baseline, NUMBERS["loss"]))
+    if group.by_accuracy:
+        row.accuracy_delta = stats.difference(paired_values(step, baseline, NUMBERS["accuracy"]))
+    row.reason = invalid_reason(step, baseline)
+    tasks = [s.config.get("TASK") for s in (baseline, step)]
+    if row.reason:
+        row.verdict = INVALID
+    elif tasks[0] != tasks[1]:
+        row.verdict = stats.UNDECIDABLE
+        row.reason = f"the tasks differ ({tasks[0]}, {tasks[1]}), so losses cannot be compared"
+    mine, theirs = row.numbers["parameters"], mean_of(
+        [run.last("parameters") for run in baseline.usable.values()])
+    if mine and theirs and mine.mean > theirs.mean:
+        row.marks.append(MORE_PARAMETERS)
+    if len(environments_of(step, baseline)) > 1:
+        row.marks.append(OTHER_ENVIRONMENT)
+    if len(all_seeds) > len(paired_runs(step, baseline)):
+        row.marks.append(LOST_SEEDS)
+
+
+def judged(group, row):
+    return row.accuracy_delta if group.by_accuracy else row.delta
+
+
+def judge(groups):
+    """All groups at once: the correction is over the table."""
+    open_rows = [[row for row in group.rows if not row.verdict] for group in groups]
+    differences = [[judged(group, row) for row in rows] for group, rows in zip(groups, open_rows)]
+    p_values = stats.corrected_p_values(differences)
+    for group, rows, group_p in zip(groups, open_rows, p_values):
+        for row, p in zip(rows, group_p):
+            row.p = p
+            row.verdict = stats.verdict(judged(group, row), p, not group.by_accuracy)
+            if row.verdict == stats.UNDECIDABLE:
+                n = row.delta.n if row.delta else 0
+                row.reason = f"{n} paired seed{'s' * (n != 1)}, {stats.MIN_SEEDS} are needed"
+    find_smallest_effects(groups, differences)
+
+
+def find_smallest_effects(groups, differences):
+    decidable = [[d for d in group if stats.is_decidable(d)] for group in differences]
+    family = sum(map(len, decidable))
+    for group, those in zip(groups, decidable):
+        group.comparisons = len(those)
+        if those:
+            group.pooled_sd, _ = stats.pool(those)
+            group.seeds = min(d.n for d in those)
+            group.smallest_effect = group.pooled_sd * \
+                stats.smallest_effect(group.seeds, len(those), family)
+
+
+# ---------------------------------------------------------------- the table
+
+def find_problems(steps, rows, all_seeds):
+    for step, row in zip(steps, rows):
+        for run in step.runs:
+            if run.trouble:
+                yield f"{run}: {run.trouble}"
+        # A step that runs another one again has one seed: one repetition tells.
+        expected = set() if step.repeat or row.is_null else set(all_seeds)
+        for seed in sorted(expected - {run.seed for run in step.runs}):
+            yield f"{step.name}, seed {seed}: missing"
+
+
+def find_notes(steps):
+    for step in steps:
+        if step.older:
+            yield f"{step.name}: {step.older} older run{'s' * (step.older > 1)} with other " \
+                  "settings or sources left out"
+    revisions = {run.git_revision for step in steps for run in step.usable.values()}
+    if len(revisions) > 1:
+        yield "the runs come from different revisions: " + ", ".join(sorted(map(str, revisions)))
+
+
+def list_environments(steps):
+    found = {}
+    for step in steps:
+        for environment in environments_of(step):
+            found.setdefault(environment, []).append(step.name)
+    return [(dict(environment), names) for environment, names in sorted(
+        found.items(), key=lambda item: records.step_order(item[1][0]))]
+
+
+def common_words(rows):
+    """Of the names of steps: what is left when their numbers and tasks are taken away."""
+    labels = [row.step.split("-", 1)[-1].split("+") for row in rows]
+    return "+".join(word for word in labels[0] if all(word in label for label in labels))
+
+
+def scores_of(groups, rows, steps):
+    """Mean accuracy over tasks, of arms that differ from their baselines in the same way."""
+    baselines = [group.baseline for group in groups
+                 if group.by_accuracy and not all(row.is_null for row in group.rows)]
+    arms = {}
+    for row in rows:
+        if row.baseline in baselines and not (row.is_repeat or row.is_null or
+                                              row.verdict.endswith(INVALID)):
+            arms.setdefault(tuple(row.difference), []).append(row)
+    for arm in arms.values():
+        seeds = set.intersection(*(set(row.seeds) for row in arm))
+        if len(arm) == len(baselines) > 1 and seeds:
+            yield common_words(arm) or BASELINE, mean_of(
+                [statistics.fmean(steps[row.step].usable[seed].last(ACCURACY) for row in arm)
+                 for seed in sorted(seeds)]), len(arm)
+
+
+def load_published(experiment):
+    with open(PUBLISHED, encoding="utf-8") as file:
+        return json.load(file).get(experiment)
+
+
+def beside_published(experiment, steps):
+    """Published numbers with ours of the same step, in the quantity that was published."""
+    study = load_published(experiment)
+    if not study:
+        return None
+    nothing = records.Step("", [])
+    baseline = steps.get(study["baseline"], nothing)
+
+    def read(run):
+        window = study.get("last_iterations")
+        return run.tail_mean(study["metric"], window) if window else run.last(study["metric"])
+
+    for claim in study["steps"]:
+        step = steps.get(claim["step"], nothing)
+        claim["ours"] = mean_of([read(run) for run in step.usable.values()])
+        claim["ours_delta"] = stats.difference(paired_values(step, baseline, read))
+        claim["ours_parameters"] = mean_of([run.last("parameters") for run in step.usable.values()])
+    return study
+
+
+def make_groups(steps, rows, all_seeds):
+    by_name = {step.name: step for step in steps}
+    groups = {}
+    for step, row in zip(steps, rows):
+        baseline = by_name.get(step.baseline)
+        if row.is_repeat:
+            row.verdict, row.reason = same_bits(step, steps)
+        elif step.baseline in (None, step.name):
+            row.reason = invalid_reason(step, step)
+            row.verdict = f"{BASELINE}, {INVALID}" if row.reason else BASELINE
+        elif baseline is None:
+            row.verdict, row.reason = stats.UNDECIDABLE, f"its baseline {step.baseline} has no runs"
+        else:
+            group = groups.setdefault(baseline.name, Group(baseline.name, is_by_accuracy(baseline)))
+            group.rows.append(row)
+            compare(row, step, baseline, group, all_seeds)
+    return list(groups.values())
+
+
+def is_control(row, tuned):
+    """It differs in nothing but the width of the feed-forward, and in the rates that it chose."""
+    free = tuning.RATES if row.step in tuned else ()
+    return {change[0] for change in row.difference}.difference(free) == {"FFN_HIDDEN"}
+
+
+def matched_step(control, steps, rows):
+    """The step that the control names; an older plan may have had another one of that number."""
+    asked = CONTROL.search(control.name)
+    sizes = {row.step: row.numbers[SIZES[asked[1]]] for row in rows} if asked else {}
+
+    def distance(step):
+        mine, theirs = sizes[step.name], sizes[control.name]
+        return abs(mine.mean - theirs.mean) if mine and theirs else math.inf, -newest(step)
+    numbered = [step for step in steps if asked and step.name.split("-", 1)[0] == asked[2]]
+    return min(numbered, key=distance, default=None)
+
+
+def newest(step):
+    return max(run.started or 0 for run in step.runs)
+
+
+def control_groups(steps, rows, all_seeds, tuned):
+    for control, row in zip(steps, rows):
+        step = matched_step(control, steps, rows)
+        if step and is_control(row, tuned) and step.name != control.baseline:
+            group = Group(control.name, is_by_accuracy(control))
+            group.rows.append(row_of(step, control))
+            compare(group.rows[0], step, control, group, all_seeds)
+            yield group
+
+
+def sweeps_of(candidates, by_name):
+    """Of the steps of the experiment that tunes: STEP@RATE."""
+    groups = {}
+    for candidate in candidates:
+        step, at, _ = candidate.name.rpartition("@")
+        if at:
+            groups.setdefault(step, []).append(candidate)
+    for name, those in groups.items():
+        rates = []
+        for candidate in those:
+            losses = [tuning.loss_of(run) for run in candidate.runs]
+            rates.append((candidate.config["LEARNING_RATE"], mean_of(losses),
+                          losses.count(math.inf)))
+        yield Sweep(name, sorted(rates, key=lambda entry: float(entry[0])),
+                    by_name[name].config.get("LEARNING_RATE") if name in by_name else None)
+
+
+def tabulate(experiment, steps, candidates=(), decoded=None):
+    by_name = {step.name: step for step in steps}
+    rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
+    seeds = sorted({run.seed for step, row in zip(steps, rows) if not row.is_null
+                    for run in step.runs})
+    decoded = decoded or decoding.Decoding()
+    problems = [*find_problems(steps, rows, seeds), *decoded.problems]
+    if not any(row.seeds for row in rows):
+        raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
+                              + "\n".join(f"  {problem}" for problem in problems))
+    groups = make_groups(steps, rows, seeds)
+    sweeps = list(sweeps_of(candidates, by_name))
+    controls = list(control_groups(steps, rows, seeds, {sweep.step for sweep in sweeps}))
+    judge(groups + controls)
+    return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
+                 seeds, groups, controls, rows,
+                 [c for step in steps if not step.repeat for c in components_of(step)],
+                 [x for step in steps if not step.repeat
+                  for x in lengths_of(step, by_name.get(step.baseline, step))],
+                 decoded, list(scores_of(groups, rows, by_name)),
+                 sweeps, beside_published(experiment, by_name),
+                 list_environments(steps), problems, list(find_notes(steps)))
+
+
+def tabulate_pairs(name, pairs):
+    """Any steps against any others, each pair a comparison: (A, B) judges B."""
+    groups, rows = {}, []
+    for a, b in pairs:
+        group = groups.setdefault((a.runs[0].experiment, a.name), Group(a.name, is_by_accuracy(a)))
+        row = row_of(b, a)
+        compare(row, b, a, group, [run.seed for run in a.runs])
+        group.rows.append(row)
+        rows.append(row)
+    judge(list(groups.values()))
+    problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
+                             for step in pair for run in step.runs if run.trouble)
+    return Table(name, [], [], list(groups.values()), [], rows, [], [], decoding.Decoding(),
+                 [], [], None, [], list(problems), [])

@@ -1,0 +1,513 @@
+#!/usr/bin/env python3
+"""Tables, verdicts and plots from runs/results.db.
+
+    report.py report [EXPERIMENT]   to the terminal, and as report.{md,csv,tex,json,html} to
+                                    RUNS/EXPERIMENT/report/
+    report.py compare A B           any two experiments, steps or runs
+    report.py diff A B              their configurations only
+
+A and B are EXPERIMENT, EXPERIMENT/STEP (its name or number) or the beginning of a run's identity.
+Exit status 1: nothing could be reported, or a step was not reproduced.
+
+Python, since kconfiglib, which knows what a default is, brings it anyway; and gnuplot if there.
+"""
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import re
+import sys
+
+from tools.report import ablation
+from tools.report import decoding
+from tools.plan import kconfig
+from tools.report import page
+from tools.report import plots
+from tools.results import records
+from tools.plan import symbols
+from tools.plan import tuning
+from tools.report.ablation import count
+from tools.results.records import Problem
+
+COULD_SHOW, CONTROLS, REMARKS, PROBLEMS = "What could have been shown", \
+    "Against matched controls", "Remarks", "Problems: not averaged"
+BEYOND, DECODING = "Beyond the trained length", "Decoding"
+
+# ---------------------------------------------------------------- cells
+
+def number_cell(name, form):
+    def cell(row):
+        found = row.numbers[name]
+        return form(found.mean) if found else ""
+    return cell
+
+
+def mean_sd(mean, scale=1, form=".4f"):
+    text = f"{scale * mean.mean:{form}}"
+    if mean.sd is not None:
+        text += f" ± {scale * mean.sd:{form}}"
+    return f"{text} ({mean.n})"
+
+
+def loss_cell(row):
+    return mean_sd(row.numbers["loss"]) if row.numbers["loss"] else ""
+
+
+def accuracy_cell(row):
+    return mean_sd(row.numbers["accuracy"], 100, ".1f") if row.numbers["accuracy"] else ""
+
+
+def interval(d, scale=1, form="+.4f"):
+    if d is None:
+        return ""
+    text = f"{scale * d.mean:{form}}"
+    return text if d.low is None else \
+        f"{text} [{scale * d.low:{form}}, {scale * d.high:{form}}]"
+
+
+def marked(text, row, mark):
+    return text + mark if mark in row.marks else text
+
+
+def audit_cell(row):
+    if row.failed_audits:
+        return f"{len(row.failed_audits)} failed"
+    if not row.audits:
+        return "not audited"
+    without = f", not audited: {', '.join(row.skipped_audits)}" if row.skipped_audits else ""
+    return f"{row.audits} passed{without}"
+
+
+def verdict_cell(row):
+    return marked(marked(row.verdict, row, ablation.OTHER_ENVIRONMENT), row, ablation.LOST_SEEDS)
+
+
+COLUMNS = {
+    "step": lambda row: row.step,
+    "parameters": lambda row: marked(number_cell("parameters", count)(row), row,
+                                     ablation.MORE_PARAMETERS),
+    "FLOPs/token": number_cell("flops_per_token", count),
+    "val. loss ± sd (seeds)": loss_cell,
+    "Δ nats [95%]": lambda row: interval(row.delta),
+    "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
+    "accuracy % ± sd (seeds)": accuracy_cell,
+    "Δ accuracy % [95%]": lambda row: interval(row.accuracy_delta, 100, "+.1f"),
+    "peak MB": number_cell("peak_megabytes", lambda v: f"{v:.0f}"),
+    "tokens/s": number_cell("tokens_per_second", count),
+    "state B/token": number_cell("decode_token_bytes", count),
+    "audits": audit_cell,
+    "verdict": verdict_cell,
+}
+
+
+def grid(table):
+    """Headings, and the cells of each row; columns that say nothing are left out."""
+    columns = dict(COLUMNS)
+    if not any(group.by_accuracy for group in table.groups):
+        del columns["accuracy % ± sd (seeds)"]
+    cells = {name: [cell(row) for row in table.rows] for name, cell in columns.items()}
+    kept = [name for name in columns if any(cells[name])]
+    return kept, [list(line) for line in zip(*(cells[name] for name in kept))]
+
+
+# ---------------------------------------------------------------- sentences
+
+def plural(n, word):
+    return f"{n} {word}{'s' * (n != 1)}"
+
+
+def symbol_text(symbol, a, b):
+    return f"{symbol}: {'-' if a is None else a} → {'-' if b is None else b}"
+
+
+def effect_lines(table):
+    for group in table.groups:
+        if group.smallest_effect is None:
+            yield f"Against {group.baseline}: nothing; no step can be judged."
+            continue
+        size = f"{100 * group.smallest_effect:.1f} points of accuracy" if group.by_accuracy \
+            else f"{group.smallest_effect:.4f} nats"
+        yield f"Against {group.baseline}: {group.seeds} seeds could have shown a difference of " \
+              f"{size} (80% power, corrected for {plural(table.comparisons, 'comparison')})."
+
+
+def mark_lines(table):
+    used = {mark for row in table.rows for mark in row.marks}
+    used |= {mark for group in table.controls for mark in group.rows[0].marks
+             if mark in verdict_cell(group.rows[0])}
+    return [f"{mark} {meaning}" for mark, meaning in ablation.MARKS.items() if mark in used]
+
+
+def reason_lines(table):
+    return [f"{row.step}: {row.verdict}: {row.reason}" for row in table.rows if row.reason]
+
+
+def difference_lines(table):
+    for row in table.rows:
+        if row.difference:
+            yield f"{row.step} against {row.baseline}: " + \
+                "; ".join(symbol_text(*change) for change in row.difference)
+        elif row.is_null:
+            yield f"{row.step}: the same configuration as {row.baseline} with other seeds, paired " \
+                  "in their order: a difference would be a false one"
+        elif row.step != row.baseline and not row.is_repeat:
+            yield f"{row.step}: the same symbols as {row.baseline}"
+
+
+def control_lines(table):
+    """Each step beside the control that is as large; what the width could not make up for."""
+    sizes = {row.step: row.numbers for row in table.rows}
+    for group in table.controls:
+        row, remaining = group.rows[0], []
+        for name, unit in (("parameters", "parameters"), ("flops_per_token", "FLOPs/token")):
+            mine, theirs = (sizes[step][name] for step in (row.step, group.baseline))
+            if mine and theirs:
+                remaining.append(f"{mine.mean - theirs.mean:+,.0f} {unit}")
+        delta = f"{interval(row.accuracy_delta, 100, '+.1f')} % accuracy" if group.by_accuracy \
+            else f"{interval(row.delta)} nats"
+        yield f"{row.step} against {group.baseline} ({', '.join(remaining)}): " + \
+            (f"{delta}: " if row.delta else "") + verdict_cell(row)
+
+
+def environment_lines(table):
+    for environment, steps in table.environments:
+        where = steps if len(table.environments) > 1 else ["all steps"]
+        yield ", ".join(f"{key} {value}" for key, value in environment.items()
+                        if value is not None) + f": {', '.join(where)}"
+
+
+def score_lines(table):
+    return [f"{arm}: mean accuracy over {tasks} tasks {mean_sd(mean, 100, '.1f')} %"
+            for arm, mean, tasks in table.scores]
+
+
+def component_grid(table):
+    def text(value, form):
+        return "" if value is None else format(value, form)
+    return ["step", "component", "loss", "accuracy", "chance", "floor", "chance to floor"], [
+        [c.step, c.name or "all", f"{c.loss:.4f}", text(c.accuracy, ".1%"), text(c.chance, ".4f"),
+         text(c.floor, ".4f"), text(c.share, ".1%")] for c in table.components]
+
+
+def sweep_grid(table):
+    def choice(sweep, rate):
+        if rate != sweep.chosen:
+            return ""
+        return "chosen, at the end of the list" if sweep.is_at_end else "chosen"
+    return ["step", "learning rate", "val. loss ± sd (seeds)", "diverged", "choice"], [
+        [sweep.step, rate, mean_sd(mean) if mean else "", str(diverged or ""), choice(sweep, rate)]
+        for sweep in table.sweeps for rate, mean, diverged in sweep.rates]
+
+
+def length_grid(table):
+    """A column for every stretch of positions: up to where the next one begins."""
+    firsts = sorted({first for x in table.lengths for first, _ in x.positions})
+    ends = [*(first - 1 for first in firsts[1:]), max(x.length for x in table.lengths) - 1]
+    lines = []
+    for x in table.lengths:
+        at = dict(x.positions)
+        lines.append([x.step, str(x.length), str(x.rows), f"{x.state_bytes / 2**20:.2f}",
+                      mean_sd(x.loss), interval(x.delta), f"{100 * x.accuracy.mean:.1f}",
+                      *(f"{at[first]:.3f}" if first in at else "" for first in firsts)])
+    return ["step", "length", "rows", "state MiB", "loss ± sd (seeds)", "Δ nats [95%]",
+            "accuracy %", *(f"{first}-{end}" for first, end in zip(firsts, ends))], lines
+
+
+def length_lines(table):
+    trained = sorted({x.trained for x in table.lengths})
+    return [f"Trained at {', '.join(map(str, trained))} tokens; the last columns are the loss at "
+            "these positions. Differences are paired by seed and not judged."]
+
+
+def decoding_lines(table):
+    return ["A token reads all weights and all that is kept: the limit is the measured speed of "
+            "reading over those bytes. The first token comes after a prompt of the whole context.",
+            *table.decoding.notes]
+
+
+def published_grid(table):
+    study = table.published
+    base = next(claim["loss"] for claim in study["steps"] if claim["step"] == study["baseline"])
+    lines = [[claim["step"], f"{claim['loss']:.4f}", f"{claim['loss'] - base:+.4f}", claim["claim"],
+              count(claim["parameters"]), claim["memory"] or "",
+              mean_sd(claim["ours"]) if claim["ours"] else "", interval(claim["ours_delta"]),
+              count(claim["ours_parameters"].mean) if claim["ours_parameters"] else ""]
+             for claim in study["steps"]]
+    return ["step", "published", "Δ published", "claimed", "parameters", "GPU memory",
+            "ours ± sd (seeds)", "Δ ours [95%]", "our parameters"], lines
+
+
+def headline(table):
+    return f"{table.experiment}: scale {', '.join(table.scales)}, " \
+        f"seeds {', '.join(map(str, table.seeds))}"
+
+
+def sections(table):
+    """What stands below the table: (title, lines, (headings, cells) or None)."""
+    yield COULD_SHOW, list(effect_lines(table)), None
+    yield CONTROLS, list(control_lines(table)), None
+    yield REMARKS, mark_lines(table) + reason_lines(table) + table.notes, None
+    yield PROBLEMS, table.problems, None
+    yield "What differs", list(difference_lines(table)), None
+    yield "Score", score_lines(table), None
+    if table.sweeps:
+        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, and a rate with "
+                         "which a run diverged is not."], sweep_grid(table)
+    if table.components:
+        yield "Components", [], component_grid(table)
+    if table.lengths:
+        yield BEYOND, length_lines(table), length_grid(table)
+    if table.decoding.measured:
+        yield DECODING, decoding_lines(table), decoding.grid(table.decoding.measured)
+    if table.published:
+        study = table.published
+        yield "Published numbers", [study["source"] + ".", study["caution"],
+                                    f"Published and ours: {study['quantity']}; ours at scale "
+                                    f"{', '.join(table.scales)}."], published_grid(table)
+    yield "Environment", list(environment_lines(table)), None
+
+
+def told_sections(table):
+    return [section for section in sections(table) if section[1] or section[2]]
+
+
+# ---------------------------------------------------------------- formats
+
+def is_text_column(name):
+    return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
+                    "verdict on B")
+
+
+def aligned(headings, cells, indent=""):
+    widths = [max(map(len, column)) for column in zip(headings, *cells)]
+    return "\n".join((indent + "  ".join(
+        cell.ljust(width) if is_text_column(name) else cell.rjust(width)
+        for name, cell, width in zip(headings, line, widths))).rstrip()
+        for line in [headings, *cells])
+
+
+def as_text(table):
+    parts = [headline(table) + "\n", aligned(*grid(table)) + "\n"]
+    for title, lines, extra in told_sections(table):
+        parts.append(f"{title}:")
+        parts += [f"  {line}" for line in lines]
+        if extra:
+            parts.append(aligned(*extra, indent="  "))
+    return "\n".join(parts) + "\n"
+
+
+def markdown_table(headings, cells):
+    def line(words):
+        cells_text = (word.replace("|", "\\|").replace("*", "\\*") for word in words)
+        return f"| {' | '.join(cells_text)} |"
+    rule = ["---" if is_text_column(name) else "---:" for name in headings]
+    return "\n".join(map(line, [headings, rule, *cells])) + "\n"
+
+
+def as_markdown(table):
+    parts = [f"# {headline(table)}\n", markdown_table(*grid(table))]
+    for title, lines, extra in told_sections(table):
+        parts.append(f"## {title}\n")
+        if lines:
+            parts.append("\n".join("- " + line.replace("*", "\\*").replace("_", "\\_")
+                                   for line in lines) + "\n")
+        if extra:
+            parts.append(markdown_table(*extra))
+    return "\n".join(parts)
+
+
+TEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
+       "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "Δ": r"$\Delta$",
+       "†": r"$\dagger$", "‡": r"$\ddagger$", "→": r"$\to$"}
+
+
+def tex(text):
+    escaped = "".join(TEX.get(letter, letter) for letter in text)
+    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
+
+
+def tex_table(headings, cells):
+    form = "".join("l" if is_text_column(name) else "r" for name in headings)
+    return [r"\begin{tabular}{" + form + "}", r"\toprule",
+            " & ".join(map(tex, headings)) + r" \\", r"\midrule",
+            *(" & ".join(map(tex, line)) + r" \\" for line in cells), r"\bottomrule",
+            r"\end{tabular}"]
+
+
+def tex_notes(lines):
+    return [rf"\par\smallskip\footnotesize {' '.join(map(tex, lines))}"] if lines else []
+
+
+def as_tex(table):
+    """To be \\input; needs nothing but the package booktabs."""
+    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(effect_lines(table)))
+    for title, notes, extra in told_sections(table):
+        if title in (BEYOND, DECODING):
+            lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
+                      *tex_notes(notes)]
+    return "\n".join(lines) + "\n"
+
+
+def difference_values(d):
+    return ["", "", "", ""] if d is None else [d.n, d.mean, d.low, d.high]
+
+
+def inference_numbers(table):
+    """Of lengths and decoding: step -> {name: value}."""
+    found = {row.step: {} for row in table.rows}
+    for x in table.lengths:
+        numbers = {"loss": x.loss.mean, "accuracy": x.accuracy.mean, "state_bytes": x.state_bytes,
+                   **{f"loss/{first}": loss for first, loss in x.positions}}
+        found[x.step].update({f"length/{x.length}/{name}": v for name, v in numbers.items()})
+    for m in table.decoding.measured:
+        found[m.step].update({f"decode/{m.context}/{name}": v for name, v in m.numbers.items()})
+    return found
+
+
+def as_csv(table):
+    """Plain numbers in full precision; one line per step."""
+    more = inference_numbers(table)
+    more_names = list(dict.fromkeys(name for numbers in more.values() for name in numbers))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = list(ablation.NUMBERS)
+    writer.writerow(["step", "baseline", "seeds", *names, "loss_sd", "pairs", "delta", "delta_low",
+                     "delta_high", "accuracy_pairs", "accuracy_delta", "accuracy_delta_low",
+                     "accuracy_delta_high", "perplexity_percent", "p_corrected", "audits",
+                     "audits_failed", "verdict", "reason", *more_names])
+    for row in table.rows:
+        loss = row.numbers["loss"]
+        writer.writerow([row.step, row.baseline, len(row.seeds),
+                         *(row.numbers[name].mean if row.numbers[name] else "" for name in names),
+                         loss.sd if loss else "", *difference_values(row.delta),
+                         *difference_values(row.accuracy_delta), row.perplexity_percent, row.p,
+                         row.audits, len(row.failed_audits), row.verdict, row.reason,
+                         *(more[row.step].get(name) for name in more_names)])
+    return out.getvalue()
+
+
+def as_json(table):
+    whole = dataclasses.asdict(table)
+    for group, own in zip(whole["groups"], table.groups):
+        group["rows"] = [row.step for row in own.rows]
+    for component, own in zip(whole["components"], table.components):
+        component["share"] = own.share
+    for entry, own in zip(whole["decoding"]["measured"], table.decoding.measured):
+        entry.update(tokens_per_second=own.tokens_per_second, limit=own.limit)
+    for row, own in zip(whole["rows"], table.rows):
+        percent = own.perplexity_percent    # JSON knows no infinity
+        row["perplexity_percent"] = None if percent == math.inf else percent
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_html(table, steps):
+    drawn, missing = plots.draw(table, steps)
+    told = told_sections(table)
+    above = [section for section in told if section[0] in (COULD_SHOW, CONTROLS, REMARKS, PROBLEMS)]
+    below = [section for section in told if section not in above]
+    return page.page(table.experiment, headline(table), grid(table), above, drawn, missing, below,
+                     is_text_column)
+
+
+# ---------------------------------------------------------------- commands
+
+def choose(db, name):
+    if name:
+        return name
+    known = records.experiments(db)
+    if len(known) != 1:
+        raise Problem(f"which experiment? there are: {', '.join(known) or 'none'}")
+    return known[0]
+
+
+def report(db, args):
+    name = choose(db, args.experiment)
+    steps = records.read_experiment(db, name)
+    tuned = tuning.experiment(name)
+    candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
+    table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps))
+    print(as_text(table), end="")
+    directory = os.path.join(args.runs, name, "report")
+    for ending, text in (("md", as_markdown(table)), ("csv", as_csv(table)), ("tex", as_tex(table)),
+                         ("json", as_json(table)), ("html", as_html(table, steps))):
+        kconfig.write_text(os.path.join(directory, f"report.{ending}"), text)
+    print(f"\nWritten: {directory}/report.{{md,csv,tex,json,html}}")
+    if not plots.is_there():
+        print("Without plots: gnuplot is not installed.")
+    if table.not_reproduced:
+        raise Problem(f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
+
+
+def pairs(db, args):
+    """Steps of the same name if both are experiments, else each of A with each of B."""
+    a, b = records.find(db, args.a), records.find(db, args.b)
+    if len(a) > 1 and len(b) > 1:
+        matched = [(x, y) for x in a for y in b if x.name == y.name]
+        if not matched:
+            raise Problem(f"{args.a} and {args.b} have no step of the same name; name one of each: "
+                          + ", ".join(f"{args.a}/{x.name}" for x in a) + "; "
+                          + ", ".join(f"{args.b}/{y.name}" for y in b))
+        return matched
+    return [(x, y) for x in a for y in b]
+
+
+def compare(db, args):
+    matched = pairs(db, args)
+    table = ablation.tabulate_pairs(args.b, matched)
+    if not any(row.delta for row in table.rows):
+        raise Problem("no seed that both have finished: nothing to compare\n"
+                      + "\n".join(f"  {problem}" for problem in table.problems))
+    print(f"{args.b} against {args.a}\n")
+    headings = ["A", "B", "A: val. loss ± sd (seeds)", "B: val. loss ± sd (seeds)", "Δ nats [95%]",
+                "Δ ppl", "Δ accuracy % [95%]", "verdict on B"]
+    print(aligned(headings, [
+        [a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
+         COLUMNS["Δ ppl"](row), COLUMNS["Δ accuracy % [95%]"](row), verdict_cell(row)]
+        for (a, _), row in zip(matched, table.rows)]) + "\n")
+    for line in [*effect_lines(table), *mark_lines(table), *reason_lines(table), *table.problems]:
+        print(line)
+    print()
+    print_differences(matched)
+
+
+def print_differences(matched):
+    for a, b in matched:
+        changes = symbols.difference(a, b)
+        print(f"{a.runs[0].experiment}/{a.name} → {b.runs[0].experiment}/{b.name}: "
+              + ("the same configuration" if not changes else plural(len(changes), "symbol")))
+        for change in changes:
+            print("  " + symbol_text(*change))
+
+
+def diff(db, args):
+    print_differences(pairs(db, args))
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: python3 -m tools.report.report compare smoke/0 smoke/2")
+    parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
+    parser.add_argument("--db", help="database (default: RUNS/results.db)")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("report", help="the table of an experiment")
+    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
+    command.set_defaults(run=report)
+    for name, run, text in (("compare", compare, "two experiments, steps or runs"),
+                            ("diff", diff, "their configurations")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("a", metavar="A")
+        command.add_argument("b", metavar="B")
+        command.set_defaults(run=run)
+    args = parser.parse_args(argv)
+    try:
+        args.run(records.connect(args.db or os.path.join(args.runs, "results.db")), args)
+    except (Problem, OSError, records.sqlite3.Error) as problem:
+        sys.exit(f"report: {problem}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

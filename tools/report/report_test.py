@@ -1,0 +1,863 @@
+"""report: from run directories through the real `results rebuild` to every file of a report."""
+import contextlib
+import csv
+import html.parser
+import io
+import itertools
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import tempfile
+import unittest
+
+from tools.report import ablation
+from tools.plan import outline
+from tools.report import plots
+from tools.results import records
+from tools.report import report
+from tools.plan import symbols
+from tools.testing import tap
+
+RESULTS = os.path.join(os.environ.get("O", "build"), "bin/results")
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+STUDY = ["0-mla", "1-mla+gate", "2-mla+gate+cross", "3-mla+gate+cross+latent",
+         "4-mla+gate+cross-again"]
+CHANCE, FLOOR = 5.0, 2.0
+
+
+class Runs:
+    """A directory of runs, as the trainer writes them."""
+
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix="kablate-report-")
+        self.made = 0
+
+    def add(self, experiment, step, seed, loss, *, baseline="0-mla", repeat=0, state="done",
+            config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
+            started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
+            moved=None):
+        """A run that ends at this loss; `values` are recorded beside it."""
+        self.made += 1
+        directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
+        os.makedirs(directory)
+        record = {"format": 1, "experiment": experiment, "step": step, "baseline": baseline,
+                  "identity": f"{self.made:04x}{'ab' * 6}", "seed": seed, "repeat": repeat,
+                  "iterations": 100, "git_dirty": False, "git_revision": "r1", "threads": threads,
+                  "compiler": "gcc 12", "flags": "-O3", "blas": "openblas", "machine": machine,
+                  "precision": "float32", "scale": "laptop",
+                  "config": {"TASK": "language", **(config or {"STEP": step[2:]})}}
+        with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        lines = [{"kind": "start", "iteration": 0, "host": "h", "pid": 1, "process": "p"}]
+        lines += [{"kind": "audit", "name": a, "subject": s, "passed": p, "detail": d}
+                  for a, s, p, d in audits]
+        constants = {"parameters": 1e6, "flops_per_token": 6e6, "decode_token_bytes": 512,
+                     "chance": CHANCE, "chance/recall": CHANCE + 1, **(values or {})}
+        lines += [self.value(0, name, v) for name, v in constants.items()]
+        for i in range(10, 101, 10) if loss is not None else ():
+            now = loss + (0.03 * (100 - i) if curve else 0)
+            lines += [self.value(i, "val/loss", now), self.value(i, "train/loss", now - 0.01),
+                      self.value(i, "val/loss/recall", now + 1), self.value(i, "val/floor", FLOOR),
+                      self.value(i, "val/floor/recall", FLOOR + 1),
+                      self.value(i, "val/accuracy", max(0.0, 1 - 0.1 * now) if now == now else 0),
+                      self.value(i, "tokens_per_second", 1000 + i),
+                      self.value(i, "peak_megabytes", 100 + seed)]
+        if moved:
+            lines.append({"kind": "event", "iteration": 50, "name": "environment", "text": moved})
+        if weights:
+            lines.append({"kind": "artifact", "name": "weights", "path": "w", "sha256": weights,
+                          "bytes": 1})
+        if ended:
+            lines.append({"kind": "end", "state": state} | ({"reason": reason} if reason else {}))
+        with open(os.path.join(directory, "journal.jsonl"), "w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(json.dumps({"time": started, **line}) + "\n")
+        return record["identity"]
+
+    def decoded(self, experiment, step, contexts, peer=None, **config):
+        """As bench_decode.py leaves it: half of the limit at each context."""
+        record = {"machine": "aarch64", "blas": "openblas", "compiler": "gcc 12", "threads": 2,
+                  "precision": "float32",
+                  "config": {"TASK": "language", "STEP": step[2:], **config}}
+        own = [{"context": n, "state_bytes": 512 * n, "first_token_seconds": n / 1000,
+                "prompt_flops": 1e6 * n, "token_seconds": n / 1e6, "token_bytes": 1e4 * n,
+                "read_bytes_per_second": 2e10, "sgemm_flops_per_second": 4e9} for n in contexts]
+        directory = os.path.join(self.path, experiment, "decode")
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, f"{step}.json"), "w", encoding="utf-8") as file:
+            json.dump({"own": {"record": record, "batch": 1, "contexts": own}, "peer": peer}, file)
+
+    @staticmethod
+    def value(iteration, name, value):
+        return {"kind": "value", "iteration": iteration, "name": name,
+                "value": "nan" if math.isnan(value) else value}
+
+    def study(self, experiment="gpt2-ra-mla-full", seeds=(1, 2, 3, 4, 5), twin="same"):
+        """Step 1 is better, 2 does not differ, 3 leaks; 4 runs 2 again."""
+        draw = random.Random(3)
+        for seed in seeds:
+            common = draw.gauss(0, 0.05)
+            for number, (step, shift) in enumerate(zip(STUDY, (0, -0.2, 0, -0.5))):
+                self.add(experiment, step, seed, 3 + common + shift + draw.gauss(0, 0.01),
+                         weights=f"{step}-{seed}", values={
+                             "parameters": 1e6 * (1 + number), "flops_per_token": 6e6 + number},
+                         audits=[("wiring", "wte", 1, ""),
+                                 ("causality", "h.0", int(number != 3), "token 5 changes 3")])
+            self.add(experiment, STUDY[4], seed, 3, repeat=1, config={"STEP": "mla+gate+cross"},
+                     weights=f"{STUDY[2]}-{seed}" if twin == "same" else twin)
+
+    def rebuild(self):
+        done = subprocess.run([RESULTS, "rebuild", self.path], capture_output=True, text=True,
+                              check=False)
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.runs = Runs()
+        self.addCleanup(shutil.rmtree, self.runs.path)
+
+    def call(self, *words):
+        """The exit status (0 or the message) and what was printed."""
+        out = io.StringIO()
+        status = 0
+        with contextlib.redirect_stdout(out):
+            try:
+                report.main(["--runs", self.runs.path, *words])
+            except SystemExit as end:
+                status = end.code
+        return status, out.getvalue()
+
+    def report(self, experiment="gpt2-ra-mla-full"):
+        self.runs.rebuild()
+        status, text = self.call("report", experiment)
+        return status, text, self.json(experiment) if "Written" in text else None
+
+    def path(self, experiment, ending):
+        return os.path.join(self.runs.path, experiment, "report", f"report.{ending}")
+
+    def read(self, ending, experiment="gpt2-ra-mla-full"):
+        with open(self.path(experiment, ending), encoding="utf-8") as file:
+            return file.read()
+
+    def json(self, experiment):
+        return json.loads(self.read("json", experiment))
+
+    def verdicts(self, table):
+        return {row["step"]: row["verdict"] for row in table["rows"]}
+
+
+class Study(Case):
+    def test_verdicts(self):
+        self.runs.study()
+        status, text, table = self.report()
+        self.assertEqual(status, 0)
+        self.assertEqual(self.verdicts(table), dict(zip(STUDY, [
+            "baseline", "better", "no difference shown", "invalid", "reproduced"])))
+        self.assertIn("causality audit failed for h.0: token 5 changes 3", text)
+        self.assertIn("(80% power, corrected for 2 comparisons)", text)
+        self.assertIn("scale laptop, seeds 1, 2, 3, 4, 5", text)
+        self.assertRegex(text, r"1-mla\+gate +2M\*")
+        self.assertIn("STEP: mla → mla+gate", text)
+
+    def test_numbers(self):
+        """Paired by seed: computed here again from what was written."""
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "0-mla", 2, 4.0)
+        self.runs.add("e", "0-mla", 3, 5.0)
+        for seed, loss in ((1, 3.1), (2, 4.2), (3, 5.3)):
+            self.runs.add("e", "1-x", seed, loss)
+        _, text, table = self.report("e")
+        row = table["rows"][1]
+        self.assertAlmostEqual(row["numbers"]["loss"]["mean"], 4.2)
+        self.assertAlmostEqual(row["delta"]["mean"], 0.2)
+        self.assertAlmostEqual(row["delta"]["sd"], 0.1)
+        self.assertAlmostEqual(row["delta"]["low"], 0.2 - 4.302653 * 0.1 / math.sqrt(3), places=6)
+        self.assertAlmostEqual(row["perplexity_percent"], 100 * (math.exp(0.2) - 1))
+        self.assertAlmostEqual(row["numbers"]["tokens_per_second"]["mean"], 1055)
+        self.assertAlmostEqual(row["numbers"]["peak_megabytes"]["mean"], 102)
+        self.assertEqual(row["verdict"], "no difference shown")
+        self.assertIn("+0.2000 [-0.0484, +0.4484]", text)
+        recall = next(c for c in table["components"] if c["name"] == "recall")
+        self.assertEqual(recall["step"], "0-mla")
+        self.assertAlmostEqual(recall["share"], (6 - 5) / (6 - 3))
+
+    def test_headline_is_last_and_best_is_kept(self):
+        self.runs.add("e", "0-mla", 1, 3.0, curve=False, values={"val/loss": 2.5})
+        _, _, table = self.report("e")
+        self.assertEqual(table["rows"][0]["numbers"]["loss"]["mean"], 3.0)
+        self.assertEqual(table["rows"][0]["numbers"]["best_loss"]["mean"], 2.5)
+
+    def test_not_reproduced(self):
+        self.runs.study(twin="other bits")
+        status, text, table = self.report()
+        self.assertIn("FAILED: not reproduced: 4-mla+gate+cross-again", status)
+        self.assertEqual(self.verdicts(table)[STUDY[4]], "NOT REPRODUCED")
+        self.assertIn("Written", text)
+        self.assertIn("other weights than 2-mla+gate+cross for seed 1, 2, 3, 4, 5", text)
+
+    def test_one_of_two_that_diverged_is_not_reproduced(self):
+        for mine, first, verdict, why in (
+                ("diverged", "done", "NOT REPRODUCED", "diverged, unlike 0-mla, for seed 1"),
+                ("done", "diverged", "NOT REPRODUCED", "finished, unlike 0-mla, for seed 1"),
+                ("diverged", "diverged", "not checked", "no finished run"),
+                ("failed", "done", "not checked", "no finished run")):
+            name = f"{mine}-{first}"
+            self.runs.add(name, "0-mla", 1, 3.0, config={"FFN": "ws"}, weights="w", state=first)
+            self.runs.add(name, "0-mla", 2, 3.0, config={"FFN": "ws"}, weights="w")
+            self.runs.add(name, "1-mla-again", 1, 3.0, config={"FFN": "ws"}, weights="w",
+                          repeat=1, state=mine)
+            _, text, table = self.report(name)
+            self.assertEqual(self.verdicts(table)["1-mla-again"], verdict)
+            self.assertIn(why, text)
+
+    def test_two_seeds(self):
+        self.runs.study(seeds=(1, 2))
+        status, text, table = self.report()
+        self.assertEqual(status, 0)
+        self.assertEqual(self.verdicts(table)["1-mla+gate"], "not decidable")
+        self.assertIn("2 paired seeds, 3 are needed", text)
+
+    def test_published(self):
+        self.runs.study()
+        _, text, table = self.report()
+        self.assertIn("9.5359", text)
+        gate = table["published"]["steps"][1]
+        self.assertAlmostEqual(gate["ours"]["mean"], table["rows"][1]["numbers"]["loss"]["mean"])
+
+    def test_published_window(self):
+        """The W2 benchmark gives the mean of its last 100 training losses."""
+        self.runs.add("w2-copy", "1-dot+e96", 1, 3.6, curve=False, baseline="1-dot+e96",
+                      values={"train/loss": 9.0})
+        _, text, table = self.report("w2-copy")
+        self.assertAlmostEqual(table["published"]["steps"][0]["ours"]["mean"], 3.59)
+        self.assertIn("3.6821", text)
+
+    def test_published_steps_are_planned(self):
+        def words(path):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                pattern = r'(?:PLAN_FRAGMENTS=|default )"((?:\S+ )+\S+)"'
+                return re.search(pattern, file.read())[1].split()
+        for experiment, path in (("w2-copy", "defconfigs/w2-copy"),
+                                 ("gpt2-ra-mla-full", "tools/plan/Kconfig")):
+            planned = [step.name for step in outline.listed_steps(words(path))]
+            for claim in ablation.load_published(experiment)["steps"]:
+                self.assertIn(claim["step"], planned)
+
+
+class Controls(Case):
+    def test_a_step_is_compared_with_its_control(self):
+        """Both are better than the baseline, but the step is no better than its control."""
+        def add(step, seed, loss, parameters, **config):
+            self.runs.add("e", step, seed, loss, config={"FFN_HIDDEN": "0", **config},
+                          values={"parameters": parameters})
+        for seed in (1, 2, 3, 4, 5):
+            wave = 0.001 * (seed % 2)
+            add("0-mla", seed, 3.0, 1000)
+            add("1-gate", seed, 2.5 + wave, 1500, GATE="y")
+            add("2-mla+parameters-of-1", seed, 2.5 + 0.001 * (seed % 3), 1510, FFN_HIDDEN="9")
+            add("3-mla+parameters-of-9", seed, 2.9 + wave, 1200, FFN_HIDDEN="5")
+        _, text, table = self.report("e")
+        self.assertEqual(self.verdicts(table)["1-gate"], "better")
+        self.assertEqual([group["baseline"] for group in table["controls"]],
+                         ["2-mla+parameters-of-1"])
+        self.assertRegex(text, r"1-gate against 2-mla\+parameters-of-1 \(-10 parameters, \+0 "
+                               r"FLOPs/token\): [-+0-9.]+ \[.*\] nats: no difference shown")
+        self.assertIn("corrected for 4 comparisons", text)
+
+    def add(self, step, losses, parameters, width="0", rate="1e-3", **more):
+        for seed, loss in enumerate(losses, 1):
+            self.runs.add("e", step, seed, loss, values={"parameters": parameters}, **more,
+                          config={"FFN_HIDDEN": width, "LEARNING_RATE": rate,
+                                  "FFN": step[2:] if width == "0" else "mla"})
+
+    def test_of_two_steps_of_one_number_that_of_its_size(self):
+        self.add("0-mla", (3.0, 3.1, 3.2), 1000)
+        self.add("1-mla+cross", (2.5, 2.6, 2.8), 1500)
+        self.add("1-mla+gate", (2.5, 2.6, 2.8), 1100, started=9e8)     # of an older plan
+        self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1510, width="9")
+        _, text, _ = self.report("e")
+        self.assertIn("1-mla+cross against 2-mla+parameters-of-1 (-10 parameters", text)
+        self.assertNotIn("1-mla+gate against 2", text)
+
+    def test_of_two_equally_large_steps_of_one_number_the_newest(self):
+        self.add("1-mla+cross", (2.5,), 1500)
+        self.add("1-mla+gate", (2.5,), 1500, started=9e8)
+        self.add("0-mla", (3.0,), 1000)
+        self.add("2-mla+parameters-of-1", (2.7,), 1500, width="9")
+        self.assertIn("1-mla+cross against 2-mla+parameters-of-1 (", self.report("e")[1])
+
+    def test_marks(self):
+        self.add("0-mla", (3.0, 3.1, 3.2, 3.1), 1000)
+        self.add("1-mla+gate", (2.5, 2.6, 2.8, 2.6), 1500)
+        self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1500, width="9", machine="x86_64")
+        _, text, _ = self.report("e")
+        self.assertRegex(text, r"1-mla\+gate against 2-mla.*: no difference shown†‡\n")
+
+    def test_a_tuned_control_may_choose_another_rate(self):
+        self.add("0-mla", (3.0, 3.1, 3.2), 1000)
+        self.add("1-mla+gate", (2.5, 2.6, 2.8), 1500)
+        self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1500, width="9", rate="1e-2")
+        self.assertNotIn("Against matched controls", self.report("e")[1])
+        self.runs.add("e-tuning", "2-mla+parameters-of-1@1e-2", 11, 3.0,
+                      config={"LEARNING_RATE": "1e-2"})
+        self.assertIn("1-mla+gate against 2-mla+parameters-of-1 (+0 parameters",
+                      self.report("e")[1])
+
+
+class WhatDiffers(Case):
+    PLAIN = {"ATTENTION": "mla", "RA_MLA_MLP_ATTN_GATE": "n", "RA_MLA_MLP_LATENT_RECIP": "n"}
+
+    def differences(self, first, second):
+        self.runs.add("e", "0-mla", 1, 3.0, config={**self.PLAIN, **first})
+        self.runs.add("e", "1-x", 1, 3.0, config={**self.PLAIN, **second})
+        _, text, table = self.report("e")
+        self.assertIn("What differs", text)
+        return {symbol: (a, b) for symbol, a, b in table["rows"][1]["difference"]}
+
+    def test_what_a_switch_brings_with_it_is_not_told(self):
+        gate = {"RA_MLA_MLP_ATTN_GATE": "y", "GATE_ALPHA": "0.1", "GATE_DIM": "64",
+                "GATE_POOL": "causal"}
+        self.assertEqual(self.differences({}, gate), {"RA_MLA_MLP_ATTN_GATE": ("n", "y")})
+
+    def test_what_is_no_default_is_told(self):
+        """Also where the default of a symbol depends on another that is no default."""
+        recip = {"RA_MLA_MLP_LATENT_RECIP": "y", "RECIP_ALPHA": "0.5", "RECIP_LATENT": "16",
+                 "RA_MLA_MLP_TYING_MODE": "bottleneck", "RECIP_DETACH": "n"}
+        self.assertEqual(self.differences(recip, {}), {
+            "RA_MLA_MLP_LATENT_RECIP": ("y", "n"), "RECIP_ALPHA": ("0.5", None),
+            "RA_MLA_MLP_TYING_MODE": ("bottleneck", None)})
+
+    def test_symbols_that_are_gone_are_told(self):
+        self.assertEqual(self.differences({"OLD": "1"}, {}), {"OLD": ("1", None)})
+
+
+class Null(Case):
+    def test_other_seeds_are_paired_in_order(self):
+        config = {"FFN": "gelu"}
+        for seed, loss, other in ((1, 3.0, 3.1), (2, 3.2, 3.1), (3, 3.1, 3.2)):
+            self.runs.add("e", "0-mla", seed, loss, config=config)
+            self.runs.add("e", "1-mla-null", 1000 + seed, other, config=config)
+            self.runs.add("e", "2-x", seed, loss - 0.5, config={"FFN": "ws"})
+        _, text, table = self.report("e")
+        row = table["rows"][1]
+        self.assertAlmostEqual(row["delta"]["mean"], (0.1 - 0.1 + 0.1) / 3)
+        self.assertAlmostEqual(row["delta"]["sd"], statistics.stdev([0.1, -0.1, 0.1]))
+        self.assertEqual((row["verdict"], row["marks"]), ("no difference shown", []))
+        self.assertEqual(table["seeds"], [1, 2, 3])
+        self.assertEqual(table["problems"], [])
+        self.assertIn("1-mla-null: the same configuration as 0-mla with other seeds", text)
+
+    def test_a_lost_run_is_told(self):
+        for seed in (1, 2, 3, 4):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed, config={"FFN": "gelu"})
+            self.runs.add("e", "1-mla-null", 1000 + seed, 3.0 + 0.1 * seed, config={"FFN": "gelu"},
+                          state="diverged" if seed == 2 else "done")
+        _, text, table = self.report("e")
+        self.assertEqual(table["rows"][1]["delta"]["n"], 3)
+        self.assertIn(ablation.LOST_SEEDS, table["rows"][1]["marks"])
+        self.assertIn("1-mla-null, seed 1002: diverged", text)
+
+
+class Tuning(Case):
+    def test_sweep(self):
+        for rate, losses in (("1e-3", (3.0, 3.2)), ("1e-2", (2.0, 2.1)), ("3e-3", (2.5, 2.6))):
+            for seed, loss in zip((11, 12), losses):
+                self.runs.add("e-tuning", f"1-x+tuned@{rate}", seed, loss,
+                              config={"LEARNING_RATE": rate})
+        for seed in (11, 12):
+            self.runs.add("e-tuning", "1-x+tuned@1", seed, 9.0 if seed == 11 else None,
+                          state="done" if seed == 11 else "diverged",
+                          config={"LEARNING_RATE": "1"})
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed)
+            self.runs.add("e", "1-x+tuned", seed, 2.0 + 0.1 * seed,
+                          config={"LEARNING_RATE": "1e-2"})
+        _, text, table = self.report("e")
+        self.assertEqual([rate for rate, _, _ in table["sweeps"][0]["rates"]],
+                         ["1e-3", "3e-3", "1e-2", "1"])
+        self.assertEqual(table["seeds"], [1, 2, 3])
+        self.assertRegex(text, r"1-x\+tuned +1e-2 +2\.0500 ± 0\.0707 \(2\) +chosen\n")
+        self.assertRegex(text, r"1-x\+tuned +1 +9\.0000 \(1\) +1\n")
+
+    def test_a_choice_at_the_end_of_the_list_is_marked(self):
+        for rate in ("1e-3", "1e-2"):
+            self.runs.add("e-tuning", f"0-mla@{rate}", 11, 3.0, config={"LEARNING_RATE": rate})
+        self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1e-3"})
+        self.assertIn("chosen, at the end of the list", self.report("e")[1])
+
+
+class Inference(Case):
+    """Losses beyond the trained length, and what decoding costs."""
+    BEYOND, DECODING = "Beyond the trained length", "Decoding"
+
+    def study(self):
+        for seed in (1, 2, 3):
+            for step, worse in (("0-mla", 0), ("1-x", 0.5)):
+                values = {}
+                for n in (512, 1024):
+                    # The wider step is worse by its seed's number of tenths, too.
+                    loss = n / 512 + worse * (1 + 0.1 * seed)
+                    values |= {f"length/{n}/loss": loss, f"length/{n}/accuracy": 0.25,
+                               f"length/{n}/rows": 4096 // n, f"length/{n}/state_bytes": 2048 * n,
+                               f"length/{n}/loss/0": loss + 1}
+                values["length/1024/loss/512"] = 7.0
+                self.runs.add("e", step, seed, 3.0, values=values,
+                              config={"STEP": step[2:], "MODEL_BLOCK": "512"})
+        self.runs.decoded("e", "0-mla", (1024, 4096), MODEL_BLOCK="512",
+                          peer={"torch": "2.9", "contexts": [
+                              {"context": n, "token_seconds": n / 1e5} for n in (1024, 4096)]})
+        self.runs.decoded("e", "1-x", (1024,), MODEL_BLOCK="64")
+
+    def test_nothing_is_shown_when_nothing_was_measured(self):
+        self.runs.study()
+        _, text, table = self.report()
+        for ending in ("md", "csv", "tex", "html"):
+            text += self.read(ending)
+        for word in (self.BEYOND, "tokens/s against", "limit/s", "Loss by position", "length/",
+                     "decode/"):
+            self.assertNotIn(word, text)
+        self.assertEqual((table["lengths"], table["decoding"]["measured"]), ([], []))
+
+    def test_numbers(self):
+        self.study()
+        _, text, table = self.report("e")
+        x = {(x["step"], x["length"]): x for x in table["lengths"]}
+        self.assertEqual(list(x), [("0-mla", 512), ("0-mla", 1024), ("1-x", 512), ("1-x", 1024)])
+        self.assertIsNone(x["0-mla", 512]["delta"])
+        self.assertAlmostEqual(x["1-x", 1024]["loss"]["mean"], 2.6)
+        self.assertAlmostEqual(x["1-x", 1024]["delta"]["mean"], 0.6)
+        self.assertAlmostEqual(x["1-x", 1024]["delta"]["sd"], 0.05)
+        self.assertEqual(x["0-mla", 1024]["positions"], [[0, 3.0], [512, 7.0]])
+        self.assertRegex(text, r"0-mla +1024 +4 +2\.00 +2\.0000 ± 0\.0000 \(3\) +25\.0 +3\.000"
+                         r" +7\.000\n")
+        self.assertIn("0-511  512-1023\n", text)
+        self.assertIn("Trained at 512 tokens", text)
+        # 1e6/1024 tokens a second of 2e10/1.024e7; PyTorch takes ten times as long.
+        self.assertRegex(text, r"0-mla +1024 +0\.50 +512 +1\.02 +25% +976\.6 +10\.2 +1953\.1 +50%"
+                         r" +97\.7\n")
+        self.assertIn("1-x: measured with other values of MODEL_BLOCK\n", text)
+        self.assertNotIn("0-mla: measured with", text)
+        self.assertIn("threads 2, precision float32, batch 1, PyTorch 2.9: 0-mla\n", text)
+
+    def test_files(self):
+        self.study()
+        self.report("e")
+        line = next(csv.DictReader(io.StringIO(self.read("csv", "e"))))
+        self.assertEqual(line["length/1024/loss/512"], "7.0")
+        self.assertEqual(float(line["decode/4096/token_seconds"]), 4096e-6)
+        for ending, title in (("md", "## {}\n"), ("tex", "{}\\par"), ("html", "<h2>{}</h2>")):
+            for name in (self.BEYOND, self.DECODING):
+                self.assertIn(title.format(name), self.read(ending, "e"))
+        for word in (r"\par\bigskip\normalsize Decoding\par\smallskip", "1953.1", "PyTorch/s"):
+            self.assertIn(word, self.read("tex", "e"))
+        self.assertEqual(self.read("tex", "e").count(r"\end{tabular}"), 3)
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_plots(self):
+        self.study()
+        self.report("e")
+        for title in ("Loss by position", "Decoding speed", "Decode state"):
+            self.assertIn(f"<h3>{title}</h3>", self.read("html", "e"))
+
+
+class Unusual(Case):
+    def test_unfinished_runs_are_told(self):
+        self.runs.study(seeds=(1, 2, 3))
+        name = "gpt2-ra-mla-full"
+        self.runs.add(name, "0-mla", 4, 3.0, weights="w")
+        self.runs.add(name, "1-mla+gate", 4, 90.0, state="diverged", reason="loss is inf")
+        self.runs.add(name, "2-mla+gate+cross", 4, 3.0, ended=False)
+        self.runs.add(name, "3-mla+gate+cross+latent", 4, math.nan)
+        _, text, table = self.report()
+        self.assertEqual(table["rows"][1]["seeds"], [1, 2, 3])
+        self.assertEqual(table["rows"][1]["delta"]["n"], 3)
+        for line in ("1-mla+gate, seed 4: diverged: loss is inf",
+                     "2-mla+gate+cross, seed 4: still running, or died",
+                     "3-mla+gate+cross+latent, seed 4: val/loss is not finite"):
+            self.assertIn(line, text)
+        self.assertNotIn("again, seed 4: missing", text)  # a repetition has one seed
+        self.assertRegex(text, r"better‡")
+
+    def test_lost_seeds_of_the_baseline_are_marked(self):
+        for seed in (1, 2, 3, 4, 5):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed,
+                          state="done" if seed < 4 else "diverged")
+            self.runs.add("e", "1-x", seed, 2.0 + 0.011 * seed)
+            self.runs.add("f", "0-mla", seed, 2.0 + 0.011 * seed)
+        _, text, table = self.report("e")
+        self.assertEqual(table["rows"][1]["delta"]["n"], 3)
+        self.assertRegex(text, r"1-x .* better‡\n")
+        self.assertRegex(self.call("compare", "e/0", "f/0")[1], r" better‡\n")
+        self.assertRegex(self.call("compare", "f/0", "e/1")[1], r" no difference shown\n")
+
+    def test_a_huge_loss(self):
+        """Finite, but its perplexity is beyond a double."""
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed)
+            self.runs.add("e", "1-x", seed, 800.0 + seed)
+        status, text, table = self.report("e")
+        self.assertEqual(status, 0)
+        self.assertRegex(text, r"1-x .* \+inf% .* worse\n")
+        self.assertIsNone(table["rows"][1]["perplexity_percent"])
+        self.assertNotIn("Infinity", self.read("json", "e"))
+
+    def test_environments_are_marked(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + seed)
+            self.runs.add("e", "1-x", seed, 3.1 + seed, machine="x86_64")
+            self.runs.add("e", "2-y", seed, 3.1 + seed)
+        _, text, table = self.report("e")
+        self.assertIn(ablation.OTHER_ENVIRONMENT, table["rows"][1]["marks"])
+        self.assertEqual(table["rows"][2]["marks"], [])
+        self.assertIn("compared across environments", text)
+        self.assertIn("machine x86_64", text)
+
+    def test_a_run_that_changed_its_environment_is_marked(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + seed)
+            self.runs.add("e", "1-x", seed, 3.1 + seed, moved="compiler '1' then, '2' now")
+        _, text, table = self.report("e")
+        self.assertIn(ablation.OTHER_ENVIRONMENT, table["rows"][1]["marks"])
+        self.assertIn("changed compiler '1' then, '2' now: 1-x", text)
+
+    def test_newest_setting_counts(self):
+        self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1"}, started=1e9)
+        self.runs.add("e", "0-mla", 1, 2.0, config={"LEARNING_RATE": "2"}, started=2e9)
+        _, text, table = self.report("e")
+        self.assertEqual(table["rows"][0]["numbers"]["loss"]["values"], [2.0])
+        self.assertIn("1 older run with other settings or sources left out", text)
+
+    def test_invalid_baseline(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0, audits=[("wiring", "wte", 0, "no gradient")])
+            self.runs.add("e", "1-x", seed, 2.0 + 0.01 * seed)
+        _, text, table = self.report("e")
+        self.assertEqual(self.verdicts(table), {"0-mla": "baseline, invalid", "1-x": "invalid"})
+        self.assertIn("its baseline: wiring audit failed for wte: no gradient", text)
+
+    def test_a_declared_leak_is_invalid_without_its_audit(self):
+        leaky = {"GATE_POOL": "sequence", "AUDIT_CAUSALITY": "n", "AUDIT_LEAK_DECLARED": "y"}
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed)
+            self.runs.add("e", "1-x", seed, 2.0 + 0.11 * seed, config=leaky, audits=())
+            self.runs.add("e", "2-y", seed, 2.0 + 0.11 * seed, baseline="1-x")
+        _, text, table = self.report("e")
+        self.assertEqual(self.verdicts(table), {"0-mla": "baseline", "1-x": "invalid",
+                                                "2-y": "invalid"})
+        self.assertIn("1-x: invalid: it is declared to see the future", text)
+        self.assertIn("2-y: invalid: its baseline: it is declared to see the future", text)
+
+    def test_missing_baseline(self):
+        self.runs.add("e", "1-x", 1, 3.0)
+        status, text, _ = self.report("e")
+        self.assertEqual(status, 0)
+        self.assertIn("its baseline 0-mla has no runs", text)
+
+    def test_audits_that_were_off_are_told(self):
+        off = {"AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n"}
+        self.runs.add("e", "0-mla", 1, 3.0, audits=(), config=off)
+        self.runs.add("e", "1-x", 1, 3.0, config={**off, "AUDIT_CAUSALITY": "y"})
+        self.runs.add("e", "2-y", 1, 3.0, config=dict.fromkeys(off, "y"))
+        text = self.report("e")[1]
+        self.assertRegex(text, r"0-mla .* not audited +baseline\n")
+        self.assertRegex(text, r"1-x .* 1 passed, not audited: wiring, one batch +not decidable\n")
+        self.assertRegex(text, r"2-y .* 1 passed +not decidable\n")
+
+    def two_tasks(self, *more):
+        """Each with its own baseline."""
+        arms = [(task, arm) for task in ("recall", "noisy") for arm in ("dot", "mla", *more)]
+        for number, (task, arm) in enumerate(arms):
+            first = 0 if task == "recall" else len(arms) // 2
+            for seed in (1, 2, 3):
+                self.runs.add("mad", f"{number}-task-{task}+{arm}", seed,
+                              (2 if arm == "dot" else 1) + 0.001 * seed * number,
+                              baseline=f"{first}-task-{task}+dot",
+                              config={"TASK": task, "ATTENTION": arm,
+                                      "AUDIT_LEAK_DECLARED": "y" if arm == "leaky" else "n"},
+                              values={"judged_by_accuracy": 1})
+
+    def test_an_invalid_step_has_no_score(self):
+        self.two_tasks("leaky")
+        text = self.report("mad")[1]
+        self.assertIn("mla: mean accuracy over 2 tasks", text)
+        self.assertNotIn("leaky: mean accuracy", text)
+
+    def test_a_null_has_no_part_in_scores(self):
+        self.two_tasks()
+        for number, arm in ((0, "dot"), (1, "mla")):
+            for seed in (1001, 1002, 1003):
+                self.runs.add("mad", f"{4 + number}-task-recall+{arm}-null", seed, 1.5,
+                              baseline=f"{number}-task-recall+{arm}",
+                              config={"TASK": "recall", "ATTENTION": arm,
+                                      "AUDIT_LEAK_DECLARED": "n"},
+                              values={"judged_by_accuracy": 1})
+        _, text, table = self.report("mad")
+        self.assertEqual((table["seeds"], len(table["scores"])), ([1, 2, 3], 2))
+
+    def test_judged_by_accuracy(self):
+        """Verdicts by accuracy, and a score over both tasks."""
+        self.two_tasks()
+        _, text, table = self.report("mad")
+        self.assertEqual([group["by_accuracy"] for group in table["groups"]], [True, True])
+        self.assertEqual(self.verdicts(table)["1-task-recall+mla"], "better")
+        self.assertIn("mla: mean accuracy over 2 tasks 90.0 ± 0.0 (3) %", text)
+        self.assertIn("dot: mean accuracy over 2 tasks 80.0", text)
+        self.assertIn("points of accuracy", text)
+
+
+class Files(Case):
+    def test_formats(self):
+        self.runs.study()
+        _, _, table = self.report()
+        lines = list(csv.DictReader(io.StringIO(self.read("csv"))))
+        self.assertEqual([line["step"] for line in lines], STUDY)
+        self.assertEqual(float(lines[1]["delta"]), table["rows"][1]["delta"]["mean"])
+        markdown = [line for line in self.read("md").splitlines() if line.startswith("|")]
+        bars = {len(re.findall(r"(?<!\\)\|", line)) for line in markdown[:2 + len(STUDY)]}
+        self.assertEqual(len(bars), 1)
+        tex = self.read("tex")
+        rows = [line for line in tex.splitlines() if line.endswith(r"\\")]
+        self.assertEqual(len({line.count(" & ") for line in rows}), 1)
+        self.assertNotRegex(tex, r"[±Δ†]|(?<!\\)%")
+        self.assertRegex(tex, r"1-mla\+gate .* \$-\$0\.")
+
+    def test_html(self):
+        """Well formed, alone in the world, and safe from what names may hold."""
+        self.runs.study()
+        self.runs.add("gpt2-ra-mla-full", "9-<script>&", 1, 3.0)
+        self.report()
+        text = self.read("html")
+        self.assertNotIn("<script", text)
+        self.assertNotRegex(text, r"(?:src|href)=[\"']?(?:https?:|//)")
+        checker = Balance()
+        checker.feed(text)
+        self.assertEqual(checker.open, [])
+        self.assertEqual(len(checker.ids), len(set(checker.ids)))
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_plots(self):
+        self.runs.study()
+        self.report()
+        text = self.read("html")
+        for title in ("Validation loss", "Final loss", "Difference to the baseline", "Components",
+                      "Loss against parameters", "Loss against computation"):
+            self.assertIn(f"<h3>{title}</h3>", text)
+        self.assertNotIn("Loss against memory", text)   # the same for all steps: nothing to see
+        self.assertIn("var(--c1)", text)
+        svg = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.S))
+        self.assertNotRegex(svg, r"black|rgb\(")
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_many_steps_with_long_names(self):
+        steps = ["0-mla", *(f"{i}-w2+overlap+lr-5e-3+against-{i - 1}" for i in range(1, 18))]
+        for (number, step), seed in itertools.product(enumerate(steps), (1, 2, 3)):
+            self.runs.add("e", step, seed, 3 + 0.001 * number + 0.01 * seed,
+                          values={"parameters": 1e6 * (1 + number // 9)})
+        self.report("e")
+        found = dict(re.findall(r"<figure><h3>(.*?)</h3>.*?(<svg.*?</svg>)", self.read("html", "e"),
+                                flags=re.S))
+
+        def texts(title):
+            return [text.strip() for text in re.findall(r"<text>([^<]+)</text>", found[title])]
+        self.assertEqual([t for t in texts("Final loss") if t in steps], steps[::-1])
+        self.assertEqual([t for t in texts("Difference to the baseline") if t in steps],
+                         steps[:0:-1])
+        numbers = [str(i) for i in range(18)]
+        self.assertLessEqual(set(numbers), set(texts("Loss against parameters")))
+
+    @unittest.skipUnless(plots.is_there(), "gnuplot is not installed")
+    def test_a_group_of_plots_for_each_baseline(self):
+        """Step 1 is a baseline that has one of its own."""
+        for step, baseline in (("0-mla", 0), ("1-x", 0), ("2-y", 1), ("3-z", 1)):
+            for seed in (1, 2, 3):
+                self.runs.add("e", step, seed, 3 + 0.01 * seed * int(step[0]),
+                              baseline=("0-mla", "1-x")[baseline])
+        self.report("e")
+        groups = re.findall(r"<h2>Against (.*?)</h2>(.*?)(?=<h2>)", self.read("html", "e"), re.S)
+        self.assertEqual([heading for heading, _ in groups], ["0-mla", "1-x"])
+        drawn = [re.search(r"<h3>Difference to the baseline</h3>.*?</svg>", group, re.S)[0]
+                 for _, group in groups]
+        self.assertEqual([re.findall(r"<text>(\d-\w+)", svg) for svg in drawn],
+                         [["1-x"], ["3-z", "2-y"]])
+
+    def test_without_gnuplot(self):
+        self.runs.study()
+        path = os.environ["PATH"]
+        self.addCleanup(os.environ.__setitem__, "PATH", path)
+        self.runs.rebuild()
+        os.environ["PATH"] = ""
+        status, text = self.call("report", "gpt2-ra-mla-full")
+        self.assertEqual(status, 0)
+        self.assertIn("gnuplot is not installed", text)
+        self.assertIn("Plots are missing", self.read("html"))
+
+
+class Balance(html.parser.HTMLParser):
+    """Every element that opens is closed."""
+    VOID = ("meta", "wbr")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+
+class CompareAndDiff(Case):
+    def setUp(self):
+        super().setUp()
+        self.runs.study()
+        for seed in (1, 2, 3):
+            self.identity = self.runs.add("other", "0-mla", seed, 2.0 + 0.01 * seed,
+                                          config={"STEP": "mla", "EXTRA": "y"})
+        self.runs.rebuild()
+
+    def test_experiments(self):
+        status, text = self.call("compare", "gpt2-ra-mla-full", "other")
+        self.assertEqual(status, 0)
+        self.assertIn("better", text)
+        self.assertIn("EXTRA: - → y", text)
+
+    def test_steps(self):
+        for a, b in (("gpt2-ra-mla-full/0-mla", "gpt2-ra-mla-full/1"),
+                     ("gpt2-ra-mla-full/mla", "gpt2-ra-mla-full/mla+gate")):
+            status, text = self.call("compare", a, b)
+            self.assertEqual(status, 0)
+            self.assertRegex(text, r"0-mla +1-mla\+gate .* better")
+        _, text = self.call("compare", "gpt2-ra-mla-full/1", "gpt2-ra-mla-full/0")
+        self.assertRegex(text, r"1-mla\+gate +0-mla .* worse")
+
+    def test_single_run(self):
+        status, text = self.call("compare", "gpt2-ra-mla-full/0", self.identity[:6])
+        self.assertEqual(status, 0)
+        self.assertIn("not decidable", text)
+
+    def test_other_task(self):
+        for seed in (1, 2, 3):
+            self.runs.add("copying", "0-mla", seed, 1.0 + 0.01 * seed, config={"TASK": "copy"})
+        self.runs.rebuild()
+        status, text = self.call("compare", "other/0", "copying/0")
+        self.assertEqual(status, 0)
+        self.assertIn("not decidable: the tasks differ (language, copy)", text)
+
+    def test_diff(self):
+        status, text = self.call("diff", "gpt2-ra-mla-full/0", "other/0")
+        self.assertEqual(status, 0)
+        self.assertIn("gpt2-ra-mla-full/0-mla → other/0-mla: 1 symbol\n", text)
+        self.assertNotIn("nats", text)
+
+    def test_wrong_names(self):
+        for a, b, expected in (
+                ("nothing", "other", "no experiment, EXPERIMENT/STEP or identity of a run; "
+                                     "experiments: gpt2-ra-mla-full, other"),
+                ("other/7", "other", "other/7: no such step; there are: 0-mla"),
+                ("00", "other", "00: stands for"), ("%", "other", "%: no experiment")):
+            status, _ = self.call("compare", a, b)
+            self.assertIn(expected, status)
+
+
+class Errors(Case):
+    def test_damaged_measurement_of_decoding(self):
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "1-x", 1, 3.0)
+        self.runs.decoded("e", "1-x", (1024,))
+        for damaged in ("{", '{"own": 1}', "{}", "[]", '{"own": {"contexts": [{}]}, "peer": null}'):
+            with open(os.path.join(self.runs.path, "e/decode/0-mla.json"), "w") as file:
+                file.write(damaged)
+            status, text, table = self.report("e")
+            self.assertEqual(status, 0)
+            self.assertRegex(text, "0-mla.json: not what 'make bench-decode' writes")
+            self.assertEqual([m["step"] for m in table["decoding"]["measured"]], ["1-x"])
+
+    def test_another_report_at_the_same_time(self):
+        self.runs.add("e", "0-mla", 1, 3.0)
+        os.makedirs(self.path("e", "md.new"))      # the other one's
+        self.assertEqual(self.report("e")[0], 0)
+
+    def test_a_directory_with_any_name(self):
+        path = tempfile.mkdtemp(prefix="kablate 100%41?#", dir=self.runs.path)
+        self.runs.path, whole = path, self.runs.path
+        self.addCleanup(setattr, self.runs, "path", whole)
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.assertEqual(self.report("e")[0], 0)
+
+    def test_a_slip_in_a_kconfig_file(self):
+        self.addCleanup(setattr, symbols.kconfig, "ROOT", symbols.kconfig.ROOT)
+        self.addCleanup(symbols.kconfig_tree.cache_clear)
+        symbols.kconfig_tree.cache_clear()
+        symbols.kconfig.ROOT = self.runs.path
+        with open(os.path.join(self.runs.path, "Kconfig"), "w", encoding="utf-8") as file:
+            file.write("config A\n\tbol\n")
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "1-x", 1, 3.0)
+        self.assertRegex(self.report("e")[0], "^report: Kconfig:2: ")
+
+    def test_no_database(self):
+        status, _ = self.call("report")
+        self.assertIn("results.db: no database; 'make' trains and writes it", status)
+
+    def test_no_such_experiment(self):
+        self.runs.add("one", "0-mla", 1, 3.0)
+        self.runs.add("two", "0-mla", 1, 3.0)
+        self.runs.rebuild()
+        status, _ = self.call("report", "three")
+        self.assertIn("three: no such experiment; there are: one, two", status)
+        status, _ = self.call("report")
+        self.assertIn("which experiment? there are: one, two", status)
+
+    def test_only_experiment_needs_no_name(self):
+        self.runs.add("one", "0-mla", 1, 3.0)
+        self.runs.rebuild()
+        status, text = self.call("report")
+        self.assertEqual(status, 0)
+        self.assertIn("one: scale laptop", text)
+
+    def test_nothing_finished(self):
+        self.runs.add("one", "0-mla", 1, 3.0, ended=False)
+        self.runs.rebuild()
+        status, _ = self.call("report", "one")
+        self.assertIn("no run is finished", status)
+        self.assertIn("0-mla, seed 1: still running", status)
+        self.assertFalse(os.path.exists(self.path("one", "md")))
+
+    def test_empty_experiment(self):
+        self.runs.add("one", "0-mla", 1, 3.0)
+        self.runs.rebuild()
+        with sqlite3.connect(os.path.join(self.runs.path, "results.db")) as db:
+            db.execute("INSERT INTO experiments (name) VALUES ('empty')")
+        status, _ = self.call("report", "empty")
+        self.assertIn("empty: the experiment has no runs yet", status)
+
+    def test_damaged_and_newer(self):
+        path = os.path.join(self.runs.path, "results.db")
+        with open(path, "wb") as file:
+            file.write(b"no database at all, but long enough to be looked at as one" * 9)
+        status, _ = self.call("report")
+        self.assertIn("'results rebuild' makes it anew", status)
+        os.remove(path)
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {records.SCHEMA[-1] + 1}")
+        status, _ = self.call("report")
+        self.assertIn("schema version", status)
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""Tests of the program `results`: rebuild, merge, status, watch, and every way to misuse it."""
+import json
+import os
+import pathlib
+import platform
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.testing import tap
+
+PROGRAM = pathlib.Path(os.environ.get("O", "build"), "bin/results").resolve()
+NOW = time.time()
+QUESTIONS = [f"SELECT * FROM {table} ORDER BY 1, 2, 3" for table in
+             ("config", "metrics", "events", "audits", "artifacts")]
+RUN_COLUMNS = """experiment, step, identity, baseline, seed, repeat, iterations, compiler, flags,
+    directory, state, exit_reason, started, ended, heartbeat, resumed, resumed_iteration, pid"""
+
+
+def birth_of(pid):
+    """As core/util/process.c describes a process."""
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return f"{boot}:{fields[19]}"
+
+
+def start(iteration=0, host="elsewhere", pid=7, process="a:1", age=100):
+    return {"kind": "start", "time": NOW - age, "iteration": iteration, "host": host, "pid": pid,
+            "process": process}
+
+
+def values(first, last, age=0):
+    return [{"kind": "value", "time": NOW - age, "iteration": i, "name": name, "value": i / 8}
+            for i in range(first, last + 1) for name in ("train/loss", "val/loss")]
+
+
+END = {"kind": "end", "time": NOW, "state": "done", "reason": "all iterations"}
+WHOLE = [start(), {"kind": "audit", "time": NOW, "name": "wiring", "subject": "h.0", "passed": 1},
+         *values(1, 10), {"kind": "event", "time": NOW, "iteration": 10, "name": "note"},
+         {"kind": "artifact", "time": NOW, "name": "weights", "path": "w", "bytes": 5}, END]
+
+
+def write_run(runs, name, lines=WHOLE, experiment="ra", step="0-baseline", **record):
+    directory = pathlib.Path(runs, experiment, name)
+    directory.mkdir(parents=True)
+    record = {"format": 1, "experiment": experiment, "step": step, "identity": name, "seed": 1,
+              "repeat": 0, "iterations": 20, "git_dirty": False, "threads": 2,
+              "config": {"A": "1", "B": "x"}, **record}
+    (directory / "run.json").write_text(json.dumps(record))
+    (directory / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+def contents(runs):
+    """All that a database says, without its own numbers for runs."""
+    with sqlite3.connect(f"{runs}/results.db") as db:
+        tables = [db.execute(question).fetchall() for question in QUESTIONS]
+        return tables + db.execute(f"SELECT {RUN_COLUMNS} FROM runs ORDER BY identity").fetchall()
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.place = pathlib.Path(place.name)
+        self.runs = self.place / "runs"
+        self.other = self.place / "other"
+
+    def results(self, *words, expect=0):
+        done = subprocess.run([PROGRAM, *map(str, words)], cwd=self.place, text=True,
+                              capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def ask(self, question, runs=None):
+        with sqlite3.connect(f"{runs or self.runs}/results.db") as db:
+            return db.execute(question).fetchone()[0]
+
+
+class Rebuild(Case):
+    def test_from_nothing(self):
+        write_run(self.runs, "a1")
+        write_run(self.runs, "a2", step="1-x")
+        write_run(self.runs, "b1", experiment="w2")
+        self.assertIn("3 updated, 0 unchanged, 0 with problems", self.results("rebuild"))
+        self.assertEqual(self.ask("SELECT count(*) FROM runs WHERE state = 'done'"), 3)
+        self.assertEqual(self.ask("SELECT count(*) FROM experiments"), 2)
+        self.assertEqual(self.ask("SELECT count(*) FROM metrics"), 60)
+        self.assertEqual(self.ask("SELECT sum(value) FROM metrics WHERE run = 1"), 55 / 4)
+        self.assertEqual(self.ask("SELECT count(*) FROM config WHERE value = 'x'"), 3)
+
+    def test_again_changes_nothing(self):
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        before = contents(self.runs)
+        self.results("rebuild", self.runs)
+        self.assertEqual(contents(self.runs), before)
+
+    def test_a_damaged_database_is_put_aside(self):
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        before = contents(self.runs)
+        for damage in (lambda b: b"x" * len(b), lambda b: b[:6000],
+                       lambda b: b[:4096] + b"\x17" * 8192 + b[12288:]):
+            database = self.runs / "results.db"
+            database.write_bytes(damage(database.read_bytes()))
+            damaged = database.read_bytes()
+            self.assertIn("put aside", self.results("rebuild"))
+            self.assertEqual(contents(self.runs), before)
+            aside = list(self.runs.glob("results.db.damaged-*"))
+            self.assertEqual([path.read_bytes() for path in aside], [damaged])
+            aside[0].unlink()
+
+    def test_one_bad_run_does_not_hide_the_others(self):
+        (write_run(self.runs, "a1") / "run.json").write_text("{")
+        journal = write_run(self.runs, "a2") / "journal.jsonl"
+        journal.write_text("nonsense\n" + journal.read_text())
+        write_run(self.runs, "a3")
+        out = self.results("rebuild", expect=1)
+        self.assertIn("a1/run.json: not a JSON object", out)
+        self.assertIn("a2/journal.jsonl: line 1 is damaged", out)
+        self.assertIn("1 updated, 0 unchanged, 2 with problems", out)
+        self.assertEqual(self.ask("SELECT identity FROM runs"), "a3")
+
+    def test_a_torn_end_is_left_out(self):
+        journal = write_run(self.runs, "a1", WHOLE[:-1]) / "journal.jsonl"
+        text = journal.read_text()
+        journal.write_text(text + '{"kind":"end","time":5,"sta')
+        self.results("rebuild")
+        self.assertEqual(self.ask("SELECT state FROM runs"), "running")
+        self.assertEqual(self.ask("SELECT count(*) FROM metrics"), 20)
+
+    def test_a_copied_directory_is_no_second_run(self):
+        write_run(self.runs, "a1")
+        write_run(self.runs, "copy", identity="a1")
+        out = self.results("rebuild", expect=1)
+        self.assertIn("ra/copy is the same run as ra/a1", out)
+        self.assertEqual(self.ask("SELECT count(*) FROM runs"), 1)
+
+    def test_runs_without_directory_are_kept(self):
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        os.rename(self.runs / "ra", self.place / "away")
+        self.assertIn("0 updated", self.results("rebuild"))
+        self.assertEqual(self.ask("SELECT count(*) FROM runs"), 1)
+
+    def test_another_database(self):
+        write_run(self.runs, "a1")
+        self.results("--db", self.place / "x.db", "rebuild")
+        with sqlite3.connect(self.place / "x.db") as db:
+            self.assertEqual(db.execute("SELECT directory FROM runs").fetchone(), ("runs/ra/a1",))
+        self.assertFalse((self.runs / "results.db").exists())
+
+
+class Merge(Case):
+    def test_new_runs_are_added(self):
+        write_run(self.runs, "a1")
+        write_run(self.other, "a2")
+        write_run(self.other, "b1", experiment="w2")
+        self.results("rebuild")
+        out = self.results("merge", self.other)
+        self.assertIn("added runs/ra/a2", out)
+        self.assertIn("2 added, 0 updated, 0 unchanged, 0 with problems", out)
+        self.assertEqual(self.ask("SELECT count(*) FROM runs"), 3)
+        merged = contents(self.runs)
+        self.assertIn("2 unchanged", self.results("merge", self.other))
+        self.assertEqual(contents(self.runs), merged)
+        self.results("rebuild")
+        self.assertEqual(contents(self.runs), merged)
+
+    def test_what_ended_is_done_here_too(self):
+        write_run(self.other, "a1")
+        write_run(self.other, "a2", WHOLE[:8])
+        self.results("merge", self.other)
+        self.assertTrue((self.runs / "ra/a1/done").exists())
+        self.assertFalse((self.runs / "ra/a2/done").exists())
+
+    def test_a_run_by_any_of_its_names(self):
+        write_run(self.other, "a1")
+        self.results("merge", self.other / "ra/a1/.")
+        self.assertTrue((self.runs / "ra/a1/run.json").exists())
+        self.assertFalse((self.runs / "ra/run.json").exists())
+
+    def test_into_nothing(self):
+        write_run(self.other, "a1")
+        self.results("merge", self.other, "fresh")
+        self.results("rebuild", self.other)
+        self.assertEqual(contents(self.place / "fresh"), contents(self.other))
+
+    def test_the_longer_story_wins(self):
+        write_run(self.runs, "a1", WHOLE[:8])
+        write_run(self.other, "a1")
+        write_run(self.runs, "a2")
+        write_run(self.other, "a2", WHOLE[:8])
+        out = self.results("merge", self.other)
+        self.assertIn("updated runs/ra/a1", out)
+        self.assertIn("0 added, 1 updated, 1 unchanged", out)
+        self.results("rebuild")
+        self.assertEqual(self.ask("SELECT count(*) FROM runs WHERE state = 'done'"), 2)
+
+    def test_conflicts_are_told_and_ours_is_kept(self):
+        ours = write_run(self.runs, "a1")
+        write_run(self.other, "a1", [WHOLE[0], *values(1, 12), END])
+        before = (ours / "journal.jsonl").read_bytes()
+        out = self.results("merge", self.other, expect=1)
+        self.assertIn("tell the same run differently from line 2", out)
+        self.assertIn("1 with problems", out)
+        self.assertEqual((ours / "journal.jsonl").read_bytes(), before)
+
+    def test_different_runs_of_one_name(self):
+        write_run(self.runs, "a1")
+        write_run(self.other, "a1", identity="ff")
+        self.assertIn("different runs of one name", self.results("merge", self.other, expect=1))
+
+    def test_names_cannot_leave_the_directory(self):
+        for i, name in enumerate(("..", "../x", "", "a/b")):
+            write_run(self.other / str(i), "a1", experiment="ra")
+            path = self.other / str(i) / "ra/a1/run.json"
+            path.write_text(path.read_text().replace('"ra"', json.dumps(name)))
+            out = self.results("merge", self.other / str(i), expect=1)
+            self.assertIn("is no name of a directory", out)
+
+    def measure(self, runs, step, text='{"own": 1}\n', experiment="ra"):
+        path = pathlib.Path(runs, experiment, "decode", step + ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def test_measurements_of_decoding_are_copied(self):
+        write_run(self.other, "a1")
+        self.measure(self.other, "0-mla")
+        self.measure(self.other, "1-w2+lr-5e-3", '{"own": 2}', experiment="w2")
+        (self.other / "ra/decode/notes.txt").write_text("no measurement")
+        out = self.results("merge", self.other)
+        self.assertIn("added runs/ra/decode/0-mla.json", out)
+        self.assertIn("3 added, 0 updated, 0 unchanged, 0 with problems", out)
+        self.assertEqual((self.runs / "ra/decode/0-mla.json").read_text(), '{"own": 1}\n')
+        self.assertEqual((self.runs / "w2/decode/1-w2+lr-5e-3.json").read_text(), '{"own": 2}')
+        self.assertEqual([path.name for path in (self.runs / "ra/decode").iterdir()],
+                         ["0-mla.json"])
+        self.assertIn("0 added, 0 updated, 3 unchanged", self.results("merge", self.other))
+        self.assertIn("1 updated, 0 unchanged, 0 with", self.results("rebuild"))
+
+    def test_measurements_of_one_experiment(self):
+        """Its name is the directory's, however that is called."""
+        self.measure(self.other, "0-mla")
+        for i, word in enumerate(("other/ra", "other/ra/", "other/ra/decode/..")):
+            self.results("merge", word, f"runs{i}")
+            self.assertTrue((self.place / f"runs{i}/ra/decode/0-mla.json").exists())
+
+    def test_other_measurements_are_told_and_ours_are_kept(self):
+        for theirs in ('{"own": 2}\n', '{"own": 1}\n\n', '{"own": 1}'):
+            ours = self.measure(self.runs, "0-mla")
+            self.measure(self.other, "0-mla", theirs)
+            self.measure(self.other, "1-w2")
+            out = self.results("merge", self.other, expect=1)
+            self.assertIn("runs/ra/decode/0-mla.json and ", out)
+            self.assertIn("are different measurements; ours is kept", out)
+            self.assertIn("1 with problems", out)
+            self.assertEqual(ours.read_text(), '{"own": 1}\n')
+            self.assertTrue((self.runs / "ra/decode/1-w2.json").exists())
+
+    def test_damaged_measurements_stay_behind(self):
+        for text in ("", "{", "[1]", '{"own": 1} x', '{"own": 1}\0{}'):
+            self.measure(self.other, "0-mla", text)
+            self.assertIn("1 with problems", self.results("merge", self.other, expect=1))
+            self.assertFalse((self.runs / "ra/decode/0-mla.json").exists())
+
+    def test_a_missing_directory(self):
+        self.assertIn("nowhere: no such directory", self.results("merge", "nowhere", expect=1))
+
+
+class Status(Case):
+    def line(self, lines, **record):
+        write_run(self.runs, "a1", lines, **record)
+        self.results("rebuild")
+        return self.results("status").splitlines()[1].split(maxsplit=7)
+
+    def test_a_finished_run(self):
+        self.assertEqual(self.line(WHOLE), ["ra", "0-baseline", "1", "done", "10/20", "1.2500",
+                                            "1.2500", "all iterations"])
+
+    def test_a_living_run(self):
+        here = start(5, platform.node(), os.getpid(), birth_of(os.getpid()))
+        words = self.line([here, *values(6, 10)])
+        self.assertEqual(words[3:], ["running", "10/20", "1.2500", "1.2500", "3 min 20 s left"])
+
+    def test_a_dead_run(self):
+        child = subprocess.Popen(["sleep", "60"])
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        here = start(0, platform.node(), child.pid, birth_of(child.pid))
+        words = self.line([here, *values(1, 10)])
+        self.assertEqual(words[3], "running")
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        out = self.results("status").splitlines()[1]
+        self.assertIn(" died ", out)
+        self.assertIn("can be resumed", out)
+
+    def test_a_number_given_to_a_later_process(self):
+        words = self.line([start(0, platform.node(), os.getpid(), "another boot:1")])
+        self.assertEqual(words[3], "died")
+
+    def test_a_run_that_never_began(self):
+        self.assertEqual(self.line([])[3:7], ["died", "0/20", "-", "-"])
+
+    def test_a_run_elsewhere(self):
+        words = self.line([start(), *values(1, 3, age=120)])
+        self.assertEqual(words[3], "running")
+        self.assertRegex(words[7], r"on elsewhere, last heard of \d+ min \d\d s ago")
+
+    def test_not_a_number_is_shown(self):
+        lines = [start(), {"kind": "value", "time": NOW, "iteration": 3, "name": "train/loss",
+                           "value": "nan"}]
+        self.assertEqual(self.line(lines)[4:6], ["3/20", "-"])
+
+    def test_steps_in_their_order(self):
+        for i in (10, 9, 1):
+            write_run(self.runs, f"a{i}", step=f"{i}-x")
+        self.results("rebuild")
+        lines = self.results("status", "runs").splitlines()
+        self.assertEqual([line.split()[1] for line in lines], ["STEP", "1-x", "9-x", "10-x"])
+
+    def test_watch_goes_on(self):
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        with subprocess.Popen([PROGRAM, "watch", "0.05"], cwd=self.place, text=True,
+                              stdout=subprocess.PIPE) as watch:
+            lines = [watch.stdout.readline() for _ in range(9)]
+            watch.terminate()
+        self.assertEqual(sum("all iterations" in line for line in lines), 3)
+
+    def test_no_database(self):
+        self.assertIn("runs/results.db: No such file or directory; 'make' trains",
+                      self.results("status", expect=1))
+        self.assertFalse(self.runs.exists())
+
+
+class Documentation(Case):
+    """docs/database.md: its queries run, its tables are the database's."""
+
+    def setUp(self):
+        super().setUp()
+        write_run(self.runs, "a1", baseline="0-baseline")
+        longer = {"kind": "value", "time": NOW, "iteration": 10, "name": "length/4096/loss/2048",
+                  "value": 2.5}
+        write_run(self.runs, "a2", [*WHOLE[:-1], longer, END], step="1-x", baseline="0-baseline",
+                  config={"A": "2"})
+        self.results("rebuild")
+        self.text = (pathlib.Path(__file__).parent / "../../docs/database.md").read_text()
+        self.db = sqlite3.connect(self.runs / "results.db")
+        self.addCleanup(self.db.close)
+
+    def test_queries(self):
+        queries = self.text.split("```sql\n")[1:]
+        answers = [self.db.execute(query.partition("```")[0]).fetchall() for query in queries]
+        self.assertEqual([len(answer) for answer in answers], [2, 2, 1, 10, 1, 1, 0])
+        self.assertEqual(answers[2], [("1-x", 1, 0.0)])
+        self.assertEqual(answers[5], [("1-x", 1, 2048, 2.5)])
+
+    def test_columns(self):
+        names = [name for name, in self.db.execute("SELECT name FROM sqlite_schema"
+                                                   " WHERE type IN ('table', 'view')")]
+        self.assertEqual(len(names), 9)
+        for name in names:
+            self.assertIn(f"`{name}`", self.text)
+            for column in self.db.execute(f"PRAGMA table_info({name})"):
+                self.assertIn(f"`{column[1]}`", self.text)
+
+
+class Usage(Case):
+    def test_help(self):
+        out = self.results("--help")
+        for word in ("status", "watch", "rebuild", "merge", "--db"):
+            self.assertIn(word, out)
+
+    def test_misuse(self):
+        for words in ([], ["nonsense"], ["merge"], ["merge", "a", "b", "c"], ["status", "a", "b"],
+                      ["watch", "soon"], ["watch", "0"], ["--nonsense"], ["--db"]):
+            self.assertIn("usage: results", self.results(*words, expect=2))
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,43 @@
+"""Run a module's unittest cases and report them as TAP lines, which tools/testing/runtest.sh counts."""
+import sys
+import traceback
+import unittest
+
+
+class Result(unittest.TestResult):
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        print(f"ok {test.id()}", flush=True)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        print(f"ok {test.id()} # SKIP {reason}", flush=True)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.tell(test, err)
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.tell(test, err)
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err:
+            self.tell(subtest, err)
+
+    def tell(self, test, err):
+        print(f"not ok {test.id()}")
+        for line in "".join(traceback.format_exception(*err)).splitlines():
+            print("#", line, flush=True)
+
+
+def main():
+    """Names of cases on the command line run only these."""
+    loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
+    names = sys.argv[1:]
+    suite = loader.loadTestsFromModule(module)
+    if names:
+        suite = loader.loadTestsFromNames(names, module)
+    result = suite.run(Result())
+    sys.exit(not result.wasSuccessful())
