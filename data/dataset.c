@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/file.h"
-#include "data/json.h"
+#include "core/util/file.h"
+#include "core/util/json.h"
 
 static const char FORMAT[] = "kablate tokens 1";
 static const char POLICY[] = "between documents";

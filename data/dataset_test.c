@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 
 static struct dataset sample(void)
 {

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/util/region.h"
+#include "core/util/pool.h"
 #include "core/util/rng.h"
-#include "data/file.h"
+#include "core/util/file.h"
 #include "data/tokenizer/intern.h"
-#include "data/json.h"
+#include "core/util/json.h"
 #include "data/tokenizer/split.h"
 #include "data/tokenizer/utf8.h"
 
@@ -23,7 +23,7 @@ struct document {
 };
 
 struct input {
-	struct region names;
+	struct pool names;
 	const char **path;
 	size_t paths, path_room, next_path;
 	double valid_share;
@@ -60,7 +60,7 @@ static enum status add_file(struct input *in, const char *path, off_t size, stru
 		in->path = more;
 		in->path_room = room;
 	}
-	in->path[in->paths] = region_printf(&in->names, "%s", path);
+	in->path[in->paths] = pool_printf(&in->names, "%s", path);
 	if (!in->path[in->paths])
 		return fail_memory(err, "list of files", strlen(path));
 	in->paths++;
@@ -90,7 +90,7 @@ static enum status add_directory(struct input *in, const char *path, struct erro
 		return fail_errno(err, "cannot read directory %s", path);
 	for (int i = 0; i < count; i++) {
 		char *name =
-			status ? NULL : region_printf(&in->names, "%s/%s", path, entry[i]->d_name);
+			status ? NULL : pool_printf(&in->names, "%s/%s", path, entry[i]->d_name);
 
 		if (name)
 			status = add_path(in, name, err);
@@ -163,7 +163,7 @@ void input_close(struct input *in)
 		fclose(in->lines);
 	free(in->line);
 	free(in->path);
-	region_free(&in->names);
+	pool_free(&in->names);
 	free(in);
 }
 

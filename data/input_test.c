@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 
 static void expect_text(const char *line, const char *text, size_t size)
 {

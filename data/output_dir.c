@@ -15,7 +15,7 @@
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/chars.h"
 #include "data/dataset.h"
-#include "data/file.h"
+#include "core/util/file.h"
 
 static int is_entry(const struct dirent *entry)
 {

@@ -12,7 +12,7 @@
 
 #include "core/util/rng.h"
 #include "data/output_dir.h"
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 #include "data/tokens.h"
 
 /* Some text that repeats itself, written by a random walk. */

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/file.h"
+#include "core/util/file.h"
 #include "data/tokenizer/tokenizer.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are used as they lie there");

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 
 enum { VOCABULARY = 1000, HEADER = 1024 };
 

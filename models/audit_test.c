@@ -11,7 +11,7 @@
 
 #include "core/util/test.h"
 #include "models/audit.h"
-#include "models/vector.h"
+#include "models/test_vector.h"
 
 /* ------------------------------------------------------------- faulty parts */
 

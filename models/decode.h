@@ -3,7 +3,7 @@
  *
  * Rows of tokens are fed in pieces; every piece sees all that came before.
  * What is kept of earlier tokens is what the model's parts say where they are
- * built (op_keep() and its like): the decoder knows no variant.  One graph
+ * built (op_cache() and its like): the decoder knows no variant.  One graph
  * serves prompt and step, in two lengths.
  */
 #ifndef MODELS_DECODE_H

@@ -43,13 +43,13 @@ static void count_flops(const struct graph *g, int64_t tokens, struct descriptio
 	}
 }
 
-/* Rows that every token adds are op_keep()'s; other state has a size of its own. */
+/* Rows that every token adds are op_cache()'s; other state has a size of its own. */
 static void count_state(const struct graph *g, struct description *d)
 {
 	for (int i = 0; i < g->n_tensors; i++) {
 		const struct tensor *t = g->tensors[i];
 
-		if (t->kind == TENSOR_STATE && t->producer->id == OP_keep)
+		if (t->kind == TENSOR_STATE && t->producer->id == OP_cache)
 			d->decode_token_bytes += (double)tensor_bytes(t);
 		else if (t->kind == TENSOR_STATE)
 			d->decode_fixed_bytes += (double)tensor_bytes(t);
@@ -107,7 +107,7 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	count_parameters(params, d);
 	count_flops(g, options->batch * options->length, d);
 	d->gradient_bytes = (size_t)d->parameters * sizeof(float);
-	d->weights_bytes = d->gradient_bytes + params->shadow_bytes;
+	d->weights_bytes = d->gradient_bytes + params->copy_bytes;
 	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->gradient_bytes);
 	d->context = options->context;
 	status = describe_state(m, params, d, err);

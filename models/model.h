@@ -103,7 +103,7 @@ struct mechanism {
 };
 
 struct model {
-	struct region region;
+	struct pool pool;
 	int64_t vocab, length, layers, heads, embd, head_dim, hidden;
 	bool bias, tied, norm_after;
 	enum norm_kind norm, final_norm;
@@ -133,7 +133,7 @@ struct block {
 	int layer;
 	bool last;
 	bool probing;  /* make what MODEL_PROBE shows */
-	bool decoding; /* earlier tokens are known by what was kept of them (op_keep()) alone */
+	bool decoding; /* earlier tokens are known by what was kept of them (op_cache()) alone */
 	int64_t B, T;
 	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
 	struct message out[MAX_MECHANISMS];

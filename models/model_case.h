@@ -12,7 +12,7 @@
 
 #include "core/engine/backend.h"
 #include "core/util/test.h"
-#include "models/vector.h"
+#include "models/test_vector.h"
 
 struct model_case {
 	struct config *config;

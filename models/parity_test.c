@@ -37,15 +37,15 @@ static const struct train_options train_options = {
 	.identity = "parity",
 };
 
-/* ------------------------------------------------------------------ subject */
+/* ------------------------------------------------------------------ workload */
 
-static void build(void *context, struct graph *g, int64_t rows, struct subject_io *io)
+static void build(void *context, struct graph *g, int64_t rows, struct workload_io *io)
 {
 	const struct model_case *k = context;
 	struct model_io made;
 
 	model_build(k->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows, LENGTH, &made);
-	*io = (struct subject_io){
+	*io = (struct workload_io){
 		.tokens = made.tokens,
 		.targets = made.targets,
 		.weights = made.weights,
@@ -62,7 +62,7 @@ static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *
 	case_row(k->model, (int64_t)iteration, (int64_t)row, LENGTH, tokens, targets);
 }
 
-static void valid_row(void *context, uint64_t index, struct subject_row *row)
+static void valid_row(void *context, uint64_t index, struct workload_row *row)
 {
 	const struct model_case *k = context;
 
@@ -75,7 +75,7 @@ static void train(struct model_case *k, const cJSON *run, const char *run_dir)
 {
 	struct optim_options optim = optim_options;
 	struct train_options options = train_options;
-	struct subject subject = {
+	struct workload workload = {
 		.context = k,
 		.length = LENGTH,
 		.build = build,
@@ -99,7 +99,7 @@ static void train(struct model_case *k, const cJSON *run, const char *run_dir)
 	options.accumulate = (int64_t)case_number(run, "accumulate");
 	options.run_dir = run_dir;
 	must(optimizer_create(&optimizer, &optim, k->params, &err), &err);
-	must(trainer_create(&trainer, &subject, &options, k->params, optimizer, &k->backend, &err),
+	must(trainer_create(&trainer, &workload, &options, k->params, optimizer, &k->backend, &err),
 	     &err);
 	must(metrics_open(&metrics, &told, -1, &err), &err);
 	progress_begin(&progress, stderr, "", PROGRESS_QUIET, 0);

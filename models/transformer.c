@@ -22,7 +22,7 @@ REGISTERED(mechanisms, mechanism);
 
 static void *variant_options(struct model *m, size_t size, struct error *err)
 {
-	void *options = region_alloc(&m->region, size + 1);
+	void *options = pool_alloc(&m->pool, size + 1);
 
 	if (!options)
 		fail_memory(err, "model options", size);
@@ -188,7 +188,7 @@ void model_free(struct model *m)
 {
 	if (!m)
 		return;
-	region_free(&m->region);
+	pool_free(&m->pool);
 	free(m);
 }
 
@@ -372,12 +372,12 @@ static void keep(struct block *b)
 
 	if (!b->decoding)
 		return;
-	in->k = op_keep(b->g, "keys", in->k);
-	in->v = op_keep(b->g, "values", in->v);
+	in->k = op_cache(b->g, "keys", in->k);
+	in->v = op_cache(b->g, "values", in->v);
 	if (in->key_bias)
-		in->key_bias = op_keep(b->g, "key_biases", in->key_bias);
+		in->key_bias = op_cache(b->g, "key_biases", in->key_bias);
 	if (p->attr.band_window >= 0)
-		in->recent = op_recent(b->g, "queries", in->q, p->attr.band_window);
+		in->recent = op_recent_tokens(b->g, "queries", in->q, p->attr.band_window);
 }
 
 static struct tensor *attend(struct block *b, struct tensor *x)

@@ -40,7 +40,7 @@ struct call {
 	void *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
 	void *work;
-	struct shadow *shadow[PARAM_SHADOWS]; /* of the parameter in[1] */
+	struct param_copy *copy[PARAM_COPIES]; /* of the parameter in[1] */
 	const struct backend *backend;
 };
 
@@ -56,8 +56,8 @@ struct kernels {
 	kernel forward, backward, remake, loss; /* one per enum pass; NULL: the op has none */
 	/* Bytes of c->work that a pass wants; NULL: none. */
 	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
-	/* Bytes of the shadow number `which` of n->in[1], a parameter; 0 or NULL: not wanted. */
-	size_t (*shadow)(const struct node *n, enum pass pass, int which);
+	/* Bytes of copy number `which` of the parameter n->in[1]; 0 or NULL: not wanted. */
+	size_t (*copy_bytes)(const struct node *n, enum pass pass, int which);
 };
 
 struct optim_kernels;

@@ -76,7 +76,7 @@ void graph_destroy(struct graph *g)
 {
 	if (!g)
 		return;
-	region_free(&g->region);
+	pool_free(&g->pool);
 	free(g->nodes);
 	free(g->tensors);
 	free(g->outputs);
@@ -96,7 +96,7 @@ void graph_scope(struct graph *g, const char *format, ...)
 	char *text;
 
 	va_start(args, format);
-	text = region_vprintf(&g->region, format, args);
+	text = pool_vprintf(&g->pool, format, args);
 	va_end(args);
 	if (text)
 		g->scope = text;
@@ -162,7 +162,7 @@ static struct tensor *new_tensor(struct graph *g, const char *name, enum tensor_
 	if (!tensors)
 		return NULL;
 	g->tensors = tensors;
-	t = region_alloc(&g->region, sizeof(*t));
+	t = pool_alloc(&g->pool, sizeof(*t));
 	if (!t) {
 		fail_out_of_memory(g);
 		return NULL;
@@ -181,7 +181,7 @@ static struct tensor *new_tensor(struct graph *g, const char *name, enum tensor_
 
 static const char *scoped(struct graph *g, const char *name)
 {
-	const char *full = region_printf(&g->region, "%s%s", g->scope, name);
+	const char *full = pool_printf(&g->pool, "%s%s", g->scope, name);
 
 	if (!full)
 		fail_out_of_memory(g);
@@ -226,7 +226,7 @@ struct tensor *graph_input(struct graph *g, const char *name, enum dtype type, i
 static struct tensor *new_view(struct graph *g, struct tensor *t, const char *suffix, int ndim,
 			       const int64_t *dim)
 {
-	const char *name = region_printf(&g->region, "%s.%s%d", t->name, suffix, g->n_tensors);
+	const char *name = pool_printf(&g->pool, "%s.%s%d", t->name, suffix, g->n_tensors);
 	struct tensor *view;
 
 	if (!name) {
@@ -359,8 +359,8 @@ struct node *graph_node(struct graph *g, enum op_id id, const char *name, const 
 	if (!nodes)
 		return NULL;
 	g->nodes = nodes;
-	n = region_alloc(&g->region, sizeof(*n));
-	copy = region_alloc(&g->region, op->attr_size + 1);
+	n = pool_alloc(&g->pool, sizeof(*n));
+	copy = pool_alloc(&g->pool, op->attr_size + 1);
 	if (!n || !copy) {
 		fail_out_of_memory(g);
 		return NULL;
@@ -396,7 +396,7 @@ static struct tensor *add_output(struct graph *g, struct node *n, const char *su
 
 	assert(n->n_out < OP_MAX_OUTPUTS);
 	if (suffix) {
-		name = region_printf(&g->region, "%s.%s", n->name, suffix);
+		name = pool_printf(&g->pool, "%s.%s", n->name, suffix);
 		if (!name) {
 			fail_out_of_memory(g);
 			return NULL;

@@ -14,7 +14,7 @@
 
 #include "core/engine/op.h"
 #include "core/engine/params.h"
-#include "core/util/region.h"
+#include "core/util/pool.h"
 
 struct graph_output {
 	struct tensor *tensor;
@@ -25,7 +25,7 @@ struct graph_output {
 };
 
 struct graph {
-	struct region region;
+	struct pool pool;
 	struct params *params;
 	enum dtype type;
 	bool training; /* dropout acts */

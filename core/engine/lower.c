@@ -75,7 +75,7 @@ static struct tensor *make_tensor(struct lowering *w, enum tensor_kind kind, con
 	if (w->out_of_memory)
 		return NULL;
 	tensors = grow(w, l->tensors, l->n_tensors, &l->cap_tensors, sizeof(*tensors));
-	t = region_alloc(&l->region, sizeof(*t));
+	t = pool_alloc(&l->pool, sizeof(*t));
 	if (tensors)
 		l->tensors = tensors;
 	if (!tensors || !t) {
@@ -83,7 +83,7 @@ static struct tensor *make_tensor(struct lowering *w, enum tensor_kind kind, con
 		return NULL;
 	}
 	*t = like ? *like : (struct tensor){ .param = -1 };
-	t->name = region_printf(&l->region, "%s%s", prefix, name);
+	t->name = pool_printf(&l->pool, "%s%s", prefix, name);
 	if (!t->name)
 		w->out_of_memory = true;
 	t->kind = kind;
@@ -428,7 +428,7 @@ static enum status make_seeds(struct lowering *w, struct error *err)
 {
 	const struct graph *g = w->g;
 
-	w->l->seeds = region_alloc(&w->l->region, (size_t)g->n_outputs * sizeof(*w->l->seeds));
+	w->l->seeds = pool_alloc(&w->l->pool, (size_t)g->n_outputs * sizeof(*w->l->seeds));
 	if (!w->l->seeds)
 		return fail_memory(err, "program", (size_t)g->n_outputs);
 	for (int i = 0; i < g->n_outputs; i++) {
@@ -526,7 +526,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 
 void lower_free(struct lowered *l)
 {
-	region_free(&l->region);
+	pool_free(&l->pool);
 	free(l->instrs);
 	free(l->tensors);
 	*l = (struct lowered){ 0 };

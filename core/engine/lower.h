@@ -37,7 +37,7 @@ struct seed {
 };
 
 struct lowered {
-	struct region region;
+	struct pool pool;
 	struct instr *instrs;
 	int n_instrs, cap_instrs;
 	struct tensor **tensors; /* made here: gradients, remade activations, scratch */

@@ -32,8 +32,8 @@
 	X(silu_gate)                                                                        \
 	X(softplus)                                                                         \
 	X(sigmoid)                                                                          \
-	X(keep)                                                                             \
-	X(recent)                                                                           \
+	X(cache)                                                                            \
+	X(recent_tokens)                                                                    \
 	X(dropout)                                                                          \
 	X(attention)                                                                        \
 	X(mix_topk)                                                                         \

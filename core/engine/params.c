@@ -29,12 +29,12 @@ void params_destroy(struct params *p)
 		return;
 	if (p->backend) {
 		for (int i = 0; i < p->n; i++)
-			for (int which = 0; which < PARAM_SHADOWS; which++)
-				p->backend->release(p->list[i].shadow[which].memory);
+			for (int which = 0; which < PARAM_COPIES; which++)
+				p->backend->release(p->list[i].copy[which].memory);
 		p->backend->release(p->data);
 		p->backend->release(p->grad);
 	}
-	region_free(&p->region);
+	pool_free(&p->pool);
 	free(p->list);
 	free(p);
 }
@@ -75,7 +75,7 @@ static enum status add_param(struct params *p, const char *name, const struct pa
 	}
 	q = &list[p->n];
 	*q = (struct param){ .ndim = ndim, .count = 1, .init = *init, .offset = p->total };
-	q->name = region_printf(&p->region, "%s", name);
+	q->name = pool_printf(&p->pool, "%s", name);
 	if (!q->name)
 		return fail_memory(err, name, strlen(name));
 	for (int i = 0; i < ndim; i++) {
@@ -133,15 +133,15 @@ void params_changed(struct params *p)
 	p->version++;
 }
 
-enum status param_shadow(struct params *p, int index, int which, size_t bytes,
-			 struct shadow **shadow, struct error *err)
+enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
+			 struct param_copy **copy, struct error *err)
 {
-	struct shadow *s = &p->list[index].shadow[which];
+	struct param_copy *s = &p->list[index].copy[which];
 
-	*shadow = s;
+	*copy = s;
 	if (!s->bytes) {
-		*s = (struct shadow){ .bytes = bytes, .version = &p->version };
-		p->shadow_bytes += bytes;
+		*s = (struct param_copy){ .bytes = bytes, .version = &p->version };
+		p->copy_bytes += bytes;
 	}
 	if (!s->memory && p->data) {
 		s->memory = p->backend->alloc(bytes);

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/util/region.h"
+#include "core/util/pool.h"
 #include "core/util/status.h"
 #include "core/engine/tensor.h"
 
@@ -36,14 +36,14 @@ struct param_init {
  * A parameter as some kernel wants it laid out, made by the first kernel that
  * reads it after it has changed.
  */
-struct shadow {
+struct param_copy {
 	void *memory;
 	size_t bytes;		 /* 0: nobody asked for it */
 	uint64_t made;		 /* the version it shows; 0: none yet */
 	const uint64_t *version; /* of the parameters */
 };
 
-#define PARAM_SHADOWS 2
+#define PARAM_COPIES 2
 
 /* What the optimizer may treat differently. */
 enum param_role { PARAM_MATRIX, PARAM_EMBEDDING, PARAM_VECTOR };
@@ -56,11 +56,11 @@ struct param {
 	int64_t offset; /* first element inside the block */
 	struct param_init init;
 	enum param_role role;
-	struct shadow shadow[PARAM_SHADOWS];
+	struct param_copy copy[PARAM_COPIES];
 };
 
 struct params {
-	struct region region;
+	struct pool pool;
 	enum dtype type;
 	struct param *list;
 	int n, capacity;
@@ -68,7 +68,7 @@ struct params {
 	int64_t total;		       /* elements of a block, padding included */
 	void *data, *grad;	       /* device memory */
 	uint64_t version;	       /* of data */
-	size_t shadow_bytes;	       /* of all shadows */
+	size_t copy_bytes;	       /* of all copies */
 };
 
 enum status params_create(struct params **p, enum dtype type, struct error *err) MUST_CHECK;
@@ -90,15 +90,15 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 /* Draw every parameter from its distribution. */
 enum status params_initialise(struct params *p, uint64_t seed, struct error *err) MUST_CHECK;
 
-/* To be called by whoever writes to `data`: shadows are made again. */
+/* To be called by whoever writes to `data`: copies are made again. */
 void params_changed(struct params *p);
 
 /*
- * The shadow of a parameter, with memory if the parameters have any; every
+ * A copy of a parameter, with memory if the parameters have any; every
  * caller asks for the same size.
  */
-enum status param_shadow(struct params *p, int index, int which, size_t bytes,
-			 struct shadow **shadow, struct error *err) MUST_CHECK;
+enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
+			 struct param_copy **copy, struct error *err) MUST_CHECK;
 
 void *param_data(const struct params *p, int index);
 void *param_grad(const struct params *p, int index);

@@ -5,14 +5,14 @@
 #include <string.h>
 
 #include "core/engine/lower.h"
-#include "core/engine/plan.h"
+#include "core/engine/placement.h"
 
 struct program {
 	const struct graph *graph;
 	const struct backend *backend;
 	struct program_options options;
 	struct lowered lowered;
-	struct plan_item *items; /* the pieces of the arena */
+	struct placement *items; /* the pieces of the arena */
 	int n_items;
 	int *item_of; /* by tensor number (roots): its piece, -1: in a struct params */
 	size_t arena_bytes;
@@ -40,9 +40,9 @@ static bool in_params(const struct tensor *root)
 	return root->param >= 0;
 }
 
-static void touch(struct plan_item *life, const struct tensor *t, int when)
+static void touch(struct placement *life, const struct tensor *t, int when)
 {
-	struct plan_item *l;
+	struct placement *l;
 
 	if (!t)
 		return;
@@ -52,13 +52,13 @@ static void touch(struct plan_item *life, const struct tensor *t, int when)
 	l->last = when;
 }
 
-static void touch_all(struct plan_item *life, struct tensor *const *list, int n, int when)
+static void touch_all(struct placement *life, struct tensor *const *list, int n, int when)
 {
 	for (int i = 0; i < n; i++)
 		touch(life, list[i], when);
 }
 
-static void keep_whole(struct plan_item *life, const struct tensor *t, int end)
+static void keep_whole(struct placement *life, const struct tensor *t, int end)
 {
 	touch(life, t, 0);
 	life[tensor_root(t)->id].first = 0;
@@ -66,13 +66,13 @@ static void keep_whole(struct plan_item *life, const struct tensor *t, int end)
 }
 
 /* first and last instruction of every tensor; last = -1: never used. */
-static void find_lifetimes(const struct program *p, struct plan_item *life)
+static void find_lifetimes(const struct program *p, struct placement *life)
 {
 	const struct lowered *l = &p->lowered;
 	const int end = l->n_instrs;
 
 	for (int i = 0; i < tensor_total(p); i++)
-		life[i] = (struct plan_item){
+		life[i] = (struct placement){
 			.name = tensor_number(p, i)->name,
 			.bytes = tensor_bytes(tensor_number(p, i)),
 			.last = -1,
@@ -107,7 +107,7 @@ static bool is_input_or_seed(const struct program *p, const struct tensor *t)
 }
 
 /* Where an instruction may write its result over what it reads last, the two share a piece. */
-static void merge_in_place(const struct program *p, struct plan_item *life, int *owner)
+static void merge_in_place(const struct program *p, struct placement *life, int *owner)
 {
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		const struct instr *instr = &p->lowered.instrs[i];
@@ -128,7 +128,7 @@ static void merge_in_place(const struct program *p, struct plan_item *life, int 
 static enum status place(struct program *p, struct error *err)
 {
 	const int n = tensor_total(p);
-	struct plan_item *life = malloc((size_t)n * sizeof(*life));
+	struct placement *life = malloc((size_t)n * sizeof(*life));
 	int *owner = malloc((size_t)n * sizeof(*owner));
 	enum status status = FAIL;
 
@@ -156,9 +156,9 @@ static enum status place(struct program *p, struct error *err)
 		p->item_of[i] = p->n_items;
 		p->items[p->n_items++] = life[i];
 	}
-	status = plan_place(p->items, p->n_items, p->options.no_planner, &p->arena_bytes, err);
+	status = placement_assign(p->items, p->n_items, p->options.no_planner, &p->arena_bytes, err);
 	if (status == OK)
-		status = plan_verify(p->items, p->n_items, p->arena_bytes, err);
+		status = placement_verify(p->items, p->n_items, p->arena_bytes, err);
 free_life:
 	free(life);
 	free(owner);
@@ -208,8 +208,8 @@ static void bind(struct program *p, int index)
 }
 
 /* Shadows belong to the parameters: programs share them. */
-static enum status find_shadows(const struct program *p, int index,
-				struct shadow *shadow[PARAM_SHADOWS], struct error *err)
+static enum status find_copies(const struct program *p, int index,
+				struct param_copy *copy[PARAM_COPIES], struct error *err)
 {
 	const struct instr *instr = &p->lowered.instrs[index];
 	const struct tensor *weight = instr->kind == INSTR_KERNEL ? instr->node->in[1] : NULL;
@@ -218,10 +218,10 @@ static enum status find_shadows(const struct program *p, int index,
 	if (!weight || weight->kind != TENSOR_PARAM)
 		return OK;
 	k = p->backend->kernels(p->graph->type)[instr->node->id];
-	for (int i = 0; k->shadow && i < PARAM_SHADOWS; i++) {
-		const size_t bytes = k->shadow(instr->node, instr->pass, i);
+	for (int i = 0; k->copy_bytes && i < PARAM_COPIES; i++) {
+		const size_t bytes = k->copy_bytes(instr->node, instr->pass, i);
 
-		if (bytes && param_shadow(p->graph->params, weight->param, i, bytes, &shadow[i],
+		if (bytes && param_copy_of(p->graph->params, weight->param, i, bytes, &copy[i],
 					  err) != OK)
 			return FAIL;
 	}
@@ -280,7 +280,7 @@ enum status program_create(struct program **out, const struct graph *g,
 	}
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		bind(p, i);
-		if (find_shadows(p, i, p->calls[i].shadow, err) != OK) {
+		if (find_copies(p, i, p->calls[i].copy, err) != OK) {
 			program_destroy(p);
 			return FAIL;
 		}
@@ -297,7 +297,7 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err)
 {
-	struct shadow *ignored[PARAM_SHADOWS];
+	struct param_copy *ignored[PARAM_COPIES];
 	enum status status = OK;
 	struct program *p;
 
@@ -305,7 +305,7 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 		return FAIL;
 	*arena_bytes = p->arena_bytes;
 	for (int i = 0; i < p->lowered.n_instrs && status == OK; i++)
-		status = find_shadows(p, i, ignored, err);
+		status = find_copies(p, i, ignored, err);
 	program_destroy(p);
 	return status;
 }

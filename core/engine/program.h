@@ -32,7 +32,7 @@ enum status program_create(struct program **p, const struct graph *g,
 			   struct error *err) MUST_CHECK;
 void program_destroy(struct program *p);
 
-/* Plan only: what would the arena of this graph measure?  (And the shadows of its params.) */
+/* Plan only: what would the arena of this graph measure?  (And the copies of its params.) */
 enum status program_measure(const struct graph *g, const struct backend *backend,
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err) MUST_CHECK;

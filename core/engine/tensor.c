@@ -2,18 +2,6 @@
 
 #include <stdio.h>
 
-size_t dtype_size(enum dtype type)
-{
-	return type == F64 ? 8 : 4;
-}
-
-const char *dtype_name(enum dtype type)
-{
-	static const char *const names[] = { [F32] = "f32", [F64] = "f64", [I32] = "i32" };
-
-	return names[type];
-}
-
 int64_t tensor_count(const struct tensor *t)
 {
 	int64_t count = 1;

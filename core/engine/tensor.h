@@ -13,9 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TENSOR_MAX_DIMS 4
+#include "core/util/dtype.h"
 
-enum dtype { F32, F64, I32 };
+#define TENSOR_MAX_DIMS 4
 
 enum tensor_kind {
 	TENSOR_PARAM,	   /* lives in a struct params, shared by graphs */
@@ -45,9 +45,6 @@ struct tensor {
 	bool needs_grad;       /* a trainable parameter lies below it */
 	int param;	       /* TENSOR_PARAM, TENSOR_STATE: index in its struct params */
 };
-
-size_t dtype_size(enum dtype type);
-const char *dtype_name(enum dtype type);
 
 /* Number of elements, and of bytes when contiguous. */
 int64_t tensor_count(const struct tensor *t);

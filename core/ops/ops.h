@@ -90,17 +90,17 @@ struct tensor *op_rope(struct graph *g, const char *name, struct tensor *x, doub
  * other, state [B,capacity,..] with this run's rows at past .. past + T - 1;
  * else x itself.
  */
-struct tensor *op_keep(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_cache(struct graph *g, const char *name, struct tensor *x);
 
 /*
  * The last `window` tokens before x [B,T,..], then x: [B,window+T,..], where
  * runs continue each other; what was before the first token is undefined.
  * Else x itself.
  */
-struct recent_attr {
+struct recent_tokens_attr {
 	int64_t window;
 };
-struct tensor *op_recent(struct graph *g, const char *name, struct tensor *x, int64_t window);
+struct tensor *op_recent_tokens(struct graph *g, const char *name, struct tensor *x, int64_t window);
 
 /* GELU in its tanh form. */
 struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x);
@@ -155,14 +155,14 @@ struct attention_attr {
 	struct route_attr route;
 };
 
-/* S = T; or, where runs continue each other, the capacity: k, v and key_bias come from op_keep(). */
+/* S = T; or, where runs continue each other, the capacity: k, v and key_bias come from op_cache(). */
 struct attention_inputs {
 	struct tensor *q;	 /* [B,T,H,K] */
 	struct tensor *k;	 /* [B,S,G,K], H a multiple of G: heads share keys in groups */
 	struct tensor *v;	 /* [B,S,G',D], H a multiple of G' */
 	struct tensor *key_bias; /* [B,S,G] or NULL */
 	struct tensor *band;	 /* learned weight [1] or NULL */
-	struct tensor *recent;	 /* q as op_recent() gives it, for the reciprocal term; NULL: q */
+	struct tensor *recent;	 /* q as op_recent_tokens() gives it, for the reciprocal term; NULL: q */
 };
 
 struct attention_outputs {

@@ -28,13 +28,13 @@ struct runner {
 };
 
 /* One graph of T tokens: `build` gives y [B,T,..] of x [B,T,width]. */
-struct subject {
+struct continued {
 	const char *name;
 	int64_t width;
 	struct tensor *(*build)(struct graph *g, struct tensor *x);
 };
 
-static void open_runner(struct runner *r, const struct subject *s, struct params *params,
+static void open_runner(struct runner *r, const struct continued *s, struct params *params,
 			struct params *state, const struct backend *backend, int64_t T)
 {
 	const struct program_options options = { .check_nan = true };
@@ -59,13 +59,13 @@ static void close_runner(struct runner *r)
 	graph_destroy(r->g);
 }
 
-static double value(const struct subject *s, int64_t b, int64_t t, int64_t i)
+static double value(const struct continued *s, int64_t b, int64_t t, int64_t i)
 {
 	return rng_normal(rng_key(SEED, "x"), (uint64_t)((b * LENGTH + t) * s->width + i));
 }
 
 /* Tokens past .. past + T - 1; the result is the caller's. */
-static double *run(struct runner *r, const struct subject *s, int64_t past)
+static double *run(struct runner *r, const struct continued *s, int64_t past)
 {
 	const int64_t T = r->x->dim[1];
 	const struct run run = { .past = past };
@@ -81,7 +81,7 @@ static double *run(struct runner *r, const struct subject *s, int64_t past)
 	return y;
 }
 
-static void check_pieces(const struct subject *s, struct params *params, const double *whole,
+static void check_pieces(const struct continued *s, struct params *params, const double *whole,
 			 const int64_t *piece, const struct backend *backend)
 {
 	struct params *state;
@@ -113,7 +113,7 @@ static void check_pieces(const struct subject *s, struct params *params, const d
 
 static void check(void **context)
 {
-	const struct subject *s = *context;
+	const struct continued *s = *context;
 	const struct backend backend = backend_cpu(2);
 	struct params *params;
 	struct runner r;
@@ -131,7 +131,7 @@ static void check(void **context)
 	params_destroy(params);
 }
 
-/* ----------------------------------------------------------------- subjects */
+/* ----------------------------------------------------------------- continued_graphs */
 
 static struct tensor *build_mean(struct graph *g, struct tensor *x)
 {
@@ -167,14 +167,14 @@ static struct attention_inputs inputs(struct graph *g, struct tensor *x, const s
 	const int64_t k = 8 * Q_WIDTH, v = k + a->shared * Q_WIDTH, bias = v + a->shared * V_WIDTH;
 	struct attention_inputs in = {
 		.q = heads(g, x, 0, 8, Q_WIDTH),
-		.k = op_keep(g, "k", heads(g, x, k, a->shared, Q_WIDTH)),
-		.v = op_keep(g, "v", heads(g, x, v, a->shared, V_WIDTH)),
+		.k = op_cache(g, "k", heads(g, x, k, a->shared, Q_WIDTH)),
+		.v = op_cache(g, "v", heads(g, x, v, a->shared, V_WIDTH)),
 	};
 
 	if (a->key_bias)
-		in.key_bias = op_keep(g, "key_bias", graph_slice(g, x, bias, a->shared));
+		in.key_bias = op_cache(g, "key_bias", graph_slice(g, x, bias, a->shared));
 	if (a->attr.band_window >= 0)
-		in.recent = op_recent(g, "recent", in.q, a->attr.band_window);
+		in.recent = op_recent_tokens(g, "recent", in.q, a->attr.band_window);
 	return in;
 }
 
@@ -189,7 +189,7 @@ static struct tensor *route(struct graph *g, struct tensor *x, const struct atte
 {
 	const struct attention_inputs in = inputs(g, x, a);
 	const struct attention_outputs out = op_attention(g, "attention", &a->attr, &in);
-	struct tensor *mixed = op_keep(g, "mixed", op_gelu(g, "gelu", x));
+	struct tensor *mixed = op_cache(g, "mixed", op_gelu(g, "gelu", x));
 
 	return a->attr.route.mode == ROUTE_TOPK
 		       ? op_mix_topk(g, "mix", mixed, out.route_index, out.route_weight)
@@ -231,7 +231,7 @@ ATTENTION(route, rms, 1,
 		    .band = 0.8,
 		    .route = { .mode = ROUTE_RMS, .tau = 0.9, .normalize = true } })
 
-static const struct subject subjects[] = {
+static const struct continued continued_graphs[] = {
 	{ "running mean", 70, build_mean },
 	{ "rope", 12, build_rope },
 	{ "attention", ATTENTION_CHANNELS(8), build_plain },
@@ -298,7 +298,7 @@ static void test_probe_is_refused(void **context)
 	(void)context;
 	open_refusal(&r);
 	q = case_input(r.g, "q", F64, 1, 1, 2, 3);
-	k = op_keep(r.g, "k", case_input(r.g, "new", F64, 1, 1, 2, 3));
+	k = op_cache(r.g, "k", case_input(r.g, "new", F64, 1, 1, 2, 3));
 	lse = case_input(r.g, "lse", F64, 1, 2, 1);
 	op_attention_probe(r.g, "probe", &attr, &(struct attention_inputs){ .q = q, .k = k }, NULL,
 			   lse, 1);
@@ -313,13 +313,13 @@ static void test_too_long_is_refused(void **context)
 
 	(void)context;
 	open_refusal(&r);
-	op_keep(r.g, "kept", case_input(r.g, "x", F64, 1, 5, 3));
+	op_cache(r.g, "kept", case_input(r.g, "x", F64, 1, 5, 3));
 	assert_int_equal(graph_finish(r.g, &r.err), FAIL);
 	assert_non_null(strstr(r.err.text, "5 tokens are more than the 4"));
 	close_refusal(&r);
 }
 
-#define SUBJECTS (sizeof(subjects) / sizeof(subjects[0]))
+#define SUBJECTS (sizeof(continued_graphs) / sizeof(continued_graphs[0]))
 
 int main(void)
 {
@@ -331,9 +331,9 @@ int main(void)
 
 	for (size_t i = 0; i < SUBJECTS; i++)
 		tests[i] = (struct CMUnitTest){
-			.name = subjects[i].name,
+			.name = continued_graphs[i].name,
 			.test_func = check,
-			.initial_state = (void *)(uintptr_t)&subjects[i],
+			.initial_state = (void *)(uintptr_t)&continued_graphs[i],
 		};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

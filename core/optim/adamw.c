@@ -17,7 +17,7 @@ void optim_adamw_update(struct optimizer *o, const struct optim_step *step, doub
 	const double age = (double)(step->t - o->scalars.reset_at);
 	const struct adamw_step s = {
 		.lr = step->lr,
-		.keep = optim_keep(o, step->lr),
+		.shrink = optim_shrink(o, step->lr),
 		.scale = step->scale,
 		.beta1 = options->beta1,
 		.beta2 = options->beta2,

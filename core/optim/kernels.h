@@ -26,26 +26,26 @@ struct optim_segments {
 /*
  *     m = beta1 damp_m m + (1 - beta1) g,  v = beta2 damp_v v + (1 - beta2) g^2
  *     d = v, or with amsgrad d = vmax = max(vmax, v)
- *     p = keep p - lr (m / correction1) / (sqrt(d / correction2) + eps)
+ *     p = shrink p - lr (m / correction1) / (sqrt(d / correction2) + eps)
  */
 struct adamw_step {
-	double lr, keep; /* keep: of segments that decay; 1 elsewhere */
-	double scale;	 /* g is the gradient times this */
+	double lr, shrink; /* shrink: of segments that decay; 1 elsewhere */
+	double scale;	   /* g is the gradient times this */
 	double beta1, beta2, eps, correction1, correction2;
 	double damp_m, damp_v;
 };
 
-/* m = momentum m + g,  p = keep p - lr m */
+/* m = momentum m + g,  p = shrink p - lr m */
 struct sgd_step {
-	double lr, keep, scale, momentum;
+	double lr, shrink, scale, momentum;
 };
 
 /*
  *     m = mu m + (1 - mu) g,  u = nesterov ? mu m + (1 - mu) g : m
- *     p = keep p - lr orthogonalised(u)
+ *     p = shrink p - lr orthogonalised(u)
  */
 struct muon_step {
-	double lr, keep, scale, momentum, eps;
+	double lr, shrink, scale, momentum, eps;
 	bool nesterov;
 	int steps;
 };

@@ -42,7 +42,7 @@ static void update_param(struct optimizer *o, const struct optim_step *step, con
 	const double lr = step->lr * o->options.muon.lr_ratio;
 	const size_t size = dtype_size(o->params->type);
 	struct muon_step s = {
-		.keep = optim_keep(o, lr),
+		.shrink = optim_shrink(o, lr),
 		.scale = step->scale,
 		.momentum = o->options.muon.momentum,
 		.eps = o->options.muon.eps,

@@ -100,7 +100,7 @@ static enum status find_segments(struct optimizer *o, struct error *err)
 	const struct params *p = o->params;
 	const size_t bytes = (size_t)p->n * sizeof(*o->segments.list);
 
-	o->segments.list = region_alloc(&o->region, bytes);
+	o->segments.list = pool_alloc(&o->pool, bytes);
 	if (!o->segments.list)
 		return fail_memory(err, "optimizer", bytes);
 	for (int i = 0; i < p->n; i++) {
@@ -155,7 +155,7 @@ static enum status add_tensor(struct optimizer *o, const char *block_name, void 
 {
 	struct optim_tensor *t = &o->tensors[o->tensor_count++];
 
-	t->name = region_printf(&o->region, "optim.%s.%s", block_name, p->name);
+	t->name = pool_printf(&o->pool, "optim.%s.%s", block_name, p->name);
 	t->param = p;
 	t->data = (char *)block + (size_t)offset * dtype_size(o->params->type);
 	return t->name ? OK : fail_memory(err, p->name, strlen(p->name));
@@ -167,7 +167,7 @@ static enum status list_tensors(struct optimizer *o, struct error *err)
 	const size_t bytes = 3 * (size_t)p->n * sizeof(*o->tensors);
 	int64_t second = 0;
 
-	o->tensors = region_alloc(&o->region, bytes);
+	o->tensors = pool_alloc(&o->pool, bytes);
 	if (!o->tensors)
 		return fail_memory(err, "optimizer", bytes);
 	for (int i = 0; i < p->n; i++) {
@@ -211,7 +211,7 @@ void optimizer_destroy(struct optimizer *o)
 	o->params->backend->release(o->vmax);
 	o->params->backend->release(o->v);
 	o->params->backend->release(o->m);
-	region_free(&o->region);
+	pool_free(&o->pool);
 	free(o);
 }
 

@@ -8,7 +8,7 @@ static void update(struct optimizer *o, const struct optim_step *step, struct op
 {
 	const struct sgd_step s = {
 		.lr = step->lr,
-		.keep = optim_keep(o, step->lr),
+		.shrink = optim_shrink(o, step->lr),
 		.scale = step->scale,
 		.momentum = o->options.sgd.momentum,
 	};

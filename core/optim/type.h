@@ -9,7 +9,7 @@
 #include "core/optim/kernels.h"
 
 struct optimizer {
-	struct region region;
+	struct pool pool;
 	const struct optim_type *type;
 	struct optim_options options;
 	struct params *params;
@@ -48,7 +48,7 @@ struct optim_type {
 extern const struct optim_type optim_adamw, optim_adamwspam, optim_sgd, optim_muon;
 
 /* What a parameter that decays keeps of itself. */
-static inline double optim_keep(const struct optimizer *o, double lr)
+static inline double optim_shrink(const struct optimizer *o, double lr)
 {
 	return 1 - lr * o->options.weight_decay;
 }

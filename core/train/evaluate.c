@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 struct evaluator {
-	struct subject subject;
-	struct stage stage;
+	struct workload workload;
+	struct workload_program runnable;
 	int64_t rows;
 	int32_t *tokens, *targets;
 	uint8_t *component;
@@ -13,18 +13,18 @@ struct evaluator {
 	double *nll, *hit;
 };
 
-enum status evaluator_create(struct evaluator **out, const struct subject *subject,
+enum status evaluator_create(struct evaluator **out, const struct workload *workload,
 			     struct params *params, int64_t rows, const struct backend *backend,
 			     const struct program_options *options, struct error *err)
 {
-	const size_t n = (size_t)(rows * subject->length);
+	const size_t n = (size_t)(rows * workload->length);
 	struct program_options forward = *options;
 	struct evaluator *e = calloc(1, sizeof(*e));
 
 	if (!e)
 		return fail_memory(err, "evaluation", sizeof(*e));
 	forward.train = false;
-	e->subject = *subject;
+	e->workload = *workload;
 	e->rows = rows;
 	e->tokens = malloc(n * sizeof(*e->tokens));
 	e->targets = malloc(n * sizeof(*e->targets));
@@ -37,7 +37,7 @@ enum status evaluator_create(struct evaluator **out, const struct subject *subje
 		evaluator_destroy(e);
 		return FAIL;
 	}
-	if (stage_open(&e->stage, subject, params, rows, backend, &forward, err) != OK) {
+	if (workload_program_open(&e->runnable, workload, params, rows, backend, &forward, err) != OK) {
 		evaluator_destroy(e);
 		return FAIL;
 	}
@@ -49,7 +49,7 @@ void evaluator_destroy(struct evaluator *e)
 {
 	if (!e)
 		return;
-	stage_close(&e->stage);
+	workload_program_close(&e->runnable);
 	free(e->tokens);
 	free(e->targets);
 	free(e->component);
@@ -61,13 +61,13 @@ void evaluator_destroy(struct evaluator *e)
 
 size_t evaluator_arena_bytes(const struct evaluator *e)
 {
-	return program_arena_bytes(e->stage.p);
+	return program_arena_bytes(e->runnable.p);
 }
 
 /* Rows first .. first + rows - 1; beyond the last one nothing is scored. */
 static void fill(struct evaluator *e, uint64_t first)
 {
-	const int64_t T = e->subject.length;
+	const int64_t T = e->workload.length;
 
 	for (int64_t i = 0; i < e->rows * T; i++) {
 		e->tokens[i] = 0;
@@ -75,15 +75,15 @@ static void fill(struct evaluator *e, uint64_t first)
 		e->component[i] = 0;
 		e->floor[i] = NAN;
 	}
-	for (int64_t row = 0; row < e->rows && first + (uint64_t)row < e->subject.valid_rows; row++) {
-		struct subject_row out = {
+	for (int64_t row = 0; row < e->rows && first + (uint64_t)row < e->workload.valid_rows; row++) {
+		struct workload_row out = {
 			.tokens = e->tokens + row * T,
 			.targets = e->targets + row * T,
 			.component = e->component + row * T,
 			.floor = e->floor + row * T,
 		};
 
-		e->subject.valid_row(e->subject.context, first + (uint64_t)row, &out);
+		e->workload.valid_row(e->workload.context, first + (uint64_t)row, &out);
 	}
 }
 
@@ -106,11 +106,11 @@ static void score_finish(struct score *s)
 
 static void collect(const struct evaluator *e, struct evaluation *out)
 {
-	for (int64_t i = 0; i < e->rows * e->subject.length; i++) {
+	for (int64_t i = 0; i < e->rows * e->workload.length; i++) {
 		if (e->targets[i] < 0)
 			continue;
 		score_add(&out->all, e->nll[i], e->hit[i], (double)e->floor[i]);
-		if (e->subject.components && e->component[i] < SUBJECT_MAX_COMPONENTS)
+		if (e->workload.components && e->component[i] < WORKLOAD_MAX_COMPONENTS)
 			score_add(&out->component[e->component[i]], e->nll[i], e->hit[i],
 				  (double)e->floor[i]);
 	}
@@ -121,21 +121,21 @@ enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *
 	const struct run run = { .iteration = 0 };
 
 	*out = (struct evaluation){ .bits_per_byte = NAN };
-	stage_weights(&e->stage, 1, 1);
-	for (uint64_t first = 0; first < e->subject.valid_rows; first += (uint64_t)e->rows) {
+	workload_program_weights(&e->runnable, 1, 1);
+	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
 		fill(e, first);
-		program_upload(e->stage.p, e->stage.io.tokens, e->tokens);
-		program_upload(e->stage.p, e->stage.io.targets, e->targets);
-		if (program_run(e->stage.p, &run, err) != OK)
+		program_upload(e->runnable.p, e->runnable.io.tokens, e->tokens);
+		program_upload(e->runnable.p, e->runnable.io.targets, e->targets);
+		if (program_run(e->runnable.p, &run, err) != OK)
 			return FAIL;
-		program_read(e->stage.p, e->stage.io.nll, e->nll);
-		program_read(e->stage.p, e->stage.io.hit, e->hit);
+		program_read(e->runnable.p, e->runnable.io.nll, e->nll);
+		program_read(e->runnable.p, e->runnable.io.hit, e->hit);
 		collect(e, out);
 	}
 	score_finish(&out->all);
-	for (int i = 0; i < SUBJECT_MAX_COMPONENTS; i++)
+	for (int i = 0; i < WORKLOAD_MAX_COMPONENTS; i++)
 		score_finish(&out->component[i]);
-	if (e->subject.bytes_per_token > 0)
-		out->bits_per_byte = out->all.loss / M_LN2 / e->subject.bytes_per_token;
+	if (e->workload.bytes_per_token > 0)
+		out->bits_per_byte = out->all.loss / M_LN2 / e->workload.bytes_per_token;
 	return OK;
 }

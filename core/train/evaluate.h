@@ -4,7 +4,7 @@
 #ifndef CORE_TRAIN_EVALUATE_H
 #define CORE_TRAIN_EVALUATE_H
 
-#include "core/train/subject.h"
+#include "core/train/workload.h"
 
 /* Means over scored targets, of all or of one component. */
 struct score {
@@ -15,13 +15,13 @@ struct score {
 };
 
 struct evaluation {
-	struct score all, component[SUBJECT_MAX_COMPONENTS];
+	struct score all, component[WORKLOAD_MAX_COMPONENTS];
 	double bits_per_byte; /* NAN: bytes are unknown */
 };
 
 struct evaluator;
 
-enum status evaluator_create(struct evaluator **e, const struct subject *subject,
+enum status evaluator_create(struct evaluator **e, const struct workload *workload,
 			     struct params *params, int64_t rows, const struct backend *backend,
 			     const struct program_options *options, struct error *err) MUST_CHECK;
 void evaluator_destroy(struct evaluator *e);

@@ -13,12 +13,12 @@
 #define LONG_UPDATE 1	/* seconds: memory that warms up makes no difference to it */
 
 struct trainer {
-	struct subject subject;
+	struct workload workload;
 	struct train_options options;
 	struct params *params;
 	struct optimizer *optimizer;
 	const struct backend *backend;
-	struct stage stage;
+	struct workload_program runnable;
 	struct evaluator *evaluator;
 	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
 	struct checkpoint checkpoint;
@@ -42,7 +42,7 @@ static double seconds_now(void)
 
 static int64_t batch_tokens(const struct trainer *t)
 {
-	return t->options.batch * t->subject.length;
+	return t->options.batch * t->workload.length;
 }
 
 static int64_t update_tokens(const struct trainer *t)
@@ -53,16 +53,16 @@ static int64_t update_tokens(const struct trainer *t)
 /* The output head's losses are weighted by targets; the others are means over a micro-batch. */
 static bool from_head(const struct trainer *t, const struct graph_output *o)
 {
-	return o->tensor->producer == t->stage.io.nll->producer;
+	return o->tensor->producer == t->runnable.io.nll->producer;
 }
 
 static void share_losses(struct trainer *t)
 {
-	const struct graph *g = t->stage.g;
+	const struct graph *g = t->runnable.g;
 
 	for (int i = 0; i < g->n_outputs; i++)
 		if (g->outputs[i].is_loss && !from_head(t, &g->outputs[i]))
-			program_loss_weight(t->stage.p, g->outputs[i].name,
+			program_loss_weight(t->runnable.p, g->outputs[i].name,
 					    g->outputs[i].loss_weight /
 						    (double)t->options.accumulate);
 }
@@ -88,15 +88,15 @@ static enum status open_programs(struct trainer *t, struct error *err)
 	if (!t->tokens || !t->targets)
 		return fail_memory(err, "batches", n * sizeof(*t->tokens));
 	train.train = true;
-	if (stage_open(&t->stage, &t->subject, t->params, t->options.batch, t->backend, &train,
-		       err) != OK)
+	if (workload_program_open(&t->runnable, &t->workload, t->params, t->options.batch,
+				  t->backend, &train, err) != OK)
 		return FAIL;
 	share_losses(t);
-	return evaluator_create(&t->evaluator, &t->subject, t->params, t->options.batch, t->backend,
-				&t->options.program, err);
+	return evaluator_create(&t->evaluator, &t->workload, t->params, t->options.batch,
+				t->backend, &t->options.program, err);
 }
 
-enum status trainer_create(struct trainer **out, const struct subject *subject,
+enum status trainer_create(struct trainer **out, const struct workload *workload,
 			   const struct train_options *options, struct params *params,
 			   struct optimizer *optimizer, const struct backend *backend,
 			   struct error *err)
@@ -105,7 +105,7 @@ enum status trainer_create(struct trainer **out, const struct subject *subject,
 
 	if (!t)
 		return fail_memory(err, "trainer", sizeof(*t));
-	t->subject = *subject;
+	t->workload = *workload;
 	t->options = *options;
 	t->params = params;
 	t->optimizer = optimizer;
@@ -133,7 +133,7 @@ void trainer_destroy(struct trainer *t)
 {
 	if (!t)
 		return;
-	stage_close(&t->stage);
+	workload_program_close(&t->runnable);
 	evaluator_destroy(t->evaluator);
 	free(t->tokens);
 	free(t->targets);
@@ -142,7 +142,7 @@ void trainer_destroy(struct trainer *t)
 
 size_t trainer_arena_bytes(const struct trainer *t)
 {
-	return program_arena_bytes(t->stage.p) + evaluator_arena_bytes(t->evaluator);
+	return program_arena_bytes(t->runnable.p) + evaluator_arena_bytes(t->evaluator);
 }
 
 /* --------------------------------------------------------------- one update */
@@ -178,12 +178,12 @@ static void parts_add(struct loss_parts *parts, const char *name, double value)
 /* All rows of an update; returns the number of scored targets. */
 static int64_t fill_update(struct trainer *t, int64_t iteration)
 {
-	const int64_t T = t->subject.length, rows = t->options.batch * t->options.accumulate;
+	const int64_t T = t->workload.length, rows = t->options.batch * t->options.accumulate;
 	int64_t scored = 0;
 
 	for (int64_t row = 0; row < rows; row++)
-		t->subject.train_row(t->subject.context, (uint64_t)iteration, (uint64_t)row,
-				     t->tokens + row * T, t->targets + row * T);
+		t->workload.train_row(t->workload.context, (uint64_t)iteration, (uint64_t)row,
+				      t->tokens + row * T, t->targets + row * T);
 	for (int64_t i = 0; i < rows * T; i++)
 		scored += t->targets[i] >= 0;
 	return scored;
@@ -192,7 +192,7 @@ static int64_t fill_update(struct trainer *t, int64_t iteration)
 static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro,
 			     struct loss_parts *parts, struct error *err)
 {
-	const struct graph *g = t->stage.g;
+	const struct graph *g = t->runnable.g;
 	const int64_t n = batch_tokens(t);
 	const struct run run = {
 		.seed = t->options.seed,
@@ -200,9 +200,9 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 		.micro = (uint64_t)micro,
 	};
 
-	program_upload(t->stage.p, t->stage.io.tokens, t->tokens + micro * n);
-	program_upload(t->stage.p, t->stage.io.targets, t->targets + micro * n);
-	if (program_run(t->stage.p, &run, err) != OK)
+	program_upload(t->runnable.p, t->runnable.io.tokens, t->tokens + micro * n);
+	program_upload(t->runnable.p, t->runnable.io.targets, t->targets + micro * n);
+	if (program_run(t->runnable.p, &run, err) != OK)
 		return FAIL;
 	for (int i = 0; i < g->n_outputs; i++) {
 		const struct graph_output *o = &g->outputs[i];
@@ -210,7 +210,8 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 
 		if (o->is_loss)
 			parts_add(parts, o->name,
-				  o->loss_weight * program_scalar(t->stage.p, o->tensor) / share);
+				  o->loss_weight * program_scalar(t->runnable.p, o->tensor) /
+					  share);
 	}
 	return OK;
 }
@@ -222,7 +223,8 @@ static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_
 	const int64_t scored = fill_update(t, iteration);
 
 	*parts = (struct loss_parts){ 0 };
-	stage_weights(&t->stage, 1 / fmax((double)scored, 1), 1 / (double)update_tokens(t));
+	workload_program_weights(&t->runnable, 1 / fmax((double)scored, 1),
+				 1 / (double)update_tokens(t));
 	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
 		if (run_micro(t, iteration, micro, parts, err) != OK)
 			return FAIL;
@@ -243,10 +245,10 @@ static void explain_divergence(struct trainer *t, struct metrics *m, int64_t ite
 	struct loss_parts parts;
 	struct error where;
 
-	program_check_nan(t->stage.p, true);
+	program_check_nan(t->runnable.p, true);
 	if (run_passes(t, iteration, &parts, &where) == OK)
 		fail(&where, "the gradient's norm overflows");
-	program_check_nan(t->stage.p, t->options.program.check_nan);
+	program_check_nan(t->runnable.p, t->options.program.check_nan);
 	diverge(t, m, iteration, where.text);
 }
 
@@ -279,11 +281,11 @@ static void record_score(struct metrics *m, int64_t iteration, const char *suffi
 static void record_evaluation(struct trainer *t, struct metrics *m, int64_t iteration,
 			      const struct evaluation *e)
 {
-	const char *const *names = t->subject.components;
+	const char *const *names = t->workload.components;
 	char suffix[40];
 
 	record_score(m, iteration, "", &e->all);
-	for (int i = 0; names && names[i] && i < SUBJECT_MAX_COMPONENTS; i++) {
+	for (int i = 0; names && names[i] && i < WORKLOAD_MAX_COMPONENTS; i++) {
 		snprintf(suffix, sizeof(suffix), "/%s", names[i]);
 		record_score(m, iteration, suffix, &e->component[i]);
 	}
@@ -316,7 +318,8 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 	}
 	t->validation = e.all.loss;
 	record_evaluation(t, m, iteration, &e);
-	if (t->subject.measure && t->subject.measure(t->subject.context, m, iteration, err) != OK)
+	if (t->workload.measure &&
+	    t->workload.measure(t->workload.context, m, iteration, err) != OK)
 		return FAIL;
 	if (!(e.all.loss < t->state.best_loss))
 		return OK;
@@ -328,9 +331,9 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 static enum status conclude(struct trainer *t, struct metrics *m, int64_t iteration,
 			    struct error *err)
 {
-	if (t->diverged || !t->subject.conclude)
+	if (t->diverged || !t->workload.conclude)
 		return OK;
-	return t->subject.conclude(t->subject.context, m, iteration, err);
+	return t->workload.conclude(t->workload.context, m, iteration, err);
 }
 
 /* After the last update, wherever it was. */
@@ -419,7 +422,7 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 {
 	struct loss_parts parts;
 
-	program_check_nan(t->stage.p, false); /* whatever is wrong, the training will tell */
+	program_check_nan(t->runnable.p, false); /* whatever is wrong, the training will tell */
 	*seconds = 0;
 	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
 		const double start = seconds_now();
@@ -428,7 +431,7 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 			return FAIL;
 		*seconds = seconds_now() - start;
 	}
-	program_check_nan(t->stage.p, t->options.program.check_nan);
+	program_check_nan(t->runnable.p, t->options.program.check_nan);
 	return OK;
 }
 

@@ -2,7 +2,7 @@
  * train - one run, from its first line of log to its last weight.
  *
  * The loop knows programs and parameters; what is trained and on what comes
- * through struct subject.  Everything it draws is a pure function of the seed
+ * through struct workload.  Everything it draws is a pure function of the seed
  * and the iteration, so a resumed run takes the same steps as a straight one.
  */
 #ifndef CORE_TRAIN_TRAIN_H
@@ -13,7 +13,7 @@
 #include "core/optim/optim.h"
 #include "core/train/progress.h"
 #include "core/train/schedule.h"
-#include "core/train/subject.h"
+#include "core/train/workload.h"
 
 struct train_options {
 	uint64_t seed;
@@ -36,7 +36,7 @@ struct trainer;
  * Builds the programs and takes all memory.  Nothing has been run yet.  The
  * optimizer works on `params`, which have been initialised or loaded.
  */
-enum status trainer_create(struct trainer **t, const struct subject *subject,
+enum status trainer_create(struct trainer **t, const struct workload *workload,
 			   const struct train_options *options, struct params *params,
 			   struct optimizer *optimizer, const struct backend *backend,
 			   struct error *err) MUST_CHECK;

@@ -1,7 +1,7 @@
 /*
- * The training loop on a subject of one matrix: predict the next of a few tokens.
+ * The training loop on a workload of one matrix: predict the next of a few tokens.
  *
- * Signals, damage and divergence are made by the subject itself, in the
+ * Signals, damage and divergence are made by the workload itself, in the
  * middle of a chosen iteration.
  */
 #include <math.h>
@@ -38,9 +38,9 @@ struct fixture {
 	struct error reason, err;
 };
 
-/* ------------------------------------------------------------------ the subject */
+/* ------------------------------------------------------------------ the workload */
 
-static void build(void *context, struct graph *g, int64_t rows, struct subject_io *io)
+static void build(void *context, struct graph *g, int64_t rows, struct workload_io *io)
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 0.5, .embedding = true };
 	struct tensor *table = graph_param(g, "table", &init, 2, SHAPE(VOCAB, WIDTH));
@@ -79,7 +79,7 @@ static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *
 	fill_row(iteration * 100 + row, tokens, targets);
 }
 
-static void valid_row(void *context, uint64_t index, struct subject_row *row)
+static void valid_row(void *context, uint64_t index, struct workload_row *row)
 {
 	(void)context;
 	fill_row(7000 + index, row->tokens, row->targets);
@@ -93,7 +93,7 @@ static void open_run(struct fixture *f)
 	const struct optim_options optim = {
 		.kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1
 	};
-	const struct subject subject = {
+	const struct workload workload = {
 		.context = f,
 		.length = LENGTH,
 		.build = build,
@@ -107,17 +107,17 @@ static void open_run(struct fixture *f)
 		.warn = progress_warn,
 		.warn_context = &f->progress,
 	};
-	struct stage naming;
+	struct workload_program naming;
 	int64_t resume;
 
 	must(params_create(&f->params, F64, &f->err), &f->err);
-	must(stage_open(&naming, &subject, f->params, 1, &f->backend,
-			&(struct program_options){ .train = true }, &f->err),
+	must(workload_program_open(&naming, &workload, f->params, 1, &f->backend,
+				   &(struct program_options){ .train = true }, &f->err),
 	     &f->err);
-	stage_close(&naming);
+	workload_program_close(&naming);
 	must(params_initialise(f->params, f->options.seed, &f->err), &f->err);
 	must(optimizer_create(&f->optimizer, &optim, f->params, &f->err), &f->err);
-	must(trainer_create(&f->trainer, &subject, &f->options, f->params, f->optimizer,
+	must(trainer_create(&f->trainer, &workload, &f->options, f->params, f->optimizer,
 			    &f->backend, &f->err),
 	     &f->err);
 	must(trainer_resume(f->trainer, &resume, &f->progress, &f->err), &f->err);

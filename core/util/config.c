@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/util/region.h"
+#include "core/util/pool.h"
 
 /* One line per symbol; a symbol whose dependencies are unmet is INACTIVE and has no value. */
 static const struct {
@@ -31,7 +31,7 @@ struct symbol {
 };
 
 struct config {
-	struct region memory;
+	struct pool memory;
 	struct symbol *first, **end; /* in the order of the table */
 	bool failed;
 	struct error error; /* of the first lookup that failed */
@@ -109,7 +109,7 @@ void config_free(struct config *c)
 {
 	if (!c)
 		return;
-	region_free(&c->memory);
+	pool_free(&c->memory);
 	free(c);
 }
 
@@ -117,7 +117,7 @@ void config_free(struct config *c)
 static enum status add(struct config *c, const char *name, enum config_type type, const char *value,
 		       struct error *err)
 {
-	struct symbol *s = region_alloc(&c->memory, sizeof(*s));
+	struct symbol *s = pool_alloc(&c->memory, sizeof(*s));
 
 	if (!s)
 		return fail_memory(err, name, sizeof(*s));
@@ -148,14 +148,14 @@ enum status config_set(struct config *c, const char *name, const char *value, st
 
 	if (s && !fits(s->type, value))
 		return fail(err, "CONFIG_%s takes %s, not '%s'", name, type_names[s->type], value);
-	copy = region_printf(&c->memory, "%s", value);
+	copy = pool_printf(&c->memory, "%s", value);
 	if (!copy)
 		return fail_memory(err, name, strlen(value) + 1);
 	if (s) {
 		s->value = copy;
 		return OK;
 	}
-	name = region_printf(&c->memory, "%s", name);
+	name = pool_printf(&c->memory, "%s", name);
 	if (!name)
 		return fail_memory(err, "symbol", strlen(value) + 1);
 	return add(c, name, type_of(copy), copy, err);
@@ -218,7 +218,7 @@ static enum status parse_line(struct config *c, char *line, struct error *err)
 
 static enum status parse_lines(struct config *c, const char *text, struct error *err)
 {
-	char *line = region_printf(&c->memory, "%s", text);
+	char *line = pool_printf(&c->memory, "%s", text);
 	char *next;
 	int number = 1;
 

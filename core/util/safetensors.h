@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "core/util/status.h"
-#include "core/engine/tensor.h"
+#include "core/util/dtype.h"
 
 #define SAFETENSORS_MAX_DIMS 8
 

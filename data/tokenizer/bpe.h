@@ -3,8 +3,9 @@
  *
  * (R. Sennrich et al., "Neural machine translation of rare words with subword units", ACL 2016;
  * A. Radford et al., "Language models are unsupervised multitask learners", 2019.)
- * A text is split into words (data/tokenizer/split.h); a word starts as its bytes, and of all neighbours
- * (l, r) that the list of merges knows, the pair with the lowest rank is merged, again and again.
+ * A text is split into words (data/tokenizer/split.h); a word starts as its bytes, and of all
+ * neighbours (l, r) that the list of merges knows, the pair with the lowest rank is merged, again
+ * and again.
  *
  * The file is GPT-2's vocab.bpe: "#version: 0.2", then one merge "l r" on each line, its rank the
  * number of the line.  Bytes 33..126, 161..172 and 174..255 stand for themselves as code points,

@@ -8,7 +8,7 @@
 #include "core/util/rng.h"
 #include "core/util/test.h"
 #include "data/tokenizer/bpe_cases.h"
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 
 static int open_sample(void **state)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "data/tokenizer/bpe_cases.h"
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 
 static void count(struct word_counts *c, const char *text, size_t size)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/json.h"
+#include "core/util/json.h"
 #include "data/tokenizer/kind.h"
 
 struct chars {

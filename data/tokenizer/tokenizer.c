@@ -6,7 +6,7 @@
 
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/chars.h"
-#include "data/file.h"
+#include "core/util/file.h"
 #include "data/tokenizer/kind.h"
 
 struct encoder {

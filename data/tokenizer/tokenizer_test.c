@@ -6,7 +6,7 @@
 
 #include "core/util/rng.h"
 #include "data/tokenizer/chars.h"
-#include "data/test_dir.h"
+#include "core/util/test_dir.h"
 
 static void check_round_trip(const struct tokenizer *t, const void *text, size_t size)
 {

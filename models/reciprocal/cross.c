@@ -73,7 +73,7 @@ static void attend(struct block *b, const void *options, struct attention_attr *
 
 static struct tensor *mix(struct block *b, const struct cross_options *o, struct tensor *x)
 {
-	x = op_keep(b->g, "cross_kept", x);
+	x = op_cache(b->g, "cross_kept", x);
 	if (o->route.mode == ROUTE_TOPK)
 		return op_mix_topk(b->g, "cross_mixed", x, b->attention.route_index,
 				   b->attention.route_weight);

@@ -12,12 +12,12 @@
  */
 #include "models/model.h"
 
-enum pool { POOL_CAUSAL, POOL_TOKEN, POOL_SEQUENCE };
+enum pooling { POOL_CAUSAL, POOL_TOKEN, POOL_SEQUENCE };
 
 struct gate_options {
 	double alpha;
 	int64_t dim;
-	enum pool pool;
+	enum pooling pool;
 };
 
 static enum status read(void *options, const struct model *m, struct config *c, struct error *err)
@@ -28,13 +28,13 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 	(void)m;
 	o->alpha = config_real(c, "GATE_ALPHA");
 	o->dim = config_int(c, "GATE_DIM");
-	o->pool = (enum pool)config_choice(c, "GATE_POOL", pools);
+	o->pool = (enum pooling)config_choice(c, "GATE_POOL", pools);
 	if (o->dim < 1)
 		return fail(err, "GATE_DIM=%lld must be positive", (long long)o->dim);
 	return OK;
 }
 
-static struct tensor *pooled(struct block *b, enum pool pool, struct tensor *x)
+static struct tensor *pooled(struct block *b, enum pooling pool, struct tensor *x)
 {
 	switch (pool) {
 	case POOL_CAUSAL:

@@ -10,9 +10,8 @@ import pathlib
 import subprocess
 import sys
 
-from tools.report import decoding
 from tools.plan import kconfig
-from tools.report import report
+from tools.report import decoding, report
 
 MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATENT_RECIP"}
 PEER = pathlib.Path(__file__).parent / "bench_decode_torch.py"

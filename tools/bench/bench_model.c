@@ -21,14 +21,14 @@
 
 #include "core/backend/cpu/blas.h"
 #include "models/describe.h"
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 
 #define MAX_CONFIG_BYTES 65536 /* about 150 symbols of 30 letters are there */
 
 struct bench {
-	struct lab lab;
-	struct subject subject;
-	struct stage stage;
+	struct run_setup setup;
+	struct workload workload;
+	struct workload_program runnable;
 	int32_t *tokens, *targets; /* [B,T] */
 	int64_t iteration;
 };
@@ -53,7 +53,7 @@ static enum status read_config(struct config **config, const char *path, struct 
 
 static int64_t batch_tokens(const struct bench *b)
 {
-	return b->lab.train.batch * b->subject.length;
+	return b->setup.train.batch * b->workload.length;
 }
 
 static enum status open_bench(struct bench *b, const char *path, struct error *err)
@@ -63,46 +63,47 @@ static enum status open_bench(struct bench *b, const char *path, struct error *e
 
 	*b = (struct bench){ 0 };
 	if (read_config(&config, path, err) != OK ||
-	    lab_open_config(&b->lab, config, 1, 0, err) != OK)
+	    run_setup_open_config(&b->setup, config, 1, 0, err) != OK)
 		return FAIL;
-	b->subject = lab_subject(&b->lab);
+	b->workload = run_setup_workload(&b->setup);
 	b->tokens = malloc((size_t)batch_tokens(b) * sizeof(*b->tokens));
 	b->targets = malloc((size_t)batch_tokens(b) * sizeof(*b->targets));
 	if (!b->tokens || !b->targets)
 		return fail_memory(err, "batch", (size_t)batch_tokens(b) * sizeof(*b->tokens));
-	options = b->lab.train.program;
+	options = b->setup.train.program;
 	options.train = true;
-	if (lab_make_parameters(&b->lab, NULL, NULL, err) != OK)
+	if (run_setup_make_parameters(&b->setup, NULL, NULL, err) != OK)
 		return FAIL;
-	return stage_open(&b->stage, &b->subject, b->lab.params, b->lab.train.batch,
-			  &b->lab.backend, &options, err);
+	return workload_program_open(&b->runnable, &b->workload, b->setup.params,
+				     b->setup.train.batch, &b->setup.backend, &options, err);
 }
 
 static void close_bench(struct bench *b)
 {
-	stage_close(&b->stage);
+	workload_program_close(&b->runnable);
 	free(b->tokens);
 	free(b->targets);
-	lab_close(&b->lab);
+	run_setup_close(&b->setup);
 }
 
 /* ------------------------------------------------------------------ running */
 
 static enum status run_passes(struct bench *b, struct error *err)
 {
-	const int64_t T = b->subject.length;
+	const int64_t T = b->workload.length;
 	const struct run run = { .seed = 1, .iteration = (uint64_t)b->iteration };
 	int64_t scored = 0;
 
-	for (int64_t row = 0; row < b->lab.train.batch; row++)
-		b->subject.train_row(b->subject.context, (uint64_t)b->iteration, (uint64_t)row,
-				     b->tokens + row * T, b->targets + row * T);
+	for (int64_t row = 0; row < b->setup.train.batch; row++)
+		b->workload.train_row(b->workload.context, (uint64_t)b->iteration, (uint64_t)row,
+				      b->tokens + row * T, b->targets + row * T);
 	for (int64_t i = 0; i < batch_tokens(b); i++)
 		scored += b->targets[i] >= 0;
-	stage_weights(&b->stage, 1 / (double)(scored ? scored : 1), 1 / (double)batch_tokens(b));
-	program_upload(b->stage.p, b->stage.io.tokens, b->tokens);
-	program_upload(b->stage.p, b->stage.io.targets, b->targets);
-	return program_run(b->stage.p, &run, err);
+	workload_program_weights(&b->runnable, 1 / (double)(scored ? scored : 1),
+				 1 / (double)batch_tokens(b));
+	program_upload(b->runnable.p, b->runnable.io.tokens, b->tokens);
+	program_upload(b->runnable.p, b->runnable.io.targets, b->targets);
+	return program_run(b->runnable.p, &run, err);
 }
 
 static enum status iterate(struct bench *b, struct error *err)
@@ -112,8 +113,8 @@ static enum status iterate(struct bench *b, struct error *err)
 	b->iteration++;
 	if (run_passes(b, err) != OK)
 		return FAIL;
-	optimizer_update(b->lab.optimizer, b->iteration,
-			 schedule_rate(&b->lab.train.schedule, b->iteration), &report);
+	optimizer_update(b->setup.optimizer, b->iteration,
+			 schedule_rate(&b->setup.train.schedule, b->iteration), &report);
 	return report.finite ? OK : fail(err, "the gradient is not finite");
 }
 
@@ -153,7 +154,7 @@ static cJSON *describe_step(const struct program_step *step, double seconds)
 
 static enum status profile(struct bench *b, int n, cJSON *answer, struct error *err)
 {
-	const int steps = program_step_count(b->stage.p);
+	const int steps = program_step_count(b->runnable.p);
 	double *seconds = malloc((size_t)steps * sizeof(*seconds));
 
 	if (!seconds)
@@ -162,9 +163,9 @@ static enum status profile(struct bench *b, int n, cJSON *answer, struct error *
 		seconds[i] = 1e9;
 	for (int k = 0; k < n; k++)
 		for (int i = 0; i < steps; i++)
-			seconds[i] = least_time(b->stage.p, i, seconds[i]);
+			seconds[i] = least_time(b->runnable.p, i, seconds[i]);
 	for (int i = 0; i < steps; i++) {
-		const struct program_step step = program_step(b->stage.p, i);
+		const struct program_step step = program_step(b->runnable.p, i);
 
 		cJSON_AddItemToArray(answer, describe_step(&step, seconds[i]));
 	}
@@ -187,26 +188,26 @@ static void print_line(cJSON *json)
 static enum status say_ready(const struct bench *b, struct error *err)
 {
 	const struct description_options options = {
-		.batch = b->lab.train.batch,
-		.length = b->subject.length,
-		.planner = !b->lab.train.program.no_planner,
-		.remake = !b->lab.train.program.no_remake,
+		.batch = b->setup.train.batch,
+		.length = b->workload.length,
+		.planner = !b->setup.train.program.no_planner,
+		.remake = !b->setup.train.program.no_remake,
 	};
 	char blas[BLAS_DESCRIPTION_TEXT];
 	cJSON *json = cJSON_CreateObject();
 	struct description d;
 	double flops = 0;
 
-	if (describe_model(b->lab.model, &b->lab.backend, &options, &d, err) != OK) {
+	if (describe_model(b->setup.model, &b->setup.backend, &options, &d, err) != OK) {
 		cJSON_Delete(json);
 		return FAIL;
 	}
 	for (int i = 0; i < MODULES; i++)
 		flops += d.forward_flops[i] + d.backward_flops[i];
 	cJSON_AddStringToObject(json, "blas", blas_description(blas));
-	cJSON_AddNumberToObject(json, "threads", b->lab.backend.threads);
+	cJSON_AddNumberToObject(json, "threads", b->setup.backend.threads);
 	cJSON_AddNumberToObject(json, "tokens", (double)batch_tokens(b));
-	cJSON_AddNumberToObject(json, "vocab", (double)b->lab.model->vocab);
+	cJSON_AddNumberToObject(json, "vocab", (double)b->setup.model->vocab);
 	cJSON_AddNumberToObject(json, "parameters", (double)d.parameters);
 	cJSON_AddNumberToObject(json, "flops", flops * (double)batch_tokens(b));
 	cJSON_AddNumberToObject(json, "activation_bytes", (double)d.activation_bytes);
@@ -246,12 +247,12 @@ static enum status answer_all(struct bench *b, struct error *err)
 	return OK;
 }
 
-static const char usage[] =
-	"usage: bench_model CONFIG\n"
-	"\n"
-	"The file names every symbol; tools/bench/bench.py writes it and speaks with this program.\n"
-	"\n"
-	"Example: echo 10 | bench_model model.symbols\n";
+static const char usage[] = "usage: bench_model CONFIG\n"
+			    "\n"
+			    "The file names every symbol; tools/bench/bench.py writes it and "
+			    "speaks with this program.\n"
+			    "\n"
+			    "Example: echo 10 | bench_model model.symbols\n";
 
 int main(int argc, char **argv)
 {

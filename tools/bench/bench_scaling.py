@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 
 from tools.bench import bench
 from tools.plan import kconfig
-from tools.report import page
-from tools.report import plots
+from tools.report import page, plots
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 ATTENTIONS = {"dot": "dot", "mla": "mla", "w2": "w2"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The models of tools/reference/model.py in PyTorch's fastest form: the benchmark's other side.
 
-    bench_torch.py CONFIG [options]     answer lines of standard input as tools/bench/bench_model.c does
+    bench_torch.py CONFIG [options]     answer lines of standard input as bench_model.c does
     bench_torch.py CONFIG --run DIR     train as that configuration says, evaluations included
     bench_torch.py --check CONFIG...    compare with the reference in double, at small sizes
 

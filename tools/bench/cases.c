@@ -151,13 +151,13 @@ static void attention_probe(struct graph *g, int64_t T)
 
 static void keep(struct graph *g, int64_t T)
 {
-	graph_output(g, "out", op_keep(g, "y", PARAM("x", B, T, F)));
+	graph_output(g, "out", op_cache(g, "y", PARAM("x", B, T, F)));
 }
 
 static void recent(struct graph *g, int64_t T)
 {
 	(void)T; /* one new token */
-	graph_output(g, "out", op_recent(g, "y", PARAM("x", B, 1, H, L), 64));
+	graph_output(g, "out", op_recent_tokens(g, "y", PARAM("x", B, 1, H, L), 64));
 }
 
 const struct bench benches[] = {
@@ -192,8 +192,8 @@ const struct bench benches[] = {
 	{ OP_attention, "latent 128, topk 8", attention_topk, false },
 	{ OP_mix_topk, "3072, topk 8", mix_topk, false },
 	{ OP_mix_rows, "3072, rms", mix_rows, false },
-	{ OP_keep, "3072", keep, false },
-	{ OP_recent, "64 of 12 of 128", recent, false },
+	{ OP_cache, "3072", keep, false },
+	{ OP_recent_tokens, "64 of 12 of 128", recent, false },
 	{ OP_running_mean, "64", running_mean, false },
 	{ OP_sequence_mean, "64", sequence_mean, false },
 	{ OP_head_gate, "12 of 64", head_gate, true },

@@ -189,7 +189,7 @@ static enum status run_tokens(const struct machine *m, const struct bench *bench
 			      const struct backend *backend, measure_fn *measure,
 			      struct results *results, struct error *err)
 {
-	const bool continues = bench->op == OP_keep || bench->op == OP_recent;
+	const bool continues = bench->op == OP_cache || bench->op == OP_recent_tokens;
 	struct params *params = NULL, *state = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write data/tokenizer/bpe_cases.h: what the byte-pair encoder and its trainer must give.
 
-    Example: tools/data/bpe_cases.py vocab.bpe | clang-format --assume-filename=x.h >data/tokenizer/bpe_cases.h
+    Example: tools/data/bpe_cases.py vocab.bpe | clang-format --assume-filename=x.h \
+        >data/tokenizer/bpe_cases.h
 
 Everything is computed here in the plain way (the published algorithm, PyPI's `regex` for its
 pattern), and with tiktoken where that applies; the C code has no part in it.  Bytes that are no

@@ -94,7 +94,7 @@ static void measure_product(struct machine *m)
 /* ------------------------------------------------------------ measurements */
 
 struct bench {
-	struct lab *lab;
+	struct run_setup *setup;
 	const struct bench_decode_options *o;
 	struct machine machine;
 	int32_t *tokens; /* a piece: zeros */
@@ -103,9 +103,9 @@ struct bench {
 static enum status open_decoder(const struct bench *b, int64_t capacity, struct decoder **d,
 				struct error *err)
 {
-	const struct lab *lab = b->lab;
+	const struct run_setup *setup = b->setup;
 
-	return decoder_create(d, lab->model, lab->params, &lab->backend, MODEL_NEXT, b->o->batch,
+	return decoder_create(d, setup->model, setup->params, &setup->backend, MODEL_NEXT, b->o->batch,
 			      capacity, err);
 }
 
@@ -223,36 +223,36 @@ static enum status run(struct bench *b, FILE *out, struct error *err)
 }
 
 /* A learned table of positions is drawn as long as the longest context needs. */
-static enum status lengthen(struct lab *lab, const char *contexts, struct error *err)
+static enum status lengthen(struct run_setup *setup, const char *contexts, struct error *err)
 {
 	int64_t context;
 
 	while (contexts[0]) {
 		if (next_length(&contexts, &context, err) != OK)
 			return FAIL;
-		if (context > lab->model->length)
-			lab->model->length = context;
+		if (context > setup->model->length)
+			setup->model->length = context;
 	}
 	return OK;
 }
 
-enum status bench_decode(struct lab *lab, const struct bench_decode_options *o, FILE *out,
+enum status bench_decode(struct run_setup *setup, const struct bench_decode_options *o, FILE *out,
 			 struct error *err)
 {
 	struct bench b = {
-		.lab = lab,
+		.setup = setup,
 		.o = o,
 		.machine = { .read_seconds = INFINITY, .product_seconds = INFINITY },
 		.tokens = calloc((size_t)(o->batch * DECODER_PIECE), sizeof(*b.tokens)),
 	};
 	enum status status = FAIL;
 
-	b.machine.array = lab->backend.alloc(READ_BYTES);
+	b.machine.array = setup->backend.alloc(READ_BYTES);
 	if (!b.machine.array || !b.tokens)
 		fail_memory(err, "measurement", READ_BYTES);
-	else if (lengthen(lab, o->contexts, err) == OK && lab_draw(lab, err) == OK)
+	else if (lengthen(setup, o->contexts, err) == OK && run_setup_draw(setup, err) == OK)
 		status = run(&b, out, err);
-	lab->backend.release(b.machine.array);
+	setup->backend.release(b.machine.array);
 	free(b.tokens);
 	return status;
 }

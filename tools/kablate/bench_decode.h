@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 
 struct bench_decode_options {
 	const char *contexts; /* "1024,2048" */
@@ -17,7 +17,7 @@ struct bench_decode_options {
 };
 
 /* The weights are drawn, not trained: no number depends on them. */
-enum status bench_decode(struct lab *lab, const struct bench_decode_options *o, FILE *out,
+enum status bench_decode(struct run_setup *setup, const struct bench_decode_options *o, FILE *out,
 			 struct error *err) MUST_CHECK;
 
 #endif

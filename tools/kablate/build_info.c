@@ -1,5 +1,5 @@
 /* How this program was built; the Makefile passes the macros, per step. */
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 
 #ifndef BUILD_FLAGS
 #define BUILD_FLAGS "unknown"

@@ -75,16 +75,16 @@ int64_t sample_token(const double *logits, int64_t vocab, double temperature, in
 
 /* ----------------------------------------------------------------- the model */
 
-static enum status open_generator(struct generator *x, struct lab *lab,
+static enum status open_generator(struct generator *x, struct run_setup *setup,
 				  const struct generate_options *o, struct error *err)
 {
-	x->capacity = o->context > 0 ? o->context : lab->model->length;
-	if (lab_load(lab, o->weights, err) != OK ||
-	    decoder_create(&x->d, lab->model, lab->params, &lab->backend, MODEL_NEXT, 1,
+	x->capacity = o->context > 0 ? o->context : setup->model->length;
+	if (run_setup_load(setup, o->weights, err) != OK ||
+	    decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_NEXT, 1,
 			   x->capacity, err) != OK)
 		return FAIL;
 	x->window = malloc((size_t)x->capacity * sizeof(*x->window));
-	x->logits = malloc((size_t)lab->model->vocab * sizeof(*x->logits));
+	x->logits = malloc((size_t)setup->model->vocab * sizeof(*x->logits));
 	if (!x->window || !x->logits)
 		return fail_memory(err, "generation", (size_t)x->capacity * sizeof(*x->window));
 	return OK;
@@ -123,10 +123,10 @@ static enum status next_logits(struct generator *x, struct error *err)
 /* ------------------------------------------------------------------ the text */
 
 /* The tokenizer that lies beside the configured token files. */
-static enum status configured_tokenizer(const struct lab *lab, struct tokenizer **t,
+static enum status configured_tokenizer(const struct run_setup *setup, struct tokenizer **t,
 					struct error *err)
 {
-	const char *pattern = config_raw(lab->config, "DATA_VALID");
+	const char *pattern = config_raw(setup->config, "DATA_VALID");
 	char copy[2048], path[2200];
 	struct dataset d;
 	enum status status;
@@ -169,10 +169,10 @@ static enum status push_prompt(struct generator *x, struct tokenizer *t, const c
 	return status;
 }
 
-static enum status stream(struct generator *x, const struct lab *lab, struct tokenizer *t,
+static enum status stream(struct generator *x, const struct run_setup *setup, struct tokenizer *t,
 			  const struct generate_options *o, FILE *out, struct error *err)
 {
-	const struct rng_key key = rng_key(lab->seed, "generate");
+	const struct rng_key key = rng_key(setup->seed, "generate");
 
 	for (int64_t i = 0; i < o->tokens; i++) {
 		int64_t token;
@@ -191,7 +191,7 @@ static enum status stream(struct generator *x, const struct lab *lab, struct tok
 	return OK;
 }
 
-enum status generate(struct lab *lab, const struct generate_options *o, FILE *out,
+enum status generate(struct run_setup *setup, const struct generate_options *o, FILE *out,
 		     struct error *err)
 {
 	struct tokenizer *t = NULL;
@@ -199,16 +199,16 @@ enum status generate(struct lab *lab, const struct generate_options *o, FILE *ou
 	struct generator x = { 0 };
 
 	if ((o->tokenizer ? tokenizer_open(o->tokenizer, &t, err)
-			  : configured_tokenizer(lab, &t, err)) != OK)
+			  : configured_tokenizer(setup, &t, err)) != OK)
 		return FAIL;
-	if (tokenizer_vocabulary(t) > lab->model->vocab) {
+	if (tokenizer_vocabulary(t) > setup->model->vocab) {
 		fail(err, "the tokenizer's vocabulary of %u is larger than the model's %lld",
-		     tokenizer_vocabulary(t), (long long)lab->model->vocab);
+		     tokenizer_vocabulary(t), (long long)setup->model->vocab);
 		goto close;
 	}
-	if (open_generator(&x, lab, o, err) == OK && push_prompt(&x, t, o->prompt, err) == OK) {
+	if (open_generator(&x, setup, o, err) == OK && push_prompt(&x, t, o->prompt, err) == OK) {
 		fputs(o->prompt, out);
-		status = stream(&x, lab, t, o, out, err);
+		status = stream(&x, setup, t, o, out, err);
 	}
 close:
 	close_generator(&x);

@@ -4,7 +4,7 @@
 #ifndef TOOLS_KABLATE_GENERATE_H
 #define TOOLS_KABLATE_GENERATE_H
 
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 
 struct generate_options {
 	const char *weights;   /* safetensors */
@@ -16,7 +16,7 @@ struct generate_options {
 	int64_t top_k;	    /* draw among the k most likely; 0: among all */
 };
 
-enum status generate(struct lab *lab, const struct generate_options *options, FILE *out,
+enum status generate(struct run_setup *setup, const struct generate_options *options, FILE *out,
 		     struct error *err) MUST_CHECK;
 
 /* The next token, drawn from logits that have been downloaded: pure, for tests. */

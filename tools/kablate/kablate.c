@@ -13,7 +13,7 @@
 #include "core/record/journal.h"
 #include "tools/kablate/bench_decode.h"
 #include "tools/kablate/generate.h"
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 #include "tools/kablate/lengths.h"
 #include "tools/kablate/provenance.h"
 #include "tools/kablate/session.h"
@@ -83,19 +83,19 @@ static int complain(const struct error *err)
 
 /* ----------------------------------------------------------------- examining */
 
-static int run_identity(struct lab *lab, const struct arguments *a)
+static int run_identity(struct run_setup *setup, const struct arguments *a)
 {
 	(void)a;
-	printf("%s\n", lab->identity);
+	printf("%s\n", setup->identity);
 	return 0;
 }
 
-static int run_describe(struct lab *lab, const struct arguments *a)
+static int run_describe(struct run_setup *setup, const struct arguments *a)
 {
 	struct description d;
 	struct error err;
 
-	if (lab_describe(lab, a->context, &d, &err) != OK)
+	if (run_setup_describe(setup, a->context, &d, &err) != OK)
 		return complain(&err);
 	if (a->json)
 		description_json(&d, stdout);
@@ -105,11 +105,11 @@ static int run_describe(struct lab *lab, const struct arguments *a)
 }
 
 /* As many rows as a few seconds allow: a large model is timed on one. */
-static int64_t timed_rows(const struct lab *lab, const struct description *d)
+static int64_t timed_rows(const struct run_setup *setup, const struct description *d)
 {
-	const double rows = TIMED_FLOPS / (description_flops(d) * (double)lab->source.length);
+	const double rows = TIMED_FLOPS / (description_flops(d) * (double)setup->source.length);
 
-	return rows < 1 ? 1 : rows < (double)lab->train.batch ? (int64_t)rows : lab->train.batch;
+	return rows < 1 ? 1 : rows < (double)setup->train.batch ? (int64_t)rows : setup->train.batch;
 }
 
 /* The run itself will tell it. */
@@ -118,9 +118,9 @@ static void ignore_note(void *context, const char *text)
 	(void)context, (void)text;
 }
 
-static int run_estimate(struct lab *lab, const struct arguments *a)
+static int run_estimate(struct run_setup *setup, const struct arguments *a)
 {
-	struct subject subject = lab_subject(lab);
+	struct workload workload = run_setup_workload(setup);
 	struct trainer *trainer = NULL;
 	struct description d;
 	double seconds = 0, work;
@@ -128,35 +128,35 @@ static int run_estimate(struct lab *lab, const struct arguments *a)
 	int status = 0;
 
 	(void)a;
-	if (lab_describe(lab, 0, &d, &err) != OK)
+	if (run_setup_describe(setup, 0, &d, &err) != OK)
 		return complain(&err);
 	work = description_flops(&d);
-	lab->train.run_dir = "."; /* nothing is written */
-	lab->train.batch = timed_rows(lab, &d);
-	if (lab_describe(lab, 0, &d, &err) != OK) /* products of matrices weigh more in few rows */
+	setup->train.run_dir = "."; /* nothing is written */
+	setup->train.batch = timed_rows(setup, &d);
+	if (run_setup_describe(setup, 0, &d, &err) != OK) /* products of matrices weigh more in few rows */
 		return complain(&err);
-	lab->train.accumulate = 1;
-	if (lab_prepare(lab, ignore_note, NULL, &err) != OK ||
-	    trainer_create(&trainer, &subject, &lab->train, lab->params, lab->optimizer,
-			   &lab->backend, &err) != OK ||
+	setup->train.accumulate = 1;
+	if (run_setup_prepare(setup, ignore_note, NULL, &err) != OK ||
+	    trainer_create(&trainer, &workload, &setup->train, setup->params, setup->optimizer,
+			   &setup->backend, &err) != OK ||
 	    trainer_estimate(trainer, &seconds, &err) != OK)
 		status = complain(&err);
 	else
 		printf("{\"seconds_per_token\": %.6g}\n",
-		       seconds / (double)(lab->train.batch * lab->source.length) * work /
+		       seconds / (double)(setup->train.batch * setup->source.length) * work /
 			       description_flops(&d));
 	trainer_destroy(trainer);
 	return status;
 }
 
-static int run_audit(struct lab *lab, const struct arguments *a)
+static int run_audit(struct run_setup *setup, const struct arguments *a)
 {
 	struct audit_report report;
 	struct error err;
 	bool passed;
 
 	(void)a;
-	if (lab_audit(lab, &report, &err) != OK) {
+	if (run_setup_audit(setup, &report, &err) != OK) {
 		audit_free(&report);
 		return complain(&err);
 	}
@@ -166,40 +166,40 @@ static int run_audit(struct lab *lab, const struct arguments *a)
 	return passed ? 0 : EXIT_WRONG;
 }
 
-static int show_graph(struct lab *lab, bool json, bool memory)
+static int show_graph(struct run_setup *setup, bool json, bool memory)
 {
 	const struct program_options options = { .train = true,
-						 .no_remake = lab->train.program.no_remake,
-						 .no_planner = lab->train.program.no_planner };
-	struct subject subject = lab_subject(lab);
-	struct stage stage = { 0 };
+						 .no_remake = setup->train.program.no_remake,
+						 .no_planner = setup->train.program.no_planner };
+	struct workload workload = run_setup_workload(setup);
+	struct workload_program runnable = { 0 };
 	struct error err;
 	int status = 0;
 
-	if (stage_open(&stage, &subject, lab->params, lab->train.batch, &lab->backend, &options,
+	if (workload_program_open(&runnable, &workload, setup->params, setup->train.batch, &setup->backend, &options,
 		       &err) != OK)
 		status = complain(&err);
 	else if (memory)
-		program_list_memory(stage.p, stdout);
+		program_list_memory(runnable.p, stdout);
 	else if (json)
-		graph_dump_json(stage.g, stdout);
+		graph_dump_json(runnable.g, stdout);
 	else
-		graph_dump_dot(stage.g, stdout);
-	stage_close(&stage);
+		graph_dump_dot(runnable.g, stdout);
+	workload_program_close(&runnable);
 	return status;
 }
 
-static int run_graph(struct lab *lab, const struct arguments *a)
+static int run_graph(struct run_setup *setup, const struct arguments *a)
 {
-	return show_graph(lab, a->json, false);
+	return show_graph(setup, a->json, false);
 }
 
-static int run_memory(struct lab *lab, const struct arguments *a)
+static int run_memory(struct run_setup *setup, const struct arguments *a)
 {
-	return show_graph(lab, a->json, true);
+	return show_graph(setup, a->json, true);
 }
 
-static int run_generate(struct lab *lab, const struct arguments *a)
+static int run_generate(struct run_setup *setup, const struct arguments *a)
 {
 	struct error err;
 
@@ -207,10 +207,10 @@ static int run_generate(struct lab *lab, const struct arguments *a)
 		fprintf(stderr, "kablate: generate needs --weights FILE\n");
 		return EXIT_USAGE;
 	}
-	return generate(lab, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
+	return generate(setup, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
 }
 
-static int run_evaluate(struct lab *lab, const struct arguments *a)
+static int run_evaluate(struct run_setup *setup, const struct arguments *a)
 {
 	struct error err;
 
@@ -218,13 +218,13 @@ static int run_evaluate(struct lab *lab, const struct arguments *a)
 		fprintf(stderr, "kablate: evaluate needs --weights FILE\n");
 		return EXIT_USAGE;
 	}
-	if (lab_load(lab, a->generate.weights, &err) != OK ||
-	    evaluate_lengths(lab, a->lengths, a->json, stdout, &err) != OK)
+	if (run_setup_load(setup, a->generate.weights, &err) != OK ||
+	    evaluate_lengths(setup, a->lengths, a->json, stdout, &err) != OK)
 		return complain(&err);
 	return 0;
 }
 
-static int run_bench_decode(struct lab *lab, const struct arguments *a)
+static int run_bench_decode(struct run_setup *setup, const struct arguments *a)
 {
 	struct bench_decode_options options = {
 		.contexts = a->lengths ? a->lengths : "1024",
@@ -236,19 +236,19 @@ static int run_bench_decode(struct lab *lab, const struct arguments *a)
 	struct error err;
 	char *record;
 
-	provenance_take(&provenance, lab, &a->session.names);
+	provenance_take(&provenance, setup, &a->session.names);
 	options.record = record = record_json(&provenance.record);
 	if (!record)
 		fail_memory(&err, "record", 0);
 	else
-		status = bench_decode(lab, &options, stdout, &err);
+		status = bench_decode(setup, &options, stdout, &err);
 	free(record);
 	return status == OK ? 0 : complain(&err);
 }
 
-static int run_unread(struct lab *lab, const struct arguments *a)
+static int run_unread(struct run_setup *setup, const struct arguments *a)
 {
-	int unread = config_unread(lab->config, stdout);
+	int unread = config_unread(setup->config, stdout);
 
 	(void)a;
 	return unread ? EXIT_WRONG : 0;
@@ -256,7 +256,7 @@ static int run_unread(struct lab *lab, const struct arguments *a)
 
 /* ------------------------------------------------------------------ training */
 
-static int run_train(struct lab *lab, const struct arguments *a)
+static int run_train(struct run_setup *setup, const struct arguments *a)
 {
 	static const int exits[] = {
 		[TRAIN_DONE] = 0,
@@ -267,7 +267,7 @@ static int run_train(struct lab *lab, const struct arguments *a)
 	enum train_end end;
 	struct error err;
 
-	return session_run(lab, &a->session, &end, &err) == OK ? exits[end] : complain(&err);
+	return session_run(setup, &a->session, &end, &err) == OK ? exits[end] : complain(&err);
 }
 
 /* --------------------------------------------------------------------- main */
@@ -403,7 +403,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 
 static const struct command {
 	const char *name;
-	int (*run)(struct lab *lab, const struct arguments *a);
+	int (*run)(struct run_setup *setup, const struct arguments *a);
 	bool model_only; /* needs no data */
 } commands[] = {
 	{ "train", run_train, false },
@@ -431,15 +431,15 @@ static int run_command(const struct command *command, const struct arguments *a)
 {
 	enum status status;
 	struct error err;
-	struct lab lab;
+	struct run_setup setup;
 	int result;
 
 	if (command->model_only)
-		status = lab_open_model(&lab, &err);
+		status = run_setup_open_model(&setup, &err);
 	else
-		status = lab_open(&lab, a->seed, a->repeat, &err);
-	result = status == OK ? command->run(&lab, a) : complain(&err);
-	lab_close(&lab);
+		status = run_setup_open(&setup, a->seed, a->repeat, &err);
+	result = status == OK ? command->run(&setup, a) : complain(&err);
+	run_setup_close(&setup);
 	return result;
 }
 

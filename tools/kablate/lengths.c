@@ -19,7 +19,7 @@ struct stretch {
 };
 
 struct lengths {
-	struct lab *lab;
+	struct run_setup *setup;
 	struct source source;
 	struct decoder *d;
 	int32_t *tokens, *targets; /* a row */
@@ -41,10 +41,10 @@ static int position_bin(int64_t position)
 	return bin;
 }
 
-static enum status count_rows(const struct lab *lab, int64_t length, uint64_t *rows,
+static enum status count_rows(const struct run_setup *setup, int64_t length, uint64_t *rows,
 			      struct error *err)
 {
-	*rows = lab->source.valid_rows * (uint64_t)lab->source.length / (uint64_t)length;
+	*rows = setup->source.valid_rows * (uint64_t)setup->source.length / (uint64_t)length;
 	if (*rows == 0)
 		return fail(err, "a row of %lld tokens is longer than all validation rows together",
 			    (long long)length);
@@ -53,13 +53,13 @@ static enum status count_rows(const struct lab *lab, int64_t length, uint64_t *r
 
 static enum status open_length(struct lengths *x, int64_t length, struct error *err)
 {
-	struct lab *lab = x->lab;
+	struct run_setup *setup = x->setup;
 	uint64_t rows;
 
-	if (count_rows(lab, length, &rows, err) != OK ||
-	    source_open_at(&x->source, lab->config, lab->seed, length, rows, err) != OK ||
-	    decoder_create(&x->d, lab->model, lab->params, &lab->backend, MODEL_EVAL, 1, length,
-			   err) != OK)
+	if (count_rows(setup, length, &rows, err) != OK ||
+	    source_open_at(&x->source, setup->config, setup->seed, length, rows, err) != OK ||
+	    decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_EVAL, 1,
+			   length, err) != OK)
 		return FAIL;
 	x->tokens = malloc((size_t)length * sizeof(*x->tokens));
 	x->targets = malloc((size_t)length * sizeof(*x->targets));
@@ -241,10 +241,10 @@ static void record_length(const struct lengths *x, void *context)
 
 typedef void (*length_visitor)(const struct lengths *x, void *context);
 
-static enum status evaluate_length(struct lab *lab, int64_t length, length_visitor visit,
+static enum status evaluate_length(struct run_setup *setup, int64_t length, length_visitor visit,
 				   void *context, struct error *err)
 {
-	struct lengths x = { .lab = lab };
+	struct lengths x = { .setup = setup };
 	enum status status = open_length(&x, length, err);
 
 	for (uint64_t row = 0; status == OK && row < x.source.valid_rows; row++)
@@ -271,52 +271,52 @@ enum status next_length(const char **list, int64_t *length, struct error *err)
 	return OK;
 }
 
-static enum status evaluate_each(struct lab *lab, const char *lengths, length_visitor visit,
+static enum status evaluate_each(struct run_setup *setup, const char *lengths, length_visitor visit,
 				 void *context, struct error *err)
 {
 	int64_t length;
 
 	while (lengths[0])
 		if (next_length(&lengths, &length, err) != OK ||
-		    evaluate_length(lab, length, visit, context, err) != OK)
+		    evaluate_length(setup, length, visit, context, err) != OK)
 			return FAIL;
 	return OK;
 }
 
-enum status check_lengths(const struct lab *lab, const char *lengths, struct error *err)
+enum status check_lengths(const struct run_setup *setup, const char *lengths, struct error *err)
 {
 	int64_t length;
 	uint64_t rows;
 
 	while (lengths[0])
 		if (next_length(&lengths, &length, err) != OK ||
-		    count_rows(lab, length, &rows, err) != OK ||
-		    decoder_check(lab->model, length, err) != OK)
+		    count_rows(setup, length, &rows, err) != OK ||
+		    decoder_check(setup->model, length, err) != OK)
 			return FAIL;
 	return OK;
 }
 
-enum status evaluate_lengths(struct lab *lab, const char *lengths, bool json, FILE *out,
+enum status evaluate_lengths(struct run_setup *setup, const char *lengths, bool json, FILE *out,
 			     struct error *err)
 {
 	struct printer printer = { .out = out, .before = "{\"lengths\": [" };
 	char trained[24];
 
 	if (!lengths || !lengths[0]) {
-		snprintf(trained, sizeof(trained), "%lld", (long long)lab->source.length);
+		snprintf(trained, sizeof(trained), "%lld", (long long)setup->source.length);
 		lengths = trained;
 	}
-	if (evaluate_each(lab, lengths, json ? json_length : print_length, &printer, err) != OK)
+	if (evaluate_each(setup, lengths, json ? json_length : print_length, &printer, err) != OK)
 		return FAIL;
 	if (json)
 		fprintf(out, "]}\n");
 	return OK;
 }
 
-enum status record_lengths(struct lab *lab, const char *lengths, struct metrics *m,
+enum status record_lengths(struct run_setup *setup, const char *lengths, struct metrics *m,
 			   int64_t iteration, struct error *err)
 {
 	struct recorder recorder = { .metrics = m, .iteration = iteration };
 
-	return evaluate_each(lab, lengths, record_length, &recorder, err);
+	return evaluate_each(setup, lengths, record_length, &recorder, err);
 }

@@ -10,21 +10,22 @@
 
 #include <stdio.h>
 
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 
-/* `lengths` is "512,1024", or NULL for the trained one; the lab's weights are loaded. */
-enum status evaluate_lengths(struct lab *lab, const char *lengths, bool json, FILE *out,
+/* `lengths` is "512,1024", or NULL for the trained one; the setup's weights are loaded. */
+enum status evaluate_lengths(struct run_setup *setup, const char *lengths, bool json, FILE *out,
 			     struct error *err) MUST_CHECK;
 
 /*
  * The same into a run's record: length/N/loss, length/N/accuracy, both also of the stretch of
  * positions that begins at P (length/N/loss/P), length/N/rows and length/N/state_bytes.
  */
-enum status record_lengths(struct lab *lab, const char *lengths, struct metrics *m,
+enum status record_lengths(struct run_setup *setup, const char *lengths, struct metrics *m,
 			   int64_t iteration, struct error *err) MUST_CHECK;
 
 /* What can be known before training: is it a list, are there rows, can the model decode them? */
-enum status check_lengths(const struct lab *lab, const char *lengths, struct error *err) MUST_CHECK;
+enum status check_lengths(const struct run_setup *setup, const char *lengths,
+			  struct error *err) MUST_CHECK;
 
 /* The next number of such a list, which then points after it. */
 enum status next_length(const char **list, int64_t *length, struct error *err) MUST_CHECK;

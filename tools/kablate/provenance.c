@@ -31,41 +31,42 @@ static void describe_machine(struct provenance *p)
 }
 
 /* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
-static void describe_products(struct provenance *p, const struct lab *lab)
+static void describe_products(struct provenance *p, const struct run_setup *setup)
 {
-	const struct panel_form *form = lab->backend.form;
+	const struct panel_form *form = setup->backend.form;
 	char blas[BLAS_DESCRIPTION_TEXT];
 
 	blas_description(blas);
 	if (form)
 		snprintf(p->blas, sizeof(p->blas), "%s, %s by %s", blas,
-			 precision_names[lab->precision], panel_name(form));
+			 precision_names[setup->precision], panel_name(form));
 	else
 		snprintf(p->blas, sizeof(p->blas), "%s", blas);
 }
 
-void provenance_take(struct provenance *p, const struct lab *lab, const struct run_names *names)
+void provenance_take(struct provenance *p, const struct run_setup *setup,
+		     const struct run_names *names)
 {
 	p->record = (struct run_record){
 		.experiment = names->experiment,
 		.step = names->step,
-		.identity = lab->identity,
+		.identity = setup->identity,
 		.baseline = names->baseline,
-		.seed = (int64_t)lab->seed,
-		.repeat = (int64_t)lab->repeat,
-		.iterations = lab->train.iterations,
+		.seed = (int64_t)setup->seed,
+		.repeat = (int64_t)setup->repeat,
+		.iterations = setup->train.iterations,
 		.git_revision = names->git,
 		.git_dirty = names->git_dirty,
 		.compiler = build_info.compiler,
 		.flags = build_info.flags,
 		.blas = p->blas,
 		.machine = p->machine,
-		.precision = precision_names[lab->precision],
+		.precision = precision_names[setup->precision],
 		.scale = names->scale,
-		.threads = lab->backend.threads,
+		.threads = setup->backend.threads,
 		.config = p->symbols,
 	};
-	config_visit_read(lab->config, collect_symbol, p);
+	config_visit_read(setup->config, collect_symbol, p);
 	describe_machine(p);
-	describe_products(p, lab);
+	describe_products(p, setup);
 }

@@ -7,7 +7,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/record/metrics.h"
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 
 #define MAX_SYMBOLS 1000 /* of the configuration; about 150 are there */
 
@@ -17,13 +17,14 @@ struct run_names {
 	bool git_dirty;
 };
 
-/* The record points to the rest, to the lab and to the names: it stays where it was filled. */
+/* The record points to the rest, to the setup and to the names: it stays where it was filled. */
 struct provenance {
 	struct run_record record;
 	struct run_symbol symbols[MAX_SYMBOLS]; /* those that were read so far */
 	char machine[300], blas[BLAS_DESCRIPTION_TEXT + 32];
 };
 
-void provenance_take(struct provenance *p, const struct lab *lab, const struct run_names *names);
+void provenance_take(struct provenance *p, const struct run_setup *setup,
+		     const struct run_names *names);
 
 #endif

@@ -17,7 +17,7 @@
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
 
 struct session {
-	struct lab *lab;
+	struct run_setup *setup;
 	const struct session_options *o;
 	char run_dir[4096], done[4200]; /* done: make's target, exists when the run has ended */
 	int lock;
@@ -50,7 +50,7 @@ static enum status make_run_dir(struct session *s, struct error *err)
 	if (make_directory(path, err) != OK)
 		return FAIL;
 	snprintf(s->run_dir, sizeof(s->run_dir), "%s/%s-%" PRIu64 "-%.12s", path, o->names.step,
-		 s->lab->seed, s->lab->identity);
+		 s->setup->seed, s->setup->identity);
 	snprintf(s->done, sizeof(s->done), "%s/done", s->run_dir);
 	return make_directory(s->run_dir, err);
 }
@@ -111,12 +111,12 @@ static enum status open_metrics(struct session *s, int64_t resume, struct error 
 	struct metrics_options options = {
 		.run_dir = s->run_dir,
 		.db_path = db,
-		.tensorboard_dir = s->lab->tensorboard ? tensorboard : NULL,
+		.tensorboard_dir = s->setup->tensorboard ? tensorboard : NULL,
 		.warn = progress_warn,
 		.warn_context = &s->progress,
 	};
 
-	provenance_take(&s->provenance, s->lab, &s->o->names);
+	provenance_take(&s->provenance, s->setup, &s->o->names);
 	options.record = s->provenance.record;
 	snprintf(db, sizeof(db), "%s/results.db", s->o->runs);
 	snprintf(tensorboard, sizeof(tensorboard), "%s/tensorboard", s->run_dir);
@@ -133,7 +133,7 @@ static enum status open_metrics(struct session *s, int64_t resume, struct error 
 static void record_constants(struct session *s)
 {
 	const struct description *d = &s->description;
-	const struct source *source = &s->lab->source;
+	const struct source *source = &s->setup->source;
 	const char *const *names = source->task->components;
 	char name[60];
 
@@ -167,7 +167,7 @@ static void record_finding(struct session *s, const struct audit_finding *f)
 static enum status audit_first(struct session *s, struct error *err)
 {
 	struct audit_report report;
-	enum status status = lab_audit(s->lab, &report, err);
+	enum status status = run_setup_audit(s->setup, &report, err);
 
 	for (int i = 0; i < report.n; i++)
 		record_finding(s, &report.list[i]);
@@ -212,7 +212,7 @@ static enum status check_memory(struct session *s, struct error *err)
 
 static enum status show_estimate(struct session *s, int64_t done, struct error *err)
 {
-	const struct train_options *o = &s->lab->train;
+	const struct train_options *o = &s->setup->train;
 	char text[PROGRESS_NUMBER_SIZE];
 	double seconds;
 
@@ -233,15 +233,15 @@ static enum status show_estimate(struct session *s, int64_t done, struct error *
 /* `resume` is the iteration after which it goes on; negative: from the start. */
 static enum status prepare(struct session *s, int64_t *resume, struct error *err)
 {
-	struct lab *lab = s->lab;
-	struct subject subject = lab_subject(lab);
+	struct run_setup *setup = s->setup;
+	struct workload workload = run_setup_workload(setup);
 
-	if (lab_describe(lab, 0, &s->description, err) != OK || check_memory(s, err) != OK ||
-	    lab_prepare(lab, progress_warn, &s->progress, err) != OK)
+	if (run_setup_describe(setup, 0, &s->description, err) != OK || check_memory(s, err) != OK ||
+	    run_setup_prepare(setup, progress_warn, &s->progress, err) != OK)
 		return FAIL;
-	lab->train.run_dir = s->run_dir;
-	if (trainer_create(&s->trainer, &subject, &lab->train, lab->params, lab->optimizer,
-			   &lab->backend, err) != OK ||
+	setup->train.run_dir = s->run_dir;
+	if (trainer_create(&s->trainer, &workload, &setup->train, setup->params, setup->optimizer,
+			   &setup->backend, err) != OK ||
 	    trainer_resume(s->trainer, resume, &s->progress, err) != OK)
 		return FAIL;
 	return open_metrics(s, *resume, err);
@@ -268,8 +268,8 @@ static enum status save_final(struct session *s, struct error *err)
 	struct stat info;
 
 	snprintf(path, sizeof(path), "%s/weights.safetensors", s->run_dir);
-	if (weights_save(s->lab->params, path, s->lab->identity, err) != OK ||
-	    params_hash(s->lab->params, hex, err) != OK)
+	if (weights_save(s->setup->params, path, s->setup->identity, err) != OK ||
+	    params_hash(s->setup->params, hex, err) != OK)
 		return FAIL;
 	if (stat(path, &info) != 0)
 		return fail_errno(err, "cannot see %s", path);
@@ -326,7 +326,7 @@ static enum status claim_and_train(struct session *s, enum train_end *end, struc
 {
 	const char *wanted = s->o->identity;
 
-	if (wanted && strncmp(s->lab->identity, wanted, strlen(wanted)) != 0)
+	if (wanted && strncmp(s->setup->identity, wanted, strlen(wanted)) != 0)
 		return fail(err,
 			    "%s: this program is of another configuration than the run %s: it was "
 			    "built anew meanwhile, so make again",
@@ -353,7 +353,7 @@ static void record_failure(struct session *s, const struct error *err)
 		progress_warn(&s->progress, another.text);
 }
 
-enum status session_run(struct lab *lab, const struct session_options *options, enum train_end *end,
+enum status session_run(struct run_setup *setup, const struct session_options *options, enum train_end *end,
 			struct error *err)
 {
 	struct session *s = calloc(1, sizeof(*s));
@@ -361,12 +361,12 @@ enum status session_run(struct lab *lab, const struct session_options *options, 
 
 	if (!s)
 		return fail_memory(err, "session", sizeof(*s));
-	s->lab = lab;
+	s->setup = setup;
 	s->o = options;
 	s->lock = -1;
 	s->failure = RUN_FAILED;
 	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, options->names.experiment,
-		 options->names.step, lab->seed);
+		 options->names.step, setup->seed);
 	signals_install();
 	begin_progress(s, 0);
 	status = claim_and_train(s, end, err);

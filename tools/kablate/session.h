@@ -6,7 +6,7 @@
 #ifndef TOOLS_KABLATE_SESSION_H
 #define TOOLS_KABLATE_SESSION_H
 
-#include "tools/kablate/lab.h"
+#include "tools/kablate/run_setup.h"
 #include "tools/kablate/provenance.h"
 
 struct session_options {
@@ -22,7 +22,7 @@ struct session_options {
  * left as it is.  FAIL: something outside the training went wrong, or an audit
  * failed; the run's journal says so, if there is one yet.
  */
-enum status session_run(struct lab *lab, const struct session_options *options, enum train_end *end,
-			struct error *err) MUST_CHECK;
+enum status session_run(struct run_setup *setup, const struct session_options *options,
+			enum train_end *end, struct error *err) MUST_CHECK;
 
 #endif

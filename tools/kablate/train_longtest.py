@@ -13,9 +13,9 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.testing import tap
 from tools.kablate import train_test
 from tools.kablate.train_test import OUTPUT, ROOT, TREE, Case, Run, Tree, study
+from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
 

@@ -28,13 +28,12 @@ data: $(O)/bin/data
 FUZZ_SECONDS ?= 20
 fuzz_c := $(filter %_fuzz.c,$(sources))
 fuzzers := $(fuzz_c:%.c=$(O)/%)
-$(fuzzers): $(O)/%: %.c $(filter-out core/backend/% models/%,$(parts)) $(O)/flags
+fuzzed := $(filter-out core/util/config.c data/source.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
+$(fuzzers): $(O)/%: %.c $(fuzzed) $(O)/flags
 	$(call say,FUZZ,$(@:$(O)/%=%))
 	@mkdir -p $(@D)
 	$(Q)clang -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -I. -I$(O) \
-		$(call compile_part,$(library_flags)) $< $(filter-out %_test.c %_longtest.c %_fuzz.c data/source.c,$(wildcard data/*.c)) \
-		core/util/hash.c core/util/rng.c core/util/status.c core/util/region.c core/util/replace.c core/util/safetensors.c \
-		core/engine/tensor.c $(libraries) -o $@
+		$(call compile_part,$(library_flags)) $< $(fuzzed) $(libraries) -o $@
 fuzz: $(fuzzers)
 	$(Q)$(foreach f,$(fuzzers),mkdir -p $(f).corpus && (cd $(dir $(f)) && \
 		$(abspath $(f)) -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1 \

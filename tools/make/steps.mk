@@ -22,7 +22,7 @@ $(need_config)
 # Of two makes in one tree, one builds; the other waits and finds everything made.
 locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
 
-# Matched controls follow from the models, which bin/count counts.
+# Matched controls follow from the models, which bin/match_width counts.
 configuration := $(file <$(KCONFIG_CONFIG))
 matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROLS_PARAMETERS=y \
 	CONFIG_PLAN_CONTROLS_FLOPS=y,$(configuration)))
@@ -36,7 +36,7 @@ $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || ech
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
 	$(stop_restarting)
 	$(call say,PLAN,$(KCONFIG_CONFIG))
-	+$(if $(matched),$(Q)$(locked) $(O)/bin/count)
+	+$(if $(matched),$(Q)$(locked) $(O)/bin/match_width)
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 

@@ -5,8 +5,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.plan import kconfig
-from tools.plan import kconfig_doc
+from tools.plan import kconfig, kconfig_doc
 from tools.testing import tap
 
 

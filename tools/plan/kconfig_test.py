@@ -13,9 +13,8 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.testing import as_user
 from tools.plan import kconfig
-from tools.testing import tap
+from tools.testing import as_user, tap
 from kconfiglib import INT
 
 TOOL = "tools.plan.kconfig"
@@ -64,6 +63,7 @@ class Case(unittest.TestCase):
         self.directory = scratch.name
         self.config = self.path("config")
         self.environment = {**os.environ, "KCONFIG_CONFIG": self.config,
+                            "O": os.path.abspath(os.environ.get("O", "build")),
                             "PYTHONDONTWRITEBYTECODE": "1"}
 
     def path(self, name):

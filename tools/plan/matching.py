@@ -1,6 +1,6 @@
 """Matched controls: a step whose feed-forward is as wide as makes it as large as another step.
 
-bin/count finds the width from what the model really has (tools/plan/count.c).
+bin/match_width finds the width from what the model really has (tools/plan/match_width.c).
 """
 import os
 import subprocess
@@ -11,9 +11,9 @@ from tools.plan.kconfig import Unfit
 QUANTITIES = {"parameters": "parameters", "flops": "FLOPs/token"}     # in the order counted
 
 
-def count(symbols, *options):
+def match_width(symbols, *options):
     """Width, parameters and FLOPs per token of a configuration; Unfit if it is refused."""
-    program = os.path.join(os.environ.get("O", "build"), "bin", "count")
+    program = os.path.join(os.environ.get("O", "build"), "bin", "match_width")
     try:
         done = subprocess.run([program, *options], input=symbols, capture_output=True, text=True,
                               check=False)
@@ -36,9 +36,9 @@ class Match:
         """The width to set."""
         def size(counted):
             return dict(zip(QUANTITIES, counted))[self.quantity]
-        _, *counted = count(other.symbols)
+        _, *counted = match_width(other.symbols)
         self.target = size(counted)
-        width, *counted = count(step.symbols, f"--{self.quantity}", str(self.target))
+        width, *counted = match_width(step.symbols, f"--{self.quantity}", str(self.target))
         self.found = size(counted)
         return width
 

@@ -2,8 +2,8 @@
 """Resolve .config and its plan into steps, and show how they differ.
 
 A step is the configuration with fragments merged on it; it changes only what they name
-(tools/plan/outline.py has the words of a plan).  With --output DIR, each step gets a directory of the
-files that build and run read:
+(tools/plan/plan_words.py has the words of a plan).  With --output DIR, each step gets a directory
+of the files that build and run read:
 
     DIR/NUMBER-NAME/config                      its whole configuration
     DIR/NUMBER-NAME/auto.conf                   the same for make
@@ -23,12 +23,9 @@ import os
 import subprocess
 import sys
 
-from tools.plan import kconfig
-from tools.plan import outline
-from tools.plan import overview
-from tools.plan import tuning
+from tools.plan import kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
-from tools.plan.outline import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
+from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 
 # ---------------------------------------------------------------- from steps to configurations
 
@@ -129,15 +126,15 @@ def plan(tree, directory=None):
     kconfig.load_present(tree)
     values = tree.values()
     base = tree.read(kconfig.config_path())
-    steps = outline.steps_of(values)
-    outline.check_seeds(steps, values)
+    steps = plan_words.steps_of(values)
+    plan_words.check_seeds(steps, values)
     for step in steps:
         step.is_tuned |= values["TUNE_ALL"] == "y"
     if values["PLAN_CONTROLS"] not in (None, "none"):
-        outline.add_controls(steps, values["PLAN_CONTROLS"])
+        plan_words.add_controls(steps, values["PLAN_CONTROLS"])
     resolve_all(tree, base, steps, values, directory)
     refuse_duplicates(steps)
-    outline.select(steps, values["RA_MLA_ABLATION_STEPS"])
+    plan_words.select(steps, values["RA_MLA_ABLATION_STEPS"])
     return steps, values
 
 
@@ -210,7 +207,7 @@ def for_make(steps, values, seeds):
              f"plan-open := {' '.join(s.name for s in steps if s.selected and s.is_open)}",
              f"plan-tuned := {' '.join(step.name for step in tuned)}",
              "plan-examined := " + " ".join(dict.fromkeys(
-                 overview.examined(steps, step) for step in steps if step.selected)),
+                 plan_table.examined(steps, step) for step in steps if step.selected)),
              f"plan-candidates := {' '.join(candidate.name for candidate in candidates)}"]
     for step in now:
         lines += [f"repeat-{step.name} := {step.repeat}",
@@ -271,7 +268,7 @@ def main(argv):
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
                                runs_for_make(steps, values, seeds, args.output, args.runs))
         elif not args.quiet:
-            overview.show(tree, as_json(steps, values, seeds), steps, values, args)
+            plan_table.show(tree, as_json(steps, values, seeds), steps, values, args)
     except (OSError, ValueError) as error:
         sys.exit(str(error))
 

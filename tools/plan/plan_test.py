@@ -8,14 +8,9 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.testing import as_user
-from tools.plan import estimate
-from tools.plan import kconfig
-from tools.plan import outline
-from tools.plan import plan
-from tools.testing import tap
-from tools.plan import tuning
+from tools.plan import estimate, kconfig, plan, plan_words, tuning
 from tools.plan.kconfig_test import STUDY, Case, copy_of_the_tree
+from tools.testing import as_user, tap
 
 PLAN = "tools.plan.plan"
 
@@ -27,7 +22,7 @@ class Words(unittest.TestCase):
         return [step.name for step in steps]
 
     def test_listed(self):
-        steps = outline.listed_steps("baseline a a+b again-1 again-2 again-1".split())
+        steps = plan_words.listed_steps("baseline a a+b again-1 again-2 again-1".split())
         self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-a+b", "3-a-again",
                                              "4-a+b-again", "5-a-again2"])
         self.assertEqual([step.fragments for step in steps],
@@ -38,65 +33,65 @@ class Words(unittest.TestCase):
     def test_only_an_earlier_step_can_be_repeated(self):
         for words in ("again-0", "a again-1", "a again-2 b", "a again-0 again-1"):
             with self.assertRaises(kconfig.Unfit):
-                outline.listed_steps(words.split())
+                plan_words.listed_steps(words.split())
 
     def test_nulls(self):
-        steps = outline.listed_steps("a null-0 b null-0 again-0".split())
+        steps = plan_words.listed_steps("a null-0 b null-0 again-0".split())
         self.assertEqual(self.names(steps), ["0-a", "1-a-null", "2-b", "3-a-null2", "4-a-again"])
-        self.assertEqual([outline.seeds_of(step, [1, 2]) for step in steps],
+        self.assertEqual([plan_words.seeds_of(step, [1, 2]) for step in steps],
                          [[1, 2], [1001, 1002], [1, 2], [2001, 2002], [1]])
         self.assertEqual([step.repeat for step in steps], [0, 0, 0, 0, 1])
         for words in ("null-0", "a null-0 null-1", "a null-0 again-1", "a again-0 null-1"):
             with self.assertRaises(kconfig.Unfit):
-                outline.listed_steps(words.split())
+                plan_words.listed_steps(words.split())
 
     def test_one_at_a_time(self):
-        steps = outline.one_at_a_time(["a", "b+c"])
+        steps = plan_words.one_at_a_time(["a", "b+c"])
         self.assertEqual(self.names(steps), ["0-baseline", "1-a", "2-b+c"])
         self.assertEqual([step.baseline for step in steps], [0, 0, 0])
 
     def test_leave_one_out(self):
-        steps = outline.leave_one_out(["a", "b", "c"])
+        steps = plan_words.leave_one_out(["a", "b", "c"])
         self.assertEqual(self.names(steps), ["0-all", "1-without-a", "2-without-b", "3-without-c"])
         self.assertEqual([step.fragments for step in steps],
                          [["a", "b", "c"], ["b", "c"], ["a", "c"], ["a", "b"]])
 
     def test_leave_one_out_of_one(self):
-        self.assertEqual([step.fragments for step in outline.leave_one_out(["a"])], [["a"], []])
+        self.assertEqual([step.fragments for step in plan_words.leave_one_out(["a"])], [["a"], []])
 
     def test_grid(self):
-        steps = outline.grid(["baseline|a", "x|y+z"])
+        steps = plan_words.grid(["baseline|a", "x|y+z"])
         self.assertEqual(self.names(steps), ["0-x", "1-y+z", "2-a+x", "3-a+y+z"])
         self.assertEqual(steps[3].fragments, ["a", "y", "z"])
         self.assertEqual([step.baseline for step in steps], [0, 0, 0, 0])
 
     def test_grid_with_a_baseline_per_value(self):
-        steps = outline.grid(["per:a|b", "x|y|z"])
+        steps = plan_words.grid(["per:a|b", "x|y|z"])
         self.assertEqual([step.baseline for step in steps], [0, 0, 0, 3, 3, 3])
-        steps = outline.grid(["x|y", "per:a|b"])
+        steps = plan_words.grid(["x|y", "per:a|b"])
         self.assertEqual([step.baseline for step in steps], [0, 1, 0, 1])
 
     def test_a_step_can_name_its_baseline(self):
-        step = outline.read_word(3, "a+against-2+b")
+        step = plan_words.read_word(3, "a+against-2+b")
         self.assertEqual((step.name, step.fragments, step.against), ("3-a+b", ["a", "b"], 2))
-        self.assertEqual(outline.read_word(1, "baseline+against-0").name, "1-baseline")
+        self.assertEqual(plan_words.read_word(1, "baseline+against-0").name, "1-baseline")
 
     def test_matched(self):
-        step = outline.read_word(2, "a+parameters-of-1")
+        step = plan_words.read_word(2, "a+parameters-of-1")
         self.assertEqual((step.name, step.fragments), ("2-a+parameters-of-1", ["a"]))
         self.assertEqual((step.match.quantity, step.match.number), ("parameters", 1))
-        self.assertEqual(outline.read_word(0, "flops-of-12").match.number, 12)
+        self.assertEqual(plan_words.read_word(0, "flops-of-12").match.number, 12)
 
     def test_tuned(self):
-        step = outline.read_word(2, "a+tuned")
+        step = plan_words.read_word(2, "a+tuned")
         self.assertEqual((step.name, step.fragments, step.is_tuned), ("2-a+tuned", ["a"], True))
-        self.assertFalse(outline.read_word(2, "a").is_tuned)
+        self.assertFalse(plan_words.read_word(2, "a").is_tuned)
 
     def test_numbers(self):
-        self.assertEqual(outline.numbers("SEEDS", "1, 2,30"), [1, 2, 30])
+        self.assertEqual(plan_words.numbers("SEEDS", "1, 2,30"), [1, 2, 30])
         for wrong in ("", "1,", "a", "1;2", "-1", "1,1", "1.5"):
             with self.assertRaises(kconfig.Unfit):
-                outline.numbers("SEEDS", wrong)
+                plan_words.numbers("SEEDS", wrong)
 
 
 class PlanCase(Case):
@@ -435,7 +430,7 @@ class Matched(PlanCase):
     def test_without_the_program(self):
         self.environment["O"] = self.directory
         self.listed("mla mla+gate mla+parameters-of-1")
-        self.assertIn("bin/count is not there", self.refusal())
+        self.assertIn("bin/match_width is not there", self.refusal())
 
 
 class Choice(unittest.TestCase):
@@ -476,7 +471,7 @@ class Tuned(PlanCase):
         self.addCleanup(os.environ.pop, "KCONFIG_CONFIG")
         steps, values = plan.plan(tree, self.path("plan"))
         found = next(s for s in steps if s.name == step)
-        self.write(f"{tuning.key(found.candidates, outline.tuning_seeds(values))} {rate}\n",
+        self.write(f"{tuning.key(found.candidates, plan_words.tuning_seeds(values))} {rate}\n",
                    f"plan/{step}/rate")
 
     def test_candidates_first_then_the_step(self):

@@ -12,8 +12,8 @@ import os
 import re
 
 from tools.plan import kconfig
-from tools.results import records
 from tools.plan.kconfig import Assignment, Unfit
+from tools.results import records
 
 # Rates that keep their ratio to LEARNING_RATE.
 FOLLOWING = ("MIN_LEARNING_RATE", "MUON_LEARNING_RATE")

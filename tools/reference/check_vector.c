@@ -1,12 +1,12 @@
 /*
  * check_vector - hold this program's models against test vectors of the reference.
  *
- * tools/reference/golden.py writes a vector; models/vector.h says what is compared.
+ * tools/reference/golden.py writes a vector; models/test_vector.h says what is compared.
  */
 #include <getopt.h>
 #include <stdio.h>
 
-#include "models/vector.h"
+#include "models/test_vector.h"
 
 enum { EXIT_DIFFERS = 1, EXIT_USAGE = 2 };
 

@@ -15,11 +15,9 @@ import re
 import statistics
 from dataclasses import dataclass, field
 
-from tools.report import decoding
+from tools.plan import config_difference, tuning
+from tools.report import decoding, stats
 from tools.results import records
-from tools.report import stats
-from tools.plan import symbols
-from tools.plan import tuning
 
 LOSS, ACCURACY = records.LOSS, "val/accuracy"
 BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
@@ -167,7 +165,7 @@ class Table:
 
 # ---------------------------------------------------------------- numbers of a step
 
-def count(value):
+def short_number(value):
     """1234567 as 1.23M."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -207,7 +205,7 @@ def row_of(step, baseline):
     return Row(step.name, baseline.name if baseline else step.baseline, step.repeat > 0,
                is_null(step, baseline), sorted(step.usable),
                {name: mean_of([read(run) for run in usable]) for name, read in NUMBERS.items()},
-               symbols.difference(baseline, step) if baseline else [],
+               config_difference.difference(baseline, step) if baseline else [],
                max((len(run.audits) for run in step.runs), default=0),
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
                [list(audit) for audit in step.failed_audits])

@@ -10,10 +10,8 @@ import statistics
 import subprocess
 from dataclasses import dataclass
 
-from tools.report import ablation
-from tools.report import labels
+from tools.report import ablation, label_layout, stats
 from tools.results import records
-from tools.report import stats
 
 COLOURS = 8             # of series; more steps than that share them, with other points and dashes
 GRID = 99               # the code of the grid's colour
@@ -282,7 +280,7 @@ def beside(points, x_range, y_range):
 
     def graph(x, y):
         return f"graph {x / width:.5f}, {1 - y / height:.5f}"
-    for label in labels.place([(width * (x - x_low) / (x_high - x_low),
+    for label in label_layout.place([(width * (x - x_low) / (x_high - x_low),
                                 height * (y_high - y) / (y_high - y_low), text)
                                for x, y, text in points], width, height):
         script += f"set label {quoted(label.text)} at {graph(label.x, label.y)} center front\n"
@@ -298,7 +296,7 @@ def scatter(rows, quantity, title, unit, name):
     if len({x for _, x, _, _ in points}) < 2:
         return None     # nothing to see: all steps have the same
     _, across, up, _ = zip(*points)
-    script = f"set xlabel '{unit}'\n" + x_tics(across, ablation.count)
+    script = f"set xlabel '{unit}'\n" + x_tics(across, ablation.short_number)
     script += beside([point[1:] for point in points], padded(across), padded(up))
     script += "".join(block(f"p{i}", [(x, y)]) for i, x, y, _ in points)
     parts = [f"$p{i} with points ps 1.1 {look(i)}" for i, *_ in points]

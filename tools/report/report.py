@@ -21,15 +21,10 @@ import os
 import re
 import sys
 
-from tools.report import ablation
-from tools.report import decoding
-from tools.plan import kconfig
-from tools.report import page
-from tools.report import plots
+from tools.plan import config_difference, kconfig, tuning
+from tools.report import ablation, decoding, page, plots
+from tools.report.ablation import short_number
 from tools.results import records
-from tools.plan import symbols
-from tools.plan import tuning
-from tools.report.ablation import count
 from tools.results.records import Problem
 
 COULD_SHOW, CONTROLS, REMARKS, PROBLEMS = "What could have been shown", \
@@ -232,9 +227,9 @@ def published_grid(table):
     study = table.published
     base = next(claim["loss"] for claim in study["steps"] if claim["step"] == study["baseline"])
     lines = [[claim["step"], f"{claim['loss']:.4f}", f"{claim['loss'] - base:+.4f}", claim["claim"],
-              count(claim["parameters"]), claim["memory"] or "",
+              short_number(claim["parameters"]), claim["memory"] or "",
               mean_sd(claim["ours"]) if claim["ours"] else "", interval(claim["ours_delta"]),
-              count(claim["ours_parameters"].mean) if claim["ours_parameters"] else ""]
+              short_number(claim["ours_parameters"].mean) if claim["ours_parameters"] else ""]
              for claim in study["steps"]]
     return ["step", "published", "Δ published", "claimed", "parameters", "GPU memory",
             "ours ± sd (seeds)", "Δ ours [95%]", "our parameters"], lines
@@ -475,7 +470,7 @@ def compare(db, args):
 
 def print_differences(matched):
     for a, b in matched:
-        changes = symbols.difference(a, b)
+        changes = config_difference.difference(a, b)
         print(f"{a.runs[0].experiment}/{a.name} → {b.runs[0].experiment}/{b.name}: "
               + ("the same configuration" if not changes else plural(len(changes), "symbol")))
         for change in changes:

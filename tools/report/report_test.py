@@ -17,12 +17,9 @@ import subprocess
 import tempfile
 import unittest
 
-from tools.report import ablation
-from tools.plan import outline
-from tools.report import plots
+from tools.plan import config_difference, plan_words
+from tools.report import ablation, plots, report
 from tools.results import records
-from tools.report import report
-from tools.plan import symbols
 from tools.testing import tap
 
 RESULTS = os.path.join(os.environ.get("O", "build"), "bin/results")
@@ -248,7 +245,7 @@ class Study(Case):
                 return re.search(pattern, file.read())[1].split()
         for experiment, path in (("w2-copy", "defconfigs/w2-copy"),
                                  ("gpt2-ra-mla-full", "tools/plan/Kconfig")):
-            planned = [step.name for step in outline.listed_steps(words(path))]
+            planned = [step.name for step in plan_words.listed_steps(words(path))]
             for claim in ablation.load_published(experiment)["steps"]:
                 self.assertIn(claim["step"], planned)
 
@@ -800,10 +797,10 @@ class Errors(Case):
         self.assertEqual(self.report("e")[0], 0)
 
     def test_a_slip_in_a_kconfig_file(self):
-        self.addCleanup(setattr, symbols.kconfig, "ROOT", symbols.kconfig.ROOT)
-        self.addCleanup(symbols.kconfig_tree.cache_clear)
-        symbols.kconfig_tree.cache_clear()
-        symbols.kconfig.ROOT = self.runs.path
+        self.addCleanup(setattr, config_difference.kconfig, "ROOT", config_difference.kconfig.ROOT)
+        self.addCleanup(config_difference.kconfig_tree.cache_clear)
+        config_difference.kconfig_tree.cache_clear()
+        config_difference.kconfig.ROOT = self.runs.path
         with open(os.path.join(self.runs.path, "Kconfig"), "w", encoding="utf-8") as file:
             file.write("config A\n\tbol\n")
         self.runs.add("e", "0-mla", 1, 3.0)

@@ -7,8 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.testing import as_user
-from tools.testing import tap
+from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

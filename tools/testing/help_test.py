@@ -10,8 +10,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.testing import as_user
-from tools.testing import tap
+from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
 
 SCREEN = 40, 100  # lines, columns

@@ -8,7 +8,7 @@
 #ifndef CPU_COUPLING_H
 #define CPU_COUPLING_H
 
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 struct coupling {
 	int64_t tokens, hidden, latent, scalars;

@@ -109,7 +109,7 @@ static inline struct packed pack(const struct multiplier *by, bool trans_b, int6
 
 #define NOT_PACKED ((struct packed){ 0 })
 
-static inline bool has_shadow(const struct tensor *w)
+static inline bool keeps_copies(const struct tensor *w)
 {
 #ifdef REAL_BF16
 	return w->kind == TENSOR_PARAM;
@@ -120,7 +120,7 @@ static inline bool has_shadow(const struct tensor *w)
 }
 
 /*
- * Shadow 0 of a parameter [..,R,C] is B = W, with k = R and n = C; shadow 1
+ * Copy 0 of a parameter [..,R,C] is B = W, with k = R and n = C; copy 1
  * is B = W', with k = C and n = R; for each of its leading slices one.
  */
 static inline size_t slice_bytes(const struct tensor *w, int which)
@@ -130,20 +130,20 @@ static inline size_t slice_bytes(const struct tensor *w, int which)
 	return which == 0 ? packed_bytes(columns, rows) : packed_bytes(rows, columns);
 }
 
-static inline size_t shadow_bytes(const struct tensor *w, int which)
+static inline size_t copy_bytes(const struct tensor *w, int which)
 {
 	const int64_t slice = tensor_dim(w, -2) * tensor_dim(w, -1);
 
-	return has_shadow(w) ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which) : 0;
+	return keeps_copies(w) ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which) : 0;
 }
 
-/* Bring a shadow of in[1] up to date, outside parallel regions; false: there is none. */
-static inline bool shadow_ready(const struct call *c, const struct multiplier *by, int which)
+/* Bring a copy of in[1] up to date, outside parallel regions; false: there is none. */
+static inline bool copy_ready(const struct call *c, const struct multiplier *by, int which)
 {
 	const struct tensor *w = c->node->in[1];
 	const int64_t rows = tensor_dim(w, -2), columns = tensor_dim(w, -1);
 	const int64_t slices = tensor_count(w) / (rows * columns);
-	struct shadow *s = c->shadow[which];
+	struct param_copy *s = c->copy[which];
 
 	if (!s)
 		return false;
@@ -155,11 +155,11 @@ static inline bool shadow_ready(const struct call *c, const struct multiplier *b
 	return true;
 }
 
-/* A slice of a shadow that is ready; not packed, if there is none. */
-static inline struct packed shadow_slice(const struct call *c, int which, int64_t slice)
+/* A slice of a copy that is ready; not packed, if there is none. */
+static inline struct packed copy_slice(const struct call *c, int which, int64_t slice)
 {
 	const struct tensor *w = c->node->in[1];
-	const struct shadow *s = c->shadow[which];
+	const struct param_copy *s = c->copy[which];
 
 	if (!s)
 		return NOT_PACKED;
@@ -170,9 +170,10 @@ static inline struct packed shadow_slice(const struct call *c, int which, int64_
 	};
 }
 
-static inline struct packed shadow_of(const struct call *c, const struct multiplier *by, int which)
+static inline struct packed packed_copy(const struct call *c, const struct multiplier *by,
+					int which)
 {
-	return shadow_ready(c, by, which) ? shadow_slice(c, which, 0) : NOT_PACKED;
+	return copy_ready(c, by, which) ? copy_slice(c, which, 0) : NOT_PACKED;
 }
 
 static inline struct multiplier multiplier_of(const struct call *c, void *work)

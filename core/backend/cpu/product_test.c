@@ -219,7 +219,7 @@ static void test_unchanged_weights_are_packed_once(void **state)
 	close_fixture(&f);
 }
 
-static void test_programs_share_shadows(void **state)
+static void test_programs_share_copies(void **state)
 {
 	const struct program_options forward = { .train = false };
 	struct program *other;
@@ -228,14 +228,14 @@ static void test_programs_share_shadows(void **state)
 
 	(void)state;
 	open_fixture(&f, BFLOAT16, 2);
-	bytes = f.params->shadow_bytes;
+	bytes = f.params->copy_bytes;
 	assert_true(bytes > 0);
 	must(program_create(&other, f.graph, &f.backend, &forward, &f.err), &f.err);
-	assert_int_equal(f.params->shadow_bytes, bytes);
+	assert_int_equal(f.params->copy_bytes, bytes);
 	program_destroy(other);
 	close_fixture(&f);
 	open_fixture(&f, FLOAT32, 2);
-	assert_int_equal(f.params->shadow_bytes, 0);
+	assert_int_equal(f.params->copy_bytes, 0);
 	close_fixture(&f);
 }
 
@@ -246,7 +246,7 @@ int main(void)
 		cmocka_unit_test(test_runs_repeat_bit_by_bit),
 		cmocka_unit_test(test_changed_weights_are_packed_again),
 		cmocka_unit_test(test_unchanged_weights_are_packed_once),
-		cmocka_unit_test(test_programs_share_shadows),
+		cmocka_unit_test(test_programs_share_copies),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

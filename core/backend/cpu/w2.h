@@ -4,7 +4,7 @@
 #ifndef CPU_W2_H
 #define CPU_W2_H
 
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /* 1 / (|tau| + eps) */
 static inline real inverse_temperature(real tau, real eps)

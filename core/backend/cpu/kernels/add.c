@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 static void forward(const struct call *c)
 {

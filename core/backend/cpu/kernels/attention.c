@@ -15,28 +15,28 @@
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
  * Only forward sees tokens before its first query.
  */
-#include "core/backend/cpu/single.h"
+#include "core/backend/cpu/one_query.h"
 
 enum { Q, K, V, KEY_BIAS, BAND, RECENT };
 enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
 
 /* --------------------------------------------------------------- dropout */
 
-struct keep {
+struct dropout_mask {
 	struct rng_key key;
 	double limit; /* words below it drop their element */
 	real factor;  /* of what is kept; 0: no dropout */
 };
 
-static struct keep keep_of(const struct call *c)
+static struct dropout_mask dropout_mask_of(const struct call *c)
 {
 	const struct attention_attr *a = c->node->attr;
 	struct rng_key key;
 
 	if (a->dropout == 0)
-		return (struct keep){ .factor = 0 };
+		return (struct dropout_mask){ .factor = 0 };
 	key = rng_key(c->run->seed, c->node->name);
-	return (struct keep){
+	return (struct dropout_mask){
 		.key = rng_subkey(rng_subkey(key, c->run->iteration), c->run->micro),
 		.limit = a->dropout * 0x1p32,
 		.factor = (real)(1 / (1 - a->dropout)),
@@ -44,7 +44,7 @@ static struct keep keep_of(const struct call *c)
 }
 
 /* factor or 0 for every key of query i; element number ((b H + h) T + i) T + j of the stream. */
-static void keep_row(const struct keep *k, const struct scores *s, const struct tile *t, int64_t i,
+static void mask_row(const struct dropout_mask *k, const struct scores *s, const struct tile *t, int64_t i,
 		     real *kept)
 {
 	uint64_t first = (uint64_t)(((t->b * s->H + t->h) * s->T + i) * s->T);
@@ -141,7 +141,7 @@ static real row_max(const real *row, int64_t n)
 
 /* One head of one block: o, lse, and its share of the combined routing row. */
 static void forward_tile(const struct call *c, const struct scores *s, const struct panels *p,
-			 const struct keep *keep, struct forward_buffers *f)
+			 const struct dropout_mask *mask, struct forward_buffers *f)
 {
 	const struct attention_attr *a = s->attr;
 	const struct heads vl = heads_of(c->node->in[V], s->H);
@@ -163,8 +163,8 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 		if (f->route)
 			route_join(&a->route, f->route + r * t->pitch, row, n,
 				   norm[r] * route_share(&a->route, s->H));
-		if (keep->factor > 0) {
-			keep_row(keep, s, t, n - 1, kept);
+		if (mask->factor > 0) {
+			mask_row(mask, s, t, n - 1, kept);
 #pragma omp simd
 			for (int64_t j = 0; j < n; j++)
 				row[j] *= kept[j];
@@ -205,7 +205,7 @@ static void write_routes(const struct call *c, const struct scores *s,
 static void forward_tiles(const struct call *c, const struct scores *scores)
 {
 	const struct multiplier by = multiplier_of(c, NULL);
-	const struct keep keep = keep_of(c);
+	const struct dropout_mask mask = dropout_mask_of(c);
 	struct scores s = *scores;
 	const bool routes = s.attr->route.mode == ROUTE_TOPK;
 	const int64_t blocks = block_count(s.T), together = routes ? s.H : 1;
@@ -231,7 +231,7 @@ static void forward_tiles(const struct call *c, const struct scores *scores)
 				row_clear(f.route, 0, block_rows(s.T) * f.tile.pitch);
 			for (int64_t head = first; head < first + together; head++) {
 				tile_seek(&f.tile, &s, head, blocks - 1 - item / alike);
-				forward_tile(c, &s, &panels, &keep, &f);
+				forward_tile(c, &s, &panels, &mask, &f);
 			}
 			if (routes)
 				write_routes(c, &s, &f);
@@ -241,48 +241,48 @@ static void forward_tiles(const struct call *c, const struct scores *scores)
 
 /* ------------------------------------------------- one query per example */
 
-struct single_buffers {
-	struct single single;
+struct one_query_buffers {
+	struct one_query one;
 	real *norm;  /* [B,H] of all threads, as is: */
 	real *sums;  /* [threads,B,H,D] */
 	real *route; /* [pitch], of the thread */
 };
 
 /* `shared` is at the start of the workspace; pieces of the threads follow. */
-static struct single_buffers take_single(struct space *shared, struct space *own,
+static struct one_query_buffers take_one_query(struct space *shared, struct space *own,
 					 const struct node *n, int threads)
 {
 	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2];
-	struct single_buffers f;
+	struct one_query_buffers f;
 
-	f.single = single_take(shared, own, heads, n->in[K]->dim[1]);
+	f.one = one_query_take(shared, own, heads, n->in[K]->dim[1]);
 	f.norm = space_take(shared, heads);
 	f.sums = space_take(shared, threads * heads * n->in[V]->dim[3]);
-	f.route = space_take(own, f.single.pitch);
+	f.route = space_take(own, f.one.pitch);
 	return f;
 }
 
 /* Scores become exponentials; norm is what makes them probabilities. */
-static void single_softmax(const struct call *c, const struct scores *s,
-			   const struct single_buffers *f, int64_t head)
+static void one_query_softmax(const struct call *c, const struct scores *s,
+			   const struct one_query_buffers *f, int64_t head)
 {
 	const int64_t n = s->past + 1;
-	real *row = single_row(&f->single, s, head);
+	real *row = one_query_row(&f->one, s, head);
 	const real max = row_max(row, n), sum = row_exp(row, n, max);
 
 	((real *)c->out[LSE])[head] = max + natural_log(sum);
 	f->norm[head] = 1 / sum;
 }
 
-static void single_route(const struct call *c, const struct scores *s,
-			 const struct single_buffers *f, int64_t b)
+static void one_query_route(const struct call *c, const struct scores *s,
+			 const struct one_query_buffers *f, int64_t b)
 {
 	const struct route_attr *a = &s->attr->route;
 	const int64_t n = s->past + 1;
 
 	row_clear(f->route, 0, n);
 	for (int64_t head = b * s->H; head < (b + 1) * s->H; head++)
-		route_join(a, f->route, f->single.score + head * f->single.pitch, n,
+		route_join(a, f->route, f->one.score + head * f->one.pitch, n,
 			   f->norm[head] * route_share(a, s->H));
 	write_route(c, b, f->route, n);
 }
@@ -293,24 +293,24 @@ static void forward_single(const struct call *c, const struct scores *s)
 	const int64_t heads = s->B * s->H, D = vl.width;
 	struct space all = { 0 }, each = { 0 };
 
-	take_single(&all, &each, c->node, omp_get_max_threads());
+	take_one_query(&all, &each, c->node, omp_get_max_threads());
 #pragma omp parallel if (heads * (s->past + 1) * D > GRAIN)
 	{
 		const int threads = omp_get_num_threads(), me = omp_get_thread_num();
 		struct space shared = { .at = c->work };
 		struct space own = { .at = (real *)c->work + all.used + each.used * me };
-		const struct single_buffers f =
-			take_single(&shared, &own, c->node, omp_get_max_threads());
+		const struct one_query_buffers f =
+			take_one_query(&shared, &own, c->node, omp_get_max_threads());
 
-		single_products(&f.single, s);
+		one_query_products(&f.one, s);
 #pragma omp for schedule(static)
 		for (int64_t head = 0; head < heads; head++)
-			single_softmax(c, s, &f, head);
+			one_query_softmax(c, s, &f, head);
 		if (s->attr->route.mode == ROUTE_TOPK)
 #pragma omp for schedule(static)
 			for (int64_t b = 0; b < s->B; b++)
-				single_route(c, s, &f, b);
-		single_values(&f.single, s, &vl, c->in[V], f.sums + me * heads * D);
+				one_query_route(c, s, &f, b);
+		one_query_values(&f.one, s, &vl, c->in[V], f.sums + me * heads * D);
 #pragma omp barrier
 #pragma omp for schedule(static)
 		for (int64_t head = 0; head < heads; head++) {
@@ -435,7 +435,7 @@ static void shared_carry(const struct shared *x, int64_t first, int64_t last)
 struct backward {
 	const struct call *c;
 	struct scores s;
-	struct keep keep;
+	struct dropout_mask mask;
 	struct heads v_layout, o_layout;
 	const real *v, *o, *d_o, *lse;
 	int64_t parts;
@@ -480,9 +480,9 @@ static void backward_row(const struct backward *w, struct backward_buffers *f, i
 #pragma omp simd reduction(+ : delta)
 	for (int64_t d = 0; d < ol->width; d++)
 		delta += d_o[d] * o[d];
-	if (w->keep.factor > 0) {
+	if (w->mask.factor > 0) {
 		row_exp(p, i + 1, lse);
-		keep_row(&w->keep, &w->s, t, i, kept);
+		mask_row(&w->mask, &w->s, t, i, kept);
 #pragma omp simd
 		for (int64_t j = 0; j <= i; j++) {
 			ds[j] = p[j] * (ds[j] * kept[j] - delta);
@@ -664,7 +664,7 @@ static void backward(const struct call *c)
 	struct backward w = {
 		.c = c,
 		.s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT),
-		.keep = keep_of(c),
+		.mask = dropout_mask_of(c),
 		.v_layout = heads_of(c->node->in[V], H),
 		.o_layout = heads_of(c->node->out[O], H),
 		.v = c->in[V],
@@ -688,7 +688,7 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 	struct space all = { 0 }, each = { 0 };
 
 	if (single)
-		take_single(&all, &each, n, threads);
+		take_one_query(&all, &each, n, threads);
 	else if (pass == PASS_FORWARD)
 		take_forward(&each, n);
 	else

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /* What elements [first, first + n) are multiplied by; first is a multiple of 4. */
 static void draw_mask(real mask[CHUNK], int64_t n, int64_t first, struct rng_key key,

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + 2^t), t = x (LINEAR + CUBIC x^2). */
 static const real LINEAR = (real)-2.302208198144325; /* -2 sqrt(2/pi) / ln 2 */

@@ -4,7 +4,7 @@
  * y and dx, and a range of the H*I rows in dW, which any number of heads
  * divides evenly.  Few tokens are dealt by heads.
  */
-#include "core/backend/cpu/few.h"
+#include "core/backend/cpu/few_rows.h"
 #include "core/backend/cpu/product.h"
 
 struct sizes {
@@ -42,15 +42,15 @@ static void forward_few(const struct sizes *s, const real *x, const real *w, rea
 	memset(y, 0, (size_t)(s->tokens * s->heads * s->o) * sizeof(real));
 #pragma omp parallel for schedule(static) if (s->heads * s->i * s->o > GRAIN)
 	for (int64_t h = 0; h < s->heads; h++)
-		few_add(x + h * s->x_head, s->x_token, s->tokens, s->i, w + h * s->i * s->o, s->o,
-			s->o, y + h * s->o, s->heads * s->o);
+		few_rows_add(x + h * s->x_head, s->x_token, s->tokens, s->i, w + h * s->i * s->o,
+			     s->o, s->o, y + h * s->o, s->heads * s->o);
 }
 
 /* Bytes of workspace for one thread. */
 static size_t thread_work(const struct node *node, enum pass pass)
 {
 	const struct sizes s = sizes(node);
-	const bool packed = has_shadow(node->in[1]);
+	const bool packed = keeps_copies(node->in[1]);
 	const size_t dx = product_work(s.tokens, s.i, s.o, packed, 1);
 	const size_t dw = product_work(s.i, s.o, s.tokens, false, 1);
 
@@ -71,7 +71,7 @@ static void prepare(const struct call *c, int which)
 {
 	const struct multiplier by = multiplier_of(c, NULL);
 
-	shadow_ready(c, &by, which);
+	copy_ready(c, &by, which);
 }
 
 static void forward(const struct call *c)
@@ -92,7 +92,7 @@ static void forward(const struct call *c)
 
 		thread_share(s.tokens, &t, &end);
 		for (int64_t h = 0; h < s.heads && t < end; h++)
-			product(&by, shadow_slice(c, 0, h), false, false, end - t, s.o, s.i, 1,
+			product(&by, copy_slice(c, 0, h), false, false, end - t, s.o, s.i, 1,
 				x + t * s.x_token + h * s.x_head, s.x_token, w + h * s.i * s.o, s.o,
 				0, y + (t * s.heads + h) * s.o, s.heads * s.o);
 	}
@@ -108,7 +108,7 @@ static void backward_x(const struct call *c, const struct sizes *s, const struct
 
 	thread_share(s->tokens, &t, &end);
 	for (int64_t h = 0; h < s->heads && t < end; h++)
-		product(by, shadow_slice(c, 1, h), false, true, end - t, s->i, s->o, 1,
+		product(by, copy_slice(c, 1, h), false, true, end - t, s->i, s->o, 1,
 			dy + (t * s->heads + h) * s->o, s->heads * s->o, w + h * s->i * s->o, s->o,
 			add || (h && !s->x_head), dx + t * s->x_token + h * s->x_head, s->x_token);
 }
@@ -153,14 +153,14 @@ static size_t workspace(const struct node *node, enum pass pass, int threads)
 	return (size_t)threads * thread_work(node, pass);
 }
 
-static size_t shadow(const struct node *node, enum pass pass, int which)
+static size_t copies(const struct node *node, enum pass pass, int which)
 {
 	if (which != (pass == PASS_BACKWARD) ||
 	    (pass == PASS_FORWARD && sizes(node).tokens <= FEW_ROWS))
 		return 0;
-	return shadow_bytes(node->in[1], which);
+	return copy_bytes(node->in[1], which);
 }
 
 KERNELS(head_linear) = {
-	.forward = forward, .backward = backward, .workspace = workspace, .shadow = shadow
+	.forward = forward, .backward = backward, .workspace = workspace, .copy_bytes = copies
 };

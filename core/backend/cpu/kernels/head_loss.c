@@ -62,12 +62,12 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 	const int64_t v = n->in[1]->dim[0], e = n->in[1]->dim[1], chunk = chunk_tokens(n);
 
 	(void)pass;
-	return logits_bytes(n) + largest_work(v, e, chunk, has_shadow(n->in[1]), threads);
+	return logits_bytes(n) + largest_work(v, e, chunk, keeps_copies(n->in[1]), threads);
 }
 
-static size_t shadow(const struct node *n, enum pass pass, int which)
+static size_t copies(const struct node *n, enum pass pass, int which)
 {
-	return pass == PASS_LOSS || which == 1 ? shadow_bytes(n->in[1], which) : 0;
+	return pass == PASS_LOSS || which == 1 ? copy_bytes(n->in[1], which) : 0;
 }
 
 /* d(total loss) / d(nll) of a scored token, and / d(lse^2) of any. */
@@ -203,7 +203,7 @@ static void chunk_gradients(const struct call *c, const struct multiplier *by, i
 	real *dx = c->din[0], *dw = c->din[1];
 
 	if (dx)
-		product(by, shadow_of(c, by, 0), false, false, tokens, e, n, 1, dlogits, n, w, e,
+		product(by, packed_copy(c, by, 0), false, false, tokens, e, n, 1, dlogits, n, w, e,
 			call_adds(c, 0), dx + first * e, e);
 	if (dw)
 		product(by, NOT_PACKED, true, false, n, e, tokens, 1, dlogits, n, x + first * e, e,
@@ -224,7 +224,7 @@ static void all_chunks(const struct call *c, const struct slope *slope)
 	for (int64_t first = 0; first < tokens; first += chunk) {
 		const int64_t count = smaller(chunk, tokens - first);
 
-		product(&by, shadow_of(c, &by, 1), false, true, count, n, e, 1, x + first * e, e, w,
+		product(&by, packed_copy(c, &by, 1), false, true, count, n, e, 1, x + first * e, e, w,
 			e, 0, logits, n);
 		squares += score_chunk(c, first, count, logits, lse, slope);
 		if (slope)
@@ -249,5 +249,5 @@ static void loss(const struct call *c)
 }
 
 KERNELS(head_loss) = {
-	.forward = forward, .loss = loss, .workspace = workspace, .shadow = shadow
+	.forward = forward, .loss = loss, .workspace = workspace, .copy_bytes = copies
 };

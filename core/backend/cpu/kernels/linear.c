@@ -1,4 +1,4 @@
-#include "core/backend/cpu/few.h"
+#include "core/backend/cpu/few_rows.h"
 #include "core/backend/cpu/product.h"
 
 /* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
@@ -36,9 +36,9 @@ static void forward_few(const struct call *c, const struct sizes *s)
 #pragma omp parallel if (s->i * s->o > GRAIN)
 	{
 		if (s->transposed)
-			few_dots(x, s->x_pitch, s->n, s->i, w, s->o, c->out[0]);
+			few_rows_dots(x, s->x_pitch, s->n, s->i, w, s->o, c->out[0]);
 		else
-			few_product(x, s->x_pitch, s->n, s->i, w, s->o, b, c->work, c->out[0]);
+			few_rows_product(x, s->x_pitch, s->n, s->i, w, s->o, b, c->work, c->out[0]);
 	}
 }
 
@@ -55,7 +55,7 @@ static void forward(const struct call *c)
 	}
 	if (b)
 		fill_rows(&s, y, b);
-	product(&by, shadow_of(c, &by, s.transposed), false, s.transposed, s.n, s.o, s.i, 1, x,
+	product(&by, packed_copy(c, &by, s.transposed), false, s.transposed, s.n, s.o, s.i, 1, x,
 		s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
 }
 
@@ -92,8 +92,8 @@ static void backward(const struct call *c)
 
 	/* y = x W + b */
 	if (dx)
-		product(&by, shadow_of(c, &by, !s.transposed), false, !s.transposed, s.n, s.i, s.o,
-			1, dy, s.o, w, s.w_pitch, call_adds(c, 0), dx, s.x_pitch);
+		product(&by, packed_copy(c, &by, !s.transposed), false, !s.transposed, s.n, s.i,
+			s.o, 1, dy, s.o, w, s.w_pitch, call_adds(c, 0), dx, s.x_pitch);
 	if (dw && s.transposed)
 		product(&by, NOT_PACKED, true, false, s.o, s.i, s.n, 1, dy, s.o, x, s.x_pitch,
 			call_adds(c, 1), dw, s.i);
@@ -116,11 +116,11 @@ static size_t larger(size_t a, size_t b)
 static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
 	const struct sizes s = sizes(node);
-	const bool packed = has_shadow(node->in[1]);
+	const bool packed = keeps_copies(node->in[1]);
 	size_t most;
 
 	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
-		return s.transposed ? 0 : few_workspace(s.n, s.o, threads);
+		return s.transposed ? 0 : few_rows_workspace(s.n, s.o, threads);
 	if (pass == PASS_FORWARD)
 		return product_work(s.n, s.o, s.i, packed, threads);
 	most = s.transposed ? product_work(s.o, s.i, s.n, false, threads)
@@ -129,16 +129,16 @@ static size_t workspace(const struct node *node, enum pass pass, int threads)
 }
 
 /* Few rows read the parameter itself. */
-static size_t shadow(const struct node *node, enum pass pass, int which)
+static size_t copies(const struct node *node, enum pass pass, int which)
 {
 	const struct sizes s = sizes(node);
 	const int wanted = s.transposed ^ (pass == PASS_BACKWARD);
 
 	if (which != wanted || (pass == PASS_FORWARD && s.n <= FEW_ROWS))
 		return 0;
-	return shadow_bytes(node->in[1], which);
+	return copy_bytes(node->in[1], which);
 }
 
 KERNELS(linear) = {
-	.forward = forward, .backward = backward, .workspace = workspace, .shadow = shadow
+	.forward = forward, .backward = backward, .workspace = workspace, .copy_bytes = copies
 };

@@ -4,8 +4,8 @@
  *     forward   y_block = R_block x
  *     backward  dx += R_block' dy_block
  */
-#include "core/backend/cpu/few.h"
-#include "core/backend/cpu/single.h"
+#include "core/backend/cpu/few_rows.h"
+#include "core/backend/cpu/one_query.h"
 
 enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
 
@@ -90,25 +90,25 @@ static void forward_tiles(const struct call *c, const struct scores *scores)
 
 /* -------------------------------------------------- one query per example */
 
-struct single_buffers {
-	struct single single;
+struct one_query_buffers {
+	struct one_query one;
 	real *route; /* [B,pitch], of all threads: the rows of R, as is: */
 	real *sums;  /* [threads,F] */
 };
 
-static struct single_buffers take_single(struct space *shared, struct space *own,
+static struct one_query_buffers take_one_query(struct space *shared, struct space *own,
 					 const struct node *n, int threads)
 {
 	const int64_t B = n->in[Q]->dim[0];
-	struct single_buffers f;
+	struct one_query_buffers f;
 
-	f.single = single_take(shared, own, B * n->in[Q]->dim[2], n->in[K]->dim[1]);
-	f.route = space_take(shared, B * f.single.pitch);
+	f.one = one_query_take(shared, own, B * n->in[Q]->dim[2], n->in[K]->dim[1]);
+	f.route = space_take(shared, B * f.one.pitch);
 	f.sums = space_take(shared, threads * n->in[X]->dim[2]);
 	return f;
 }
 
-static void single_route(const struct scores *s, const struct single *x, int64_t b, real *row)
+static void one_query_route(const struct scores *s, const struct one_query *x, int64_t b, real *row)
 {
 	const struct route_attr *a = &s->attr->route;
 	const int64_t n = s->past + 1;
@@ -125,24 +125,24 @@ static void forward_single(const struct call *c, const struct scores *s)
 	const real *lse = c->in[LSE];
 	struct space all = { 0 }, each = { 0 };
 
-	take_single(&all, &each, c->node, omp_get_max_threads());
+	take_one_query(&all, &each, c->node, omp_get_max_threads());
 #pragma omp parallel if (s->B * n * F > GRAIN)
 	{
 		struct space shared = { .at = c->work };
 		struct space own = { .at = (real *)c->work + all.used +
 					   each.used * omp_get_thread_num() };
-		const struct single_buffers f =
-			take_single(&shared, &own, c->node, omp_get_max_threads());
+		const struct one_query_buffers f =
+			take_one_query(&shared, &own, c->node, omp_get_max_threads());
 
-		single_products(&f.single, s);
+		one_query_products(&f.one, s);
 #pragma omp for schedule(static)
 		for (int64_t head = 0; head < s->B * s->H; head++)
-			row_exp(single_row(&f.single, s, head), n, lse[head]);
+			row_exp(one_query_row(&f.one, s, head), n, lse[head]);
 #pragma omp for schedule(static)
 		for (int64_t b = 0; b < s->B; b++)
-			single_route(s, &f.single, b, f.route + b * f.single.pitch);
+			one_query_route(s, &f.one, b, f.route + b * f.one.pitch);
 		for (int64_t b = 0; b < s->B; b++) {
-			few_product(f.route + b * f.single.pitch, n, 1, n,
+			few_rows_product(f.route + b * f.one.pitch, n, 1, n,
 				    (const real *)c->in[X] + b * S * F, F, NULL, f.sums,
 				    (real *)c->out[0] + b * F);
 #pragma omp barrier
@@ -218,7 +218,7 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 	struct space all = { 0 }, each = { 0 };
 
 	if (pass == PASS_FORWARD && n->in[Q]->dim[1] == 1)
-		take_single(&all, &each, n, threads);
+		take_one_query(&all, &each, n, threads);
 	else
 		take_buffers(&each, n);
 	return (size_t)(all.used + each.used * threads) * sizeof(real);

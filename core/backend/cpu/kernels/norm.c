@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /*
  * Both ops in one shape: where each tensor is, and NULL for what an op or a

@@ -92,7 +92,7 @@ static inline void adamw_part(const struct adamw_step *s, bool decays, int64_t n
 			      const real *restrict g, real *restrict m, real *restrict v,
 			      real *restrict vmax, const bool amsgrad)
 {
-	const real keep = decays ? (real)s->keep : 1, scale = (real)s->scale;
+	const real shrink = decays ? (real)s->shrink : 1, scale = (real)s->scale;
 	const real old_m = (real)s->beta1, new_m = (real)(1 - s->beta1), damp_m = (real)s->damp_m;
 	const real old_v = (real)s->beta2, new_v = (real)(1 - s->beta2), damp_v = (real)s->damp_v;
 	const real rate = (real)(s->lr / s->correction1), bias = (real)(1 / s->correction2);
@@ -111,7 +111,7 @@ static inline void adamw_part(const struct adamw_step *s, bool decays, int64_t n
 			d = vmax[i] > vi ? vmax[i] : vi;
 			vmax[i] = d;
 		}
-		p[i] = keep * p[i] - rate * mi / (root(bias * d) + eps);
+		p[i] = shrink * p[i] - rate * mi / (root(bias * d) + eps);
 	}
 }
 
@@ -141,13 +141,13 @@ static void adamw(const struct adamw_step *s, const struct optim_segments *segme
 static void sgd_part(const struct sgd_step *s, bool decays, int64_t n, real *restrict p,
 		     const real *restrict g, real *restrict m)
 {
-	const real keep = decays ? (real)s->keep : 1, scale = (real)s->scale;
+	const real shrink = decays ? (real)s->shrink : 1, scale = (real)s->scale;
 	const real momentum = (real)s->momentum, lr = (real)s->lr;
 
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++) {
 		m[i] = momentum * m[i] + scale * g[i];
-		p[i] = keep * p[i] - lr * m[i];
+		p[i] = shrink * p[i] - lr * m[i];
 	}
 }
 
@@ -225,11 +225,11 @@ static void scale_all(real *x, real factor, int64_t n)
 		x[i] *= factor;
 }
 
-static void move(real *restrict p, real keep, real lr, const real *restrict direction, int64_t n)
+static void move(real *restrict p, real shrink, real lr, const real *restrict direction, int64_t n)
 {
 #pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
 	for (int64_t i = 0; i < n; i++)
-		p[i] = keep * p[i] - lr * direction[i];
+		p[i] = shrink * p[i] - lr * direction[i];
 }
 
 static void muon(const struct muon_step *s, int64_t rows, int64_t columns, void *p, const void *g,
@@ -246,7 +246,7 @@ static void muon(const struct muon_step *s, int64_t rows, int64_t columns, void 
 		x = y;
 		y = swap;
 	}
-	move(p, (real)s->keep, (real)s->lr, x, n);
+	move(p, (real)s->shrink, (real)s->lr, x, n);
 }
 
 OPTIM_KERNELS = {

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /*
  * Sines and cosines are the costly part, so they are taken for two short

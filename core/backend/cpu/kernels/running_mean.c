@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 #define COLUMNS 64 /* handled together: 4 cache lines of floats per position */
 

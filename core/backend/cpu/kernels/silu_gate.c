@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 static const real LOG2_E = (real)1.4426950408889634;
 

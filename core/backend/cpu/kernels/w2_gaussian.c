@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /* One head: y = (mean, sigma) */
 static void pair_row(const real *x, int64_t width, real eps, real *y)

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 static const real SMALLEST_NORM = (real)1e-8; /* by definition of the loss */
 

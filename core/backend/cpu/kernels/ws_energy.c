@@ -1,4 +1,4 @@
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /* Tokens times heads. */
 static real vectors(const struct node *n)

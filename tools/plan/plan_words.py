@@ -11,8 +11,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from tools.plan import kconfig
-from tools.plan import matching
+from tools.plan import kconfig, matching
 from tools.plan.kconfig import Unfit
 
 TWIN = re.compile(r"(again|null)-([0-9]+)")

@@ -1,5 +1,5 @@
 /* Tests of core/plan: nothing alive overlaps, memory is reused, bad plans are seen. */
-#include "core/engine/plan.h"
+#include "core/engine/placement.h"
 
 #include <string.h>
 
@@ -8,14 +8,14 @@
 
 #define MANY 300
 
-static void random_items(struct plan_item *items, int n, uint64_t seed)
+static void random_items(struct placement *items, int n, uint64_t seed)
 {
 	struct rng_reader r = { .key = rng_key(seed, "plan") };
 
 	for (int i = 0; i < n; i++) {
 		int first = (int)rng_next_below(&r, 100);
 
-		items[i] = (struct plan_item){
+		items[i] = (struct placement){
 			.name = "item",
 			.bytes = 1 + rng_next_below(&r, 5000),
 			.first = first,
@@ -25,7 +25,7 @@ static void random_items(struct plan_item *items, int n, uint64_t seed)
 }
 
 /* No plan can be smaller than what is alive at one instruction. */
-static size_t lower_bound(const struct plan_item *items, int n)
+static size_t lower_bound(const struct placement *items, int n)
 {
 	size_t most = 0;
 
@@ -42,19 +42,19 @@ static size_t lower_bound(const struct plan_item *items, int n)
 
 static void test_random_plans_are_valid_and_tight(void **state)
 {
-	struct plan_item items[MANY];
+	struct placement items[MANY];
 	struct error err;
 	size_t total, separate;
 
 	(void)state;
 	for (uint64_t seed = 0; seed < 20; seed++) {
 		random_items(items, MANY, seed);
-		must(plan_place(items, MANY, true, &separate, &err), &err);
-		must(plan_verify(items, MANY, separate, &err), &err);
-		must(plan_place(items, MANY, false, &total, &err), &err);
-		must(plan_verify(items, MANY, total, &err), &err);
+		must(placement_assign(items, MANY, true, &separate, &err), &err);
+		must(placement_verify(items, MANY, separate, &err), &err);
+		must(placement_assign(items, MANY, false, &total, &err), &err);
+		must(placement_verify(items, MANY, total, &err), &err);
 		for (int i = 0; i < MANY; i++)
-			assert_int_equal(items[i].offset % PLAN_ALIGNMENT, 0);
+			assert_int_equal(items[i].offset % PLACEMENT_ALIGNMENT, 0);
 		/* Seen over these seeds: at most 1.11 times the bound, alignment included. */
 		assert_true((double)total < 1.25 * (double)lower_bound(items, MANY));
 		assert_true(total * 3 < separate);
@@ -63,19 +63,19 @@ static void test_random_plans_are_valid_and_tight(void **state)
 
 static void test_overlap_is_named(void **state)
 {
-	struct plan_item items[] = {
+	struct placement items[] = {
 		{ .name = "left", .bytes = 100, .first = 0, .last = 4, .offset = 0 },
 		{ .name = "right", .bytes = 100, .first = 4, .last = 6, .offset = 64 },
 	};
 	struct error err;
 
 	(void)state;
-	assert_int_equal(plan_verify(items, 2, 1000, &err), FAIL);
+	assert_int_equal(placement_verify(items, 2, 1000, &err), FAIL);
 	assert_non_null(strstr(err.text, "left"));
 	assert_non_null(strstr(err.text, "right"));
 	items[1].first = 5;
-	must(plan_verify(items, 2, 1000, &err), &err);
-	assert_int_equal(plan_verify(items, 2, 100, &err), FAIL);
+	must(placement_verify(items, 2, 1000, &err), &err);
+	assert_int_equal(placement_verify(items, 2, 100, &err), FAIL);
 }
 
 static void test_nothing_to_place(void **state)
@@ -84,7 +84,7 @@ static void test_nothing_to_place(void **state)
 	size_t total = 1;
 
 	(void)state;
-	must(plan_place(NULL, 0, false, &total, &err), &err);
+	must(placement_assign(NULL, 0, false, &total, &err), &err);
 	assert_int_equal(total, 0);
 }
 

@@ -1,23 +1,23 @@
 /*
- * recent: y [B,window+T,..] = the last `window` tokens before x [B,T,..], then
+ * recent_tokens: y [B,window+T,..] = the last `window` tokens before x [B,T,..], then
  * x; state: the last `window` tokens of y, which the next run will need.
  */
 #include <string.h>
 
 #include "core/ops/rule.h"
 
-struct tensor *op_recent(struct graph *g, const char *name, struct tensor *x, int64_t window)
+struct tensor *op_recent_tokens(struct graph *g, const char *name, struct tensor *x, int64_t window)
 {
-	const struct recent_attr attr = { window };
+	const struct recent_tokens_attr attr = { window };
 
 	if (!g->state || window == 0)
 		return x;
-	return node_out(graph_node(g, OP_recent, name, &attr, 1, &x), 0);
+	return node_out(graph_node(g, OP_recent_tokens, name, &attr, 1, &x), 0);
 }
 
 static enum status infer(struct graph *g, struct node *n)
 {
-	const struct recent_attr *attr = n->attr;
+	const struct recent_tokens_attr *attr = n->attr;
 	const struct tensor *x = n->in[0];
 	int64_t dim[TENSOR_MAX_DIMS];
 
@@ -39,18 +39,18 @@ static void cost(const struct node *n, struct op_cost *c)
 }
 
 /* Its test is core/ops/state_test.c: the graphs of cases are trained. */
-OP_CASES(recent) = {
+OP_CASES(recent_tokens) = {
 	OP_CASES_END,
 };
 
-const struct op op_desc_recent = {
-	.name = "recent",
-	.attr_size = sizeof(struct recent_attr),
+const struct op op_desc_recent_tokens = {
+	.name = "recent_tokens",
+	.attr_size = sizeof(struct recent_tokens_attr),
 	.min_inputs = 1,
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
 	.no_gradient = true,
 	.pitched_in = BIT(0),
-	.cases = recent_cases,
+	.cases = recent_tokens_cases,
 };

@@ -4,7 +4,7 @@ import math
 import random
 import unittest
 
-from tools.report import labels
+from tools.report import label_layout
 from tools.testing import tap
 
 WIDTH, HEIGHT = 360, 228
@@ -16,7 +16,7 @@ def named(places):
 
 class Lines(unittest.TestCase):
     def test_crossing(self):
-        box = labels.Box(10, 10, 20, 20)
+        box = label_layout.Box(10, 10, 20, 20)
         for line, crosses in ((((0, 0), (30, 30)), True), (((12, 12), (14, 13)), True),
                               (((15, 0), (15, 30)), True), (((0, 0), (9, 9)), False),
                               (((0, 15), (30, 15)), True), (((0, 25), (30, 25)), False),
@@ -28,13 +28,13 @@ class Lines(unittest.TestCase):
 class Place(unittest.TestCase):
     def check(self, points):
         """All names, none outside, none on another, on a point or on a line."""
-        found = labels.place(points, WIDTH, HEIGHT)
+        found = label_layout.place(points, WIDTH, HEIGHT)
         self.assertEqual([label.text for label in found], [text for _, _, text in points])
-        frame = labels.Box(0, 0, WIDTH, HEIGHT)
+        frame = label_layout.Box(0, 0, WIDTH, HEIGHT)
         for label in found:
             self.assertTrue(label.box.within(frame))
             for x, y, _ in points:
-                self.assertFalse(label.box.meets(labels.Box.around(x, y, 12, 12)))
+                self.assertFalse(label.box.meets(label_layout.Box.around(x, y, 12, 12)))
         for one, other in itertools.permutations(found, 2):
             self.assertFalse(one.box.meets(other.box))
             self.assertFalse(one.box.is_crossed(other.line))
@@ -42,7 +42,7 @@ class Place(unittest.TestCase):
 
     def test_alone(self):
         label, = self.check([(100, 100, "7")])
-        self.assertLess(math.dist((label.x, label.y), (100, 100)), labels.APART)
+        self.assertLess(math.dist((label.x, label.y), (100, 100)), label_layout.APART)
         self.assertGreater(label.x, 100)
         self.assertFalse(label.line)
 
@@ -54,7 +54,7 @@ class Place(unittest.TestCase):
         self.assertTrue(lines)
         for begin, end in lines:
             self.assertEqual(begin, (180, 100))
-            self.assertGreater(math.dist(begin, end), labels.POINT)
+            self.assertGreater(math.dist(begin, end), label_layout.POINT)
 
     def test_a_column(self):
         found = self.check(named([(20, 30 + 7 * i) for i in range(18)]))
@@ -71,7 +71,7 @@ class Place(unittest.TestCase):
                               for _ in range(n)]))
 
     def test_a_full_frame(self):
-        self.assertLess(len(labels.place(named([(20, 20)] * 9), 40, 40)), 9)
+        self.assertLess(len(label_layout.place(named([(20, 20)] * 9), 40, 40)), 9)
 
 
 if __name__ == "__main__":

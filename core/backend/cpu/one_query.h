@@ -1,31 +1,31 @@
 /*
- * single - attention of one query per example, the shape of a decoding step.
+ * one_query - attention of one query per example, the shape of a decoding step.
  *
  * The time is that of reading keys and values once.  So they are dealt to the
  * threads by tokens, all heads of a token to one thread, and not by heads.
  * The functions are called by all threads of a parallel region.
  */
-#ifndef CPU_SINGLE_H
-#define CPU_SINGLE_H
+#ifndef CPU_ONE_QUERY_H
+#define CPU_ONE_QUERY_H
 
 #include "core/backend/cpu/scores.h"
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 /* Heads that read one key are worth a product of matrices from this number on. */
 #define MANY_HEADS 4
 
-struct single {
+struct one_query {
 	real *score;		/* [B,H,pitch], of all threads */
 	real *cross, *key_bias; /* [pitch], of the thread */
 	int64_t pitch;
 };
 
-static inline struct single single_take(struct space *shared, struct space *own, int64_t heads,
-					int64_t capacity)
+static inline struct one_query one_query_take(struct space *shared, struct space *own,
+					      int64_t heads, int64_t capacity)
 {
 	const int64_t pitch = tile_pitch(capacity);
 
-	return (struct single){
+	return (struct one_query){
 		.score = space_take(shared, heads * pitch),
 		.cross = space_take(own, pitch),
 		.key_bias = space_take(own, pitch),
@@ -89,7 +89,7 @@ static inline void scores_of_group(const real *q, int64_t q_pitch, int64_t heads
 }
 
 /* score = scale q.k of the thread's tokens, then a barrier. */
-static inline void single_products(const struct single *x, const struct scores *s)
+static inline void one_query_products(const struct one_query *x, const struct scores *s)
 {
 	const struct heads *ql = &s->q_layout, *kl = &s->k_layout;
 	const real scale = (real)s->attr->scale;
@@ -118,7 +118,7 @@ static inline void single_products(const struct single *x, const struct scores *
 }
 
 /* The finished scores of one head, padded as tile_row() does. */
-static inline real *single_row(const struct single *x, const struct scores *s, int64_t head)
+static inline real *one_query_row(const struct one_query *x, const struct scores *s, int64_t head)
 {
 	const struct heads *kl = &s->k_layout, *rl = &s->recent_layout;
 	const int64_t b = head / s->H, h = head % s->H, i = s->past;
@@ -140,8 +140,8 @@ static inline real *single_row(const struct single *x, const struct scores *s, i
 }
 
 /* sum [B,H,D] = the thread's part of sum_j p_j v_j, p in score. */
-static inline void single_values(const struct single *x, const struct scores *s,
-				 const struct heads *vl, const real *v, real *sum)
+static inline void one_query_values(const struct one_query *x, const struct scores *s,
+				    const struct heads *vl, const real *v, real *sum)
 {
 	const int64_t D = vl->width;
 	int64_t from, to;

@@ -1,12 +1,12 @@
 /*
- * vector - loops over a stretch of numbers that fits in the nearest cache.
+ * elementwise - loops over a stretch of numbers that fits in the nearest cache.
  *
  * Kernels walk their tensors in rows or chunks and use these on each, so
  * that several gradients come out of one pass over memory.  The destination
  * may be one of the sources.
  */
-#ifndef CPU_VECTOR_H
-#define CPU_VECTOR_H
+#ifndef CPU_ELEMENTWISE_H
+#define CPU_ELEMENTWISE_H
 
 #include "core/backend/cpu/real.h"
 

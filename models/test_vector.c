@@ -1,4 +1,4 @@
-#include "models/vector.h"
+#include "models/test_vector.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/util/test.h"
-#include "models/vector.h"
+#include "models/test_vector.h"
 
 static void check(const char *path, enum precision precision, int *near_ties)
 {

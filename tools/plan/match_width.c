@@ -1,5 +1,5 @@
 /*
- * count - parameters and work of a configuration that no program was built of yet.
+ * match_width - parameters and work of a configuration that no program was built of yet.
  *
  * The plan asks it for matched controls: with how many hidden channels F of the feed-forward
  * does this model come nearest to so many parameters, or FLOPs per token?  Both grow with F, so
@@ -20,7 +20,7 @@
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2 };
 
 static const char usage[] =
-	"usage: count [--parameters N | --flops N] <CONFIGURATION\n"
+	"usage: match_width [--parameters N | --flops N] <CONFIGURATION\n"
 	"\n"
 	"Reads lines as in a .config, choices by their names (CONFIG_FFN=\"gelu\").  Prints\n"
 	"\n"
@@ -29,7 +29,7 @@ static const char usage[] =
 	"as configured, or with the FFN_HIDDEN that comes nearest to N (the configured one if no\n"
 	"other comes nearer).\n"
 	"\n"
-	"Example: count --parameters 500000 <model.symbols\n";
+	"Example: match_width --parameters 500000 <model.symbols\n";
 
 struct size {
 	int64_t width; /* FFN_HIDDEN; 0: by FFN_MULT */
@@ -183,6 +183,6 @@ int main(int argc, char **argv)
 	}
 	if (answer_input(&search, &err) == OK)
 		return 0;
-	fprintf(stderr, "count: %s\n", err.text);
+	fprintf(stderr, "match_width: %s\n", err.text);
 	return EXIT_WRONG;
 }

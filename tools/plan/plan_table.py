@@ -1,10 +1,8 @@
 """What make plan prints: steps, their sizes and costs, and what one should know before they run."""
 import os
 
-from tools.plan import estimate
-from tools.plan import kconfig
-from tools.plan import tuning
-from tools.plan.outline import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
+from tools.plan import estimate, kconfig, tuning
+from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
 
 STUDY = "124m"      # the scale of the published study
 

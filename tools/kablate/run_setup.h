@@ -1,14 +1,14 @@
 /*
- * lab - one configured experiment: data, model, parameters and optimizer.
+ * run_setup - one configured run: data, model, parameters and optimizer.
  *
  * What main() of `kablate` needs of core/, models/ and data/, joined.
  */
-#ifndef TOOLS_KABLATE_LAB_H
-#define TOOLS_KABLATE_LAB_H
+#ifndef TOOLS_KABLATE_RUN_SETUP_H
+#define TOOLS_KABLATE_RUN_SETUP_H
 
 #include "core/util/hash.h"
 #include "core/optim/optim.h"
-#include "core/train/subject.h"
+#include "core/train/workload.h"
 #include "core/train/train.h"
 #include "data/source.h"
 #include "models/audit.h"
@@ -22,7 +22,7 @@ struct build_info {
 };
 extern const struct build_info build_info;
 
-struct lab {
+struct run_setup {
 	struct config *config;
 	struct source source;
 	struct model *model;
@@ -43,41 +43,45 @@ struct lab {
 };
 
 /* Read the whole configuration and open the data; nothing large is allocated. */
-enum status lab_open(struct lab *lab, uint64_t seed, uint64_t repeat, struct error *err) MUST_CHECK;
+enum status run_setup_open(struct run_setup *setup, uint64_t seed, uint64_t repeat,
+			   struct error *err) MUST_CHECK;
 
 /*
  * The same, to look at the model alone: where CONFIG_MODEL_VOCAB says the vocabulary, the data
- * need not be there, and the lab has no identity.
+ * need not be there, and the setup has no identity.
  */
-enum status lab_open_model(struct lab *lab, struct error *err) MUST_CHECK;
+enum status run_setup_open_model(struct run_setup *setup, struct error *err) MUST_CHECK;
 
-/* The same from any configuration, which the lab then owns. */
-enum status lab_open_config(struct lab *lab, struct config *c, uint64_t seed, uint64_t repeat,
-			    struct error *err) MUST_CHECK;
+/* The same from any configuration, which the setup then owns. */
+enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed,
+				  uint64_t repeat, struct error *err) MUST_CHECK;
 
 /* Parameters with their starting values, and the optimizer. */
-enum status lab_make_parameters(struct lab *lab, void (*note)(void *context, const char *text),
-				void *context, struct error *err) MUST_CHECK;
+enum status run_setup_make_parameters(struct run_setup *setup,
+				      void (*note)(void *context, const char *text), void *context,
+				      struct error *err) MUST_CHECK;
 
 /* The same, and the sample of the measurements. */
-enum status lab_prepare(struct lab *lab, void (*note)(void *context, const char *text),
-			void *context, struct error *err) MUST_CHECK;
+enum status run_setup_prepare(struct run_setup *setup,
+			      void (*note)(void *context, const char *text), void *context,
+			      struct error *err) MUST_CHECK;
 
 /* Parameters alone, drawn or from trained weights: to ask, not to train. */
-enum status lab_draw(struct lab *lab, struct error *err) MUST_CHECK;
-enum status lab_load(struct lab *lab, const char *weights, struct error *err) MUST_CHECK;
+enum status run_setup_draw(struct run_setup *setup, struct error *err) MUST_CHECK;
+enum status run_setup_load(struct run_setup *setup, const char *weights,
+			   struct error *err) MUST_CHECK;
 
 /* What training costs, and decoding after this many tokens; 0: the trained length. */
-enum status lab_describe(const struct lab *lab, int64_t context, struct description *d,
-			 struct error *err) MUST_CHECK;
+enum status run_setup_describe(const struct run_setup *setup, int64_t context,
+			       struct description *d, struct error *err) MUST_CHECK;
 
 /* Wiring and causality, on weights of its own; the report is to be freed also after FAIL. */
-enum status lab_audit(const struct lab *lab, struct audit_report *report,
-		      struct error *err) MUST_CHECK;
+enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
+			    struct error *err) MUST_CHECK;
 
-/* The subject's functions, reading this lab. */
-struct subject lab_subject(struct lab *lab);
+/* The workload's functions, reading this setup. */
+struct workload run_setup_workload(struct run_setup *setup);
 
-void lab_close(struct lab *lab);
+void run_setup_close(struct run_setup *setup);
 
 #endif

@@ -1,14 +1,14 @@
-#include "core/engine/plan.h"
+#include "core/engine/placement.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 
 static size_t aligned(size_t bytes)
 {
-	return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+	return (bytes + PLACEMENT_ALIGNMENT - 1) / PLACEMENT_ALIGNMENT * PLACEMENT_ALIGNMENT;
 }
 
-static bool alive_together(const struct plan_item *a, const struct plan_item *b)
+static bool alive_together(const struct placement *a, const struct placement *b)
 {
 	return a->first <= b->last && b->first <= a->last;
 }
@@ -16,7 +16,7 @@ static bool alive_together(const struct plan_item *a, const struct plan_item *b)
 /* Larger first; ties in the order of birth, so that the plan is the same everywhere. */
 static int by_size(const void *a, const void *b)
 {
-	const struct plan_item *x = *(struct plan_item *const *)a, *y = *(struct plan_item *const *)b;
+	const struct placement *x = *(struct placement *const *)a, *y = *(struct placement *const *)b;
 
 	if (x->bytes != y->bytes)
 		return x->bytes < y->bytes ? 1 : -1;
@@ -26,7 +26,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* `placed` is sorted by offset; returns the start of the smallest gap that holds the item. */
-static size_t best_gap(struct plan_item *const *placed, int n, const struct plan_item *item)
+static size_t best_gap(struct placement *const *placed, int n, const struct placement *item)
 {
 	size_t best = SIZE_MAX, best_size = SIZE_MAX, end = 0;
 
@@ -47,7 +47,7 @@ static size_t best_gap(struct plan_item *const *placed, int n, const struct plan
 	return best != SIZE_MAX ? best : end;
 }
 
-static void insert_by_offset(struct plan_item **placed, int n, struct plan_item *item)
+static void insert_by_offset(struct placement **placed, int n, struct placement *item)
 {
 	int i = n;
 
@@ -56,11 +56,11 @@ static void insert_by_offset(struct plan_item **placed, int n, struct plan_item 
 	placed[i] = item;
 }
 
-enum status plan_place(struct plan_item *items, int n, bool separate, size_t *total,
+enum status placement_assign(struct placement *items, int n, bool separate, size_t *total,
 		       struct error *err)
 {
 	const size_t room = (size_t)(n ? n : 1);
-	struct plan_item **order = malloc(2 * room * sizeof(*order)), **placed = order + room;
+	struct placement **order = malloc(2 * room * sizeof(*order)), **placed = order + room;
 
 	if (!order)
 		return fail_memory(err, "memory planner", 2 * room * sizeof(*order));
@@ -69,7 +69,7 @@ enum status plan_place(struct plan_item *items, int n, bool separate, size_t *to
 	qsort(order, (size_t)n, sizeof(*order), by_size);
 	*total = 0;
 	for (int i = 0; i < n; i++) {
-		struct plan_item *item = order[i];
+		struct placement *item = order[i];
 
 		item->offset = separate ? *total : best_gap(placed, i, item);
 		if (item->offset + aligned(item->bytes) > *total)
@@ -80,15 +80,15 @@ enum status plan_place(struct plan_item *items, int n, bool separate, size_t *to
 	return OK;
 }
 
-enum status plan_verify(const struct plan_item *items, int n, size_t total, struct error *err)
+enum status placement_verify(const struct placement *items, int n, size_t total, struct error *err)
 {
 	for (int i = 0; i < n; i++) {
-		const struct plan_item *a = &items[i];
+		const struct placement *a = &items[i];
 
 		if (a->first > a->last || a->offset + a->bytes > total)
 			return fail(err, "memory plan: '%s' has no valid place", a->name);
 		for (int j = 0; j < i; j++) {
-			const struct plan_item *b = &items[j];
+			const struct placement *b = &items[j];
 
 			if (alive_together(a, b) && a->offset < b->offset + b->bytes &&
 			    b->offset < a->offset + a->bytes)

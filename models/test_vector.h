@@ -1,5 +1,5 @@
 /*
- * vector - compare a model with a test vector of tools/reference/golden.py.
+ * test_vector - compare a model with a test vector of tools/reference/golden.py.
  *
  * The file's metadata holds the configuration; fields that are absent take
  * the reference's defaults.  Tolerances: in double 1e-9 of the tensor's
@@ -7,8 +7,8 @@
  * if that is more; in bfloat16 5e-2 and 5e-3.  What can be computed in two
  * forms (CROSS_FOLDED) is compared in both.
  */
-#ifndef MODELS_VECTOR_H
-#define MODELS_VECTOR_H
+#ifndef MODELS_TEST_VECTOR_H
+#define MODELS_TEST_VECTOR_H
 
 #include "core/engine/backend.h"
 #include "core/util/safetensors.h"

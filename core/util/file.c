@@ -1,4 +1,4 @@
-#include "data/file.h"
+#include "core/util/file.h"
 
 #include <fcntl.h>
 #include <stdio.h>

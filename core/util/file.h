@@ -1,8 +1,8 @@
 /*
  * file - whole files: mapped for reading, replaced as a whole for writing.
  */
-#ifndef DATA_FILE_H
-#define DATA_FILE_H
+#ifndef CORE_UTIL_FILE_H
+#define CORE_UTIL_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /*
  * json - one JSON object and nothing behind it.
  */
-#ifndef DATA_JSON_H
-#define DATA_JSON_H
+#ifndef CORE_UTIL_JSON_H
+#define CORE_UTIL_JSON_H
 
 #include <stddef.h>
 

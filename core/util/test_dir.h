@@ -1,8 +1,8 @@
 /*
  * test_dir - a temporary directory for tests, and files in it.
  */
-#ifndef DATA_TEST_DIR_H
-#define DATA_TEST_DIR_H
+#ifndef CORE_UTIL_TEST_DIR_H
+#define CORE_UTIL_TEST_DIR_H
 
 #include <stdio.h>
 #include <stdlib.h>

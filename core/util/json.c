@@ -1,4 +1,4 @@
-#include "data/json.h"
+#include "core/util/json.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "core/util/region.h"
+#include "core/util/pool.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -8,15 +8,15 @@
 #define CHUNK_BYTES ((size_t)64 << 10)
 #define ALIGNMENT _Alignof(max_align_t)
 
-struct region_chunk {
-	struct region_chunk *next;
+struct pool_chunk {
+	struct pool_chunk *next;
 	size_t used, size;
 	_Alignas(max_align_t) unsigned char bytes[];
 };
 
-static struct region_chunk *add_chunk(struct region *r, size_t size)
+static struct pool_chunk *add_chunk(struct pool *r, size_t size)
 {
-	struct region_chunk *chunk;
+	struct pool_chunk *chunk;
 
 	if (size > SIZE_MAX - sizeof(*chunk))
 		return NULL;
@@ -29,9 +29,9 @@ static struct region_chunk *add_chunk(struct region *r, size_t size)
 	return chunk;
 }
 
-void *region_alloc(struct region *r, size_t size)
+void *pool_alloc(struct pool *r, size_t size)
 {
-	struct region_chunk *chunk = r->chunks;
+	struct pool_chunk *chunk = r->chunks;
 	void *memory;
 
 	if (size > SIZE_MAX - ALIGNMENT)
@@ -46,7 +46,7 @@ void *region_alloc(struct region *r, size_t size)
 	return memory;
 }
 
-char *region_vprintf(struct region *r, const char *format, va_list args)
+char *pool_vprintf(struct pool *r, const char *format, va_list args)
 {
 	va_list again;
 	int length;
@@ -57,27 +57,27 @@ char *region_vprintf(struct region *r, const char *format, va_list args)
 	va_end(again);
 	if (length < 0)
 		return NULL;
-	text = region_alloc(r, (size_t)length + 1);
+	text = pool_alloc(r, (size_t)length + 1);
 	if (text)
 		vsnprintf(text, (size_t)length + 1, format, args);
 	return text;
 }
 
-char *region_printf(struct region *r, const char *format, ...)
+char *pool_printf(struct pool *r, const char *format, ...)
 {
 	va_list args;
 	char *text;
 
 	va_start(args, format);
-	text = region_vprintf(r, format, args);
+	text = pool_vprintf(r, format, args);
 	va_end(args);
 	return text;
 }
 
-void region_free(struct region *r)
+void pool_free(struct pool *r)
 {
 	while (r->chunks) {
-		struct region_chunk *chunk = r->chunks;
+		struct pool_chunk *chunk = r->chunks;
 
 		r->chunks = chunk->next;
 		free(chunk);

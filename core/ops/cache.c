@@ -1,13 +1,13 @@
 /*
- * keep: state y [B,capacity,..], y[b, past + t] = x[b,t], x [B,T,..].
+ * cache: state y [B,capacity,..], y[b, past + t] = x[b,t], x [B,T,..].
  */
 #include <string.h>
 
 #include "core/ops/rule.h"
 
-struct tensor *op_keep(struct graph *g, const char *name, struct tensor *x)
+struct tensor *op_cache(struct graph *g, const char *name, struct tensor *x)
 {
-	return g->state ? node_out(graph_node(g, OP_keep, name, NULL, 1, &x), 0) : x;
+	return g->state ? node_out(graph_node(g, OP_cache, name, NULL, 1, &x), 0) : x;
 }
 
 static enum status infer(struct graph *g, struct node *n)
@@ -31,17 +31,17 @@ static void cost(const struct node *n, struct op_cost *c)
 }
 
 /* Its test is core/ops/state_test.c: the graphs of cases are trained. */
-OP_CASES(keep) = {
+OP_CASES(cache) = {
 	OP_CASES_END,
 };
 
-const struct op op_desc_keep = {
-	.name = "keep",
+const struct op op_desc_cache = {
+	.name = "cache",
 	.min_inputs = 1,
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
 	.no_gradient = true,
 	.pitched_in = BIT(0),
-	.cases = keep_cases,
+	.cases = cache_cases,
 };

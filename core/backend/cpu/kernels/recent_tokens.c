@@ -14,4 +14,4 @@ static void forward(const struct call *c)
 	}
 }
 
-KERNELS(recent) = { .forward = forward };
+KERNELS(recent_tokens) = { .forward = forward };

@@ -4,7 +4,7 @@
  */
 #include "core/util/test.h"
 
-#include "core/backend/cpu/vector.h"
+#include "core/backend/cpu/elementwise.h"
 
 enum { LONGEST = 3 * LANES + 2 };
 

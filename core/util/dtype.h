@@ -1,0 +1,14 @@
+/*
+ * dtype - the type of a tensor's elements.
+ */
+#ifndef CORE_UTIL_DTYPE_H
+#define CORE_UTIL_DTYPE_H
+
+#include <stddef.h>
+
+enum dtype { F32, F64, I32 };
+
+size_t dtype_size(enum dtype type);
+const char *dtype_name(enum dtype type);
+
+#endif

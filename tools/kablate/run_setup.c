@@ -1,0 +1,348 @@
+#include "tools/kablate/run_setup.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/backend/cpu/blas.h"
+#include "core/train/weights.h"
+#include "tools/kablate/lengths.h"
+
+#define SAMPLE_ROWS 4 /* of the attention metrics */
+
+/* ------------------------------------------------------------ configuration */
+
+static int configured_threads(struct config *c)
+{
+	int64_t threads = config_int(c, "THREADS");
+
+	return threads > 0 ? (int)threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static struct train_options configured_training(struct config *c)
+{
+	return (struct train_options){
+		.iterations = config_int(c, "GPT2_MAX_ITERS"),
+		.batch = config_int(c, "TRAIN_BATCH"),
+		.accumulate = config_int(c, "TRAIN_ACCUMULATE"),
+		.eval_interval = config_int(c, "EVAL_INTERVAL"),
+		.log_interval = config_int(c, "LOG_INTERVAL"),
+		.checkpoint_interval = config_int(c, "CHECKPOINT_INTERVAL"),
+		.checkpoint_keep = config_int(c, "CHECKPOINT_KEEP"),
+		.checkpoint_megabytes = config_int(c, "CHECKPOINT_DISK_MB"),
+		.seconds_budget = (double)config_int(c, "TRAIN_SECONDS_BUDGET"),
+		.tokens_budget = (double)config_int(c, "TRAIN_TOKENS_BUDGET"),
+		.save_best = true,
+		.schedule = schedule_configured(c),
+		.program = {
+			.no_planner = !config_bool(c, "PLANNER"),
+			.no_remake = !config_bool(c, "REMAKE"),
+			.check_nan = config_bool(c, "CHECK_NAN"),
+		},
+	};
+}
+
+static void hash_symbol(void *context, const char *name, const char *value)
+{
+	struct sha256 *s = context;
+
+	sha256_add(s, name, strlen(name) + 1);
+	sha256_add(s, value, strlen(value) + 1);
+}
+
+/* Everything that decides what the run computes; nothing that does not. */
+static void make_identity(struct run_setup *setup)
+{
+	char text[160];
+	struct sha256 s;
+
+	sha256_init(&s);
+	config_visit_read(setup->config, hash_symbol, &s);
+	snprintf(text, sizeof(text), "seed %" PRIu64 " repeat %" PRIu64 " threads %d", setup->seed,
+		 setup->repeat, setup->backend.threads);
+	sha256_add(&s, text, strlen(text) + 1);
+	sha256_add(&s, build_info.sources, strlen(build_info.sources) + 1);
+	sha256_add(&s, setup->source.hash, strlen(setup->source.hash) + 1);
+	sha256_add(&s, setup->init_hash, strlen(setup->init_hash) + 1);
+	sha256_hex(&s, setup->identity);
+}
+
+static enum status open_source(struct run_setup *setup, bool model_only, struct error *err)
+{
+	struct config *c = setup->config;
+	const int64_t vocab = model_only ? config_int(c, "MODEL_VOCAB") : 0;
+
+	if (config_check(c, err) != OK)
+		return FAIL;
+	if (vocab > 0)
+		source_blank(&setup->source, config_int(c, "MODEL_BLOCK"), vocab);
+	else if (source_open(&setup->source, c, setup->seed, err) != OK)
+		return FAIL;
+	setup->source_open = true;
+	return OK;
+}
+
+static enum status open_lab(struct run_setup *setup, struct config *c, uint64_t seed, uint64_t repeat,
+			    bool model_only, struct error *err)
+{
+	enum dtype type;
+
+	*setup = (struct run_setup){ .config = c, .seed = seed, .repeat = repeat };
+	setup->precision = (enum precision)config_choice(c, "PRECISION", precision_names);
+	type = precision_type(setup->precision);
+	if (backend_cpu_open(&setup->backend, setup->precision, configured_threads(c), err) != OK)
+		return FAIL;
+	setup->optim = optim_configured(c);
+	setup->train = configured_training(c);
+	setup->train.seed = seed;
+	setup->train.identity = setup->identity;
+	setup->init_from = config_text(c, "INIT_FROM");
+	if (setup->init_from && setup->init_from[0])
+		setup->init_allow = config_text(c, "INIT_FROM_ALLOW");
+	setup->lengths = config_text(c, "EVAL_LENGTHS");
+	setup->tensorboard = config_bool(c, "TENSORBOARD");
+	if (open_source(setup, model_only, err) != OK ||
+	    model_read(&setup->model, c, setup->source.vocab, err) != OK ||
+	    params_create(&setup->params, type, err) != OK)
+		return FAIL;
+	if (!model_only && check_lengths(setup, setup->lengths, err) != OK)
+		return fail_prefix(err, "CONFIG_EVAL_LENGTHS");
+	if (setup->init_from && setup->init_from[0] &&
+	    sha256_file(setup->init_from, setup->init_hash, err) != OK)
+		return fail_prefix(err, "CONFIG_INIT_FROM");
+	if (!model_only)
+		make_identity(setup);
+	/* Audits change no result: they are read after the identity was made. */
+	setup->audit = audit_configured(c, setup->model, type, seed);
+	return config_check(c, err);
+}
+
+static enum status open_builtin(struct run_setup *setup, uint64_t seed, uint64_t repeat, bool model_only,
+				struct error *err)
+{
+	struct config *config;
+
+	*setup = (struct run_setup){ 0 };
+	if (config_builtin(&config, err) != OK)
+		return FAIL;
+	return open_lab(setup, config, seed, repeat, model_only, err);
+}
+
+enum status run_setup_open(struct run_setup *setup, uint64_t seed, uint64_t repeat, struct error *err)
+{
+	return open_builtin(setup, seed, repeat, false, err);
+}
+
+enum status run_setup_open_model(struct run_setup *setup, struct error *err)
+{
+	return open_builtin(setup, 1, 0, true, err);
+}
+
+enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed, uint64_t repeat,
+			    struct error *err)
+{
+	return open_lab(setup, c, seed, repeat, false, err);
+}
+
+/* -------------------------------------------------------------- preparation */
+
+/* Name every parameter once: the training graph has them all. */
+static enum status name_parameters(struct run_setup *setup, struct error *err)
+{
+	enum status status;
+	struct model_io io;
+	struct graph *g;
+
+	if (graph_create(&g, setup->params, true, err) != OK)
+		return FAIL;
+	model_build(setup->model, g, MODEL_TRAIN, 1, 1, &io);
+	status = graph_finish(g, err);
+	graph_destroy(g);
+	return status;
+}
+
+static enum status make_measurer(struct run_setup *setup, struct error *err)
+{
+	const int64_t T = setup->source.length;
+	const int64_t rows = setup->source.valid_rows < SAMPLE_ROWS ? (int64_t)setup->source.valid_rows
+								  : SAMPLE_ROWS;
+	int32_t *tokens = malloc((size_t)(rows * T) * 2 * sizeof(*tokens));
+	enum status status;
+
+	if (!tokens)
+		return fail_memory(err, "sample", (size_t)(rows * T) * 2 * sizeof(*tokens));
+	for (int64_t row = 0; row < rows; row++) {
+		struct row out = { .tokens = tokens + row * T, .targets = tokens + (rows + row) * T };
+
+		source_valid(&setup->source, (uint64_t)row, &out);
+	}
+	status = measurer_create(&setup->measurer, setup->model, setup->params, &setup->backend, rows, tokens,
+				 err);
+	free(tokens);
+	return status;
+}
+
+enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void *context, const char *text),
+				void *context, struct error *err)
+{
+	if (name_parameters(setup, err) != OK ||
+	    params_allocate(setup->params, &setup->backend, true, err) != OK ||
+	    params_initialise(setup->params, setup->seed, err) != OK)
+		return FAIL;
+	if (setup->init_hash[0] &&
+	    weights_load(setup->params, setup->init_from, setup->init_allow, note, context, err) != OK)
+		return FAIL;
+	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
+}
+
+enum status run_setup_prepare(struct run_setup *setup, void (*note)(void *context, const char *text),
+			void *context, struct error *err)
+{
+	if (run_setup_make_parameters(setup, note, context, err) != OK)
+		return FAIL;
+	return make_measurer(setup, err);
+}
+
+static void say(void *context, const char *text)
+{
+	(void)context;
+	fprintf(stderr, "kablate: %s\n", text);
+}
+
+enum status run_setup_draw(struct run_setup *setup, struct error *err)
+{
+	if (name_parameters(setup, err) != OK ||
+	    params_allocate(setup->params, &setup->backend, false, err) != OK)
+		return FAIL;
+	return params_initialise(setup->params, setup->seed, err);
+}
+
+enum status run_setup_load(struct run_setup *setup, const char *weights, struct error *err)
+{
+	if (run_setup_draw(setup, err) != OK)
+		return FAIL;
+	return weights_load(setup->params, weights, "h.", say, NULL, err);
+}
+
+void run_setup_close(struct run_setup *setup)
+{
+	measurer_destroy(setup->measurer);
+	optimizer_destroy(setup->optimizer);
+	params_destroy(setup->params);
+	model_free(setup->model);
+	if (setup->source_open)
+		source_close(&setup->source);
+	config_free(setup->config);
+}
+
+/* ---------------------------------------------------------------- examining */
+
+/* Numbers of optimizer state per parameter. */
+static double optimizer_numbers(enum optim_kind kind)
+{
+	static const double numbers[] = {
+		[OPTIM_ADAMW] = 2, [OPTIM_ADAMWSPAM] = 3, [OPTIM_SGD] = 1, [OPTIM_MUON] = 2
+	};
+
+	return numbers[kind];
+}
+
+enum status run_setup_describe(const struct run_setup *setup, int64_t context, struct description *d,
+			 struct error *err)
+{
+	const struct description_options options = {
+		.batch = setup->train.batch,
+		.length = setup->source.length,
+		.optimizer_numbers = optimizer_numbers(setup->optim.kind),
+		.context = context > 0 ? context : setup->source.length,
+		.planner = !setup->train.program.no_planner,
+		.remake = !setup->train.program.no_remake,
+	};
+
+	return describe_model(setup->model, &setup->backend, &options, d, err);
+}
+
+enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report, struct error *err)
+{
+	return audit_model(setup->config, setup->source.vocab, &setup->backend, &setup->audit, report, err);
+}
+
+/* ------------------------------------------------------------------ workload */
+
+static void build(void *context, struct graph *g, int64_t rows, struct workload_io *io)
+{
+	const struct run_setup *setup = context;
+	struct model_io made;
+
+	model_build(setup->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows, setup->source.length,
+		    &made);
+	*io = (struct workload_io){
+		.tokens = made.tokens,
+		.targets = made.targets,
+		.weights = made.weights,
+		.nll = made.loss.nll,
+		.hit = made.loss.hit,
+	};
+}
+
+static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,
+		      int32_t *targets)
+{
+	const struct run_setup *setup = context;
+	struct row out = { .tokens = tokens, .targets = targets };
+
+	source_train(&setup->source, iteration, row, &out);
+}
+
+static void valid_row(void *context, uint64_t index, struct workload_row *row)
+{
+	const struct run_setup *setup = context;
+	struct row out = { row->tokens, row->targets, row->component, row->floor };
+
+	source_valid(&setup->source, index, &out);
+}
+
+struct measured {
+	struct metrics *metrics;
+	int64_t iteration;
+};
+
+static void record(void *context, const char *name, double value)
+{
+	const struct measured *m = context;
+
+	metrics_value(m->metrics, m->iteration, name, value);
+}
+
+static enum status measure_model(void *context, struct metrics *m, int64_t iteration,
+				 struct error *err)
+{
+	const struct run_setup *setup = context;
+	struct measured measured = { m, iteration };
+
+	return measure(setup->measurer, record, &measured, err);
+}
+
+static enum status conclude(void *context, struct metrics *m, int64_t iteration, struct error *err)
+{
+	struct run_setup *setup = context;
+
+	return record_lengths(setup, setup->lengths, m, iteration, err);
+}
+
+struct workload run_setup_workload(struct run_setup *setup)
+{
+	return (struct workload){
+		.context = setup,
+		.length = setup->source.length,
+		.build = build,
+		.train_row = train_row,
+		.valid_row = valid_row,
+		.valid_rows = setup->source.valid_rows,
+		.components = setup->source.task->components,
+		.bytes_per_token = setup->source.bytes_per_token,
+		.measure = measure_model,
+		.conclude = conclude,
+	};
+}
