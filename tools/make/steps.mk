@@ -29,7 +29,7 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 # While rates are chosen the plan stays as it is.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/plan/,plan.py outline.py matching.py tuning.py)
+plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.py)
 # Times do not tell all: another file, or an older one that was put back, is another configuration.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)

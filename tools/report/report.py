@@ -82,17 +82,17 @@ def verdict_cell(row):
 
 COLUMNS = {
     "step": lambda row: row.step,
-    "parameters": lambda row: marked(number_cell("parameters", count)(row), row,
+    "parameters": lambda row: marked(number_cell("parameters", short_number)(row), row,
                                      ablation.MORE_PARAMETERS),
-    "FLOPs/token": number_cell("flops_per_token", count),
+    "FLOPs/token": number_cell("flops_per_token", short_number),
     "val. loss ± sd (seeds)": loss_cell,
     "Δ nats [95%]": lambda row: interval(row.delta),
     "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
     "accuracy % ± sd (seeds)": accuracy_cell,
     "Δ accuracy % [95%]": lambda row: interval(row.accuracy_delta, 100, "+.1f"),
     "peak MB": number_cell("peak_megabytes", lambda v: f"{v:.0f}"),
-    "tokens/s": number_cell("tokens_per_second", count),
-    "state B/token": number_cell("decode_token_bytes", count),
+    "tokens/s": number_cell("tokens_per_second", short_number),
+    "state B/token": number_cell("decode_token_bytes", short_number),
     "audits": audit_cell,
     "verdict": verdict_cell,
 }
