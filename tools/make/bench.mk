@@ -14,5 +14,5 @@ bench-scaling: $(bench_needs)
 
 .PHONY: bench bench-scaling
 
-#:   bench         iterations beside PyTorch's: ROWS='laptop-*' ROUNDS=5 FORMS= TORCH_PYTHON=
-#:   bench-scaling time and memory against length, layers and width, as plots;  LONGEST=8192
+#:   bench         time iterations beside PyTorch: ROWS='laptop-*' ROUNDS=5 FORMS= TORCH_PYTHON=
+#:   bench-scaling plot time and memory against length, layers and width;  LONGEST=8192

@@ -1,4 +1,4 @@
-# Text to token files, by what .config says; and the fuzzers of everything that parses a file.
+# Text to token files, as .config says; and fuzzers for everything that parses a file.
 
 data_vocabulary = $(if $(CONFIG_TOKENIZER_BYTE),--tokenizer bytes) \
 	$(if $(CONFIG_TOKENIZER_CHAR),--tokenizer characters) \
@@ -7,7 +7,7 @@ data_vocabulary = $(if $(CONFIG_TOKENIZER_BYTE),--tokenizer bytes) \
 
 ifneq ($(filter data,$(MAKECMDGOALS)),)
 $(need_config)
-# It is looked at every time, and rewritten only when it changes.
+# The rule runs every time, and rewrites the file only when it changes.
 $(plan)/data.conf: $(kconfig_needs) FORCE
 	$(stop_restarting)
 	$(Q)$(kconfig) generate --auto $@
@@ -24,7 +24,7 @@ data: $(O)/bin/data
 		set -- $(foreach path,$(CONFIG_DATA_TEXT),$(call quoted,$(path))); } && \
 		$< prepare --out "$$out" $(data_vocabulary) "$$@"
 
-# Each fuzzer runs for FUZZ_SECONDS; what it finds is kept as crash-* in its directory.
+# Each fuzzer runs for FUZZ_SECONDS and keeps the inputs that crash as crash-* in its directory.
 FUZZ_SECONDS ?= 20
 fuzz_c := $(filter %_fuzz.c,$(sources))
 fuzzers := $(fuzz_c:%.c=$(O)/%)
@@ -42,4 +42,4 @@ fuzz: $(fuzzers)
 .PHONY: data fuzz
 
 #: Data, tests, upkeep
-#:   data          text (CONFIG_DATA_TEXT) to token files;   fuzz: every parser (needs clang)
+#:   data          turn text (CONFIG_DATA_TEXT) into token files;   fuzz: all parsers (needs clang)

@@ -9,7 +9,7 @@ kconfig_targets := menuconfig nconfig guiconfig oldconfig olddefconfig savedefco
 	diffconfig defconfig set config-reference
 export KCONFIG_CONFIG
 
-# Called by what follows the configuration.
+# Called by targets that need a configuration.
 need_config = $(if $(wildcard $(KCONFIG_CONFIG)),,$(no_config))
 define no_config
 $(info There is no configuration yet.  For the main study type:)
@@ -18,7 +18,7 @@ $(info or choose another: $(sort $(defconfigs)))
 $(error no $(KCONFIG_CONFIG))
 endef
 
-# A symbol given to make itself would act behind .config.
+# A symbol on make's command line would bypass .config.
 given_symbols := $(strip $(foreach v,$(filter CONFIG_%,$(.VARIABLES)), \
 	$(if $(filter command%,$(origin $v)),$v)))
 ifneq ($(and $(given_symbols),$(filter-out set,$(or $(MAKECMDGOALS),all))),)
@@ -41,14 +41,14 @@ config-reference: $(O)/setup-python
 	$(Q)$(python) -m tools.plan.kconfig_doc >$(O)/configuration.md.new && \
 		mv $(O)/configuration.md.new $(O)/configuration.md && echo "see $(O)/configuration.md"
 
-# The literal names are for completion; the pattern takes NAME+FRAGMENT, and tells of wrong names.
+# The shell completes the literal names; the pattern takes NAME+FRAGMENT and reports wrong names.
 $(defconfigs): defconfig-%: $(O)/setup-python
 	$(Q)$(kconfig) defconfig '$*'
 defconfig-%: $(O)/setup-python FORCE
 	$(Q)$(kconfig) defconfig '$*'
 
-# The table that tests link is that of the defaults.  It is rewritten only when it changes, so a
-# stamp remembers when it was last looked at.
+# Tests link a table of the defaults.  It is rewritten only when it changes, so a stamp remembers
+# the last check.
 $(O)/generated/config_table.h: $(O)/generated/defaults ;
 $(O)/generated/defaults: $(kconfig_needs)
 	$(call say,GEN,generated/config_table.h)
@@ -62,5 +62,5 @@ $(O)/core/util/config.o: $(O)/generated/config_table.h
 #:   menuconfig, nconfig           choose in a menu;  guiconfig: in a window
 #:   set CONFIG_X=value ...        change single symbols
 #:   olddefconfig, oldconfig       bring an older .config up to date: by defaults, by asking
-#:   savedefconfig, listnewconfig, diffconfig    as in Linux;  config-reference: all symbols, a page
+#:   savedefconfig, listnewconfig, diffconfig    as in Linux;  config-reference: a page of all symbols
 #:

@@ -1,4 +1,4 @@
-# Models held against the reference.  Included by the Makefile.
+# Compares models with the reference.  Included by the Makefile.
 
 check-vector: $(O)/bin/check_vector
 	$(if $(VECTOR),,$(error check-vector: say which: VECTOR=path.safetensors))

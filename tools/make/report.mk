@@ -2,8 +2,8 @@
 
 report_tool = $(python) -m tools.report.report --runs '$(RUNS)'
 
-# E=NAME: another experiment than that of the configuration.  Plots need gnuplot; without it the
-# report says so.
+# E=NAME reports another experiment than that of .config.  Plots need gnuplot; without it the report
+# says that they are missing.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
 report: $(O)/setup-python
 	$(Q)bash tools/make/setup.sh plot || true
@@ -19,5 +19,5 @@ compare diff: $(O)/setup-python
 #: Results
 #:   report                        table, verdicts and plots of the experiment;  E=NAME: of another
 #:   compare A=.. B=..             two experiments, steps (EXPERIMENT/STEP) or runs (identity)
-#:   diff A=.. B=..                their configurations only
+#:   diff A=.. B=..                the configurations of the two
 #:

@@ -3,34 +3,34 @@
 #   .config, fragments --plan.py--> $(O)/plan/STEP/{config,auto.conf,generated/config_table.h}
 #   --> $(O)/plan/STEP/kablate --identity--> $(O)/plan/runs.mk: a rule for runs/.../done
 #
-# A tuned step has candidates, which are built and run first; $(O)/plan/STEP/rate holds what was
-# chosen, and the plan is made again with it.
+# A tuned step has candidates, which are built and run first; $(O)/plan/STEP/rate holds the chosen
+# rate, and the plan is made again with it.
 #
-# A run's directory carries its identity, so the target's existence is all that make has to know:
-# what would be another run has another name.
+# The name of a run's directory ends in its identity: another run has another name.  So make needs
+# to know only whether the target exists.
 
 RUNS ?= runs
 PLAN ?= $(O)/plan
 plan := $(PLAN)
 
-# Targets that need the configuration; for all others none has to be there.
+# Targets that need a configuration; all others work without one.
 run_goals := all experiment built runs plan plan-examined status watch step steps describe audit bench-decode stop rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 $(need_config)
 
-# Of two makes in one tree, one builds; the other waits and finds everything made.
+# Of two makes in one tree, one builds; the other waits and finds everything built.
 locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
 
-# Matched controls follow from the models, which bin/match_width counts.
+# Matched controls depend on the models: bin/match_width counts their parameters and FLOPs.
 configuration := $(file <$(KCONFIG_CONFIG))
 matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROLS_PARAMETERS=y \
 	CONFIG_PLAN_CONTROLS_FLOPS=y,$(configuration)))
-# While rates are chosen the plan stays as it is.
+# The plan does not change while rates are being chosen.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
 plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.py)
-# Times do not tell all: another file, or an older one that was put back, is another configuration.
+# Compare contents, not only times: another file, or an older one put back, may be in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
@@ -40,7 +40,7 @@ $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 
-# Which objects a step selects: read once per step with that step's symbols.
+# The objects that a step selects: the selections are read once per step, with its symbols.
 define select_objects
 $(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(eval undefine $v))
 obj-y :=
@@ -62,8 +62,8 @@ $(built-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/util/config.c $(pl
 	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@
 $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
-# The identity of a run includes the sources that its program was made of, but no table of symbols:
-# the values that the program reads are part of the identity by themselves.
+# The identity of a run includes the sources of its program, but not the table of symbols: the
+# values that the program reads are part of the identity anyway.
 sources_of = $(filter-out %/config_table.h,$(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d)))))
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
 $(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants)
@@ -82,8 +82,8 @@ built:
 	+$(Q)$(locked) steps
 
 # ---------------------------------------------------------------- runs
-# A target of the user's builds the programs and then calls make again: only then is it known which
-# runs there are.
+# A user's target builds the programs and then calls make again, because only the programs know
+# the identities of the runs.
 ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
 $(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
 	$(call write_stamp,$(RUNS))
@@ -92,7 +92,7 @@ $(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(input
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS)
 include $(plan)/runs.mk
 
-# A rate is chosen again when other runs are asked, or there are new ones.
+# A rate is chosen again when the list of its runs changes, or a run is new.
 $(foreach s,$(plan-tuned),$(eval $(plan)/$s/rate: $(tuning-targets-of-$s)) \
 	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(tuning-targets-of-$s))))
 $(plan-tuned:%=$(plan)/%/asked): $(plan)/%/asked:
@@ -105,9 +105,9 @@ endif
 
 git_revision = $(shell git rev-parse HEAD 2>/dev/null)
 git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
-# Exit status of kablate.  To tuning a divergence is a result.
+# Exit status of kablate after a divergence.  For tuning, a divergence is a result.
 diverged := 76
-# After a stop no run begins, until make is called again: -k alone would go on with the next.
+# After a stop no run begins until make is called again: with -k alone make would begin the next.
 export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
 $(run-targets) $(tuning-targets):
 	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
@@ -121,7 +121,7 @@ $(run-targets) $(tuning-targets):
 runs-all: $(run-targets)
 	@:
 $(foreach s,$(plan-steps),$(eval step-$s: $(run-targets-of-$s)))
-# What is removed must be one word, and a run of the plan.
+# RUN= must be one word and a run of the plan, because its directory is removed.
 known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
 run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
 runs-forget:
@@ -129,15 +129,15 @@ runs-forget:
 	$(Q)test ! -d '$(run_to_forget)' || flock -n '$(run_to_forget)' rm -rf '$(run_to_forget)' || \
 		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
 
-# Runs side by side, as many as their threads leave room for, unless -j says otherwise.
+# As many runs side by side as there are processors for their threads, unless -j says otherwise.
 processors := $(shell nproc)
 threads := $(filter-out 0,$(plan-threads))
 jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
 given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
 side_by_side = $(if $(call given,j),,-j$(jobs))
 
-# Rates first, then the programs with these rates, then the runs of $2; under -k what fails does
-# not keep the rest.
+# Rates first, then the programs with these rates, then the runs of $2.  Under -k a failure does not
+# stop the rest.
 and_then = || $(if $(call given,k),status=$$?,exit $$?);
 tune_and_run = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
 	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
@@ -153,13 +153,13 @@ step: built
 	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
 	+$(Q)$(call tune_and_run,$(tuned-for-$(wanted)),step-$(wanted))
 
-# Forget a run and make it again: make rerun RUN=DIRECTORY
+# Remove a run and train it again: make rerun RUN=DIRECTORY
 rerun: built
 	+$(Q)$(MAKE) runs-forget
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 
-# What programs say of themselves is kept.  Where one cannot tell (there is no data yet), the plan
-# is shown without.
+# What programs say about themselves is kept.  If a program cannot say it (the data is missing), the
+# plan is shown without it.
 $(plan-examined:%=$(plan)/%/describe.json): $(plan)/%/describe.json: $(plan)/%/kablate
 	$(Q)$< describe --json >$@ || rm -f $@
 $(plan-examined:%=$(plan)/%/estimate.json): $(plan)/%/estimate.json: $(plan)/%/kablate
@@ -186,7 +186,8 @@ status: $(O)/bin/results
 	$(Q)$< status $(RUNS)
 watch: $(O)/bin/results
 	$(Q)$< watch 5 $(RUNS)
-# A second signal would end a run at once; a run that was about to begin is met in the second round.
+# Signal each run only once: a second signal would end it at once.  The second round meets runs that
+# were just beginning.
 stop:
 	$(Q)date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
 		for line in $$(grep -lz '^$(plan)/[^ ]*/kablate$$' /proc/[0-9]*/cmdline 2>/dev/null); do \
@@ -205,10 +206,10 @@ endif
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
-#:   plan          the steps: how they differ, parameters, memory, time, disk; nothing runs
-#:   step N=3      one step;   runs: every step, without the report
-#:   describe      parameters, work, memory, decode state;   audit: is it wired and causal?
-#:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols nobody reads
-#:   status, watch the runs so far, live;   stop: save and stop what runs here
-#:   rerun RUN=DIR forget a run and make it again
+#:   plan          show the steps: differences, parameters, memory, time, disk; nothing runs
+#:   step N=3      train one step;   runs: every step, without the report
+#:   describe      parameters, work, memory, decode state;   audit: is every step wired and causal?
+#:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols no code reads
+#:   status, watch show the runs so far, once or live;   stop: save and stop the runs of this tree
+#:   rerun RUN=DIR remove a run and train it again
 #:
