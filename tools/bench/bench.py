@@ -3,18 +3,18 @@
 
     bench.py --build DIR [--rows PATTERN,...] [--rounds N] [--torch PYTHON] [--list]
 
-Both sides are processes that answer a number on standard input with the times of so many
-iterations (bench_model.c, bench_torch.py), so only one computes at a time.  First every form of
+Both sides are processes (bench_model.c, bench_torch.py).  Each reads a number on standard input and
+answers with the times of that many iterations, so only one computes at a time.  First every form of
 PyTorch (attention by its fused kernel or by plain products, eager or compiled) runs alone: the
-fastest one competes, the smallest is what our memory is compared with.  Then rounds alternate:
-the machine's ceilings, ours, theirs.  A ratio is taken within a round; shown are the median over
-the rounds and, in brackets, the least and the largest.  Rows of one thread also get the ratio of
-processor time, which a busy machine disturbs less.
+fastest form competes, and our memory is compared with that of the smallest.  Then rounds alternate:
+the machine's ceilings, ours, theirs.  A ratio is taken within a round.  The table shows the median
+over the rounds and, in brackets, the least and the largest.  Rows of one thread also get the ratio
+of processor time, which a busy machine disturbs less.
 
 bound: the ratio if our iteration ran at the speed of large products (sgemm of the linked BLAS)
 from end to end, causal work counted once.  Memory: the peak of the process while it trains; "rest"
-is what exceeds 16 bytes per parameter (weight, gradient and two moments).  PyTorch's holds the
-library itself, shown apart.
+is the part beyond 16 bytes per parameter (weight, gradient and two moments).  PyTorch's memory
+includes the library itself, which is also shown separately.
 """
 import argparse
 import fnmatch

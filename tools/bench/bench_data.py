@@ -5,9 +5,8 @@
 
 Encoding: bytes of text per second of one thread, the best of several runs; ours is the whole
 program `data encode`, start-up included.  Training: seconds for a vocabulary, both with the same
-threads.  Fails if ours encodes less than 1.5 times as fast as tiktoken, needs more than twice
-the trainer's time of tokenizers, or gives other tokens than tiktoken.  Makes an environment of
-its own.
+threads.  Fails if ours encodes less than 1.5 times as fast as tiktoken, takes more than twice the
+training time of tokenizers, or gives other tokens than tiktoken.  Makes its own environment.
 """
 import argparse
 import array

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure how every step of the plan decodes, beside PyTorch where it is installed.
 
-Programs take turns, and of every time the smallest counts: what else runs on the machine comes and
-goes.  The table goes to standard output, all numbers as JSON to KEEP/STEP.json, for the report.
+Programs take turns, and the smallest of all times counts, because other load on the machine comes
+and goes.  The table goes to standard output; all numbers go as JSON to KEEP/STEP.json for the report.
 """
 import argparse
 import json

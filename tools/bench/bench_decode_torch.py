@@ -2,8 +2,8 @@
 """The decoding step of a GPT-2 in PyTorch, as fast as PyTorch makes it: the peer of bench-decode.
 
 Grouped heads or latents (mla, products kept in latent space), GELU, LayerNorm, tied head, a static
-cache, one row, no gradients.  Each of its forms is measured (plain; compiled with frozen weights,
-in the layout the compiler likes), and the fastest counts.  Prints seconds per token by context.
+cache, one row, no gradients.  It measures each form (plain; compiled with frozen weights, in the
+layout the compiler prefers); the fastest counts.  Prints seconds per token by context.
 
     bench_decode_torch.py [--attention dot|mla] [--layers N] [--heads N] [--kv-heads N] [--embd N]
         [--hidden N] [--vocab N] [--latent N] [--threads N] [--lengths N,N..] [--seconds X]

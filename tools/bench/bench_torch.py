@@ -5,12 +5,12 @@
     bench_torch.py CONFIG --run DIR     train as that configuration says, evaluations included
     bench_torch.py --check CONFIG...    compare with the reference in double, at small sizes
 
-CONFIG is the file that bench_model reads.  What is done to be fast: projections of the same input
-are one product; attention is scaled_dot_product_attention, which never holds T x T numbers, or
-plain products where these are faster (--attention; the benchmark tries both); a bias per key is one
-more channel of queries and keys, so that it needs no mask of its own; routed rows are summed by
-embedding_bag; matrices are folded into those that read their product where ours are (CROSS_FOLDED,
-gates); AdamW is the fused one; --compile runs torch.compile over forward and backward.
+CONFIG is the file that bench_model reads.  To be fast: projections of the same input are one
+product; attention is scaled_dot_product_attention, which never holds T x T numbers, or plain
+products where these are faster (--attention; the benchmark tries both); a bias per key is one more
+channel of queries and keys, so it needs no mask; embedding_bag sums routed rows; matrices are
+folded where ours are (CROSS_FOLDED, gates); AdamW is the fused one; --compile runs torch.compile
+over forward and backward.
 
 Options: --attention sdpa|plain, --compile, --precision float32|bfloat16, --vocab N (where the
 configuration leaves it to the task).  Example: bench_torch.py --check model.symbols

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Write data/tokenizer/bpe_cases.h: what the byte-pair encoder and its trainer must give.
+"""Write data/tokenizer/bpe_cases.h: the expected results of the byte-pair encoder and its trainer.
 
-    Example: tools/data/bpe_cases.py vocab.bpe | clang-format --assume-filename=x.h \
-        >data/tokenizer/bpe_cases.h
+    Example: bpe_cases.py vocab.bpe | clang-format --assume-filename=x.h >data/tokenizer/bpe_cases.h
 
 Everything is computed here in the plain way (the published algorithm, PyPI's `regex` for its
-pattern), and with tiktoken where that applies; the C code has no part in it.  Bytes that are no
+pattern), and with tiktoken where it applies; the C code is not used.  Bytes that are not valid
 UTF-8 become lone surrogates, which are neither letters, numbers nor white space.
 """
 import collections

@@ -1,7 +1,7 @@
-"""In which symbols two configurations differ, without what only follows from that.
+"""The symbols in which two configurations differ, without those that only follow from others.
 
-A switch brings symbols with it: that a step with a gate has the gate's default width, where its
-baseline has no gate, says nothing new.  Kconfig knows what the default is, given all the others.
+A switch brings symbols with it: if a step has a gate and its baseline has none, the gate's default
+width says nothing new.  Kconfig knows the default of a symbol, given all the others.
 """
 import functools
 

@@ -1,11 +1,11 @@
-"""How long a plan takes, and how much room, before anything runs.
+"""The time and disk space of a plan, before anything runs.
 
-Time comes from finished runs of the same configuration where the database has any, and otherwise
-from the step's own program, which times a few passes (kablate estimate; make keeps the answer):
+Time comes from finished runs of the same configuration, if the database has any; otherwise from the
+step's own program, which times a few passes (kablate estimate; make keeps the answer):
 
     seconds of a run = seconds per token (tokens of all updates + tokens of all evaluations / 3),
 
-since evaluating takes a forward pass, a third of a forward and a backward one.
+since an evaluation is a forward pass, a third of the work of forward and backward.
 """
 import json
 import math

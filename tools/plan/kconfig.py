@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Configure kablate, strictly.
 
-kconfiglib drops unknown symbols, values with unmet dependencies and values out of range, and says
-at most a warning.  Here each of them is an error that names file, line and reason: what runs is
+kconfiglib drops unknown symbols, values with unmet dependencies and values out of range, with a
+warning at most.  Here each of them is an error that names file, line and reason: what runs is
 what .config says.  Choices have names: CONFIG_ATTENTION="mla" selects CONFIG_ATTENTION_MLA, and
 the program reads the choice as the text symbol ATTENTION.
 
@@ -268,7 +268,7 @@ class Tree(kconfiglib.Kconfig):
 
 
 def terms(expression):
-    """What must hold together; that a member's choice is there is not worth saying."""
+    """The conditions that must hold, except that a member's choice is visible."""
     return [e for e in kconfiglib.split_expr(expression, AND) if not isinstance(e, Choice)]
 
 
@@ -457,7 +457,7 @@ def command_defconfig(tree, args):
 
 
 def with_quotes(tree, assignment):
-    """The shell takes the quotes of CONFIG_X="text" away: text is text without them, too."""
+    """The shell removes the quotes of CONFIG_X="text", so a text is accepted without them."""
     match = ASSIGNMENT.fullmatch(assignment)
     item = tree.find(match[1]) if match else None
     is_text = isinstance(item, Choice) or (item is not None and item.orig_type is STRING)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the configuration reference: every symbol of the Kconfig files, menu by menu, as Markdown.
 
-Printed on standard output; `make config-reference` keeps it beside the build.  Help texts are
-the only place where a symbol is explained, so this page is made from them and never edited.
+The page goes to standard output; `make config-reference` keeps it in the build directory.  Only
+help texts explain symbols, so the page is made from them and never edited.
 """
 import argparse
 import sys
@@ -98,7 +98,7 @@ def symbol_defaults(item, needs):
 
 
 def alternatives(values, needs):
-    """`value` if condition, else `value`; what the item needs anyway goes without saying."""
+    """`value` if condition, else `value`; conditions that the item needs anyway are left out."""
     texts = []
     for value, condition in values:
         only = [text for text in conditions(condition) if text not in needs]

@@ -1,6 +1,6 @@
-"""Matched controls: a step whose feed-forward is as wide as makes it as large as another step.
+"""Matched controls: steps whose feed-forward is widened to the size of another step.
 
-bin/match_width finds the width from what the model really has (tools/plan/match_width.c).
+bin/match_width finds the width from the model's real counts (tools/plan/match_width.c).
 """
 import os
 import subprocess

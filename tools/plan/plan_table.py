@@ -1,4 +1,4 @@
-"""What make plan prints: steps, their sizes and costs, and what one should know before they run."""
+"""What make plan prints: steps, their sizes and costs, and remarks to read before they run."""
 import os
 
 from tools.plan import estimate, kconfig, tuning

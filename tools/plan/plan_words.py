@@ -1,11 +1,10 @@
 """From the words of a plan to its steps, not yet resolved to configurations.
 
-A word is a step: names of fragments joined by "+".  Some words are no fragments: "again-2" runs
-step 2 again, "null-2" runs it with other seeds, which no difference must come of, "baseline"
-stands for no fragment, "parameters-of-2" and "flops-of-2" set the width of the feed-forward so
-that the step comes as near as possible to step 2 (tools/plan/matching.py), "tuned" takes the best of
-several learning rates (tools/plan/tuning.py), and "against-2" compares the step with step 2 instead of
-the baseline.
+A word is a step: names of fragments joined by "+".  Some names are not fragments: "again-2" runs
+step 2 again; "null-2" runs it with other seeds, so there is no difference to find; "baseline"
+stands for no fragment; "parameters-of-2" and "flops-of-2" widen the feed-forward until the step is
+as near as possible to step 2 (tools/plan/matching.py); "tuned" takes the best of several learning
+rates (tools/plan/tuning.py); "against-2" compares the step with step 2 instead of the baseline.
 """
 import itertools
 import re

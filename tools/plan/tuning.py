@@ -1,10 +1,10 @@
-"""Tuned steps: each takes the learning rate that does best on seeds which no verdict uses.
+"""Tuned steps: each takes the learning rate that does best on seeds that no verdict uses.
 
-A tuned step has a candidate per rate of CONFIG_TUNE_RATES, which is trained with every seed of
-CONFIG_TUNE_SEEDS as experiment EXPERIMENT-tuning, step STEP@RATE.  The rate with the lowest mean
-of the final validation losses is taken, of equal ones the smallest; a rate with which a run
-diverged is the worst.  The choice stands in DIR/STEP/rate, with the key of the candidates that it
-was made among, and becomes part of the step's configuration.
+A tuned step has a candidate for each rate of CONFIG_TUNE_RATES.  Each candidate is trained with
+every seed of CONFIG_TUNE_SEEDS as experiment EXPERIMENT-tuning, step STEP@RATE.  The rate with the
+lowest mean final validation loss wins; of equal rates the smallest; a rate at which a run diverged
+is the worst.  DIR/STEP/rate holds the choice with the key of its candidates; the rate becomes part
+of the step's configuration.
 """
 import hashlib
 import math

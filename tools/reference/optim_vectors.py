@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write core/optim/optim_vectors.h: where every optimizer gets in 50 updates.
+"""Write core/optim/optim_vectors.h: the result of 50 updates with every optimizer.
 
     Example: optim_vectors.py >core/optim/optim_vectors.h
 
-AdamW and AdamWSPAM are optim.py, SGD is torch.optim.SGD (the decay done apart).  Muon is done
-through singular values, without one Newton-Schulz product, and torch.optim.Muon (which works in
-bfloat16) must agree with it to the precision of that type.
+AdamW and AdamWSPAM come from optim.py, SGD from torch.optim.SGD (with the decay done separately).
+Muon is computed from singular values, without Newton-Schulz products; torch.optim.Muon (which works
+in bfloat16) must agree to the precision of that type.
 
 Parameters and gradients are formulas that the test repeats; i counts all elements:
 

@@ -3,8 +3,8 @@
 
     vectors.py [OUTDIR]          default: models/vectors of this tree;  example: vectors.py new
 
-Each is made by golden.py and then stored compactly: a parameter whose float64 values are all
-exact in float32 is stored as F32.  Gradients, logits and losses stay F64.
+golden.py makes each vector; this program stores it compactly: a parameter whose float64 values are
+all exact in float32 is stored as F32.  Gradients, logits and losses stay F64.
 """
 import json
 import os

@@ -1,8 +1,8 @@
-"""What decoding costs: measured by bench_decode.py, kept as RUNS/EXPERIMENT/decode/STEP.json.
+"""The cost of decoding: bench_decode.py measures it and writes RUNS/EXPERIMENT/decode/STEP.json.
 
-A file holds {"own": what `kablate bench-decode` said, "peer": PyTorch's numbers or null}.  A token
-reads every weight and all that was kept, so no machine decodes faster than its speed of reading
-over those bytes allows: the limit.
+A file holds {"own": the output of `kablate bench-decode`, "peer": PyTorch's numbers or null}.  Each
+token reads every weight and all of the state, so the limit of tokens per second is the machine's
+read bandwidth divided by those bytes.
 """
 import json
 import os

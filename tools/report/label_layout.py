@@ -1,7 +1,7 @@
-"""Where the names of points stand in a plot, so that none covers another, or a point.
+"""Places the names of points in a plot, so that no name covers another name or a point.
 
-All in pixels.  A name stands as near to its point as there is room; one that stands apart from it
-has a line to it.  A crowd's names stand around it, farther away until there is room for all.
+All in pixels.  A name stands as near to its point as there is room; a name farther away gets a line
+to its point.  The names of a crowd stand around it, as far away as they need room.
 """
 import itertools
 import math

@@ -1,7 +1,7 @@
 """Plots of a table as SVG for the page, drawn by gnuplot.
 
-Colours are named by the page: gnuplot gets a code for each and the code becomes a CSS variable,
-so that one drawing serves light, dark and paper.  The legend is the page's, too.
+The page defines the colours: gnuplot gets a code for each, and the code becomes a CSS variable.  So
+one drawing serves light, dark and paper.  The page also makes the legend.
 """
 import math
 import re

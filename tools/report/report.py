@@ -9,7 +9,7 @@
 A and B are EXPERIMENT, EXPERIMENT/STEP (its name or number) or the beginning of a run's identity.
 Exit status 1: nothing could be reported, or a step was not reproduced.
 
-Python, since kconfiglib, which knows what a default is, brings it anyway; and gnuplot if there.
+It is Python because kconfiglib, which knows the defaults, needs Python anyway.  Plots need gnuplot.
 """
 import argparse
 import csv

@@ -1,4 +1,4 @@
-"""What runs/results.db says: runs, and their steps.  docs/database.md has the tables."""
+"""Reads runs and their steps from runs/results.db.  docs/database.md has the tables."""
 import math
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""make as a user calls it, for tests that themselves run under make."""
+"""Calls make as a user does, for tests that themselves run under make."""
 import os
 import pathlib
 import re

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The pages stay true: links lead somewhere, commands exist, quoted messages are in the sources,
-and whoever the sources cite is in docs/references.md."""
+"""Tests of the pages: links lead somewhere, commands exist, quoted messages are in the sources,
+and docs/references.md lists every publication that the sources cite."""
 import re
 import sys
 import unittest
@@ -18,13 +18,13 @@ SOURCES = [path for directory in ("core", "data", "models", "tools")
 
 
 def anchors(text):
-    """Of headings, as GitHub makes them."""
+    """The anchors of headings, as GitHub makes them."""
     for heading in re.findall(r"^#+ (.*)", text, re.M):
         yield re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def prose(text):
-    """A source on one line, its literals and comments without the breaks between them."""
+    """A source on one line: literals and comments without line breaks."""
     text = re.sub(r'(?<!\\)"\s*(?:PRI[a-zA-Z0-9]+\s*)?\\?\s*\+?\s*f?"', "", text)
     return re.sub(r"\s*\n[\s*#]*", " ", text)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every tool explains itself, with an example; make help names every target that is for users."""
+"""Every tool explains itself, with an example; make help names every target for users."""
 import os
 import pathlib
 import re
@@ -14,7 +14,7 @@ from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
 
 SCREEN = 40, 100  # lines, columns
-# Steps on the way to a target that is for users.
+# Targets that only other targets use.
 INTERNAL = {"FORCE", "experiment", "steps", "built", "runs-all", "runs-forget",
             "plan-examined"}
 
@@ -30,7 +30,7 @@ def python_tools():
 
 
 def as_module(path):
-    """How Python is told to run it: those that use nothing of tools/ are plain scripts."""
+    """Python's arguments that run it: a script that uses nothing of tools/ runs by its path."""
     if not re.search(r"^from tools\.", path.read_text(), re.M):
         return [path]
     return ["-m", ".".join(path.relative_to(ROOT).with_suffix("").parts)]
@@ -85,7 +85,7 @@ class MakeHelp(unittest.TestCase):
         self.assertLessEqual(max(map(len, lines)), SCREEN[1])
 
     def test_names_every_target_and_nothing_else(self):
-        """A line begins with names; others follow a semicolon, with a colon behind them."""
+        """A line begins with names; further names stand between a semicolon and a colon."""
         first = re.findall(r"^  ([a-z][a-z-]*(?:, [a-z][a-z-]*)*)", self.text, re.M)
         further = re.findall(r";  +([a-z][a-z-]*):", self.text)
         named = {name for group in first for name in group.split(", ")} | set(further)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""README.md is true: every command in it is run, in its order, as it stands, in a copy of the tree.
+"""README.md is true: this runs every command in it, in order, as it stands, in a copy of the tree.
 
-A command is a line of an indented block, but for those of the source map.  `make` is a script that
-calls make and then, where the command configured something, cuts the experiment to two updates:
-what is run is what is written, only shorter.  Also tested: what a newcomer gets wrong at first.
+A command is a line of an indented block, except in the source map.  `make` is a script that calls
+make and then, if the command configured something, cuts the experiment to two updates.  So the
+commands run as written, only shorter.  Another test makes the mistakes of a newcomer.
 """
 import os
 import pathlib
@@ -28,13 +28,13 @@ case "$*" in
 defconfig* | "set "*) exec {shutil.which("make")} -s O='{BUILD}' set {TINY} ;;
 esac
 """
-# What must not run as it stands, what runs in its place, and why.
+# Commands that must not run as they stand, what runs instead, and why.
 INSTEAD = {
     "make check": ("make -n check", "all tests would run this one again"),
     "make bench-decode": ("make bench-decode CONTEXTS=64 ROUNDS=1 BENCH_SECONDS=0.01",
                           "16384 tokens of six models take minutes"),
 }
-KEYS = {"make menuconfig": b"q"}    # needs a terminal, and somebody who leaves
+KEYS = {"make menuconfig": b"q"}    # needs a terminal and a key that leaves
 SHOWS = {
     "make defconfig-gpt2-ra-mla-full && make": r"5-mla\+gate\+cross\+latent-again .* reproduced",
     "make plan": r"seeds 1,2,3,4,5: 22 runs",
@@ -43,7 +43,7 @@ SHOWS = {
     "make report E=gpt2-ra-mla-full": r"1-mla\+gate +253\.1k\*",
     "make data && make": r"2-w2-overlap",
 }
-MISTAKES = [  # what is typed without, then with a configuration, and what must be said
+MISTAKES = [  # commands, first without and then with a configuration, and what the answer must say
     ("make", "make defconfig-gpt2-ra-mla-full && make"),
     ("make data", "make defconfig-gpt2-ra-mla-full && make"),
     ("make set CONFIG_SEEDS=1", "choose with 'make menuconfig' or 'make defconfig-NAME'"),
@@ -81,7 +81,7 @@ class Copy(unittest.TestCase):
         base = pathlib.Path(cls.directory.name)
         cls.tree = base / "tree"
         cls.tree.mkdir()
-        for name in COPIED:     # with their times: what the build holds is up to date
+        for name in COPIED:     # with their times, so that the build stays up to date
             subprocess.run(["cp", "-a", ROOT / name, cls.tree], check=True)
         shim = base / "bin" / "make"
         shim.parent.mkdir()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The rooms keep their order: who may use a room is said in its README.md, and nobody else does.
+"""The rooms keep their order: the README.md of a room names its users, and no other room uses it.
 
 A room is a directory of sources.  Its README.md says in a few lines what it is for and ends with
-"May be used by: ROOM, ...", where a room stands for all that lies below it.  Tests may use more:
-those of core/ and data/ all of core/ and data/, the others everything.
+"May be used by: ROOM, ...", where a room stands for everything below it.  Tests may use more: those
+of core/ and data/ may use all of core/ and data/, the others everything.
 """
 import collections
 import re
@@ -43,7 +43,7 @@ def below(room, other):
 
 
 def users_of(room):
-    """Who may use it; None: everybody."""
+    """The rooms that may use it; None: all."""
     line = (ROOT / room / "README.md").read_text().rstrip().splitlines()[-1]
     names = re.fullmatch(r"May be used by: (.*)", line)
     assert names, f"{room}/README.md does not end with 'May be used by: ...'"
@@ -79,7 +79,7 @@ class Rooms(unittest.TestCase):
                                     f"{room}/README.md does not name {path.parent}")
 
     def test_no_circle(self):
-        """Rooms can be put in an order in which each uses only earlier ones."""
+        """The rooms have an order in which each uses only earlier ones."""
         uses = collections.defaultdict(set)
         for path in sources():
             if not IS_TEST.search(str(path)):
