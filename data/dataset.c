@@ -50,7 +50,7 @@ const struct shard_info *dataset_find(const struct dataset *d, const char *file)
 
 /* ---------------------------------------------------------------- writing */
 
-/* cJSON's functions pass NULL on, so memory that lacks shows at the end, where text is missing. */
+/* cJSON's functions pass NULL on: without memory, the text at the end is NULL. */
 static void put_split(cJSON *root, const struct dataset *d, enum data_split s)
 {
 	cJSON *object = cJSON_AddObjectToObject(root, split_name(s));
@@ -158,7 +158,7 @@ static enum status get_text(const cJSON *object, const char *name, char *text, s
 	return OK;
 }
 
-/* Names are of files in the same directory. */
+/* A name is that of a file in the same directory. */
 static enum status get_file(const cJSON *object, const char *name, char *text, struct error *err)
 {
 	if (get_text(object, name, text, DATASET_NAME_SIZE, err))

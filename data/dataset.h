@@ -1,9 +1,9 @@
 /*
- * dataset - the side file of prepared data: what the shards beside it hold.
+ * dataset - the side file of prepared data: it describes the shards beside it.
  *
  * DIRECTORY/data.json names the tokenizer (its file lies in the same directory), the vocabulary,
- * the source, and for each split its documents, bytes of text, tokens and shards.  A shard's
- * SHA-256 is that of its tokens, without the header, so it does not depend on the form of the file.
+ * the source, and for each split its documents, bytes of text, tokens and shards.  The SHA-256 of a
+ * shard covers its tokens without the header, so it does not depend on the form of the file.
  */
 #ifndef DATA_DATASET_H
 #define DATA_DATASET_H
@@ -18,7 +18,7 @@
 
 #define DATASET_FILE "data.json"
 
-/* What an error about data ends with: the way to repair it. */
+/* The end of an error about data: how to repair it. */
 #define DATASET_REMEDY "prepare the data again with `make data`"
 
 enum { DATASET_NAME_SIZE = 64 };

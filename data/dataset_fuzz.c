@@ -1,4 +1,4 @@
-/* Fuzz entry: any side file is refused or read. */
+/* Fuzz entry: reads or refuses any side file. */
 #include "data/dataset.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);

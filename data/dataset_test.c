@@ -1,4 +1,4 @@
-/* Tests of data/dataset: what is written is read again; what is damaged is refused. */
+/* Tests of data/dataset: a written file reads back; a damaged file is refused. */
 #define _GNU_SOURCE /* asprintf() */
 #include "data/dataset.h"
 

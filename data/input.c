@@ -170,8 +170,8 @@ void input_close(struct input *in)
 /* ---------------------------------------------------------------- JSON lines */
 
 /*
- * cJSON ends a string at the character NUL.  JSON writes it as \u0000; for the parser it becomes
- * C0 80, which is no UTF-8 and so occurs nowhere else.  Returns the new size.
+ * cJSON ends a string at the character NUL, which JSON writes as \u0000.  For the parser NUL
+ * becomes C0 80, which is not valid UTF-8 and so occurs nowhere else.  Returns the new size.
  */
 static size_t hide_nul(char *line, size_t size)
 {
@@ -333,7 +333,7 @@ static double document_fraction(const uint8_t *text, size_t size)
 	return rng_uniform(rng_key(hash_bytes(text, size), "data/validation"), 0);
 }
 
-/* Where in this document validation starts: 0, its size, or for a single text the last part. */
+/* Where validation starts in this document: at 0, at its end, or at a single text's last part. */
 static size_t valid_start(const struct input *in)
 {
 	size_t at;

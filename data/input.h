@@ -1,13 +1,13 @@
 /*
  * input - the documents of text files, directories and JSON lines, in pieces for many threads.
  *
- * A text file is one document; a line of a .jsonl file is one, its field "text"; a directory stands
- * for its files, sorted by name, its directories included; hidden files are left out; "-" is
- * JSON lines from standard input.  Empty documents are skipped.
+ * A text file is one document; so is each line of a .jsonl file (its field "text").  A directory
+ * stands for its files and directories, sorted by name, without hidden files.  "-" is JSON lines
+ * from standard input.  Empty documents are skipped.
  *
- * A document belongs to validation when a hash of its bytes, taken as a fraction, is below the
- * share asked for: neither order nor number of the others matters, and equal documents stay
- * together. A single text file is divided instead: its last part of that size is validation.
+ * A document belongs to validation if a hash of its bytes, taken as a fraction, is below the wanted
+ * share.  So neither the order nor the number of other documents matters, and equal documents stay
+ * together.  A single text file is divided instead: its last part of that size is validation.
  */
 #ifndef DATA_INPUT_H
 #define DATA_INPUT_H
@@ -23,7 +23,7 @@ enum data_split { SPLIT_TRAIN, SPLIT_VALID, SPLITS };
 
 struct document;
 
-/* A piece of a document, cut where it changes no token (split_cut()). */
+/* A piece of a document, cut where the cut changes no token (split_cut()). */
 struct span {
 	const uint8_t *text;
 	size_t size;
@@ -48,8 +48,8 @@ enum status input_open(char *const *paths, size_t count, double valid_share, str
 void input_close(struct input *in);
 
 /*
- * Standard input must end with the line INPUT_END: a writer that dies looks like the end of
- * the text, and this tells them apart.
+ * Standard input must end with the line INPUT_END: it tells the end of the text from a writer
+ * that died.
  */
 #define INPUT_END "{\"end\": true}\n"
 void input_expect_end(struct input *in);
@@ -58,7 +58,7 @@ void input_expect_end(struct input *in);
 enum status input_next(struct input *in, struct batch *batch, struct error *err) MUST_CHECK;
 void batch_release(struct batch *batch);
 
-/* Say where a span comes from, before the text already stored; returns FAIL. */
+/* Put the origin of a span before the error text already stored; returns FAIL. */
 enum status span_fail(const struct span *span, struct error *err);
 
 bool input_is_divided(const struct input *in); /* a single text file */

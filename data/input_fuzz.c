@@ -1,4 +1,4 @@
-/* Fuzz entry: any JSON line is refused or gives its text. */
+/* Fuzz entry: reads or refuses any JSON line. */
 #include <stdlib.h>
 #include <string.h>
 

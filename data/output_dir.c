@@ -162,7 +162,7 @@ enum status output_dir_start(struct output_dir *d, const char *out, struct error
 	return remove_files(d->new_path, err);
 }
 
-/* An old directory changes places with the new one; where the file system cannot, it moves aside.
+/* Exchange the old directory and the new one; if the file system cannot, move the old one aside.
  */
 static enum status take_place(const struct output_dir *d, struct error *err)
 {
@@ -185,7 +185,7 @@ enum status output_dir_commit(struct output_dir *d, struct error *err)
 	char *parent;
 	enum status status;
 
-	/* Hours may have passed since the start. */
+	/* Check again: hours may have passed since the start. */
 	if (directory_sync(d->new_path, err) || check_replaceable(d->path, false, err) ||
 	    take_place(d, err))
 		return FAIL;

@@ -144,7 +144,7 @@ static enum status run(struct pipeline *p, struct error *err)
 		;
 	for (int i = 0; i < STAGES; i++)
 		batch_release(&p->job[i].batch);
-	/* What was read earlier failed earlier. */
+	/* The error of the batch that was read first counts. */
 	if (status[1])
 		*err = why[1];
 	else if (status[0])

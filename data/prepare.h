@@ -5,7 +5,7 @@
  * batch k, one writes batch k - 1.  Spans are written in the order of the text, so the result does
  * not depend on the number of threads.  In each split the end of text stands between documents.
  *
- * Everything is written to OUT.tmp, synced, and becomes OUT by one rename: an interrupted
+ * Everything is written to OUT.tmp and synced; one rename then makes it OUT.  An interrupted
  * preparation leaves OUT as it was, and the next one removes OUT.tmp.
  */
 #ifndef DATA_PREPARE_H
@@ -23,7 +23,7 @@
 #define PREPARE_SHARD_TOKENS 100000000
 
 struct prepare_options {
-	const char *out; /* a directory: new, empty, or one that was prepared before */
+	const char *out; /* a directory: new, empty, or with prepared data */
 	uint64_t shard_tokens;
 	int threads;
 	FILE *progress; /* a terminal, or NULL */

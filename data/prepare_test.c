@@ -102,7 +102,7 @@ static void test_threads_change_nothing(void **state)
 	test_dir_remove(&d);
 }
 
-/* Decoding the shards gives the documents, the end of text stands between them and nowhere else. */
+/* Decoding the shards gives the documents, with the end of text between them and nowhere else. */
 static void test_documents_come_back(void **state)
 {
 	struct test_dir d = test_dir_make();
@@ -171,7 +171,7 @@ static void test_long_text_has_the_tokens_of_the_whole(void **state)
 	test_dir_remove(&d);
 }
 
-/* Killed at many moments: what was there before is there after, sound, and the next run succeeds.
+/* Killed at many moments, it leaves the earlier data unharmed, and the next run succeeds.
  */
 static void test_killed_preparation_leaves_the_old_data(void **state)
 {
@@ -256,7 +256,7 @@ static void test_refusals_leave_nothing(void **state)
 	test_dir_remove(&d);
 }
 
-/* A directory with files of someone else is never replaced; an empty one is. */
+/* A directory with other files is never replaced; an empty one is. */
 static void test_strangers_are_kept(void **state)
 {
 	struct test_dir d = test_dir_make();

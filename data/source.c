@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows in the identity of a generator: enough that a change of any parameter shows in them. */
+/* Rows in the identity of a generator: enough to show a change of any parameter. */
 #define HASHED_ROWS 64
 
 REGISTERED(tasks, task);
@@ -30,7 +30,7 @@ static void clear(const struct source *s, struct row *row)
 	}
 }
 
-/* Streams of a task do not meet those of another, nor training those of validation. */
+/* Every task has streams of its own, and so have training and validation. */
 static struct rng_key stream(const char *use, uint64_t seed, const struct task *task)
 {
 	return rng_subkey(rng_key(seed, use), hash_text(task->name));
@@ -64,7 +64,7 @@ void source_valid(const struct source *s, uint64_t index, struct row *out)
 
 /* ---------------------------------------------------------------- opening */
 
-/* A generator is known by what it makes: this sees its parameters and its code. */
+/* Identify a generator by its first rows: they depend on its parameters and its code. */
 static enum status hash_rows(struct source *s, struct error *err)
 {
 	size_t size = 2 * (size_t)s->length * sizeof(int32_t);

@@ -1,16 +1,16 @@
 /*
  * source - where training and validation rows come from.
  *
- * A task (one file in data/tasks, or the token files of data/tasks/text.c)
- * fills rows of T tokens and T targets; its descriptor is registered by TASK(),
- * and linking the file is what makes it available.  A row is a pure function of its
- * arguments: resuming, evaluating or reordering never shifts another row,
- * and rows may be made by several threads at once.
+ * A task (one file in data/tasks; data/tasks/text.c reads token files) fills
+ * rows of T tokens and T targets.  TASK() registers its descriptor; linking
+ * the file makes it available.  A row is a pure function of its arguments, so
+ * resuming, evaluating or reordering never shifts another row, and several
+ * threads may make rows at once.
  *
- * A target of -1 is left out: of the loss in training, of loss and accuracy
- * in validation.  A task may train on more than it is scored by (the recall
- * tasks train on every next token and are scored on the values of keys seen
- * before): its training rows then hold more targets than its validation rows.
+ * A target of -1 does not count: neither in the loss of training nor in loss
+ * and accuracy of validation.  A task may train on more targets than are
+ * scored: the recall tasks train on every next token and are scored on the
+ * values of keys seen before.
  */
 #ifndef DATA_SOURCE_H
 #define DATA_SOURCE_H
@@ -38,9 +38,9 @@ enum purpose { TRAINING, VALIDATION };
 struct source;
 
 /*
- * A generator has generate() and is handed the random numbers of its row; a
- * task that reads files has train() and valid() instead.  All are called
- * with targets at -1, components at 0 and floors at NAN.
+ * A generator has generate(), which receives the random numbers of its row; a
+ * task that reads files has train() and valid() instead.  Before each call
+ * targets are -1, components 0 and floors NAN.
  */
 struct task {
 	const char *name;	       /* as in CONFIG_TASK */
@@ -79,7 +79,7 @@ enum status source_open(struct source *s, struct config *c, uint64_t seed,
 enum status source_open_at(struct source *s, struct config *c, uint64_t seed, int64_t length,
 			   uint64_t valid_rows, struct error *err) MUST_CHECK;
 
-/* Rows of token 0, for programs that look at the model alone: no data is opened. */
+/* Rows of token 0, for programs that need the model alone; opens no data. */
 void source_blank(struct source *s, int64_t length, int64_t vocab);
 void source_close(struct source *s);
 

@@ -1,4 +1,4 @@
-/* Tests of data/source: finding tasks, refusals, and what holds for the rows of every generator. */
+/* Tests of data/source: finding tasks, refusals, and rules for the rows of every generator. */
 #include "data/tasks/fixture.h"
 
 static const struct {

@@ -159,7 +159,7 @@ static enum status open_shards(struct tokens *t, char **path, uint32_t vocabular
 	const struct dataset *dataset = tokens_dataset(t);
 	struct sha256 hash;
 
-	/* A model that takes any vocabulary gets the data's: no id may be beyond it. */
+	/* A model without a vocabulary takes that of the data: no id may be beyond it. */
 	if (dataset && dataset->vocabulary < vocabulary)
 		vocabulary = dataset->vocabulary;
 #pragma omp parallel for schedule(static, 1)
@@ -180,7 +180,7 @@ static enum status open_shards(struct tokens *t, char **path, uint32_t vocabular
 	return OK;
 }
 
-/* One side file speaks for all shards, so they must lie beside it. */
+/* One side file describes all shards, so they must lie beside it. */
 static enum status check_directory(const glob_t *found, const char *pattern, struct error *err)
 {
 	const char *first = found->gl_pathv[0];
@@ -199,8 +199,8 @@ static enum status check_directory(const glob_t *found, const char *pattern, str
 }
 
 /*
- * Every listed shard that the pattern means must be there.  Its directory is known, so only names
- * are compared: a slash may be doubled in the pattern, not in the directory.
+ * Every listed shard that the pattern matches must exist.  The directory is known, so only names
+ * are compared: the pattern may double a slash, the directory does not.
  */
 static enum status check_complete(const struct tokens *t, const char *pattern, struct error *err)
 {

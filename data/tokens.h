@@ -4,10 +4,10 @@
  * Two forms, both little-endian uint16 ids:
  *     nanoGPT  nothing but ids
  *     llm.c    256 int32 (20240520, 1, count, zeros), then count ids
- * Ours are llm.c shards with a side file (data/dataset.h); where the directory has one, every shard
- * must be listed there with this number of tokens and this hash.  A file is raw when it does not
- * start with the magic number; one that has a header of zeros behind three words but another magic
- * number is refused, as are odd sizes, counts that do not fit and ids beyond the vocabulary.
+ * Ours are llm.c shards with a side file (data/dataset.h).  If the directory has a side file, it
+ * must list every shard with its number of tokens and its hash.  A file without the magic number is
+ * raw. Refused are: a header (three words, then zeros) with another magic number, odd sizes, counts
+ * that do not fit, and ids beyond the vocabulary.
  */
 #ifndef DATA_TOKENS_H
 #define DATA_TOKENS_H
@@ -22,9 +22,9 @@
 struct tokens;
 
 /*
- * Open the shards that match a pattern of glob(7), in the order of their names, as one stream of
- * at least `least` tokens, all below `vocabulary` and below the side file's.  They lie in one
- * directory.  Reads everything once, shards in parallel.
+ * Open the shards that match a pattern of glob(7), in the order of their names, as one stream. They
+ * must lie in one directory and hold at least `least` tokens, all below `vocabulary` and below the
+ * side file's.  Reads everything once, shards in parallel.
  */
 enum status tokens_open(const char *pattern, uint32_t vocabulary, uint64_t least, struct tokens **t,
 			struct error *err) MUST_CHECK;

@@ -1,4 +1,4 @@
-/* Fuzz entry: any token file is refused or its ids lie within it. */
+/* Fuzz entry: any token file is refused, or its ids lie within the file. */
 #include <stdlib.h>
 
 #include "data/tokens.h"

@@ -96,7 +96,7 @@ static void test_several_shards(void **state)
 	test_dir_remove(&d);
 }
 
-/* The hash is one of tokens and shards, not of names or forms. */
+/* The hash depends on tokens and shards, not on names or forms. */
 static void test_hash_is_of_the_tokens(void **state)
 {
 	struct test_dir d = test_dir_make();
@@ -153,7 +153,7 @@ static void test_broken_files(void **state)
 	test_dir_remove(&d);
 }
 
-/* Root reads everything; everyone else is refused. */
+/* Root can read every file; other users are refused. */
 static void test_unreadable_file(void **state)
 {
 	struct test_dir d = test_dir_make();
@@ -222,7 +222,7 @@ static void test_shards_that_differ_from_the_side_file(void **state)
 	test_dir_remove(&d);
 }
 
-/* The caller takes more ids than the side file promises. */
+/* The caller allows more ids than the side file does. */
 static void test_ids_beyond_the_side_file(void **state)
 {
 	const uint16_t id[] = { 1, 2, 257 };
@@ -235,7 +235,7 @@ static void test_ids_beyond_the_side_file(void **state)
 	test_dir_remove(&d);
 }
 
-/* A side file speaks for its own directory only, whichever comes first. */
+/* A side file describes its own directory only, whichever comes first. */
 static void test_several_directories(void **state)
 {
 	struct test_dir d = test_dir_make(), a = d, b = d;
@@ -255,7 +255,7 @@ static void test_several_directories(void **state)
 	test_dir_remove(&d);
 }
 
-/* The directory may be written in any way. */
+/* The path of the directory may be spelled in any way. */
 static void test_missing_shard_behind_a_double_slash(void **state)
 {
 	struct test_dir d = test_dir_make();

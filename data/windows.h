@@ -3,8 +3,8 @@
  *
  * A window of T inputs needs T + 1 tokens: the targets are the inputs moved by one.
  * Training windows are drawn independently, a pure function of (key, iteration, row).
- * Validation windows are cut from the grid 0, T, 2T, ...: no token is predicted in two of them, and
- * all of them predict every token once, but for the first and the (count - 1) mod T last.
+ * Validation windows lie on the grid 0, T, 2T, ...: no two of them predict the same token. Together
+ * they predict every token once, except the first and the (count - 1) mod T last.
  */
 #ifndef DATA_WINDOWS_H
 #define DATA_WINDOWS_H
@@ -16,7 +16,7 @@
 uint64_t window_train_start(struct rng_key key, uint64_t iteration, uint64_t row, uint64_t count,
 			    uint64_t T);
 
-/* How many validation windows there are at most. */
+/* The largest number of validation windows. */
 uint64_t window_valid_number(uint64_t count, uint64_t T);
 
 /* The start of window `index` of `number`, evenly spread; number <= window_valid_number(). */

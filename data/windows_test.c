@@ -70,7 +70,7 @@ static void test_valid_is_disjoint_and_spread(void **state)
 	}
 }
 
-/* All of them predict each token once, but for the first and a rest shorter than T. */
+/* Together they predict each token once, except the first and a rest shorter than T. */
 static void test_all_valid_windows_cover(void **state)
 {
 	uint64_t number = window_valid_number(COUNT, T);

@@ -1,8 +1,8 @@
 /*
  * copy - T/2 random tokens, twice ("associative recall" of the W2 benchmark).
  *
- * Each next token within the row is a target, T - 1 in all: the first T/2 - 1
- * cannot be known, the rest are certain, so the floor is (T/2 - 1)/(T - 1) ln V.
+ * Each next token within the row is a target, T - 1 in all.  The first T/2 - 1
+ * are random and the rest are certain, so the floor is (T/2 - 1)/(T - 1) ln V.
  */
 #include <math.h>
 

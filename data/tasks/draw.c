@@ -18,7 +18,7 @@ void draw_quantise(const double *weights, size_t n, uint32_t *units)
 		if (weights[i] > weights[largest])
 			largest = i;
 	}
-	/* What rounding down left over (or one unit too many) goes where it matters least. */
+	/* The largest share takes what rounding left over (or gives up one unit too many). */
 	units[largest] += DRAW_UNITS - total;
 }
 

@@ -1,5 +1,5 @@
 /*
- * draw - random choices of the tasks, in integers: every machine draws the same.
+ * draw - random choices of the tasks, in integers, so that every machine draws the same.
  *
  * A distribution that is not uniform is a list of whole units that add up to
  * DRAW_UNITS, so its probabilities units[i] / DRAW_UNITS are exact.

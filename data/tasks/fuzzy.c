@@ -1,13 +1,13 @@
 /*
  * fuzzy - fuzzy in-context recall of MAD: keys and values are motifs.
  *
- * A motif is 1 to M different tokens, of the lower half of the vocabulary for
- * keys, of the upper half for values; validation keys have M tokens.  The map
- * from key motifs to value motifs is drawn per row.  Where a key ends shows
- * only when its value begins, so floors are not given.
+ * A motif is 1 to M different tokens: of the lower half of the vocabulary for
+ * keys, of the upper half for values.  Validation keys have M tokens.  The map
+ * from key motifs to value motifs is drawn per row.  Only the beginning of a
+ * value shows where its key ended, so the floors are unknown.
  *
- * Long motifs seldom meet again by chance: the first pair that starts within
- * the last 4M tokens repeats an earlier one of the row, so every row asks.
+ * Long motifs seldom repeat by chance.  So the first pair that starts within
+ * the last 4M tokens repeats an earlier one: every row has a question.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void fuzzy_close(struct source *s)
 	free(s->state);
 }
 
-/* The next run of key tokens at or after *at, which is left behind the run; size 0: none. */
+/* The next run of key tokens at or after *at; moves *at past it.  Size 0: none. */
 static struct motif next_key(const struct fuzzy *f, const struct row *row, int64_t end, int64_t *at)
 {
 	struct motif key = { .size = 0 };
@@ -91,7 +91,7 @@ static bool seen(const struct fuzzy *f, const struct writer *w, const struct mot
 	}
 }
 
-/* One of the row's keys, each place with the same probability. */
+/* One of the row's keys; each place has the same probability. */
 static struct motif earlier_key(const struct fuzzy *f, const struct writer *w,
 				struct rng_reader *random)
 {
@@ -118,7 +118,7 @@ static struct motif draw_motif(const struct fuzzy *f, struct rng_reader *random,
 	return m;
 }
 
-/* The row's map: the value is drawn from a stream that the key's tokens name. */
+/* The row's map: the key's tokens select the stream that draws the value. */
 static struct motif value_of(const struct fuzzy *f, struct rng_key map, const struct motif *key)
 {
 	struct rng_reader random = { .key = map };

@@ -34,7 +34,7 @@ static void expect_motif(const struct row *row, struct part p)
 			assert_int_not_equal(row->tokens[p.start + i], row->tokens[p.start + j]);
 }
 
-/* Checks maps and targets and counts sizes, up to a pair that the row's end may have cut. */
+/* Checks maps and targets and counts sizes, up to a last pair that the row may cut. */
 static void expect_row(const struct row *row, bool training, double key_sizes[4],
 		       double value_sizes[4])
 {

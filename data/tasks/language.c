@@ -7,20 +7,20 @@
  *		       CLOSE tag | COPY span END }
  *
  * - a WORD depends on the two tokens before it (data/tasks/words.h);
- * - FACT gives a name, not yet used in the document, a value; ASK comes back
- *   to a name of the document, and its value is certain;
- * - OPEN begins a bracket with a tag, CLOSE names the tag of the innermost open
- *   one, which is certain; brackets may hold anything;
+ * - FACT gives a value to a name not yet used in the document; ASK repeats a
+ *   name of the document, and its value is certain;
+ * - OPEN begins a bracket with a tag; CLOSE names the tag of the innermost open
+ *   bracket, which is certain; brackets may hold anything;
  * - COPY quotes a span: it starts with a word that the document has once and
- *   goes on as the text did there, words and facts alike, until END: with
- *   probability 1/span before every further token, or before what is not quoted
- *   (brackets, other quotes).
+ *   continues as the text did there, words and facts alike, until END.  END
+ *   comes with probability 1/span before every further token, and always
+ *   before what is not quoted (brackets, other quotes).
  *
- * Each choice is announced by its token, so the generator's state can be read
- * from the text so far and the probability of each token given all before it
- * is exact: minus its logarithm is the row's floor.  A choice that cannot be
- * made at a place (ASK without facts, CLOSE without brackets, ..) leaves its
- * share to the words.
+ * A token announces each choice, so the text so far tells the generator's
+ * state, and the probability of each token given all before it is exact.
+ * Minus its logarithm is the row's floor.  A choice that is impossible at a
+ * place (ASK without facts, CLOSE without brackets, ..) leaves its share to
+ * the words.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@
 
 #define MAX_NAMES 256
 #define MAX_DEPTH 64
-/* Enough for 0.01 nats: an entropy of n counts in k kinds is too low by (k - 1) / 2n. */
+/* Exact to 0.01 nats: an entropy from n counts of k kinds is too low by (k - 1) / 2n. */
 #define CHANCE_TOKENS (1 << 17)
 
 /* The first tokens of the vocabulary; tags, names, values and words follow. */
@@ -62,7 +62,7 @@ struct language {
 	struct words words;
 };
 
-/* A text under way: what its reader would know. */
+/* A text being written: what its reader would know. */
 struct text {
 	const struct language *l;
 	struct rng_reader *random;
@@ -84,7 +84,7 @@ static int32_t token_at(const struct text *x, int64_t place)
 	return inside ? x->w.row->tokens[place] : -1;
 }
 
-/* The number of the word at a place of the text; -1: no word. */
+/* The number of the word at a place of the text; -1: not a word. */
 static int32_t word_at(const struct text *x, int64_t place)
 {
 	int32_t token = token_at(x, place);
@@ -92,7 +92,7 @@ static int32_t word_at(const struct text *x, int64_t place)
 	return token < x->l->word0 ? -1 : token - x->l->word0;
 }
 
-/* What a span may go on with: all but brackets, other spans and documents. */
+/* May a span continue with it?  All but brackets, other spans and documents. */
 static bool quotable_at(const struct text *x, int64_t place)
 {
 	int32_t token = token_at(x, place);
@@ -100,7 +100,7 @@ static bool quotable_at(const struct text *x, int64_t place)
 	return token == FACT || token == ASK || token >= x->l->name0;
 }
 
-/* A word that the document has once, with more to quote: to name it is to name the place. */
+/* A word that the document has once, with more to quote: the word identifies the place. */
 static bool starts_span(const struct text *x, int64_t place)
 {
 	int32_t word = word_at(x, place);
@@ -133,7 +133,7 @@ static bool can_close(const struct text *x)
 	return x->depth > 0;
 }
 
-/* From the end: there, a start is found soon. */
+/* Search from the end, where a start is found sooner. */
 static bool can_copy(const struct text *x)
 {
 	for (int64_t place = x->w.at - 1; place >= x->start; place--)
@@ -304,7 +304,7 @@ static void count_targets(const struct source *s, struct row *row, uint64_t *cou
 	}
 }
 
-/* Measured on rows of a stream of its own: one guess per component, and one for all targets. */
+/* Measured on rows of a separate stream: one guess per component, and one for all targets. */
 static enum status measure_chance(struct source *s, struct error *err)
 {
 	size_t length = (size_t)s->length, vocab = (size_t)s->vocab;

@@ -27,7 +27,7 @@ enum { LOCAL, CHOICE, RECALL, NESTING, COPYING, COMPONENTS };
 #define WORD0 (VALUE0 + 16)
 #define T 256
 
-/* A reader of one row: what it must find next, token by token. */
+/* A reader of one row: what must come next, token by token. */
 struct reader {
 	const struct row *row;
 	int at;
@@ -177,10 +177,10 @@ static void test_chance(void **state)
  */
 
 /*
- * The generator adds up costs as it writes; here all texts of LENGTH tokens
- * are listed by their choices, the probabilities of the texts with the same
- * beginning are added, and the cost of a token is the logarithm of a ratio of
- * two such sums.
+ * The generator adds up costs as it writes.  This test lists all texts of
+ * LENGTH tokens by their choices and adds the probabilities of the texts with
+ * the same beginning.  The cost of a token is the logarithm of a ratio of two
+ * such sums.
  */
 #define SMALL                                                                                \
 	"CONFIG_LANGUAGE_VOCAB=16\nCONFIG_LANGUAGE_TAGS=2\nCONFIG_LANGUAGE_NAMES=2\n"        \
@@ -231,7 +231,7 @@ static struct beginning *find(struct world *w, const int *tokens, int length)
 
 static void tell(struct story s);
 
-/* Appends a token; a full text is counted, and the caller has nothing more to choose. */
+/* Appends a token.  A full text is counted, and nothing is left to choose. */
 static bool append(struct story *s, int token, double probability)
 {
 	s->tokens[s->length++] = token;
@@ -410,7 +410,7 @@ static void expect_costs(struct world *w, const struct row *row)
 	}
 }
 
-/* Every beginning comes as often as it should, where it is expected 100 times or more. */
+/* Every beginning that is expected 100 times or more occurs as often as it should. */
 static int expect_frequencies(const struct world *w, const struct beginning *seen, double rows)
 {
 	int compared = 0;

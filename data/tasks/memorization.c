@@ -1,9 +1,9 @@
 /*
  * memorization - one map from keys to values, the same in all rows (MAD).
  *
- * Keys 0 .. n-1, values n .. V-2 with n = (V-1)/2; a row is pairs (key, V-1)
- * with the key's value as the target at V-1.  Different keys have different
- * values.  Nothing in a row tells a value: the weights have to hold the map.
+ * Keys are 0 .. n-1, values n .. V-2, with n = (V-1)/2.  A row is pairs
+ * (key, V-1); the target at V-1 is the key's value.  Different keys have
+ * different values.  No row contains a value: the weights must hold the map.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -73,7 +73,7 @@ static void mqar_close(struct source *s)
 	free(s->state);
 }
 
-/* Different gaps, one after the other from what the earlier ones left. */
+/* Different gaps, each drawn from those that are left. */
 static void draw_gaps(const struct mqar *m, struct rng_reader *random, int64_t *gaps)
 {
 	uint32_t left[m->gaps], total = DRAW_UNITS;

@@ -1,6 +1,6 @@
 /*
- * option - symbols with a range.  Kconfig holds the same ranges for its
- * users; a task checks what its memory depends on, whoever wrote the symbols.
+ * option - symbols with a range.  Kconfig checks the same ranges for users.  A
+ * task checks again what its memory depends on, whatever wrote the symbols.
  */
 #ifndef DATA_TASKS_OPTION_H
 #define DATA_TASKS_OPTION_H

@@ -46,7 +46,7 @@ void pairs_close(struct source *s)
 	free(s->state);
 }
 
-/* Keys are never values: to find the token is to find the key. */
+/* Keys are never values, so a token that equals the key is a key. */
 static bool seen(const struct row *row, int64_t count, int32_t key)
 {
 	for (int64_t t = 0; t < count; t++)

@@ -1,8 +1,8 @@
 /*
  * selective - selective copying of MAD.
  *
- * N uniform tokens of 0 .. V-3 lie at random places among blanks V-2; then
- * comes the marker V-1, then the N tokens in order, which are the targets.
+ * N uniform tokens of 0 .. V-3 lie at random places among blanks V-2.  Then
+ * come the marker V-1 and the N tokens in order, which are the targets.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /*
  * text - windows of token files (data/tokens.h, data/windows.h).
  *
- * Training windows are drawn anew for each (seed, iteration, row); validation
- * windows are EVAL_ROWS evenly spread ones, or all with EVAL_ROWS=0.  Every
- * next token is a target.  Where a side file tells the tokenizer, the bytes that the
- * validation targets stand for are counted: bits per byte = loss / (ln 2 bytes per token).
+ * A training window is drawn for each (seed, iteration, row).  There are
+ * EVAL_ROWS evenly spread validation windows, or all with EVAL_ROWS=0.  Every
+ * next token is a target.  If a side file names the tokenizer, the bytes of the
+ * validation targets are counted: bits per byte = loss / (ln 2 bytes per token).
  */
 #include <math.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ static enum status measure(struct source *s, struct error *err)
 
 /* ---------------------------------------------------------------- opening */
 
-/* MODEL_VOCAB, or the one that the side file tells. */
+/* MODEL_VOCAB, or the vocabulary of the side file. */
 static enum status choose_vocab(struct source *s, int64_t model_vocab, struct error *err)
 {
 	const struct text *x = s->state;

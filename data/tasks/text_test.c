@@ -93,7 +93,7 @@ static void open_rows(struct fixture *f, struct files *files, const char *rows)
 	assert_true(f->row.tokens && f->row.targets);
 }
 
-/* The place of the row in the split, whose tokens it must hold. */
+/* The place of the row in the split; the row must hold the tokens of that place. */
 static int place_of(const struct row *row, int split, int count)
 {
 	for (int start = 0; start + T < count; start++) {
@@ -177,7 +177,7 @@ static void test_refusals(void **state)
 	fixture_refuses("text", T, symbols(&files, 250), "`make data`");
 }
 
-/* Prepared data: the side file tells the vocabulary, and the tokenizer the bytes (one per token).
+/* Prepared data: the side file names the vocabulary, the tokenizer counts bytes (one per token).
  */
 static void write_prepared(const struct files *f, struct dataset *d)
 {
@@ -237,7 +237,7 @@ static void test_prepared_data(void **state)
 	dataset_free(&d);
 }
 
-/* Training ids are held to the vocabulary that the side file gives the model. */
+/* Training ids must lie in the vocabulary that the side file gives the model. */
 static void test_prepared_ids_beyond_the_vocabulary(void **state)
 {
 	struct dataset d = { .tokenizer = "bytes", .vocabulary = 249, .end_of_text = -1 };
@@ -253,7 +253,7 @@ static void test_prepared_ids_beyond_the_vocabulary(void **state)
 	dataset_free(&d);
 }
 
-/* Bytes and the end of text are 257: this side file is of another vocabulary. */
+/* Bytes and the end of text make 257: this side file has another vocabulary. */
 static void test_another_vocabulary(void **state)
 {
 	struct dataset d = { .tokenizer = "bytes", .vocabulary = 300, .end_of_text = -1 };

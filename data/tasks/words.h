@@ -1,15 +1,15 @@
 /*
  * words - the background of the language task: words given the two tokens before.
  *
- * Words fall into C clusters (word w into w mod C); what is no word is cluster
- * C.  The clusters a, b of the two tokens before make (C+1)^2 contexts, few
- * enough to be learnt, and
+ * Words fall into C clusters (word w into w mod C); all other tokens are
+ * cluster C.  The clusters a, b of the two tokens before make (C+1)^2 contexts,
+ * few enough to be learnt, and
  *
  *	p(w | a, b) = g zipf(w) + (1 - g) zipf(rank_ab(w)),	zipf(r) ~ (r+1)^-s
  *
  * where rank_ab is a random order of the words, drawn once per language, and g
- * the share of words that are common everywhere.  Kept in whole units of
- * DRAW_UNITS, so that the probabilities are exact.
+ * is the share of words that are common everywhere.  Whole units of DRAW_UNITS
+ * keep the probabilities exact.
  */
 #ifndef DATA_TASKS_WORDS_H
 #define DATA_TASKS_WORDS_H
@@ -29,7 +29,7 @@ enum status words_open(struct words *w, int32_t count, int32_t clusters, double 
 		       struct rng_key key, struct error *err) MUST_CHECK;
 void words_close(struct words *w);
 
-/* The units of all words after two tokens, given as words; -1: no word. */
+/* The units of all words after two tokens, given as words; -1: not a word. */
 const uint32_t *words_after(const struct words *w, int32_t before, int32_t last);
 
 #endif

@@ -12,8 +12,7 @@
 
 static const char VERSION_LINE[] = "#version: 0.2\n";
 
-/* How the file writes bytes; a code point that stands for none leads to a byte that is not its own.
- */
+/* How the file writes bytes.  A code point without a byte maps to a byte that is not its own. */
 enum { CODE_POINTS = 256 + 68 };
 
 struct alphabet {
@@ -32,9 +31,9 @@ struct bpe {
 };
 
 /*
- * What an encoder remembers: the ids of words it met, one word per slot, the latest stays.  2^15
- * slots of 32 bytes fit a second-level cache; measured with GPT-2's vocabulary, they answer for
- * 97 words in 100 of 30 MB of documentation, for 93 of tiny Shakespeare's 1 MB.
+ * An encoder remembers the ids of the words it met: one word per slot, the latest.  2^15 slots of
+ * 32 bytes fit a second-level cache.  Measured with GPT-2's vocabulary, they hold 97 of 100 words
+ * of 30 MB of documentation, and 93 of 100 of tiny Shakespeare's 1 MB.
  */
 enum { SLOTS = 1 << 15, SLOT_BYTES = 16, SLOT_IDS = 7 };
 
@@ -104,7 +103,7 @@ static void consider(const struct bpe *b, struct part *part, struct heap *heap, 
 		heap_push(heap, (struct heap_item){ part[at].rank, at });
 }
 
-/* Part `at` takes in the one behind it. */
+/* Merge part `at` with the next one. */
 static void merge_next(struct part *part, size_t at)
 {
 	size_t gone = part[at].next;
@@ -151,7 +150,7 @@ static enum status encode_word(const struct bpe *b, struct memory *m, const uint
 	return OK;
 }
 
-/* The word as two numbers; reading 16 bytes at once is quicker where the text has them. */
+/* The word as two numbers; reading 16 bytes at once is faster, if the text has them. */
 static void load_word(uint64_t bytes[2], const uint8_t *word, size_t size, size_t room)
 {
 	bytes[0] = bytes[1] = 0;
@@ -176,7 +175,7 @@ static size_t slot_of(const uint64_t bytes[2], size_t size)
 	return h >> 49;
 }
 
-/* As encode_word(), remembering the answer. */
+/* Like encode_word(), but remembers the answer. */
 static enum status recall_word(const struct bpe *b, struct memory *m, const uint8_t *word,
 			       size_t size, size_t room, struct ids *ids, struct error *err)
 {
@@ -343,7 +342,7 @@ static enum status bpe_start(struct bpe **b, struct error *err)
 	return OK;
 }
 
-/* What follows the merges; the classes of Unicode come last because they take the longest. */
+/* Everything after the merges; the classes of Unicode come last because they take the longest. */
 static enum status bpe_finish(struct bpe *b, struct error *err)
 {
 	if (tokenizer_add_end_of_text(&b->base, err))
@@ -474,7 +473,7 @@ enum status bpe_parse(const uint8_t *file, size_t size, struct tokenizer **t, st
 
 	if (size < head || memcmp(file, VERSION_LINE, head))
 		return fail(err, "no merges file: the first line is not \"#version: 0.2\"");
-	/* Part of a token can be a token, too: only its newline shows that a line is whole. */
+	/* A part of a token can also be a token, so only the newline shows that a line is whole. */
 	if (file[size - 1] != '\n')
 		return fail(err, "the merges are cut off: the last line has no end; "
 				 "get the file again");

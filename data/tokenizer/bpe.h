@@ -1,17 +1,16 @@
 /*
- * bpe - byte-pair encoding in the way of GPT-2.
+ * bpe - the byte-pair encoding of GPT-2.
  *
  * (R. Sennrich et al., "Neural machine translation of rare words with subword units", ACL 2016;
  * A. Radford et al., "Language models are unsupervised multitask learners", 2019.)
- * A text is split into words (data/tokenizer/split.h); a word starts as its bytes, and of all
- * neighbours (l, r) that the list of merges knows, the pair with the lowest rank is merged, again
- * and again.
+ * A text is split into words (data/tokenizer/split.h).  A word starts as its bytes.  Then, again
+ * and again, the neighbours (l, r) with the lowest rank in the list of merges are merged.
  *
- * The file is GPT-2's vocab.bpe: "#version: 0.2", then one merge "l r" on each line, its rank the
- * number of the line.  Bytes 33..126, 161..172 and 174..255 stand for themselves as code points,
- * the other 68 in their order for U+0100, U+0101, ...  Ids: the 256 bytes, first those that stand
- * for themselves; then 256 + rank; then the end of text.  A file whose last line has no newline is
- * refused: it may be cut off.
+ * The file is GPT-2's vocab.bpe: "#version: 0.2", then one merge "l r" per line; the rank is the
+ * number of the line.  Bytes 33..126, 161..172 and 174..255 are written as the code points of the
+ * same number; the other 68, in order, as U+0100, U+0101, ...  Ids: the 256 bytes, those with their
+ * own code points first; then 256 + rank; then the end of text.  A file whose last line has no
+ * newline is refused: it may be cut off.
  */
 #ifndef DATA_TOKENIZER_BPE_H
 #define DATA_TOKENIZER_BPE_H

@@ -1,4 +1,4 @@
-/* Fuzz entry: any merges file is refused or makes a tokenizer that gives its own text back. */
+/* Fuzz entry: any merges file is refused, or makes a tokenizer that decodes what it encodes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Tests of data/bpe: ids computed elsewhere, round trips, long words, files that are none. */
+/* Tests of data/bpe: ids computed elsewhere, round trips, long words, broken files. */
 #include "data/tokenizer/bpe.h"
 
 #include <stdlib.h>
@@ -172,7 +172,7 @@ static void test_pairs_that_ended_are_not_merged(void **state)
 	tokenizer_close(t);
 }
 
-/* Wherever a line is cut, even where what is left would be a merge. */
+/* A cut line is refused wherever it is cut, even if the rest would be a merge. */
 static void test_merges_that_are_cut_off(void **state)
 {
 	static const char merges[] = "#version: 0.2\na b\nc ab\n";

@@ -202,7 +202,7 @@ static enum status queue_new_pairs(struct trainer *t, uint32_t from, struct erro
 	return OK;
 }
 
-/* The pair with the highest count, or NULL: counts only fall, so a stale entry is queued again. */
+/* The pair with the highest count, or NULL.  Counts only fall, so a stale entry is queued again. */
 static enum status best_pair(struct trainer *t, struct pair_info **best, struct error *err)
 {
 	*best = NULL;

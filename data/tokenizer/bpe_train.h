@@ -1,9 +1,9 @@
 /*
  * bpe_train - a byte-pair vocabulary made from a text.
  *
- * Count the words of the text; then, until the vocabulary is full, make a token of the pair of
- * neighbours that occurs most often (the smaller left id, then the smaller right id on a tie).  A
- * pair whose bytes are a token already is passed over, so that every token has bytes of its own.
+ * Count the words of the text.  Then, until the vocabulary is full, make a token of the most
+ * frequent pair of neighbours (on a tie: the smaller left id, then the smaller right id).  A pair
+ * whose bytes are a token already is skipped, so every token has different bytes.
  */
 #ifndef DATA_TOKENIZER_BPE_TRAIN_H
 #define DATA_TOKENIZER_BPE_TRAIN_H

@@ -1,7 +1,7 @@
 /*
  * chars - the tokenizer whose tokens are the characters of a given text.
  *
- * Ids follow the order of the code points; bytes that are no UTF-8 come last, each one a
+ * Ids follow the order of the code points.  Bytes that are not valid UTF-8 come last, each one a
  * "character" of its own.  The file is JSON:
  *     {"characters": [10, 32, 33, ...], "end_of_text": false}
  * with code points, and 0x110000 + b for the byte b (data/tokenizer/utf8.h).

@@ -1,4 +1,4 @@
-/* Fuzz entry: any characters file is refused or makes a tokenizer. */
+/* Fuzz entry: any characters file is refused, or makes a tokenizer. */
 #include <stdlib.h>
 
 #include "data/tokenizer/chars.h"

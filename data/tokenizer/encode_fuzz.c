@@ -1,4 +1,4 @@
-/* Fuzz entry: any text comes back from bytes and from byte pairs; cutting it changes no token. */
+/* Fuzz entry: bytes and byte pairs decode what they encode; cutting a text changes no token. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
  * heap - a binary heap, smallest (major, minor) first.
  *
- * The caller gives the memory: `item` must have room for what is pushed.
+ * The caller provides the memory: `item` must have room for all entries.
  */
 #ifndef DATA_TOKENIZER_HEAP_H
 #define DATA_TOKENIZER_HEAP_H

@@ -1,5 +1,5 @@
 /*
- * intern - distinct byte strings, and distinct pairs of ids, numbered in the order they came.
+ * intern - distinct byte strings, and distinct pairs of ids, numbered in order of arrival.
  *
  * Callers keep what they know about a string or pair in arrays indexed by its number.
  * Hash tables with open addressing, at most half full; nothing is ever removed.

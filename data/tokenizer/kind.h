@@ -1,5 +1,5 @@
 /*
- * kind - what each kind of tokenizer gives to data/tokenizer/tokenizer.c.
+ * kind - what each kind of tokenizer provides to data/tokenizer/tokenizer.c.
  */
 #ifndef DATA_TOKENIZER_KIND_H
 #define DATA_TOKENIZER_KIND_H

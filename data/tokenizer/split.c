@@ -65,7 +65,7 @@ static enum status classify_all(struct split *split, struct error *err)
 			     &reason, &place, NULL);
 	if (!code)
 		return fail(err, "PCRE2 cannot compile the Unicode classes (error %d)", reason);
-	/* Where it cannot be compiled further, matching is slower and as good. */
+	/* Without just-in-time compilation matching is slower and gives the same result. */
 	pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
 	match = pcre2_match_data_create_from_pattern(code, NULL);
 	text = malloc(4 * UTF8_RAW);
@@ -155,8 +155,8 @@ static bool is_ascii_space(uint8_t b)
 }
 
 /*
- * No word holds white space behind another symbol, so a word starts at white space that follows
- * something else.  Unicode's other spaces are U+0085, U+00A0, U+1680, U+2000..U+205F and U+3000:
+ * No word holds white space after another symbol, so a word starts at white space that follows
+ * another symbol.  Unicode's other spaces are U+0085, U+00A0, U+1680, U+2000..U+205F and U+3000:
  * in UTF-8 they start with C2, or with E1..E3 and 80, 81 or 9A.
  */
 static bool may_cut(const uint8_t *text, size_t at)

@@ -3,10 +3,10 @@
  *
  * The published pattern is
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
- * Each symbol is a letter (L), a number (N), white space (\s) or none of these, and that is all the
- * pattern looks at, apart from the contractions: so it is matched by hand from a table of
- * classes, which PCRE2 makes once.  \s is Unicode's White_Space, as in the published encoder;
- * PCRE2's own \s holds U+180E besides.  Bytes that are no UTF-8 are of no class.
+ * Apart from the contractions, the pattern only asks whether a symbol is a letter (L), a number
+ * (N), white space (\s) or none of these.  So it is matched by hand with a table of classes, which
+ * PCRE2 makes once.  \s is Unicode's White_Space, as in the published encoder; PCRE2's own \s also
+ * holds U+180E.  Bytes that are not valid UTF-8 have no class.
  */
 #ifndef DATA_TOKENIZER_SPLIT_H
 #define DATA_TOKENIZER_SPLIT_H

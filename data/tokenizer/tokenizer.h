@@ -4,7 +4,7 @@
  * Kinds: bytes (id = byte), characters (the Unicode characters of a given text), bpe (byte-pair
  * encoding: GPT-2's vocab.bpe or a vocabulary trained here, see data/tokenizer/bpe_train.h).  Every
  * id has its bytes; decoding joins them.  decode(encode(x)) = x for every byte string that
- * encode() accepts, which for bytes and bpe is every one.
+ * encode() accepts; bytes and bpe accept all.
  */
 #ifndef DATA_TOKENIZER_TOKENIZER_H
 #define DATA_TOKENIZER_TOKENIZER_H
@@ -43,7 +43,7 @@ const char *tokenizer_file_name(const struct tokenizer *t);
 uint32_t tokenizer_vocabulary(const struct tokenizer *t);
 /* The id between documents, or -1 where there is none. */
 int32_t tokenizer_end_of_text(const struct tokenizer *t);
-/* How many bytes of text an id stands for; none for the end of text. */
+/* The number of bytes that an id stands for; 0 for the end of text. */
 size_t tokenizer_bytes(const struct tokenizer *t, uint32_t id);
 /* The bytes themselves, not terminated. */
 const uint8_t *tokenizer_text(const struct tokenizer *t, uint32_t id);

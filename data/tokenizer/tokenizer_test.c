@@ -1,4 +1,4 @@
-/* Tests of data/tokenizer: bytes, characters, files that are none. */
+/* Tests of data/tokenizer: bytes, characters, broken files. */
 #include "data/tokenizer/tokenizer.h"
 
 #include <stdlib.h>

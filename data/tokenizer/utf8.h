@@ -1,9 +1,9 @@
 /*
  * utf8 - text as symbols, for every byte string.
  *
- * A symbol is a Unicode code point or, where the bytes are no UTF-8 (RFC 3629: no overlong form,
- * no surrogate, nothing above U+10FFFF), a single raw byte.  Symbols and bytes map one to one,
- * so nothing is lost; a raw byte has no Unicode class.
+ * A symbol is a Unicode code point or, where the bytes are not valid UTF-8 (RFC 3629: no overlong
+ * form, no surrogate, nothing above U+10FFFF), a single raw byte.  Symbols and bytes map one to
+ * one, so nothing is lost; a raw byte has no Unicode class.
  */
 #ifndef DATA_TOKENIZER_UTF8_H
 #define DATA_TOKENIZER_UTF8_H
@@ -34,7 +34,7 @@ static inline uint32_t utf8_long(const uint8_t *s, size_t room, size_t *length)
 	return c;
 }
 
-/* The symbol at *p, which is before end; *p moves behind it. */
+/* The symbol at *p, which is before end; moves *p past it. */
 static inline uint32_t utf8_next(const uint8_t **p, const uint8_t *end)
 {
 	uint32_t symbol = **p;

@@ -1,4 +1,4 @@
-/* Tests of data/utf8: every code point comes back, and nothing else is UTF-8. */
+/* Tests of data/utf8: every code point survives a round trip, and nothing else is UTF-8. */
 #include "data/tokenizer/utf8.h"
 
 #include "core/util/test.h"

@@ -5,12 +5,12 @@
  *     ql_h = q_h U_h;  score = ql_h . ck / sqrt(L);  v_h = cv Up_h
  *
  * U is [H,D,L] or one [D,L] for all heads, Up likewise.  With ra_alpha > 0
- * the reciprocal score joins for |i-j| <= window:
+ * the reciprocal score is added for |i-j| <= window:
  *     S_ij += ra_alpha ql_j . ck_i / sqrt(L)
  * Names: ck k_down, cv v_down, U q_to_latent, Up v_up.  Rope rotates ql and
- * ck.  Decoding keeps 2 L numbers per token and layer, ck and cv: the heads'
- * sums over tokens are taken of cv, and Up_h is applied to the sum.  With the
- * reciprocal score it also keeps the last `window` rows of ql.
+ * ck.  Decoding keeps 2 L numbers per token and layer, ck and cv: each head
+ * sums cv over tokens and applies Up_h to the sum.  With the reciprocal score
+ * it also keeps the last `window` rows of ql.
  */
 #include <math.h>
 
@@ -56,7 +56,7 @@ static struct tensor *latent_queries(struct block *b, const struct mla_options *
 						 o->latent));
 }
 
-/* x Up: of latents that all heads share, [B,T,L], or of one per head, [B,T,H,L]. */
+/* x Up, where x is one latent for all heads, [B,T,L], or one per head, [B,T,H,L]. */
 static struct tensor *lift(struct block *b, const struct mla_options *o, struct tensor *x)
 {
 	const struct model *m = b->m;

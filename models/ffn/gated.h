@@ -6,7 +6,7 @@
 
 #include "models/model.h"
 
-/* SiLU(x W3) * h1 with h1 = x W1, which is also handed out. */
+/* SiLU(x W3) * h1 with h1 = x W1; h1 is returned, too. */
 static inline struct tensor *gated_hidden(struct block *b, struct tensor *x, struct tensor **h1)
 {
 	*h1 = block_linear(b, "w1", x, b->m->hidden, false);

@@ -1,19 +1,19 @@
 /*
- * cross - mechanism 2: the feed-forward mixes hidden states along the
- * attention of its own layer.
+ * cross - mechanism 2: the feed-forward mixes hidden states with the
+ * attention weights of its own layer.
  *
  *     h += alpha (R h) Wc,  Wc [F,F];  or through r channels: h += alpha (R (h Wd)) Wc
  *
- * R: mean (or maximum) over heads of the softmax, before gate and dropout,
- * no gradient, sparsified per row (topk, rms, none), optionally normalised.
+ * R: the mean (or maximum) over heads of the softmax, before gate and dropout,
+ * without gradient, made sparse per row (topk, rms, none), optionally normalised.
  * Names: Wc cross_proj, Wd cross_down.  Decoding keeps F (or r) more numbers
  * per token and layer.
  *
- * Folded: whatever reads h multiplies it by some W, and that of the term above
- * is alpha R (h (Wc W)).  So h stays as it is and each reader adds its share:
+ * Folded: every reader multiplies h by some W, and the term above times W is
+ * alpha R (h (Wc W)).  So h stays as it is and each reader adds its own term:
  * a few narrow products instead of one as wide as h, and R mixes fewer
- * channels.  The products Wc W cost as much as F tokens: a batch of few tokens
- * is not folded.
+ * channels.  The products Wc W cost as much as F tokens, so a batch of few
+ * tokens is not folded.
  */
 #include "models/model.h"
 
@@ -24,7 +24,7 @@ struct cross_options {
 	struct route_attr route;
 };
 
-/* By what trains, so that evaluations and audits take the same form; a test vector has no batch. */
+/* The training batch decides, for evaluations and audits too; a test vector has no batch. */
 static bool folding_saves_work(const struct model *m, struct config *c)
 {
 	const int64_t readers = m->embd + m->heads; /* channels of c_proj and of a gate */
@@ -83,7 +83,7 @@ static struct tensor *mix(struct block *b, const struct cross_options *o, struct
 
 enum { ORDER = 2 };
 
-/* Do all mechanisms that get h after this one read it by block_read_hidden() alone? */
+/* Do all later mechanisms read h only through block_read_hidden()? */
 static bool has_plain_readers(const struct model *m)
 {
 	for (int i = 0; i < m->n_mechanisms; i++)
@@ -93,7 +93,7 @@ static bool has_plain_readers(const struct model *m)
 	return true;
 }
 
-/* Decoding takes few tokens at a time, and keeps h of the earlier ones. */
+/* Decoding takes few tokens at a time, and keeps h of earlier tokens. */
 static bool is_folded(const struct block *b, const struct cross_options *o)
 {
 	return o->folded && !b->decoding && has_plain_readers(b->m);

@@ -1,9 +1,9 @@
 /*
  * latent - mechanism 3: attention latents and hidden activation read each other.
  *
- *     h += alpha to_mlp(ck)           this layer's latent, after it received, before rotation
- *     ctx = to_attn(h)                h before that addition; sent to layer l+1
- *     ck += alpha ctx                 there, before scores
+ *     h += alpha to_mlp(ck)           ck of this layer, after the addition below, before rotation
+ *     ctx = to_attn(h)                h before the addition above; sent to layer l+1
+ *     ck += alpha ctx                 in layer l+1, before the scores
  *
  * Tying: untied two matrices; tied_transpose one W [F,L], ck W' and h W;
  * bottleneck F -> r -> L and L -> F; per_head_scalar 2H scalars and no
