@@ -29,7 +29,7 @@ static void case_one(struct graph *g)
 	graph_seeded_output(g, "y", op_add(g, "add", case_param(g, "a", 1), case_param(g, "b", 1)));
 }
 
-/* Both inputs are one tensor, which others read too. */
+/* Both inputs are one tensor, which other nodes read, too. */
 static void case_same(struct graph *g)
 {
 	struct tensor *a = op_gelu(g, "gelu", case_param(g, "x", 4, 3));

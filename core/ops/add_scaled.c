@@ -1,6 +1,6 @@
 /*
- * add_scaled: y = a + f b with a constant f, or with f learned: an op of its
- * own, because only then does the backward pass read b (df = sum dy b).
+ * add_scaled: y = a + f b with a constant f.  With a learned f it is another
+ * op, because only then does the backward pass read b (df = sum dy b).
  */
 #include "core/ops/rule.h"
 

@@ -1,7 +1,7 @@
 /*
- * Memory: the training loop allocates nothing, and every allocation that
- * fails while a program is made is survived without a leak.  The linker
- * sends our calls through the __wrap functions below.
+ * Memory: the training loop allocates nothing, and a failed allocation while
+ * a program is made leaks nothing.  The linker sends our calls through the
+ * __wrap functions below.
  */
 #include <stdlib.h>
 #include <string.h>

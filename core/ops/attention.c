@@ -7,7 +7,7 @@
  *
  * (A. Vaswani et al., 2017; heads that share keys or values: N. Shazeer, 2019;
  * the slopes of alibi: O. Press et al., 2022.)  With ROUTE_TOPK it also gives
- * the routing matrix of its probabilities, which it alone sees whole.
+ * the routing matrix, because only this op sees whole rows of probabilities.
  */
 #include "core/ops/attention.h"
 
@@ -135,7 +135,7 @@ static bool overlap(const struct tensor *a, const struct tensor *b)
 	       b->offset < a->offset + a_row;
 }
 
-/* Their gradients are added up by different threads; of one tensor read twice this is known. */
+/* Different threads add up their gradients, so they must not overlap; one tensor read twice may. */
 static enum status check_apart(struct graph *g, const struct node *n)
 {
 	for (int i = Q; i <= V; i++)

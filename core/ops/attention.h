@@ -1,5 +1,5 @@
 /*
- * attention - what the ops that rebuild its scores check and count alike.
+ * attention - checks and counts that the ops share which rebuild its scores.
  */
 #ifndef CORE_OPS_ATTENTION_H
 #define CORE_OPS_ATTENTION_H
@@ -15,12 +15,12 @@ enum status attention_check_lse(struct graph *g, const struct node *n, const str
 				const struct tensor *lse);
 
 /*
- * Pairs (query, key <= query) of one example and head, at most `window` apart (< 0: any), when the
- * queries q come after as many tokens as k has room for.
+ * Pairs (query, key <= query) of one example and head, at most `window` apart (< 0: any), if the
+ * queries q are the last tokens for which k has room.
  */
 double attention_pairs(const struct tensor *q, const struct tensor *k, int64_t window);
 
-/* Operations for the scores of all heads of all examples, once. */
+/* Operations to compute the scores of all heads of all examples once. */
 double attention_score_flops(const struct attention_attr *attr, const struct tensor *q,
 			     const struct tensor *k);
 

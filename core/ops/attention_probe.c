@@ -6,7 +6,7 @@
  *                  M_ij = scale q_i.k_j + key_bias_j + query_bias_i
  *     kept, mass   mean number of entries per row of the routing matrix, and their
  *                  sum before any normalisation
- *     margin       how close an entry came to being kept or dropped otherwise
+ *     margin       how close the choice of entries came to another one
  */
 #include "core/ops/op_case.h"
 #include "core/ops/attention.h"

@@ -491,7 +491,7 @@ static void matches_plain_loops(void **state)
 
 /* ---------------------------------------------------------------- the rest */
 
-/* Queries of zeros see all keys alike: the first k are taken. */
+/* For queries of zeros all keys are equal: the first k are taken. */
 static void ties_go_to_the_earlier_key(void **state)
 {
 	const struct setting s = { "ties",
@@ -527,7 +527,7 @@ static void ties_go_to_the_earlier_key(void **state)
 	free_numbers(&n);
 }
 
-/* Scores far below the largest, and ones that would overflow exp, are no trouble. */
+/* Scores far below the largest, and scores that would overflow exp, give the right result. */
 static void survives_large_scores(void **state)
 {
 	struct setting s = { "large", 1, 50, 2, 4, 2, 2, 2, false, false, PLAIN };
@@ -594,7 +594,7 @@ static void memory_is_linear(void **state)
 	}
 }
 
-/* A change to a fitting node, and what the error must say. */
+/* A change to a valid node, and what the error must say. */
 struct misfit {
 	const char *says;
 	struct setting setting;

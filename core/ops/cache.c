@@ -30,7 +30,7 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->forward_bytes = 2 * (double)tensor_bytes(n->in[0]);
 }
 
-/* Its test is core/ops/state_test.c: the graphs of cases are trained. */
+/* No cases: a case is trained, and this op cannot be.  core/ops/state_test.c tests it. */
 OP_CASES(cache) = {
 	OP_CASES_END,
 };

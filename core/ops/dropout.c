@@ -1,6 +1,5 @@
 /*
- * dropout: y = x / (1 - p) where an element is kept, 0 where it is dropped,
- * which happens with probability p.
+ * dropout: y = 0 with probability p, else y = x / (1 - p).
  * (N. Srivastava et al., "Dropout", JMLR 2014.)
  *
  * The mask is a function of (seed, name of the node, iteration, micro-batch,
@@ -49,7 +48,7 @@ static void case_twice(struct graph *g)
 	graph_seeded_output(g, "z", op_gelu(g, "gelu", op_dropout(g, "second", x, 0.5)));
 }
 
-/* Several chunks, the last one of a length that is no multiple of 4. */
+/* Several chunks; the length of the last one is not a multiple of 4. */
 static void case_threads(struct graph *g)
 {
 	graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 9, 2011), 0.2));

@@ -1,6 +1,6 @@
 /*
  * embedding: y[b,t] = table[tokens[b,t]] + positions[past + t].
- * Whoever fills `tokens` answers for their range.
+ * The caller must keep `tokens` in range.
  */
 #include "core/ops/op_case.h"
 
@@ -69,7 +69,7 @@ static void case_one(struct graph *g)
 	apply(g, 1, 1, case_param(g, "table", 1, 1), case_param(g, "positions", 1, 1));
 }
 
-/* The table serves twice, as input of two nodes: the second adds to its gradient. */
+/* Two nodes read the table: the second adds to its gradient. */
 static void case_twice(struct graph *g)
 {
 	struct tensor *table = case_param(g, "table", 4, 5);

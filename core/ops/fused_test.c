@@ -1,4 +1,4 @@
-/* Fused ops against the same computed in pieces, in double: values and gradients. */
+/* Fused ops against the same computation in pieces, in double: values and gradients. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

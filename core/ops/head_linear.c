@@ -1,7 +1,7 @@
 /*
  * head_linear: y_h = x_h W_h for every head h: a matrix per head, or the
- * blocks of a block-diagonal matrix.  x [B,T,H,I] holds a piece per head;
- * x [B,T,I] is read by all of them, and its gradient is the sum over heads.
+ * blocks of a block-diagonal matrix.  x [B,T,H,I] holds a piece per head.
+ * All heads read x [B,T,I]; its gradient is the sum over heads.
  */
 #include "core/ops/rule.h"
 
@@ -74,7 +74,7 @@ static void case_one_shared(struct graph *g)
 	apply(g, case_param(g, "x", 1, 1, 3), case_param(g, "w", 1, 3, 2));
 }
 
-/* Slices of an activation: what they leave out has no gradient. */
+/* Slices of an activation: channels outside them have no gradient. */
 static struct tensor *wide(struct graph *g, struct tensor *x, int64_t width)
 {
 	return op_linear(g, "wide", x, case_param(g, "u", tensor_dim(x, -1), width), NULL);

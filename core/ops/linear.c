@@ -1,5 +1,5 @@
 /*
- * linear: y = x W + b, or y = x W' where W is stored the other way round.
+ * linear: y = x W + b, or y = x W' if W is stored transposed.
  * x [..,I] is seen as N rows of I channels.
  *   dx = dy W'        dW = x' dy        db = sum of the rows of dy
  */
@@ -93,7 +93,7 @@ static void case_transposed(struct graph *g)
 	graph_seeded_output(g, "y", op_linear_transposed(g, "linear", x, w));
 }
 
-/* Few rows, worth two threads, with rests. */
+/* Few rows, enough for two threads, with remainders. */
 static void case_few(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 3, 71), *w = case_param(g, "w", 71, 251);
@@ -117,7 +117,7 @@ static void case_tied(struct graph *g)
 	graph_seeded_output(g, "y", op_linear_transposed(g, "up", x, w));
 }
 
-/* Two slices that are all of x, and one that is not all of an activation. */
+/* Two slices that cover x, and one that does not cover an activation. */
 static void case_slices(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 2, 3, 9);
@@ -130,7 +130,7 @@ static void case_slices(struct graph *g)
 	graph_seeded_output(g, "z", op_linear(g, "z", back, case_param(g, "u", 3, 2), NULL));
 }
 
-/* A slice that is no columns of its root but the last of three rows. */
+/* A slice that is not columns of its root but the last of three rows. */
 static void case_last_token(struct graph *g)
 {
 	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 3, 4));
@@ -139,7 +139,7 @@ static void case_last_token(struct graph *g)
 	graph_seeded_output(g, "y", op_linear(g, "y", x, case_param(g, "w", 4, 2), NULL));
 }
 
-/* More slices of one tensor than the gradient keeps account of. */
+/* More slices of one tensor than the gradient can track. */
 static void case_many_slices(struct graph *g)
 {
 	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 11));
@@ -157,7 +157,7 @@ static void case_many_slices(struct graph *g)
 	graph_seeded_output(g, "y", y);
 }
 
-/* Enough rows that the column sums of db are made in several blocks, and by several threads. */
+/* Enough rows for several blocks and threads in the column sums of db. */
 static void case_many_rows(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 300, 2), *w = case_param(g, "w", 2, 70);

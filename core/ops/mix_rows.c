@@ -1,7 +1,7 @@
 /*
- * mix_rows: y = R x with the routing matrix R of an attention whose rows are
- * thresholded or dense, and so too many to keep: they are made again, a block
- * at a time, from what the scores were made of.  No gradient flows into R.
+ * mix_rows: y = R x with the routing matrix R of an attention.  The rows of R
+ * are thresholded or dense, too large to keep: the op computes them again, a
+ * block at a time, from the inputs of the scores.  No gradient flows into R.
  */
 #include "core/ops/op_case.h"
 #include "core/ops/attention.h"
@@ -50,7 +50,7 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->backward_bytes = attention_bytes(n);
 }
 
-/* Routing is no function of a parameter here, so that differences see x alone. */
+/* Routing does not depend on a parameter here, so that differences see x alone. */
 static void mix(struct graph *g, int64_t B, int64_t T, int64_t F, int64_t H, int64_t G,
 		bool key_bias, bool band, const struct attention_attr *a)
 {

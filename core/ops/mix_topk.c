@@ -36,7 +36,7 @@ static void cost(const struct node *n, struct op_cost *c)
 
 	c->forward_flops = 2 * (double)tensor_count(n->out[0]) * (double)n->in[INDEX]->dim[2];
 	c->backward_flops = c->forward_flops;
-	c->forward_bytes = y + (rows < x ? rows : x); /* rows that are read again are near */
+	c->forward_bytes = y + (rows < x ? rows : x); /* rows read again are in the cache */
 	c->backward_bytes = 2 * x;
 }
 

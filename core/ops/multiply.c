@@ -32,7 +32,7 @@ static void case_one(struct graph *g)
 						case_param(g, "b", 1)));
 }
 
-/* y = a^2, of an activation: both gradients go to one tensor. */
+/* y = a^2 of an activation: both gradients go to one tensor. */
 static void case_square(struct graph *g)
 {
 	struct tensor *a = op_gelu(g, "gelu", case_param(g, "x", 4, 3));

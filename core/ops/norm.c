@@ -7,10 +7,10 @@
  *   RMSNorm:   y = w s / sqrt(mean(s^2) + eps) (+ b)
  *
  * (J. Ba et al., "Layer normalization", 2016; B. Zhang, R. Sennrich, "Root
- * mean square layer normalization", 2019.)  Two ops, since their inputs and
+ * mean square layer normalization", 2019.)  There are two ops, since inputs and
  * outputs differ: norm (x, w, b -> y, statistics) and norm_residual (x,
  * residual, w, b -> s, y, statistics).  The statistics of a row are its mean
- * (0 for RMSNorm) and 1 / deviation; from them y is made again cheaply.
+ * (0 for RMSNorm) and 1 / deviation; they make it cheap to compute y again.
  */
 #include "core/ops/rule.h"
 
@@ -226,7 +226,7 @@ static void case_residual_fixed(struct graph *g)
 		      case_param(g, "r", 4, 6));
 }
 
-/* Two blocks, as in a model: sum and y both go on. */
+/* Two blocks, as in a model: later nodes read both sum and y. */
 static void case_residual_chain(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 4, 6), *w = case_param(g, "w", 6), *s, *y;

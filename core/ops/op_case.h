@@ -1,8 +1,8 @@
 /*
  * op_case - a small graph around one op, for the tests that walk op_table.
  *
- * build() adds parameters with case_param(), applies the op and marks what
- * it made with graph_seeded_output() or graph_loss().  The tests draw the
+ * build() adds parameters with case_param(), applies the op and marks its
+ * outputs with graph_seeded_output() or graph_loss().  The tests draw the
  * parameters, fill i32 inputs with numbers below int_limit and other inputs
  * with numbers in (0, 1), and compare the gradients of all parameters with
  * central differences.

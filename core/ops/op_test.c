@@ -1,7 +1,7 @@
 /*
- * Every op in op_table, every case: gradients against central differences in
- * double, float and bfloat16 against double, the planner and remaking change no bit,
- * gradients add up over micro-batches.
+ * Every op in op_table, every case: gradients agree with central differences
+ * in double; float and bfloat16 agree with double; the planner and remaking
+ * change no bit; gradients add up over micro-batches.
  */
 #include "core/util/test.h"
 

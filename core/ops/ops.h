@@ -1,11 +1,11 @@
 /*
- * ops - what a model file can say.
+ * ops - the operations that a model is made of.
  *
- * Every function adds one node to the graph and returns its (first) output;
- * the gradient, memory and device follow from it.  Letters: B batch,
+ * Every function adds one node to the graph and returns its (first) output.
+ * Gradients, memory and device are the engine's business.  Letters: B batch,
  * T positions, E width, H heads, D head width, F hidden width, V vocabulary.
- * A tensor argument marked "or NULL" is optional.  The attribute structs are
- * what the kernels read.
+ * A tensor argument marked "or NULL" is optional.  Kernels read the attribute
+ * structs.
  */
 #ifndef CORE_OPS_OPS_H
 #define CORE_OPS_OPS_H
@@ -14,7 +14,7 @@
 
 /*
  * y = table[tokens] + positions[past..]; table [V,E], positions [>=T,E] or NULL,
- * tokens i32 [B,T].  `past`: the tokens before the first, where runs continue
+ * tokens i32 [B,T].  `past`: the number of earlier tokens if runs continue
  * each other, else 0.
  */
 struct tensor *op_embedding(struct graph *g, const char *name, struct tensor *table,
@@ -43,7 +43,7 @@ struct tensor *op_head_linear(struct graph *g, const char *name, struct tensor *
 struct tensor *op_add(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
 struct tensor *op_multiply(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
 
-/* A factor is a constant or, where `learned` [1] is given, that parameter instead. */
+/* A factor is a constant or, if given, the parameter `learned` [1]. */
 struct factor_attr {
 	double constant;
 };
@@ -86,15 +86,15 @@ struct tensor *op_rope(struct graph *g, const char *name, struct tensor *x, doub
 		       int64_t width);
 
 /*
- * x [B,T,..] of this run and of all earlier ones: where runs continue each
- * other, state [B,capacity,..] with this run's rows at past .. past + T - 1;
+ * x [B,T,..] of this run and of all earlier ones.  If runs continue each
+ * other: state [B,capacity,..] with this run's rows at past .. past + T - 1;
  * else x itself.
  */
 struct tensor *op_cache(struct graph *g, const char *name, struct tensor *x);
 
 /*
- * The last `window` tokens before x [B,T,..], then x: [B,window+T,..], where
- * runs continue each other; what was before the first token is undefined.
+ * If runs continue each other: the last `window` tokens before x [B,T,..],
+ * then x: [B,window+T,..]; values before the first token are undefined.
  * Else x itself.
  */
 struct recent_tokens_attr {
@@ -125,9 +125,9 @@ struct tensor *op_dropout(struct graph *g, const char *name, struct tensor *x,
 			  double probability);
 
 /*
- * How head probabilities become a routing matrix R [T,T] (no gradient flows
- * through it): the mean or the maximum over heads, sparsified per row,
- * optionally divided by max(row sum, 1e-8).
+ * How head probabilities become a routing matrix R [T,T]: the mean or the
+ * maximum over heads, made sparse per row, optionally divided by max(row sum,
+ * 1e-8).  No gradient flows through R.
  */
 enum route_mode { ROUTE_NONE, ROUTE_TOPK, ROUTE_RMS, ROUTE_DENSE };
 
@@ -207,9 +207,9 @@ enum probe_metric {
 };
 
 /*
- * Metrics of an attention, no gradient: [PROBE_METRICS].  query_bias [B,T,H] or
- * NULL joins the content score, which has neither the band, nor alibi, nor
- * the mask.
+ * Metrics of an attention, without gradient: [PROBE_METRICS].  query_bias
+ * [B,T,H], or NULL, is added to the content score, which includes neither the
+ * band, nor alibi, nor the mask.
  */
 struct tensor *op_attention_probe(struct graph *g, const char *name,
 				  const struct attention_attr *attr,
@@ -278,9 +278,9 @@ struct tensor *op_ws_contrast(struct graph *g, const char *name, struct tensor *
 			      struct tensor **similarity);
 
 /*
- * Output head and cross-entropy in one pass over chunks of tokens: logits =
- * x W' are never whole.  x [B,T,E], w [V,E], targets i32 [B,T] (-1: ignored),
- * weights [2].
+ * Output head and cross-entropy in one pass over chunks of tokens; the logits
+ * x W' never exist as a whole.  x [B,T,E], w [V,E], targets i32 [B,T] (-1:
+ * ignored), weights [2].
  *   main = weights[0] * sum over scored targets of -log softmax(logits)[target]
  *   z    = weights[1] * sum over all tokens of logsumexp(logits)^2
  *   nll [B,T] the single terms (0 where ignored), hit [B,T] 1 where the target is the argmax

@@ -80,7 +80,7 @@ static void case_head_slice(struct graph *g)
 	apply(g, graph_slice(g, x, 2, 6), 6);
 }
 
-/* Read twice, turned twice, and kept by what follows. */
+/* Read twice, rotated twice, and kept by later nodes. */
 static void case_chain(struct graph *g)
 {
 	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 1, 7, 2, 4));

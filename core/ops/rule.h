@@ -14,19 +14,19 @@ static inline bool all_real(const struct node *n)
 	return true;
 }
 
-/* An absent input fits. */
+/* An absent input is valid. */
 static inline bool is_vector(const struct tensor *t, int64_t size)
 {
 	return !t || (t->ndim == 1 && t->dim[0] == size);
 }
 
-/* Of t [B,T,n] or [B,T,n,width]: a slice may cut channels off a token, not off each of its heads. */
+/* For t [B,T,n] or [B,T,n,width]: a slice may cut channels off a token, not off each head. */
 static inline bool tokens_whole(const struct tensor *t)
 {
 	return tensor_contiguous(t) || t->row == t->dim[2] * (t->ndim == 4 ? t->dim[3] : 1);
 }
 
-/* The rule of an op of real tensors of one shape. */
+/* The rule of an op whose tensors are real and have one shape. */
 static inline enum status infer_elementwise(struct graph *g, struct node *n)
 {
 	if (!all_real(n))

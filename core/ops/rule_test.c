@@ -1,5 +1,5 @@
 /*
- * Shape rules refuse what does not fit, and say why.
+ * Shape rules refuse invalid inputs and say why.
  */
 #include "core/util/test.h"
 
@@ -166,7 +166,7 @@ static void test_misfits(void **state)
 	}
 }
 
-/* Without training, or with nothing to drop, dropout is no node; it still checks. */
+/* Without training, or with probability 0, dropout adds no node; it still checks its inputs. */
 static void test_idle_dropout(void **state)
 {
 	struct params *params;

@@ -1,6 +1,6 @@
 /*
- * running_mean: y_t = mean of x_s over s <= t, x [B,T,C].  Where runs continue
- * each other it counts the tokens of earlier ones, too, and keeps the mean so far.
+ * running_mean: y_t = mean of x_s over s <= t, x [B,T,C].  If runs continue each
+ * other, the mean includes the tokens of earlier runs, and the op keeps it.
  * The gradient of x_s is the sum of dy_t / (t + 1) over t >= s.
  */
 #include "core/ops/rule.h"

@@ -1,5 +1,5 @@
 /*
- * scale: y = f x with a constant f, or with f learned: an op of its own,
+ * scale: y = f x with a constant f.  With a learned f it is another op,
  * because only then does the backward pass read x (df = sum dy x).
  */
 #include "core/ops/rule.h"

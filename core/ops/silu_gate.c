@@ -1,6 +1,6 @@
 /*
  * silu_gate: y = silu(gate) * x, silu(u) = u / (1 + exp(-u)).
- * (N. Shazeer, "GLU variants improve transformer", 2020: the heart of SwiGLU.)
+ * (N. Shazeer, "GLU variants improve transformer", 2020: the gate of SwiGLU.)
  */
 #include "core/ops/rule.h"
 

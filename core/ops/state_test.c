@@ -1,6 +1,6 @@
 /*
- * Runs that continue each other: each op that depends on earlier tokens gives, in pieces of any
- * sizes, what it gives at once.
+ * Runs that continue each other: each op that depends on earlier tokens gives the same result in
+ * pieces of any sizes as at once.
  */
 #include "core/util/test.h"
 
@@ -64,7 +64,7 @@ static double value(const struct continued *s, int64_t b, int64_t t, int64_t i)
 	return rng_normal(rng_key(SEED, "x"), (uint64_t)((b * LENGTH + t) * s->width + i));
 }
 
-/* Tokens past .. past + T - 1; the result is the caller's. */
+/* Tokens past .. past + T - 1; the caller frees the result. */
 static double *run(struct runner *r, const struct continued *s, int64_t past)
 {
 	const int64_t T = r->x->dim[1];

@@ -1,5 +1,5 @@
 /*
- * w2_key_bias: what a key adds to every score of W2 attention, per head.
+ * w2_key_bias: the term that a key adds to every score of W2 attention, per head.
  * y [B,T,H,W] -> bias [B,T,H]
  *   wasserstein: -|y|^2 / (|tau| + eps), second = tau [H]
  *   overlap:     -(|y|^2 + logdet) / 2,  second = logdet [B,T,H]
@@ -68,7 +68,7 @@ static void case_one(struct graph *g)
 	apply(g, case_param(g, "y", 1, 1, 1, 1), case_param(g, "tau", 1), W2_WASSERSTEIN);
 }
 
-/* y and tau serve two ops, as in the model. */
+/* Two ops read y and tau, as in the model. */
 static void case_shared(struct graph *g)
 {
 	struct tensor *y = op_gelu(g, "before", case_param(g, "y", 1, 4, 2, 3));

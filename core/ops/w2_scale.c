@@ -1,6 +1,6 @@
 /*
- * w2_scale: y 2 / (|tau| + eps) per head: y [B,T,H,W], tau [H].  Queries of
- * the Wasserstein score, so that their dot product with a key is its cross term.
+ * w2_scale: y 2 / (|tau| + eps) per head: y [B,T,H,W], tau [H].  It scales the
+ * queries of the Wasserstein score, so that q.k is the cross term of the score.
  */
 #include "core/ops/rule.h"
 

@@ -4,7 +4,7 @@
  *   loss = mean_i (logsumexp_j(u_i.u_j / tau) - u_i.u_i / tau), 0 when M < 2
  *   similarity = mean of u_i.u_j over heads i != j of one example, 0 when n < 2 (no gradient)
  * (A. van den Oord et al., "Representation learning with contrastive predictive coding", 2018.)
- * The means are a third output, so that the backward pass need not read z.
+ * The means are a third output, so the backward pass does not read z.
  */
 #include "core/ops/rule.h"
 
@@ -75,7 +75,7 @@ static void case_one_example(struct graph *g)
 	apply(g, case_param(g, "z", 1, 1, 4, 5), 0.5);
 }
 
-/* A single vector has nothing to be told from: 0, and no gradient. */
+/* A single vector has nothing to be compared with: 0, and no gradient. */
 static void case_alone(struct graph *g)
 {
 	apply(g, case_param(g, "z", 1, 4, 1, 5), 0.5);

@@ -4,7 +4,7 @@
  *     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *     p = (1 - lr decay) p - lr (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + eps)
  *
- * k is the age of the moments: the update's number, counted from the last reset.
+ * k is the age of the moments: the number of the update since the last reset.
  */
 #include <math.h>
 

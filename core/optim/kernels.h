@@ -1,8 +1,8 @@
 /*
- * kernels - what the optimizers ask of a backend.
+ * kernels - the loops that a backend gives the optimizers.
  *
  * Pointers are device memory of the parameters' type.  Every update is one
- * pass over memory; the steps hold numbers that are the same for all elements.
+ * pass over memory; the step structs hold numbers common to all elements.
  */
 #ifndef OPTIM_KERNELS_H
 #define OPTIM_KERNELS_H
@@ -54,7 +54,7 @@ struct optim_kernels {
 	/* In double, and the same bits for any number of threads. */
 	double (*sum_squares)(const void *x, int64_t n);
 
-	/* Clip each entry of g to +-sqrt(theta (v + 1e-12)); returns the sum of squares then. */
+	/* Clip each entry of g to +-sqrt(theta (v + 1e-12)); returns the new sum of squares. */
 	double (*clip_elements)(void *g, const void *v, double theta, int64_t n);
 
 	void (*adamw)(const struct adamw_step *step, const struct optim_segments *segments, void *p,

@@ -1,8 +1,8 @@
 /*
  * Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) with the defaults of
- * torch.optim.Muon: the momentum of every matrix is made orthogonal, approximately, by
- * Newton-Schulz steps (see the kernel), in the parameters' own precision.  Slices of a 3-D
- * tensor are matrices; embeddings and vectors are left to AdamW.
+ * torch.optim.Muon: Newton-Schulz steps (see the kernel) make the momentum of every matrix
+ * approximately orthogonal, in the parameters' own precision.  Slices of a 3-D tensor are
+ * matrices; AdamW updates embeddings and vectors.
  */
 #include <math.h>
 

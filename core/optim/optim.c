@@ -78,7 +78,7 @@ static bool is_elementwise(const struct optimizer *o, const struct param *p)
 	return !o->type->elementwise || o->type->elementwise(p);
 }
 
-/* Elements up to the next parameter: its own and the padding behind them. */
+/* Elements up to the next parameter: its own and the padding after them. */
 static int64_t extent(const struct params *p, int i)
 {
 	return (i + 1 < p->n ? p->list[i + 1].offset : p->total) - p->list[i].offset;

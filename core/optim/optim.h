@@ -2,10 +2,10 @@
  * optim - the optimizers: one call updates all parameters from their gradients.
  *
  * The gradient is clipped to a global norm once.  Weight decay is decoupled
- * for all of them, p *= 1 - lr decay before the step, and reaches the
- * matrices (no bias, norm, scalar or embedding) or all parameters.  What an
- * optimizer remembers is `tensors` and `scalars`; both restored, it goes on
- * bit by bit as if it had not been interrupted.
+ * in every optimizer: p *= 1 - lr decay before the step.  It acts on matrices
+ * (no bias, norm, scalar or embedding) or on all parameters.  `tensors` and
+ * `scalars` are an optimizer's whole memory: with both restored it continues
+ * with the same bits.
  */
 #ifndef CORE_OPTIM_OPTIM_H
 #define CORE_OPTIM_OPTIM_H
@@ -50,7 +50,7 @@ struct optim_options {
 
 struct config;
 
-/* What the configuration says; config_check() tells what it lacks. */
+/* The options of the configuration; config_check() reports symbols that are missing. */
 struct optim_options optim_configured(struct config *c);
 
 /* State of one parameter, on the device, with the parameter's shape and type. */

@@ -321,7 +321,7 @@ static void test_spam_damps_the_moments_on_a_spike(void **state)
 	check_spike(3, true);
 }
 
-/* Equal norms have no deviation to measure with: nothing is a spike. */
+/* Equal norms have no deviation, so no norm is a spike. */
 static void test_spam_needs_a_deviation(void **state)
 {
 	struct optim_options options = defaults;
@@ -519,7 +519,7 @@ static void copy_state(const struct fixture *from, struct fixture *to)
 	       (size_t)to->params->total * dtype_size(to->params->type));
 }
 
-/* Tensors and scalars are all that an optimizer remembers. */
+/* Tensors and scalars are the whole memory of an optimizer. */
 static void test_resumes_bit_by_bit(void **state)
 {
 	(void)state;

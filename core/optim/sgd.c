@@ -1,6 +1,6 @@
 /*
  * SGD with momentum, no Nesterov, no dampening: m = mu m + g,  p = (1 - lr decay) p - lr m.
- * As torch.optim.SGD, but for the decay, which is decoupled here as in the other optimizers.
+ * As torch.optim.SGD, except that the decay is decoupled, as in the other optimizers.
  */
 #include "core/optim/type.h"
 

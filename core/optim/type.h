@@ -1,5 +1,5 @@
 /*
- * type - what one optimizer is made of: seen by core/optim/optim.c and core/optim/ only.
+ * type - the parts of one optimizer, private to core/optim/.
  */
 #ifndef OPTIM_TYPE_H
 #define OPTIM_TYPE_H
@@ -47,7 +47,7 @@ struct optim_type {
 
 extern const struct optim_type optim_adamw, optim_adamwspam, optim_sgd, optim_muon;
 
-/* What a parameter that decays keeps of itself. */
+/* The share that a decaying parameter keeps. */
 static inline double optim_shrink(const struct optimizer *o, double lr)
 {
 	return 1 - lr * o->options.weight_decay;
