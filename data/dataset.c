@@ -126,7 +126,7 @@ static enum status get_number(const cJSON *object, const char *name, double leas
 	const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
 
 	if (!cJSON_IsNumber(item))
-		return fail(err, "\"%s\" is missing or no number", name);
+		return fail(err, "\"%s\" is missing or not a number", name);
 	if (!(item->valuedouble >= least && item->valuedouble <= most))
 		return fail(err, "\"%s\" is out of range", name);
 	*value = item->valuedouble;
@@ -142,7 +142,7 @@ static enum status get_count(const cJSON *object, const char *name, uint64_t *va
 	if (get_number(object, name, 0, 0x1p53, &number, err))
 		return FAIL;
 	if (number != floor(number))
-		return fail(err, "\"%s\" is no whole number", name);
+		return fail(err, "\"%s\" is not a whole number", name);
 	*value = (uint64_t)number;
 	return OK;
 }
@@ -153,7 +153,7 @@ static enum status get_text(const cJSON *object, const char *name, char *text, s
 	const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
 
 	if (!cJSON_IsString(item) || strlen(item->valuestring) >= room)
-		return fail(err, "\"%s\" is missing, no text or too long", name);
+		return fail(err, "\"%s\" is missing, not a string, or too long", name);
 	strcpy(text, item->valuestring);
 	return OK;
 }
@@ -164,7 +164,7 @@ static enum status get_file(const cJSON *object, const char *name, char *text, s
 	if (get_text(object, name, text, DATASET_NAME_SIZE, err))
 		return FAIL;
 	if (strchr(text, '/') || text[0] == '.')
-		return fail(err, "\"%s\" is no plain file name", name);
+		return fail(err, "\"%s\" is not a plain file name", name);
 	return OK;
 }
 

@@ -94,11 +94,11 @@ static void test_damage(void **state)
 	expect_refusal(text, "\"vocabulary\"", "\"Vocabulary\"", "\"vocabulary\" is missing");
 	expect_refusal(text, "50257", "65536", "\"vocabulary\" is out of range");
 	expect_refusal(text, "50257", "0", "\"vocabulary\" is out of range");
-	expect_refusal(text, "50256", "\"x\"", "\"end_of_text\" is missing or no number");
+	expect_refusal(text, "50256", "\"x\"", "\"end_of_text\" is missing or not a number");
 	expect_refusal(text, "vocab.bpe", "../vocab.bpe", "plain file name");
 	expect_refusal(text, "train-000000.bin", "/etc/passwd", "plain file name");
 	expect_refusal(text, "123456789012", "-1", "\"tokens\" is out of range");
-	expect_refusal(text, "123456789012", "1.5", "no whole number");
+	expect_refusal(text, "123456789012", "1.5", "not a whole number");
 	expect_refusal(text, "\"train\"", "\"other\"", "\"train\" has no list of shards");
 	expect_refusal(text, "\"abc\"",
 		       "\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdefg\"",

@@ -213,7 +213,7 @@ static enum status check_utf8(const char *line, size_t size, struct error *err)
 		uint32_t symbol = utf8_next(&p, end);
 
 		if (symbol == 0 || symbol >= UTF8_RAW)
-			return fail(err, "byte %zu of the line is no text in UTF-8",
+			return fail(err, "byte %zu of the line is not valid UTF-8",
 				    (size_t)(p - (const uint8_t *)line));
 	}
 	return OK;

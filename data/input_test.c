@@ -60,10 +60,10 @@ static void test_json_lines(void **state)
 	expect_bad_line("{\"text\": 1}", 11, "no field \"text\"");
 	expect_bad_line("{\"body\": \"a\"}", 13, "no field \"text\"");
 	expect_bad_line("[\"text\"]", 8, "no JSON object");
-	expect_bad_line("{\"text\": \"\xc0\x80\"}", 14, "no text in UTF-8");
-	expect_bad_line("{\"text\": \"a\0b\"}", 15, "no text in UTF-8");
-	expect_bad_line("{\"text\": \"a\"}\0\0\n", 16, "byte 14 of the line is no text in UTF-8");
-	expect_bad_line("\0\n", 2, "no text in UTF-8");
+	expect_bad_line("{\"text\": \"\xc0\x80\"}", 14, "not valid UTF-8");
+	expect_bad_line("{\"text\": \"a\0b\"}", 15, "not valid UTF-8");
+	expect_bad_line("{\"text\": \"a\"}\0\0\n", 16, "byte 14 of the line is not valid UTF-8");
+	expect_bad_line("\0\n", 2, "not valid UTF-8");
 	expect_bad_line("\\", 1, "no JSON");
 	expect_bad_line("{\"text\": \"a\"} x", 15, "no JSON object (near byte 14)");
 }

@@ -95,7 +95,7 @@ static enum status check_replaceable(const char *path, bool unfinished, struct e
 	if (has_stranger(path, unfinished, name))
 		return fail(
 			err,
-			"%s holds %s, which is no part of prepared data: choose another directory",
+			"%s holds %s, which is not part of prepared data: choose another directory",
 			path, name);
 	return OK;
 }

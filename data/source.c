@@ -93,7 +93,7 @@ static enum status open_task(struct source *s, struct config *c, struct error *e
 		return fail(err, "MODEL_BLOCK=%lld: a row has at least 2 tokens",
 			    (long long)s->length);
 	if ((int64_t)s->valid_rows < 0)
-		return fail(err, "EVAL_ROWS=%lld: not negative", (long long)s->valid_rows);
+		return fail(err, "EVAL_ROWS=%lld: must not be negative", (long long)s->valid_rows);
 	if (s->task->generate && s->valid_rows == 0)
 		return fail(err, "EVAL_ROWS=0 means all rows, but this task has no end");
 	if (s->task->open(s, c, err) || config_check(c, err))

@@ -210,7 +210,7 @@ static void test_refusals(void **state)
 	expect_refusal("CONFIG_TASK=\"copy\"\nCONFIG_MODEL_BLOCK=8\nCONFIG_EVAL_ROWS=0\n",
 		       "task copy: EVAL_ROWS=0 means all rows, but this task has no end");
 	expect_refusal("CONFIG_TASK=\"copy\"\nCONFIG_MODEL_BLOCK=8\nCONFIG_EVAL_ROWS=-1\n",
-		       "task copy: EVAL_ROWS=-1: not negative");
+		       "task copy: EVAL_ROWS=-1: must not be negative");
 }
 
 int main(void)

@@ -81,7 +81,7 @@ enum status tokens_parse(const uint8_t *data, size_t size, const struct shard_in
 	} else if (listed) {
 		return fail(err, "too short: %zu bytes do not hold the header", size);
 	} else if (size % 2) {
-		return fail(err, "wrong size: %zu bytes are no whole number of 16-bit tokens",
+		return fail(err, "wrong size: %zu bytes are not a whole number of 16-bit tokens",
 			    size);
 	} else {
 		*count = size / 2;

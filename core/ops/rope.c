@@ -28,7 +28,7 @@ static enum status infer(struct graph *g, struct node *n)
 	if (!(attr->theta > 0))
 		return graph_misfit(g, n, "theta %g is not positive", attr->theta);
 	if (x->row % x->dim[3])
-		return graph_misfit(g, n, "x is a slice whose rows are no whole heads");
+		return graph_misfit(g, n, "x is a slice whose rows are not whole heads");
 	return graph_out_like(g, n, NULL, x);
 }
 

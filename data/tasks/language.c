@@ -338,7 +338,8 @@ static enum status read_percents(struct language *l, struct config *c, struct er
 		sum += l->percent[i];
 	}
 	if (sum > 99)
-		return fail(err, "LANGUAGE_*_PERCENT: no words are left, all else takes %lld%%",
+		return fail(err,
+			    "LANGUAGE_*_PERCENT: no words are left: everything else takes %lld%%",
 			    (long long)sum);
 	return OK;
 }
@@ -374,7 +375,7 @@ static enum status read_language(struct language *l, int64_t vocab, struct confi
 	l->value0 = l->name0 + (int32_t)l->names;
 	l->word0 = l->value0 + (int32_t)l->values;
 	if (l->word0 >= vocab)
-		return fail(err, "LANGUAGE_VOCAB=%lld: no words are left, all else takes %d",
+		return fail(err, "LANGUAGE_VOCAB=%lld: no words are left: everything else takes %d",
 			    (long long)vocab, (int)l->word0);
 	return read_words(l, vocab - l->word0, c, err);
 }

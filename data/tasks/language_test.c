@@ -476,7 +476,7 @@ static void test_refusals(void **state)
 	fixture_refuses("language", T, symbols, "takes 100%");
 	strcpy(symbols, SYMBOLS);
 	memcpy(strstr(symbols, "VOCAB=256"), "VOCAB=039", strlen("VOCAB=256"));
-	fixture_refuses("language", T, symbols, "no words are left, all else takes 39");
+	fixture_refuses("language", T, symbols, "no words are left: everything else takes 39");
 	fixture_refuses("language", T, strchr(SYMBOLS, '\n') + 1, "LANGUAGE_VOCAB");
 }
 

@@ -472,7 +472,7 @@ enum status bpe_parse(const uint8_t *file, size_t size, struct tokenizer **t, st
 	struct bpe *b;
 
 	if (size < head || memcmp(file, VERSION_LINE, head))
-		return fail(err, "no merges file: the first line is not \"#version: 0.2\"");
+		return fail(err, "not a merges file: the first line is not \"#version: 0.2\"");
 	/* A part of a token can also be a token, so only the newline shows that a line is whole. */
 	if (file[size - 1] != '\n')
 		return fail(err, "the merges are cut off: the last line has no end; "

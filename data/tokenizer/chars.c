@@ -134,7 +134,7 @@ static enum status read_list(const cJSON *list, struct char_set *set, struct err
 
 	cJSON_ArrayForEach (item, list) {
 		if (!cJSON_IsNumber(item) || !is_symbol(item->valuedouble))
-			return fail(err, "\"characters\" holds something that is no code point");
+			return fail(err, "\"characters\" holds something that is not a code point");
 		if (item->valuedouble <= last)
 			return fail(err, "\"characters\" must ascend");
 		last = item->valuedouble;
@@ -158,7 +158,7 @@ enum status chars_parse(const uint8_t *json, size_t size, struct tokenizer **t, 
 	if (!set)
 		fail_memory(err, "characters", sizeof(*set));
 	else if (!cJSON_IsArray(list) || !cJSON_IsBool(end_of_text))
-		fail(err, "no characters file: \"characters\" and \"end_of_text\" are needed");
+		fail(err, "not a characters file: \"characters\" and \"end_of_text\" are needed");
 	else if (!read_list(list, set, err))
 		status = chars_new(set, cJSON_IsTrue(end_of_text), t, err);
 	free(set);

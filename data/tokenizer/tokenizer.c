@@ -122,7 +122,7 @@ enum status tokenizer_add(struct tokenizer *t, const uint8_t *bytes, size_t size
 	if (strings_add(&t->tokens, bytes, size) == INTERN_NONE)
 		return fail_memory(err, "vocabulary", size);
 	if (t->tokens.count == id)
-		return fail(err, "a token is there twice");
+		return fail(err, "a token occurs twice");
 	return OK;
 }
 

@@ -142,12 +142,12 @@ static void test_bad_files(void **state)
 		{ "{\"characters\": [], \"end_of_text\": true}", "empty" },
 		{ "{\"characters\": [2, 1], \"end_of_text\": true}", "ascend" },
 		{ "{\"characters\": [1, 1], \"end_of_text\": true}", "ascend" },
-		{ "{\"characters\": [1.5], \"end_of_text\": true}", "no code point" },
-		{ "{\"characters\": [-1], \"end_of_text\": true}", "no code point" },
-		{ "{\"characters\": [55296], \"end_of_text\": true}", "no code point" },
-		{ "{\"characters\": [1114112], \"end_of_text\": true}", "no code point" },
-		{ "{\"characters\": [1e300], \"end_of_text\": true}", "no code point" },
-		{ "{\"characters\": [\"a\"], \"end_of_text\": true}", "no code point" },
+		{ "{\"characters\": [1.5], \"end_of_text\": true}", "not a code point" },
+		{ "{\"characters\": [-1], \"end_of_text\": true}", "not a code point" },
+		{ "{\"characters\": [55296], \"end_of_text\": true}", "not a code point" },
+		{ "{\"characters\": [1114112], \"end_of_text\": true}", "not a code point" },
+		{ "{\"characters\": [1e300], \"end_of_text\": true}", "not a code point" },
+		{ "{\"characters\": [\"a\"], \"end_of_text\": true}", "not a code point" },
 		{ "#version: 0.1\n", "first line" },
 	};
 	struct test_dir d = test_dir_make();

@@ -298,7 +298,7 @@ static enum status decode_all(const struct tokenizer *t, const uint8_t *data, si
 	uint8_t *text;
 
 	if (size % 2)
-		return fail(err, "%zu bytes are no whole number of 16-bit ids", size);
+		return fail(err, "%zu bytes are not a whole number of 16-bit ids", size);
 	if (decode(t, (const uint16_t *)data, size / 2, &text, &size, err))
 		return FAIL;
 	status = put_all(text, size, err);

@@ -99,8 +99,8 @@ static enum status check_environment(struct session *s, struct error *change, st
 	if (!change->text[0] || s->o->any_environment)
 		return OK;
 	return fail(err,
-		    "%s: it began in another environment (%s): what it ends in could not be "
-		    "made again.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
+		    "%s: the run began in another environment (%s), so its result could not be "
+		    "reproduced.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
 		    s->label, change->text, s->run_dir);
 }
 
@@ -328,8 +328,8 @@ static enum status claim_and_train(struct session *s, enum train_end *end, struc
 
 	if (wanted && strncmp(s->setup->identity, wanted, strlen(wanted)) != 0)
 		return fail(err,
-			    "%s: this program is of another configuration than the run %s: it was "
-			    "built anew meanwhile, so make again",
+			    "%s: this program has another configuration than the run %s: another make "
+			    "rebuilt it, so call make again",
 			    s->label, wanted);
 	if (make_run_dir(s, err) != OK || lock_run_dir(s, err) != OK)
 		return FAIL;

@@ -427,7 +427,7 @@ class Checkpoints(Case):
     def test_a_program_of_another_configuration_is_refused(self):
         run = Run(self.stopped().binary)
         run.command += ["--identity", "0123456789ab"]
-        self.assertIn("built anew meanwhile", run.train(expect=1))
+        self.assertIn("another make rebuilt it", run.train(expect=1))
         run.command[-1] = run.identity[:12]
         run.train()
 

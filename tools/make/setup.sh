@@ -1,21 +1,21 @@
 #!/bin/bash
-# Find the compiler and libraries that a group of targets needs; install with apt what lacks.
+# Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
 #   tools/make/setup.sh build|python|test|plot
 #
 # build: to compile;  python: to configure;  test: what the tests add;  plot: to draw results.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
-# standard output, all else on standard error.  Installs as root or through passwordless sudo;
-# where it may not (or with NO_INSTALL=1) it prints the one command that would.  The Makefile
+# standard output, everything else on standard error.  Installs as root or through passwordless
+# sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
 # passes CC, SANITIZE, BLAS, BLAS_CFLAGS, BLAS_LIBS, PYTHON and NO_INSTALL.
 set -uo pipefail
 
 CC=${CC:-gcc} BLAS=${BLAS:-openblas}
 compiler=$(basename "${CC##* }") # "ccache gcc-13": the package is gcc-13
 
-# Debian keeps each threading flavour of a BLAS in a directory of its own and points the plain
-# name at one of them.  Naming the OpenMP one makes the others harmless: their threads and those
-# of our OpenMP loops would fight for the cores.
+# Debian keeps each threading flavour of a BLAS in its own directory and points the plain name at
+# one of them.  We name the OpenMP one: the threads of the others and those of our OpenMP loops
+# would compete for the cores.
 triplet=$(uname -m)-linux-gnu
 blas_include=/usr/include/$triplet/$BLAS-openmp
 blas_lib=/usr/lib/$triplet/$BLAS-openmp
@@ -54,7 +54,7 @@ sanitizer_package() {
 	esac
 }
 
-# Newer Debians pack the sanitizers of clang apart, so they are looked for when clang is there.
+# Newer Debians package the sanitizers of clang separately: look for them once clang is installed.
 sanitizer_works() {
 	[ -z "${SANITIZE:-}" ] || ! compiles -fopenmp || compiles "-fsanitize=$SANITIZE"
 }
@@ -64,8 +64,8 @@ has_other_blas() { pkg-config --exists "$BLAS"; }
 other_blas_will_do= # set when the OpenMP build cannot be had
 has_blas() { has_openmp_blas || { [ $other_blas_will_do ] && has_other_blas; }; }
 
-# An interpreter that knows kconfiglib.  The first python3 of the path may be another one than
-# the system's, which is where apt puts its modules.
+# An interpreter that has kconfiglib.  apt installs modules for the system's python3, which may not
+# be the first one of the path.
 find_python() {
 	local python
 
@@ -96,7 +96,7 @@ look_for() {
 	esac
 }
 
-# What a package is, for systems that name it otherwise.
+# What a package contains, for systems with other package names.
 in_words() {
 	case $1 in
 	lib"$BLAS"-openmp-dev) echo "the $BLAS library with cblas.h (its OpenMP build, if there is one)" ;;
@@ -125,14 +125,14 @@ apt() {
 		apt-get -qq -y -o DPkg::Lock::Timeout=60 "$@" </dev/null >"$log" 2>&1
 }
 
-# Another flavour of the BLAS is slower, not wrong: without the right to install, go on with it.
+# Another flavour of the BLAS is slower, not wrong: use it if we may not install.
 accept_other_blas() {
 	[[ " ${missing[*]} " == *" lib$BLAS-openmp-dev "* ]] && has_other_blas 2>/dev/null || return 1
 	say "  NOTE    lib$BLAS-openmp-dev would be faster than $(pkg-config --libs "$BLAS")"
 	other_blas_will_do=yes
 }
 
-# One command for all that a developer needs, so that the next target does not ask again.
+# One command for all groups, so that the next target does not ask again.
 tell_command() {
 	local sudo='sudo ' reason=$1 group
 
@@ -141,7 +141,7 @@ tell_command() {
 		look_for $group
 	done
 	mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
-	say "kablate: $reason; to install what lacks:"
+	say "kablate: $reason; to install what is missing:"
 	say "    ${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends ${missing[*]}"
 	exit 1
 }
@@ -167,7 +167,7 @@ explain_failure() {
 	tell_command "apt-get failed"
 }
 
-# The package lists may be missing or old: they are fetched only when it fails without.
+# The package lists may be missing or old: fetch them only if installing fails.
 install() {
 	say "  APT     ${missing[*]}"
 	apt install --no-install-recommends "${missing[@]}" && return
@@ -213,7 +213,7 @@ exec 9<"$0" && flock 9 # `make -j` may ask for two groups at once; apt cannot
 
 tried=
 while look_for "$group" && [ ${#missing[@]} -gt 0 ]; do
-	[ "${missing[*]}" != "$tried" ] || tell_in_words "$tried installed, but of no use here"
+	[ "${missing[*]}" != "$tried" ] || tell_in_words "$tried installed, but cannot be used here"
 	tried=${missing[*]}
 	install_or_explain
 	missing=()

@@ -185,8 +185,8 @@ static enum status our_experiment(const struct collect *c, const char *name, con
 				  char path[PATH_MAX], struct error *err)
 {
 	if (!name[0] || name[0] == '.' || strchr(name, '/'))
-		return fail(err, "%s: the experiment's name '%s' is no name of a directory", theirs,
-			    name);
+		return fail(err, "%s: the experiment's name '%s' is not a valid directory name",
+			    theirs, name);
 	snprintf(path, PATH_MAX, "%s/%s", c->runs, name);
 	return make_directory(path, err);
 }
@@ -295,7 +295,7 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 		}
 	} else {
 		status = fail(err,
-			      "%s and %s tell the same run differently from line %lld of their"
+			      "%s and %s record the same run differently from line %lld of their"
 			      " journals on; ours is kept: remove it to take theirs",
 			      ours, theirs, first_different_line(&our_journal, their_journal));
 	}

@@ -210,7 +210,7 @@ class Merge(Case):
         write_run(self.other, "a1", [WHOLE[0], *values(1, 12), END])
         before = (ours / "journal.jsonl").read_bytes()
         out = self.results("merge", self.other, expect=1)
-        self.assertIn("tell the same run differently from line 2", out)
+        self.assertIn("record the same run differently from line 2", out)
         self.assertIn("1 with problems", out)
         self.assertEqual((ours / "journal.jsonl").read_bytes(), before)
 
@@ -225,7 +225,7 @@ class Merge(Case):
             path = self.other / str(i) / "ra/a1/run.json"
             path.write_text(path.read_text().replace('"ra"', json.dumps(name)))
             out = self.results("merge", self.other / str(i), expect=1)
-            self.assertIn("is no name of a directory", out)
+            self.assertIn("is not a valid directory name", out)
 
     def measure(self, runs, step, text='{"own": 1}\n', experiment="ra"):
         path = pathlib.Path(runs, experiment, "decode", step + ".json")
