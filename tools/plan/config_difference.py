@@ -14,7 +14,7 @@ def kconfig_tree():
 
 
 def load(tree, config, scale):
-    """As far as the symbols are still known."""
+    """Loads the configuration, without symbols that no longer exist."""
     tree.unset_values()
     for name, value in [("SCALE", scale), *config.items()]:
         if value is not None and tree.find(name):
@@ -22,7 +22,7 @@ def load(tree, config, scale):
 
 
 def usual(config, scale, names):
-    """Those of the names that have their default value there."""
+    """The names whose symbols have their default value."""
     tree = kconfig_tree()
     load(tree, config, scale)
     for name in filter(tree.find, names):

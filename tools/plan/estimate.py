@@ -57,7 +57,7 @@ def run_bytes(values, account):
 
 
 def recorded_seconds(run, per_update):
-    """What the run's logging intervals took, evaluations included."""
+    """Seconds of the run's logging intervals, evaluations included."""
     seconds, last = 0.0, 0
     for iteration, rate in run.series.get("tokens_per_second", []):
         seconds += (iteration - last) * per_update / rate
@@ -75,7 +75,7 @@ def past_steps(experiment, runs):
 
 
 def past_seconds(step, past):
-    """Of finished runs with this very configuration: mean seconds, and how many there are."""
+    """Mean seconds of finished runs with this configuration, and their number."""
     known = past.get(step.name)
     if not known or any(step.values.get(name) != value for name, value in known.config.items()):
         return None, 0

@@ -43,7 +43,7 @@ class Match:
         return width
 
     def remaining(self, steps):
-        """What the width could not make up for."""
+        """The difference in size that remains."""
         return f"{self.found - self.target:+,} {QUANTITIES[self.quantity]} to " \
             f"{steps[self.number].name}: {self.found / self.target - 1:+.3%}"
 

@@ -10,13 +10,13 @@ STUDY = "124m"      # the scale of the published study
 # ---------------------------------------------------------------- the table
 
 def examined(steps, step):
-    """The name of the step whose program tells about this one: twins and rates change no number."""
+    """The step whose program describes this one: twins and rates have the same numbers."""
     first = source(steps, step)
     return first.candidates[0].name if first.is_open else first.name
 
 
 def differences(steps, step):
-    """In a few words, what the step is."""
+    """A few words that describe the step."""
     if step.repeats is not None:
         return f"again {steps[step.repeats].name}"
     if step.nulls is not None:
@@ -31,7 +31,7 @@ def differences(steps, step):
 
 
 def number_of_runs(steps, step, values):
-    """With those that choose its rate."""
+    """The number of runs, including those that choose its rate."""
     runs = len(seeds_of(step, numbers("SEEDS", values["SEEDS"]))) if step.selected else 0
     if step in tuned_steps(steps):
         runs += len(step.candidates) * len(tuning_seeds(values))
@@ -48,7 +48,7 @@ def row(steps, step, account, cost):
 
 
 def print_table(rows):
-    """Columns in which nothing is known are left out."""
+    """Columns without any known value are left out."""
     known = [column for column in zip(*rows) if any(cell != "-" for cell in column[1:])]
     rows = list(zip(*known))
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -83,7 +83,7 @@ def inactive_groups(steps):
 
 
 def notes(steps, seeds):
-    """What a reader of the plan should know before it runs."""
+    """Remarks that a reader of the plan should see before it runs."""
     baselines = {step.baseline for step in steps if step.selected}
     for step in (steps[number] for number in sorted(baselines) if not steps[number].selected):
         yield f"{step.name}, a baseline, is not among the steps to run: the others are compared " \
@@ -108,7 +108,7 @@ def notes(steps, seeds):
 
 
 def experiment_values(tree, values, scale):
-    """Of the experiment's own defconfig, as it is before anybody changes it, at a scale."""
+    """The values of the experiment's unchanged defconfig at a scale."""
     own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
     layers = [tree.read(own)] if os.path.exists(own) else [[]]
     tree.merge(*layers, [kconfig.Assignment("SCALE", scale, "scale")])
@@ -116,7 +116,7 @@ def experiment_values(tree, values, scale):
 
 
 def override_lines(tree, steps, values):
-    """Symbols that were changed after the defconfig was loaded, and that steps set themselves."""
+    """Symbols that the user changed after loading the defconfig and that steps override."""
     own = experiment_values(tree, values, values["SCALE"])
     for change in kconfig.difference(own, values):
         those = [f"{step.name} ({step.values[change.symbol]})" for step in steps
@@ -128,7 +128,7 @@ def override_lines(tree, steps, values):
 
 
 def scale_lines(tree, values):
-    """What the scale changes against the published study; not what another task brings with it."""
+    """What the scale changes against the published study, without the effects of another task."""
     here, there = (experiment_values(tree, values, scale) for scale in (values["SCALE"], STUDY))
     names = [change.symbol for change in kconfig.difference(here, there)
              if None not in change and change.symbol != "SCALE"]

@@ -35,7 +35,7 @@ def rates(text):
 
 
 def assignments(values, rate):
-    """That give a configuration this learning rate."""
+    """The assignments that give a configuration this learning rate."""
     if float(values["LEARNING_RATE"]) <= 0:
         raise Unfit([f"CONFIG_LEARNING_RATE={values['LEARNING_RATE']}: a tuned step needs a rate "
                      f"above 0, to which {' and '.join(FOLLOWING)} keep their ratio"])
@@ -58,13 +58,13 @@ def mean_loss(losses):
 
 
 def best(sweep):
-    """Of a dictionary from rates to losses; None if no rate is any good."""
+    """The best rate of a dictionary from rates to losses; None if every rate diverged."""
     rate = min(sweep, key=lambda rate: (mean_loss(sweep[rate]), float(rate)))
     return rate if math.isfinite(mean_loss(sweep[rate])) else None
 
 
 def is_at_end(rate, all_rates):
-    """A better one may lie beyond."""
+    """Is the rate at an end of the list?  A better one may lie beyond."""
     values = sorted(map(float, all_rates))
     return len(values) > 1 and float(rate) in (values[0], values[-1])
 
@@ -91,7 +91,7 @@ def path(directory, step):
 
 
 def chosen(directory, step, seeds):
-    """The rate chosen among these very candidates, or None."""
+    """The rate chosen among exactly these candidates, or None."""
     text = directory and kconfig.read_text(path(directory, step))
     asked, rate = text.split() if text else (None, None)
     return rate if asked == key(step.candidates, seeds) else None

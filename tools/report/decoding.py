@@ -29,7 +29,7 @@ class Measured:
 
     @property
     def prompt_share(self):
-        """Of the speed of matrix products."""
+        """Share of the speed of matrix products."""
         n = self.numbers
         return n["prompt_flops"] / n["first_token_seconds"] / n["sgemm_flops_per_second"]
 
@@ -49,7 +49,7 @@ class Measured:
 
 @dataclass
 class Decoding:
-    """Of the steps that were measured."""
+    """The measurements of an experiment's steps."""
     measured: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     problems: list = field(default_factory=list)
@@ -72,7 +72,7 @@ def environment(found):
 
 
 def changed(step, found):
-    """A measurement may be older than the runs beside it."""
+    """The symbols that changed since the measurement, in words; None: none did."""
     then, now = found["own"]["record"]["config"], step.config
     symbols = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
     return f"{step.name}: measured with other values of {', '.join(symbols)}" if symbols else None

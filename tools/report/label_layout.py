@@ -41,7 +41,7 @@ class Box:
                 and other.top <= self.top and self.bottom <= other.bottom)
 
     def is_crossed(self, line):
-        """Does a part of the line between two points, or nothing, lie inside?"""
+        """Does a part of the line lie inside?  A line is a pair of points, or None."""
         if not line:
             return False
         (x, y), (to_x, to_y) = line
@@ -84,8 +84,8 @@ def candidates(x, y, text, nearest, farthest):
 
 
 def is_told(label, own, points):
-    """Whose name it is: without a line no other point is nearer, and a line crosses only points
-    that cover its own."""
+    """Does the place show whose name it is?  Without a line no other point may be nearer; a line
+    may cross only points that cover its own."""
     if label.line:
         return not any(point.is_crossed(label.line) for point in points
                        if not point.meets(Box.around(*own.middle, 1, 1)))
@@ -94,7 +94,7 @@ def is_told(label, own, points):
 
 
 def find(own, text, points, others, frame, away, strict):
-    """The nearest good place, or None; a crowd's point has its own only this far away."""
+    """The nearest good place, or None; a crowd's names stand at least this far away."""
     near = sum(math.dist(own.middle, point.middle) < CROWD for point in points)
     for label in candidates(*own.middle, text, away if near > 1 else NEAR, 2 * AWAY[-1]):
         if label.box.within(frame) and not any(map(label.box.meets, points)) \
@@ -105,10 +105,10 @@ def find(own, text, points, others, frame, away, strict):
 
 
 def place(points, width, height):
-    """The labels of points (x, y, text) in a frame of this size; one that is full lacks some."""
+    """The labels of points (x, y, text) in a frame of this size; a full frame lacks some."""
     boxes = [Box.around(x, y, 2 * POINT, 2 * POINT) for x, y, _ in points]
     frame = Box(0, 0, width, height)
-    # From above; who found no place comes first the next time.
+    # From above; a point that found no place comes first the next time.
     order = sorted(range(len(points)), key=lambda i: boxes[i].top)
     for strict, away, _ in itertools.product((True, False), AWAY, range(TRIES)):
         labels = {}

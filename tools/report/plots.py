@@ -51,7 +51,7 @@ def block(name, rows):
 
 
 def clean(svg, name):
-    """Inline form: no prologue, colours and fonts of the page, ids that are unique on it."""
+    """The SVG for inlining: no prologue, colours and fonts of the page, unique ids."""
     svg = svg[svg.index("<svg"):]
     svg = re.sub(r"<title>.*?</title>|<desc>.*?</desc>", "", svg, flags=re.S)
     svg = re.sub(r'<svg\s+width="\d+" height="\d+"', '<svg role="img"', svg, count=1)
@@ -101,7 +101,7 @@ def framed(margins, height):
 
 
 def x_tics(values, form):
-    """Few enough that their labels stand side by side."""
+    """Ticks few enough that their labels do not touch."""
     values = [v for v in values if v is not None]
     low, high = min(values), max(values)
     wanted = (high - low or abs(high) or 1) / 4
@@ -182,7 +182,7 @@ def positions(rows, table, name):
 
 
 def against_context(rows, table, title, about, axis, read, name, limit=None):
-    """Measured numbers; their limit, where there is one, as thin lines."""
+    """Plots measured numbers, and their limits, if any, as thin lines."""
     script, parts, contexts = "", [], set()
     for i, row in enumerate(rows):
         own = [m for m in table.decoding.measured if m.step == row.step]

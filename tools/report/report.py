@@ -99,7 +99,7 @@ COLUMNS = {
 
 
 def grid(table):
-    """Headings, and the cells of each row; columns that say nothing are left out."""
+    """Headings, and the cells of each row; columns without information are left out."""
     columns = dict(COLUMNS)
     if not any(group.by_accuracy for group in table.groups):
         del columns["accuracy % ± sd (seeds)"]
@@ -153,7 +153,7 @@ def difference_lines(table):
 
 
 def control_lines(table):
-    """Each step beside the control that is as large; what the width could not make up for."""
+    """Each step beside its control, and the difference in size that remains."""
     sizes = {row.step: row.numbers for row in table.rows}
     for group in table.controls:
         row, remaining = group.rows[0], []
@@ -241,7 +241,7 @@ def headline(table):
 
 
 def sections(table):
-    """What stands below the table: (title, lines, (headings, cells) or None)."""
+    """The sections below the table: (title, lines, (headings, cells) or None)."""
     yield COULD_SHOW, list(effect_lines(table)), None
     yield CONTROLS, list(control_lines(table)), None
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.notes, None

@@ -44,7 +44,7 @@ class Run:
         return points[-1][1] if points else None
 
     def tail_mean(self, name, iterations):
-        """Over what was recorded in the last so many iterations."""
+        """The mean of the values recorded in the last `iterations` iterations."""
         points = self.series.get(name, [])
         values = [v for i, v in points if i > points[-1][0] - iterations]
         return sum(values) / len(values) if values else None
@@ -95,7 +95,7 @@ class Step:
 
     @property
     def failed_audits(self):
-        """Each once, however many seeds it failed for."""
+        """Each failed audit once, whatever the number of seeds."""
         return list({audit[:2]: audit for run in self.runs for audit in run.failed_audits}.values())
 
     @property
@@ -104,7 +104,7 @@ class Step:
 
     @property
     def is_leaky(self):
-        """By its configuration, whether it was audited or not."""
+        """Whether the configuration declares a leak, audited or not."""
         return self.config.get("AUDIT_LEAK_DECLARED") == "y"
 
 
@@ -166,7 +166,7 @@ def runs_where(db, condition, *values):
 # ---------------------------------------------------------------- steps
 
 def step_order(name):
-    """By the number in front."""
+    """Sorts steps by the number in front."""
     number = name.split("-", 1)[0]
     return (0, int(number), name) if number.isdigit() else (1, 0, name)
 
@@ -176,7 +176,7 @@ def age(run):
 
 
 def newest_runs(name, runs):
-    """A setting that was changed makes other runs of the same step: the newest setting counts."""
+    """A changed setting makes other runs of the same step: the newest setting counts."""
     config = max(runs, key=age).config
     by_seed = {run.seed: run for run in sorted(runs, key=age) if run.config == config}
     chosen = [by_seed[seed] for seed in sorted(by_seed)]

@@ -10,12 +10,13 @@ FROM_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG", "O", "RUNS", 
 
 
 def environment(**more):
-    """That of the test, without what the make around it says; compiler and libraries stay."""
+    """The test's environment without the variables of the surrounding make, except compiler and
+    libraries."""
     return {**{name: value for name, value in os.environ.items() if name not in FROM_MAKE}, **more}
 
 
 def make(*arguments, **variables):
-    """In the tree itself, with what was built already."""
+    """Calls make in the tree itself, with the existing build."""
     return subprocess.run(["make", "-s", f"O={BUILD}", *arguments], cwd=ROOT, text=True,
                           capture_output=True, env=environment(**variables))
 

@@ -33,7 +33,7 @@ class Result(unittest.TestResult):
 
 
 def main():
-    """Names of cases on the command line run only these."""
+    """Runs the cases named on the command line, or all."""
     loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
     names = sys.argv[1:]
     suite = loader.loadTestsFromModule(module)
