@@ -57,7 +57,7 @@ static bool is_leftover(const char *file)
 	return is_shard_name(file);
 }
 
-/* A file that is no part of prepared data; `name` is the caller's memory. */
+/* A file that is not part of prepared data; `name` is the caller's memory. */
 static bool has_stranger(const char *path, bool unfinished, char name[256])
 {
 	struct dataset dataset = { 0 };
