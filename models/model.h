@@ -44,7 +44,7 @@ struct projection {
 	struct attention_inputs in;
 	struct attention_attr attr;
 	struct tensor *query_bias; /* [B,T,H] or NULL: the query's own term of the content score */
-	struct tensor *latent;	   /* [B,T,L] or NULL: what latent reciprocity reads */
+	struct tensor *latent;	   /* [B,T,L] of block_latent(), or NULL: latent reciprocity reads it */
 };
 
 struct attention_variant {
@@ -194,6 +194,12 @@ struct tensor *block_alpha(struct block *b, const char *name, double value);
 
 /* x [B,T,heads*width] seen as [B,T,heads,width]. */
 struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads);
+
+/*
+ * An attention's latent with what the mechanisms of the layer before sent to it.  Every attention
+ * with has_latent calls this once, in project(), before it uses the latent.
+ */
+struct tensor *block_latent(struct block *b, struct tensor *latent);
 
 /* Rotate the first `width` channels of every head, where the model uses rope. */
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);

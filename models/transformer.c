@@ -296,6 +296,17 @@ struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads)
 	return graph_reshape(b->g, x, 4, SHAPE(b->B, b->T, heads, tensor_dim(x, -1) / heads));
 }
 
+struct tensor *block_latent(struct block *b, struct tensor *latent)
+{
+	const struct model *m = b->m;
+
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->latent)
+			latent = m->mechanism[i]->latent(b, m->mechanism_options[i], &b->in[i],
+							 latent);
+	return latent;
+}
+
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width)
 {
 	if (b->m->position != POS_ROPE)

@@ -86,11 +86,8 @@ static struct tensor *heads(struct block *b, struct tensor *o)
 static void project(struct block *b, struct tensor *x, struct projection *p)
 {
 	const struct mla_options *o = b->m->attention_options;
-	struct tensor *ck = block_linear(b, "k_down", x, o->latent, false);
+	struct tensor *ck = block_latent(b, block_linear(b, "k_down", x, o->latent, false));
 
-	for (int i = 0; i < b->m->n_mechanisms; i++)
-		if (b->m->mechanism[i]->latent)
-			ck = b->m->mechanism[i]->latent(b, b->m->mechanism_options[i], &b->in[i], ck);
 	p->latent = ck;
 	p->in.q = block_rope(b, "q_rotated", latent_queries(b, o, x), o->latent);
 	p->in.k = block_rope(b, "k_rotated", block_heads(b, ck, 1), o->latent);
