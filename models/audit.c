@@ -23,6 +23,7 @@ struct trial {
 
 struct auditor {
 	struct config *config;
+	const struct model_task *task;
 	const struct backend *backend;
 	const struct audit_options *options;
 	struct audit_report *report;
@@ -366,7 +367,7 @@ static enum status read_without(struct auditor *a, const struct model_switch *s,
 			    s->symbol);
 	if (config_set(a->config, s->symbol, s->off, err) != OK)
 		return FAIL;
-	status = model_read(m, a->config, a->model->vocab, err);
+	status = model_read(m, a->config, a->task, err);
 	if (config_set(a->config, s->symbol, value, err) != OK && status == OK) {
 		model_free(*m);
 		return FAIL;
@@ -378,7 +379,7 @@ static enum status read_without(struct auditor *a, const struct model_switch *s,
 static enum status read_silenced(struct auditor *a, const struct model_switch *s, struct model **m,
 				 struct error *err)
 {
-	if (model_read(m, a->config, a->model->vocab, err) != OK)
+	if (model_read(m, a->config, a->task, err) != OK)
 		return FAIL;
 	(*m)->silenced = s->sender;
 	return OK;
@@ -680,9 +681,9 @@ static enum status allocate(struct auditor *a, struct error *err)
 	return OK;
 }
 
-static enum status open_auditor(struct auditor *a, int64_t vocab, struct error *err)
+static enum status open_auditor(struct auditor *a, struct error *err)
 {
-	if (model_read(&a->model, a->config, vocab, err) != OK)
+	if (model_read(&a->model, a->config, a->task, err) != OK)
 		return FAIL;
 	if (a->model->vocab < 2)
 		return fail(err, "a vocabulary of one token cannot be audited");
@@ -726,12 +727,13 @@ static enum status run_audits(struct auditor *a, struct error *err)
 	return audit_gradient_state(a, err);
 }
 
-enum status audit_model(struct config *c, int64_t vocab, const struct backend *backend,
-			const struct audit_options *options, struct audit_report *report,
-			struct error *err)
+enum status audit_model(struct config *c, const struct model_task *task,
+			const struct backend *backend, const struct audit_options *options,
+			struct audit_report *report, struct error *err)
 {
 	struct auditor a = {
 		.config = c,
+		.task = task,
 		.backend = backend,
 		.options = options,
 		.report = report,
@@ -742,7 +744,7 @@ enum status audit_model(struct config *c, int64_t vocab, const struct backend *b
 		.declared_leak = options->declared_leak,
 		.partial = !(options->wiring && options->causality && options->one_batch),
 	};
-	if (open_auditor(&a, vocab, err) == OK)
+	if (open_auditor(&a, err) == OK)
 		status = run_audits(&a, err);
 	close_auditor(&a);
 	return status;

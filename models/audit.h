@@ -51,9 +51,9 @@ struct audit_options audit_configured(struct config *c, const struct model *m, e
  * FAIL only when the audit could not be made.  The configuration is read
  * again with single mechanisms off; it is left as it was.
  */
-enum status audit_model(struct config *c, int64_t vocab, const struct backend *backend,
-			const struct audit_options *options, struct audit_report *report,
-			struct error *err) MUST_CHECK;
+enum status audit_model(struct config *c, const struct model_task *task,
+			const struct backend *backend, const struct audit_options *options,
+			struct audit_report *report, struct error *err) MUST_CHECK;
 
 /* Nothing failed, but for the leak of an arm that declares it. */
 bool audit_passed(const struct audit_report *report);

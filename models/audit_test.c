@@ -267,6 +267,8 @@ static void loss_uphill(const struct call *c)
 
 /* -------------------------------------------------------------------- tools */
 
+static const struct model_task untrained;
+
 struct setting {
 	const char *symbol, *value;
 };
@@ -308,10 +310,10 @@ static struct audit_report audit_as(struct config *c, const struct backend *back
 	struct model *m;
 	struct error err;
 
-	must(model_read(&m, c, 0, &err), &err);
+	must(model_read(&m, c, &untrained, &err), &err);
 	options = audit_configured(c, m, type, 1);
 	model_free(m);
-	must(audit_model(c, 0, backend, &options, &report, &err), &err);
+	must(audit_model(c, &untrained, backend, &options, &report, &err), &err);
 	return report;
 }
 
@@ -710,12 +712,12 @@ static void test_sizes(void **state)
 	struct error err;
 
 	(void)state;
-	must(model_read(&m, c, 0, &err), &err);
+	must(model_read(&m, c, &untrained, &err), &err);
 	assert_int_equal(audit_configured(c, m, F32, 1).length, 128);
 	assert_int_equal(audit_configured(c, m, F32, 1).positions, 127);
 	model_free(m);
 	set(c, SETTINGS({ "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
-	must(model_read(&m, c, 0, &err), &err);
+	must(model_read(&m, c, &untrained, &err), &err);
 	assert_int_equal(audit_configured(c, m, F32, 1).positions, 16);
 	model_free(m);
 	config_free(c);
@@ -730,7 +732,7 @@ static void test_one_token(void **state)
 	struct error err;
 
 	(void)state;
-	assert_int_equal(audit_model(c, 0, &backend, &options, &report, &err), FAIL);
+	assert_int_equal(audit_model(c, &untrained, &backend, &options, &report, &err), FAIL);
 	audit_free(&report);
 	config_free(c);
 }

@@ -27,11 +27,12 @@ static struct description describe(const char *symbols, const struct description
 {
 	struct config *c = case_config(symbols);
 	const struct backend backend = backend_cpu(1);
+	const struct model_task task = { .batch = o->batch };
 	struct description d;
 	struct model *m;
 	struct error err;
 
-	must(model_read(&m, c, 0, &err), &err);
+	must(model_read(&m, c, &task, &err), &err);
 	must(describe_model(m, &backend, o, &d, &err), &err);
 	model_free(m);
 	config_free(c);
@@ -117,14 +118,13 @@ static void test_work_of_gpt2(void **state)
 }
 
 /* What mechanism 2 adds to the forward work of the feed-forward, with so many rows in a batch. */
-static double cross_flops(const char *rows, const char *folded)
+static double cross_flops(int64_t rows, const char *folded)
 {
-	const struct description_options o = { .batch = atoll(rows), .length = 1024, .context = 1 };
+	const struct description_options o = { .batch = rows, .length = 1024, .context = 1 };
 	char symbols[400];
 
 	snprintf(symbols, sizeof(symbols),
-		 GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=%s TRAIN_BATCH=%s",
-		 folded, rows);
+		 GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_FOLDED=%s", folded);
 	return describe(symbols, &o).forward_flops[MODULE_FFN] -
 	       describe(GPT2 "ATTENTION=mla", &o).forward_flops[MODULE_FFN];
 }
@@ -134,11 +134,11 @@ static void test_work_of_folding(void **state)
 	const double E = 768, N = 12, F = 3072, k = 8, tokens = 16 * 1024;
 
 	(void)state;
-	assert_number("mixed, projected, added", cross_flops("16", "n"),
+	assert_number("mixed, projected, added", cross_flops(16, "n"),
 		      N * (2 * k * F + 2 * F * F + 2 * F));
-	assert_number("folded", cross_flops("16", "y"),
+	assert_number("folded", cross_flops(16, "y"),
 		      N * (2 * k * E + 2 * F * E + 2 * F * F * E / tokens + 2 * E));
-	assert_number("few tokens", cross_flops("1", "y"), cross_flops("1", "n"));
+	assert_number("few tokens", cross_flops(1, "y"), cross_flops(1, "n"));
 }
 
 /* The forward work of a model whose gate is, or is not, known to read h by products alone. */

@@ -105,6 +105,7 @@ struct mechanism {
 struct model {
 	struct pool pool;
 	int64_t vocab, length, layers, heads, embd, head_dim, hidden;
+	int64_t batch; /* rows of a training batch, which may decide a form; 0: unknown */
 	bool bias, tied, norm_after;
 	enum norm_kind norm, final_norm;
 	bool final_norm_bias;
@@ -141,8 +142,14 @@ struct block {
 	struct attention_outputs attention;
 };
 
-/* `vocab` is the task's vocabulary, used where CONFIG_MODEL_VOCAB is 0. */
-enum status model_read(struct model **m, struct config *c, int64_t vocab, struct error *err) MUST_CHECK;
+/* What a model is made for.  The caller says it; a model does not read how it is trained. */
+struct model_task {
+	int64_t vocab; /* of the data; the model's own where CONFIG_MODEL_VOCAB is 0 */
+	int64_t batch; /* rows of a training batch; 0: unknown */
+};
+
+enum status model_read(struct model **m, struct config *c, const struct model_task *task,
+		       struct error *err) MUST_CHECK;
 void model_free(struct model *m);
 
 enum model_purpose {

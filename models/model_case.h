@@ -55,10 +55,11 @@ static inline void case_name_params(struct model_case *k)
 
 static inline void case_open_config(struct model_case *k, enum dtype type, struct config *config)
 {
+	const struct model_task untrained = { 0 };
 	struct error err;
 
 	*k = (struct model_case){ .config = config, .backend = backend_cpu(1) };
-	must(model_read(&k->model, k->config, 0, &err), &err);
+	must(model_read(&k->model, k->config, &untrained, &err), &err);
 	must(params_create(&k->params, type, &err), &err);
 	case_name_params(k);
 }

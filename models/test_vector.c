@@ -550,6 +550,7 @@ static enum status read_tokens(const struct safetensors *file, const char *name,
 static enum status open_comparison(struct comparison *c, struct error *err)
 {
 	const struct safetensors_tensor *tokens = find(c->file, "", "tokens", err);
+	const struct model_task untrained = { 0 };
 
 	if (!tokens)
 		return FAIL;
@@ -559,7 +560,7 @@ static enum status open_comparison(struct comparison *c, struct error *err)
 	c->T = tokens->dim[1];
 	if (vector_config(c->file, &c->config, err) != OK ||
 	    (c->folded && config_set(c->config, "CROSS_FOLDED", "y", err) != OK) ||
-	    model_read(&c->model, c->config, 0, err) != OK ||
+	    model_read(&c->model, c->config, &untrained, err) != OK ||
 	    params_create(&c->params, precision_type(c->precision), err) != OK)
 		return FAIL;
 	if (read_tokens(c->file, "tokens", c->model->vocab, 0, c->B, c->T, &c->tokens, err) != OK)

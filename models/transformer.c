@@ -110,7 +110,7 @@ static void read_norms(struct model *m, struct config *c)
 	m->final_norm_bias = final_kind == 1;
 }
 
-static void read_sizes(struct model *m, struct config *c, int64_t vocab)
+static void read_sizes(struct model *m, struct config *c, const struct model_task *task)
 {
 	static const char *const positions[] = { "learned", "rope", "alibi", "none", NULL };
 	static const char *const schemes[] = { "gpt2", "orthogonal", NULL };
@@ -118,7 +118,8 @@ static void read_sizes(struct model *m, struct config *c, int64_t vocab)
 
 	m->vocab = config_int(c, "MODEL_VOCAB");
 	if (m->vocab == 0)
-		m->vocab = vocab;
+		m->vocab = task->vocab;
+	m->batch = task->batch;
 	m->length = config_int(c, "MODEL_BLOCK");
 	m->layers = config_int(c, "MODEL_LAYERS");
 	m->heads = config_int(c, "MODEL_HEADS");
@@ -166,15 +167,16 @@ static enum status check_sizes(struct model *m, int64_t task_vocab, struct error
 	return OK;
 }
 
-enum status model_read(struct model **out, struct config *c, int64_t vocab, struct error *err)
+enum status model_read(struct model **out, struct config *c, const struct model_task *task,
+		       struct error *err)
 {
 	struct model *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		return fail_memory(err, "model", sizeof(*m));
-	read_sizes(m, c, vocab);
+	read_sizes(m, c, task);
 	read_norms(m, c);
-	if (config_check(c, err) != OK || check_sizes(m, vocab, err) != OK ||
+	if (config_check(c, err) != OK || check_sizes(m, task->vocab, err) != OK ||
 	    read_attention(m, c, err) != OK || read_ffn(m, c, err) != OK ||
 	    read_mechanisms(m, c, err) != OK || config_check(c, err) != OK) {
 		model_free(m);

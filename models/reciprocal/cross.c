@@ -9,10 +9,10 @@
  * Names: Wc cross_proj, Wd cross_down.  Decoding keeps F (or r) more numbers
  * per token and layer.
  *
- * Folded: every reader multiplies h by some W, and the term above times W is
- * alpha R (h (Wc W)).  So h stays as it is and each reader adds its own term:
- * a few narrow products instead of one as wide as h, and R mixes fewer
- * channels.  The products Wc W cost as much as F tokens, so a batch of few
+ * Folded: every reader of h multiplies h by some W.  The term above adds
+ * alpha R (h (Wc W)) to that product.  So h stays as it is, and each reader
+ * adds this share: a few narrow products replace one as wide as h, and R mixes
+ * fewer channels.  A product Wc W costs as much as F tokens, so a batch of few
  * tokens is not folded.
  */
 #include "models/model.h"
@@ -24,16 +24,16 @@ struct cross_options {
 	struct route_attr route;
 };
 
-/* The training batch decides, for evaluations and audits too; a test vector has no batch. */
-static bool folding_saves_work(const struct model *m, struct config *c)
+/*
+ * The training batch decides, so that evaluations and audits take the form that is trained.  A
+ * model without one (a test vector's) is folded.
+ */
+static bool folding_saves_work(const struct model *m)
 {
 	const int64_t readers = m->embd + m->heads; /* channels of c_proj and of a gate */
-	int64_t tokens;
+	const int64_t tokens = m->batch * m->length;
 
-	if (!config_raw(c, "TRAIN_BATCH"))
-		return true;
-	tokens = config_int(c, "TRAIN_BATCH") * m->length;
-	return readers * (tokens + m->hidden) < tokens * m->hidden;
+	return tokens == 0 || readers * (tokens + m->hidden) < tokens * m->hidden;
 }
 
 static enum status read(void *options, const struct model *m, struct config *c, struct error *err)
@@ -59,7 +59,7 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 		return fail(err, "CROSS_RANK=%lld must not be negative", (long long)o->rank);
 	if (o->folded && o->rank)
 		return fail(err, "CROSS_FOLDED needs CROSS_RANK=0");
-	o->folded = o->folded && folding_saves_work(m, c);
+	o->folded = o->folded && folding_saves_work(m);
 	return OK;
 }
 

@@ -83,6 +83,19 @@ static enum status open_source(struct run_setup *setup, bool model_only, struct 
 	return OK;
 }
 
+/* The batch decides the model's form, also where nothing is trained. */
+static struct model_task model_task(const struct run_setup *setup)
+{
+	return (struct model_task){ .vocab = setup->source.vocab, .batch = setup->train.batch };
+}
+
+static enum status read_model(struct run_setup *setup, struct error *err)
+{
+	const struct model_task task = model_task(setup);
+
+	return model_read(&setup->model, setup->config, &task, err);
+}
+
 static enum status open_lab(struct run_setup *setup, struct config *c, uint64_t seed, uint64_t repeat,
 			    bool model_only, struct error *err)
 {
@@ -103,7 +116,7 @@ static enum status open_lab(struct run_setup *setup, struct config *c, uint64_t 
 	setup->lengths = config_text(c, "EVAL_LENGTHS");
 	setup->tensorboard = config_bool(c, "TENSORBOARD");
 	if (open_source(setup, model_only, err) != OK ||
-	    model_read(&setup->model, c, setup->source.vocab, err) != OK ||
+	    read_model(setup, err) != OK ||
 	    params_create(&setup->params, type, err) != OK)
 		return FAIL;
 	if (!model_only && check_lengths(setup, setup->lengths, err) != OK)
@@ -265,7 +278,9 @@ enum status run_setup_describe(const struct run_setup *setup, int64_t context, s
 
 enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report, struct error *err)
 {
-	return audit_model(setup->config, setup->source.vocab, &setup->backend, &setup->audit, report, err);
+	const struct model_task task = model_task(setup);
+
+	return audit_model(setup->config, &task, &setup->backend, &setup->audit, report, err);
 }
 
 /* ------------------------------------------------------------------ workload */

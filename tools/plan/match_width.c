@@ -38,7 +38,7 @@ struct size {
 
 struct search {
 	struct config *config;
-	int64_t vocab, batch;
+	struct model_task task;
 	int64_t unit; /* the width is a multiple */
 	bool by_flops;
 	double target;
@@ -62,7 +62,7 @@ static enum status find_vocab(struct config *c, int64_t *vocab, struct error *er
 static enum status count(const struct search *s, int64_t width, struct size *size,
 			 struct error *err)
 {
-	struct description_options options = { .batch = s->batch };
+	struct description_options options = { .batch = s->task.batch ? s->task.batch : 1 };
 	const struct backend backend = backend_cpu(1);
 	struct description d;
 	struct model *model;
@@ -71,7 +71,7 @@ static enum status count(const struct search *s, int64_t width, struct size *siz
 
 	snprintf(text, sizeof(text), "%" PRId64, width);
 	if (config_set(s->config, "FFN_HIDDEN", text, err) != OK ||
-	    model_read(&model, s->config, s->vocab, err) != OK)
+	    model_read(&model, s->config, &s->task, err) != OK)
 		return FAIL;
 	options.length = model->length;
 	status = describe_model(model, &backend, &options, &d, err);
@@ -135,8 +135,8 @@ static enum status answer(struct search *s, struct error *err)
 	struct size found;
 
 	s->unit = heads ? atoll(heads) : 1;
-	s->batch = batch ? atoll(batch) : 1;
-	if (find_vocab(s->config, &s->vocab, err) != OK ||
+	s->task.batch = batch ? atoll(batch) : 0;
+	if (find_vocab(s->config, &s->task.vocab, err) != OK ||
 	    count(s, configured ? atoll(configured) : 0, &found, err) != OK)
 		return FAIL;
 	if (s->target > 0 && find_width(s, &found, err) != OK)
