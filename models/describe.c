@@ -30,6 +30,15 @@ static void count_parameters(const struct params *params, struct description *d)
 			       (double)d->module_parameters[MODULE_ATTENTION];
 }
 
+static size_t optimizer_bytes_of(const struct params *params, enum optim_kind kind)
+{
+	int64_t numbers = 0;
+
+	for (int i = 0; i < params->n; i++)
+		numbers += params->list[i].count * optim_numbers(kind, &params->list[i]);
+	return (size_t)numbers * sizeof(float);
+}
+
 static void count_flops(const struct graph *g, int64_t tokens, struct description *d)
 {
 	for (int i = 0; i < g->n_nodes; i++) {
@@ -108,7 +117,7 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	count_flops(g, options->batch * options->length, d);
 	d->gradient_bytes = (size_t)d->parameters * sizeof(float);
 	d->weights_bytes = d->gradient_bytes + params->copy_bytes;
-	d->optimizer_bytes = (size_t)(options->optimizer_numbers * (double)d->gradient_bytes);
+	d->optimizer_bytes = optimizer_bytes_of(params, options->optimizer);
 	d->context = options->context;
 	status = describe_state(m, params, d, err);
 destroy:

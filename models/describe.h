@@ -5,6 +5,7 @@
 #define MODELS_DESCRIBE_H
 
 #include "core/engine/backend.h"
+#include "core/optim/optim.h"
 #include "models/model.h"
 
 enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };
@@ -30,7 +31,7 @@ struct description {
 
 struct description_options {
 	int64_t batch, length;		/* of a training batch */
-	double optimizer_numbers;	/* state per parameter: 2 AdamW, 3 AdamWSPAM, 1 SGD */
+	enum optim_kind optimizer;
 	int64_t context;		/* tokens of decode state */
 	bool remake, planner;
 };

@@ -17,7 +17,7 @@
 static const struct description_options options = {
 	.batch = 4,
 	.length = 1024,
-	.optimizer_numbers = 2,
+	.optimizer = OPTIM_ADAMW,
 	.context = 1000,
 	.remake = true,
 	.planner = true,
@@ -72,6 +72,7 @@ static void test_modules_of_gpt2(void **state)
 	const int64_t E = 768, N = 12, T = 1024, V = 50304;
 	const struct description d = describe(GPT2, &options),
 				 untied = describe(GPT2 "MODEL_TIE_HEAD=n", &options);
+	struct description_options muon = options;
 
 	(void)state;
 	assert_int_equal(d.module_parameters[MODULE_EMBEDDING], V * E + T * E);
@@ -85,6 +86,10 @@ static void test_modules_of_gpt2(void **state)
 	assert_int_equal(d.weights_bytes, 4 * 124475904);
 	assert_int_equal(d.gradient_bytes, 4 * 124475904);
 	assert_int_equal(d.optimizer_bytes, 8 * 124475904);
+	muon.optimizer = OPTIM_MUON;
+	/* Muon keeps one number for an element of a matrix, two for any other. */
+	assert_int_equal(describe(GPT2, &muon).optimizer_bytes,
+			 8 * 124475904 - 4 * (int64_t)(N * 12 * E * E));
 	/* At least the residual stream, once per layer; at most all that no planner would share. */
 	assert_true(d.activation_bytes > (size_t)(options.batch * T * E * N) * sizeof(float));
 	assert_true(d.activation_bytes < (size_t)(options.batch * T * E * N) * sizeof(float) * 40);

@@ -73,9 +73,17 @@ struct optim_options optim_configured(struct config *c)
 
 /* --------------------------------------------------------------- creation */
 
-static bool is_elementwise(const struct optimizer *o, const struct param *p)
+static bool is_elementwise(const struct optim_type *type, const struct param *p)
 {
-	return !o->type->elementwise || o->type->elementwise(p);
+	return !type->elementwise || type->elementwise(p);
+}
+
+/* Every parameter has m; v and vmax, where the optimizer has them, are kept element by element. */
+int optim_numbers(enum optim_kind kind, const struct param *p)
+{
+	const struct optim_type *type = optim_types[kind];
+
+	return 1 + (is_elementwise(type, p) ? type->has_v + type->has_vmax : 0);
 }
 
 /* Elements up to the next parameter: its own and the padding after them. */
@@ -111,7 +119,7 @@ static enum status find_segments(struct optimizer *o, struct error *err)
 			.decays = o->options.decay_all || p->list[i].role == PARAM_MATRIX,
 		};
 
-		if (!is_elementwise(o, &p->list[i]))
+		if (!is_elementwise(o->type, &p->list[i]))
 			continue;
 		add_segment(&o->segments, &segment);
 		o->second_total += segment.count;
@@ -173,7 +181,7 @@ static enum status list_tensors(struct optimizer *o, struct error *err)
 	for (int i = 0; i < p->n; i++) {
 		if (add_tensor(o, "m", o->m, p->list[i].offset, &p->list[i], err))
 			return FAIL;
-		if (!is_elementwise(o, &p->list[i]))
+		if (!is_elementwise(o->type, &p->list[i]))
 			continue;
 		if ((o->v && add_tensor(o, "v", o->v, second, &p->list[i], err)) ||
 		    (o->vmax && add_tensor(o, "vmax", o->vmax, second, &p->list[i], err)))
@@ -249,7 +257,10 @@ struct optim_scalars *optimizer_scalars(struct optimizer *o)
 
 size_t optimizer_bytes(const struct optimizer *o)
 {
-	const int64_t second = o->second_total * (o->type->has_v + o->type->has_vmax);
+	int64_t numbers = 0;
 
-	return (size_t)(o->params->total + second) * dtype_size(o->params->type) + o->work_bytes;
+	for (int i = 0; i < o->params->n; i++)
+		numbers += extent(o->params, i) *
+			   optim_numbers(o->options.kind, &o->params->list[i]);
+	return (size_t)numbers * dtype_size(o->params->type) + o->work_bytes;
 }

@@ -90,6 +90,9 @@ void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_re
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count);
 struct optim_scalars *optimizer_scalars(struct optimizer *o);
 
+/* Numbers of state that an optimizer keeps for every element of this parameter. */
+int optim_numbers(enum optim_kind kind, const struct param *p);
+
 /* Device memory of state and workspace. */
 size_t optimizer_bytes(const struct optimizer *o);
 

@@ -251,23 +251,13 @@ void run_setup_close(struct run_setup *setup)
 
 /* ---------------------------------------------------------------- examining */
 
-/* Numbers of optimizer state per parameter. */
-static double optimizer_numbers(enum optim_kind kind)
-{
-	static const double numbers[] = {
-		[OPTIM_ADAMW] = 2, [OPTIM_ADAMWSPAM] = 3, [OPTIM_SGD] = 1, [OPTIM_MUON] = 2
-	};
-
-	return numbers[kind];
-}
-
 enum status run_setup_describe(const struct run_setup *setup, int64_t context, struct description *d,
 			 struct error *err)
 {
 	const struct description_options options = {
 		.batch = setup->train.batch,
 		.length = setup->source.length,
-		.optimizer_numbers = optimizer_numbers(setup->optim.kind),
+		.optimizer = setup->optim.kind,
 		.context = context > 0 ? context : setup->source.length,
 		.planner = !setup->train.program.no_planner,
 		.remake = !setup->train.program.no_remake,
