@@ -3,80 +3,33 @@
  * latent channel floor(cL/F), scaled by the scalar floor(cH/F):
  *   y_c = s[cH/F] x[cL/F], x [B,T,L], s [H], y [B,T,F], F >= L.
  */
-#include "core/ops/rule.h"
+#include "core/ops/scalar_rule.h"
 
 struct tensor *op_scalar_expand(struct graph *g, const char *name, struct tensor *x,
 				struct tensor *s, int64_t width)
 {
-	const struct scalar_attr attr = { width };
-	struct tensor *in[] = { x, s };
-
-	return node_out(graph_node(g, OP_scalar_expand, name, &attr, 2, in), 0);
+	return scalar_node(g, OP_scalar_expand, name, x, s, width);
 }
 
 static enum status infer(struct graph *g, struct node *n)
 {
-	const struct scalar_attr *attr = n->attr;
-	const struct tensor *x = n->in[0];
-
-	if (!all_real(n) || x->ndim != 3 || n->in[1]->ndim != 1)
-		return graph_misfit(g, n, "inputs must be real, x [B,T,L] and the scalars [H]");
-	if (attr->width < x->dim[2])
-		return graph_misfit(g, n, "a width of %lld leaves some of %lld channels unread",
-				    (long long)attr->width, (long long)x->dim[2]);
-	return graph_out(g, n, NULL, x->type, 3, SHAPE(x->dim[0], x->dim[1], attr->width));
+	return infer_scalar(g, n, true);
 }
 
 static void cost(const struct node *n, struct op_cost *c)
 {
-	double x = (double)tensor_bytes(n->in[0]), y = (double)tensor_bytes(n->out[0]);
-
-	c->forward_flops = (double)tensor_count(n->out[0]);
-	c->backward_flops = 4 * c->forward_flops;
-	c->forward_bytes = x + y;
-	c->backward_bytes = 2 * x + y; /* x, dx, dy */
+	cost_scalar(n, c, n->out[0], 4);
 }
 
-static void apply(struct graph *g, struct tensor *x, int64_t scalars, int64_t width)
-{
-	graph_seeded_output(g, "y", op_scalar_expand(g, "expand", x, case_param(g, "s", scalars),
-						     width));
-}
-
-static void case_even(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 3, 4), 2, 16);
-}
-
-/* Neither L nor H divides F. */
-static void case_uneven(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 3, 5), 3, 13);
-}
-
-static void case_equal(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 2, 6), 4, 6);
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 1, 1), 1, 1);
-}
+SCALAR_CASE(case_even, op_scalar_expand, 2, 3, 4, 2, 16)
+SCALAR_CASE(case_uneven, op_scalar_expand, 2, 3, 5, 3, 13) /* neither L nor H divides F */
+SCALAR_CASE(case_equal, op_scalar_expand, 1, 2, 6, 4, 6)
+SCALAR_CASE(case_one, op_scalar_expand, 1, 1, 1, 1, 1)
+SCALAR_CASE(case_threads, op_scalar_expand, 3, 157, 7, 3, 41)
 
 static void case_chain(struct graph *g)
 {
-	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 1, 4, 3));
-	struct tensor *s = case_param(g, "s", 2);
-	struct tensor *y = op_scalar_expand(g, "first", x, s, 5);
-
-	graph_seeded_output(g, "y", op_gelu(g, "after", op_scalar_expand(g, "second", y, s, 8)));
-	graph_seeded_output(g, "z", op_scalar_expand(g, "third", x, s, 3));
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "x", 3, 157, 7), 3, 41);
+	scalar_chain(g, op_scalar_expand, 3, 5, 8);
 }
 
 OP_CASES(scalar_expand) = {

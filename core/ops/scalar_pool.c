@@ -3,79 +3,33 @@
  * receives the mean of the hidden channels that read it:
  *   y_i = s[iH/L] mean of x_c over floor(cL/F) = i, x [B,T,F], s [H], y [B,T,L], F >= L.
  */
-#include "core/ops/rule.h"
+#include "core/ops/scalar_rule.h"
 
 struct tensor *op_scalar_pool(struct graph *g, const char *name, struct tensor *x,
 			      struct tensor *s, int64_t width)
 {
-	const struct scalar_attr attr = { width };
-	struct tensor *in[] = { x, s };
-
-	return node_out(graph_node(g, OP_scalar_pool, name, &attr, 2, in), 0);
+	return scalar_node(g, OP_scalar_pool, name, x, s, width);
 }
 
 static enum status infer(struct graph *g, struct node *n)
 {
-	const struct scalar_attr *attr = n->attr;
-	const struct tensor *x = n->in[0];
-
-	if (!all_real(n) || x->ndim != 3 || n->in[1]->ndim != 1)
-		return graph_misfit(g, n, "inputs must be real, x [B,T,F] and the scalars [H]");
-	if (attr->width > x->dim[2])
-		return graph_misfit(g, n, "a width of %lld leaves some channels without any of "
-				    "%lld", (long long)attr->width, (long long)x->dim[2]);
-	return graph_out(g, n, NULL, x->type, 3, SHAPE(x->dim[0], x->dim[1], attr->width));
+	return infer_scalar(g, n, false);
 }
 
 static void cost(const struct node *n, struct op_cost *c)
 {
-	double x = (double)tensor_bytes(n->in[0]), y = (double)tensor_bytes(n->out[0]);
-
-	c->forward_flops = (double)tensor_count(n->in[0]);
-	c->backward_flops = 2 * c->forward_flops;
-	c->forward_bytes = x + y;
-	c->backward_bytes = 2 * x + y; /* x, dx, dy */
+	cost_scalar(n, c, n->in[0], 2);
 }
 
-static void apply(struct graph *g, struct tensor *x, int64_t scalars, int64_t width)
-{
-	graph_seeded_output(g, "y", op_scalar_pool(g, "pool", x, case_param(g, "s", scalars),
-						   width));
-}
-
-static void case_even(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 3, 16), 2, 4);
-}
-
-static void case_uneven(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 3, 13), 3, 5);
-}
-
-static void case_equal(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 2, 6), 4, 6);
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 1, 3), 1, 1);
-}
+SCALAR_CASE(case_even, op_scalar_pool, 2, 3, 16, 2, 4)
+SCALAR_CASE(case_uneven, op_scalar_pool, 2, 3, 13, 3, 5) /* neither L nor H divides F */
+SCALAR_CASE(case_equal, op_scalar_pool, 1, 2, 6, 4, 6)
+SCALAR_CASE(case_one, op_scalar_pool, 1, 1, 3, 1, 1)
+SCALAR_CASE(case_threads, op_scalar_pool, 3, 157, 41, 3, 7)
 
 static void case_chain(struct graph *g)
 {
-	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 1, 4, 9));
-	struct tensor *s = case_param(g, "s", 2);
-	struct tensor *y = op_scalar_pool(g, "first", x, s, 5);
-
-	graph_seeded_output(g, "y", op_gelu(g, "after", op_scalar_pool(g, "second", y, s, 3)));
-	graph_seeded_output(g, "z", op_scalar_pool(g, "third", x, s, 9));
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "x", 3, 157, 41), 3, 7);
+	scalar_chain(g, op_scalar_pool, 9, 5, 3);
 }
 
 OP_CASES(scalar_pool) = {

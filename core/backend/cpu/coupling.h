@@ -49,4 +49,29 @@ static inline void sum_scalars(const real *partial, int threads, int64_t n, int6
 	}
 }
 
+/*
+ * One token: write dx (unless it is NULL) and add what this token gives to the gradients of the
+ * scalars, one for every channel of dy.
+ */
+typedef void (*token_gradient)(const struct coupling *k, const real *x, const real *s,
+			       const real *dy, real *dx, bool add, real *ds);
+
+/* All tokens; `partial` has room for [threads, channels of dy]. */
+static inline void coupling_backward(const struct call *c, const struct coupling *k, const real *s,
+				     token_gradient gradient, real *partial)
+{
+	const int64_t in = c->node->in[0]->dim[2], out = c->node->out[0]->dim[2];
+	const int threads = omp_get_max_threads();
+	const real *x = c->in[0], *dy = c->dout[0];
+	real *dx = c->din[0], *ds = c->din[1];
+
+	memset(partial, 0, (size_t)threads * (size_t)out * sizeof(*partial));
+#pragma omp parallel for schedule(static) if (k->tokens * k->hidden > GRAIN)
+	for (int64_t t = 0; t < k->tokens; t++)
+		gradient(k, x + t * in, s, dy + t * out, dx ? dx + t * in : NULL, call_adds(c, 0),
+			 partial + omp_get_thread_num() * out);
+	if (ds)
+		sum_scalars(partial, threads, out, k->scalars, ds, call_adds(c, 1));
+}
+
 #endif

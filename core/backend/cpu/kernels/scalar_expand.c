@@ -26,8 +26,8 @@ static void forward(const struct call *c)
 }
 
 /* One token: y_c = f_c x_i, so dx_i = sum dy_c f_c and df_c = dy_c x_i. */
-static void token_gradient(const struct coupling *k, const real *x, const real *f, const real *dy,
-			   real *dx, bool add, real *df)
+static void one_token_backward(const struct coupling *k, const real *x, const real *f,
+			       const real *dy, real *dx, bool add, real *df)
 {
 	for (int64_t i = 0; i < k->latent; i++) {
 		const int64_t from = first_channel(k, i), width = first_channel(k, i + 1) - from;
@@ -41,20 +41,10 @@ static void token_gradient(const struct coupling *k, const real *x, const real *
 static void backward(const struct call *c)
 {
 	const struct coupling k = coupling_of(c->node, c->node->out[0], c->node->in[0]);
-	const int threads = omp_get_max_threads();
-	const real *x = c->in[0], *dy = c->dout[0];
-	real *dx = c->din[0], *ds = c->din[1];
-	real *f = c->work, *df = f + k.hidden; /* df [threads,F] */
+	real *f = c->work;
 
 	spread(&k, c->in[1], f);
-	memset(df, 0, (size_t)threads * (size_t)k.hidden * sizeof(*df));
-#pragma omp parallel for schedule(static) if (k.tokens * k.hidden > GRAIN)
-	for (int64_t t = 0; t < k.tokens; t++)
-		token_gradient(&k, x + t * k.latent, f, dy + t * k.hidden,
-			       dx ? dx + t * k.latent : NULL, call_adds(c, 0),
-			       df + omp_get_thread_num() * k.hidden);
-	if (ds)
-		sum_scalars(df, threads, k.hidden, k.scalars, ds, call_adds(c, 1));
+	coupling_backward(c, &k, f, one_token_backward, f + k.hidden);
 }
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)

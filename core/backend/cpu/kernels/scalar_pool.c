@@ -19,8 +19,8 @@ static void forward(const struct call *c)
 }
 
 /* One token: y_i = s_i mean_i, so dx_c = s_i dy_i / width and ds_i = mean_i dy_i. */
-static void token_gradient(const struct coupling *k, const real *x, const real *s, const real *dy,
-			   real *dx, bool add, real *ds)
+static void one_token_backward(const struct coupling *k, const real *x, const real *s,
+			       const real *dy, real *dx, bool add, real *ds)
 {
 	for (int64_t i = 0; i < k->latent; i++) {
 		const int64_t from = first_channel(k, i), width = first_channel(k, i + 1) - from;
@@ -35,19 +35,8 @@ static void token_gradient(const struct coupling *k, const real *x, const real *
 static void backward(const struct call *c)
 {
 	const struct coupling k = coupling_of(c->node, c->node->in[0], c->node->out[0]);
-	const int threads = omp_get_max_threads();
-	const real *x = c->in[0], *s = c->in[1], *dy = c->dout[0];
-	real *dx = c->din[0], *ds = c->din[1];
-	real *partial = c->work; /* [threads,L] */
 
-	memset(partial, 0, (size_t)threads * (size_t)k.latent * sizeof(*partial));
-#pragma omp parallel for schedule(static) if (k.tokens * k.hidden > GRAIN)
-	for (int64_t t = 0; t < k.tokens; t++)
-		token_gradient(&k, x + t * k.hidden, s, dy + t * k.latent,
-			       dx ? dx + t * k.hidden : NULL, call_adds(c, 0),
-			       partial + omp_get_thread_num() * k.latent);
-	if (ds)
-		sum_scalars(partial, threads, k.latent, k.scalars, ds, call_adds(c, 1));
+	coupling_backward(c, &k, c->in[1], one_token_backward, c->work);
 }
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
