@@ -5,21 +5,14 @@
 #include <string.h>
 
 #include "core/optim/optim.h"
-#include "core/engine/program.h"
 #include "core/util/rng.h"
+#include "models/model_program.h"
 
 /* Batches: of the logits that are compared, and of training. */
 #define ROWS 4
 #define LENGTH 128
 #define TRAINING_ROWS 2 /* the fewest among which a loss can compare examples */
 #define TRAINING_LENGTH 64
-
-/* One graph made runnable. */
-struct trial {
-	struct graph *g;
-	struct model_io io;
-	struct program *p;
-};
 
 struct auditor {
 	struct config *config;
@@ -29,7 +22,7 @@ struct auditor {
 	struct audit_report *report;
 	struct model *model;
 	struct params *params;
-	struct trial training, logits;
+	struct token_program training, logits;
 	bool *by_any, *by_main;	   /* parameters with a gradient: of some loss, of the main one */
 	int32_t *tokens, *changed; /* batch 0, and what it is compared with */
 	size_t bytes;		   /* of the logits */
@@ -116,36 +109,27 @@ struct audit_options audit_configured(struct config *c, const struct model *m, e
 
 /* ------------------------------------------------------------------ running */
 
-static void close_trial(struct trial *t)
-{
-	program_destroy(t->p);
-	graph_destroy(t->g);
-	*t = (struct trial){ 0 };
-}
-
 static int64_t training_length(const struct auditor *a)
 {
 	return a->options->length < TRAINING_LENGTH ? a->options->length : TRAINING_LENGTH;
 }
 
-/* All trials share the auditor's parameters; the first one names them all. */
-static enum status open_trial(const struct auditor *a, const struct model *m,
-			      enum model_purpose purpose, struct trial *t, struct error *err)
+/* All programs share the auditor's parameters; the first one names them all. */
+static enum status open_program(const struct auditor *a, const struct model *m,
+				enum model_purpose purpose, struct token_program *t,
+				struct error *err)
 {
-	const bool train = purpose == MODEL_TRAIN;
-	const struct program_options options = { .train = train };
+	struct model_use use = {
+		.purpose = purpose,
+		.rows = a->options->rows,
+		.length = a->options->length,
+	};
 
-	*t = (struct trial){ 0 };
-	if (graph_create(&t->g, a->params, train, err) != OK)
-		return FAIL;
-	if (train)
-		model_build(m, t->g, purpose, TRAINING_ROWS, training_length(a), &t->io);
-	else
-		model_build(m, t->g, purpose, a->options->rows, a->options->length, &t->io);
-	if (graph_finish(t->g, err) != OK ||
-	    params_allocate(a->params, a->backend, true, err) != OK)
-		return FAIL;
-	return program_create(&t->p, t->g, a->backend, &options, err);
+	if (purpose == MODEL_TRAIN) {
+		use.rows = TRAINING_ROWS;
+		use.length = training_length(a);
+	}
+	return model_program_open(t, m, &use, a->params, a->backend, err);
 }
 
 /* Random tokens; batch `number` is the same whenever it is asked for. */
@@ -158,32 +142,28 @@ static void draw_tokens(const struct auditor *a, uint64_t number, int32_t *token
 }
 
 /* Losses and gradients of a batch. */
-static enum status run_training(const struct auditor *a, struct trial *t, int batch,
+static enum status run_training(const struct auditor *a, struct token_program *t, int batch,
 				struct error *err)
 {
 	const int64_t n = TRAINING_ROWS * training_length(a);
 	const struct run run = { .seed = a->options->seed, .iteration = 1 + (uint64_t)batch };
-	const float narrow[2] = { 1 / (float)n, 1 / (float)n };
-	const double wide[2] = { 1 / (double)n, 1 / (double)n };
 	int32_t *tokens = malloc((size_t)(n + 1) * sizeof(*tokens));
 
 	if (!tokens)
 		return fail_memory(err, "audit", (size_t)(n + 1) * sizeof(*tokens));
 	draw_tokens(a, (uint64_t)batch, tokens, n + 1);
-	program_upload(t->p, t->io.tokens, tokens);
-	program_upload(t->p, t->io.targets, tokens + 1);
-	program_upload(t->p, t->io.weights,
-		       a->options->type == F64 ? (const void *)wide : (const void *)narrow);
+	token_program_feed(t, tokens, tokens + 1);
+	token_program_weigh(t, 1 / (double)n, 1 / (double)n);
 	free(tokens);
 	return program_run(t->p, &run, err);
 }
 
-static enum status run_logits(struct trial *t, const int32_t *tokens, char *logits,
+static enum status run_logits(struct token_program *t, const int32_t *tokens, char *logits,
 			      struct error *err)
 {
 	const struct run run = { .seed = 1, .iteration = 1 };
 
-	program_upload(t->p, t->io.tokens, tokens);
+	token_program_feed(t, tokens, NULL);
 	if (program_run(t->p, &run, err) != OK)
 		return FAIL;
 	program_download(t->p, graph_find_output(t->g, "logits")->tensor, logits);
@@ -271,7 +251,7 @@ static enum status find_reached(struct auditor *a, bool *reached, struct error *
 }
 
 /* Give every loss but the cross-entropy its weight, or none; returns their number. */
-static int weigh_auxiliary(struct trial *t, bool on)
+static int weigh_auxiliary(struct token_program *t, bool on)
 {
 	int count = 0;
 
@@ -316,7 +296,7 @@ static enum status audit_wiring(struct auditor *a, struct error *err)
 
 /* --------------------------------------------------------------- mechanisms */
 
-static enum status logits_differ(struct auditor *a, struct trial *without, bool *differ,
+static enum status logits_differ(struct auditor *a, struct token_program *without, bool *differ,
 				 struct error *err)
 {
 	if (run_logits(without, a->tokens, a->now, err) != OK)
@@ -326,8 +306,8 @@ static enum status logits_differ(struct auditor *a, struct trial *without, bool 
 }
 
 /* A loss that moves nothing but parameters of its own does not act on the model. */
-static enum status main_gradients_differ(struct auditor *a, struct trial *without, bool *differ,
-					 struct error *err)
+static enum status main_gradients_differ(struct auditor *a, struct token_program *without,
+					 bool *differ, struct error *err)
 {
 	enum status status = FAIL;
 	char *copy;
@@ -345,13 +325,13 @@ static enum status compare_without(struct auditor *a, const struct model_switch 
 				   const struct model *m, bool *differ, struct error *err)
 {
 	enum status status;
-	struct trial t;
+	struct token_program t;
 
-	status = open_trial(a, m, s->through_loss ? MODEL_TRAIN : MODEL_LOGITS, &t, err);
-	if (status == OK)
-		status = s->through_loss ? main_gradients_differ(a, &t, differ, err)
-					 : logits_differ(a, &t, differ, err);
-	close_trial(&t);
+	if (open_program(a, m, s->through_loss ? MODEL_TRAIN : MODEL_LOGITS, &t, err) != OK)
+		return FAIL;
+	status = s->through_loss ? main_gradients_differ(a, &t, differ, err)
+				 : logits_differ(a, &t, differ, err);
+	token_program_close(&t);
 	return status;
 }
 
@@ -451,7 +431,7 @@ static enum status audit_mechanisms(struct auditor *a, struct error *err)
 #define RATE 1e-3
 #define FALL 0.001
 
-static double total_loss(const struct trial *t)
+static double total_loss(const struct token_program *t)
 {
 	double sum = 0;
 
@@ -688,8 +668,8 @@ static enum status open_auditor(struct auditor *a, struct error *err)
 	if (a->model->vocab < 2)
 		return fail(err, "a vocabulary of one token cannot be audited");
 	if (params_create(&a->params, a->options->type, err) != OK ||
-	    open_trial(a, a->model, MODEL_TRAIN, &a->training, err) != OK ||
-	    open_trial(a, a->model, MODEL_LOGITS, &a->logits, err) != OK ||
+	    open_program(a, a->model, MODEL_TRAIN, &a->training, err) != OK ||
+	    open_program(a, a->model, MODEL_LOGITS, &a->logits, err) != OK ||
 	    params_initialise(a->params, a->options->seed, err) != OK || move_zeros(a, err) != OK ||
 	    allocate(a, err) != OK)
 		return FAIL;
@@ -705,8 +685,8 @@ static void close_auditor(struct auditor *a)
 	free(a->changed);
 	free(a->base);
 	free(a->now);
-	close_trial(&a->training);
-	close_trial(&a->logits);
+	token_program_close(&a->training);
+	token_program_close(&a->logits);
 	params_destroy(a->params);
 	model_free(a->model);
 }

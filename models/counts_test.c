@@ -68,7 +68,7 @@ static void test_every_purpose_has_the_same_parameters(void **state)
 	for (size_t i = 0; i < COUNT(symbols); i++)
 		for (size_t j = 0; j < COUNT(purposes); j++) {
 			struct model_case k;
-			struct model_io io;
+			struct token_io io;
 			struct graph *g;
 			struct error err;
 			int n;
@@ -180,7 +180,7 @@ static void test_positions(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(positions); i++) {
 		struct model_case k;
-		struct model_io io;
+		struct token_io io;
 		struct graph *g;
 		struct error err;
 

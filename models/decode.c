@@ -4,17 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine/program.h"
+#include "models/model_program.h"
 
-/* The model for pieces of n tokens. */
-struct piece {
-	int64_t n; /* 0: not made yet */
-	struct graph *g;
-	struct program *p;
-	struct model_io io;
+/* The model for n more tokens per row. */
+struct extension {
+	int64_t n; /* 0: not open */
+	struct token_program program;
 };
 
-enum { STEP, PIECE, OTHER, PIECES };
+/* For 1 token, for DECODER_PIECE, and for whatever other number was asked for last. */
+enum { ONE, PIECE, OTHER, EXTENSIONS };
 
 struct decoder {
 	const struct model *m;
@@ -22,46 +21,40 @@ struct decoder {
 	const struct backend *backend;
 	enum model_purpose purpose;
 	int64_t batch, capacity, past;
-	struct piece piece[PIECES]; /* of 1 token, of DECODER_PIECE, of the last other number */
-	const struct piece *last;
+	struct extension extension[EXTENSIONS];
+	const struct extension *last; /* the one that ran last; NULL: none */
 };
 
-static void close_piece(struct piece *x)
+static enum status open_extension(struct decoder *d, struct extension *x, int64_t n,
+				  struct error *err)
 {
-	program_destroy(x->p);
-	graph_destroy(x->g);
-	*x = (struct piece){ 0 };
-}
+	const struct model_use use = {
+		.purpose = d->purpose,
+		.rows = d->batch,
+		.length = n,
+		.state = d->state,
+		.capacity = d->capacity,
+	};
 
-static enum status open_piece(struct decoder *d, struct piece *x, int64_t n, struct error *err)
-{
-	const struct program_options options = { 0 };
-
-	if (graph_create(&x->g, d->params, false, err) != OK)
+	x->n = 0;
+	token_program_close(&x->program);
+	if (model_program_open(&x->program, d->m, &use, d->params, d->backend, err) != OK)
 		return FAIL;
-	graph_continue(x->g, d->state, d->capacity);
-	model_build(d->m, x->g, d->purpose, d->batch, n, &x->io);
-	if (graph_finish(x->g, err) != OK ||
-	    params_allocate(d->state, d->backend, false, err) != OK ||
-	    program_create(&x->p, x->g, d->backend, &options, err) != OK) {
-		close_piece(x);
-		return FAIL;
-	}
 	x->n = n;
 	return OK;
 }
 
-static enum status find_piece(struct decoder *d, int64_t n, struct piece **out, struct error *err)
+static enum status find_extension(struct decoder *d, int64_t n, struct extension **out,
+				  struct error *err)
 {
-	struct piece *x = &d->piece[n == 1 ? STEP : n == DECODER_PIECE ? PIECE : OTHER];
+	struct extension *x = &d->extension[n == 1 ? ONE : n == DECODER_PIECE ? PIECE : OTHER];
 
 	*out = x;
 	if (x->n == n)
 		return OK;
 	if (d->last == x)
 		d->last = NULL;
-	close_piece(x);
-	return open_piece(d, x, n, err);
+	return open_extension(d, x, n, err);
 }
 
 enum status decoder_create(struct decoder **out, const struct model *m, struct params *params,
@@ -78,9 +71,9 @@ enum status decoder_create(struct decoder **out, const struct model *m, struct p
 	d->purpose = purpose;
 	d->batch = batch;
 	d->capacity = capacity;
-	/* Every graph of this model keeps the same, so the first one names it all. */
+	/* Every graph of this model has the same state, so the first one names all of it. */
 	if (params_create(&d->state, params->type, err) != OK ||
-	    open_piece(d, &d->piece[STEP], 1, err) != OK) {
+	    open_extension(d, &d->extension[ONE], 1, err) != OK) {
 		decoder_destroy(d);
 		return FAIL;
 	}
@@ -92,8 +85,8 @@ void decoder_destroy(struct decoder *d)
 {
 	if (!d)
 		return;
-	for (int i = 0; i < PIECES; i++)
-		close_piece(&d->piece[i]);
+	for (int i = 0; i < EXTENSIONS; i++)
+		token_program_close(&d->extension[i].program);
 	params_destroy(d->state);
 	free(d);
 }
@@ -103,7 +96,7 @@ enum status decoder_check(const struct model *m, int64_t capacity, struct error 
 	struct params *params = NULL, *state = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;
-	struct model_io io;
+	struct token_io io;
 
 	if (params_create(&params, F32, err) != OK || params_create(&state, F32, err) != OK ||
 	    graph_create(&g, params, false, err) != OK)
@@ -122,17 +115,15 @@ enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 			 const int32_t *targets, struct error *err)
 {
 	const struct run run = { .past = d->past };
-	struct piece *x;
+	struct extension *x;
 
 	if (n > d->capacity - d->past)
 		return fail(err, "%lld tokens after %lld are more than the %lld there is room for",
 			    (long long)n, (long long)d->past, (long long)d->capacity);
-	if (find_piece(d, n, &x, err) != OK)
+	if (find_extension(d, n, &x, err) != OK)
 		return FAIL;
-	program_upload(x->p, x->io.tokens, tokens);
-	if (targets)
-		program_upload(x->p, x->io.targets, targets);
-	if (program_run(x->p, &run, err) != OK)
+	token_program_feed(&x->program, tokens, targets);
+	if (program_run(x->program.p, &run, err) != OK)
 		return FAIL;
 	d->past += n;
 	d->last = x;
@@ -161,10 +152,12 @@ enum status decoder_prompt(struct decoder *d, int64_t n, const int32_t *tokens, 
 
 void decoder_output(const struct decoder *d, const char *name, double *values)
 {
-	const struct graph_output *output = d->last ? graph_find_output(d->last->g, name) : NULL;
+	const struct graph_output *output;
 
+	assert(d->last);
+	output = graph_find_output(d->last->program.g, name);
 	assert(output);
-	program_read(d->last->p, output->tensor, values);
+	program_read(d->last->program.p, output->tensor, values);
 }
 
 int64_t decoder_past(const struct decoder *d)
@@ -185,13 +178,13 @@ void decoder_seek(struct decoder *d, int64_t past)
 
 enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost, struct error *err)
 {
-	struct piece *x;
+	struct extension *x;
 
 	*cost = (struct op_cost){ 0 };
-	if (find_piece(d, n, &x, err) != OK)
+	if (find_extension(d, n, &x, err) != OK)
 		return FAIL;
-	for (int i = 0; i < x->g->n_nodes; i++) {
-		const struct node *node = x->g->nodes[i];
+	for (int i = 0; i < x->program.g->n_nodes; i++) {
+		const struct node *node = x->program.g->nodes[i];
 		struct op_cost own = { 0 };
 
 		node->op->cost(node, &own);

@@ -6,10 +6,10 @@
 #include <glob.h>
 #include <math.h>
 
-#include "core/engine/program.h"
 #include "models/decode.h"
 #include "models/describe.h"
 #include "models/model_case.h"
+#include "models/model_program.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -35,23 +35,17 @@ static int32_t *make_tokens(const struct model *m, int64_t B, int64_t T)
 /* Logits [B,T,V] of the full pass. */
 static double *full_pass(const struct model_case *k, int64_t B, int64_t T, const int32_t *tokens)
 {
-	const struct program_options options = { 0 };
+	const struct model_use use = { .purpose = MODEL_LOGITS, .rows = B, .length = T };
 	const struct run run = { 0 };
 	double *logits = malloc((size_t)(B * T * k->model->vocab) * sizeof(*logits));
-	struct program *p;
-	struct model_io io;
-	struct graph *g;
+	struct token_program full;
 	struct error err;
 
-	must(graph_create(&g, k->params, false, &err), &err);
-	model_build(k->model, g, MODEL_LOGITS, B, T, &io);
-	must(graph_finish(g, &err), &err);
-	must(program_create(&p, g, &k->backend, &options, &err), &err);
-	program_upload(p, io.tokens, tokens);
-	must(program_run(p, &run, &err), &err);
-	program_read(p, graph_find_output(g, "logits")->tensor, logits);
-	program_destroy(p);
-	graph_destroy(g);
+	must(model_program_open(&full, k->model, &use, k->params, &k->backend, &err), &err);
+	token_program_feed(&full, tokens, NULL);
+	must(program_run(full.p, &run, &err), &err);
+	program_read(full.p, graph_find_output(full.g, "logits")->tensor, logits);
+	token_program_close(&full);
 	return logits;
 }
 

@@ -72,7 +72,7 @@ static enum status describe_state(const struct model *m, struct params *params,
 	struct params *state = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;
-	struct model_io io;
+	struct token_io io;
 
 	if (params_create(&state, params->type, err) != OK ||
 	    graph_create(&g, params, false, err) != OK)
@@ -104,7 +104,7 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	struct params *params = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;
-	struct model_io io;
+	struct token_io io;
 
 	*d = (struct description){ 0 };
 	if (params_create(&params, F32, err) != OK || graph_create(&g, params, true, err) != OK)

@@ -3,13 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine/program.h"
+#include "models/model_program.h"
 
 struct measurer {
 	struct params *params;
-	struct graph *g;
-	struct program *p;
-	struct model_io io;
+	struct token_program probe;
 	bool routing;
 	double *buffer; /* the largest output or parameter of interest */
 };
@@ -33,9 +31,9 @@ static int64_t largest(const struct measurer *s)
 {
 	int64_t most = 1;
 
-	for (int i = 0; i < s->g->n_outputs; i++)
-		if (tensor_count(s->g->outputs[i].tensor) > most)
-			most = tensor_count(s->g->outputs[i].tensor);
+	for (int i = 0; i < s->probe.g->n_outputs; i++)
+		if (tensor_count(s->probe.g->outputs[i].tensor) > most)
+			most = tensor_count(s->probe.g->outputs[i].tensor);
 	for (int i = 0; i < s->params->n; i++)
 		if (is_dense_z(&s->params->list[i]) && s->params->list[i].count > most)
 			most = s->params->list[i].count;
@@ -46,7 +44,7 @@ enum status measurer_create(struct measurer **out, const struct model *m, struct
 			    const struct backend *backend, int64_t rows, const int32_t *tokens,
 			    struct error *err)
 {
-	const struct program_options options = { 0 };
+	const struct model_use use = { .purpose = MODEL_PROBE, .rows = rows, .length = m->length };
 	struct measurer *s = calloc(1, sizeof(*s));
 
 	if (!s)
@@ -54,18 +52,14 @@ enum status measurer_create(struct measurer **out, const struct model *m, struct
 	s->params = params;
 	for (int i = 0; i < m->n_mechanisms; i++)
 		s->routing = s->routing || m->mechanism[i]->attend;
-	if (graph_create(&s->g, params, false, err) != OK)
-		goto destroy;
-	model_build(m, s->g, MODEL_PROBE, rows, m->length, &s->io);
-	if (graph_finish(s->g, err) != OK ||
-	    program_create(&s->p, s->g, backend, &options, err) != OK)
+	if (model_program_open(&s->probe, m, &use, params, backend, err) != OK)
 		goto destroy;
 	s->buffer = malloc((size_t)largest(s) * sizeof(*s->buffer));
 	if (!s->buffer) {
 		fail_memory(err, "measurements", (size_t)largest(s) * sizeof(*s->buffer));
 		goto destroy;
 	}
-	program_upload(s->p, s->io.tokens, tokens);
+	token_program_feed(&s->probe, tokens, NULL);
 	*out = s;
 	return OK;
 destroy:
@@ -77,8 +71,7 @@ void measurer_destroy(struct measurer *s)
 {
 	if (!s)
 		return;
-	program_destroy(s->p);
-	graph_destroy(s->g);
+	token_program_close(&s->probe);
 	free(s->buffer);
 	free(s);
 }
@@ -91,15 +84,6 @@ static void tell(const struct sink *sink, const char *prefix, const char *name, 
 
 	snprintf(full, sizeof(full), "%s/%.*s", prefix, dot ? (int)(dot - name) : 20, name);
 	sink->value(sink->context, full, value);
-}
-
-static void read_output(const struct measurer *s, const struct tensor *t)
-{
-	const float *narrow = (const float *)s->buffer;
-
-	program_download(s->p, t, s->buffer);
-	for (int64_t i = tensor_count(t) - 1; t->type == F32 && i >= 0; i--)
-		s->buffer[i] = (double)narrow[i];
 }
 
 static double mean(const double *values, int64_t n)
@@ -117,7 +101,7 @@ static void tell_output(const struct measurer *s, const struct graph_output *o,
 	const char *what = strrchr(o->name, '.') + 1;
 	const double *v = s->buffer;
 
-	read_output(s, o->tensor);
+	program_read(s->probe.p, o->tensor, s->buffer);
 	if (strcmp(what, "probe") == 0) {
 		tell(sink, "attention/entropy", o->name, v[PROBE_ENTROPY]);
 		tell(sink, "attention/reciprocity", o->name, v[PROBE_RECIPROCITY]);
@@ -174,10 +158,10 @@ enum status measure(struct measurer *s,
 	const struct sink sink = { value, context };
 	const struct run run = { .iteration = 0 };
 
-	if (program_run(s->p, &run, err) != OK)
+	if (program_run(s->probe.p, &run, err) != OK)
 		return FAIL;
-	for (int i = 0; i < s->g->n_outputs; i++)
-		tell_output(s, &s->g->outputs[i], &sink);
+	for (int i = 0; i < s->probe.g->n_outputs; i++)
+		tell_output(s, &s->probe.g->outputs[i], &sink);
 	for (int i = 0; i < s->params->n; i++)
 		if (tell_param(s, i, &sink, err) != OK)
 			return FAIL;

@@ -14,6 +14,7 @@
 
 #include "core/util/config.h"
 #include "core/ops/ops.h"
+#include "core/train/token_program.h"
 #include "core/util/register.h"
 
 enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
@@ -160,13 +161,6 @@ enum model_purpose {
 	MODEL_PROBE,  /* per layer "h.N.attn.probe" and what its mechanisms show */
 };
 
-struct model_io {
-	struct tensor *tokens;	/* i32 [B,T] */
-	struct tensor *targets; /* i32 [B,T]; MODEL_TRAIN and MODEL_EVAL */
-	struct tensor *weights; /* [2]: 1 / scored targets, 1 / tokens, over the whole update */
-	struct head_loss_outputs loss;
-};
-
 /*
  * Describe B rows of T tokens, which come after earlier ones where the graph
  * continues (graph_continue()).  Errors stick to the graph.  Outputs "main",
@@ -174,7 +168,7 @@ struct model_io {
  * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c".
  */
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
-		 int64_t T, struct model_io *io);
+		 int64_t T, struct token_io *io);
 
 /* Call `visit` for everything in this model that can be switched off alone. */
 void model_switches(const struct model *m,

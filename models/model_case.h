@@ -43,7 +43,7 @@ static inline struct config *case_config(const char *symbols)
 /* Name every parameter; nothing is allocated for them. */
 static inline void case_name_params(struct model_case *k)
 {
-	struct model_io io;
+	struct token_io io;
 	struct graph *g;
 	struct error err;
 

@@ -39,19 +39,11 @@ static const struct train_options train_options = {
 
 /* ------------------------------------------------------------------ workload */
 
-static void build(void *context, struct graph *g, int64_t rows, struct workload_io *io)
+static void build(void *context, struct graph *g, int64_t rows, struct token_io *io)
 {
 	const struct model_case *k = context;
-	struct model_io made;
 
-	model_build(k->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows, LENGTH, &made);
-	*io = (struct workload_io){
-		.tokens = made.tokens,
-		.targets = made.targets,
-		.weights = made.weights,
-		.nll = made.loss.nll,
-		.hit = made.loss.hit,
-	};
+	model_build(k->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows, LENGTH, io);
 }
 
 static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,

@@ -7,8 +7,8 @@
 #include <cjson/cJSON.h>
 
 #include "core/train/checkpoint.h"
-#include "core/engine/program.h"
 #include "core/train/weights.h"
+#include "models/model_program.h"
 
 const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradient" };
 
@@ -318,33 +318,13 @@ struct comparison {
 	struct vector_report *report;
 };
 
-/* A graph of this purpose, run once with the vector's tokens. */
-struct trial {
-	struct graph *g;
-	struct model_io io;
-	struct program *p;
-};
-
-static void close_trial(struct trial *pass)
+static int64_t scored_targets(const struct comparison *c)
 {
-	program_destroy(pass->p);
-	graph_destroy(pass->g);
-}
+	int64_t scored = 0;
 
-static void upload_weights(const struct comparison *c, struct trial *pass)
-{
-	const int64_t n = c->B * c->T;
-	double wide[2] = { 0, 1 / (double)n };
-	float narrow[2];
-
-	for (int64_t i = 0; i < n; i++)
-		wide[0] += c->targets[i] >= 0;
-	wide[0] = 1 / wide[0];
-	narrow[0] = (float)wide[0];
-	narrow[1] = (float)wide[1];
-	program_upload(pass->p, pass->io.targets, c->targets);
-	program_upload(pass->p, pass->io.weights,
-		       c->precision == FLOAT64 ? (const void *)wide : (const void *)narrow);
+	for (int64_t i = 0; i < c->B * c->T; i++)
+		scored += c->targets[i] >= 0;
+	return scored;
 }
 
 static void note_missing(void *context, const char *text)
@@ -370,31 +350,38 @@ static enum status load_parameters(const struct comparison *c, struct error *err
 	return c->weights ? load_foreign(c, err) : vector_load(c->file, c->params, err);
 }
 
-static enum status run_trial(struct comparison *c, enum model_purpose purpose, struct trial *pass,
-			    struct error *err)
+static enum status run_opened(struct comparison *c, struct token_program *t, struct error *err)
 {
-	const struct program_options options = { .train = purpose == MODEL_TRAIN };
 	const struct run run = { .seed = 1, .iteration = 1 };
+	const bool train = t->g->training;
 
-	*pass = (struct trial){ 0 };
-	if (graph_create(&pass->g, c->params, purpose == MODEL_TRAIN, err) != OK)
+	if (train && load_parameters(c, err) != OK)
 		return FAIL;
-	model_build(c->model, pass->g, purpose, c->B, c->T, &pass->io);
-	if (graph_finish(pass->g, err) != OK ||
-	    params_allocate(c->params, &c->backend, true, err) != OK)
+	token_program_feed(t, c->tokens, train ? c->targets : NULL);
+	if (train)
+		token_program_weigh(t, 1 / (double)scored_targets(c), 1 / (double)(c->B * c->T));
+	return program_run(t->p, &run, err);
+}
+
+/*
+ * Run the model once with the vector's tokens.  MODEL_TRAIN comes first: it names the parameters,
+ * and loads them.  After FAIL nothing is open.
+ */
+static enum status run_model(struct comparison *c, enum model_purpose purpose,
+			     struct token_program *t, struct error *err)
+{
+	const struct model_use use = { .purpose = purpose, .rows = c->B, .length = c->T };
+
+	if (model_program_open(t, c->model, &use, c->params, &c->backend, err) != OK)
 		return FAIL;
-	if (purpose == MODEL_TRAIN && load_parameters(c, err) != OK)
-		return FAIL;
-	if (program_create(&pass->p, pass->g, &c->backend, &options, err) != OK)
-		return FAIL;
-	program_upload(pass->p, pass->io.tokens, c->tokens);
-	if (purpose == MODEL_TRAIN)
-		upload_weights(c, pass);
-	return program_run(pass->p, &run, err);
+	if (run_opened(c, t, err) == OK)
+		return OK;
+	token_program_close(t);
+	return FAIL;
 }
 
 /* weight * value over the losses whose name ends like this. */
-static double loss_sum(const struct trial *pass, const char *end)
+static double loss_sum(const struct token_program *pass, const char *end)
 {
 	double sum = 0;
 
@@ -408,7 +395,7 @@ static double loss_sum(const struct trial *pass, const char *end)
 	return sum;
 }
 
-static enum status compare_losses(struct comparison *c, const struct trial *pass, struct error *err)
+static enum status compare_losses(struct comparison *c, const struct token_program *pass, struct error *err)
 {
 	const double aux = loss_sum(pass, ".aux_z") + loss_sum(pass, ".aux_c");
 	const double ours[] = { loss_sum(pass, ""), loss_sum(pass, "main"), aux,
@@ -470,21 +457,14 @@ static enum status compare_gradients(struct comparison *c, struct error *err)
 	return OK;
 }
 
-/* A downloaded tensor as doubles; NULL on lack of memory. */
-static double *read_output(const struct trial *pass, const struct tensor *t, struct error *err)
+/* NULL on lack of memory. */
+static double *read_output(const struct token_program *t, const struct tensor *output,
+			   struct error *err)
 {
-	const int64_t n = tensor_count(t);
-	double *values = doubles(n, err);
+	double *values = doubles(tensor_count(output), err);
 
-	if (!values)
-		return NULL;
-	program_download(pass->p, t, values);
-	for (int64_t i = n - 1; t->type == F32 && i >= 0; i--) {
-		float narrow;
-
-		memcpy(&narrow, (const char *)values + i * (int64_t)sizeof(narrow), sizeof(narrow));
-		values[i] = (double)narrow;
-	}
+	if (values)
+		program_read(t->p, output, values);
 	return values;
 }
 
@@ -494,9 +474,9 @@ static enum status compare_logits(struct comparison *c, struct error *err)
 	const struct graph_output *output;
 	double *ours = NULL, *theirs = NULL;
 	enum status status = FAIL;
-	struct trial pass = { 0 };
+	struct token_program pass = { 0 };
 
-	if (!t || run_trial(c, MODEL_LOGITS, &pass, err) != OK)
+	if (!t || run_model(c, MODEL_LOGITS, &pass, err) != OK)
 		goto close;
 	output = graph_find_output(pass.g, "logits");
 	if (!has_shape(t, output->tensor->ndim, output->tensor->dim)) {
@@ -513,7 +493,7 @@ static enum status compare_logits(struct comparison *c, struct error *err)
 close:
 	free(ours);
 	free(theirs);
-	close_trial(&pass);
+	token_program_close(&pass);
 	return status;
 }
 
@@ -580,12 +560,12 @@ static void close_comparison(struct comparison *c)
 static enum status compare(struct comparison *c, struct error *err)
 {
 	enum status status = FAIL;
-	struct trial pass;
+	struct token_program pass = { 0 };
 
-	if (run_trial(c, MODEL_TRAIN, &pass, err) == OK && compare_losses(c, &pass, err) == OK &&
+	if (run_model(c, MODEL_TRAIN, &pass, err) == OK && compare_losses(c, &pass, err) == OK &&
 	    compare_gradients(c, err) == OK && compare_logits(c, err) == OK)
 		status = OK;
-	close_trial(&pass);
+	token_program_close(&pass);
 	return status;
 }
 
@@ -603,10 +583,10 @@ static bool within(const struct vector_report *report)
 static enum status routing_margin(struct comparison *c, double *margin, struct error *err)
 {
 	enum status status = FAIL;
-	struct trial pass;
+	struct token_program pass = { 0 };
 
 	*margin = INFINITY;
-	if (run_trial(c, MODEL_PROBE, &pass, err) != OK)
+	if (run_model(c, MODEL_PROBE, &pass, err) != OK)
 		goto close;
 	for (int i = 0; i < pass.g->n_outputs; i++) {
 		const struct graph_output *o = &pass.g->outputs[i];
@@ -622,7 +602,7 @@ static enum status routing_margin(struct comparison *c, double *margin, struct e
 	}
 	status = OK;
 close:
-	close_trial(&pass);
+	token_program_close(&pass);
 	return status;
 }
 
@@ -705,11 +685,11 @@ enum status vector_export(const struct safetensors *file, const char *path, stru
 		.report = &ignored,
 	};
 	enum status status = FAIL;
-	struct trial pass = { 0 };
+	struct token_program pass = { 0 };
 
-	if (open_comparison(&c, err) == OK && run_trial(&c, MODEL_TRAIN, &pass, err) == OK)
+	if (open_comparison(&c, err) == OK && run_model(&c, MODEL_TRAIN, &pass, err) == OK)
 		status = weights_save(c.params, path, "", err);
-	close_trial(&pass);
+	token_program_close(&pass);
 	close_comparison(&c);
 	return status;
 }

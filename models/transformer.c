@@ -491,16 +491,20 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 }
 
 static void build_losses(const struct model *m, struct graph *g, struct tensor *x,
-			 struct tensor *w, int64_t B, int64_t T, struct model_io *io)
+			 struct tensor *w, int64_t B, int64_t T, struct token_io *io)
 {
+	struct head_loss_outputs loss;
+
 	io->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));
 	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
-	io->loss = op_head_loss(g, "loss", x, w, io->targets, io->weights);
-	graph_loss(g, "main", io->loss.main, 1);
+	loss = op_head_loss(g, "loss", x, w, io->targets, io->weights);
+	io->nll = loss.nll;
+	io->hit = loss.hit;
+	graph_loss(g, "main", loss.main, 1);
 	if (m->logits_z > 0 && g->training)
-		graph_loss(g, "logits_z", io->loss.z, m->logits_z);
-	graph_output(g, "nll", io->loss.nll);
-	graph_output(g, "hit", io->loss.hit);
+		graph_loss(g, "logits_z", loss.z, m->logits_z);
+	graph_output(g, "nll", loss.nll);
+	graph_output(g, "hit", loss.hit);
 }
 
 /* x [B,T,E] at its last token: [B,E] */
@@ -513,12 +517,12 @@ static struct tensor *last_token(struct graph *g, struct tensor *x)
 }
 
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
-		 int64_t T, struct model_io *io)
+		 int64_t T, struct token_io *io)
 {
 	const int64_t positions = g->state ? g->capacity : T;
 	struct tensor *x, *w;
 
-	*io = (struct model_io){ 0 };
+	*io = (struct token_io){ 0 };
 	if (m->position == POS_LEARNED && positions > m->length) {
 		graph_fail(g, "%lld positions are more than the learned table of %lld holds",
 			   (long long)positions, (long long)m->length);

@@ -5,7 +5,7 @@
 
 struct evaluator {
 	struct workload workload;
-	struct workload_program runnable;
+	struct token_program forward;
 	int64_t rows;
 	int32_t *tokens, *targets;
 	uint8_t *component;
@@ -18,12 +18,12 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 			     const struct program_options *options, struct error *err)
 {
 	const size_t n = (size_t)(rows * workload->length);
-	struct program_options forward = *options;
+	struct program_options no_training = *options;
 	struct evaluator *e = calloc(1, sizeof(*e));
 
 	if (!e)
 		return fail_memory(err, "evaluation", sizeof(*e));
-	forward.train = false;
+	no_training.train = false;
 	e->workload = *workload;
 	e->rows = rows;
 	e->tokens = malloc(n * sizeof(*e->tokens));
@@ -37,7 +37,7 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 		evaluator_destroy(e);
 		return FAIL;
 	}
-	if (workload_program_open(&e->runnable, workload, params, rows, backend, &forward, err) != OK) {
+	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK) {
 		evaluator_destroy(e);
 		return FAIL;
 	}
@@ -49,7 +49,7 @@ void evaluator_destroy(struct evaluator *e)
 {
 	if (!e)
 		return;
-	workload_program_close(&e->runnable);
+	token_program_close(&e->forward);
 	free(e->tokens);
 	free(e->targets);
 	free(e->component);
@@ -61,7 +61,7 @@ void evaluator_destroy(struct evaluator *e)
 
 size_t evaluator_arena_bytes(const struct evaluator *e)
 {
-	return program_arena_bytes(e->runnable.p);
+	return program_arena_bytes(e->forward.p);
 }
 
 /* Rows first .. first + rows - 1; beyond the last one nothing is scored. */
@@ -121,15 +121,14 @@ enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *
 	const struct run run = { .iteration = 0 };
 
 	*out = (struct evaluation){ .bits_per_byte = NAN };
-	workload_program_weights(&e->runnable, 1, 1);
+	token_program_weigh(&e->forward, 1, 1);
 	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
 		fill(e, first);
-		program_upload(e->runnable.p, e->runnable.io.tokens, e->tokens);
-		program_upload(e->runnable.p, e->runnable.io.targets, e->targets);
-		if (program_run(e->runnable.p, &run, err) != OK)
+		token_program_feed(&e->forward, e->tokens, e->targets);
+		if (program_run(e->forward.p, &run, err) != OK)
 			return FAIL;
-		program_read(e->runnable.p, e->runnable.io.nll, e->nll);
-		program_read(e->runnable.p, e->runnable.io.hit, e->hit);
+		program_read(e->forward.p, e->forward.io.nll, e->nll);
+		program_read(e->forward.p, e->forward.io.hit, e->hit);
 		collect(e, out);
 	}
 	score_finish(&out->all);

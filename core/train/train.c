@@ -18,7 +18,7 @@ struct trainer {
 	struct params *params;
 	struct optimizer *optimizer;
 	const struct backend *backend;
-	struct workload_program runnable;
+	struct token_program training;
 	struct evaluator *evaluator;
 	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
 	struct checkpoint checkpoint;
@@ -53,16 +53,16 @@ static int64_t update_tokens(const struct trainer *t)
 /* The output head's losses are weighted by targets; the others are means over a micro-batch. */
 static bool from_head(const struct trainer *t, const struct graph_output *o)
 {
-	return o->tensor->producer == t->runnable.io.nll->producer;
+	return o->tensor->producer == t->training.io.nll->producer;
 }
 
 static void share_losses(struct trainer *t)
 {
-	const struct graph *g = t->runnable.g;
+	const struct graph *g = t->training.g;
 
 	for (int i = 0; i < g->n_outputs; i++)
 		if (g->outputs[i].is_loss && !from_head(t, &g->outputs[i]))
-			program_loss_weight(t->runnable.p, g->outputs[i].name,
+			program_loss_weight(t->training.p, g->outputs[i].name,
 					    g->outputs[i].loss_weight /
 						    (double)t->options.accumulate);
 }
@@ -88,8 +88,8 @@ static enum status open_programs(struct trainer *t, struct error *err)
 	if (!t->tokens || !t->targets)
 		return fail_memory(err, "batches", n * sizeof(*t->tokens));
 	train.train = true;
-	if (workload_program_open(&t->runnable, &t->workload, t->params, t->options.batch,
-				  t->backend, &train, err) != OK)
+	if (workload_open(&t->training, &t->workload, t->params, t->options.batch, t->backend,
+			  &train, err) != OK)
 		return FAIL;
 	share_losses(t);
 	return evaluator_create(&t->evaluator, &t->workload, t->params, t->options.batch,
@@ -133,7 +133,7 @@ void trainer_destroy(struct trainer *t)
 {
 	if (!t)
 		return;
-	workload_program_close(&t->runnable);
+	token_program_close(&t->training);
 	evaluator_destroy(t->evaluator);
 	free(t->tokens);
 	free(t->targets);
@@ -142,7 +142,7 @@ void trainer_destroy(struct trainer *t)
 
 size_t trainer_arena_bytes(const struct trainer *t)
 {
-	return program_arena_bytes(t->runnable.p) + evaluator_arena_bytes(t->evaluator);
+	return program_arena_bytes(t->training.p) + evaluator_arena_bytes(t->evaluator);
 }
 
 /* --------------------------------------------------------------- one update */
@@ -192,7 +192,7 @@ static int64_t fill_update(struct trainer *t, int64_t iteration)
 static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro,
 			     struct loss_parts *parts, struct error *err)
 {
-	const struct graph *g = t->runnable.g;
+	const struct graph *g = t->training.g;
 	const int64_t n = batch_tokens(t);
 	const struct run run = {
 		.seed = t->options.seed,
@@ -200,9 +200,8 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 		.micro = (uint64_t)micro,
 	};
 
-	program_upload(t->runnable.p, t->runnable.io.tokens, t->tokens + micro * n);
-	program_upload(t->runnable.p, t->runnable.io.targets, t->targets + micro * n);
-	if (program_run(t->runnable.p, &run, err) != OK)
+	token_program_feed(&t->training, t->tokens + micro * n, t->targets + micro * n);
+	if (program_run(t->training.p, &run, err) != OK)
 		return FAIL;
 	for (int i = 0; i < g->n_outputs; i++) {
 		const struct graph_output *o = &g->outputs[i];
@@ -210,7 +209,7 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 
 		if (o->is_loss)
 			parts_add(parts, o->name,
-				  o->loss_weight * program_scalar(t->runnable.p, o->tensor) /
+				  o->loss_weight * program_scalar(t->training.p, o->tensor) /
 					  share);
 	}
 	return OK;
@@ -223,8 +222,8 @@ static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_
 	const int64_t scored = fill_update(t, iteration);
 
 	*parts = (struct loss_parts){ 0 };
-	workload_program_weights(&t->runnable, 1 / fmax((double)scored, 1),
-				 1 / (double)update_tokens(t));
+	token_program_weigh(&t->training, 1 / fmax((double)scored, 1),
+			    1 / (double)update_tokens(t));
 	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
 		if (run_micro(t, iteration, micro, parts, err) != OK)
 			return FAIL;
@@ -245,10 +244,10 @@ static void explain_divergence(struct trainer *t, struct metrics *m, int64_t ite
 	struct loss_parts parts;
 	struct error where;
 
-	program_check_nan(t->runnable.p, true);
+	program_check_nan(t->training.p, true);
 	if (run_passes(t, iteration, &parts, &where) == OK)
 		fail(&where, "the gradient's norm overflows");
-	program_check_nan(t->runnable.p, t->options.program.check_nan);
+	program_check_nan(t->training.p, t->options.program.check_nan);
 	diverge(t, m, iteration, where.text);
 }
 
@@ -422,7 +421,7 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 {
 	struct loss_parts parts;
 
-	program_check_nan(t->runnable.p, false); /* whatever is wrong, the training will tell */
+	program_check_nan(t->training.p, false); /* whatever is wrong, the training will tell */
 	*seconds = 0;
 	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
 		const double start = seconds_now();
@@ -431,7 +430,7 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 			return FAIL;
 		*seconds = seconds_now() - start;
 	}
-	program_check_nan(t->runnable.p, t->options.program.check_nan);
+	program_check_nan(t->training.p, t->options.program.check_nan);
 	return OK;
 }
 

@@ -40,7 +40,7 @@ struct fixture {
 
 /* ------------------------------------------------------------------ the workload */
 
-static void build(void *context, struct graph *g, int64_t rows, struct workload_io *io)
+static void build(void *context, struct graph *g, int64_t rows, struct token_io *io)
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 0.5, .embedding = true };
 	struct tensor *table = graph_param(g, "table", &init, 2, SHAPE(VOCAB, WIDTH));
@@ -107,14 +107,14 @@ static void open_run(struct fixture *f)
 		.warn = progress_warn,
 		.warn_context = &f->progress,
 	};
-	struct workload_program naming;
+	struct token_program naming;
 	int64_t resume;
 
 	must(params_create(&f->params, F64, &f->err), &f->err);
-	must(workload_program_open(&naming, &workload, f->params, 1, &f->backend,
-				   &(struct program_options){ .train = true }, &f->err),
+	must(workload_open(&naming, &workload, f->params, 1, &f->backend,
+			   &(struct program_options){ .train = true }, &f->err),
 	     &f->err);
-	workload_program_close(&naming);
+	token_program_close(&naming);
 	must(params_initialise(f->params, f->options.seed, &f->err), &f->err);
 	must(optimizer_create(&f->optimizer, &optim, f->params, &f->err), &f->err);
 	must(trainer_create(&f->trainer, &workload, &f->options, f->params, f->optimizer,

@@ -1,32 +1,22 @@
 #include "core/train/workload.h"
 
-enum status workload_program_open(struct workload_program *s, const struct workload *workload,
-				  struct params *params, int64_t rows,
-				  const struct backend *backend,
-				  const struct program_options *options, struct error *err)
+struct batch {
+	const struct workload *workload;
+	int64_t rows;
+};
+
+static void build(void *context, struct graph *g, struct token_io *io)
 {
-	*s = (struct workload_program){ 0 };
-	if (graph_create(&s->g, params, options->train, err) != OK)
-		return FAIL;
-	workload->build(workload->context, s->g, rows, &s->io);
-	if (graph_finish(s->g, err) != OK ||
-	    params_allocate(params, backend, options->train, err) != OK)
-		return FAIL;
-	return program_create(&s->p, s->g, backend, options, err);
+	const struct batch *b = context;
+
+	b->workload->build(b->workload->context, g, b->rows, io);
 }
 
-void workload_program_close(struct workload_program *s)
+enum status workload_open(struct token_program *t, const struct workload *workload,
+			  struct params *params, int64_t rows, const struct backend *backend,
+			  const struct program_options *options, struct error *err)
 {
-	program_destroy(s->p);
-	graph_destroy(s->g);
-	*s = (struct workload_program){ 0 };
-}
+	struct batch batch = { workload, rows };
 
-void workload_program_weights(struct workload_program *s, double main, double z)
-{
-	const float narrow[2] = { (float)main, (float)z };
-	const double wide[2] = { main, z };
-
-	program_upload(s->p, s->io.weights,
-		       s->g->type == F64 ? (const void *)wide : (const void *)narrow);
+	return token_program_open(t, build, &batch, params, backend, options, err);
 }

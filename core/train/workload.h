@@ -7,15 +7,7 @@
 #ifndef CORE_TRAIN_WORKLOAD_H
 #define CORE_TRAIN_WORKLOAD_H
 
-#include "core/engine/graph.h"
-#include "core/engine/program.h"
-
-/* Tensors through which the loop feeds and reads a graph. */
-struct workload_io {
-	struct tensor *tokens, *targets; /* i32 [B,T] */
-	struct tensor *weights;		 /* [2]: 1 / scored targets, 1 / tokens of the update */
-	struct tensor *nll, *hit;	 /* [B,T] per target; 0 where it is not scored */
-};
+#include "core/train/token_program.h"
 
 /* One row of validation data. */
 struct workload_row {
@@ -31,7 +23,7 @@ struct metrics;
 struct workload {
 	void *context;
 	int64_t length;
-	void (*build)(void *context, struct graph *g, int64_t rows, struct workload_io *io);
+	void (*build)(void *context, struct graph *g, int64_t rows, struct token_io *io);
 	void (*train_row)(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,
 			  int32_t *targets);
 	void (*valid_row)(void *context, uint64_t index, struct workload_row *row);
@@ -46,21 +38,9 @@ struct workload {
 				struct error *err);
 };
 
-/* A graph of the workload, made runnable. */
-struct workload_program {
-	struct graph *g;
-	struct workload_io io;
-	struct program *p;
-};
-
-enum status workload_program_open(struct workload_program *s, const struct workload *workload,
-				  struct params *params, int64_t rows,
-				  const struct backend *backend,
-				  const struct program_options *options,
-				  struct error *err) MUST_CHECK;
-void workload_program_close(struct workload_program *s);
-
-/* The two weights of the output head's losses. */
-void workload_program_weights(struct workload_program *s, double main, double z);
+/* The workload's graph for this many rows, made runnable. */
+enum status workload_open(struct token_program *t, const struct workload *workload,
+			  struct params *params, int64_t rows, const struct backend *backend,
+			  const struct program_options *options, struct error *err) MUST_CHECK;
 
 #endif

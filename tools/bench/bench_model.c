@@ -28,7 +28,7 @@
 struct bench {
 	struct run_setup setup;
 	struct workload workload;
-	struct workload_program runnable;
+	struct token_program training;
 	int32_t *tokens, *targets; /* [B,T] */
 	int64_t iteration;
 };
@@ -74,13 +74,13 @@ static enum status open_bench(struct bench *b, const char *path, struct error *e
 	options.train = true;
 	if (run_setup_make_parameters(&b->setup, NULL, NULL, err) != OK)
 		return FAIL;
-	return workload_program_open(&b->runnable, &b->workload, b->setup.params,
-				     b->setup.train.batch, &b->setup.backend, &options, err);
+	return workload_open(&b->training, &b->workload, b->setup.params, b->setup.train.batch,
+			     &b->setup.backend, &options, err);
 }
 
 static void close_bench(struct bench *b)
 {
-	workload_program_close(&b->runnable);
+	token_program_close(&b->training);
 	free(b->tokens);
 	free(b->targets);
 	run_setup_close(&b->setup);
@@ -99,11 +99,10 @@ static enum status run_passes(struct bench *b, struct error *err)
 				      b->tokens + row * T, b->targets + row * T);
 	for (int64_t i = 0; i < batch_tokens(b); i++)
 		scored += b->targets[i] >= 0;
-	workload_program_weights(&b->runnable, 1 / (double)(scored ? scored : 1),
-				 1 / (double)batch_tokens(b));
-	program_upload(b->runnable.p, b->runnable.io.tokens, b->tokens);
-	program_upload(b->runnable.p, b->runnable.io.targets, b->targets);
-	return program_run(b->runnable.p, &run, err);
+	token_program_weigh(&b->training, 1 / (double)(scored ? scored : 1),
+			    1 / (double)batch_tokens(b));
+	token_program_feed(&b->training, b->tokens, b->targets);
+	return program_run(b->training.p, &run, err);
 }
 
 static enum status iterate(struct bench *b, struct error *err)
@@ -154,7 +153,7 @@ static cJSON *describe_step(const struct program_step *step, double seconds)
 
 static enum status profile(struct bench *b, int n, cJSON *answer, struct error *err)
 {
-	const int steps = program_step_count(b->runnable.p);
+	const int steps = program_step_count(b->training.p);
 	double *seconds = malloc((size_t)steps * sizeof(*seconds));
 
 	if (!seconds)
@@ -163,9 +162,9 @@ static enum status profile(struct bench *b, int n, cJSON *answer, struct error *
 		seconds[i] = 1e9;
 	for (int k = 0; k < n; k++)
 		for (int i = 0; i < steps; i++)
-			seconds[i] = least_time(b->runnable.p, i, seconds[i]);
+			seconds[i] = least_time(b->training.p, i, seconds[i]);
 	for (int i = 0; i < steps; i++) {
-		const struct program_step step = program_step(b->runnable.p, i);
+		const struct program_step step = program_step(b->training.p, i);
 
 		cJSON_AddItemToArray(answer, describe_step(&step, seconds[i]));
 	}

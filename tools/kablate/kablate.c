@@ -172,20 +172,20 @@ static int show_graph(struct run_setup *setup, bool json, bool memory)
 						 .no_remake = setup->train.program.no_remake,
 						 .no_planner = setup->train.program.no_planner };
 	struct workload workload = run_setup_workload(setup);
-	struct workload_program runnable = { 0 };
+	struct token_program training = { 0 };
 	struct error err;
 	int status = 0;
 
-	if (workload_program_open(&runnable, &workload, setup->params, setup->train.batch, &setup->backend, &options,
-		       &err) != OK)
+	if (workload_open(&training, &workload, setup->params, setup->train.batch, &setup->backend,
+			  &options, &err) != OK)
 		status = complain(&err);
 	else if (memory)
-		program_list_memory(runnable.p, stdout);
+		program_list_memory(training.p, stdout);
 	else if (json)
-		graph_dump_json(runnable.g, stdout);
+		graph_dump_json(training.g, stdout);
 	else
-		graph_dump_dot(runnable.g, stdout);
-	workload_program_close(&runnable);
+		graph_dump_dot(training.g, stdout);
+	token_program_close(&training);
 	return status;
 }
 

@@ -164,7 +164,7 @@ enum status run_setup_open_config(struct run_setup *setup, struct config *c, uin
 static enum status name_parameters(struct run_setup *setup, struct error *err)
 {
 	enum status status;
-	struct model_io io;
+	struct token_io io;
 	struct graph *g;
 
 	if (graph_create(&g, setup->params, true, err) != OK)
@@ -275,20 +275,12 @@ enum status run_setup_audit(const struct run_setup *setup, struct audit_report *
 
 /* ------------------------------------------------------------------ workload */
 
-static void build(void *context, struct graph *g, int64_t rows, struct workload_io *io)
+static void build(void *context, struct graph *g, int64_t rows, struct token_io *io)
 {
 	const struct run_setup *setup = context;
-	struct model_io made;
 
-	model_build(setup->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows, setup->source.length,
-		    &made);
-	*io = (struct workload_io){
-		.tokens = made.tokens,
-		.targets = made.targets,
-		.weights = made.weights,
-		.nll = made.loss.nll,
-		.hit = made.loss.hit,
-	};
+	model_build(setup->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows,
+		    setup->source.length, io);
 }
 
 static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,

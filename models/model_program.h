@@ -1,0 +1,22 @@
+/*
+ * model_program - a model made runnable for one purpose.
+ */
+#ifndef MODELS_MODEL_PROGRAM_H
+#define MODELS_MODEL_PROGRAM_H
+
+#include "models/model.h"
+
+struct model_use {
+	enum model_purpose purpose;
+	int64_t rows, length;
+	/* Where runs continue each other (graph_continue()); state is NULL where they do not. */
+	struct params *state;
+	int64_t capacity;
+};
+
+/* As token_program_open(); with a backward pass for MODEL_TRAIN. */
+enum status model_program_open(struct token_program *t, const struct model *m,
+			       const struct model_use *use, struct params *params,
+			       const struct backend *backend, struct error *err) MUST_CHECK;
+
+#endif
