@@ -8,23 +8,10 @@
 const char *const module_names[MODULES] = { "embedding", "attention", "feed_forward", "norm",
 					    "head" };
 
-enum module module_of(const char *name)
-{
-	if (strstr(name, ".attn."))
-		return MODULE_ATTENTION;
-	if (strstr(name, ".mlp."))
-		return MODULE_FFN;
-	if (strstr(name, "ln_"))
-		return MODULE_NORM;
-	if (strncmp(name, "lm_head", 7) == 0 || strncmp(name, "loss", 4) == 0)
-		return MODULE_HEAD;
-	return MODULE_EMBEDDING;
-}
-
 static void count_parameters(const struct params *params, struct description *d)
 {
 	for (int i = 0; i < params->n; i++)
-		d->module_parameters[module_of(params->list[i].name)] += params->list[i].count;
+		d->module_parameters[params->list[i].origin.module] += params->list[i].count;
 	d->parameters = params_count(params);
 	d->ffn_per_attention = (double)d->module_parameters[MODULE_FFN] /
 			       (double)d->module_parameters[MODULE_ATTENTION];
@@ -43,7 +30,7 @@ static void count_flops(const struct graph *g, int64_t tokens, struct descriptio
 {
 	for (int i = 0; i < g->n_nodes; i++) {
 		const struct node *n = g->nodes[i];
-		enum module module = module_of(n->name);
+		const int module = n->origin.module;
 		struct op_cost cost = { 0 };
 
 		n->op->cost(n, &cost);

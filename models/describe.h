@@ -8,12 +8,7 @@
 #include "core/optim/optim.h"
 #include "models/model.h"
 
-enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };
-
 extern const char *const module_names[MODULES];
-
-/* Where a parameter or node belongs: it carries its place in its name. */
-enum module module_of(const char *name);
 
 struct description {
 	int64_t parameters, module_parameters[MODULES];

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/gpt2_names.h"
 #include "models/model_program.h"
 
 struct measurer {
@@ -76,14 +77,13 @@ void measurer_destroy(struct measurer *s)
 	free(s);
 }
 
-/* "prefix/h.3" of a name that begins with "h.3." */
-static void tell(const struct sink *sink, const char *prefix, const char *name, double value)
+/* What belongs to layer 3 is told as "prefix/h.3". */
+static void tell(const struct sink *sink, const char *prefix, struct origin origin, double value)
 {
-	const char *dot = strchr(name + 2, '.');
-	char full[80];
+	char name[80];
 
-	snprintf(full, sizeof(full), "%s/%.*s", prefix, dot ? (int)(dot - name) : 20, name);
-	sink->value(sink->context, full, value);
+	snprintf(name, sizeof(name), "%s/" LAYER_PREFIX "%d", prefix, origin.layer);
+	sink->value(sink->context, name, value);
 }
 
 static double mean(const double *values, int64_t n)
@@ -98,21 +98,21 @@ static double mean(const double *values, int64_t n)
 static void tell_output(const struct measurer *s, const struct graph_output *o,
 			const struct sink *sink)
 {
-	const char *what = strrchr(o->name, '.') + 1;
+	const char *what = o->plain_name;
 	const double *v = s->buffer;
 
 	program_read(s->probe.p, o->tensor, s->buffer);
 	if (strcmp(what, "probe") == 0) {
-		tell(sink, "attention/entropy", o->name, v[PROBE_ENTROPY]);
-		tell(sink, "attention/reciprocity", o->name, v[PROBE_RECIPROCITY]);
+		tell(sink, "attention/entropy", o->origin, v[PROBE_ENTROPY]);
+		tell(sink, "attention/reciprocity", o->origin, v[PROBE_RECIPROCITY]);
 		if (s->routing) {
-			tell(sink, "routing/kept", o->name, v[PROBE_KEPT]);
-			tell(sink, "routing/mass", o->name, v[PROBE_MASS]);
+			tell(sink, "routing/kept", o->origin, v[PROBE_KEPT]);
+			tell(sink, "routing/mass", o->origin, v[PROBE_MASS]);
 		}
 	} else if (strcmp(what, "gate") == 0) {
-		tell(sink, "gate/mean", o->name, mean(v, tensor_count(o->tensor)));
+		tell(sink, "gate/mean", o->origin, mean(v, tensor_count(o->tensor)));
 	} else if (strcmp(what, "head_similarity") == 0) {
-		tell(sink, "ws/similarity", o->name, v[0]);
+		tell(sink, "ws/similarity", o->origin, v[0]);
 	}
 }
 
@@ -145,7 +145,7 @@ static enum status tell_param(const struct measurer *s, int index, const struct 
 		snprintf(name, sizeof(name), "alpha/%s", p->name);
 		sink->value(sink->context, name, s->buffer[0]);
 	} else {
-		tell(sink, "ws/outside", p->name,
+		tell(sink, "ws/outside", p->origin,
 		     share_outside_blocks(s->buffer, p->dim[0], p->init.blocks));
 	}
 	return OK;

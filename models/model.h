@@ -17,6 +17,9 @@
 #include "core/train/token_program.h"
 #include "core/util/register.h"
 
+/* The modules of a model, by which struct origin tells them apart. */
+enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };
+
 enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
 enum out_gate { OUT_GATE_NONE, OUT_GATE_HEAD, OUT_GATE_CHANNEL };
 enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };

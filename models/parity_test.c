@@ -8,6 +8,7 @@
 
 #include "core/record/journal.h"
 #include "core/train/train.h"
+#include "models/gpt2_names.h"
 #include "models/model_case.h"
 
 enum { UPDATES = 10, ROWS = 2, LENGTH = 7, VALID_ROWS = 4 };
@@ -74,6 +75,7 @@ static void train(struct model_case *k, const cJSON *run, const char *run_dir)
 		.train_row = train_row,
 		.valid_row = valid_row,
 		.valid_rows = VALID_ROWS,
+		.layer_prefix = LAYER_PREFIX,
 	};
 	const struct metrics_options told = {
 		.run_dir = run_dir,

@@ -380,16 +380,15 @@ static enum status run_model(struct comparison *c, enum model_purpose purpose,
 	return FAIL;
 }
 
-/* weight * value over the losses whose name ends like this. */
-static double loss_sum(const struct token_program *pass, const char *end)
+/* weight * value over the losses of this name in all layers; NULL: over all losses. */
+static double loss_sum(const struct token_program *pass, const char *name)
 {
 	double sum = 0;
 
 	for (int i = 0; i < pass->g->n_outputs; i++) {
 		const struct graph_output *o = &pass->g->outputs[i];
-		size_t n = strlen(o->name), k = strlen(end);
 
-		if (o->is_loss && n >= k && strcmp(o->name + n - k, end) == 0)
+		if (o->is_loss && (!name || strcmp(o->plain_name, name) == 0))
 			sum += o->loss_weight * program_scalar(pass->p, o->tensor);
 	}
 	return sum;
@@ -397,8 +396,8 @@ static double loss_sum(const struct token_program *pass, const char *end)
 
 static enum status compare_losses(struct comparison *c, const struct token_program *pass, struct error *err)
 {
-	const double aux = loss_sum(pass, ".aux_z") + loss_sum(pass, ".aux_c");
-	const double ours[] = { loss_sum(pass, ""), loss_sum(pass, "main"), aux,
+	const double aux = loss_sum(pass, "aux_z") + loss_sum(pass, "aux_c");
+	const double ours[] = { loss_sum(pass, NULL), loss_sum(pass, "main"), aux,
 				loss_sum(pass, "logits_z") };
 	static const char *const names[] = { "loss", "main", "aux", "z" };
 
@@ -592,7 +591,7 @@ static enum status routing_margin(struct comparison *c, double *margin, struct e
 		const struct graph_output *o = &pass.g->outputs[i];
 		double *values;
 
-		if (strcmp(strrchr(o->name, '.'), ".probe") != 0)
+		if (strcmp(o->plain_name, "probe") != 0)
 			continue;
 		values = read_output(&pass, o->tensor, err);
 		if (!values)

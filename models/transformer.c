@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/gpt2_names.h"
 #include "models/model.h"
 
 REGISTERED(attention_variants, attention_variant);
@@ -194,6 +195,27 @@ void model_free(struct model *m)
 	free(m);
 }
 
+/* -------------------------------------------------------------------- names */
+
+/*
+ * What is added from now on belongs to this module, of this layer or of none (-1).  Names begin
+ * accordingly: "h.3.attn.", "h.3.mlp."; those of norms "h.3.", those outside of layers with
+ * nothing.
+ */
+static void enter(struct graph *g, int layer, enum module module)
+{
+	static const char *const names[MODULES] = {
+		[MODULE_EMBEDDING] = "", [MODULE_ATTENTION] = "attn.", [MODULE_FFN] = "mlp.",
+		[MODULE_NORM] = "",	 [MODULE_HEAD] = "",
+	};
+
+	graph_origin(g, layer, module);
+	if (layer < 0)
+		graph_scope_end(g);
+	else
+		graph_scope(g, LAYER_PREFIX "%d.%s", layer, names[module]);
+}
+
 /* --------------------------------------------------------------- parameters */
 
 static bool ends_with(const char *text, const char *end)
@@ -278,11 +300,11 @@ struct tensor *block_read_hidden(struct block *b, const char *name, struct tenso
 	const struct model *m = b->m;
 	struct tensor *y = linear_map(b, name, h, w, bias);
 
-	graph_scope(b->g, "h.%d.mlp.%s.", b->layer, name);
+	graph_scope(b->g, "%s%s.", b->g->scope, name);
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->reading)
 			y = m->mechanism[i]->reading(b, m->mechanism_options[i], &b->out[i], h, w, y);
-	graph_scope(b->g, "h.%d.mlp.", b->layer);
+	enter(b->g, b->layer, MODULE_FFN);
 	return y;
 }
 
@@ -439,28 +461,26 @@ static void build_block(struct block *b, struct stream *s)
 {
 	const struct model *m = b->m;
 	struct tensor *x;
-	char name[40];
 
-	graph_scope_end(b->g);
-	snprintf(name, sizeof(name), "h.%d.ln_1", b->layer);
-	x = before_branch(m, b->g, name, s);
-	graph_scope(b->g, "h.%d.attn.", b->layer);
+	enter(b->g, b->layer, MODULE_NORM);
+	x = before_branch(m, b->g, "ln_1", s);
+	enter(b->g, b->layer, MODULE_ATTENTION);
 	x = attend(b, x);
-	graph_scope_end(b->g);
-	after_branch(m, b->g, name, s, x);
+	enter(b->g, b->layer, MODULE_NORM);
+	after_branch(m, b->g, "ln_1", s, x);
 
-	snprintf(name, sizeof(name), "h.%d.ln_2", b->layer);
-	x = before_branch(m, b->g, name, s);
-	graph_scope(b->g, "h.%d.mlp.", b->layer);
+	x = before_branch(m, b->g, "ln_2", s);
+	enter(b->g, b->layer, MODULE_FFN);
 	x = feed_forward(b, x);
-	graph_scope_end(b->g);
-	after_branch(m, b->g, name, s, x);
+	enter(b->g, b->layer, MODULE_NORM);
+	after_branch(m, b->g, "ln_2", s, x);
 }
 
 static struct tensor *embed(const struct model *m, struct graph *g, struct tensor *tokens)
 {
 	struct tensor *positions = NULL;
 
+	enter(g, -1, MODULE_EMBEDDING);
 	if (m->position == POS_LEARNED)
 		positions = table(m, g, "wpe.weight", m->length);
 	return op_dropout(g, "embedding_dropped",
@@ -487,6 +507,7 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 	}
 	if (m->norm_after)
 		return s.x;
+	enter(g, -1, MODULE_NORM);
 	return normalise(m, g, "ln_f", &s, m->final_norm, m->final_norm_bias);
 }
 
@@ -530,6 +551,7 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 	}
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
 	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
+	enter(g, -1, MODULE_HEAD);
 	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);
 	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
 		build_losses(m, g, x, w, B, T, io);

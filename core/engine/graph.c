@@ -68,6 +68,7 @@ enum status graph_create(struct graph **out, struct params *params, bool trainin
 	g->type = params->type;
 	g->training = training;
 	g->scope = "";
+	g->origin = NO_ORIGIN;
 	*out = g;
 	return OK;
 }
@@ -107,6 +108,11 @@ void graph_scope(struct graph *g, const char *format, ...)
 void graph_scope_end(struct graph *g)
 {
 	g->scope = "";
+}
+
+void graph_origin(struct graph *g, int layer, int module)
+{
+	g->origin = (struct origin){ layer, module };
 }
 
 /* Room for one more element of a growing array, or NULL with the graph failed. */
@@ -192,6 +198,7 @@ struct tensor *graph_param(struct graph *g, const char *name, const struct param
 			   int ndim, const int64_t *dim)
 {
 	const char *full = scoped(g, name);
+	const int known = g->params->n;
 	struct error err;
 	struct tensor *t;
 	int index;
@@ -202,6 +209,8 @@ struct tensor *graph_param(struct graph *g, const char *name, const struct param
 		graph_fail(g, "%s", err.text);
 		return NULL;
 	}
+	if (index == known)
+		g->params->list[index].origin = g->origin;
 	for (int i = 0; i < g->n_tensors; i++)
 		if (g->tensors[i]->kind == TENSOR_PARAM && g->tensors[i]->param == index)
 			return g->tensors[i];
@@ -369,6 +378,7 @@ struct node *graph_node(struct graph *g, enum op_id id, const char *name, const 
 	n->id = id;
 	n->index = g->n_nodes;
 	n->name = scoped(g, name);
+	n->origin = g->origin;
 	n->attr = copy;
 	n->n_in = n_in;
 	memcpy(n->in, in, (size_t)n_in * sizeof(*in));
@@ -461,7 +471,14 @@ static struct graph_output *add_graph_output(struct graph *g, const char *name, 
 		return NULL;
 	g->outputs = outputs;
 	name = scoped(g, name);
-	g->outputs[g->n_outputs] = (struct graph_output){ .tensor = t, .name = name };
+	if (!name)
+		return NULL;
+	g->outputs[g->n_outputs] = (struct graph_output){
+		.tensor = t,
+		.name = name,
+		.plain_name = name + strlen(g->scope),
+		.origin = g->origin,
+	};
 	return &g->outputs[g->n_outputs++];
 }
 

@@ -19,6 +19,8 @@
 struct graph_output {
 	struct tensor *tensor;
 	const char *name;
+	const char *plain_name; /* without the scope */
+	struct origin origin;
 	double loss_weight; /* losses: d total / d this */
 	bool is_loss;
 	bool seeded; /* tests: its gradient is an input of the program */
@@ -32,6 +34,7 @@ struct graph {
 	struct params *state; /* what runs hand on to the next; NULL: nothing */
 	int64_t capacity;     /* tokens per row that it holds */
 	const char *scope;
+	struct origin origin; /* of what is added next */
 
 	struct node **nodes;
 	int n_nodes, cap_nodes;
@@ -58,11 +61,14 @@ void graph_destroy(struct graph *g);
  */
 void graph_continue(struct graph *g, struct params *state, int64_t capacity);
 
-/* Later names get this prefix ("h.3.attn."); NULL ends it.  The text is copied. */
+/* Later names get this prefix ("block.3."), until graph_scope_end().  The text is copied. */
 void graph_scope(struct graph *g, const char *format, ...) PRINTF_LIKE(2, 3);
 void graph_scope_end(struct graph *g);
 
-/* A parameter of this full name (the scope is put before it). */
+/* What is added from now on belongs to this layer (-1: none) and this module of the builder's. */
+void graph_origin(struct graph *g, int layer, int module);
+
+/* The parameter of this name, with the scope before it. */
 struct tensor *graph_param(struct graph *g, const char *name, const struct param_init *init,
 			   int ndim, const int64_t *dim);
 

@@ -1,4 +1,4 @@
-/* Tests of core/graph: every way to build wrongly ends in a text that names tensors and shapes. */
+/* Graphs: every way to build one wrongly ends in a text that names tensors and shapes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,6 +158,34 @@ static void test_missing_input(void **state)
 	assert_refused(&f, "gelu", "required input 0 is missing", NULL);
 }
 
+/* A parameter keeps the origin in which it was named first. */
+static void test_origins(void **state)
+{
+	struct fixture f = start();
+	const struct param *w;
+	struct error err;
+
+	(void)state;
+	graph_origin(f.g, 3, 2);
+	graph_scope(f.g, "block.%d.", 3);
+	graph_output(f.g, "y", op_gelu(f.g, "act", case_param(f.g, "w", 4)));
+	graph_scope_end(f.g);
+	graph_origin(f.g, -1, 1);
+	graph_output(f.g, "z", op_gelu(f.g, "last", case_param(f.g, "block.3.w", 4)));
+	must(graph_finish(f.g, &err), &err);
+	w = &f.params->list[0];
+	assert_int_equal(f.params->n, 1);
+	assert_true(w->origin.layer == 3 && w->origin.module == 2);
+	assert_true(f.g->nodes[0]->origin.layer == 3 && f.g->nodes[0]->origin.module == 2);
+	assert_true(f.g->nodes[1]->origin.layer == -1 && f.g->nodes[1]->origin.module == 1);
+	assert_string_equal(f.g->outputs[0].name, "block.3.y");
+	assert_string_equal(f.g->outputs[0].plain_name, "y");
+	assert_int_equal(f.g->outputs[0].origin.layer, 3);
+	assert_string_equal(f.g->outputs[1].plain_name, "z");
+	assert_int_equal(f.g->outputs[1].origin.layer, -1);
+	end(&f);
+}
+
 static void test_no_output(void **state)
 {
 	struct fixture f = start();
@@ -290,6 +318,7 @@ int main(void)
 		cmocka_unit_test(test_slice),
 		cmocka_unit_test(test_loss),
 		cmocka_unit_test(test_missing_input),
+		cmocka_unit_test(test_origins),
 		cmocka_unit_test(test_no_output),
 		cmocka_unit_test(test_wrong_type),
 		cmocka_unit_test(test_program_refusals),

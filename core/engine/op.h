@@ -10,6 +10,7 @@
 #define CORE_ENGINE_OP_H
 
 #include "core/util/status.h"
+#include "core/engine/origin.h"
 #include "core/engine/tensor.h"
 
 #define OP_MAX_INPUTS 8
@@ -66,6 +67,7 @@ struct node {
 	enum op_id id; /* index into the op tables */
 	int index;     /* position in the graph */
 	const char *name;
+	struct origin origin;
 	const void *attr; /* the op's own struct */
 	int n_in, n_out;
 	struct tensor *in[OP_MAX_INPUTS]; /* NULL: an optional input that is absent */

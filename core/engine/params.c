@@ -83,6 +83,7 @@ static enum status add_param(struct params *p, const char *name, const struct pa
 		q->count *= dim[i];
 	}
 	q->role = role_of(init, ndim);
+	q->origin = NO_ORIGIN;
 	p->total += (q->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
 	p->n++;
 	return OK;

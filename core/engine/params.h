@@ -14,6 +14,7 @@
 
 #include "core/util/pool.h"
 #include "core/util/status.h"
+#include "core/engine/origin.h"
 #include "core/engine/tensor.h"
 
 struct backend;
@@ -56,6 +57,7 @@ struct param {
 	int64_t offset; /* first element inside the block */
 	struct param_init init;
 	enum param_role role;
+	struct origin origin; /* in the first graph that named it */
 	struct param_copy copy[PARAM_COPIES];
 };
 

@@ -147,7 +147,7 @@ size_t trainer_arena_bytes(const struct trainer *t)
 
 /* --------------------------------------------------------------- one update */
 
-/* Losses by the last part of their names, weighted, over the micro-batches of an update. */
+/* Losses by their plain names, weighted: summed over layers and the update's micro-batches. */
 #define MAX_PARTS 8
 
 struct loss_parts {
@@ -159,10 +159,8 @@ struct loss_parts {
 
 static void parts_add(struct loss_parts *parts, const char *name, double value)
 {
-	const char *dot = strrchr(name, '.');
 	int i = 0;
 
-	name = dot ? dot + 1 : name;
 	while (i < parts->n && strcmp(parts->name[i], name) != 0)
 		i++;
 	if (i == parts->n && i < MAX_PARTS) {
@@ -208,7 +206,7 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 		double share = from_head(t, o) ? 1 : (double)t->options.accumulate;
 
 		if (o->is_loss)
-			parts_add(parts, o->name,
+			parts_add(parts, o->plain_name,
 				  o->loss_weight * program_scalar(t->training.p, o->tensor) /
 					  share);
 	}
@@ -361,30 +359,50 @@ static enum status gradient_square(const struct params *params, int index, doubl
 	return status;
 }
 
-#define MAX_LAYERS 128 /* whose gradients are told apart; the last one collects the rest */
+static int count_layers(const struct params *params)
+{
+	int layers = 0;
 
-/* Norm of the gradient per layer ("h.3."), and of everything else, from the update just made. */
+	for (int i = 0; i < params->n; i++)
+		if (params->list[i].origin.layer >= layers)
+			layers = params->list[i].origin.layer + 1;
+	return layers;
+}
+
+/* Sums of squares by layer; behind the last layer, those of parameters that belong to none. */
+static enum status layer_squares(const struct params *params, int layers, double *squares,
+				 struct error *err)
+{
+	for (int i = 0; i < params->n; i++) {
+		const int layer = params->list[i].origin.layer;
+
+		if (gradient_square(params, i, &squares[layer < 0 ? layers : layer], err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+/* The norms of the gradient of the update just made: of each layer, and of everything else. */
 static enum status record_layer_norms(struct trainer *t, struct metrics *m, int64_t iteration,
 				      struct error *err)
 {
-	double layer[MAX_LAYERS + 1] = { 0 };
+	const int layers = count_layers(t->params);
+	double *squares = calloc((size_t)layers + 1, sizeof(*squares));
+	enum status status;
 	char name[64];
 
-	for (int i = 0; i < t->params->n; i++) {
-		int number;
-
-		if (sscanf(t->params->list[i].name, "h.%d.", &number) != 1 || number >= MAX_LAYERS)
-			number = MAX_LAYERS;
-		if (gradient_square(t->params, i, &layer[number], err) != OK)
-			return FAIL;
+	if (!squares)
+		return fail_memory(err, "gradient norms", (size_t)layers * sizeof(*squares));
+	status = layer_squares(t->params, layers, squares, err);
+	for (int i = 0; status == OK && i < layers; i++) {
+		snprintf(name, sizeof(name), "grad_norm/%s%d", t->workload.layer_prefix, i);
+		if (squares[i] > 0)
+			metrics_value(m, iteration, name, sqrt(squares[i]));
 	}
-	for (int i = 0; i < MAX_LAYERS; i++) {
-		snprintf(name, sizeof(name), "grad_norm/h.%d", i);
-		if (layer[i] > 0)
-			metrics_value(m, iteration, name, sqrt(layer[i]));
-	}
-	metrics_value(m, iteration, "grad_norm/other", sqrt(layer[MAX_LAYERS]));
-	return OK;
+	if (status == OK)
+		metrics_value(m, iteration, "grad_norm/other", sqrt(squares[layers]));
+	free(squares);
+	return status;
 }
 
 static void record_update(struct metrics *m, int64_t iteration, const struct loss_parts *parts,

@@ -20,7 +20,7 @@
 #include "core/util/test.h"
 #include "core/train/train.h"
 
-enum { VOCAB = 5, WIDTH = 4, LENGTH = 6, VALID_ROWS = 3, ITERATIONS = 12 };
+enum { VOCAB = 5, WIDTH = 4, LENGTH = 6, VALID_ROWS = 3, ITERATIONS = 12, LAYER = 200 };
 
 struct fixture {
 	char dir[200];
@@ -44,10 +44,13 @@ static void build(void *context, struct graph *g, int64_t rows, struct token_io 
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 0.5, .embedding = true };
 	struct tensor *table = graph_param(g, "table", &init, 2, SHAPE(VOCAB, WIDTH));
-	struct tensor *head = graph_param(g, "head", &init, 2, SHAPE(VOCAB, WIDTH));
 	struct head_loss_outputs loss;
+	struct tensor *head;
 
 	(void)context;
+	graph_origin(g, LAYER, 0);
+	head = graph_param(g, "head", &init, 2, SHAPE(VOCAB, WIDTH));
+	graph_origin(g, -1, 0);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(rows, LENGTH));
 	io->targets = graph_input(g, "targets", I32, 2, SHAPE(rows, LENGTH));
 	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
@@ -100,6 +103,7 @@ static void open_run(struct fixture *f)
 		.train_row = train_row,
 		.valid_row = valid_row,
 		.valid_rows = VALID_ROWS,
+		.layer_prefix = "block.",
 	};
 	const struct metrics_options metrics = {
 		.run_dir = f->dir,
@@ -241,6 +245,22 @@ static void test_it_learns_and_records(void **state)
 }
 
 /* Killed after any iteration, and resumed: the same weights as in one go. */
+/* One parameter is in a layer, the other in none. */
+static void test_gradients_by_layer(void **state)
+{
+	struct fixture *f = *state;
+	double all = NAN, layer = NAN, other = NAN;
+
+	open_run(f);
+	run(f);
+	assert_int_equal(told(f, "grad_norm", 5, &all), 1);
+	assert_int_equal(told(f, "grad_norm/block.200", 5, &layer), 1);
+	assert_int_equal(told(f, "grad_norm/other", 5, &other), 1);
+	assert_int_equal(told(f, "grad_norm/block.0", 5, NULL), 0);
+	assert_true(layer > 0 && other > 0);
+	assert_true(fabs(hypot(layer, other) - all) < 1e-6 * all);
+}
+
 static void test_resumed_from_every_checkpoint(void **state)
 {
 	struct fixture *f = *state;
@@ -465,6 +485,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_it_learns_and_records),
+		CASE(test_gradients_by_layer),
 		CASE(test_resumed_from_every_checkpoint),
 		CASE(test_resumed_before_pruning),
 		CASE(test_a_checkpoint_on_demand),

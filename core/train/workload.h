@@ -30,6 +30,7 @@ struct workload {
 	uint64_t valid_rows;
 	const char *const *components; /* names, ends with NULL; NULL: none */
 	double bytes_per_token;	       /* 0: unknown */
+	const char *layer_prefix;      /* records name layer N by this and N */
 	/* Further numbers to record at an evaluation; may be NULL. */
 	enum status (*measure)(void *context, struct metrics *m, int64_t iteration,
 			       struct error *err);

@@ -144,7 +144,7 @@ static cJSON *describe_step(const struct program_step *step, double seconds)
 	cJSON *item = cJSON_CreateObject();
 
 	cJSON_AddStringToObject(item, "module",
-				step->node ? module_names[module_of(step->node->name)] : "zero");
+				step->node ? module_names[step->node->origin.module] : "zero");
 	cJSON_AddStringToObject(item, "op", step->node ? step->node->op->name : "zero");
 	cJSON_AddStringToObject(item, "pass", pass_name(step->pass));
 	cJSON_AddNumberToObject(item, "seconds", seconds);

@@ -7,6 +7,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/train/weights.h"
+#include "models/gpt2_names.h"
 #include "tools/kablate/lengths.h"
 
 #define SAMPLE_ROWS 4 /* of the attention metrics */
@@ -235,7 +236,7 @@ enum status run_setup_load(struct run_setup *setup, const char *weights, struct 
 {
 	if (run_setup_draw(setup, err) != OK)
 		return FAIL;
-	return weights_load(setup->params, weights, "h.", say, NULL, err);
+	return weights_load(setup->params, weights, LAYER_PREFIX, say, NULL, err);
 }
 
 void run_setup_close(struct run_setup *setup)
@@ -339,6 +340,7 @@ struct workload run_setup_workload(struct run_setup *setup)
 		.valid_rows = setup->source.valid_rows,
 		.components = setup->source.task->components,
 		.bytes_per_token = setup->source.bytes_per_token,
+		.layer_prefix = LAYER_PREFIX,
 		.measure = measure_model,
 		.conclude = conclude,
 	};
