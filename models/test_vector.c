@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/train/checkpoint.h"
-#include "core/train/weights.h"
+#include "models/gpt2_names.h"
 #include "models/model_program.h"
 
 const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradient" };
@@ -340,7 +340,7 @@ static enum status load_foreign(const struct comparison *c, struct error *err)
 {
 	struct error missing = { "" };
 
-	if (weights_load(c->params, c->weights, "", note_missing, &missing, err) != OK)
+	if (weights_load(c->params, c->weights, &gpt2_names, "", note_missing, &missing, err) != OK)
 		return FAIL;
 	return missing.text[0] ? fail(err, "%s", missing.text) : OK;
 }

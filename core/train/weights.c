@@ -5,27 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/util/safetensors.h"
+/* An open file, and how to read its names. */
+struct weights_file {
+	struct safetensors tensors;
+	const char *path;
+	const struct weight_names *names;
+};
 
-#define PREFIX "transformer."
-
-static bool ends_with(const char *text, const char *end)
+static const char *plain_name(const struct weights_file *f, const struct safetensors_tensor *t)
 {
-	size_t n = strlen(text), k = strlen(end);
-
-	return n >= k && strcmp(text + n - k, end) == 0;
+	return f->names ? f->names->plain(t->name) : t->name;
 }
 
-static const char *plain_name(const char *name)
+static const struct safetensors_tensor *find(const struct weights_file *f, const char *name)
 {
-	return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name;
-}
-
-static const struct safetensors_tensor *find(const struct safetensors *file, const char *name)
-{
-	for (int i = 0; i < file->count; i++)
-		if (strcmp(plain_name(file->tensors[i].name), name) == 0)
-			return &file->tensors[i];
+	for (int i = 0; i < f->tensors.count; i++)
+		if (strcmp(plain_name(f, &f->tensors.tensors[i]), name) == 0)
+			return &f->tensors.tensors[i];
 	return NULL;
 }
 
@@ -47,31 +43,27 @@ static bool allowed(const char *list, const char *name)
 	return false;
 }
 
-static bool is_tied_head(const struct safetensors *file, const struct safetensors_tensor *t)
+static bool is_redundant(const struct weights_file *f, const struct safetensors_tensor *t)
 {
-	const struct safetensors_tensor *wte = find(file, "wte.weight");
-
-	return strcmp(plain_name(t->name), "lm_head.weight") == 0 && wte && wte->type == t->type &&
-	       safetensors_bytes(wte) == safetensors_bytes(t) &&
-	       memcmp(wte->data, t->data, safetensors_bytes(t)) == 0;
+	return f->names && f->names->redundant(&f->tensors, t);
 }
 
-static enum status check_surplus(const struct params *params, const struct safetensors *file,
-				 const char *path, const char *allow, struct error *err)
+static enum status check_surplus(const struct params *params, const struct weights_file *f,
+				 const char *allow, struct error *err)
 {
-	for (int i = 0; i < file->count; i++) {
-		const struct safetensors_tensor *t = &file->tensors[i];
-		const char *name = plain_name(t->name);
+	for (int i = 0; i < f->tensors.count; i++) {
+		const struct safetensors_tensor *t = &f->tensors.tensors[i];
+		const char *name = plain_name(f, t);
+		const struct safetensors_tensor *first = find(f, name);
 
-		if (find(file, name) != t)
-			return fail(err, "%s has '%s' twice, with and without '" PREFIX "'", path,
-				    name);
-		if (params_find(params, name) >= 0 || ends_with(name, ".attn.bias") ||
-		    ends_with(name, ".attn.masked_bias") || is_tied_head(file, t) ||
-		    allowed(allow, name))
-			continue;
-		return fail(err, "%s has '%s', which this model lacks; if that is meant, add it to "
-			    "CONFIG_INIT_FROM_ALLOW", path, t->name);
+		if (first != t)
+			return fail(err, "%s has '%s' twice, as '%s' and as '%s'", f->path, name,
+				    first->name, t->name);
+		if (params_find(params, name) < 0 && !is_redundant(f, t) && !allowed(allow, name))
+			return fail(err,
+				    "%s has '%s', which this model lacks; if that is meant, add it "
+				    "to CONFIG_INIT_FROM_ALLOW",
+				    f->path, t->name);
 	}
 	return OK;
 }
@@ -103,20 +95,20 @@ static enum status load_one(struct params *params, int index, const struct safet
 	return status;
 }
 
-static enum status load_all(struct params *params, const struct safetensors *file, const char *path,
+static enum status load_all(struct params *params, const struct weights_file *f,
 			    void (*note)(void *context, const char *text), void *context,
 			    struct error *err)
 {
 	char text[300];
 
 	for (int i = 0; i < params->n; i++) {
-		const struct safetensors_tensor *t = find(file, params->list[i].name);
+		const struct safetensors_tensor *t = find(f, params->list[i].name);
 
 		if (!t) {
 			snprintf(text, sizeof(text), "'%s' is not in %s: it starts fresh",
-				 params->list[i].name, path);
+				 params->list[i].name, f->path);
 			note(context, text);
-		} else if (check_shape(&params->list[i], t, path, err) != OK ||
+		} else if (check_shape(&params->list[i], t, f->path, err) != OK ||
 			   load_one(params, i, t, err) != OK) {
 			return FAIL;
 		}
@@ -124,18 +116,18 @@ static enum status load_all(struct params *params, const struct safetensors *fil
 	return OK;
 }
 
-enum status weights_load(struct params *params, const char *path, const char *allow,
-			 void (*note)(void *context, const char *text), void *context,
-			 struct error *err)
+enum status weights_load(struct params *params, const char *path, const struct weight_names *names,
+			 const char *allow, void (*note)(void *context, const char *text),
+			 void *context, struct error *err)
 {
-	struct safetensors file;
+	struct weights_file file = { .path = path, .names = names };
 	enum status status;
 
-	if (safetensors_open(&file, path, err) != OK)
+	if (safetensors_open(&file.tensors, path, err) != OK)
 		return FAIL;
-	status = check_surplus(params, &file, path, allow, err);
+	status = check_surplus(params, &file, allow, err);
 	if (status == OK)
-		status = load_all(params, &file, path, note, context, err);
-	safetensors_close(&file);
+		status = load_all(params, &file, note, context, err);
+	safetensors_close(&file.tensors);
 	return status;
 }

@@ -1,22 +1,29 @@
 /*
- * weights - parameters from a safetensors file: ours, or a public GPT-2.
- *
- * Names may carry the prefix "transformer."; the buffers attn.bias and
- * attn.masked_bias of public checkpoints are no weights, and an lm_head.weight
- * equal to wte.weight is what tying means.
+ * weights - parameters from a safetensors file.
  */
 #ifndef CORE_TRAIN_WEIGHTS_H
 #define CORE_TRAIN_WEIGHTS_H
 
 #include "core/engine/params.h"
+#include "core/util/safetensors.h"
+
+/* How files of foreign origin name what the model has. */
+struct weight_names {
+	/* The model's name for a tensor that the file calls `name`: a part of the same text. */
+	const char *(*plain)(const char *name);
+	/* Does the file say nothing by this tensor that the model would have to know? */
+	bool (*redundant)(const struct safetensors *file, const struct safetensors_tensor *t);
+};
 
 /*
- * Load every parameter that the file has.  What it lacks keeps its value and is
- * told to `note`; what the model lacks is an error unless the beginning of its
- * name matches one of the comma-separated patterns `allow` ("h.*.mlp.z_proj").
+ * Load every parameter that the file has.  A parameter that the file lacks keeps
+ * its value, and `note` is told.  A tensor that the model lacks is an error,
+ * unless it is redundant or the beginning of its name matches one of the
+ * comma-separated patterns `allow` ("block.*.bias").  With NULL for `names` the
+ * file's names are the model's.
  */
-enum status weights_load(struct params *params, const char *path, const char *allow,
-			 void (*note)(void *context, const char *text), void *context,
-			 struct error *err) MUST_CHECK;
+enum status weights_load(struct params *params, const char *path, const struct weight_names *names,
+			 const char *allow, void (*note)(void *context, const char *text),
+			 void *context, struct error *err) MUST_CHECK;
 
 #endif

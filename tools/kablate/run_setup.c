@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "core/backend/cpu/blas.h"
-#include "core/train/weights.h"
 #include "models/gpt2_names.h"
 #include "tools/kablate/lengths.h"
 
@@ -205,7 +204,8 @@ enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void
 	    params_initialise(setup->params, setup->seed, err) != OK)
 		return FAIL;
 	if (setup->init_hash[0] &&
-	    weights_load(setup->params, setup->init_from, setup->init_allow, note, context, err) != OK)
+	    weights_load(setup->params, setup->init_from, &gpt2_names, setup->init_allow, note,
+			 context, err) != OK)
 		return FAIL;
 	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
 }
@@ -236,7 +236,7 @@ enum status run_setup_load(struct run_setup *setup, const char *weights, struct 
 {
 	if (run_setup_draw(setup, err) != OK)
 		return FAIL;
-	return weights_load(setup->params, weights, LAYER_PREFIX, say, NULL, err);
+	return weights_load(setup->params, weights, &gpt2_names, LAYER_PREFIX, say, NULL, err);
 }
 
 void run_setup_close(struct run_setup *setup)
