@@ -8,10 +8,10 @@
 #include "core/util/rng.h"
 #include "models/model_program.h"
 
-/* Batches: of the logits that are compared, and of training. */
+/* The batch whose logits are compared, and the training batch. */
 #define ROWS 4
 #define LENGTH 128
-#define TRAINING_ROWS 2 /* the fewest among which a loss can compare examples */
+#define TRAINING_ROWS 2 /* a loss that compares examples needs two */
 #define TRAINING_LENGTH 64
 
 struct auditor {
@@ -24,9 +24,9 @@ struct auditor {
 	struct params *params;
 	struct token_program training, logits;
 	bool *by_any, *by_main;	   /* parameters with a gradient: of some loss, of the main one */
-	int32_t *tokens, *changed; /* batch 0, and what it is compared with */
+	int32_t *tokens, *changed; /* batch 0, and the same with some tokens changed */
 	size_t bytes;		   /* of the logits */
-	char *base, *now;
+	char *base, *now;	   /* logits of batch 0, and of the last run */
 };
 
 /* ------------------------------------------------------------------- report */
@@ -82,8 +82,8 @@ void audit_free(struct audit_report *r)
 
 /*
  * All 127 positions take 32 passes: seconds for 10 million parameters, minutes
- * for 100 million.  From this size on (layers * width^2) 16 positions have to
- * do; the whole audit of 235 million parameters then takes 82 s of one core.
+ * for 100 million.  Models above this size (layers * width^2) are audited at 16
+ * positions; the whole audit of 235 million parameters then takes 82 s of one core.
  */
 #define LARGE (1 << 22)
 #define POSITIONS_IF_LARGE 16
@@ -183,7 +183,7 @@ static char *copy_gradients(const struct auditor *a, struct error *err)
 	return copy;
 }
 
-/* Has a gradient another value than in the copy?  `which` parameters count, NULL: all. */
+/* Does a gradient differ from its copy?  `which`: the parameters to look at; NULL: all. */
 static enum status gradients_differ(const struct auditor *a, const char *copy, const bool *which,
 				    bool *differ, struct error *err)
 {
@@ -209,7 +209,7 @@ static enum status gradients_differ(const struct auditor *a, const char *copy, c
 
 /* ------------------------------------------------------------------- wiring */
 
-#define BATCHES 3 /* within which a gradient must come */
+#define BATCHES 3 /* a parameter must get a gradient in one of these */
 
 static enum status has_gradient(const struct params *params, int index, bool *has,
 				struct error *err)
@@ -227,7 +227,7 @@ static enum status has_gradient(const struct params *params, int index, bool *ha
 	for (int64_t i = 0; i < count; i++)
 		*has |= values[i] != 0;
 	for (int64_t i = 0; i < count; i++)
-		*has &= isfinite(values[i]); /* NaN is none */
+		*has &= isfinite(values[i]); /* NaN is no gradient */
 	free(values);
 	return OK;
 }
@@ -250,7 +250,7 @@ static enum status find_reached(struct auditor *a, bool *reached, struct error *
 	return OK;
 }
 
-/* Give every loss but the cross-entropy its weight, or none; returns their number. */
+/* Switch every loss but the cross-entropy on or off; returns their number. */
 static int weigh_auxiliary(struct token_program *t, bool on)
 {
 	int count = 0;
@@ -305,7 +305,7 @@ static enum status logits_differ(struct auditor *a, struct token_program *withou
 	return OK;
 }
 
-/* A loss that moves nothing but parameters of its own does not act on the model. */
+/* A loss that reaches only parameters of its own does not act on the model. */
 static enum status main_gradients_differ(struct auditor *a, struct token_program *without,
 					 bool *differ, struct error *err)
 {
@@ -378,7 +378,7 @@ static enum status differs_from(struct auditor *a, const struct model_switch *s,
 	return status;
 }
 
-/* One weight may serve both what a mechanism does here and what it sends: each must act. */
+/* A mechanism may act in its own layer and send to the next: both must act. */
 static enum status audit_switch(struct auditor *a, const struct model_switch *s, struct error *err)
 {
 	bool without, silenced = true;
@@ -424,8 +424,9 @@ static enum status audit_mechanisms(struct auditor *a, struct error *err)
 /* ---------------------------------------------------------------- one batch */
 
 /*
- * AdamW at this rate.  In so many updates the loss of the models of models/vectors, of 2000
- * parameters, falls by 0.9 to 5.3 % (5 seeds), that of larger ones by more: a tenth is demanded.
+ * AdamW with this rate and so many updates lowers the loss of the models in models/vectors (2000
+ * parameters) by 0.9 to 5.3 % (5 seeds), and that of larger models by more.  A tenth of the least
+ * is demanded.
  */
 #define UPDATES 5
 #define RATE 1e-3
@@ -442,7 +443,7 @@ static double total_loss(const struct token_program *t)
 	return sum;
 }
 
-/* Moves the weights, which are the audit's own; only what holds for any weights may follow. */
+/* Changes the audit's own weights.  Audits that follow must hold for any weights. */
 static enum status audit_one_batch(struct auditor *a, struct error *err)
 {
 	const struct optim_options adamw = {
@@ -479,9 +480,9 @@ static enum status audit_one_batch(struct auditor *a, struct error *err)
 /* ------------------------------------------------------ causality and state */
 
 /*
- * A leak has to show for any weights, and shows best where no effect drowns
- * in rounding: every matrix gets entries of the size 1 / sqrt(inputs), so that
- * what passes through it keeps its size.
+ * A leak must not drown in rounding.  So every matrix gets entries of the size
+ * 1 / sqrt(inputs): what passes through it keeps its size.  A causal model is
+ * causal with any weights.
  */
 static enum status strengthen(struct auditor *a, struct error *err)
 {
@@ -511,12 +512,12 @@ static enum status strengthen(struct auditor *a, struct error *err)
 	return status;
 }
 
-/* The batch is cut in every row, elsewhere in each; from the cut on it has other tokens. */
+/* Every row is cut at a position of its own; from there on its tokens are changed. */
 struct cuts {
 	int64_t count, passes;
 };
 
-/* Position of a row's cut in a pass; the length: no cut is left for it. */
+/* The position of a row's cut in a pass; the length: this row has none. */
 static int64_t cut_at(const struct auditor *a, const struct cuts *c, int64_t pass, int64_t row)
 {
 	const int64_t T = a->options->length, number = row * c->passes + pass;
@@ -540,7 +541,7 @@ static void change_tokens(struct auditor *a, const struct cuts *c, int64_t pass)
 		}
 }
 
-/* Does a logit before a cut differ, or none at all?  Then `detail` says so. */
+/* A fault is a logit that differs before its row's cut, or no difference at all. */
 static bool find_fault(const struct auditor *a, const struct cuts *c, int64_t pass, char *detail,
 		       size_t size)
 {
@@ -586,7 +587,7 @@ static enum status audit_causality(struct auditor *a, struct error *err)
 	return add(a, "causality", subject, !fault, detail, err);
 }
 
-/* Batch 0 again, after the changed ones. */
+/* Run batch 0 again, after the changed batches: the logits must be the same. */
 static enum status audit_logits_state(struct auditor *a, struct error *err)
 {
 	bool same;
@@ -598,7 +599,7 @@ static enum status audit_logits_state(struct auditor *a, struct error *err)
 		   same ? "" : "those of a batch depend on the batch before it", err);
 }
 
-/* The same for gradients. */
+/* The same for gradients, with another batch in between. */
 static enum status audit_gradient_state(struct auditor *a, struct error *err)
 {
 	enum status status = FAIL;

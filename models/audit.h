@@ -30,7 +30,7 @@ struct audit_finding {
 struct audit_report {
 	struct audit_finding *list;
 	int n, capacity;
-	bool declared_leak; /* an arm that says itself that it sees the future */
+	bool declared_leak; /* the configuration says that this arm sees the future */
 	bool partial;	    /* an audit is switched off */
 };
 
@@ -43,7 +43,7 @@ struct audit_options {
 	uint64_t seed;	      /* of weights and tokens */
 };
 
-/* What the configuration asks for, in sizes that fit the model; model_read() told what it lacks. */
+/* What the configuration asks for, in sizes that fit the model. */
 struct audit_options audit_configured(struct config *c, const struct model *m, enum dtype type,
 				      uint64_t seed);
 
@@ -55,7 +55,7 @@ enum status audit_model(struct config *c, const struct model_task *task,
 			const struct backend *backend, const struct audit_options *options,
 			struct audit_report *report, struct error *err) MUST_CHECK;
 
-/* Nothing failed, but for the leak of an arm that declares it. */
+/* Nothing failed, except for a leak that is declared. */
 bool audit_passed(const struct audit_report *report);
 
 void audit_print(const struct audit_report *report, FILE *file);

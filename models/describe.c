@@ -39,7 +39,7 @@ static void count_flops(const struct graph *g, int64_t tokens, struct descriptio
 	}
 }
 
-/* Rows that every token adds are op_cache()'s; other state has a size of its own. */
+/* State of op_cache() grows with every token; other state has a fixed size. */
 static void count_state(const struct graph *g, struct description *d)
 {
 	for (int i = 0; i < g->n_tensors; i++) {
@@ -52,7 +52,7 @@ static void count_state(const struct graph *g, struct description *d)
 	}
 }
 
-/* From the graph of one decoding step of one row with room for one token. */
+/* Reads the graph that decodes one token of one row, with room for one token. */
 static enum status describe_state(const struct model *m, struct params *params,
 				  struct description *d, struct error *err)
 {

@@ -13,15 +13,15 @@ extern const char *const module_names[MODULES];
 struct description {
 	int64_t parameters, module_parameters[MODULES];
 	double forward_flops[MODULES], backward_flops[MODULES]; /* per token */
-	size_t weights_bytes; /* with the copies that kernels keep */
+	size_t weights_bytes; /* including the copies that kernels keep */
 	size_t gradient_bytes, optimizer_bytes, activation_bytes;
-	/* State when decoding, all layers: what the graph of a decoding step keeps. */
-	struct error decode_refusal; /* why it cannot decode; then these are NAN; or "" */
+	/* State of all layers when decoding. */
+	struct error decode_refusal; /* "", or why the model cannot decode: the bytes are NAN then */
 	double decode_token_bytes;   /* per token */
-	double decode_fixed_bytes;   /* per sequence, whatever its length */
+	double decode_fixed_bytes;   /* per sequence of any length */
 	int64_t context;	     /* tokens ... */
 	double decode_total_bytes;   /* ... and their state, with the fixed part */
-	double ffn_per_attention;    /* parameters of the feed-forward for one of the attention */
+	double ffn_per_attention;    /* parameters of the feed-forward / of the attention */
 };
 
 struct description_options {

@@ -10,7 +10,7 @@ struct measurer {
 	struct params *params;
 	struct token_program probe;
 	bool routing;
-	double *buffer; /* the largest output or parameter of interest */
+	double *buffer; /* holds the largest output or parameter that is read */
 };
 
 struct sink {
@@ -18,6 +18,7 @@ struct sink {
 	void *context;
 };
 
+/* Learned mixing weights are scalars; their names alone tell them from other scalars. */
 static bool is_alpha(const struct param *p)
 {
 	return p->count == 1 && strstr(p->name, "alpha") != NULL;

@@ -27,22 +27,22 @@ enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };
 #define MAX_MECHANISMS 8
 
 /*
- * Something that can be switched off alone, so that the wiring audit can see
- * whether it acts: on the logits, or (through_loss) on gradients only.
+ * A symbol that switches one thing off, so that the wiring audit can see whether
+ * that thing acts: on the logits, or (through_loss) on gradients only.
  */
 struct model_switch {
 	const char *symbol, *off; /* CONFIG_symbol=off */
 	bool through_loss;
-	int sender; /* 1 + the number of a mechanism that sends messages to the next layer; or 0 */
+	int sender; /* 1 + the number of the mechanism, if it sends messages to the next layer; or 0 */
 };
 
 struct block;
 struct model;
 
 /*
- * What an attention type adds to the shared kernel: queries, keys and values.
- * Everything in `attr` but scale and band is filled in by the block, which also
- * keeps keys, values and what else is read of earlier tokens when decoding.
+ * What an attention type gives to the shared kernel: queries, keys and values, scale and band.
+ * The block fills in the rest of `attr`; when decoding, it also keeps what later tokens read of
+ * these (keys, values, biases).
  */
 struct projection {
 	struct attention_inputs in;
@@ -57,12 +57,12 @@ struct attention_variant {
 	/* Read this type's symbols and refuse what does not fit. */
 	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
 	void (*project)(struct block *b, struct tensor *x, struct projection *p);
-	/* From what the attention gives [B,T,H,*] to the heads' outputs [B,T,H,D]; NULL: they are that. */
+	/* Turns the kernel's output [B,T,H,*] into the heads' outputs [B,T,H,D]; NULL: it is these. */
 	struct tensor *(*heads)(struct block *b, struct tensor *o);
 	bool projection_bias; /* c_proj has a bias where the model has biases */
 	bool has_latent;      /* project() gives p->latent */
 	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
-	/* NULL: all of them are, always. */
+	/* NULL: all switches are on, always. */
 	bool (*switched_on)(const void *options, const struct model_switch *s);
 };
 
@@ -78,11 +78,11 @@ struct ffn_variant {
 };
 
 /*
- * What the `hidden` of a mechanism leaves: for its own `latent` or `heads` in the next layer, or
- * for its `reading` in this one.
+ * What `hidden` of a mechanism hands on: to `latent` or `heads` of the same mechanism in the next
+ * layer, or to its `reading` in this layer.
  */
 struct message {
-	struct tensor *value; /* NULL: nothing was left */
+	struct tensor *value; /* NULL: nothing */
 	struct tensor *alpha; /* its learned weight, or NULL */
 };
 
@@ -101,7 +101,7 @@ struct mechanism {
 	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
 				 struct message *out);
 	bool plain_reader; /* `hidden` returns h, and reads it by block_read_hidden() alone */
-	/* Add to y = h W of such a reader what `hidden` left out of h. */
+	/* Add to y = h W, of a reader by block_read_hidden(), what `hidden` left out of h. */
 	struct tensor *(*reading)(struct block *b, const void *options, const struct message *left,
 				  struct tensor *h, struct tensor *w, struct tensor *y);
 };
@@ -128,7 +128,7 @@ struct model {
 	const struct mechanism *mechanism[MAX_MECHANISMS];
 	void *mechanism_options[MAX_MECHANISMS];
 	int n_mechanisms;
-	int silenced; /* 1 + the number of a mechanism whose messages do not arrive, for audits; or 0 */
+	int silenced; /* for audits: 1 + the number of a mechanism whose messages get lost; or 0 */
 };
 
 /* One layer while it is being built. */
@@ -138,7 +138,7 @@ struct block {
 	int layer;
 	bool last;
 	bool probing;  /* make what MODEL_PROBE shows */
-	bool decoding; /* earlier tokens are known by what was kept of them (op_cache()) alone */
+	bool decoding; /* of earlier tokens the graph has only what op_cache() kept */
 	int64_t B, T;
 	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
 	struct message out[MAX_MECHANISMS];
@@ -165,10 +165,10 @@ enum model_purpose {
 };
 
 /*
- * Describe B rows of T tokens, which come after earlier ones where the graph
- * continues (graph_continue()).  Errors stick to the graph.  Outputs "main",
- * "logits_z", "nll", "hit" or those of the purpose; losses "main",
- * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c".
+ * Describe B rows of T tokens; where the graph continues (graph_continue()), they
+ * come after earlier tokens.  Errors stick to the graph.  MODEL_TRAIN and
+ * MODEL_EVAL have the outputs "nll" and "hit" and the losses "main", "logits_z",
+ * "h.N.mlp.aux_z", "h.N.mlp.aux_c"; the other purposes have the outputs named there.
  */
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io);
@@ -189,7 +189,7 @@ struct tensor *block_vector(struct block *b, const char *name, int64_t n, double
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias);
 
-/* The same of the hidden activation and a given W, with what mechanisms left out of it. */
+/* y = h W + b of the hidden activation and a given W, with what mechanisms left out of h. */
 struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h,
 				 struct tensor *w, bool bias);
 

@@ -18,8 +18,8 @@ const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradien
 #define BFLOAT_ERROR 5e-2 /* seen: 3.6e-2; one rounding is 2e-3, a path through two layers has ten */
 #define BFLOAT_OF_LARGEST 5e-3
 /*
- * A gradient that is zero in exact arithmetic is rounding noise on both
- * sides; noise is judged against the file's largest gradient.
+ * A gradient that is zero in exact arithmetic is noise of rounding on both
+ * sides.  Noise is compared with the file's largest gradient.
  */
 #define NOISE 1e-7
 /* Routing weights closer than this, relative to the larger, may change places in float. */
@@ -89,7 +89,7 @@ static const struct field {
 	{ "learn_alpha", FIELD_BOOL, "n", "RECIP_LEARN_ALPHA" },
 };
 
-/* Ours alone: what the reference has no field for. */
+/* Symbols for which the reference has no field. */
 static const char *const constants =
 	"CONFIG_FFN_HIDDEN=0\nCONFIG_DROPOUT=\"0\"\n"
 	"CONFIG_INIT=\"gpt2\"\nCONFIG_INIT_STD=\"0.02\"\n"
@@ -138,7 +138,7 @@ static enum status append_field(FILE *out, const struct field *f, const cJSON *j
 	return OK;
 }
 
-/* No JSON: defaults alone. */
+/* `json` NULL: the defaults. */
 static enum status write_config(FILE *out, const cJSON *json, struct error *err)
 {
 	for (const cJSON *item = json ? json->child : NULL; item; item = item->next)
@@ -307,7 +307,7 @@ struct comparison {
 	const struct safetensors *file;
 	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum precision precision;
-	bool folded; /* with CROSS_FOLDED: the same numbers are expected */
+	bool folded; /* with CROSS_FOLDED, which must give the same numbers */
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -335,7 +335,7 @@ static void note_missing(void *context, const char *text)
 		fail(first, "%s", text);
 }
 
-/* As the trainer loads them; here a parameter that is missing is an error. */
+/* As training loads weights, but a missing parameter is an error. */
 static enum status load_foreign(const struct comparison *c, struct error *err)
 {
 	struct error missing = { "" };
@@ -394,7 +394,8 @@ static double loss_sum(const struct token_program *pass, const char *name)
 	return sum;
 }
 
-static enum status compare_losses(struct comparison *c, const struct token_program *pass, struct error *err)
+static enum status compare_losses(struct comparison *c, const struct token_program *pass,
+				  struct error *err)
 {
 	const double aux = loss_sum(pass, "aux_z") + loss_sum(pass, "aux_c");
 	const double ours[] = { loss_sum(pass, NULL), loss_sum(pass, "main"), aux,
@@ -417,7 +418,7 @@ static enum status compare_losses(struct comparison *c, const struct token_progr
 	return OK;
 }
 
-/* One parameter's: how large it is or, when `judging`, how far off we are. */
+/* Of one parameter: find its size or, when `judging`, our error. */
 static enum status compare_gradient(struct comparison *c, int index, bool judging,
 				    struct error *err)
 {
@@ -446,7 +447,7 @@ free_values:
 	return status;
 }
 
-/* First the largest of all, by which they are judged. */
+/* The first round finds the largest gradient of all; the second judges by it. */
 static enum status compare_gradients(struct comparison *c, struct error *err)
 {
 	for (int judging = 0; judging < 2; judging++)
@@ -578,7 +579,7 @@ static bool within(const struct vector_report *report)
 
 /* ------------------------------------------------------------- nearly tied */
 
-/* The smallest relative distance of any routing weight from being chosen otherwise. */
+/* How near, relatively, the nearest routing weight is to another choice. */
 static enum status routing_margin(struct comparison *c, double *margin, struct error *err)
 {
 	enum status status = FAIL;
@@ -634,7 +635,7 @@ static bool can_fold(struct config *c)
 	return config_bool(c, "RA_MLA_MLP_CROSS_TOKEN") && config_int(c, "CROSS_RANK") == 0;
 }
 
-/* Adds to the report; tells whether the other form is to be compared, too. */
+/* Adds to the report; *foldable: there is a second form to compare. */
 static enum status compare_form(struct comparison c, bool *foldable, struct error *err)
 {
 	enum status status = FAIL;

@@ -25,7 +25,7 @@ struct vector_worst {
 
 struct vector_report {
 	struct vector_worst worst[VECTOR_KINDS];
-	/* A routing choice is so nearly tied that float decides otherwise: judged in double only. */
+	/* A routing choice is so nearly tied that float may decide otherwise: only double counts. */
 	bool near_tie;
 };
 
@@ -38,8 +38,8 @@ enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
 
 /*
  * FAIL with a text when the file is unusable; a failed comparison is in the
- * report.  `weights`: a file with parameters to use instead of the vector's own
- * (ours, or a public GPT-2), or NULL.
+ * report.  `weights` is NULL, or a file whose parameters replace the vector's (one
+ * of ours, or a public GPT-2).
  */
 enum status vector_compare(const struct safetensors *file, const char *weights,
 			   enum precision precision, struct vector_report *report, struct error *err) MUST_CHECK;

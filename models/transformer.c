@@ -6,7 +6,7 @@
  *     or after the residual:              x = ln_1(x + Attn(x)); x = ln_2(x + FFN(x))
  *     logits = ln_f(x) W'
  *
- * A branch's output is not added at once: the next norm adds it, in one pass.
+ * The next norm adds a branch's output to x and normalises, in one pass.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -399,7 +399,7 @@ static struct tensor *gate_outputs(struct block *b, struct tensor *x, struct ten
 	return op_multiply(b->g, "gated", o, block_heads(b, gate, m->heads));
 }
 
-/* What later tokens will read of these. */
+/* When decoding, keep what later tokens will read. */
 static void keep(struct block *b)
 {
 	struct projection *p = &b->projection;

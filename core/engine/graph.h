@@ -1,11 +1,10 @@
 /*
  * graph - a computation, described once.
  *
- * Nodes are kept in the order in which they were added, which is the order
- * in which they run.  Building never fails half-way: the first error sticks
- * to the graph, every later call returns NULL, and the builder asks
- * graph_finish() once at the end.  A graph owns its nodes and tensors; the
- * parameters it names belong to a struct params that outlives it.
+ * Nodes run in the order in which they were added.  A builder need not check
+ * each call: the first error sticks to the graph, every later call returns NULL,
+ * and graph_finish() tells at the end.  A graph owns its nodes and tensors; its
+ * parameters belong to a struct params that outlives it.
  */
 #ifndef CORE_ENGINE_GRAPH_H
 #define CORE_ENGINE_GRAPH_H
@@ -31,8 +30,8 @@ struct graph {
 	struct params *params;
 	enum dtype type;
 	bool training; /* dropout acts */
-	struct params *state; /* what runs hand on to the next; NULL: nothing */
-	int64_t capacity;     /* tokens per row that it holds */
+	struct params *state; /* what a run leaves for the next one; NULL: nothing */
+	int64_t capacity;     /* tokens per row for which the state has room */
 	const char *scope;
 	struct origin origin; /* of what is added next */
 
@@ -54,10 +53,10 @@ void graph_destroy(struct graph *g);
 
 /*
  * Runs of this graph continue each other: its T tokens come after the
- * run->past ones of earlier runs.  What they need of those is held in `state`
- * by name, like parameters, for `capacity` tokens per row; graphs that name
- * the same state share it, whatever their T.  Called before the first node,
- * not for training.
+ * run->past tokens of earlier runs.  `state` holds by name, like parameters, what
+ * later tokens need of earlier ones, for `capacity` tokens per row.  Graphs that
+ * name the same state share it, whatever their T.  To be called before the first
+ * node, and not for training.
  */
 void graph_continue(struct graph *g, struct params *state, int64_t capacity);
 
@@ -123,7 +122,7 @@ enum status graph_out_like(struct graph *g, struct node *n, const char *suffix,
 enum status graph_out_constant(struct graph *g, struct node *n, const char *suffix,
 			       enum dtype type, int ndim, const int64_t *dim);
 
-/* As graph_out_constant(), of the graph's type and in its state: it holds what the last run left. */
+/* As graph_out_constant(), in the graph's state: it still holds what the last run left there. */
 enum status graph_out_state(struct graph *g, struct node *n, const char *suffix, int ndim,
 			    const int64_t *dim);
 

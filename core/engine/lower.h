@@ -1,11 +1,11 @@
 /*
  * lower - from a graph to one linear list of instructions.
  *
- * Forward in build order, then backward in reverse.  A tensor's gradient is
- * written by its last reader first and added to by the others; where the
- * gradient of an input is that of an output unchanged, or equals another
- * input's, the same tensor serves both.  What the backward pass can cheaply
- * compute again is not kept but remade just before it is read.
+ * Forward in build order, then backward in reverse.  The last reader of a tensor
+ * writes its gradient, and the others add to it.  Where two gradients are equal
+ * (an input's and an output's, or those of two inputs), one tensor serves both.
+ * What the backward pass can cheaply compute again is not kept: it is remade just
+ * before it is read.
  */
 #ifndef CORE_ENGINE_LOWER_H
 #define CORE_ENGINE_LOWER_H

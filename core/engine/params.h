@@ -1,10 +1,10 @@
 /*
  * params - the parameters of a model, by name.
  *
- * Graphs name the parameters they use; the first graph to name one creates
- * it.  params_allocate() then lays all of them out in one block, and their
- * gradients in another, so that an optimizer is one loop.  Initial values
- * depend on (seed, name) alone: a further parameter moves no other.
+ * Graphs name the parameters they use; the first graph that names one creates
+ * it.  params_allocate() puts all of them into one block, and their gradients
+ * into another, so that an optimizer is one loop.  Initial values depend on
+ * (seed, name) alone: adding a parameter changes no other.
  */
 #ifndef CORE_ENGINE_PARAMS_H
 #define CORE_ENGINE_PARAMS_H
@@ -34,13 +34,13 @@ struct param_init {
 };
 
 /*
- * A parameter as some kernel wants it laid out, made by the first kernel that
- * reads it after it has changed.
+ * A parameter in the layout that some kernel wants.  The first kernel that reads
+ * the copy after the parameter has changed makes it anew.
  */
 struct param_copy {
 	void *memory;
-	size_t bytes;		 /* 0: nobody asked for it */
-	uint64_t made;		 /* the version it shows; 0: none yet */
+	size_t bytes;		 /* 0: no kernel asked for the copy */
+	uint64_t made;		 /* the version that was copied; 0: none yet */
 	const uint64_t *version; /* of the parameters */
 };
 
@@ -76,7 +76,7 @@ struct params {
 enum status params_create(struct params **p, enum dtype type, struct error *err) MUST_CHECK;
 void params_destroy(struct params *p);
 
-/* Find or create.  Creating after params_allocate() is an error, as is another shape. */
+/* Find or create.  Creating after params_allocate() is an error, and so is another shape. */
 enum status params_name(struct params *p, const char *name, const struct param_init *init,
 			int ndim, const int64_t *dim, int *index, struct error *err) MUST_CHECK;
 
@@ -92,12 +92,12 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 /* Draw every parameter from its distribution. */
 enum status params_initialise(struct params *p, uint64_t seed, struct error *err) MUST_CHECK;
 
-/* To be called by whoever writes to `data`: copies are made again. */
+/* Call this after writing to `data`: kernels then make their copies anew. */
 void params_changed(struct params *p);
 
 /*
- * A copy of a parameter, with memory if the parameters have any; every
- * caller asks for the same size.
+ * A copy of a parameter; it has memory if the parameters have.  Every caller asks
+ * for the same size.
  */
 enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
 			 struct param_copy **copy, struct error *err) MUST_CHECK;

@@ -1,4 +1,4 @@
-/* Tests of core/plan: nothing alive overlaps, memory is reused, bad plans are seen. */
+/* Placement: nothing alive overlaps, memory is reused, bad plans are seen. */
 #include "core/engine/placement.h"
 
 #include <string.h>

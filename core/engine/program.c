@@ -65,7 +65,7 @@ static void keep_whole(struct placement *life, const struct tensor *t, int end)
 	life[tensor_root(t)->id].last = end;
 }
 
-/* first and last instruction of every tensor; last = -1: never used. */
+/* The first and last instruction that use a tensor; last = -1: none does. */
 static void find_lifetimes(const struct program *p, struct placement *life)
 {
 	const struct lowered *l = &p->lowered;
@@ -207,7 +207,7 @@ static void bind(struct program *p, int index)
 	}
 }
 
-/* Shadows belong to the parameters: programs share them. */
+/* Copies belong to the parameters: programs share them. */
 static enum status find_copies(const struct program *p, int index,
 				struct param_copy *copy[PARAM_COPIES], struct error *err)
 {

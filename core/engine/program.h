@@ -24,15 +24,15 @@ struct program;
 
 /*
  * The graph and its params must outlive the program.  The params must have
- * been allocated on `backend` (with gradients when training), as its state
- * where runs continue each other.
+ * been allocated on `backend`, with gradients when training.  So must the state
+ * of a graph whose runs continue each other.
  */
 enum status program_create(struct program **p, const struct graph *g,
 			   const struct backend *backend, const struct program_options *options,
 			   struct error *err) MUST_CHECK;
 void program_destroy(struct program *p);
 
-/* Plan only: what would the arena of this graph measure?  (And the copies of its params.) */
+/* The bytes that the arena of this graph would take.  Also counts the copies of its params. */
 enum status program_measure(const struct graph *g, const struct backend *backend,
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err) MUST_CHECK;

@@ -22,7 +22,7 @@
 #define STATE "state.json"
 #define STATE_HASH "  \"sha256\": " /* of all that stands before it in the state */
 
-/* Their hashes are in the state, and so is its own: a flipped bit is noticed, too. */
+/* state.json holds their hashes and its own, so that one flipped bit is noticed. */
 static const char *const tensor_files[] = { "weights.safetensors", "optimizer.safetensors" };
 enum { WEIGHTS, MOMENTS, TENSOR_FILES };
 
@@ -320,9 +320,8 @@ static bool fits(const struct checkpoint *c, double megabytes)
 }
 
 /*
- * Newest first: keep while number and disk budget allow; the one just saved
- * always.  There are no later ones: the run would have gone on from there, or have put
- * them aside.
+ * From the newest on, keep as many as their number and the disk budget allow, and always the one
+ * just saved.  None is later than that one: the run would have gone on from it, or put it aside.
  */
 enum status checkpoint_prune(const struct checkpoint *c, int64_t saved, struct error *err)
 {
@@ -390,7 +389,7 @@ static enum status read_text(const char *path, char **text, struct error *err)
 	return OK;
 }
 
-/* Sticky: the first key that is missing or of the wrong type spoils all. */
+/* One key that is missing or of the wrong type makes the whole state unusable. */
 static double exact(const cJSON *json, const char *key, bool *good)
 {
 	const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(json, key) : json;
@@ -456,7 +455,7 @@ static enum status check_hashes(const cJSON *json, const char *dir, struct error
 	return OK;
 }
 
-/* *foreign: it is whole, but belongs to another run. */
+/* *foreign: the checkpoint is whole, but belongs to another run. */
 static enum status state_load(const struct checkpoint *c, const char *dir,
 			      struct checkpoint_state *state, struct optim_scalars *scalars,
 			      bool *foreign, struct error *err)
@@ -501,7 +500,7 @@ static enum status check_tensor(const struct safetensors *file, const char *name
 	return OK;
 }
 
-/* Two passes over each file: nothing is uploaded before everything was checked. */
+/* Two passes over each file: check everything, then upload. */
 static enum status load_tensors(const struct checkpoint *c, const struct safetensors *weights,
 				const struct safetensors *moments, bool upload, struct error *err)
 {
@@ -568,7 +567,7 @@ static enum status load_one(const struct checkpoint *c, long long iteration,
 	return OK;
 }
 
-/* Not removed: perhaps only the disk was out of order. */
+/* The damaged checkpoint is not removed: perhaps the disk alone was at fault. */
 static enum status put_aside(const struct checkpoint *c, long long iteration, struct error *err)
 {
 	char path[PATH_SIZE - 16], aside[PATH_SIZE];

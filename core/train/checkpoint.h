@@ -1,11 +1,11 @@
 /*
- * checkpoint - a moment of a run from which it can go on, bit by bit.
+ * checkpoint - a saved state of a run; the run goes on from it with the same bits.
  *
  * RUN_DIR/checkpoint-00000500/ holds weights.safetensors, optimizer.safetensors
- * and state.json.  It is written under another name, brought to the disk and
- * then renamed, so that a directory of this name is always whole (a removal that was
- * killed may leave a part of one: it is passed over like any damaged one); an old one
- * is removed only after the new one is durable.
+ * and state.json.  The directory is written under another name, synced to the
+ * disk and then renamed, so it is never half written.  An old checkpoint is
+ * removed only after the new one is safe on the disk.  A removal that was killed
+ * may leave a part of a checkpoint; loading skips it like any damaged one.
  */
 #ifndef CORE_TRAIN_CHECKPOINT_H
 #define CORE_TRAIN_CHECKPOINT_H
@@ -24,7 +24,7 @@ struct checkpoint_state {
 
 struct checkpoint {
 	const char *run_dir;
-	const char *identity; /* of the run: a checkpoint of another one is refused */
+	const char *identity; /* of the run; checkpoints of other runs are refused */
 	struct params *params;
 	struct optimizer *optimizer;
 	int64_t keep;	   /* how many of the newest are kept, at least 1 */
@@ -34,18 +34,18 @@ struct checkpoint {
 /* Bytes of tensors in one checkpoint. */
 double checkpoint_bytes(const struct checkpoint *c);
 
-/* Save, then remove what is no longer to be kept. */
+/* Save, then remove older checkpoints beyond the limits. */
 enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			    struct error *err) MUST_CHECK;
 
-/* Remove what is not to be kept beside checkpoint `saved`; checkpoint_save() ends with it. */
+/* Remove checkpoints beyond the limits, never `saved`.  checkpoint_save() ends with this. */
 enum status checkpoint_prune(const struct checkpoint *c, int64_t saved,
 			     struct error *err) MUST_CHECK;
 
 /*
- * Load the newest whole checkpoint.  A damaged one is passed over, with the
- * reason told to `warn`; one of another run is an error.  *found is false
- * when there is none.
+ * Load the newest whole checkpoint.  Damaged ones are skipped, and `warn` is told
+ * why; a checkpoint of another run is an error.  *found is false when there is
+ * none.
  */
 enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state *state, bool *found,
 			    void (*warn)(void *context, const char *text), void *context,

@@ -19,7 +19,7 @@
 
 const char *progress_duration(double seconds, char text[PROGRESS_NUMBER_SIZE])
 {
-	/* The longest that is written out; beyond 11 years nobody waits. */
+	/* Longer durations, of more than 11 years, are not written out. */
 	const long long s = seconds >= 0 && seconds < 1e8 ? llround(seconds) : 0;
 	const size_t size = PROGRESS_NUMBER_SIZE;
 
@@ -113,7 +113,7 @@ static void add_bar(const struct progress_point *p, int width, char *text, size_
 	add(text, size, "[%s] ", bar);
 }
 
-/* What does not fit goes in this order: the bar, the label, the end of the numbers. */
+/* In a narrow terminal first the bar goes, then the label, then the end of the numbers. */
 void progress_format(const struct progress_point *point, const char *label, bool bar, int width,
 		     char *text, size_t size)
 {

@@ -35,7 +35,7 @@ struct progress {
 	double started, drawn_at; /* monotonic seconds */
 };
 
-/* `first`: the iteration from which this process goes on. */
+/* `first`: the iteration at which this process starts or resumes. */
 void progress_begin(struct progress *p, FILE *stream, const char *label, enum progress_mode mode,
 		    int64_t first);
 

@@ -1,4 +1,4 @@
-/* Tests of core/progress: the texts, and what reaches a terminal, a pipe and a quiet stream. */
+/* Progress: the texts, and what reaches a terminal, a pipe and a quiet stream. */
 #define _GNU_SOURCE /* posix_openpt */
 #include <fcntl.h>
 #include <math.h>

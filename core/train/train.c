@@ -9,8 +9,8 @@
 #include "core/train/checkpoint.h"
 #include "core/util/signals.h"
 
-#define TIMED_UPDATES 3 /* of the estimate: the last one counts, after the memory is warm */
-#define LONG_UPDATE 1	/* seconds: memory that warms up makes no difference to it */
+#define TIMED_UPDATES 3 /* the estimate takes the last one, when the memory is warm */
+#define LONG_UPDATE 1	/* seconds: cold memory does not matter to an update of this length */
 
 struct trainer {
 	struct workload workload;
@@ -24,10 +24,10 @@ struct trainer {
 	struct checkpoint checkpoint;
 	struct checkpoint_state state;
 	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
-	double started;	   /* when it would have, had it never been interrupted */
+	double started;	   /* when the run would have started, had nothing interrupted it */
 	double validation; /* loss of the last evaluation */
 	bool diverged;
-	struct error reason; /* of the divergence */
+	struct error reason; /* why it diverged */
 };
 
 static double seconds_now(void)
@@ -173,7 +173,7 @@ static void parts_add(struct loss_parts *parts, const char *name, double value)
 	parts->total += value;
 }
 
-/* All rows of an update; returns the number of scored targets. */
+/* Fill all rows of an update; returns the number of scored targets. */
 static int64_t fill_update(struct trainer *t, int64_t iteration)
 {
 	const int64_t T = t->workload.length, rows = t->options.batch * t->options.accumulate;
@@ -228,7 +228,7 @@ static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_
 	return OK;
 }
 
-/* The run cannot go on. */
+/* Note and record that the run cannot go on. */
 static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, const char *where)
 {
 	t->diverged = true;
@@ -236,7 +236,7 @@ static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, con
 	metrics_event(m, iteration, "diverged", t->reason.text);
 }
 
-/* Find the tensor in which it began. */
+/* Run the update again with the check for NaN, which names the first tensor that is not finite. */
 static void explain_divergence(struct trainer *t, struct metrics *m, int64_t iteration)
 {
 	struct loss_parts parts;
@@ -298,7 +298,7 @@ static enum status save_best(struct trainer *t, struct error *err)
 	return weights_save(t->params, path, t->options.identity, err);
 }
 
-/* FAIL is for the outside world: a loss that is not finite ends the run as diverged. */
+/* FAIL: something outside the training went wrong.  A loss that is not finite is a divergence. */
 static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t iteration,
 				struct error *err)
 {
@@ -333,7 +333,7 @@ static enum status conclude(struct trainer *t, struct metrics *m, int64_t iterat
 	return t->workload.conclude(t->workload.context, m, iteration, err);
 }
 
-/* After the last update, wherever it was. */
+/* The evaluation after the last update of a run. */
 static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t iteration,
 				 struct error *err)
 {
@@ -439,7 +439,7 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 {
 	struct loss_parts parts;
 
-	program_check_nan(t->training.p, false); /* whatever is wrong, the training will tell */
+	program_check_nan(t->training.p, false); /* the training itself will find a NaN */
 	*seconds = 0;
 	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
 		const double start = seconds_now();
@@ -460,7 +460,7 @@ enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progres
 	if (checkpoint_load(&t->checkpoint, &t->state, &found, progress_warn, progress, err) != OK)
 		return FAIL;
 	t->saved = *iteration = found ? t->state.iteration : -1;
-	/* It may have been killed when it had saved and not yet pruned. */
+	/* The run may have been killed after it saved and before it pruned. */
 	return found ? checkpoint_prune(&t->checkpoint, t->saved, err) : OK;
 }
 
@@ -469,7 +469,7 @@ static bool due(int64_t iteration, int64_t interval, int64_t last)
 	return iteration == last || (interval > 0 && iteration % interval == 0);
 }
 
-/* Is it time to stop before the next iteration?  Budgets are checked where all steps check them. */
+/* Must the run stop before the next iteration? */
 static bool must_stop(struct trainer *t, enum train_end *end, struct error *reason)
 {
 	if (signals_stop()) {
@@ -532,7 +532,7 @@ static void step(struct trainer *t, struct metrics *m, int64_t iteration, bool l
 		record_update(m, iteration, &parts, rate, &report);
 }
 
-/* Never over a whole checkpoint of the same iteration: a kill in between would leave neither. */
+/* Does not replace a whole checkpoint of this iteration: a kill in between would leave none. */
 static enum status save(struct trainer *t, struct metrics *m, struct error *err)
 {
 	if (metrics_commit(m, err) != OK)
@@ -564,7 +564,7 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 	return OK;
 }
 
-/* A run that ends for good has its final evaluation, wherever it ends. */
+/* A run that its budget ends gets its final evaluation now; an interrupted run gets it later. */
 static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
 {
 	const bool evaluated = due(t->state.iteration, t->options.eval_interval, 0);

@@ -1,9 +1,9 @@
 /*
  * train - one run, from its first line of log to its last weight.
  *
- * The loop knows programs and parameters; what is trained and on what comes
- * through struct workload.  Everything it draws is a pure function of the seed
- * and the iteration, so a resumed run takes the same steps as a straight one.
+ * The loop knows programs and parameters; struct workload says what is trained,
+ * and on what.  All random numbers are functions of the seed and the iteration
+ * alone, so a resumed run takes the same steps as an uninterrupted one.
  */
 #ifndef CORE_TRAIN_TRAIN_H
 #define CORE_TRAIN_TRAIN_H
@@ -33,8 +33,8 @@ enum train_end { TRAIN_DONE, TRAIN_INTERRUPTED, TRAIN_DIVERGED, TRAIN_BUDGET };
 struct trainer;
 
 /*
- * Builds the programs and takes all memory.  Nothing has been run yet.  The
- * optimizer works on `params`, which have been initialised or loaded.
+ * Builds the programs and takes all memory; runs nothing.  `params` must have
+ * been initialised or loaded, and `optimizer` must be made for them.
  */
 enum status trainer_create(struct trainer **t, const struct workload *workload,
 			   const struct train_options *options, struct params *params,
@@ -56,8 +56,8 @@ enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progres
 			   struct error *err) MUST_CHECK;
 
 /*
- * Train to the end, or until a signal, a budget or divergence; `reason` explains
- * any end but the first.  FAIL: something outside the training went wrong.
+ * Train to the end, or until a signal, a budget or divergence.  `reason` says
+ * why, unless *end is TRAIN_DONE.  FAIL: something outside the training went wrong.
  */
 enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
 			enum train_end *end, struct error *reason, struct error *err) MUST_CHECK;

@@ -244,7 +244,6 @@ static void test_it_learns_and_records(void **state)
 	assert_true(last < 0.9 * first);
 }
 
-/* Killed after any iteration, and resumed: the same weights as in one go. */
 /* One parameter is in a layer, the other in none. */
 static void test_gradients_by_layer(void **state)
 {
@@ -261,6 +260,7 @@ static void test_gradients_by_layer(void **state)
 	assert_true(fabs(hypot(layer, other) - all) < 1e-6 * all);
 }
 
+/* Killed after any iteration, and resumed: the same weights as in one go. */
 static void test_resumed_from_every_checkpoint(void **state)
 {
 	struct fixture *f = *state;
@@ -288,7 +288,7 @@ static void test_resumed_from_every_checkpoint(void **state)
 	}
 }
 
-/* Killed when the last checkpoint was there and those to be removed still were. */
+/* Killed after it saved the last checkpoint, and before it removed old ones. */
 static void test_resumed_before_pruning(void **state)
 {
 	struct fixture *f = *state;
@@ -325,8 +325,7 @@ static void test_a_checkpoint_on_demand(void **state)
 		assert_int_equal(has_checkpoint(f, i), i == 6 || i == ITERATIONS);
 }
 
-/* The loss is a mean over the scored targets of the update, not over micro-batches of unlike size.
- */
+/* The loss is a mean over the update's scored targets; a mean of micro-batches would differ. */
 static void test_micro_batches_add_up(void **state)
 {
 	struct fixture *f = *state;
@@ -386,7 +385,7 @@ static void test_divergence_found_by_the_check(void **state)
 	assert_int_equal(told(f, "train/loss", 6, NULL), 1);
 }
 
-/* Weights that are finite but huge: the evaluation after the update sees it before a checkpoint. */
+/* Finite but huge weights: the evaluation fails, and no checkpoint is saved. */
 static void test_divergence_in_an_evaluation(void **state)
 {
 	struct fixture *f = *state;
@@ -420,7 +419,7 @@ static void take_time(struct fixture *f)
 	nanosleep(&(struct timespec){ .tv_nsec = 600000000 }, NULL);
 }
 
-/* A checkpoint at 4 in which 0.6 of 1 second was used: its successor has 0.4 left. */
+/* The checkpoint at 4 used 0.6 of 1 second; the resumed run has 0.4 left. */
 static void test_a_budget_of_time_goes_on_after_a_pause(void **state)
 {
 	struct fixture *f = *state;
@@ -462,7 +461,7 @@ static void interrupt(struct fixture *f)
 	raise(SIGTERM);
 }
 
-/* The last case: a signal to stop is never forgotten. */
+/* Must be the last case: the process never forgets a signal to stop. */
 static void test_a_signal_stops_after_the_iteration(void **state)
 {
 	struct fixture *f = *state;

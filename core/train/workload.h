@@ -1,8 +1,8 @@
 /*
  * workload - what is trained, and on what.
  *
- * core/ knows programs and parameters, not models or data: both reach the
- * training loop through these functions.
+ * core/ knows programs and parameters, but neither models nor data.  The
+ * training loop reaches both through these functions.
  */
 #ifndef CORE_TRAIN_WORKLOAD_H
 #define CORE_TRAIN_WORKLOAD_H

@@ -93,7 +93,7 @@ static bool has_plain_readers(const struct model *m)
 	return true;
 }
 
-/* Decoding takes few tokens at a time, and keeps h of earlier tokens. */
+/* Decoding reads few tokens at a time and keeps h of earlier ones, so it does not fold. */
 static bool is_folded(const struct block *b, const struct cross_options *o)
 {
 	return o->folded && !b->decoding && has_plain_readers(b->m);

@@ -6,9 +6,9 @@
  * Wp [F,G] gate_proj, Wh [G,H] gate_to_heads.  Pool: the running mean over
  * s <= t (causal), the token itself, or the mean over all T (sequence: sees
  * the future, cannot decode; kept as a labelled arm that shows the leak).
- * Decoding keeps one G-vector per sequence in every layer that sends (pool
- * token: nothing).  Training and evaluation compute pool(h (Wp Wh)) instead:
- * pooling is linear, and there are fewer heads than channels to pool.
+ * Decoding keeps one G-vector per sequence in every layer that sends (token: none).
+ * Without decoding, the same is computed as pool(h (Wp Wh)): pooling is linear, and
+ * H heads are fewer channels to pool than G.
  */
 #include "models/model.h"
 

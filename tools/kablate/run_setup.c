@@ -96,8 +96,8 @@ static enum status read_model(struct run_setup *setup, struct error *err)
 	return model_read(&setup->model, setup->config, &task, err);
 }
 
-static enum status open_lab(struct run_setup *setup, struct config *c, uint64_t seed, uint64_t repeat,
-			    bool model_only, struct error *err)
+static enum status open_setup(struct run_setup *setup, struct config *c, uint64_t seed,
+			      uint64_t repeat, bool model_only, struct error *err)
 {
 	enum dtype type;
 
@@ -139,7 +139,7 @@ static enum status open_builtin(struct run_setup *setup, uint64_t seed, uint64_t
 	*setup = (struct run_setup){ 0 };
 	if (config_builtin(&config, err) != OK)
 		return FAIL;
-	return open_lab(setup, config, seed, repeat, model_only, err);
+	return open_setup(setup, config, seed, repeat, model_only, err);
 }
 
 enum status run_setup_open(struct run_setup *setup, uint64_t seed, uint64_t repeat, struct error *err)
@@ -155,7 +155,7 @@ enum status run_setup_open_model(struct run_setup *setup, struct error *err)
 enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed, uint64_t repeat,
 			    struct error *err)
 {
-	return open_lab(setup, c, seed, repeat, false, err);
+	return open_setup(setup, c, seed, repeat, false, err);
 }
 
 /* -------------------------------------------------------------- preparation */
