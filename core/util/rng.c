@@ -3,36 +3,13 @@
 #include <math.h>
 
 #include "core/util/hash.h"
-
-/* Multipliers and Weyl constants of Philox4x32 (Salmon et al., table 2). */
-#define PHILOX_M0 0xD2511F53u
-#define PHILOX_M1 0xCD9E8D57u
-#define PHILOX_W0 0x9E3779B9u
-#define PHILOX_W1 0xBB67AE85u
-#define PHILOX_ROUNDS 10
+#include "core/util/philox.h"
 
 static const double TWO_PI = 6.283185307179586476925286766559;
 
 void rng_philox(const uint32_t counter[4], struct rng_key key, uint32_t out[4])
 {
-	uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-	uint32_t k0 = key.word[0], k1 = key.word[1];
-
-	for (int round = 0; round < PHILOX_ROUNDS; round++) {
-		uint64_t p0 = (uint64_t)PHILOX_M0 * c0;
-		uint64_t p1 = (uint64_t)PHILOX_M1 * c2;
-
-		c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-		c1 = (uint32_t)p1;
-		c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-		c3 = (uint32_t)p0;
-		k0 += PHILOX_W0;
-		k1 += PHILOX_W1;
-	}
-	out[0] = c0;
-	out[1] = c1;
-	out[2] = c2;
-	out[3] = c3;
+	philox(counter, key.word, out);
 }
 
 static struct rng_key key_of(uint64_t bits)
@@ -57,9 +34,7 @@ struct rng_key rng_subkey(struct rng_key key, uint64_t index)
 
 void rng_block(struct rng_key key, uint64_t block, uint32_t out[4])
 {
-	const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 };
-
-	rng_philox(counter, key, out);
+	philox_block(key.word, block, out);
 }
 
 /* rng_philox() of BATCH counters side by side: every line of it becomes SIMD. */
