@@ -177,7 +177,7 @@ static char *copy_gradients(const struct auditor *a, struct error *err)
 	char *copy = malloc(bytes);
 
 	if (copy)
-		a->backend->download(copy, a->params->grad, bytes);
+		a->backend->download(a->backend, copy, a->params->grad, bytes);
 	else
 		fail_memory(err, "audit", bytes);
 	return copy;
@@ -200,7 +200,7 @@ static enum status gradients_differ(const struct auditor *a, const char *copy, c
 		now = malloc(bytes);
 		if (!now)
 			return fail_memory(err, "audit", bytes);
-		a->backend->download(now, param_grad(a->params, i), bytes);
+		a->backend->download(a->backend, now, param_grad(a->params, i), bytes);
 		*differ = memcmp(copy + (size_t)p->offset * size, now, bytes) != 0;
 		free(now);
 	}

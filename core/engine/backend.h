@@ -69,13 +69,24 @@ struct backend {
 	const struct panel_form *form; /* how its kernels for floats multiply; NULL: the BLAS */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
-	void *(*alloc)(size_t bytes); /* zeroed, aligned to 64 bytes; NULL on failure */
-	void (*release)(void *memory);
-	void (*upload)(void *device, const void *host, size_t bytes);
-	void (*download)(void *host, const void *device, size_t bytes);
-	void (*zero)(void *device, size_t bytes);
+	void *context; /* of the device; NULL: it has none */
+
+	/*
+	 * Work is done in the order in which it is asked for, and a device need not have done it
+	 * when a call returns; only download and find_nonfinite wait.  What goes wrong is kept:
+	 * check() tells of it, wait() waits and tells.
+	 */
+	void *(*alloc)(const struct backend *b, size_t bytes); /* zeroed, aligned to 64 bytes, or NULL */
+	void (*release)(const struct backend *b, void *memory);
+	void (*upload)(const struct backend *b, void *device, const void *host, size_t bytes);
+	void (*download)(const struct backend *b, void *host, const void *device, size_t bytes);
+	void (*zero)(const struct backend *b, void *device, size_t bytes);
 	/* Index of the first NaN or infinity among `count`, or -1. */
-	int64_t (*find_nonfinite)(const void *device, enum dtype type, int64_t count);
+	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
+				  int64_t count);
+	enum status (*check)(const struct backend *b, struct error *err);
+	enum status (*wait)(const struct backend *b, struct error *err);
+	void (*close)(struct backend *b);
 };
 
 /*

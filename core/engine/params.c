@@ -30,9 +30,9 @@ void params_destroy(struct params *p)
 	if (p->backend) {
 		for (int i = 0; i < p->n; i++)
 			for (int which = 0; which < PARAM_COPIES; which++)
-				p->backend->release(p->list[i].copy[which].memory);
-		p->backend->release(p->data);
-		p->backend->release(p->grad);
+				p->backend->release(p->backend, p->list[i].copy[which].memory);
+		p->backend->release(p->backend, p->data);
+		p->backend->release(p->backend, p->grad);
 	}
 	pool_free(&p->pool);
 	free(p->list);
@@ -117,12 +117,12 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 	const size_t bytes = (size_t)p->total * dtype_size(p->type);
 
 	if (!p->data)
-		p->data = backend->alloc(bytes);
+		p->data = backend->alloc(backend, bytes);
 	if (!p->data)
 		return fail_memory(err, "parameters", bytes);
 	p->backend = backend;
 	if (gradients && !p->grad) {
-		p->grad = backend->alloc(bytes);
+		p->grad = backend->alloc(backend, bytes);
 		if (!p->grad)
 			return fail_memory(err, "gradients", bytes);
 	}
@@ -145,7 +145,7 @@ enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
 		p->copy_bytes += bytes;
 	}
 	if (!s->memory && p->data) {
-		s->memory = p->backend->alloc(bytes);
+		s->memory = p->backend->alloc(p->backend, bytes);
 		if (!s->memory)
 			return fail_memory(err, p->list[index].name, bytes);
 	}
@@ -178,7 +178,7 @@ enum status params_hash(const struct params *p, char *hex, struct error *err)
 
 		if (!host)
 			return fail_memory(err, p->list[i].name, bytes);
-		p->backend->download(host, param_data(p, i), bytes);
+		p->backend->download(p->backend, host, param_data(p, i), bytes);
 		sha256_add(&s, p->list[i].name, strlen(p->list[i].name) + 1);
 		sha256_add(&s, host, bytes);
 		free(host);
@@ -194,7 +194,7 @@ enum status param_set(struct params *p, int index, const double *values, struct 
 
 	params_changed(p);
 	if (p->type == F64) {
-		p->backend->upload(param_data(p, index), values, (size_t)n * sizeof(*values));
+		p->backend->upload(p->backend, param_data(p, index), values, (size_t)n * sizeof(*values));
 		return OK;
 	}
 	narrow = malloc((size_t)n * sizeof(*narrow));
@@ -202,7 +202,7 @@ enum status param_set(struct params *p, int index, const double *values, struct 
 		return fail_memory(err, p->list[index].name, (size_t)n * sizeof(*narrow));
 	for (int64_t i = 0; i < n; i++)
 		narrow[i] = (float)values[i];
-	p->backend->upload(param_data(p, index), narrow, (size_t)n * sizeof(*narrow));
+	p->backend->upload(p->backend, param_data(p, index), narrow, (size_t)n * sizeof(*narrow));
 	free(narrow);
 	return OK;
 }
@@ -215,13 +215,13 @@ enum status param_get(const struct params *p, int index, bool gradient, double *
 	float *narrow;
 
 	if (p->type == F64) {
-		p->backend->download(values, device, (size_t)n * sizeof(*values));
+		p->backend->download(p->backend, values, device, (size_t)n * sizeof(*values));
 		return OK;
 	}
 	narrow = malloc((size_t)n * sizeof(*narrow));
 	if (!narrow)
 		return fail_memory(err, p->list[index].name, (size_t)n * sizeof(*narrow));
-	p->backend->download(narrow, device, (size_t)n * sizeof(*narrow));
+	p->backend->download(p->backend, narrow, device, (size_t)n * sizeof(*narrow));
 	for (int64_t i = 0; i < n; i++)
 		values[i] = (double)narrow[i];
 	free(narrow);

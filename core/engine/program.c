@@ -233,9 +233,9 @@ static void upload_scalar(struct program *p, const struct tensor *t, double valu
 	const float narrow = (float)value;
 
 	if (t->type == F64)
-		p->backend->upload(address(p, t), &value, sizeof(value));
+		p->backend->upload(p->backend, address(p, t), &value, sizeof(value));
 	else
-		p->backend->upload(address(p, t), &narrow, sizeof(narrow));
+		p->backend->upload(p->backend, address(p, t), &narrow, sizeof(narrow));
 }
 
 /* Everything but memory and pointers. */
@@ -271,7 +271,7 @@ enum status program_create(struct program **out, const struct graph *g,
 		return fail(err, "the state has no memory yet");
 	if (prepare(&p, g, backend, options, err) != OK)
 		return FAIL;
-	p->arena = backend->alloc(p->arena_bytes);
+	p->arena = backend->alloc(backend, p->arena_bytes);
 	p->calls = calloc((size_t)p->lowered.n_instrs + 1, sizeof(*p->calls));
 	if (!p->arena || !p->calls) {
 		fail_memory(err, "activations and gradients", p->arena_bytes);
@@ -315,7 +315,7 @@ void program_destroy(struct program *p)
 	if (!p)
 		return;
 	if (p->arena)
-		p->backend->release(p->arena);
+		p->backend->release(p->backend, p->arena);
 	lower_free(&p->lowered);
 	free(p->items);
 	free(p->item_of);
@@ -334,10 +334,10 @@ static int64_t find_nonfinite(const struct program *p, const struct tensor *t)
 	if (t->type == I32)
 		return -1;
 	if (tensor_contiguous(t))
-		return p->backend->find_nonfinite(start, t->type, tensor_count(t));
+		return p->backend->find_nonfinite(p->backend, start, t->type, tensor_count(t));
 	for (int64_t i = 0; i < rows; i++) {
 		const char *row = start + (size_t)(i * t->pitch) * dtype_size(t->type);
-		int64_t at = p->backend->find_nonfinite(row, t->type, t->row);
+		int64_t at = p->backend->find_nonfinite(p->backend, row, t->type, t->row);
 
 		if (at >= 0)
 			return i * t->row + at;
@@ -380,7 +380,7 @@ static void run_instr(struct program *p, int index)
 	if (instr->kind == INSTR_ZERO) {
 		if (in_params(instr->zero) && p->run.micro > 0)
 			return;
-		p->backend->zero(address(p, instr->zero), tensor_bytes(instr->zero));
+		p->backend->zero(p->backend, address(p, instr->zero), tensor_bytes(instr->zero));
 		return;
 	}
 	k = p->backend->kernels(p->graph->type)[instr->node->id];
@@ -444,13 +444,13 @@ void program_upload(struct program *p, const struct tensor *t, const void *host)
 {
 	assert(tensor_contiguous(t));
 	if (address(p, t))
-		p->backend->upload(address(p, t), host, tensor_bytes(t));
+		p->backend->upload(p->backend, address(p, t), host, tensor_bytes(t));
 }
 
 void program_download(const struct program *p, const struct tensor *t, void *host)
 {
 	assert(tensor_contiguous(t));
-	p->backend->download(host, address(p, t), tensor_bytes(t));
+	p->backend->download(p->backend, host, address(p, t), tensor_bytes(t));
 }
 
 void program_read(const struct program *p, const struct tensor *t, double *values)
@@ -470,10 +470,10 @@ double program_scalar(const struct program *p, const struct tensor *t)
 	float narrow = 0;
 
 	if (t->type == F64) {
-		p->backend->download(&wide, address(p, t), sizeof(wide));
+		p->backend->download(p->backend, &wide, address(p, t), sizeof(wide));
 		return wide;
 	}
-	p->backend->download(&narrow, address(p, t), sizeof(narrow));
+	p->backend->download(p->backend, &narrow, address(p, t), sizeof(narrow));
 	return (double)narrow;
 }
 
@@ -481,7 +481,7 @@ void program_upload_seed(struct program *p, const struct tensor *output, const v
 {
 	for (int i = 0; i < p->lowered.n_seeds; i++)
 		if (p->lowered.seeds[i].output->tensor == output)
-			p->backend->upload(address(p, p->lowered.seeds[i].gradient), host,
+			p->backend->upload(p->backend, address(p, p->lowered.seeds[i].gradient), host,
 					   tensor_bytes(output));
 }
 

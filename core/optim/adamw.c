@@ -28,7 +28,7 @@ void optim_adamw_update(struct optimizer *o, const struct optim_step *step, doub
 		.damp_v = damp_v,
 	};
 
-	o->kernels->adamw(&s, &o->segments, o->params->data, o->params->grad, o->m, o->v, o->vmax);
+	o->kernels->adamw(o->params->backend, &s, &o->segments, o->params->data, o->params->grad, o->m, o->v, o->vmax);
 }
 
 static void update(struct optimizer *o, const struct optim_step *step, struct optim_report *report)

@@ -28,8 +28,8 @@ static double norm(struct optimizer *o, int64_t t)
 
 	if (o->options.spam.clip_elements && s->updates > 0 && t - s->reset_at > 1)
 		return sqrt(
-			o->kernels->clip_elements(p->grad, o->v, o->options.spam.theta, p->total));
-	return sqrt(o->kernels->sum_squares(p->grad, p->total));
+			o->kernels->clip_elements(o->params->backend, p->grad, o->v, o->options.spam.theta, p->total));
+	return sqrt(o->kernels->sum_squares(o->params->backend, p->grad, p->total));
 }
 
 static bool is_spike(const struct optimizer *o, double norm_now)
@@ -61,9 +61,9 @@ static void reset(struct optimizer *o, int64_t t)
 	const struct backend *backend = o->params->backend;
 	const size_t bytes = (size_t)o->params->total * dtype_size(o->params->type);
 
-	backend->zero(o->m, bytes);
-	backend->zero(o->v, bytes);
-	backend->zero(o->vmax, bytes);
+	backend->zero(backend, o->m, bytes);
+	backend->zero(backend, o->v, bytes);
+	backend->zero(backend, o->vmax, bytes);
 	o->scalars.reset_at = t - 1; /* this update is the first of the new age */
 	o->scalars.resets++;
 }

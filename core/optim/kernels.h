@@ -50,21 +50,25 @@ struct muon_step {
 	int steps;
 };
 
+struct backend;
+
 struct optim_kernels {
 	/* In double, and the same bits for any number of threads. */
-	double (*sum_squares)(const void *x, int64_t n);
+	double (*sum_squares)(const struct backend *b, const void *x, int64_t n);
 
 	/* Clip each entry of g to +-sqrt(theta (v + 1e-12)); returns the new sum of squares. */
-	double (*clip_elements)(void *g, const void *v, double theta, int64_t n);
+	double (*clip_elements)(const struct backend *b, void *g, const void *v, double theta,
+				int64_t n);
 
-	void (*adamw)(const struct adamw_step *step, const struct optim_segments *segments, void *p,
-		      const void *g, void *m, void *v, void *vmax);
-	void (*sgd)(const struct sgd_step *step, const struct optim_segments *segments, void *p,
-		    const void *g, void *m);
+	void (*adamw)(const struct backend *b, const struct adamw_step *step,
+		      const struct optim_segments *segments, void *p, const void *g, void *m,
+		      void *v, void *vmax);
+	void (*sgd)(const struct backend *b, const struct sgd_step *step,
+		    const struct optim_segments *segments, void *p, const void *g, void *m);
 
 	/* One matrix. */
-	void (*muon)(const struct muon_step *step, int64_t rows, int64_t columns, void *p,
-		     const void *g, void *m, void *work);
+	void (*muon)(const struct backend *b, const struct muon_step *step, int64_t rows,
+		     int64_t columns, void *p, const void *g, void *m, void *work);
 	size_t (*muon_workspace)(int64_t rows, int64_t columns);
 };
 

@@ -56,7 +56,7 @@ static void update_param(struct optimizer *o, const struct optim_step *step, con
 	for (int64_t done = 0; done < p->count; done += rows * columns) {
 		const size_t at = (size_t)(p->offset + done) * size;
 
-		o->kernels->muon(&s, rows, columns, (char *)o->params->data + at,
+		o->kernels->muon(o->params->backend, &s, rows, columns, (char *)o->params->data + at,
 				 (const char *)o->params->grad + at, (char *)o->m + at, o->work);
 	}
 }

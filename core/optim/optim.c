@@ -141,7 +141,7 @@ static size_t largest_workspace(const struct optimizer *o)
 
 static enum status allocate(struct optimizer *o, void **memory, size_t bytes, struct error *err)
 {
-	*memory = o->params->backend->alloc(bytes);
+	*memory = o->params->backend->alloc(o->params->backend, bytes);
 	return *memory ? OK : fail_memory(err, "optimizer", bytes);
 }
 
@@ -215,10 +215,10 @@ void optimizer_destroy(struct optimizer *o)
 {
 	if (!o)
 		return;
-	o->params->backend->release(o->work);
-	o->params->backend->release(o->vmax);
-	o->params->backend->release(o->v);
-	o->params->backend->release(o->m);
+	o->params->backend->release(o->params->backend, o->work);
+	o->params->backend->release(o->params->backend, o->vmax);
+	o->params->backend->release(o->params->backend, o->v);
+	o->params->backend->release(o->params->backend, o->m);
 	pool_free(&o->pool);
 	free(o);
 }
@@ -232,7 +232,7 @@ void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_re
 
 	*report = (struct optim_report){ 0 };
 	report->norm = o->type->norm ? o->type->norm(o, t)
-				     : sqrt(o->kernels->sum_squares(p->grad, p->total));
+				     : sqrt(o->kernels->sum_squares(o->params->backend, p->grad, p->total));
 	report->finite = isfinite(report->norm);
 	if (!report->finite)
 		return;

@@ -14,7 +14,7 @@ static void update(struct optimizer *o, const struct optim_step *step, struct op
 	};
 
 	(void)report;
-	o->kernels->sgd(&s, &o->segments, o->params->data, o->params->grad, o->m);
+	o->kernels->sgd(o->params->backend, &s, &o->segments, o->params->data, o->params->grad, o->m);
 }
 
 const struct optim_type optim_sgd = { .update = update };

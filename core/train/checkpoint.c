@@ -40,7 +40,7 @@ static enum status fill_from_device(void *context, size_t offset, size_t size, v
 	const struct source *s = context;
 
 	(void)err;
-	s->backend->download(buffer, s->device + offset, size);
+	s->backend->download(s->backend, buffer, s->device + offset, size);
 	return OK;
 }
 
@@ -515,14 +515,14 @@ static enum status load_tensors(const struct checkpoint *c, const struct safeten
 		if (check_tensor(weights, p->name, p, c->params->type, &t, err) != OK)
 			return FAIL;
 		if (upload)
-			backend->upload(param_data(c->params, i), t->data, safetensors_bytes(t));
+			backend->upload(backend, param_data(c->params, i), t->data, safetensors_bytes(t));
 	}
 	state = optimizer_tensors(c->optimizer, &n);
 	for (int i = 0; i < n; i++) {
 		if (check_tensor(moments, state[i].name, state[i].param, c->params->type, &t, err))
 			return FAIL;
 		if (upload)
-			backend->upload(state[i].data, t->data, safetensors_bytes(t));
+			backend->upload(backend, state[i].data, t->data, safetensors_bytes(t));
 	}
 	return OK;
 }

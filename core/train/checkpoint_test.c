@@ -110,7 +110,7 @@ static void update(struct fixture *f, int64_t first, int64_t last)
 		for (int i = 0; i < ROWS * COLUMNS; i++)
 			gradient[i] = (float)sin((double)(i * t));
 		for (int i = 0; i < f->params->n; i++)
-			f->backend.upload(param_grad(f->params, i), gradient,
+			f->backend.upload(&f->backend, param_grad(f->params, i), gradient,
 					  (size_t)f->params->list[i].count * sizeof(*gradient));
 		optimizer_update(f->optimizer, t, 0.01, &report);
 		assert_true(report.finite);

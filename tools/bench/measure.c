@@ -130,7 +130,7 @@ static enum status fill_tensor(struct program *p, const struct graph *g, const s
 	if (!numbers)
 		return fail_memory(err, t->name, tensor_bytes(t));
 	if (t->kind == TENSOR_PARAM)
-		backend->upload(param_data(g->params, t->param), numbers, tensor_bytes(t));
+		backend->upload(backend, param_data(g->params, t->param), numbers, tensor_bytes(t));
 	else if (t->kind == TENSOR_INPUT)
 		program_upload(p, t, numbers);
 	else

@@ -247,12 +247,12 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 	};
 	enum status status = FAIL;
 
-	b.machine.array = setup->backend.alloc(READ_BYTES);
+	b.machine.array = setup->backend.alloc(&setup->backend, READ_BYTES);
 	if (!b.machine.array || !b.tokens)
 		fail_memory(err, "measurement", READ_BYTES);
 	else if (lengthen(setup, o->contexts, err) == OK && run_setup_draw(setup, err) == OK)
 		status = run(&b, out, err);
-	setup->backend.release(b.machine.array);
+	setup->backend.release(&setup->backend, b.machine.array);
 	free(b.tokens);
 	return status;
 }

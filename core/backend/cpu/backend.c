@@ -51,12 +51,13 @@ static const struct optim_kernels *cpu_optim(enum dtype type)
 	return type == F32 ? &cpu_optim_f32 : &cpu_optim_f64;
 }
 
-static void *cpu_alloc(size_t bytes)
+static void *cpu_alloc(const struct backend *b, size_t bytes)
 {
 	const size_t unit = bytes < HUGE_PAGE ? ALIGNMENT : HUGE_PAGE;
 	const size_t rounded = (bytes + unit - 1) / unit * unit;
 	void *memory;
 
+	(void)b;
 	if (rounded < bytes)
 		return NULL;
 	memory = aligned_alloc(unit, rounded ? rounded : unit);
@@ -69,18 +70,28 @@ static void *cpu_alloc(size_t bytes)
 	return memory;
 }
 
-static void cpu_copy(void *to, const void *from, size_t bytes)
+static void cpu_release(const struct backend *b, void *memory)
 {
+	(void)b;
+	free(memory);
+}
+
+static void cpu_copy(const struct backend *b, void *to, const void *from, size_t bytes)
+{
+	(void)b;
 	memcpy(to, from, bytes);
 }
 
-static void cpu_zero(void *memory, size_t bytes)
+static void cpu_zero(const struct backend *b, void *memory, size_t bytes)
 {
+	(void)b;
 	memset(memory, 0, bytes);
 }
 
-static int64_t cpu_find_nonfinite(const void *memory, enum dtype type, int64_t count)
+static int64_t cpu_find_nonfinite(const struct backend *b, const void *memory, enum dtype type,
+				  int64_t count)
 {
+	(void)b;
 	for (int64_t i = 0; i < count; i++) {
 		double value =
 			type == F32 ? ((const float *)memory)[i] : ((const double *)memory)[i];
@@ -89,6 +100,18 @@ static int64_t cpu_find_nonfinite(const void *memory, enum dtype type, int64_t c
 			return i;
 	}
 	return -1;
+}
+
+/* Whatever is asked for is done at once, and cannot fail. */
+static enum status cpu_done(const struct backend *b, struct error *err)
+{
+	(void)b, (void)err;
+	return OK;
+}
+
+static void cpu_close(struct backend *b)
+{
+	(void)b;
 }
 
 struct backend backend_cpu(int threads)
@@ -103,11 +126,14 @@ struct backend backend_cpu(int threads)
 		.kernels = cpu_kernels,
 		.optim = cpu_optim,
 		.alloc = cpu_alloc,
-		.release = free,
+		.release = cpu_release,
 		.upload = cpu_copy,
 		.download = cpu_copy,
 		.zero = cpu_zero,
 		.find_nonfinite = cpu_find_nonfinite,
+		.check = cpu_done,
+		.wait = cpu_done,
+		.close = cpu_close,
 	};
 }
 

@@ -35,11 +35,12 @@ static double add_in_order(const double parts[PARTS])
 	return sum;
 }
 
-static double sum_squares(const void *values, int64_t n)
+static double sum_squares(const struct backend *b, const void *values, int64_t n)
 {
 	const real *x = values;
 	double parts[PARTS];
 
+	(void)b;
 #pragma omp parallel for schedule(static) if (n > GRAIN)
 	for (int64_t i = 0; i < PARTS; i++) {
 		const int64_t first = n * i / PARTS, last = n * (i + 1) / PARTS;
@@ -61,12 +62,14 @@ static void clip_part(real *restrict g, const real *restrict v, real theta, int6
 	}
 }
 
-static double clip_elements(void *gradient, const void *second_moment, double theta, int64_t n)
+static double clip_elements(const struct backend *b, void *gradient, const void *second_moment,
+			    double theta, int64_t n)
 {
 	const real *v = second_moment;
 	real *g = gradient;
 	double parts[PARTS];
 
+	(void)b;
 #pragma omp parallel for schedule(static) if (n > GRAIN)
 	for (int64_t i = 0; i < PARTS; i++) {
 		const int64_t first = n * i / PARTS, last = n * (i + 1) / PARTS;
@@ -115,26 +118,28 @@ static inline void adamw_part(const struct adamw_step *s, bool decays, int64_t n
 	}
 }
 
-static void adamw(const struct adamw_step *s, const struct optim_segments *segments, void *params,
-		  const void *gradient, void *moment, void *second, void *largest)
+static void adamw(const struct backend *b, const struct adamw_step *s,
+		  const struct optim_segments *segments, void *params, const void *gradient,
+		  void *moment, void *second, void *largest)
 {
 	real *p = params, *m = moment, *v = second, *vmax = largest;
 	const real *g = gradient;
 
+	(void)b;
 #pragma omp parallel if (total(segments) > GRAIN)
 	for (int i = 0; i < segments->n; i++) {
 		const struct optim_segment *part = &segments->list[i];
-		int64_t first, last, a, b;
+		int64_t first, last, a, at_second;
 
 		thread_share(part->count, &first, &last);
 		a = part->offset + first;
-		b = part->second + first;
+		at_second = part->second + first;
 		if (vmax)
-			adamw_part(s, part->decays, last - first, p + a, g + a, m + a, v + b,
-				   vmax + b, true);
+			adamw_part(s, part->decays, last - first, p + a, g + a, m + a,
+				   v + at_second, vmax + at_second, true);
 		else
-			adamw_part(s, part->decays, last - first, p + a, g + a, m + a, v + b, NULL,
-				   false);
+			adamw_part(s, part->decays, last - first, p + a, g + a, m + a,
+				   v + at_second, NULL, false);
 	}
 }
 
@@ -151,12 +156,14 @@ static void sgd_part(const struct sgd_step *s, bool decays, int64_t n, real *res
 	}
 }
 
-static void sgd(const struct sgd_step *s, const struct optim_segments *segments, void *params,
-		const void *gradient, void *moment)
+static void sgd(const struct backend *b, const struct sgd_step *s,
+		const struct optim_segments *segments, void *params, const void *gradient,
+		void *moment)
 {
 	real *p = params, *m = moment;
 	const real *g = gradient;
 
+	(void)b;
 #pragma omp parallel if (total(segments) > GRAIN)
 	for (int i = 0; i < segments->n; i++) {
 		const struct optim_segment *part = &segments->list[i];
@@ -232,14 +239,14 @@ static void move(real *restrict p, real shrink, real lr, const real *restrict di
 		p[i] = shrink * p[i] - lr * direction[i];
 }
 
-static void muon(const struct muon_step *s, int64_t rows, int64_t columns, void *p, const void *g,
-		 void *m, void *work)
+static void muon(const struct backend *b, const struct muon_step *s, int64_t rows, int64_t columns,
+		 void *p, const void *g, void *m, void *work)
 {
 	const int64_t n = rows * columns, small = rows < columns ? rows : columns;
 	real *x = work, *y = x + n, *gram = y + n, *polynomial = gram + small * small, *swap;
 
 	momentum_step(s, n, g, m, x);
-	scale_all(x, (real)(1 / fmax(sqrt(sum_squares(x, n)), s->eps)), n);
+	scale_all(x, (real)(1 / fmax(sqrt(sum_squares(b, x, n)), s->eps)), n);
 	for (int i = 0; i < s->steps; i++) {
 		newton_schulz(rows, columns, x, y, gram, polynomial);
 		swap = x;
