@@ -117,7 +117,7 @@ warnings := -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) \
 compile = $(CC) $(base_flags) $(warnings) -I. -I$(O) $(CPPFLAGS) \
 	$(call compile_part,$(library_flags)) -MMD -MP
 link = $(CC) $(base_flags) $(LDFLAGS)
-libraries = $(call link_part,$(library_flags)) -lm
+libraries = $(call link_part,$(library_flags)) -lm -ldl
 
 # ---------------------------------------------------------------- set-up
 # The compiler's version belongs to the stamp: an upgraded compiler rebuilds, too.
@@ -163,6 +163,9 @@ $(O)/%.bf16.o: %.c $(O)/flags
 $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 	$(call cc,$(call compile_part,$(test_library_flags)))
 
+# Where the GPU backend is loaded from; it is built where nvcc is found.
+$(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"'
+
 $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
 	$(Q)rm -f $@ && $(AR) rcs $@ $(part_objects)
@@ -183,7 +186,7 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
-make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk bench.mk)
+make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk cuda.mk bench.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- tests

@@ -1,0 +1,238 @@
+/*
+ * The GPU as a backend: memory, copies, and the tables of kernels.  Built into a library of its own
+ * (core/backend/cuda.h opens it), so that programs start where no CUDA is installed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/backend/cuda/cuda.cuh"
+
+extern "C" {
+#include "core/optim/kernels.h"
+
+#define X(name) extern const struct kernels cuda_##name##_f32, cuda_##name##_f64, cuda_##name##_bf16;
+OP_LIST(X)
+#undef X
+extern const struct optim_kernels cuda_optim_f32, cuda_optim_f64;
+}
+
+/* In the order of OP_LIST, which is that of enum op_id. */
+static const struct kernels *const kernels_f32[OP_COUNT] = {
+#define X(name) &cuda_##name##_f32,
+	OP_LIST(X)
+#undef X
+};
+
+static const struct kernels *const kernels_f64[OP_COUNT] = {
+#define X(name) &cuda_##name##_f64,
+	OP_LIST(X)
+#undef X
+};
+
+static const struct kernels *const kernels_bf16[OP_COUNT] = {
+#define X(name) &cuda_##name##_bf16,
+	OP_LIST(X)
+#undef X
+};
+
+static const struct kernels *const *cuda_kernels(enum dtype type)
+{
+	return type == F32 ? kernels_f32 : type == F64 ? kernels_f64 : NULL;
+}
+
+static const struct kernels *const *cuda_kernels_bf16(enum dtype type)
+{
+	return type == F32 ? kernels_bf16 : cuda_kernels(type);
+}
+
+static const struct optim_kernels *cuda_optim(enum dtype type)
+{
+	return type == F32 ? &cuda_optim_f32 : &cuda_optim_f64;
+}
+
+/* ------------------------------------------------------------------ failures */
+
+void cuda_note(struct cuda_context *g, cudaError_t error, const char *where)
+{
+	if (error == cudaSuccess || g->failed)
+		return;
+	g->failed = true;
+	snprintf(g->err.text, sizeof(g->err.text), "GPU: %s: %s", where, cudaGetErrorString(error));
+}
+
+void cuda_note_blas(struct cuda_context *g, cublasStatus_t status, const char *where)
+{
+	if (status == CUBLAS_STATUS_SUCCESS || g->failed)
+		return;
+	g->failed = true;
+	snprintf(g->err.text, sizeof(g->err.text), "GPU: %s: %s", where,
+		 cublasGetStatusString(status));
+}
+
+static struct cuda_context *context(const struct backend *b)
+{
+	return (struct cuda_context *)b->context;
+}
+
+static enum status cuda_check(const struct backend *b, struct error *err)
+{
+	if (!context(b)->failed)
+		return OK;
+	*err = context(b)->err;
+	return FAIL;
+}
+
+static enum status cuda_wait(const struct backend *b, struct error *err)
+{
+	cuda_note(context(b), cudaStreamSynchronize(context(b)->stream), "waiting");
+	return cuda_check(b, err);
+}
+
+/* -------------------------------------------------------------------- memory */
+
+/* A failed allocation is the caller's to tell; it leaves no failure behind. */
+static void *cuda_alloc(const struct backend *b, size_t bytes)
+{
+	struct cuda_context *g = context(b);
+	void *memory;
+
+	if (cudaMalloc(&memory, bytes ? bytes : 1) != cudaSuccess) {
+		cudaGetLastError();
+		return NULL;
+	}
+	cuda_note(g, cudaMemsetAsync(memory, 0, bytes, g->stream), "clearing memory");
+	return memory;
+}
+
+static void cuda_release(const struct backend *b, void *memory)
+{
+	cuda_note(context(b), cudaFree(memory), "releasing memory");
+}
+
+/* The host's memory may be used again at once. */
+static void cuda_upload(const struct backend *b, void *device, const void *host, size_t bytes)
+{
+	struct cuda_context *g = context(b);
+
+	cuda_note(g, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, g->stream),
+		  "upload");
+	cuda_note(g, cudaStreamSynchronize(g->stream), "upload");
+}
+
+static void cuda_download(const struct backend *b, void *host, const void *device, size_t bytes)
+{
+	struct cuda_context *g = context(b);
+
+	cuda_note(g, cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, g->stream),
+		  "download");
+	cuda_note(g, cudaStreamSynchronize(g->stream), "download");
+}
+
+static void cuda_zero(const struct backend *b, void *device, size_t bytes)
+{
+	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
+}
+
+/* The smallest index of a NaN or infinity that each block has seen, then the smallest of all. */
+template <typename R> static __global__ void first_nonfinite(const R *x, int64_t n, double *out)
+{
+	double first = INFINITY;
+
+	for (int64_t i = threadIdx.x; i < n; i += BLOCK)
+		if (!isfinite(x[i]) && (double)i < first)
+			first = (double)i;
+	first = -block_max(-first);
+	if (threadIdx.x == 0)
+		*out = first;
+}
+
+static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, enum dtype type,
+				   int64_t count)
+{
+	struct cuda_context *g = context(b);
+	double first;
+
+	if (type == F32)
+		first_nonfinite<<<1, BLOCK, 0, g->stream>>>((const float *)device, count, g->scalar);
+	else
+		first_nonfinite<<<1, BLOCK, 0, g->stream>>>((const double *)device, count, g->scalar);
+	cuda_note(g, cudaGetLastError(), "search for NaN");
+	cuda_download(b, &first, g->scalar, sizeof(first));
+	return isfinite(first) ? (int64_t)first : -1;
+}
+
+/* ------------------------------------------------------------ opening, closing */
+
+/* cuBLAS wants 32 MiB on Hopper; a size of our own keeps its choices the same everywhere. */
+#define BLAS_MEMORY ((size_t)32 << 20)
+
+static void cuda_close(struct backend *b)
+{
+	struct cuda_context *g = context(b);
+
+	if (!g)
+		return;
+	if (g->blas)
+		cublasDestroy(g->blas);
+	cudaFree(g->blas_memory);
+	cudaFree(g->scalar);
+	if (g->stream)
+		cudaStreamDestroy(g->stream);
+	free(g);
+	b->context = NULL;
+}
+
+static enum status open_device(struct cuda_context *g, struct error *err)
+{
+	int count = 0;
+	const cudaError_t found = cudaGetDeviceCount(&count);
+
+	if (found != cudaSuccess || count == 0)
+		return fail(err, "no GPU: %s",
+			    found == cudaSuccess ? "none is there" : cudaGetErrorString(found));
+	if (g->device >= count)
+		return fail(err, "there is no GPU number %d: this machine has %d", g->device, count);
+	cuda_note(g, cudaSetDevice(g->device), "choosing the GPU");
+	cuda_note(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream");
+	cuda_note(g, cudaMalloc(&g->blas_memory, BLAS_MEMORY), "memory of products");
+	cuda_note(g, cudaMalloc(&g->scalar, sizeof(double) + SUM_WORK), "memory of sums");
+	if (!g->failed)
+		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
+	if (!g->failed)
+		cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
+	if (!g->failed)
+		cuda_note_blas(g, cublasSetWorkspace(g->blas, g->blas_memory, BLAS_MEMORY), "cuBLAS");
+	if (!g->failed)
+		return OK;
+	*err = g->err;
+	return FAIL;
+}
+
+extern "C" enum status cuda_backend_open(struct backend *b, enum precision precision, int device,
+					 struct error *err)
+{
+	struct cuda_context *g = (struct cuda_context *)calloc(1, sizeof(*g));
+
+	*b = {};
+	if (!g)
+		return fail_memory(err, "GPU", sizeof(*g));
+	g->device = device;
+	b->name = "cuda";
+	b->threads = 1;
+	b->context = g;
+	b->kernels = precision == BFLOAT16 ? cuda_kernels_bf16 : cuda_kernels;
+	b->optim = cuda_optim;
+	b->alloc = cuda_alloc;
+	b->release = cuda_release;
+	b->upload = cuda_upload;
+	b->download = cuda_download;
+	b->zero = cuda_zero;
+	b->find_nonfinite = cuda_find_nonfinite;
+	b->check = cuda_check;
+	b->wait = cuda_wait;
+	b->close = cuda_close;
+	if (open_device(g, err) == OK)
+		return OK;
+	cuda_close(b);
+	return FAIL;
+}

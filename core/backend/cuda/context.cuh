@@ -1,0 +1,42 @@
+/*
+ * context - an opened GPU: its stream, cuBLAS, and the first thing that went wrong.
+ *
+ * Launches do not wait, and so cannot say how they end.  The first failure stays
+ * in the context; cuda_wait() and every later call of the backend return it.
+ */
+#ifndef CUDA_CONTEXT_CUH
+#define CUDA_CONTEXT_CUH
+
+struct cuda_context {
+	int device;
+	cudaStream_t stream;
+	cublasHandle_t blas;
+	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
+	double *scalar;	   /* device: a sum that the host asked for, and its SUM_WORK */
+	bool failed;
+	struct error err;
+};
+
+static inline struct cuda_context *context_of(const struct call *c)
+{
+	return (struct cuda_context *)c->backend->context;
+}
+
+static inline cudaStream_t stream_of(const struct call *c)
+{
+	return context_of(c)->stream;
+}
+
+/* Keep the first failure. */
+void cuda_note(struct cuda_context *g, cudaError_t error, const char *where);
+void cuda_note_blas(struct cuda_context *g, cublasStatus_t status, const char *where);
+
+static inline void note_launch(const struct call *c)
+{
+	const cudaError_t error = cudaPeekAtLastError();
+
+	if (error != cudaSuccess)
+		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
+}
+
+#endif

@@ -1,0 +1,344 @@
+/*
+ * cuda - what the kernel files of this room share.
+ *
+ * A kernel file is a template over a precision: single_precision, double_precision, or bfloat16_products, which is
+ * float with products in bfloat16.  Its functions have the shape of the CPU's:
+ * forward and backward take a struct call, whose pointers are device memory.
+ * Work is given to the GPU by each() (one thread per element), each_row() (one
+ * block per row), sum_all() and sum_columns() (fixed order: the same bits every
+ * time), and gemm() (cuBLAS).  Everything is ordered on the context's stream.
+ */
+#ifndef CUDA_CUDA_CUH
+#define CUDA_CUDA_CUH
+
+#include <math.h>
+#include <stdint.h>
+
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "core/engine/backend.h"
+#include "core/ops/ops.h"
+}
+
+#include "core/backend/cuda/context.cuh"
+
+struct single_precision {
+	typedef float real;
+	typedef float factor; /* what products read */
+};
+struct double_precision {
+	typedef double real;
+	typedef double factor;
+};
+struct bfloat16_products {
+	typedef float real;
+	typedef __nv_bfloat16 factor;
+};
+
+/*
+ * Publish `set<P>()`, a struct kernels, under the names that the backend's table expects.  Without
+ * products bfloat16 is float.
+ */
+#define KERNELS_OF(name, set, bf16)                                 \
+	extern "C" {                                                \
+	extern const struct kernels cuda_##name##_f32;              \
+	extern const struct kernels cuda_##name##_f64;              \
+	extern const struct kernels cuda_##name##_bf16;             \
+	const struct kernels cuda_##name##_f32 = set<single_precision>();        \
+	const struct kernels cuda_##name##_f64 = set<double_precision>();        \
+	const struct kernels cuda_##name##_bf16 = set<bf16>();      \
+	}
+#define KERNELS(name, set) KERNELS_OF(name, set, single_precision)
+#define KERNELS_WITH_PRODUCTS(name, set) KERNELS_OF(name, set, bfloat16_products)
+
+/* ------------------------------------------------------------------ the call */
+
+template <typename P> static const typename P::real *input(const struct call *c, int i)
+{
+	return (const typename P::real *)c->in[i];
+}
+
+template <typename P> static typename P::real *output(const struct call *c, int i)
+{
+	return (typename P::real *)c->out[i];
+}
+
+template <typename P> static const typename P::real *output_gradient(const struct call *c, int i)
+{
+	return (const typename P::real *)c->dout[i];
+}
+
+/* The gradient of an input, NULL: not wanted.  The first contribution overwrites, others add. */
+template <typename R> struct gradient {
+	R *at;
+	bool add;
+
+	__host__ __device__ explicit operator bool() const
+	{
+		return at;
+	}
+	__device__ void put(int64_t i, R value) const
+	{
+		at[i] = add ? at[i] + value : value;
+	}
+};
+
+template <typename P>
+static struct gradient<typename P::real> input_gradient(const struct call *c, int i)
+{
+	return { (typename P::real *)c->din[i], call_adds(c, i) };
+}
+
+/* Of a node with struct factor_attr: input `learned` or the constant, read on the device. */
+template <typename R> struct scalar_factor {
+	const R *learned;
+	R constant;
+
+	__device__ R get() const
+	{
+		return learned ? *learned : constant;
+	}
+};
+
+template <typename P>
+static struct scalar_factor<typename P::real> factor(const struct call *c, int learned)
+{
+	const struct factor_attr *attr = (const struct factor_attr *)c->node->attr;
+
+	return { input<P>(c, learned), (typename P::real)attr->constant };
+}
+
+/* --------------------------------------------------------------- elements, rows */
+
+#define BLOCK 256 /* threads */
+#define WARP 32
+
+template <typename F> static __global__ void each_kernel(int64_t n, F f)
+{
+	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+	     i += (int64_t)gridDim.x * blockDim.x)
+		f(i);
+}
+
+#define MOST_BLOCKS (1 << 16)
+
+/* f(i) for i in [0, n), a thread each. */
+template <typename F> static void each(const struct call *c, int64_t n, F f)
+{
+	const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+
+	if (n == 0)
+		return;
+	each_kernel<<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0,
+		      stream_of(c)>>>(n, f);
+	note_launch(c);
+}
+
+template <typename F> static __global__ void each_row_kernel(int64_t rows, F f)
+{
+	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+		f(row);
+		__syncthreads();
+	}
+}
+
+/* f(row) by all BLOCK threads of a block together. */
+template <typename F> static void each_row(const struct call *c, int64_t rows, F f)
+{
+	if (rows == 0)
+		return;
+	each_row_kernel<<<(unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK, 0,
+			  stream_of(c)>>>(rows, f);
+	note_launch(c);
+}
+
+/* -------------------------------------------------- reductions within a block */
+
+struct add_values {
+	template <typename R> __device__ R operator()(R a, R b) const
+	{
+		return a + b;
+	}
+};
+
+struct larger_value {
+	template <typename R> __device__ R operator()(R a, R b) const
+	{
+		return b > a ? b : a;
+	}
+};
+
+/* Joins the values of all BLOCK threads in a fixed tree; every thread gets the result. */
+template <typename R, typename Join> static __device__ R block_join(R value, Join join)
+{
+	__shared__ R warp[BLOCK / WARP];
+	const int lane = threadIdx.x % WARP, number = threadIdx.x / WARP;
+
+	for (int step = WARP / 2; step > 0; step /= 2)
+		value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
+	__syncthreads(); /* the last use of warp[] is over */
+	if (lane == 0)
+		warp[number] = value;
+	__syncthreads();
+	value = warp[0];
+	for (int i = 1; i < BLOCK / WARP; i++)
+		value = join(value, warp[i]);
+	return value;
+}
+
+template <typename R> static __device__ R block_sum(R value)
+{
+	return block_join(value, add_values());
+}
+
+template <typename R> static __device__ R block_max(R value)
+{
+	return block_join(value, larger_value());
+}
+
+/* The largest value, and where it is; of equal ones the first. */
+template <typename R> struct place {
+	R value;
+	int index;
+};
+
+template <typename R> struct first_of_largest {
+	__device__ place<R> operator()(place<R> a, place<R> b) const
+	{
+		return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+	}
+};
+
+template <typename R> static __device__ place<R> block_argmax(place<R> p)
+{
+	__shared__ place<R> warp[BLOCK / WARP];
+	const struct first_of_largest<R> join;
+
+	for (int step = WARP / 2; step > 0; step /= 2) {
+		const place<R> other = { __shfl_xor_sync(0xffffffffu, p.value, step),
+					 __shfl_xor_sync(0xffffffffu, p.index, step) };
+
+		p = join(p, other);
+	}
+	__syncthreads();
+	if (threadIdx.x % WARP == 0)
+		warp[threadIdx.x / WARP] = p;
+	__syncthreads();
+	p = warp[0];
+	for (int i = 1; i < BLOCK / WARP; i++)
+		p = join(p, warp[i]);
+	return p;
+}
+
+/* ----------------------------------------------- sums over everything, in order */
+
+/*
+ * A sum is made of this many partial sums over equal parts, which are added in a
+ * fixed tree: nothing depends on which block runs first.
+ */
+#define SUM_PARTS BLOCK
+#define SUM_WORK (SUM_PARTS * sizeof(double))
+
+template <typename F> static __global__ void sum_parts_kernel(int64_t n, F value, double *parts)
+{
+	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
+	double sum = 0;
+
+	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK)
+		sum += (double)value(i);
+	sum = block_sum(sum);
+	if (threadIdx.x == 0)
+		parts[blockIdx.x] = sum;
+}
+
+template <typename F> static __global__ void finish_sum_kernel(const double *parts, F finish)
+{
+	const double sum = block_sum(parts[threadIdx.x]);
+
+	if (threadIdx.x == 0)
+		finish(sum);
+}
+
+/* finish(sum of value(i) over [0, n)) on the device; `work` has SUM_WORK bytes. */
+template <typename F, typename G>
+static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
+{
+	sum_parts_kernel<<<SUM_PARTS, BLOCK, 0, stream_of(c)>>>(n, value, (double *)work);
+	note_launch(c);
+	finish_sum_kernel<<<1, BLOCK, 0, stream_of(c)>>>((const double *)work, finish);
+	note_launch(c);
+}
+
+/* Parts into which the rows of a column sum are cut: a function of the shape alone. */
+static inline int64_t column_parts(int64_t rows)
+{
+	const int64_t parts = (rows + 63) / 64;
+
+	return parts < 128 ? parts : 128;
+}
+
+template <typename R> static size_t column_work(int64_t rows, int64_t columns)
+{
+	return (size_t)(column_parts(rows) * columns) * sizeof(R);
+}
+
+template <typename R, typename F>
+static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int64_t parts, F value,
+					   R *partial)
+{
+	const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, part = blockIdx.y;
+	const int64_t last = rows * (part + 1) / parts;
+	R sum = 0;
+
+	if (column >= columns)
+		return;
+	for (int64_t r = rows * part / parts; r < last; r++)
+		sum += value(r, column);
+	partial[part * columns + column] = sum;
+}
+
+/* finish(column, sum of value(row, column) over the rows); `work` has column_work() bytes. */
+template <typename R, typename F, typename G>
+static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F value, void *work,
+			G finish)
+{
+	const int64_t parts = column_parts(rows);
+	const dim3 grid((unsigned)((columns + 127) / 128), (unsigned)parts);
+	R *partial = (R *)work;
+
+	column_parts_kernel<R><<<grid, 128, 0, stream_of(c)>>>(rows, columns, parts, value, partial);
+	note_launch(c);
+	each(c, columns, [=] __device__(int64_t column) {
+		R sum = 0;
+
+		for (int64_t part = 0; part < parts; part++)
+			sum += partial[part * columns + column];
+		finish(column, sum);
+	});
+}
+
+/* ------------------------------------------------------------------ workspace */
+
+/* Hands out pieces of c->work; without memory (at NULL) it only counts. */
+struct space {
+	char *at;
+	size_t used;
+
+	template <typename R> R *take(int64_t elements)
+	{
+		R *piece = at ? (R *)(at + used) : NULL;
+
+		used += ((size_t)elements * sizeof(R) + 255) / 256 * 256;
+		return piece;
+	}
+};
+
+static inline int64_t count_of(const struct tensor *t)
+{
+	return tensor_count(t);
+}
+
+#endif

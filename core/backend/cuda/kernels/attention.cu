@@ -1,0 +1,432 @@
+/*
+ * Forward, per block of queries:  P = softmax(scores), O = dropout(P) V.
+ *
+ * Backward, per block, with P made again from q, k and lse:
+ *
+ *     dP_ij = dO_i.v_j * kept_ij,  delta_i = dO_i.o_i,  dS_ij = P_ij (dP_ij - delta_i)
+ *     dQ = scale dS K          dK = scale dS' Q       dV = (P kept)' dO
+ *     dkey_bias_j = sum_i dS_ij
+ *
+ * and for the band, with dC = band dS inside it and 0 outside:
+ *
+ *     dq_j += scale sum_i dC_ij k_i    dk_i += scale sum_j dC_ij q_j
+ *     dband = sum_ij dS_ij cross_ij
+ *
+ * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
+ * Only forward sees tokens before its first query.
+ */
+#include "core/backend/cuda/scores.cuh"
+#include "core/util/philox.h"
+
+enum { Q, K, V, KEY_BIAS, BAND, RECENT };
+enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
+
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
+
+/* --------------------------------------------------------------- dropout */
+
+struct dropout_mask {
+	uint32_t key[2];
+	double limit;  /* words below it drop their element */
+	double factor; /* of what is kept; 0: no dropout */
+
+	/* factor or 0 for element number `index` of the stream */
+	__device__ double at(uint64_t index) const
+	{
+		uint32_t word[4];
+
+		if (factor == 0)
+			return 1;
+		philox_block(key, index / 4, word);
+		return word[index % 4] < limit ? 0 : factor;
+	}
+};
+
+static struct dropout_mask dropout_mask_of(const struct call *c)
+{
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+	struct rng_key key;
+
+	if (a->dropout == 0)
+		return { { 0, 0 }, 0, 0 };
+	key = rng_key(c->run->seed, c->node->name);
+	key = rng_subkey(rng_subkey(key, c->run->iteration), c->run->micro);
+	return { { key.word[0], key.word[1] }, a->dropout * 0x1p32, 1 / (1 - a->dropout) };
+}
+
+/* The number of element (b, h, i, j) in the stream. */
+template <typename P>
+static __device__ uint64_t mask_index(const struct scores<P> &s, int64_t b, int64_t h, int64_t i,
+				      int64_t j)
+{
+	return (uint64_t)(((b * s.H + h) * s.T + i) * s.T + j);
+}
+
+/* --------------------------------------------------------------- buffers */
+
+template <typename P> struct buffers {
+	struct scores<P> s;
+	typename P::factor *p;	 /* [B,H,rows,pitch]: what multiplies V; s.score itself if not rounded */
+	typename P::real *route; /* [B,rows,pitch] */
+	typename P::factor *v, *d_o; /* room for rounded tensors */
+	/* Backward. */
+	typename P::real *dscore;  /* [B,H,rows,pitch] */
+	typename P::factor *ds;	   /* ... as products read it */
+	typename P::factor *dcross; /* ... of the band */
+	typename P::real *dk, *dv, *dbias; /* [B,H,S,width], [B,H,S]: sums of each query head */
+	double *dband;			   /* [B,H,T] */
+	double *sum_work;
+};
+
+template <typename P>
+static struct buffers<P> take_buffers(struct space *m, const struct node *n, enum pass pass,
+				      const struct scores<P> &s)
+{
+	typedef typename P::factor factor;
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	const int64_t all = s.B * s.H * s.rows * s.pitch, lines = s.B * s.H * s.S;
+	struct buffers<P> f;
+
+	f.s = s;
+	f.v = m->take<factor>(rounded_size<P>(tensor_count(n->in[V])));
+	f.p = rounded_size<P>(1) ? m->take<factor>(all) : (factor *)(void *)s.score;
+	f.route = NULL;
+	if (pass == PASS_FORWARD) {
+		if (a->route.mode == ROUTE_TOPK)
+			f.route = m->take<typename P::real>(s.B * s.rows * s.pitch);
+		return f;
+	}
+	f.d_o = m->take<factor>(rounded_size<P>(tensor_count(n->out[O])));
+	f.dscore = m->take<typename P::real>(all);
+	f.ds = rounded_size<P>(1) ? m->take<factor>(all) : (factor *)(void *)f.dscore;
+	f.dcross = NULL;
+	if (a->band_window >= 0)
+		f.dcross = rounded_size<P>(1) ? m->take<factor>(all) : (factor *)(void *)s.cross;
+	f.dk = m->take<typename P::real>(lines * n->in[K]->dim[3]);
+	f.dv = m->take<typename P::real>(lines * n->in[V]->dim[3]);
+	f.dbias = n->in[KEY_BIAS] ? m->take<typename P::real>(lines) : NULL;
+	f.dband = m->take<double>(s.B * s.H * s.T);
+	f.sum_work = m->take<double>(SUM_PARTS);
+	return f;
+}
+
+/* --------------------------------------------------------------- forward */
+
+/* Scores become probabilities; keys after a query's own get 0. */
+template <typename P>
+static void softmax(const struct call *c, const struct buffers<P> &f, struct query_block x)
+{
+	typedef typename P::real real;
+	const struct scores<P> s = f.s;
+	real *lse = output<P>(c, LSE);
+
+	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
+		const int64_t head = b * s.H + h, i = s.past + x.first + r;
+		real *row = s.score + (head * s.rows + r) * s.pitch;
+		real most = -INFINITY, sum = 0;
+
+		finish_row(s, b, h, i, row, s.cross + (head * s.rows + r) * s.pitch);
+		for (int64_t j = threadIdx.x; j <= i; j += BLOCK)
+			most = row[j] > most ? row[j] : most;
+		most = block_max(most);
+		for (int64_t j = threadIdx.x; j <= i; j += BLOCK) {
+			row[j] = exp(row[j] - most);
+			sum += row[j];
+		}
+		sum = block_sum(sum);
+		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK)
+			row[j] = j <= i ? row[j] / sum : 0;
+		if (threadIdx.x == 0)
+			lse[head * s.T + x.first + r] = most + log(sum);
+	});
+}
+
+/* The k largest entries of every combined row. */
+template <typename P>
+static void write_routes(const struct call *c, const struct buffers<P> &f, struct query_block x)
+{
+	typedef typename P::real real;
+	const struct scores<P> s = f.s;
+	const int64_t k = c->node->out[ROUTE_INDEX]->dim[2];
+	int32_t *index = (int32_t *)c->out[ROUTE_INDEX];
+	real *weight = output<P>(c, ROUTE_WEIGHT), *route = f.route;
+
+	combine_heads(c, s, x, route);
+	each_row(c, s.B * x.n, [=] __device__(int64_t item) {
+		const int64_t b = item / x.n, r = item % x.n, query = b * s.T + x.first + r;
+		real sum = 0;
+
+		take_largest(route + (b * s.rows + r) * s.pitch, s.past + x.first + r + 1, k,
+			     index + query * k, weight + query * k);
+		for (int64_t at = 0; at < k; at++)
+			sum += weight[query * k + at];
+		__syncthreads();
+		for (int64_t at = threadIdx.x; at < k; at += BLOCK)
+			weight[query * k + at] *= route_factor(s.attr.route, sum);
+	});
+}
+
+/* Probabilities as they multiply V: dropped, and rounded. */
+template <typename P>
+static void drop(const struct call *c, const struct buffers<P> &given, struct query_block x,
+		 struct dropout_mask mask)
+{
+	const struct buffers<P> f = given;
+	const struct scores<P> s = f.s;
+
+	if (mask.factor == 0 && !rounded_size<P>(1))
+		return;
+	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
+		const int64_t at = ((b * s.H + h) * s.rows + r) * s.pitch;
+
+		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK)
+			f.p[at + j] = (typename P::factor)(
+				s.score[at + j] *
+				(typename P::real)mask.at(mask_index(s, b, h, x.first + r, j)));
+	});
+}
+
+template <typename P> static void forward(const struct call *c)
+{
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+	struct space m = { (char *)c->work, 0 };
+	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	const struct buffers<P> f = take_buffers<P>(&m, c->node, PASS_FORWARD, s);
+	const struct head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
+	const struct heads ol = heads_of(c->node->out[O], s.H);
+	const struct dropout_mask mask = dropout_mask_of(c);
+
+	for (int64_t first = 0; first < s.T; first += s.rows) {
+		const struct query_block x = block_at(s, first);
+
+		block_products(c, s, x);
+		softmax<P>(c, f, x);
+		if (f.route)
+			write_routes<P>(c, f, x);
+		drop<P>(c, f, x, mask);
+		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
+			      from_buffer((const typename P::factor *)f.p, s.H, s.rows, s.pitch),
+			      from_token(v.at, v.layout, 0), false,
+			      from_token(output<P>(c, O), ol, first));
+	}
+}
+
+/* -------------------------------------------------------------- backward */
+
+/* From scores and dP to P kept, dS, and inside the band dC. */
+template <typename P>
+static void backward_rows(const struct call *c, const struct buffers<P> &given,
+			  struct query_block x, struct dropout_mask mask)
+{
+	typedef typename P::real real;
+	typedef typename P::factor factor;
+	const struct buffers<P> f = given;
+	const struct scores<P> s = f.s;
+	const struct heads ol = heads_of(c->node->out[O], s.H);
+	const real *o = output<P>(c, O), *d_o = output_gradient<P>(c, O), *lse = output<P>(c, LSE);
+
+	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
+		const int64_t head = b * s.H + h, i = x.first + r, at = (head * s.rows + r) * s.pitch;
+		const int64_t out = ol.at(b, h, i), start = s.band_start(i);
+		const real normal = lse[head * s.T + i];
+		real *row = s.score + at, *cross = s.cross + at, delta = 0;
+		double dband = 0;
+
+		finish_row(s, b, h, i, row, cross);
+		for (int64_t d = threadIdx.x; d < ol.width; d += BLOCK)
+			delta += d_o[out + d] * o[out + d];
+		delta = block_sum(delta);
+		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK) {
+			real p = 0, kept = 0, ds = 0;
+
+			if (j <= i) {
+				p = exp(row[j] - normal);
+				kept = (real)mask.at(mask_index(s, b, h, i, j));
+				ds = p * (f.dscore[at + j] * kept - delta);
+			}
+			f.p[at + j] = (factor)(p * kept);
+			f.dscore[at + j] = ds;
+			f.ds[at + j] = (factor)ds;
+			if (!f.dcross)
+				continue;
+			if (j >= start && j <= i)
+				dband += (double)ds * (double)cross[j];
+			if (j >= x.cross_first)
+				f.dcross[at + j] = (factor)(j >= start && j <= i ? ds : 0);
+		}
+		if (f.dcross) {
+			dband = block_sum(dband);
+			if (threadIdx.x == 0)
+				f.dband[head * s.T + i] = dband;
+		}
+	});
+}
+
+/* dbias_j += sum_i dS_ij, of every query head */
+template <typename P>
+static void backward_bias(const struct call *c, const struct buffers<P> &given,
+			  struct query_block x)
+{
+	const struct buffers<P> f = given;
+	const struct scores<P> s = f.s;
+
+	each(c, s.B * s.H * x.keys, [=] __device__(int64_t item) {
+		const int64_t head = item / x.keys, j = item % x.keys;
+		typename P::real sum = 0;
+
+		for (int64_t r = 0; r < x.n; r++)
+			sum += f.dscore[(head * s.rows + r) * s.pitch + j];
+		f.dbias[head * s.S + j] += sum;
+	});
+}
+
+/* score_ij = .. + band cross_ij, cross_ij = scale q_j.k_i; the weight is read where it lies. */
+template <typename P>
+static void backward_band(const struct call *c, const struct buffers<P> &f, struct query_block x)
+{
+	typedef typename P::factor factor;
+	const struct scores<P> &s = f.s;
+	const struct heads &ql = s.q.layout, &kl = s.k.layout;
+	const int64_t near = x.keys - x.cross_first;
+	const auto dc = from_buffer((const factor *)f.dcross, s.H, s.rows, s.pitch, x.cross_first);
+
+	if (c->din[Q])
+		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, near, ql.width, x.n,
+			      s.attr.scale, dc, from_token(s.k.at, kl, x.first), true,
+			      from_token((typename P::real *)c->din[Q],
+					 heads_of(c->node->in[Q], s.H), x.cross_first));
+	if (c->din[K])
+		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, kl.width, near,
+			      s.attr.scale, dc, from_token(s.q.at, ql, x.cross_first), true,
+			      from_buffer(f.dk + x.first * kl.width, s.H, s.S, kl.width));
+}
+
+/* dC = band dS: the weight may be learned, so it is multiplied on the device. */
+template <typename P>
+static void weigh_band(const struct call *c, const struct buffers<P> &given, struct query_block x)
+{
+	const struct buffers<P> f = given;
+	const struct scores<P> s = f.s;
+	const int64_t near = x.keys - x.cross_first;
+
+	each(c, s.B * s.H * x.n * near, [=] __device__(int64_t item) {
+		const int64_t head = item / (x.n * near), r = item / near % x.n;
+		const int64_t at = (head * s.rows + r) * s.pitch + x.cross_first + item % near;
+
+		f.dcross[at] = (typename P::factor)((typename P::real)f.dcross[at] * s.band());
+	});
+}
+
+template <typename P>
+static void backward_block(const struct call *c, const struct buffers<P> &f,
+			   const struct head_factor<P> &v, const struct head_factor<P> &d_o,
+			   struct query_block x, struct dropout_mask mask)
+{
+	typedef typename P::factor factor;
+	const struct scores<P> &s = f.s;
+	const struct heads &ql = s.q.layout, &kl = s.k.layout;
+	const int64_t wide = v.layout.width;
+	const auto arriving = from_token(d_o.at, d_o.layout, x.first);
+	const auto p = from_buffer((const factor *)f.p, s.H, s.rows, s.pitch);
+	const auto ds = from_buffer((const factor *)f.ds, s.H, s.rows, s.pitch);
+	const auto dq = input_gradient<P>(c, Q);
+
+	block_products(c, s, x);
+	gemm_heads<P>(c, s.pointers, s.B, s.H, false, true, x.n, x.keys, wide, 1, arriving,
+		      from_token(v.at, v.layout, 0), false,
+		      from_buffer(f.dscore, s.H, s.rows, s.pitch));
+	backward_rows<P>(c, f, x, mask);
+	if (c->din[V])
+		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, wide, x.n, 1, p, arriving,
+			      true, from_buffer(f.dv, s.H, s.S, wide));
+	if (dq)
+		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, ql.width, x.keys,
+			      s.attr.scale, ds, from_token(s.k.at, kl, 0), dq.add,
+			      from_token(dq.at, heads_of(c->node->in[Q], s.H), x.first));
+	if (c->din[K])
+		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, kl.width, x.n,
+			      s.attr.scale, ds, from_token(s.q.at, ql, x.first), true,
+			      from_buffer(f.dk, s.H, s.S, kl.width));
+	if (c->din[KEY_BIAS])
+		backward_bias<P>(c, f, x);
+	if (f.dcross) {
+		weigh_band<P>(c, f, x);
+		backward_band<P>(c, f, x);
+	}
+}
+
+/* The gradient of an input is the sum over the query heads that share it, in their order. */
+template <typename P>
+static void put_shared(const struct call *c, int input, const typename P::real *sums, int64_t H)
+{
+	const struct tensor *t = c->node->in[input];
+	const auto d = input_gradient<P>(c, input);
+
+	if (!d)
+		return;
+	const struct heads x = heads_of(t, H);
+	const int64_t heads = t->dim[2], S = x.T, w = x.width;
+
+	each(c, tensor_count(t), [=] __device__(int64_t i) {
+		const int64_t channel = i % w, head = i / w % heads, token = i / (w * heads) % S;
+		const int64_t b = i / (w * heads * S), first = b * H + head * x.sharing;
+		typename P::real sum = 0;
+
+		for (int64_t h = first; h < first + x.sharing; h++)
+			sum += sums[(h * S + token) * w + channel];
+		d.put(x.at(b, head * x.sharing, token) + channel, sum);
+	});
+}
+
+template <typename P> static void zero(const struct call *c, typename P::real *x, int64_t n)
+{
+	if (x)
+		each(c, n, [=] __device__(int64_t i) { x[i] = 0; });
+}
+
+template <typename P> static void backward(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+	struct space m = { (char *)c->work, 0 };
+	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	const struct buffers<P> f = take_buffers<P>(&m, c->node, PASS_BACKWARD, s);
+	const struct head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
+	const struct head_factor<P> d_o =
+		rounded_heads<P>(c, c->node->out[O], c->dout[O], s.H, f.d_o);
+	const struct dropout_mask mask = dropout_mask_of(c);
+	const int64_t lines = s.B * s.H * s.S;
+	const auto dband = input_gradient<P>(c, BAND);
+
+	zero<P>(c, f.dk, lines * s.k.layout.width);
+	zero<P>(c, f.dv, lines * v.layout.width);
+	zero<P>(c, f.dbias, lines);
+	for (int64_t first = 0; first < s.T; first += s.rows)
+		backward_block<P>(c, f, v, d_o, block_at(s, first), mask);
+	put_shared<P>(c, K, f.dk, s.H);
+	put_shared<P>(c, V, f.dv, s.H);
+	if (f.dbias)
+		put_shared<P>(c, KEY_BIAS, f.dbias, s.H);
+	if (dband)
+		sum_all(
+			c, s.B * s.H * s.T, [=] __device__(int64_t i) { return f.dband[i]; },
+			f.sum_work, [=] __device__(double sum) { dband.put(0, (real)sum); });
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	struct space m = { NULL, 0 };
+	typename P::factor *room[3];
+	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
+
+	(void)threads;
+	take_buffers<P>(&m, n, pass, s);
+	return m.used;
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+}
+KERNELS_WITH_PRODUCTS(attention, set)

@@ -1,0 +1,140 @@
+#include "core/backend/cuda/product.cuh"
+
+/* y_h = x_h W_h: all heads are one product of many matrices. */
+struct sizes {
+	int64_t tokens, heads, i, o;
+	int64_t x_head, x_token; /* elements from one of x to the next; x_head 0: all share x */
+};
+
+static struct sizes sizes_of(const struct node *node)
+{
+	const struct tensor *x = node->in[0], *w = node->in[1];
+	struct sizes s = { x->dim[0] * x->dim[1], w->dim[0], w->dim[1], w->dim[2] };
+	const bool shared = x->ndim == 3;
+	/* Rows are heads, unless a slice has rows of whole tokens. */
+	const int64_t piece = tensor_contiguous(x) ? s.i : x->pitch;
+	const bool token_rows = shared || (!tensor_contiguous(x) && x->row != s.i);
+
+	s.x_head = shared ? 0 : token_rows ? s.i : piece;
+	s.x_token = token_rows ? piece : s.heads * piece;
+	return s;
+}
+
+template <typename P> struct room {
+	typename P::factor *x, *w, *dy;
+};
+
+/* Heads of x that differ. */
+static int64_t x_heads(const struct sizes &s)
+{
+	return s.x_head ? s.heads : 1;
+}
+
+template <typename P>
+static struct room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+{
+	const struct sizes s = sizes_of(node);
+	struct room<P> r;
+
+	r.x = m->take<typename P::factor>(rounded_size<P>(s.tokens * x_heads(s) * s.i));
+	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
+	r.dy = pass == PASS_BACKWARD
+		       ? m->take<typename P::factor>(rounded_size<P>(s.tokens * s.heads * s.o))
+		       : NULL;
+	return r;
+}
+
+/* x as products read it: its own layout, or [tokens, heads, I]. */
+template <typename P>
+static struct matrix<typename P::factor> factor_x(const struct call *c, const struct sizes &given,
+						  typename P::factor *room)
+{
+	typedef typename P::factor factor;
+	const struct sizes s = given;
+	const int64_t heads = x_heads(s);
+	const auto *x = input<P>(c, 0);
+
+	if (sizeof(factor) == sizeof(typename P::real))
+		return { (const factor *)(const void *)x, s.x_token, s.x_head };
+	each(c, s.tokens * heads * s.i, [=] __device__(int64_t at) {
+		const int64_t t = at / (heads * s.i), h = at / s.i % heads;
+
+		room[at] = (factor)x[t * s.x_token + h * s.x_head + at % s.i];
+	});
+	return { room, heads * s.i, s.x_head ? s.i : 0 };
+}
+
+template <typename P> static void forward(const struct call *c)
+{
+	struct space m = { (char *)c->work, 0 };
+	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
+	const struct sizes s = sizes_of(c->node);
+	auto w = weight<P>(c, r.w);
+
+	w.stride = s.i * s.o;
+	gemm(c, false, false, s.tokens, s.o, s.i, 1, factor_x<P>(c, s, r.x), w, false,
+	     output<P>(c, 0), s.heads * s.o, s.o, s.heads);
+}
+
+/* dx_h = dy_h W_h'; an x that all heads share collects them, one after the other. */
+template <typename P>
+static void backward_x(const struct call *c, const struct sizes &s,
+		       struct matrix<typename P::factor> dy, struct matrix<typename P::factor> w)
+{
+	const auto dx = input_gradient<P>(c, 0);
+
+	if (s.x_head) {
+		gemm(c, false, true, s.tokens, s.i, s.o, 1, dy, w, dx.add, dx.at, s.x_token,
+		     s.x_head, s.heads);
+		return;
+	}
+	for (int64_t h = 0; h < s.heads; h++) {
+		const struct matrix<typename P::factor> d = { dy.at + h * s.o, dy.pitch, 0 };
+		const struct matrix<typename P::factor> v = { w.at + h * s.i * s.o, w.pitch, 0 };
+
+		gemm(c, false, true, s.tokens, s.i, s.o, 1, d, v, dx.add || h > 0, dx.at, s.x_token);
+	}
+}
+
+/* y_h = x_h W_h: dW_h = x_h' dy_h */
+template <typename P> static void backward(const struct call *c)
+{
+	struct space m = { (char *)c->work, 0 };
+	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
+	const struct sizes s = sizes_of(c->node);
+	const auto dw = input_gradient<P>(c, 1);
+	auto dy = rounded<P>(c, output_gradient<P>(c, 0), s.tokens, s.heads * s.o, s.heads * s.o,
+			     r.dy);
+
+	dy.stride = s.o;
+	if (dw)
+		gemm(c, true, false, s.i, s.o, s.tokens, 1, factor_x<P>(c, s, r.x), dy, dw.add,
+		     dw.at, s.o, s.i * s.o, s.heads);
+	if (c->din[0]) {
+		auto w = weight<P>(c, r.w);
+
+		w.stride = s.i * s.o;
+		backward_x<P>(c, s, dy, w);
+	}
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	struct space m = { NULL, 0 };
+
+	(void)threads;
+	take_room<P>(&m, n, pass);
+	return m.used;
+}
+
+template <typename P> static size_t copies(const struct node *n, enum pass pass, int which)
+{
+	(void)pass;
+	return weight_copy_bytes<P>(n->in[1], which);
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, copies<P> };
+}
+KERNELS_WITH_PRODUCTS(head_linear, set)

@@ -1,0 +1,103 @@
+#include "core/backend/cuda/product.cuh"
+
+/* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
+struct sizes {
+	int64_t n, i, o;
+	int64_t x_pitch;
+	bool transposed;
+};
+
+static struct sizes sizes_of(const struct node *node)
+{
+	const struct linear_attr *attr = (const struct linear_attr *)node->attr;
+	const struct tensor *x = node->in[0];
+	const int64_t i = tensor_dim(x, -1);
+
+	return { tensor_count(x) / i, i, tensor_dim(node->out[0], -1),
+		 tensor_contiguous(x) ? i : x->pitch, attr->transposed };
+}
+
+/* Rounded factors: x, W where it is no parameter, dy; and the parts of db. */
+template <typename P> struct room {
+	typename P::factor *x, *w, *dy;
+	typename P::real *columns;
+};
+
+template <typename P>
+static struct room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+{
+	const struct sizes s = sizes_of(node);
+	struct room<P> r;
+
+	r.x = m->take<typename P::factor>(rounded_size<P>(s.n * s.i));
+	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
+	r.dy = pass == PASS_BACKWARD ? m->take<typename P::factor>(rounded_size<P>(s.n * s.o)) : NULL;
+	r.columns = pass == PASS_BACKWARD && node->in[2]
+			    ? m->take<typename P::real>(column_parts(s.n) * s.o)
+			    : NULL;
+	return r;
+}
+
+template <typename P> static void forward(const struct call *c)
+{
+	struct space m = { (char *)c->work, 0 };
+	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
+	const struct sizes s = sizes_of(c->node);
+	const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
+	const auto *b = input<P>(c, 2);
+	auto *y = output<P>(c, 0);
+
+	if (b)
+		each(c, s.n * s.o, [=] __device__(int64_t i) { y[i] = b[i % s.o]; });
+	gemm(c, false, s.transposed, s.n, s.o, s.i, 1, x, weight<P>(c, r.w), b != NULL, y, s.o);
+}
+
+/* y = x W + b */
+template <typename P> static void backward(const struct call *c)
+{
+	typedef typename P::real real;
+	struct space m = { (char *)c->work, 0 };
+	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
+	const struct sizes s = sizes_of(c->node);
+	const real *given = output_gradient<P>(c, 0);
+	const auto dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
+	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
+	const auto db = input_gradient<P>(c, 2);
+
+	if (dw) {
+		const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
+
+		if (s.transposed)
+			gemm(c, true, false, s.o, s.i, s.n, 1, dy, x, dw.add, dw.at, s.i);
+		else
+			gemm(c, true, false, s.i, s.o, s.n, 1, x, dy, dw.add, dw.at, s.o);
+	}
+	if (db)
+		sum_columns<real>(
+			c, s.n, s.o, [=] __device__(int64_t n, int64_t o) { return given[n * s.o + o]; },
+			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
+	if (dx)
+		gemm(c, false, !s.transposed, s.n, s.i, s.o, 1, dy, weight<P>(c, r.w), dx.add,
+		     dx.at, s.x_pitch);
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	struct space m = { NULL, 0 };
+
+	(void)threads;
+	take_room<P>(&m, n, pass);
+	return m.used;
+}
+
+template <typename P> static size_t copies(const struct node *n, enum pass pass, int which)
+{
+	(void)pass;
+	return weight_copy_bytes<P>(n->in[1], which);
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, copies<P> };
+}
+KERNELS_WITH_PRODUCTS(linear, set)

@@ -1,0 +1,104 @@
+/*
+ * R is made a block of queries at a time, [rows, keys], from q, k and lse:
+ *
+ *     forward   y_block = R_block x
+ *     backward  dx += R_block' dy_block
+ */
+#include "core/backend/cuda/scores.cuh"
+
+enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
+
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
+
+/* The rows of R of one block, [B,rows,pitch]; keys after a row's own are 0. */
+template <typename P>
+static void make_route(const struct call *c, const struct scores<P> &given, struct query_block x,
+		       typename P::real *route)
+{
+	typedef typename P::real real;
+	const struct scores<P> s = given;
+	const auto *lse = input<P>(c, LSE);
+
+	block_products(c, s, x);
+	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
+		const int64_t head = b * s.H + h, i = s.past + x.first + r;
+		const int64_t at = (head * s.rows + r) * s.pitch;
+		const real normal = lse[head * s.T + x.first + r];
+
+		finish_row(s, b, h, i, s.score + at, s.cross + at);
+		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK)
+			s.score[at + j] = j <= i ? exp(s.score[at + j] - normal) : 0;
+	});
+	combine_heads(c, s, x, route);
+	each_row(c, s.B * x.n, [=] __device__(int64_t item) {
+		const int64_t r = item % x.n, n = s.past + x.first + r + 1;
+		real *row = route + (item / x.n * s.rows + r) * s.pitch, sum = 0;
+		const real least = route_least(s.attr.route, row, n);
+
+		for (int64_t j = threadIdx.x; j < n; j += BLOCK)
+			sum += row[j] >= least ? row[j] : 0;
+		sum = block_sum(sum);
+		for (int64_t j = threadIdx.x; j < n; j += BLOCK)
+			row[j] = row[j] >= least ? row[j] * route_factor(s.attr.route, sum) : 0;
+	});
+}
+
+template <typename P> static void forward(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+	struct space m = { (char *)c->work, 0 };
+	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	real *route = m.take<real>(s.B * s.rows * s.pitch);
+	const int64_t F = c->node->in[X]->dim[2], S = c->node->in[X]->dim[1];
+	const struct matrix<real> values = { input<P>(c, X), F, S * F };
+
+	for (int64_t first = 0; first < s.T; first += s.rows) {
+		const struct query_block x = block_at(s, first);
+		const struct matrix<real> R = { route, s.pitch, s.rows * s.pitch };
+
+		make_route<P>(c, s, x, route);
+		gemm(c, false, false, x.n, F, x.keys, 1, R, values, false,
+		     output<P>(c, 0) + first * F, F, s.T * F, s.B);
+	}
+}
+
+template <typename P> static void backward(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+	struct space m = { (char *)c->work, 0 };
+	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	real *route = m.take<real>(s.B * s.rows * s.pitch);
+	const int64_t F = c->node->in[X]->dim[2];
+	const auto dx = input_gradient<P>(c, X);
+
+	if (!dx.add)
+		each(c, count_of(c->node->in[X]), [=] __device__(int64_t i) { dx.at[i] = 0; });
+	for (int64_t first = 0; first < s.T; first += s.rows) {
+		const struct query_block x = block_at(s, first);
+		const struct matrix<real> R = { route, s.pitch, s.rows * s.pitch };
+		const struct matrix<real> dy = { output_gradient<P>(c, 0) + first * F, F, s.T * F };
+
+		make_route<P>(c, s, x, route);
+		gemm(c, true, false, x.keys, F, x.n, 1, R, dy, true, dx.at, F, s.T * F, s.B);
+	}
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	struct space m = { NULL, 0 };
+	typename P::factor *room[3];
+	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
+
+	(void)pass, (void)threads;
+	m.take<typename P::real>(s.B * s.rows * s.pitch);
+	return m.used;
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+}
+KERNELS_WITH_PRODUCTS(mix_rows, set)

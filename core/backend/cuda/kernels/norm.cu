@@ -1,0 +1,196 @@
+#include "core/backend/cuda/cuda.cuh"
+
+/*
+ * Both ops in one shape: where each tensor is, and NULL for what an op or a
+ * call does not have.
+ */
+template <typename R> struct norm_call {
+	enum norm_kind kind;
+	R eps;
+	int64_t rows, width;
+	int weight; /* number of the input w; b follows it */
+	const R *x, *residual, *w, *b;
+	R *s, *y;
+	R *statistics; /* [rows,2]: mean, 1 / deviation */
+
+	__device__ R normalised(const R *values, int64_t row, int64_t i) const
+	{
+		return (values[row * width + i] - statistics[2 * row]) * statistics[2 * row + 1];
+	}
+};
+
+template <typename P> static struct norm_call<typename P::real> read_call(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct norm_attr *attr = (const struct norm_attr *)c->node->attr;
+	const bool has_residual = c->node->id == OP_norm_residual;
+	const int64_t width = tensor_dim(c->node->in[0], -1);
+	struct norm_call<real> m;
+
+	m.kind = attr->kind;
+	m.eps = (real)attr->eps;
+	m.width = width;
+	m.rows = tensor_count(c->node->in[0]) / width;
+	m.weight = has_residual ? 2 : 1;
+	m.x = input<P>(c, 0);
+	m.residual = has_residual ? input<P>(c, 1) : NULL;
+	m.w = input<P>(c, m.weight);
+	m.b = input<P>(c, m.weight + 1);
+	m.s = has_residual ? output<P>(c, 0) : NULL;
+	m.y = output<P>(c, has_residual ? 1 : 0);
+	m.statistics = output<P>(c, has_residual ? 2 : 1);
+	return m;
+}
+
+/* s = x + residual, y = w (s - mean) / deviation + b */
+template <typename P> static void forward(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct norm_call<real> m = read_call<P>(c);
+
+	each_row(c, m.rows, [=] __device__(int64_t row) {
+		const int64_t first = row * m.width;
+		const real *s = m.s ? m.s : m.x;
+		const real width = (real)m.width;
+		real sum = 0, squares = 0, mean, inverse;
+
+		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK) {
+			if (m.s)
+				m.s[first + i] = m.x[first + i] + m.residual[first + i];
+			sum += s[first + i];
+		}
+		sum = block_sum(sum);
+		mean = m.kind == NORM_LAYER ? sum / width : 0;
+		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK)
+			squares += (s[first + i] - mean) * (s[first + i] - mean);
+		inverse = 1 / sqrt(block_sum(squares) / width + m.eps);
+		if (threadIdx.x == 0) {
+			m.statistics[2 * row] = mean;
+			m.statistics[2 * row + 1] = inverse;
+		}
+		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK)
+			m.y[first + i] = m.w[i] * ((s[first + i] - mean) * inverse) +
+					 (m.b ? m.b[i] : 0);
+	});
+}
+
+template <typename P> static void remake(const struct call *c)
+{
+	const struct norm_call<typename P::real> m = read_call<P>(c);
+
+	each(c, m.rows * m.width, [=] __device__(int64_t at) {
+		const int64_t i = at % m.width;
+
+		m.y[at] = m.w[i] * m.normalised(m.s ? m.s : m.x, at / m.width, i) +
+			  (m.b ? m.b[i] : 0);
+	});
+}
+
+/* Only the sum is on the way to a loss. */
+template <typename P> static void backward_sum(const struct call *c, int64_t n, int64_t width, int w)
+{
+	const auto *ds = output_gradient<P>(c, 0);
+	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
+
+	each(c, n, [=] __device__(int64_t i) {
+		const typename P::real d = ds[i];
+
+		if (dx)
+			dx.put(i, d);
+		if (dresidual)
+			dresidual.put(i, d);
+	});
+	for (int input = w; input <= w + 1; input++) {
+		const auto d = input_gradient<P>(c, input);
+
+		if (d)
+			each(c, width, [=] __device__(int64_t i) { d.put(i, 0); });
+	}
+}
+
+/* y = w n + b, n = (s - mean) / deviation: dw = sum dy n, db = sum dy over the rows */
+template <typename P>
+static void backward_weights(const struct call *c, const struct norm_call<typename P::real> &m,
+			     const typename P::real *dy)
+{
+	typedef typename P::real real;
+	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
+	const struct norm_call<real> k = m;
+
+	if (dw)
+		sum_columns<real>(
+			c, m.rows, m.width,
+			[=] __device__(int64_t row, int64_t i) {
+				return dy[row * k.width + i] * k.normalised(k.s ? k.s : k.x, row, i);
+			},
+			c->work, [=] __device__(int64_t i, real sum) { dw.put(i, sum); });
+	if (db)
+		sum_columns<real>(
+			c, m.rows, m.width,
+			[=] __device__(int64_t row, int64_t i) { return dy[row * k.width + i]; },
+			c->work, [=] __device__(int64_t i, real sum) { db.put(i, sum); });
+}
+
+/*
+ * With g = w dy:  d = (g - mean(g) - n mean(g n)) / deviation + ds, where RMSNorm, which
+ * subtracts no mean, lacks mean(g).  d may be the memory of dy or ds.
+ */
+template <typename P> static void backward(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct norm_call<real> m = read_call<P>(c);
+	const real *dy = output_gradient<P>(c, m.s ? 1 : 0);
+	const real *ds = m.s ? output_gradient<P>(c, 0) : NULL; /* what arrives at the sum itself */
+	const auto dx = input_gradient<P>(c, 0);
+	const struct gradient<real> none = { NULL, false };
+	const auto dresidual = m.s ? input_gradient<P>(c, 1) : none;
+
+	if (m.s && !dy) {
+		backward_sum<P>(c, m.rows * m.width, m.width, m.weight);
+		return;
+	}
+	backward_weights<P>(c, m, dy);
+	each_row(c, m.rows, [=] __device__(int64_t row) {
+		const int64_t first = row * m.width;
+		const real *s = m.s ? m.s : m.x;
+		const real inverse = m.statistics[2 * row + 1], width = (real)m.width;
+		real plain = 0, weighted = 0;
+
+		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK) {
+			const real g = m.w[i] * dy[first + i];
+
+			plain += g;
+			weighted += g * m.normalised(s, row, i);
+		}
+		plain = block_sum(plain);
+		plain = m.kind == NORM_LAYER ? plain / width : 0;
+		weighted = block_sum(weighted) / width;
+		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK) {
+			const real g = m.w[i] * dy[first + i];
+			const real d = (g - plain - m.normalised(s, row, i) * weighted) * inverse +
+				       (ds ? ds[first + i] : 0);
+
+			if (dx)
+				dx.put(first + i, d);
+			if (dresidual)
+				dresidual.put(first + i, d);
+		}
+	});
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	const int64_t width = tensor_dim(n->in[0], -1);
+
+	(void)threads;
+	return pass == PASS_BACKWARD
+		       ? column_work<typename P::real>(tensor_count(n->in[0]) / width, width)
+		       : 0;
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, remake<P>, NULL, workspace<P> };
+}
+KERNELS(norm, set)
+KERNELS(norm_residual, set)

@@ -1,0 +1,69 @@
+#include "core/backend/cuda/coupling.cuh"
+
+/* The mean of the hidden channels of latent channel i, at token t. */
+template <typename R>
+static __device__ R mean(const struct coupling &k, const R *x, int64_t t, int64_t i)
+{
+	R sum = 0;
+
+	for (int64_t j = k.first(i); j < k.first(i + 1); j++)
+		sum += x[t * k.hidden + j];
+	return sum / (R)(k.first(i + 1) - k.first(i));
+}
+
+template <typename P> static void forward(const struct call *c)
+{
+	const struct coupling k = coupling_of(c->node, c->node->in[0], c->node->out[0]);
+	const auto *x = input<P>(c, 0), *s = input<P>(c, 1);
+	auto *y = output<P>(c, 0);
+
+	each(c, k.tokens * k.latent, [=] __device__(int64_t item) {
+		const int64_t i = item % k.latent;
+
+		y[item] = s[i * k.scalars / k.latent] * mean(k, x, item / k.latent, i);
+	});
+}
+
+/* y_i = s_i mean_i, so dx_c = s_i dy_i / width and ds_i = mean_i dy_i */
+template <typename P> static void backward(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct coupling k = coupling_of(c->node, c->node->in[0], c->node->out[0]);
+	const auto *x = input<P>(c, 0), *s = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
+	struct space m = { (char *)c->work, 0 };
+	void *columns = m.take<real>(column_parts(k.tokens) * k.latent);
+	real *total = m.take<real>(k.latent);
+
+	if (dx)
+		each(c, k.tokens * k.hidden, [=] __device__(int64_t item) {
+			const int64_t t = item / k.hidden;
+			const int64_t i = item % k.hidden * k.latent / k.hidden;
+			const real width = (real)(k.first(i + 1) - k.first(i));
+
+			dx.put(item, s[i * k.scalars / k.latent] * dy[t * k.latent + i] / width);
+		});
+	if (!ds)
+		return;
+	sum_columns<real>(
+		c, k.tokens, k.latent,
+		[=] __device__(int64_t t, int64_t i) {
+			return mean(k, x, t, i) * dy[t * k.latent + i];
+		},
+		columns, [=] __device__(int64_t i, real sum) { total[i] = sum; });
+	sum_scalars<P>(c, total, k.latent, k.scalars, ds);
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	(void)threads;
+	return pass == PASS_BACKWARD
+		       ? coupling_work<P>(coupling_of(n, n->in[0], n->out[0]).tokens, n->out[0])
+		       : 0;
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+}
+KERNELS(scalar_pool, set)

@@ -1,0 +1,43 @@
+#include "core/backend/cuda/cuda.cuh"
+
+template <typename P> static void forward(const struct call *c)
+{
+	const auto f = factor<P>(c, 1);
+	const auto *x = input<P>(c, 0);
+	auto *y = output<P>(c, 0);
+
+	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = f.get() * x[i]; });
+}
+
+/* y = f x; dx comes last, it may be written over dy */
+template <typename P> static void backward(const struct call *c)
+{
+	const int64_t n = count_of(c->node->in[0]);
+	const auto f = factor<P>(c, 1);
+	const auto *x = input<P>(c, 0), *dy = output_gradient<P>(c, 0);
+	const auto dx = input_gradient<P>(c, 0), df = input_gradient<P>(c, 1);
+
+	if (df)
+		sum_all(
+			c, n, [=] __device__(int64_t i) { return dy[i] * x[i]; }, c->work,
+			[=] __device__(double sum) { df.put(0, (typename P::real)sum); });
+	if (dx)
+		each(c, n, [=] __device__(int64_t i) { dx.put(i, f.get() * dy[i]); });
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	(void)threads;
+	return pass == PASS_BACKWARD && n->in[1] ? SUM_WORK : 0;
+}
+
+template <typename P> static constexpr struct kernels plain()
+{
+	return { forward<P>, backward<P> };
+}
+template <typename P> static constexpr struct kernels learned()
+{
+	return { forward<P>, backward<P>, forward<P>, NULL, workspace<P> };
+}
+KERNELS(scale, plain)
+KERNELS(scale_learned, learned)

@@ -1,0 +1,189 @@
+#include "core/backend/cuda/product.cuh"
+
+#define SMALLEST_NORM 1e-8 /* by definition of the loss */
+
+/* What both passes work with; M = batch * heads vectors. */
+template <typename R> struct contrast {
+	int64_t batch, length, heads, width, count; /* B, T, n, w, M */
+	R tau;
+	double *sum_work;
+	R *unit;	    /* u [M,w] */
+	R *norm;	    /* max(|m|, 1e-8) [M] */
+	R *score;	    /* u.u / tau [M,M] */
+	double *row, *near; /* [M]: a row's loss, and the sum of its neighbours' scores */
+	R *gradient;	    /* backward: du, then dm [M,w] */
+};
+
+template <typename P>
+static struct contrast<typename P::real> take_contrast(struct space *m, const struct node *n,
+							enum pass pass)
+{
+	typedef typename P::real real;
+	const struct ws_attr *attr = (const struct ws_attr *)n->attr;
+	const int64_t *dim = n->in[0]->dim;
+	struct contrast<real> k = { dim[0], dim[1], dim[2], dim[3], dim[0] * dim[2],
+				    (real)attr->tau };
+
+	k.sum_work = m->take<double>(SUM_PARTS);
+	k.unit = m->take<real>(k.count * k.width);
+	k.norm = m->take<real>(k.count);
+	k.score = m->take<real>(k.count * k.count);
+	k.row = m->take<double>(k.count);
+	k.near = m->take<double>(k.count);
+	k.gradient = pass == PASS_BACKWARD ? m->take<real>(k.count * k.width) : NULL;
+	return k;
+}
+
+/* Unit vectors of the means, and their products. */
+template <typename P>
+static void compare(const struct call *c, const struct contrast<typename P::real> &given,
+		    const typename P::real *means)
+{
+	typedef typename P::real real;
+	const struct contrast<real> k = given;
+
+	each_row(c, k.count, [=] __device__(int64_t i) {
+		const real *m = means + i * k.width;
+		real square = 0, norm;
+
+		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
+			square += m[j] * m[j];
+		norm = sqrt(block_sum(square));
+		norm = norm < (real)SMALLEST_NORM ? (real)SMALLEST_NORM : norm;
+		if (threadIdx.x == 0)
+			k.norm[i] = norm;
+		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
+			k.unit[i * k.width + j] = m[j] / norm;
+	});
+	const struct matrix<real> unit = { k.unit, k.width, 0 };
+
+	gemm(c, false, true, k.count, k.count, k.width, 1 / (double)k.tau, unit, unit, false,
+	     k.score, k.count);
+}
+
+/* Rows of scores become probabilities; row = logsumexp - own score, near = scores of neighbours. */
+template <typename P>
+static void soften(const struct call *c, const struct contrast<typename P::real> &given)
+{
+	typedef typename P::real real;
+	const struct contrast<real> k = given;
+
+	each_row(c, k.count, [=] __device__(int64_t i) {
+		real *row = k.score + i * k.count;
+		const real own = row[i];
+		const int64_t first = i / k.heads * k.heads;
+		real most = row[0], total = 0;
+
+		if (threadIdx.x == 0) {
+			double near = 0;
+
+			for (int64_t j = first; j < first + k.heads; j++)
+				near += i == j ? 0 : (double)row[j];
+			k.near[i] = near;
+		}
+		for (int64_t j = threadIdx.x; j < k.count; j += BLOCK)
+			most = row[j] > most ? row[j] : most;
+		most = block_max(most);
+		for (int64_t j = threadIdx.x; j < k.count; j += BLOCK) {
+			row[j] = exp(row[j] - most);
+			total += row[j];
+		}
+		total = block_sum(total);
+		for (int64_t j = threadIdx.x; j < k.count; j += BLOCK)
+			row[j] /= total;
+		if (threadIdx.x == 0)
+			k.row[i] = (double)(most + (real)log((double)total) - own);
+	});
+}
+
+template <typename P> static void forward(const struct call *c)
+{
+	typedef typename P::real real;
+	struct space m = { (char *)c->work, 0 };
+	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_FORWARD);
+	const int64_t columns = k.heads * k.width, pairs = k.count * (k.heads - 1);
+	const auto *z = input<P>(c, 0);
+	auto *loss = output<P>(c, 0), *similarity = output<P>(c, 1), *means = output<P>(c, 2);
+
+	each(c, k.batch * columns, [=] __device__(int64_t i) {
+		const int64_t first = i / columns * k.length * columns + i % columns;
+		real sum = 0;
+
+		for (int64_t t = 0; t < k.length; t++)
+			sum += z[first + t * columns];
+		means[i] = sum * (1 / (real)k.length);
+	});
+	compare<P>(c, k, means);
+	soften<P>(c, k);
+	sum_all(
+		c, k.count, [=] __device__(int64_t i) { return k.near[i]; }, k.sum_work,
+		[=] __device__(double sum) {
+			*similarity = pairs ? (real)(sum / (double)pairs) * k.tau : 0;
+		});
+	sum_all(
+		c, k.count, [=] __device__(int64_t i) { return k.row[i]; }, k.sum_work,
+		[=] __device__(double sum) {
+			*loss = k.count < 2 ? 0 : (real)(sum / (double)k.count);
+		});
+}
+
+/*
+ * loss = mean_i(logsumexp_j s_ij - s_ii), s = u u' / tau: with p = softmax(s) by rows,
+ * du = (p + p' - 2) u weight / (M tau), 2 standing on the diagonal;
+ * u = m / norm: dm = (du - u (u.du)) / norm, or du / norm where the norm is the constant;
+ * m = sum_t z_t / T.
+ */
+template <typename P> static void backward(const struct call *c)
+{
+	typedef typename P::real real;
+	struct space m = { (char *)c->work, 0 };
+	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_BACKWARD);
+	const int64_t columns = k.heads * k.width;
+	const auto *weight = output_gradient<P>(c, 0);
+	const auto dz = input_gradient<P>(c, 0);
+
+	compare<P>(c, k, output<P>(c, 2));
+	soften<P>(c, k);
+	each(c, k.count * k.count, [=] __device__(int64_t at) {
+		const int64_t i = at / k.count, j = at % k.count;
+		real *a = k.score + at, *b = k.score + j * k.count + i;
+		const real f = (k.count < 2 ? 0 : *weight) / ((real)k.count * k.tau);
+
+		if (j <= i)
+			*a = *b = f * (*a + *b - (i == j ? 2 : 0));
+	});
+	const struct matrix<real> score = { k.score, k.count, 0 }, unit = { k.unit, k.width, 0 };
+
+	gemm(c, false, false, k.count, k.width, k.count, 1, score, unit, false, k.gradient, k.width);
+	each_row(c, k.count, [=] __device__(int64_t i) {
+		const real *u = k.unit + i * k.width;
+		real *d = k.gradient + i * k.width, along = 0;
+
+		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
+			along += u[j] * d[j];
+		along = block_sum(along);
+		if (!(k.norm[i] > (real)SMALLEST_NORM))
+			along = 0;
+		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
+			d[j] = (d[j] - along * u[j]) / k.norm[i];
+	});
+	each(c, k.batch * k.length * columns, [=] __device__(int64_t i) {
+		dz.put(i, 1 / (real)k.length *
+				  k.gradient[i / (k.length * columns) * columns + i % columns]);
+	});
+}
+
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	struct space m = { NULL, 0 };
+
+	(void)threads;
+	take_contrast<P>(&m, n, pass);
+	return m.used;
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+}
+KERNELS(ws_contrast, set)

@@ -1,0 +1,144 @@
+/*
+ * product - matrix products by cuBLAS, row-major.
+ *
+ *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
+ *
+ * A and B are P::factor: float, double, or bfloat16 with sums in float.  cuBLAS is
+ * column-major, so it is asked for C' = op(B)' op(A)'.  TF32 stays off.  cuBLAS
+ * chooses an algorithm by shape, GPU and version; with one stream and a workspace of
+ * fixed size the same product gives the same bits.
+ */
+#ifndef CUDA_PRODUCT_CUH
+#define CUDA_PRODUCT_CUH
+
+#include "core/backend/cuda/cuda.cuh"
+
+static inline cudaDataType_t data_type(const float *)
+{
+	return CUDA_R_32F;
+}
+static inline cudaDataType_t data_type(const double *)
+{
+	return CUDA_R_64F;
+}
+static inline cudaDataType_t data_type(const __nv_bfloat16 *)
+{
+	return CUDA_R_16BF;
+}
+
+static inline cublasComputeType_t compute_type(const float *)
+{
+	return CUBLAS_COMPUTE_32F;
+}
+static inline cublasComputeType_t compute_type(const double *)
+{
+	return CUBLAS_COMPUTE_64F;
+}
+
+static inline cublasOperation_t turned(bool transposed)
+{
+	return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
+
+/* One product, or `count` of them whose matrices lie `stride` elements apart. */
+template <typename F> struct matrix {
+	const F *at;
+	int64_t pitch;
+	int64_t stride;
+};
+
+template <typename F, typename R>
+static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+		 double alpha, struct matrix<F> a, struct matrix<F> b, bool add, R *out,
+		 int64_t pitch, int64_t stride = 0, int64_t count = 1)
+{
+	const R factor = (R)alpha, beta = add;
+
+	if (m == 0 || n == 0)
+		return;
+	cuda_note_blas(context_of(c),
+		       cublasGemmStridedBatchedEx(context_of(c)->blas, turned(trans_b),
+						  turned(trans_a), (int)n, (int)m, (int)k, &factor,
+						  b.at, data_type(b.at), (int)b.pitch, b.stride,
+						  a.at, data_type(a.at), (int)a.pitch, a.stride,
+						  &beta, out, data_type(out), (int)pitch, stride,
+						  (int)count, compute_type(out),
+						  CUBLAS_GEMM_DEFAULT),
+		       "a product");
+}
+
+/* The same with an array of pointers (in device memory) for each matrix. */
+template <typename F, typename R>
+static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
+			 int64_t ldb, bool add, R *const *out, int64_t pitch, int64_t count)
+{
+	const R factor = (R)alpha, beta = add;
+
+	if (m == 0 || n == 0)
+		return;
+	cuda_note_blas(context_of(c),
+		       cublasGemmBatchedEx(context_of(c)->blas, turned(trans_b), turned(trans_a),
+					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
+					   data_type((const F *)NULL), (int)ldb,
+					   (const void *const *)a, data_type((const F *)NULL),
+					   (int)lda, &beta, (void *const *)out,
+					   data_type((const R *)NULL), (int)pitch, (int)count,
+					   compute_type((const R *)NULL), CUBLAS_GEMM_DEFAULT),
+		       "products");
+}
+
+/* ------------------------------------------------------- factors of products */
+
+/* Elements of workspace for a rounded copy of n numbers; 0 where products read them as they are. */
+template <typename P> static int64_t rounded_size(int64_t n)
+{
+	return sizeof(typename P::factor) == sizeof(typename P::real) ? 0 : n;
+}
+
+/* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows, width]. */
+template <typename P>
+static struct matrix<typename P::factor> rounded(const struct call *c, const typename P::real *x,
+						 int64_t rows, int64_t width, int64_t pitch,
+						 typename P::factor *room)
+{
+	if (sizeof(typename P::factor) == sizeof(typename P::real))
+		return { (const typename P::factor *)(const void *)x, pitch, 0 };
+	each(c, rows * width, [=] __device__(int64_t i) {
+		room[i] = (typename P::factor)x[i / width * pitch + i % width];
+	});
+	return { room, width, 0 };
+}
+
+/* Bytes of copy 0 of a parameter, which is the parameter rounded; 0: products read it as it is. */
+template <typename P> static size_t weight_copy_bytes(const struct tensor *w, int which)
+{
+	return which == 0 && w->kind == TENSOR_PARAM
+		       ? (size_t)rounded_size<P>(tensor_count(w)) * sizeof(typename P::factor)
+		       : 0;
+}
+
+/* The weight in[1] as products read it: its copy, brought up to date, or rounded into `room`. */
+template <typename P>
+static struct matrix<typename P::factor> weight(const struct call *c, typename P::factor *room)
+{
+	const struct tensor *w = c->node->in[1];
+	const int64_t width = tensor_dim(w, -1);
+	struct param_copy *copy = c->copy[0];
+
+	if (!copy)
+		return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
+	if (copy->made != *copy->version)
+		rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width,
+			   (typename P::factor *)copy->memory);
+	copy->made = *copy->version;
+	return { (const typename P::factor *)copy->memory, width, 0 };
+}
+
+/* Room that weight() needs: none for a parameter. */
+template <typename P> static int64_t weight_room(const struct tensor *w)
+{
+	return w->kind == TENSOR_PARAM ? 0 : rounded_size<P>(tensor_count(w));
+}
+
+#endif

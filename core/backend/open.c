@@ -1,0 +1,63 @@
+#include "core/backend/open.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef CUDA_LIBRARY
+#define CUDA_LIBRARY "kablate_cuda.so"
+#endif
+
+typedef enum status (*cuda_opener)(struct backend *b, enum precision precision, int device,
+				   struct error *err);
+
+static enum status open_cuda(struct backend *b, const struct backend_options *o, struct error *err)
+{
+	cuda_opener open;
+	void *library;
+
+	if (access(CUDA_LIBRARY, R_OK))
+		return fail(err, "this build has no GPU backend: install the CUDA toolkit (nvcc), "
+				 "then make; or choose CONFIG_BACKEND=cpu");
+	library = dlopen(CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		return fail(err, "the GPU backend cannot be loaded: %s", dlerror());
+	*(void **)&open = dlsym(library, "cuda_backend_open");
+	if (!open)
+		return fail(err, "the GPU backend cannot be used: %s", dlerror());
+	return open(b, o->precision, o->device, err);
+}
+
+enum status backend_open(struct backend *b, const struct backend_options *o, struct error *err)
+{
+	if (strcmp(o->name, "cpu") == 0)
+		return backend_cpu_open(b, o->precision, o->threads, err);
+	if (strcmp(o->name, "cuda") == 0)
+		return open_cuda(b, o, err);
+	return fail(err, "there is no backend '%s': choose cpu or cuda", o->name);
+}
+
+struct backend backend_for_tests(enum precision precision, int threads)
+{
+	const char *name = getenv("KABLATE_TEST_BACKEND");
+	const struct backend_options options = {
+		.name = name ? name : "cpu",
+		.precision = precision,
+		.threads = threads,
+	};
+	static struct backend gpu[BFLOAT16 + 1]; /* opened once: each holds memory */
+	struct backend b;
+	struct error err;
+
+	if (gpu[precision].name)
+		return gpu[precision];
+	if (backend_open(&b, &options, &err) != OK) {
+		fprintf(stderr, "%s\n", err.text);
+		exit(1);
+	}
+	if (strcmp(options.name, "cpu") != 0)
+		gpu[precision] = b;
+	return b;
+}
