@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/open.h"
 #include "core/util/test.h"
 #include "models/audit.h"
 #include "models/test_vector.h"
@@ -183,7 +184,7 @@ static const struct kernels *const *faulty_kernels(enum dtype type)
 /* A backend whose kernels of one op are `faulty`, for now a copy of the sound ones. */
 static struct backend faulty_backend(enum op_id id)
 {
-	struct backend b = backend_cpu(1);
+	struct backend b = backend_for_tests(FLOAT32, 1);
 
 	memcpy(faulty_table, b.kernels(F32), sizeof(faulty_table));
 	faulty = sound = *faulty_table[id];
@@ -328,7 +329,7 @@ static struct audit_report audit_with(const struct backend *backend, const struc
 
 static struct audit_report audit(const struct setting *list)
 {
-	const struct backend backend = backend_cpu(1);
+	const struct backend backend = backend_for_tests(FLOAT32, 1);
 
 	return audit_with(&backend, list);
 }
@@ -397,7 +398,7 @@ static const struct setting *expected_failures(const char *path)
 
 static void test_every_vector(void **state)
 {
-	const struct backend backend = backend_cpu(1);
+	const struct backend backend = backend_for_tests(FLOAT32, 1);
 	glob_t paths;
 
 	(void)state;
@@ -450,7 +451,7 @@ static void test_everything_in_double(void **state)
 		"CONFIG_RA_MLA_MLP_CROSS_TOKEN",
 		"CONFIG_RA_MLA_MLP_LATENT_RECIP",
 	};
-	const struct backend backend = backend_cpu(2);
+	const struct backend backend = backend_for_tests(FLOAT32, 2);
 	struct config *c = configured(everything);
 	struct audit_report report = audit_as(c, &backend, F64);
 
@@ -726,7 +727,7 @@ static void test_sizes(void **state)
 static void test_one_token(void **state)
 {
 	struct config *c = configured(SETTINGS({ "MODEL_VOCAB", "1" }));
-	const struct backend backend = backend_cpu(1);
+	const struct backend backend = backend_for_tests(FLOAT32, 1);
 	const struct audit_options options = { .type = F32, .rows = 1, .length = 2 };
 	struct audit_report report;
 	struct error err;

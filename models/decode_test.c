@@ -6,6 +6,7 @@
 #include <glob.h>
 #include <math.h>
 
+#include "core/backend/open.h"
 #include "models/decode.h"
 #include "models/describe.h"
 #include "models/model_case.h"
@@ -131,7 +132,7 @@ static void open_drawn(struct model_case *k, enum dtype type, const char *symbol
 	struct error err;
 
 	case_open(k, type, symbols);
-	k->backend = backend_cpu(2);
+	k->backend = backend_for_tests(FLOAT32, 2);
 	must(params_allocate(k->params, &k->backend, false, &err), &err);
 	must(params_initialise(k->params, SEED, &err), &err);
 }

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "core/backend/open.h"
 #include "models/describe.h"
 #include "models/model_case.h"
 
@@ -26,7 +27,7 @@ static const struct description_options options = {
 static struct description describe(const char *symbols, const struct description_options *o)
 {
 	struct config *c = case_config(symbols);
-	const struct backend backend = backend_cpu(1);
+	const struct backend backend = backend_for_tests(FLOAT32, 1);
 	const struct model_task task = { .batch = o->batch };
 	struct description d;
 	struct model *m;
@@ -150,7 +151,7 @@ static void test_work_of_folding(void **state)
 static double flops_with_gate(const char *folded, bool plain_reader)
 {
 	const struct description_options o = { .batch = 16, .length = 1024, .context = 1 };
-	const struct backend backend = backend_cpu(1);
+	const struct backend backend = backend_for_tests(FLOAT32, 1);
 	struct mechanism gate;
 	struct description d;
 	struct model_case k;

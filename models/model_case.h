@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/backend/open.h"
 #include "core/engine/backend.h"
 #include "core/util/test.h"
 #include "models/test_vector.h"
@@ -58,7 +59,7 @@ static inline void case_open_config(struct model_case *k, enum dtype type, struc
 	const struct model_task untrained = { 0 };
 	struct error err;
 
-	*k = (struct model_case){ .config = config, .backend = backend_cpu(1) };
+	*k = (struct model_case){ .config = config, .backend = backend_for_tests(FLOAT32, 1) };
 	must(model_read(&k->model, k->config, &untrained, &err), &err);
 	must(params_create(&k->params, type, &err), &err);
 	case_name_params(k);

@@ -1,3 +1,4 @@
+#include "core/backend/open.h"
 #include "models/test_vector.h"
 
 #include <math.h>
@@ -663,8 +664,8 @@ enum status vector_compare(const struct safetensors *file, const char *weights,
 	bool foldable;
 
 	*report = (struct vector_report){ 0 };
-	if (backend_cpu_open(&c.backend, precision, 1, err) != OK ||
-	    compare_form(c, &foldable, err) != OK)
+	c.backend = backend_for_tests(precision, 1);
+	if (compare_form(c, &foldable, err) != OK)
 		return FAIL;
 	c.folded = true;
 	return foldable ? compare_form(c, &foldable, err) : OK;
@@ -681,7 +682,7 @@ enum status vector_export(const struct safetensors *file, const char *path, stru
 	struct comparison c = {
 		.file = file,
 		.precision = FLOAT32,
-		.backend = backend_cpu(1),
+		.backend = backend_for_tests(FLOAT32, 1),
 		.report = &ignored,
 	};
 	enum status status = FAIL;

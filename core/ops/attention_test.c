@@ -2,6 +2,7 @@
  * Attention, its routing, the two mixing ops and the probe against plain
  * loops over all pairs in double.
  */
+#include "core/backend/open.h"
 #include "core/util/test.h"
 
 #include <math.h>
@@ -333,7 +334,7 @@ static void build(struct fixture *f, const struct setting *s, enum dtype type, i
 	struct graph *g;
 	struct error err;
 
-	*f = (struct fixture){ .backend = backend_cpu(threads) };
+	*f = (struct fixture){ .backend = backend_for_tests(FLOAT32, threads) };
 	must(params_create(&f->params, type, &err), &err);
 	must(graph_create(&g, f->params, true, &err), &err);
 	f->graph = g;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/open.h"
 #include "core/ops/op_case.h"
 #include "core/engine/program.h"
 #include "core/util/test.h"
@@ -21,7 +22,7 @@ static const struct backend *cpu(void)
 {
 	static struct backend backend;
 
-	backend = backend_cpu(2);
+	backend = backend_for_tests(FLOAT32, 2);
 	return &backend;
 }
 

@@ -3,6 +3,7 @@
  * in double; float and bfloat16 agree with double; the planner and remaking
  * change no bit; gradients add up over micro-batches.
  */
+#include "core/backend/open.h"
 #include "core/util/test.h"
 
 #include <math.h>
@@ -36,7 +37,7 @@ static void build(struct fixture *f, const struct op_case *op_case, enum precisi
 	struct error err;
 
 	*f = (struct fixture){ .op_case = op_case };
-	must(backend_cpu_open(&f->backend, precision, 2, &err), &err);
+	f->backend = backend_for_tests(precision, 2);
 	must(params_create(&f->params, precision_type(precision), &err), &err);
 	must(graph_create(&f->graph, f->params, true, &err), &err);
 	op_case->build(f->graph);
@@ -179,23 +180,37 @@ static double largest(const double *values, int64_t n)
 
 /* ------------------------------------------------------------------- checks */
 
+static double weight(const struct fixture *f, int index, int64_t i)
+{
+	double value;
+
+	f->backend.download(&f->backend, &value, (double *)param_data(f->params, index) + i,
+			    sizeof(value));
+	return value;
+}
+
+static void set_weight(const struct fixture *f, int index, int64_t i, double value)
+{
+	f->backend.upload(&f->backend, (double *)param_data(f->params, index) + i, &value,
+			  sizeof(value));
+}
+
 static void check_gradient_of(struct fixture *f, struct program *p, int index, const char *what)
 {
 	const struct param *param = &f->params->list[index];
-	double *weights = param_data(f->params, index);
 	double *analytic = gradient(f, index);
 	const double scale = fmax(largest(analytic, param->count), 1e-2);
 	const int64_t stride = param->count / CHECKED_ENTRIES + 1;
 
 	for (int64_t i = 0; i < param->count; i += stride) {
-		const double saved = weights[i];
+		const double saved = weight(f, index, i);
 		double up, down, numeric;
 
-		weights[i] = saved + STEP;
+		set_weight(f, index, i, saved + STEP);
 		up = total(f, p);
-		weights[i] = saved - STEP;
+		set_weight(f, index, i, saved - STEP);
 		down = total(f, p);
-		weights[i] = saved;
+		set_weight(f, index, i, saved);
 		numeric = (up - down) / (2 * STEP);
 		if (!(fabs(numeric - analytic[i]) <= GRADIENT_ERROR * scale))
 			fail_msg("%s: d %s[%lld] is %.12g, central difference %.12g", what,
@@ -282,7 +297,7 @@ static void *gradient_bytes(const struct fixture *f, const struct program_option
 	void *copy = malloc(size);
 
 	run(p, 0);
-	memcpy(copy, f->params->grad, size);
+	f->backend.download(&f->backend, copy, f->params->grad, size);
 	program_destroy(p);
 	return copy;
 }
@@ -325,7 +340,7 @@ static void check_accumulation(const struct op_case *c, const char *what)
 
 		run(p, 0);
 		first = gradient(&f, i);
-		f.backend.zero(f.params->grad, (size_t)f.params->total * 8);
+		f.backend.zero(&f.backend, f.params->grad, (size_t)f.params->total * 8);
 		run(p, 1);
 		second = gradient(&f, i);
 		run(p, 0);

@@ -2,6 +2,7 @@
  * Runs that continue each other: each op that depends on earlier tokens gives the same result in
  * pieces of any sizes as at once.
  */
+#include "core/backend/open.h"
 #include "core/util/test.h"
 
 #include <math.h>
@@ -114,7 +115,7 @@ static void check_pieces(const struct continued *s, struct params *params, const
 static void check(void **context)
 {
 	const struct continued *s = *context;
-	const struct backend backend = backend_cpu(2);
+	const struct backend backend = backend_for_tests(FLOAT32, 2);
 	struct params *params;
 	struct runner r;
 	struct error err;
@@ -272,7 +273,7 @@ static void close_refusal(struct refusal *r)
 static void test_training_is_refused(void **context)
 {
 	const struct program_options train = { .train = true };
-	const struct backend backend = backend_cpu(1);
+	const struct backend backend = backend_for_tests(FLOAT32, 1);
 	struct program *p;
 	struct refusal r;
 
