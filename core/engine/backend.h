@@ -84,6 +84,8 @@ struct backend {
 	/* Index of the first NaN or infinity among `count`, or -1. */
 	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
 				  int64_t count);
+	/* What computes, in a line: for records. */
+	void (*describe)(const struct backend *b, char *text, size_t size);
 	enum status (*check)(const struct backend *b, struct error *err);
 	enum status (*wait)(const struct backend *b, struct error *err);
 	void (*close)(struct backend *b);

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <sys/utsname.h>
 
-#include "core/backend/cpu/panel.h"
-
 static void collect_symbol(void *context, const char *name, const char *value)
 {
 	struct provenance *p = context;
@@ -28,20 +26,6 @@ static void describe_machine(struct provenance *p)
 		fclose(file);
 	uname(&system);
 	snprintf(p->machine, sizeof(p->machine), "%s %s", system.machine, cpu);
-}
-
-/* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
-static void describe_products(struct provenance *p, const struct run_setup *setup)
-{
-	const struct panel_form *form = setup->backend.form;
-	char blas[BLAS_DESCRIPTION_TEXT];
-
-	blas_description(blas);
-	if (form)
-		snprintf(p->blas, sizeof(p->blas), "%s, %s by %s", blas,
-			 precision_names[setup->precision], panel_name(form));
-	else
-		snprintf(p->blas, sizeof(p->blas), "%s", blas);
 }
 
 void provenance_take(struct provenance *p, const struct run_setup *setup,
@@ -68,5 +52,5 @@ void provenance_take(struct provenance *p, const struct run_setup *setup,
 	};
 	config_visit_read(setup->config, collect_symbol, p);
 	describe_machine(p);
-	describe_products(p, setup);
+	setup->backend.describe(&setup->backend, p->blas, sizeof(p->blas));
 }

@@ -5,7 +5,6 @@
 #ifndef TOOLS_KABLATE_PROVENANCE_H
 #define TOOLS_KABLATE_PROVENANCE_H
 
-#include "core/backend/cpu/blas.h"
 #include "core/record/metrics.h"
 #include "tools/kablate/run_setup.h"
 
@@ -21,7 +20,7 @@ struct run_names {
 struct provenance {
 	struct run_record record;
 	struct run_symbol symbols[MAX_SYMBOLS]; /* those that were read so far */
-	char machine[300], blas[BLAS_DESCRIPTION_TEXT + 32];
+	char machine[300], blas[300];
 };
 
 void provenance_take(struct provenance *p, const struct run_setup *setup,

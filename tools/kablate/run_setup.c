@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/backend/cpu/blas.h"
+#include "core/backend/open.h"
 #include "models/gpt2_names.h"
 #include "tools/kablate/lengths.h"
 
@@ -83,6 +83,20 @@ static enum status open_source(struct run_setup *setup, bool model_only, struct 
 	return OK;
 }
 
+static enum status open_backend(struct run_setup *setup, struct error *err)
+{
+	const char *name = config_text(setup->config, "BACKEND");
+	const char *device = config_raw(setup->config, "CUDA_DEVICE"); /* no part of the identity */
+	const struct backend_options options = {
+		.name = name ? name : "cpu",
+		.precision = setup->precision,
+		.threads = configured_threads(setup->config),
+		.device = device ? atoi(device) : 0,
+	};
+
+	return backend_open(&setup->backend, &options, err);
+}
+
 /* The batch decides the model's form, also where nothing is trained. */
 static struct model_task model_task(const struct run_setup *setup)
 {
@@ -104,7 +118,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	*setup = (struct run_setup){ .config = c, .seed = seed, .repeat = repeat };
 	setup->precision = (enum precision)config_choice(c, "PRECISION", precision_names);
 	type = precision_type(setup->precision);
-	if (backend_cpu_open(&setup->backend, setup->precision, configured_threads(c), err) != OK)
+	if (open_backend(setup, err) != OK)
 		return FAIL;
 	setup->optim = optim_configured(c);
 	setup->train = configured_training(c);
@@ -126,6 +140,8 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 		return fail_prefix(err, "CONFIG_INIT_FROM");
 	if (!model_only)
 		make_identity(setup);
+	if (strcmp(setup->backend.name, "cuda") == 0)
+		config_int(c, "CUDA_DEVICE"); /* read, now that it cannot change the identity */
 	/* Audits change no result: they are read after the identity was made. */
 	setup->audit = audit_configured(c, setup->model, type, seed);
 	return config_check(c, err);

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -109,6 +110,17 @@ static enum status cpu_done(const struct backend *b, struct error *err)
 	return OK;
 }
 
+/* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
+static void cpu_describe(const struct backend *b, char *text, size_t size)
+{
+	const char *precision = b->kernels == cpu_kernels_bf16 ? "bfloat16" : "float32";
+	char blas[BLAS_DESCRIPTION_TEXT];
+
+	blas_description(blas);
+	snprintf(text, size, "%s%s%s%s%s", blas, b->form ? ", " : "", b->form ? precision : "",
+		 b->form ? " by " : "", b->form ? panel_name(b->form) : "");
+}
+
 static void cpu_close(struct backend *b)
 {
 	(void)b;
@@ -131,6 +143,7 @@ struct backend backend_cpu(int threads)
 		.download = cpu_copy,
 		.zero = cpu_zero,
 		.find_nonfinite = cpu_find_nonfinite,
+		.describe = cpu_describe,
 		.check = cpu_done,
 		.wait = cpu_done,
 		.close = cpu_close,

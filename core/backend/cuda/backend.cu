@@ -166,6 +166,20 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 /* cuBLAS wants 32 MiB on Hopper; a size of our own keeps its choices the same everywhere. */
 #define BLAS_MEMORY ((size_t)32 << 20)
 
+/* "NVIDIA H200, driver 13.0, CUDA 13.0, cuBLAS 13.0.2" */
+static void cuda_describe(const struct backend *b, char *text, size_t size)
+{
+	int driver = 0, runtime = 0, blas = 0;
+	struct cudaDeviceProp properties;
+
+	cuda_note(context(b), cudaGetDeviceProperties(&properties, context(b)->device), "properties");
+	cudaDriverGetVersion(&driver);
+	cudaRuntimeGetVersion(&runtime);
+	cublasGetVersion(context(b)->blas, &blas);
+	snprintf(text, size, "%s, driver for CUDA %d.%d, CUDA %d.%d, cuBLAS %d", properties.name,
+		 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, blas);
+}
+
 static void cuda_close(struct backend *b)
 {
 	struct cuda_context *g = context(b);
@@ -228,6 +242,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->download = cuda_download;
 	b->zero = cuda_zero;
 	b->find_nonfinite = cuda_find_nonfinite;
+	b->describe = cuda_describe;
 	b->check = cuda_check;
 	b->wait = cuda_wait;
 	b->close = cuda_close;
