@@ -409,6 +409,8 @@ enum status program_run(struct program *p, const struct run *run, struct error *
 		const struct instr *instr = &p->lowered.instrs[i];
 
 		run_instr(p, i);
+		if (p->backend->check(p->backend, err) != OK)
+			return FAIL;
 		if (!p->options.check_nan || instr->kind == INSTR_ZERO)
 			continue;
 		if (check_list(p, instr, instr->out, OP_MAX_OUTPUTS, err) != OK ||
@@ -432,7 +434,10 @@ struct program_step program_step(const struct program *p, int index)
 
 void program_run_step(struct program *p, int index)
 {
+	struct error ignored; /* the next whole run tells */
+
 	run_instr(p, index);
+	p->backend->wait(p->backend, &ignored);
 }
 
 void program_check_nan(struct program *p, bool on)
