@@ -14,6 +14,7 @@ cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
 cuda_needs := core/engine/tensor.c core/util/dtype.c core/util/hash.c core/util/rng.c core/util/status.c
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
 cuda_library := $(O)/kablate_cuda.so
+cuda_built := $(if $(NVCC),$(cuda_library))
 
 # The compiler's version belongs to the stamp, as for C.
 cuda_flags = $(NVCC) $(nvcc_flags) $(if $(NVCC),$(shell $(NVCC) --version | tail -n 1))
@@ -31,9 +32,27 @@ $(cuda_library): $(cuda_objects)
 	$(Q)$(NVCC) -shared -cudart static $^ -lcublas -o $@
 -include $(cuda_objects:.o=.d)
 
-cuda: $(if $(NVCC),$(cuda_library))
+cuda: $(cuda_built)
 	$(if $(NVCC),@:,@echo 'no nvcc: the GPU backend is not built; set NVCC= or CUDA_HOME=')
 
-.PHONY: cuda
+# ---------------------------------------------------------------- tests on a GPU
+# The tests of ops, optimizers and models reach a device through its backend only, so the same programs
+# serve; gpu_test.py trains.
+gpu_tests := $(addprefix core/,ops/op_test ops/attention_test ops/fused_test ops/state_test optim/optim_test) \
+	$(addprefix models/,parity_test measure_test decode_test test_vector_test)
+gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
+$(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
+	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ $<
+check-gpu: $(gpu_results) $(O)/tools/kablate/gpu_test.py.result
+	$(summary)
 
-#:   cuda          build the GPU backend (needs nvcc):  CUDA_GPUS='80 90', NVCC=
+# NVIDIA's checkers over the op tests: memory, races, what was never written, barriers.
+sanitizers := memcheck racecheck initcheck synccheck
+check-gpu-sanitize: $(O)/core/ops/op_test $(O)/core/ops/attention_test $(cuda_built)
+	$(Q)for tool in $(or $(SANITIZER),$(sanitizers)); do for t in op_test attention_test; do \
+		echo "  $$tool $$t" && KABLATE_TEST_BACKEND=cuda compute-sanitizer --tool $$tool --error-exitcode 9 \
+		$(O)/core/ops/$$t >$(O)/sanitize.log 2>&1 || { tail -n 40 $(O)/sanitize.log; exit 1; }; done; done
+
+.PHONY: cuda check-gpu check-gpu-sanitize
+
+#:   cuda          build the GPU backend (needs nvcc);  check-gpu: test it;  check-gpu-sanitize

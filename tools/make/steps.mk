@@ -48,6 +48,7 @@ obj- :=
 include $(plan)/$1/auto.conf
 include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
+library-$1 := $$(if $$(CONFIG_BACKEND_CUDA),$$(cuda_built))
 inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
 endef
 inputs :=
@@ -64,15 +65,17 @@ $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
 # The identity of a run includes the sources of its program, but not the table of symbols: the
 # values that the program reads are part of the identity anyway.
-sources_of = $(filter-out %/config_table.h,$(filter %.c %.h,$(foreach o,$1,$(file <$(o:.o=.d)))))
+sources_of = $(filter-out %/config_table.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(file <$(o:.o=.d)))))
+# For a step on a GPU they include the GPU backend's; a step on the CPU is the same with and without it.
+objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
-$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants)
+.SECONDEXPANSION:
+$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(library-$$*)
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
-		-DBUILD_SOURCES='"$(call sources_hash,$(part_objects) $(objects-$(call step_name,$@)) $(step_main:%.c=$(O)/%.o))"' \
+		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
 		-c $< -o $@
 
-.SECONDEXPANSION:
 $(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
 	$(call ld)
 

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Training on a GPU, end to end: the promises that hold on the CPU hold there."""
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.kablate import train_test
+from tools.kablate.train_test import OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
+from tools.testing import tap
+
+tearDownModule = train_test.tearDownModule
+
+# What may differ between devices: sums in another order, over 60 updates.
+LOSS_ERROR = 2e-3
+
+
+def why_no_gpu():
+    """A reason to skip; None: there is a GPU, and the backend was built."""
+    if not (OUTPUT / "kablate_cuda.so").exists():
+        return "the GPU backend is not built: no nvcc"
+    listed = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    return None if listed and "GPU 0" in listed.stdout else "there is no GPU"
+
+
+def on_gpu(**settings):
+    return program(STUDY, STUDY_SETTINGS, **{"BACKEND": "cuda", **settings})
+
+
+@unittest.skipIf(why_no_gpu(), why_no_gpu())
+class Gpu(Case):
+    def test_same_seed_same_bits(self):
+        first, second = Run(on_gpu()), Run(on_gpu())
+        first.train()
+        second.train()
+        self.assert_same(second, first)
+
+    def test_two_at_once_change_nothing(self):
+        alone, beside = Run(on_gpu()), [Run(on_gpu()) for _ in range(2)]
+        alone.train()
+        for run in [run.start() for run in beside]:
+            self.assertEqual(run.end(), 0, run.text)
+        for run in beside:
+            self.assert_same(run, alone)
+
+    def test_resumes_bit_by_bit(self):
+        straight, run = Run(on_gpu()), Run(on_gpu())
+        straight.train()
+        started = run.start().until(r" 30/60 ").send(signal.SIGTERM)
+        self.assertEqual(started.end(), RESUMABLE, started.text)
+        run.train()
+        self.assert_same(run, straight)
+
+    def test_switches_change_no_bit(self):
+        """The planner, remakes and the search for NaN."""
+        plain = Run(on_gpu())
+        plain.train()
+        for settings in ({"PLANNER": "n"}, {"REMAKE": "n"}, {"CHECK_NAN": "y"}):
+            run = Run(on_gpu(**settings))
+            run.train()
+            self.assertEqual(run.weights(), plain.weights(), settings)
+
+    def test_losses_are_those_of_the_cpu(self):
+        gpu, cpu = Run(on_gpu(DROPOUT="0.0")), Run(program(STUDY, STUDY_SETTINGS, DROPOUT="0.0"))
+        gpu.train()
+        cpu.train()
+        ours, theirs = gpu.values("val/loss"), cpu.values("val/loss")
+        self.assertEqual(set(ours), set(theirs))
+        for iteration, loss in ours.items():
+            self.assertAlmostEqual(loss, theirs[iteration], delta=LOSS_ERROR)
+
+    def test_dropout_masks_are_those_of_the_cpu(self):
+        """Other masks would move the loss by far more than sums in another order."""
+        gpu, cpu = Run(on_gpu(DROPOUT="0.5")), Run(program(STUDY, STUDY_SETTINGS, DROPOUT="0.5"))
+        gpu.train()
+        cpu.train()
+        for iteration in (3, 6):
+            self.assertAlmostEqual(gpu.values("train/loss")[iteration], cpu.values("train/loss")[iteration],
+                                   delta=LOSS_ERROR)
+
+    def test_audits_pass(self):
+        run = Run(on_gpu(AUDIT_WIRING="y", AUDIT_CAUSALITY="y", AUDIT_ONE_BATCH="y", GPT2_MAX_ITERS=2))
+        run.train()
+        self.assertEqual(run.ask("SELECT audit, subject FROM audits WHERE NOT passed"), [])
+        self.assertGreater(run.ask("SELECT count(*) FROM audits")[0][0], 20)
+
+    def test_the_record_names_the_gpu(self):
+        run = Run(on_gpu(GPT2_MAX_ITERS=2))
+        run.train()
+        self.assertRegex(run.ask("SELECT blas FROM runs")[0][0], r"CUDA \d+\.\d+, cuBLAS \d+")
+
+    def test_the_number_of_the_gpu_is_no_part_of_the_identity(self):
+        here, elsewhere = Run(on_gpu(GPT2_MAX_ITERS=2)), Run(on_gpu(GPT2_MAX_ITERS=2, CUDA_DEVICE=63))
+        self.assertIn("there is no GPU number 63", elsewhere.train(expect=1))
+        self.assertNotEqual(here.binary, elsewhere.binary)
+
+
+class WithoutGpu(Case):
+    def test_one_sentence(self):
+        """No library, no driver or no GPU: told at once, and nothing is left behind."""
+        if not why_no_gpu():
+            self.skipTest("there is a GPU")
+        run = Run(on_gpu(GPT2_MAX_ITERS=2))
+        said = run.train(expect=1)
+        self.assertEqual(len(said.strip().splitlines()), 1, said)
+        self.assertRegex(said, "no GPU|no GPU backend|GPU backend cannot be loaded")
+        self.assertEqual(list(run.runs.iterdir()), [])
+
+
+if __name__ == "__main__":
+    tap.main()
