@@ -1,4 +1,3 @@
-#include "core/backend/open.h"
 #include "models/test_vector.h"
 
 #include <math.h>
@@ -7,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/backend/open.h"
 #include "core/train/checkpoint.h"
 #include "models/gpt2_names.h"
 #include "models/model_program.h"
@@ -652,23 +652,30 @@ static enum status compare_form(struct comparison c, bool *foldable, struct erro
 }
 
 enum status vector_compare(const struct safetensors *file, const char *weights,
-			   enum precision precision, struct vector_report *report,
-			   struct error *err)
+			   const char *backend, enum precision precision,
+			   struct vector_report *report, struct error *err)
 {
+	const struct backend_options options = {
+		.name = backend, .precision = precision, .threads = 1
+	};
 	struct comparison c = {
 		.file = file,
 		.weights = weights,
 		.precision = precision,
 		.report = report,
 	};
-	bool foldable;
+	enum status status;
+	bool foldable = false;
 
 	*report = (struct vector_report){ 0 };
-	c.backend = backend_for_tests(precision, 1);
-	if (compare_form(c, &foldable, err) != OK)
+	if (backend_open(&c.backend, &options, err) != OK)
 		return FAIL;
+	status = compare_form(c, &foldable, err);
 	c.folded = true;
-	return foldable ? compare_form(c, &foldable, err) : OK;
+	if (status == OK && foldable)
+		status = compare_form(c, &foldable, err);
+	c.backend.close(&c.backend);
+	return status;
 }
 
 bool vector_passed(const struct vector_report *report)
@@ -682,7 +689,7 @@ enum status vector_export(const struct safetensors *file, const char *path, stru
 	struct comparison c = {
 		.file = file,
 		.precision = FLOAT32,
-		.backend = backend_for_tests(FLOAT32, 1),
+		.backend = backend_cpu(1),
 		.report = &ignored,
 	};
 	enum status status = FAIL;

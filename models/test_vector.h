@@ -38,11 +38,12 @@ enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
 
 /*
  * FAIL with a text when the file is unusable; a failed comparison is in the
- * report.  `weights` is NULL, or a file whose parameters replace the vector's (one
+ * report.  `backend` is "cpu" or "cuda".  `weights` is NULL, or a file whose parameters replace the vector's (one
  * of ours, or a public GPT-2).
  */
 enum status vector_compare(const struct safetensors *file, const char *weights,
-			   enum precision precision, struct vector_report *report, struct error *err) MUST_CHECK;
+			   const char *backend, enum precision precision,
+			   struct vector_report *report, struct error *err) MUST_CHECK;
 
 bool vector_passed(const struct vector_report *report);
 

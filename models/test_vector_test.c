@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/util/test.h"
+#include "core/backend/open.h"
 #include "models/test_vector.h"
 
 static void check(const char *path, enum precision precision, int *near_ties)
@@ -18,7 +19,7 @@ static void check(const char *path, enum precision precision, int *near_ties)
 	struct error err;
 
 	must(safetensors_open(&file, path, &err), &err);
-	must(vector_compare(&file, NULL, precision, &report, &err), &err);
+	must(vector_compare(&file, NULL, backend_name_for_tests(), precision, &report, &err), &err);
 	if (!vector_passed(&report))
 		for (int i = 0; i < VECTOR_KINDS; i++)
 			if (report.worst[i].error > report.worst[i].allowed)
@@ -141,7 +142,7 @@ static enum status compare_changed(struct changed *c, enum precision precision, 
 			       &c->err),
 	     &c->err);
 	must(safetensors_open(&file, c->path, &c->err), &c->err);
-	status = vector_compare(&file, NULL, precision, report, &c->err);
+	status = vector_compare(&file, NULL, backend_name_for_tests(), precision, report, &c->err);
 	safetensors_close(&file);
 	return status;
 }
@@ -314,16 +315,16 @@ static void test_export(void **state)
 	struct safetensors other;
 
 	must(vector_export(&c->base, c->path, &c->err), &c->err);
-	must(vector_compare(&c->base, c->path, FLOAT32, &report, &c->err), &c->err);
+	must(vector_compare(&c->base, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), &c->err);
 	assert_true(vector_passed(&report));
 
 	/* Weights of another model are no match, and a lack of them is told. */
 	must(safetensors_open(&other, "models/vectors/all-learned.safetensors", &c->err), &c->err);
-	assert_int_equal(vector_compare(&other, c->path, FLOAT32, &report, &c->err), FAIL);
+	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);
 	assert_non_null(strstr(c->err.text, "ra_alpha' is not in"));
 	safetensors_close(&other);
 	must(safetensors_open(&other, "models/vectors/gate.safetensors", &c->err), &c->err);
-	assert_int_equal(vector_compare(&other, c->path, FLOAT32, &report, &c->err), FAIL);
+	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);
 	assert_non_null(strstr(c->err.text, "which this model lacks"));
 	safetensors_close(&other);
 }

@@ -39,11 +39,17 @@ enum status backend_open(struct backend *b, const struct backend_options *o, str
 	return fail(err, "there is no backend '%s': choose cpu or cuda", o->name);
 }
 
-struct backend backend_for_tests(enum precision precision, int threads)
+const char *backend_name_for_tests(void)
 {
 	const char *name = getenv("KABLATE_TEST_BACKEND");
+
+	return name ? name : "cpu";
+}
+
+struct backend backend_for_tests(enum precision precision, int threads)
+{
 	const struct backend_options options = {
-		.name = name ? name : "cpu",
+		.name = backend_name_for_tests(),
 		.precision = precision,
 		.threads = threads,
 	};

@@ -19,7 +19,10 @@ struct backend_options {
 enum status backend_open(struct backend *b, const struct backend_options *options,
 			 struct error *err) MUST_CHECK;
 
-/* For tests: the device that KABLATE_TEST_BACKEND names, else the CPU.  It is never closed. */
+/* For tests: "cpu", or what KABLATE_TEST_BACKEND names. */
+const char *backend_name_for_tests(void);
+
+/* For tests: the device of that name.  It is never closed. */
 struct backend backend_for_tests(enum precision precision, int threads);
 
 #endif

@@ -2,8 +2,8 @@
 
 check-vector: $(O)/bin/check_vector
 	$(if $(VECTOR),,$(error check-vector: say which: VECTOR=path.safetensors))
-	$(Q)$< $(VECTOR)
+	$(Q)$< $(if $(BACKEND),--backend $(BACKEND)) $(VECTOR)
 
 .PHONY: check-vector
 
-#:   check-vector VECTOR=FILE   compare with a test vector of tools/reference/golden.py
+#:   check-vector VECTOR=FILE   compare with a test vector of tools/reference/golden.py;  BACKEND=cuda

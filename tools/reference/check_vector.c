@@ -13,10 +13,11 @@ enum { EXIT_DIFFERS = 1, EXIT_USAGE = 2 };
 static const char usage[] =
 	"check_vector - compare the models of this program with test vectors\n"
 	"\n"
-	"    check_vector [--weights FILE] VECTOR...\n"
+	"    check_vector [--weights FILE] [--backend cuda] VECTOR...\n"
 	"    check_vector --export FILE VECTOR\n"
 	"\n"
 	"  --weights FILE   take the parameters from there: our weights, or a public GPT-2's\n"
+	"  --backend NAME   compute on the cpu or, by cuda, on a GPU\n"
 	"  --export FILE    write the vector's parameters as a run writes its weights\n"
 	"\n"
 	"Prints, in double and in float, the worst tensor of each kind with its error and the "
@@ -42,14 +43,14 @@ static void print_worst(enum precision precision, const struct vector_report *re
 		       dtype_name(type));
 }
 
-static enum status check_types(const struct safetensors *file, const char *weights, bool *passed,
-			       struct error *err)
+static enum status check_types(const struct safetensors *file, const char *weights,
+			       const char *backend, bool *passed, struct error *err)
 {
 	static const enum precision precisions[] = { FLOAT64, FLOAT32 };
 	struct vector_report report;
 
 	for (int i = 0; i < 2; i++) {
-		if (vector_compare(file, weights, precisions[i], &report, err) != OK)
+		if (vector_compare(file, weights, backend, precisions[i], &report, err) != OK)
 			return FAIL;
 		print_worst(precisions[i], &report);
 		*passed = *passed && vector_passed(&report);
@@ -58,7 +59,7 @@ static enum status check_types(const struct safetensors *file, const char *weigh
 }
 
 /* Says what it found; true: everything is within its tolerance. */
-static bool check(const char *path, const char *weights)
+static bool check(const char *path, const char *weights, const char *backend)
 {
 	struct safetensors file;
 	struct error err;
@@ -69,7 +70,7 @@ static bool check(const char *path, const char *weights)
 		return false;
 	}
 	printf("%s\n", path);
-	if (check_types(&file, weights, &passed, &err) != OK) {
+	if (check_types(&file, weights, backend, &passed, &err) != OK) {
 		fflush(stdout);
 		fprintf(stderr, "check_vector: %s: %s\n", path, err.text);
 		passed = false;
@@ -78,12 +79,12 @@ static bool check(const char *path, const char *weights)
 	return passed;
 }
 
-static int check_all(char **paths, int n, const char *weights)
+static int check_all(char **paths, int n, const char *weights, const char *backend)
 {
 	int failed = 0;
 
 	for (int i = 0; i < n; i++)
-		failed += !check(paths[i], weights);
+		failed += !check(paths[i], weights, backend);
 	printf("%d of %d vectors agree\n", n - failed, n);
 	return failed ? EXIT_DIFFERS : 0;
 }
@@ -114,17 +115,21 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "weights", required_argument, NULL, 'w' },
+		{ "backend", required_argument, NULL, 'b' },
 		{ "export", required_argument, NULL, 'e' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
-	const char *weights = NULL, *out = NULL;
+	const char *weights = NULL, *backend = "cpu", *out = NULL;
 	int option;
 
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		switch (option) {
 		case 'w':
 			weights = optarg;
+			break;
+		case 'b':
+			backend = optarg;
 			break;
 		case 'e':
 			out = optarg;
@@ -138,5 +143,6 @@ int main(int argc, char **argv)
 	}
 	if (argc == optind || (out && (weights || argc - optind > 1)))
 		return refuse_usage();
-	return out ? export(argv[optind], out) : check_all(argv + optind, argc - optind, weights);
+	return out ? export(argv[optind], out)
+		   : check_all(argv + optind, argc - optind, weights, backend);
 }
