@@ -30,7 +30,18 @@ struct fixture {
 	struct backend backend;
 	struct params *params;
 	struct graph *graph;
+	double **seeds; /* of the outputs, or NULL */
 };
+
+static double *make_seed(const struct graph_output *o)
+{
+	const struct rng_key key = rng_key(SEED + 1, o->tensor->name);
+	double *values = malloc((size_t)tensor_count(o->tensor) * sizeof(*values));
+
+	for (int64_t i = 0; i < tensor_count(o->tensor); i++)
+		values[i] = rng_normal(key, (uint64_t)i);
+	return values;
+}
 
 static void build(struct fixture *f, const struct op_case *op_case, enum precision precision)
 {
@@ -44,10 +55,17 @@ static void build(struct fixture *f, const struct op_case *op_case, enum precisi
 	must(graph_finish(f->graph, &err), &err);
 	must(params_allocate(f->params, &f->backend, true, &err), &err);
 	must(params_initialise(f->params, SEED, &err), &err);
+	f->seeds = calloc((size_t)f->graph->n_outputs, sizeof(*f->seeds));
+	for (int i = 0; i < f->graph->n_outputs; i++)
+		if (f->graph->outputs[i].seeded)
+			f->seeds[i] = make_seed(&f->graph->outputs[i]);
 }
 
 static void destroy(struct fixture *f)
 {
+	for (int i = 0; i < f->graph->n_outputs; i++)
+		free(f->seeds[i]);
+	free(f->seeds);
 	graph_destroy(f->graph);
 	params_destroy(f->params);
 }
@@ -104,15 +122,6 @@ static void fill_input(const struct fixture *f, struct program *p, const struct 
 	free(ints);
 }
 
-static double *seed_of(const struct tensor *t)
-{
-	double *values = malloc((size_t)tensor_count(t) * sizeof(*values));
-
-	for (int64_t i = 0; i < tensor_count(t); i++)
-		values[i] = rng_normal(rng_key(SEED + 1, t->name), (uint64_t)i);
-	return values;
-}
-
 static struct program *prepare(const struct fixture *f, const struct program_options *options)
 {
 	struct program *p;
@@ -123,12 +132,8 @@ static struct program *prepare(const struct fixture *f, const struct program_opt
 		if (f->graph->tensors[i]->kind == TENSOR_INPUT)
 			fill_input(f, p, f->graph->tensors[i]);
 	for (int i = 0; options->train && i < f->graph->n_outputs; i++)
-		if (f->graph->outputs[i].seeded) {
-			double *seed = seed_of(f->graph->outputs[i].tensor);
-
-			upload(p, f->graph->outputs[i].tensor, seed, true);
-			free(seed);
-		}
+		if (f->graph->outputs[i].seeded)
+			upload(p, f->graph->outputs[i].tensor, f->seeds[i], true);
 	return p;
 }
 
@@ -148,14 +153,13 @@ static double total(const struct fixture *f, struct program *p)
 	run(p, 0);
 	for (int i = 0; i < f->graph->n_outputs; i++) {
 		const struct graph_output *o = &f->graph->outputs[i];
-		double *values = download(p, o->tensor), *seed = seed_of(o->tensor);
+		double *values = download(p, o->tensor);
 
 		if (o->is_loss)
 			sum += o->loss_weight * values[0];
 		for (int64_t j = 0; o->seeded && j < tensor_count(o->tensor); j++)
-			sum += seed[j] * values[j];
+			sum += f->seeds[i][j] * values[j];
 		free(values);
-		free(seed);
 	}
 	return sum;
 }
@@ -331,7 +335,7 @@ static void check_accumulation(const struct op_case *c, const char *what)
 {
 	struct fixture f;
 	struct program *p;
-	double *first, *second, *both;
+	double *first, *second, *both, allowed;
 
 	build(&f, c, FLOAT64);
 	p = prepare(&f, &train);
@@ -346,9 +350,9 @@ static void check_accumulation(const struct op_case *c, const char *what)
 		run(p, 0);
 		run(p, 1);
 		both = gradient(&f, i);
+		allowed = 1e-12 * fmax(1, largest(both, n));
 		for (int64_t j = 0; j < n; j++)
-			if (!(fabs(both[j] - first[j] - second[j]) <=
-			      1e-12 * fmax(1, largest(both, n))))
+			if (!(fabs(both[j] - first[j] - second[j]) <= allowed))
 				fail_msg("%s: d %s does not add up", what, f.params->list[i].name);
 		free(first);
 		free(second);
