@@ -11,7 +11,7 @@ import sys
 import tempfile
 import venv
 
-WRITER = pathlib.Path(os.environ.get("O", "build"), "core/tensorboard_test")
+WRITER = pathlib.Path(os.environ.get("O", "build"), "core/record/tensorboard_test")
 PACKAGES = ["tensorboard", "setuptools<81"]  # tensorboard imports pkg_resources
 
 

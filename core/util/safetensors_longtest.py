@@ -11,7 +11,7 @@ import sys
 import tempfile
 import venv
 
-COPY = pathlib.Path(os.environ.get("O", "build"), "core/safetensors_test")
+COPY = pathlib.Path(os.environ.get("O", "build"), "core/util/safetensors_test")
 PACKAGES = ["safetensors", "numpy"]
 
 
