@@ -172,11 +172,9 @@ const char *blas_better_core(const char *core, const struct cpu_features *cpu)
 	return NULL;
 }
 
-static void start_again(char **argv, const char *core, const char *better)
+/* In silence: which kernels run is part of blas_description(). */
+static void start_again(char **argv, const char *better)
 {
-	fprintf(stderr,
-		"kablate: OpenBLAS chose its %s kernels on this CPU; starting again with %s=%s\n",
-		core, CORE_VARIABLE, better);
 	setenv(CORE_VARIABLE, better, 1);
 	execv("/proc/self/exe", argv);
 	perror("kablate: cannot start again, going on with the slow kernels");
@@ -195,7 +193,7 @@ void blas_start(char **argv)
 		const char *better = blas_better_core(core(), &cpu);
 
 		if (better)
-			start_again(argv, core(), better);
+			start_again(argv, better);
 	}
 	if (parallel && parallel() == OPENBLAS_OWN_THREADS)
 		fprintf(stderr,
