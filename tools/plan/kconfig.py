@@ -486,11 +486,15 @@ def command_menuconfig(tree, _args):
 def command_guiconfig(tree, _args):
     try:
         import guiconfig
+        import tkinter
     except ImportError as error:
         raise Unfit([f"guiconfig needs tkinter (Debian: python3-tk): {error}"]) from None
     if os.path.exists(config_path()):
         load_present(tree)
-    guiconfig.menuconfig(tree)
+    try:
+        guiconfig.menuconfig(tree)
+    except tkinter.TclError as error:
+        raise Unfit([f"guiconfig cannot open a window: {error}; use 'make menuconfig'"]) from None
 
 
 def command_oldconfig(tree, _args):

@@ -344,6 +344,16 @@ class Commands(Case):
         self.environment["PYTHONPATH"] = self.path("modules")
         self.assertIn("python3-tk", self.refuse("guiconfig"))
 
+    def test_guiconfig_without_a_display(self):
+        os.mkdir(self.path("modules"))
+        self.write("class TclError(Exception): pass\n", "modules/tkinter.py")
+        self.write("import tkinter\ndef menuconfig(tree):\n"
+                   "    raise tkinter.TclError('no display name and no $DISPLAY')\n",
+                   "modules/guiconfig.py")
+        self.environment["PYTHONPATH"] = self.path("modules")
+        self.assertIn("no display name and no $DISPLAY; use 'make menuconfig'",
+                      self.refuse("guiconfig"))
+
 
 class Generated(Case):
     def test_table(self):
