@@ -12,7 +12,10 @@ bench-scaling: $(bench_needs)
 	$(Q)bash tools/make/setup.sh plot || true
 	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(if $(LONGEST),--longest $(LONGEST))
 
-.PHONY: bench bench-scaling
+bench-list: $(O)/setup-python
+	$(Q)$(python) -m tools.bench.bench --list
 
-#:   bench         time iterations beside PyTorch: ROWS='laptop-*' ROUNDS=5 FORMS= TORCH_PYTHON=
+.PHONY: bench bench-list bench-scaling
+
+#:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
 #:   bench-scaling plot time and memory against length, layers and width;  LONGEST=8192
