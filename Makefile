@@ -51,14 +51,18 @@ write_stamp = @mkdir -p $(@D) && printf '%s\n' '$(strip $1)' >$@
 # with this: one that never comes to rest is an error, not a loop.
 most_restarts := 5
 stop_restarting = $(if $(shell test 0$(MAKE_RESTARTS) -le $(most_restarts) || echo stop),$(error \
-	$@ was made $(MAKE_RESTARTS) times and is still out of date, because of $(or $?,nothing that make can name)))
+	$@ was made $(MAKE_RESTARTS) times and is still out of date, because of $(or $?,nothing that make can name); \
+	is its time in the future?))
+
+# Was an option of one letter given to make?  (Known when recipes run.)
+given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
 
 # One word of a shell, whatever stands in it.
 quoted = '$(subst ','\'',$1)'
 
 # ---------------------------------------------------------------- what is built
 sources := $(sort $(shell find core data models tools -name '[!.]*.c' 2>/dev/null))
-tests_c := $(filter %_test.c %_longtest.c,$(sources))
+tests_c := $(filter %_test.c %_longtest.c %_soaktest.c,$(sources))
 tools_c := $(filter-out $(tests_c),$(filter tools/%,$(sources)))
 # kablate is no program of its own: it is linked once per step (tools/make/steps.mk).
 step_main := tools/kablate/kablate.c
@@ -100,10 +104,11 @@ native := $(native)$(if $(shell grep -wm1 sve /proc/cpuinfo),,+nosve)
 endif
 
 # Libraries and their flags are found by tools/make/setup.sh, which leaves them in these stamps;
-# they are read when a recipe runs, that is after the stamp was made.
-library_flags = $(file <$(O)/setup-build)
-test_library_flags = $(file <$(O)/setup-test)
-python = $(file <$(O)/setup-python)
+# they are read when a recipe runs, that is after the stamp was made.  (Always with strip: GNU Make
+# 4.3 may or may not keep the last newline of $(file <), by chance.)
+library_flags = $(strip $(file <$(O)/setup-build))
+test_library_flags = $(strip $(file <$(O)/setup-test))
+python = $(strip $(file <$(O)/setup-python))
 compile_part = $(filter -I% -isystem% -D% -pthread,$1)
 link_part = $(filter-out -I% -isystem% -D%,$1)
 
@@ -186,43 +191,11 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
-make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk cuda.mk bench.mk)
+make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk bench.mk \
+	tests.mk cuda.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
-# ---------------------------------------------------------------- tests
-scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh]' 2>/dev/null))
-all_tests := $(tests_c:.c=) $(filter %_test.sh %_test.py %_longtest.sh %_longtest.py,$(scripts))
-long_tests := $(filter %_longtest %_longtest.sh %_longtest.py,$(all_tests))
-short_tests := $(filter-out $(long_tests),$(all_tests))
-ifdef T
-short_tests := $(filter $(T) $(T).sh $(T).py,$(all_tests))
-$(if $(short_tests),,$(error T=$(T): no such test; there are: $(all_tests)))
-endif
-results = $(patsubst %,$(O)/%.result,$1)
-
-$(call results,$(tests_c:.c=)): %.result: % FORCE
-	@sh tools/testing/runtest.sh $(@:$(O)/%.result=%) $@ $<
-$(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
-	@sh tools/testing/runtest.sh $* $@ bash $<
-$(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
-	@sh tools/testing/runtest.sh $* $@ $(python) -m $(subst /,.,$(basename $*))
-# Scripts may build steps: what all of these share must not be made twice at once.
-$(call results,$(filter %.sh %.py,$(all_tests))): $(step_main:%.c=$(O)/%.o)
-# Long scripts may call a test program to do a part on their data.
-$(call results,$(filter %.py,$(long_tests))): $(test_programs)
-
-# A result file holds "PASSED FAILED SKIPPED" of one program.
-summary = @awk '{ p += $$1; f += $$2; s += $$3 } \
-	END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 }' \
-	/dev/null $(filter %.result,$^)
-
-check: $(call results,$(short_tests))
-	$(summary)
-check-long: $(call results,$(long_tests))
-	$(summary)
-check-all: $(call results,$(short_tests) $(long_tests))
-	$(summary)
-
+# ---------------------------------------------------------------- sanitizers
 # Programs that watch themselves take several times as long: so may their tests.
 asan:
 	$(Q)TEST_SECONDS=3600 $(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
@@ -241,7 +214,7 @@ setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
-made := core data models tools bin generated plan toolchain flags objects parts.a \
+made := core data models tools bin generated plan foreign toolchain flags objects parts.a \
 	setup-build setup-python setup-test
 clean:
 	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made)))
@@ -253,10 +226,8 @@ mrproper: clean
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(make_files) Makefile
 
-.PHONY: all programs check check-long check-all asan tsan bench-ops setup clean mrproper help FORCE
+.PHONY: all programs asan tsan bench-ops setup clean mrproper help FORCE
 
-#:   check         build and run the tests;  T=core/rng_test runs one, T=core/% a directory
-#:   check-long    the long tests only;  check-all: both
 #:   asan, tsan    the tests under the address and undefined-behaviour, or the thread sanitizer
 #:   bench-ops     measure the kernels;   programs: build the tools only, to $(O)/bin
 #:   setup         look again for compiler and libraries, install what lacks (apt)

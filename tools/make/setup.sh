@@ -1,9 +1,10 @@
 #!/bin/bash
 # Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
-#   tools/make/setup.sh build|python|test|plot
+#   tools/make/setup.sh build|python|test|plot|foreign
 #
-# build: to compile;  python: to configure;  test: what the tests add;  plot: to draw results.
+# build: to compile;  python: to configure;  test: what the tests add;  plot: to draw results;
+# foreign: to compile for the other architecture and run it emulated.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
 # standard output, everything else on standard error.  Installs as root or through passwordless
 # sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
@@ -75,6 +76,10 @@ find_python() {
 	return 1
 }
 
+foreign=aarch64
+[ "$(uname -m)" != aarch64 ] || foreign=x86_64
+foreign_compiles() { CC=$foreign-linux-gnu-gcc compiles -fopenmp; }
+
 look_for() {
 	case $1 in
 	build)
@@ -92,7 +97,11 @@ look_for() {
 		need libcmocka-dev pkg-config --exists cmocka
 		;;
 	plot) need gnuplot-nox gnuplot --version ;;
-	*) die "setup: no group '$1' (build, python, test or plot)" ;;
+	foreign)
+		need "gcc-${foreign//_/-}-linux-gnu" foreign_compiles
+		need qemu-user "qemu-$foreign" --version
+		;;
+	*) die "setup: no group '$1' (build, python, test, plot or foreign)" ;;
 	esac
 }
 
@@ -203,7 +212,7 @@ flags() {
 	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
 	python) find_python ;;
 	test) pkg-config --cflags --libs cmocka ;;
-	plot) ;;
+	plot | foreign) ;;
 	esac
 }
 

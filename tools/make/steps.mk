@@ -23,7 +23,7 @@ $(need_config)
 locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
 
 # Matched controls depend on the models: bin/match_width counts their parameters and FLOPs.
-configuration := $(file <$(KCONFIG_CONFIG))
+configuration := $(strip $(file <$(KCONFIG_CONFIG)))
 matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROLS_PARAMETERS=y \
 	CONFIG_PLAN_CONTROLS_FLOPS=y,$(configuration)))
 # The plan does not change while rates are being chosen.
@@ -65,7 +65,7 @@ $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
 # The identity of a run includes the sources of its program, but not the table of symbols: the
 # values that the program reads are part of the identity anyway.
-sources_of = $(filter-out %/config_table.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(file <$(o:.o=.d)))))
+sources_of = $(filter-out %/config_table.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(strip $(file <$(o:.o=.d))))))
 # For a step on a GPU they include the GPU backend's; a step on the CPU is the same with and without it.
 objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
@@ -136,7 +136,6 @@ runs-forget:
 processors := $(shell nproc)
 threads := $(filter-out 0,$(plan-threads))
 jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
-given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
 side_by_side = $(if $(call given,j),,-j$(jobs))
 
 # Rates first, then the programs with these rates, then the runs of $2.  Under -k a failure does not

@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = [path for directory in ("core", "data", "models", "tools")
            for path in sorted((ROOT / directory).rglob("*"))
            if path.suffix in (".c", ".h", ".py", ".sh", ".mk")
-           and not re.search(r"_(long)?test\.", path.name)] + [ROOT / "Makefile"]
+           and not re.search(r"_(long|soak)?test\.", path.name)] + [ROOT / "Makefile"]
 
 
 def anchors(text):

@@ -16,7 +16,7 @@ from tools.testing.as_user import BUILD, ROOT
 SCREEN = 40, 100  # lines, columns
 # Targets that only other targets use.
 INTERNAL = {"FORCE", "experiment", "steps", "built", "runs-all", "runs-forget",
-            "plan-examined"}
+            "plan-examined", "tests"}
 
 
 def run(*command):
@@ -25,7 +25,7 @@ def run(*command):
 
 def python_tools():
     return [path for path in sorted(ROOT.glob("tools/**/*.py"))
-            if not re.search(r"_(long)?test\.py", path.name)
+            if not re.search(r"_(long|soak)?test\.py", path.name)
             and '__name__ == "__main__"' in path.read_text()]
 
 

@@ -17,7 +17,7 @@ from tools.testing.as_user import ROOT
 
 TOPS = ("core", "data", "models", "tools")
 LINES = 12  # of a README.md
-IS_TEST = re.compile(r"_(long)?test\.|_fuzz\.|_case\.h|/test(_dir)?\.h|/fixture\.|tools/testing/")
+IS_TEST = re.compile(r"_(long|soak)?test\.|_fuzz\.|_case\.h|/test(_dir)?\.h|/fixture\.|tools/testing/")
 INCLUDE = re.compile(r'^\s*#\s*include "([^"]+)/[^"/]+"', re.M)
 IMPORT = re.compile(r"^\s*(?:from|import) (tools\.\w+)", re.M)
 

@@ -1,20 +1,60 @@
 #!/bin/sh
 # Run one test program; report it in one line, in full when it fails.
 #
-#   tools/testing/runtest.sh NAME RESULT COMMAND...
+#   tools/testing/runtest.sh NAME RESULT SECONDS COMMAND...
 #
 # Test cases are TAP lines: "ok NAME", "not ok NAME", either with "# SKIP why"; a program that
 # prints none is one case, decided by its exit status.  Cases that were announced ("1..N") and
-# never reported count as failed.  RESULT gets "PASSED FAILED SKIPPED".
-name=$1 result=$2
-shift 2
+# never reported count as failed.  A program that takes longer than SECONDS is ended, and what it
+# was doing is shown.  RESULT gets "PASSED FAILED SKIPPED", then the seconds that it took, by the
+# clock and of the processors.
+name=$1 result=$2 limit=$3
+shift 3
 mkdir -p "$(dirname "$result")"
-log=$result.log
+log=$result.log doing=$result.doing
+rm -f "$doing"
 
-CMOCKA_MESSAGE_OUTPUT=TAP timeout --kill-after=10 "${TEST_SECONDS:-600}" "$@" >"$log" 2>&1
+# The processes of a group but its leader, a command line each.
+group_members() { # LEADER
+	for stat in /proc/[0-9]*/stat; do
+		process=${stat%/stat}
+		[ "$process" != "/proc/$1" ] &&
+			[ "$(sed 's/.*) . [0-9]* \([0-9]*\) .*/\1/' "$stat" 2>/dev/null)" = "$1" ] &&
+			tr '\0' ' ' <"$process/cmdline" | cut -c 1-200 && echo
+	done 2>/dev/null | sed '/^ *$/d'
+}
+
+# Just before the limit: what runs, and what was said last.
+watch() { # LEADER
+	trap 'kill $sleep; exit' TERM
+	sleep "$(awk -v limit="$limit" 'BEGIN { print (limit > 2 ? limit - 1 : limit / 2) }')" &
+	sleep=$!
+	wait $sleep
+	{
+		echo "last line: $(tail -n 1 "$log" | cut -c 1-200)"
+		group_members "$1" | sed 's/^/running: /'
+	} >"$doing.new" && mv "$doing.new" "$doing"
+}
+
+# Threads that wait give their processor to the other tests.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+
+began=$(date +%s.%N)
+CMOCKA_MESSAGE_OUTPUT=TAP timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 &
+leader=$!
+watch $leader >/dev/null 2>&1 &
+watcher=$!
+wait $leader
 status=$?
+ended=$(date +%s.%N)
+kill $watcher 2>/dev/null
+times >"$result.times" # not through a pipe: a subshell has other children
+seconds=$(awk -v began="$began" -v ended="$ended" '
+	NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, "[ms]"); used += 60 * part[1] + part[2] } }
+	END { printf "%.1f %.1f", ended - began, used }' "$result.times")
+rm -f "$result.times"
 
-awk -v status=$status '
+awk -v status=$status -v seconds="$seconds" '
 	/^1\.\.[0-9]+/               { plans++; planned += substr($0, 4); next }
 	/^(not )?ok/ && /# SKIP/     { skipped++; next }
 	/^ok/                        { passed++ }
@@ -29,15 +69,20 @@ awk -v status=$status '
 			failed++	# a program that announces tests and has none proves nothing
 		else if (!seen)
 			passed++
-		print passed + 0, failed + 0, skipped + 0
+		print passed + 0, failed + 0, skipped + 0, seconds
 	}' "$log" >"$result"
 
-read -r passed failed skipped <"$result"
-line="$passed passed"
-[ "$failed" -eq 0 ] || line="$line, $failed failed (exit status $status)"
+read -r passed failed skipped seconds <"$result"
+line="$passed passed" how="exit status $status"
+case $status in
+124 | 137) [ ! -e "$doing" ] || how="longer than its limit of $limit s" ;;
+*) rm -f "$doing" ;;
+esac
+[ "$failed" -eq 0 ] || line="$line, $failed failed ($how)"
 [ "$skipped" -eq 0 ] || line="$line, $skipped skipped"
 printf '  TEST    %-32s %s\n' "$name" "$line"
 if [ "$failed" -gt 0 ]; then
+	[ ! -e "$doing" ] || sed 's/^/          /' "$doing"
 	sed 's/^/          /' "$log"
 else
 	sed -n '/# SKIP/s/^/          /p' "$log"

@@ -1,4 +1,6 @@
 """Run a module's unittest cases and report them as TAP lines, which tools/testing/runtest.sh counts."""
+import faulthandler
+import signal
 import sys
 import traceback
 import unittest
@@ -36,6 +38,8 @@ def main():
     """Runs the cases named on the command line, or all."""
     loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
     names = sys.argv[1:]
+    # Whoever exceeds the limit of runtest.sh says where it was.
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)
     suite = loader.loadTestsFromModule(module)
     if names:
         suite = loader.loadTestsFromNames(names, module)

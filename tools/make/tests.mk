@@ -1,0 +1,73 @@
+# Tests in three tiers, by the end of a file's name: *_test (short), *_longtest, *_soaktest.
+# Included by the Makefile.  docs/testing.md explains the tiers.
+
+scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh]' 2>/dev/null))
+test_kinds := test longtest soaktest
+all_tests := $(filter $(foreach kind,$(test_kinds),%_$(kind).py %_$(kind).sh),$(scripts)) $(tests_c:.c=)
+tests_of_kind = $(filter %_$1.py %_$1.sh %_$1,$(all_tests))
+# make starts tests in this order: the longest must not begin last.
+slow := tools/kablate/train_test.py tools/testing/readme_test.py tools/plan/plan_test.py
+slow_first = $(filter $(slow),$1) $(filter-out $(slow),$1)
+short_tests := $(call slow_first,$(call tests_of_kind,test))
+long_tests := $(call tests_of_kind,longtest)
+soak_tests := $(call tests_of_kind,soaktest)
+tests_of_tier = $(if $(filter all,$1),$(short_tests) $(long_tests),$($1_tests))
+
+# A tier runs in a make of its own (the target tests), which knows by TIER what was chosen.
+TIER ?= short
+ifdef T
+chosen_tests := $(filter $(T) $(T:=.sh) $(T:=.py),$(all_tests))
+$(if $(chosen_tests),,$(error T=$(T): no such test; there are: $(all_tests)))
+else
+chosen_tests := $(call tests_of_tier,$(TIER))
+endif
+results = $(patsubst %,$(O)/%.result,$1)
+
+# Seconds that a test may take: about ten times what it takes on two quiet cores.
+limit-tools/kablate/train_test.py := 900
+limit-tools/testing/readme_test.py := 600
+limit-tools/plan/plan_test.py := 400
+limit-tools/testing/cross_longtest.sh := 600
+limit_by_kind = $(if $(filter %_soaktest%,$1),7200,$(if $(filter %_longtest%,$1),900,$(if $(filter %.py %.sh,$1),240,120)))
+limit = $(or $(TEST_SECONDS),$(limit-$1),$(call limit_by_kind,$1/))
+
+# EMULATOR runs programs that were made for another machine (tools/testing/cross_longtest.sh).
+run_test = @sh tools/testing/runtest.sh $1 $@ $(call limit,$1)
+$(call results,$(tests_c:.c=)): %.result: % FORCE
+	$(call run_test,$(@:$(O)/%.result=%)) $(EMULATOR) $<
+$(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
+	$(call run_test,$*) bash $<
+$(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
+	$(call run_test,$*) $(python) -m $(subst /,.,$(basename $*))
+# Scripts may build steps: what all of these share must not be made twice at once.
+$(call results,$(filter %.sh %.py,$(all_tests))): $(step_main:%.c=$(O)/%.o)
+# Long scripts may call a test program to do a part on their data.
+$(call results,$(filter %.py,$(long_tests) $(soak_tests))): $(test_programs)
+
+tests_that_measure_time := core/train/train_test
+# What measures time has the machine to itself: each of these waits for all others.
+alone_tests := $(filter $(tests_that_measure_time),$(chosen_tests))
+others :=
+$(foreach test,$(alone_tests),$(eval $(call results,$(test)): | \
+	$(call results,$(filter-out $(alone_tests),$(chosen_tests)) $(others)))$(eval others += $(test)))
+
+tests: $(call results,$(chosen_tests))
+	@sh tools/testing/summary.sh $(O) $(chosen_tests)
+
+# As many tests at once as there are processors, unless -j says otherwise.
+run_tier = +$(Q)$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 tests
+check:
+	$(call run_tier,short)
+check-long:
+	$(call run_tier,long)
+check-all:
+	$(call run_tier,all)
+check-soak:
+	$(call run_tier,soak)
+check-cross:
+	$(call run_tier,long) T=tools/testing/cross_longtest
+
+.PHONY: check check-long check-all check-soak check-cross tests
+
+#:   check         build and run the tests;  T=core/rng_test runs one, T=core/% a directory
+#:   check-all     and the long ones;  check-long: these;  check-soak: by hand;  check-cross: emulated

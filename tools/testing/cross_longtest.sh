@@ -1,0 +1,46 @@
+#!/bin/bash
+# The kernels and products of the other architecture: their tests are compiled for it and run
+# under emulation (make check-cross).  Where that cannot be, each is skipped by name, with the
+# reason; so is what only real hardware runs.
+set -uo pipefail
+O=$(realpath "${O:-build}")
+tests="core/backend/cpu/blas_test core/backend/cpu/elementwise_test core/backend/cpu/panel_test
+	core/backend/cpu/product_test core/backend/cpu/real_test core/ops/op_test core/ops/attention_test
+	core/ops/fused_test core/util/rng_test models/test_vector_test"
+
+skip_all() { # WHY
+	local test
+
+	for test in $tests; do
+		echo "ok $test emulated # SKIP $1"
+	done
+	exit 0
+}
+
+# The program's own lines, under its name.  (cmocka says "not ok N # SKIP NAME", and why before.)
+retell() { # TEST
+	sed -nE -e "s|^(not )?ok [0-9]+ # SKIP (.*)|ok $1 \2 emulated for $machine # SKIP ${reason:-not here}|p" \
+		-e "s|^((not )?ok) [0-9]+ - (.*)|\1 $1 \3 emulated for $machine|p" "$2"
+}
+
+prepared=$(bash tools/make/foreign.sh "$O/foreign" 2>"$O/foreign.log") ||
+	skip_all "$(tail -n 1 "$O/foreign.log")"
+machine=
+eval "$prepared"
+export CC BLAS_CFLAGS BLAS_LIBS PKG_CONFIG_LIBDIR PKG_CONFIG_SYSROOT_DIR
+
+# As a user would call it, but for the compiler and the libraries.
+env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u TIER -u SANITIZE make -j"$(nproc)" \
+	O="$O/foreign/build" CC="$CC" AR="$machine-linux-gnu-ar" PORTABLE=1 NO_INSTALL=1 \
+	EMULATOR="$EMULATOR" TEST_SECONDS=300 T="$tests" check >"$O/foreign/check.log" 2>&1
+status=$?
+for test in $tests; do
+	log=$O/foreign/build/$test.result.log
+	if [ ! -e "$log" ]; then
+		echo "not ok $test emulated for $machine: it was not built"
+		continue
+	fi
+	reason=$(sed -n 's/^form .* is untested: //p' "$log" | head -n 1)
+	retell "$test" "$log"
+done
+[ $status -eq 0 ] || { sed 's/^/# /' "$O/foreign/check.log" && exit 1; }

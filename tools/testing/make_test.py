@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""make comes to rest: wherever $(O) lies, however it is spelled, whatever the environment holds.
+
+The plan is included, so make makes it before anything else, even with -n, and starts again: once.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.testing import as_user, tap
+from tools.testing.as_user import ROOT
+
+LENGTHS = 1, 30, 150            # of a directory's name
+ENVIRONMENTS = 0, 1000, 50000   # bytes beside what is there
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.base = pathlib.Path(cls.directory.name)
+        cls.config = cls.base / "config"
+        made = as_user.make("defconfig-smoke", KCONFIG_CONFIG=str(cls.config))
+        assert made.returncode == 0, made.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def plan(self, *arguments, cwd=ROOT, padding=0):
+        """make -n steps: the plan is made, nothing is compiled."""
+        environment = as_user.environment(KCONFIG_CONFIG=str(self.config), PADDING="x" * padding)
+        return subprocess.run(["make", "-n", *arguments, "steps"], cwd=cwd, env=environment,
+                              text=True, capture_output=True, timeout=120)
+
+    def assert_rests(self, directory, made):
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(len(re.findall(r"^  PLAN ", made.stdout, re.M)), 1, made.stdout[:2000])
+        (directory / "plan/plan.mk").unlink()
+
+
+class Places(Case):
+    def test_absolute(self):
+        for length in LENGTHS:
+            directory = self.base / ("a" * length)
+            for padding in ENVIRONMENTS:
+                with self.subTest(length=length, padding=padding):
+                    self.assert_rests(directory, self.plan(f"O={directory}", padding=padding))
+
+    def test_relative(self):
+        for length in LENGTHS:
+            directory = self.base / ("r" * length)
+            for padding in ENVIRONMENTS:
+                with self.subTest(length=length, padding=padding):
+                    spelled = os.path.relpath(directory, ROOT)
+                    self.assert_rests(directory, self.plan(f"O={spelled}", padding=padding))
+
+    def test_from_another_directory(self):
+        for length in LENGTHS:
+            directory = self.base / ("c" * length)
+            for padding in ENVIRONMENTS:
+                with self.subTest(length=length, padding=padding):
+                    made = self.plan("-C", str(ROOT), f"O={directory}", cwd="/", padding=padding)
+                    self.assert_rests(directory, made)
+
+    def test_a_blank_is_refused_in_one_sentence(self):
+        for spelled in ("with blank", f"{self.base}/with blank"):
+            made = self.plan(f"O={spelled}")
+            self.assertEqual(made.returncode, 2)
+            self.assertRegex(made.stderr, r"\A\S+ \*\*\* make cannot work in a path with blanks: "
+                             rf"move O={re.escape(spelled)}\.  Stop\.\n\Z")
+
+
+class Guard(Case):
+    def test_a_configuration_of_tomorrow_ends_in_one_sentence(self):
+        tomorrow = time.time() + 86400
+        os.utime(self.config, (tomorrow, tomorrow))
+        directory = self.base / "guarded"
+        made = self.plan(f"O={directory}")
+        self.assertEqual(made.returncode, 2)
+        errors = [line for line in made.stderr.splitlines() if "***" in line]
+        self.assertEqual(len(errors), 1, made.stderr)
+        self.assertRegex(errors[0], rf"{re.escape(str(directory))}/plan/plan\.mk was made \d times and "
+                         rf"is still out of date, because of {re.escape(str(self.config))}; "
+                         r"is its time in the future\?")
+
+
+class Bytes(unittest.TestCase):
+    def test_no_rule_depends_on_the_last_newline_of_a_file(self):
+        found = 0
+        for path in (ROOT / "Makefile", *ROOT.glob("tools/make/*.mk"), *ROOT.glob("*/Makefile")):
+            for line in path.read_text().splitlines():
+                if not line.startswith("#"):
+                    found += line.count("$(file <")
+                    self.assertEqual(line.count("$(file <"), line.count("$(strip $(file <"),
+                                     f"{path}: {line}")
+        self.assertGreater(found, 4)
+
+
+if __name__ == "__main__":
+    tap.main()
