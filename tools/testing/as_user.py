@@ -6,7 +6,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("O", "build")).resolve()
-FROM_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG", "O", "RUNS", "T")
+FROM_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG", "O", "RUNS", "T", "TIER")
 
 
 def environment(**more):

@@ -23,8 +23,9 @@ retell() { # TEST
 		-e "s|^((not )?ok) [0-9]+ - (.*)|\1 $1 \3 emulated for $machine|p" "$2"
 }
 
-prepared=$(bash tools/make/foreign.sh "$O/foreign" 2>"$O/foreign.log") ||
-	skip_all "$(tail -n 1 "$O/foreign.log")"
+mkdir -p "$O/foreign" || exit 1
+prepared=$(bash tools/make/foreign.sh "$O/foreign" 2>"$O/foreign/why") ||
+	skip_all "$(tail -n 1 "$O/foreign/why")"
 machine=
 eval "$prepared"
 export CC BLAS_CFLAGS BLAS_LIBS PKG_CONFIG_LIBDIR PKG_CONFIG_SYSROOT_DIR

@@ -81,7 +81,7 @@ follow_page() {
 
 # As a user would call it: nothing of the make that runs this test but compiler and libraries.
 in_copy() { # COMMAND
-	(cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u KCONFIG_CONFIG -u T O=build \
+	(cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u KCONFIG_CONFIG -u T -u TIER O=build \
 		bash -c "$1")
 }
 
