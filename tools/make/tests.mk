@@ -28,8 +28,8 @@ limit-tools/kablate/train_test.py := 900
 limit-tools/testing/readme_test.py := 600
 limit-tools/plan/plan_test.py := 400
 limit-tools/testing/cross_longtest.sh := 600
-limit_by_kind = $(if $(filter %_soaktest%,$1),7200,$(if $(filter %_longtest%,$1),900,$(if $(filter %.py %.sh,$1),240,120)))
-limit = $(or $(TEST_SECONDS),$(limit-$1),$(call limit_by_kind,$1/))
+limit = $(or $(TEST_SECONDS),$(limit-$1),$(if $(filter $1,$(soak_tests)),7200),$(if \
+	$(filter $1,$(long_tests)),900),$(if $(filter %.py %.sh,$1),240,120))
 
 # EMULATOR runs programs that were made for another machine (tools/testing/cross_longtest.sh).
 run_test = @sh tools/testing/runtest.sh $1 $@ $(call limit,$1)
