@@ -16,24 +16,21 @@ rm -f "$doing"
 
 # The processes of a group but its leader, a command line each.
 group_members() { # LEADER
-	for stat in /proc/[0-9]*/stat; do
-		process=${stat%/stat}
-		[ "$process" != "/proc/$1" ] &&
-			[ "$(sed 's/.*) . [0-9]* \([0-9]*\) .*/\1/' "$stat" 2>/dev/null)" = "$1" ] &&
-			tr '\0' ' ' <"$process/cmdline" | cut -c 1-200 && echo
-	done 2>/dev/null | sed '/^ *$/d'
+	cat /proc/[0-9]*/stat 2>/dev/null |
+		sed -n "s/^\([0-9]*\) (.*) . [0-9]* $1 .*/\1/p" |
+		while read -r process; do
+			[ "$process" = "$1" ] || { tr '\0' ' ' <"/proc/$process/cmdline" | cut -c 1-200; }
+		done
 }
 
-# Just before the limit: what runs, and what was said last.
+# A moment before the limit: what was said last, and what runs.
 watch() { # LEADER
 	trap 'kill $sleep; exit' TERM
-	sleep "$(awk -v limit="$limit" 'BEGIN { print (limit > 2 ? limit - 1 : limit / 2) }')" &
+	sleep "$(awk -v limit="$limit" 'BEGIN { print (limit > 30 ? limit - 5 : limit * 2 / 3) }')" &
 	sleep=$!
 	wait $sleep
-	{
-		echo "last line: $(tail -n 1 "$log" | cut -c 1-200)"
-		group_members "$1" | sed 's/^/running: /'
-	} >"$doing.new" && mv "$doing.new" "$doing"
+	echo "last line: $(tail -n 1 "$log" | cut -c 1-200)" >"$doing"
+	group_members "$1" | sed 's/^/running: /' >>"$doing"
 }
 
 # Threads that wait give their processor to the other tests.
