@@ -368,19 +368,6 @@ class Ends(Case):
         self.check_divergence(program(**wild))
         self.check_divergence(program(CHECK_NAN="y", **wild))
 
-    def test_the_budget_of_time_outlives_interruptions(self):
-        run = Run(study(TRAIN_SECONDS_BUDGET=3, GPT2_MAX_ITERS=1000000, EVAL_INTERVAL=1000,
-                        LOG_INTERVAL=10))
-        for _ in range(2):
-            started = run.start().until("/1000000 ")
-            time.sleep(0.8)
-            self.assertEqual(started.send(signal.SIGTERM).end(), RESUMABLE)
-        run.train()
-        self.assertEqual(run.state(), ("budget", "time budget of 3 s is used up"))
-        self.assertIn(run.iterations()[-1], run.values("val/loss"))
-        times = [line["time"] for line in run.journal() if line["kind"] in ("start", "end")]
-        self.assertLess(times[-1] - times[-2], 2.9)
-
 
 # ---------------------------------------------------------------- checkpoints and weights
 
@@ -518,26 +505,6 @@ class StartingWeights(Case):
 # ---------------------------------------------------------------- broken surroundings
 
 class Surroundings(Case):
-    @classmethod
-    def setUpClass(cls):
-        """A run whose database is locked waits a while; the other cases need not wait for it."""
-        cls.locked = Run(study())
-        cls.lock = sqlite3.connect(cls.locked.runs / "results.db", isolation_level=None)
-        cls.lock.execute("BEGIN EXCLUSIVE")
-        cls.waiting = cls.locked.start()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.lock.close()
-        if cls.waiting.process.poll() is None:
-            cls.waiting.send(signal.SIGKILL).end()
-
-    def test_the_database_is_locked(self):
-        self.waiting.until("goes on with its journal alone")
-        self.lock.close()
-        self.assertEqual(self.waiting.end(), 0)
-        self.assert_same(self.locked)
-
     def test_missing_data(self):
         nowhere = ROOT / "nowhere.bin"
         run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96,
