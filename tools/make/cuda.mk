@@ -42,9 +42,12 @@ gpu_tests := $(addprefix core/,ops/op_test ops/attention_test ops/fused_test ops
 	$(addprefix models/,parity_test measure_test decode_test test_vector_test)
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
 $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
-	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ $<
-check-gpu: $(gpu_results) $(O)/tools/kablate/gpu_test.py.result
-	$(summary)
+	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ 480 $<
+# It trains with the library, which `make check` therefore builds where nvcc is.
+gpu_training := tools/kablate/gpu_test.py
+$(call results,$(gpu_training)): $(cuda_built)
+check-gpu: $(gpu_results) $(call results,$(gpu_training))
+	@sh tools/testing/summary.sh $(O) $(gpu_tests:%=gpu/%) $(gpu_training)
 
 # NVIDIA's checkers over the op tests: memory, races, what was never written, barriers.
 sanitizers := memcheck racecheck initcheck synccheck
