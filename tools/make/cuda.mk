@@ -58,4 +58,4 @@ check-gpu-sanitize: $(O)/core/ops/op_test $(O)/core/ops/attention_test $(cuda_bu
 
 .PHONY: cuda check-gpu check-gpu-sanitize
 
-#:   cuda          build the GPU backend (needs nvcc);  check-gpu: test it;  check-gpu-sanitize
+#:   cuda          build the GPU backend (nvcc);  check-gpu: test it;  check-gpu-sanitize: its memory

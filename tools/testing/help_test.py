@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True  # the tree stays as it was
 from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
 
-SCREEN = 40, 100  # lines, columns
+SCREEN = 50, 100  # lines, columns
 # Targets that only other targets use.
 INTERNAL = {"FORCE", "experiment", "steps", "built", "runs-all", "runs-forget",
             "plan-examined", "tests"}
