@@ -20,6 +20,8 @@ import dataclasses
 import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -169,14 +171,30 @@ def as_json(steps, values, seeds):
 
 
 REFUSED = "refused"  # in place of an identity
+REFUSAL = 1          # the program's exit status when it says why it cannot work
 
 
 def identity(directory, step, seed):
-    """REFUSED: the program does not accept its configuration; the run will tell why."""
+    """REFUSED: the program does not accept its configuration; the run will tell why.
+
+    A program that ended in another way, killed perhaps, has said nothing about its configuration.
+    """
     program = os.path.join(directory, step.name, "kablate")
     result = subprocess.run([program, "identity", "--seed", str(seed), "--repeat", str(step.repeat)],
                             capture_output=True, check=False, text=True)
-    return REFUSED if result.returncode else result.stdout.strip()[:12]
+    if result.returncode == REFUSAL:
+        return REFUSED
+    known = result.stdout.strip()
+    if result.returncode or not re.fullmatch("[0-9a-f]{64}", known):
+        raise Unfit([f"{step.name} did not tell the identity of its run with seed {seed}: it "
+                     f"{ending(result.returncode)}.  Make again.", *result.stderr.splitlines()])
+    return known[:12]
+
+
+def ending(status):
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 def runs_for_make(steps, values, seeds, directory, runs):
@@ -195,6 +213,9 @@ def runs_for_make(steps, values, seeds, directory, runs):
         lines += [f"{kind}-targets += {target}", f"{kind}-targets-of-{step.name} += {target}",
                   f"{target}: STEP := {program.name}", f"{target}: SEED := {seed}",
                   f"{target}: IDENTITY := {its_identity}", f"{target}: EXPERIMENT := {experiment}"]
+    if any(run[-1] == REFUSED for run in known):
+        # What kept the program from its work, lack of memory or of data, may be over next time.
+        lines.append(f"{directory}/runs.mk: $(if $(MAKE_RESTARTS),,FORCE)")
     return "\n".join(lines) + "\n"
 
 

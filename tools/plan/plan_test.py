@@ -599,6 +599,37 @@ class Make(Case):
                       self.make("runs-all", expect=2))
         self.assertEqual(os.listdir(self.path("runs/smoke")), [run])
 
+    def instead_of_the_program(self, script):
+        """Until the returned function puts the program back, as it was."""
+        program, aside = self.path("plan/0-baseline/kablate"), self.path("kablate")
+        os.rename(program, aside)
+        self.write(f"#!/bin/sh\n{script}\n", "plan/0-baseline/kablate")
+        os.chmod(program, 0o755)
+        return lambda: os.rename(aside, program)
+
+    def test_a_program_that_dies_has_refused_nothing(self):
+        self.configure("config")
+        self.make("steps")
+        for script, said in (("kill -KILL $$", "was killed by SIGKILL"),
+                             ("exit 137", "ended with status 137"),
+                             ("exit 0", "ended with status 0")):
+            put_back = self.instead_of_the_program(script)
+            self.assertIn(f"0-baseline did not tell the identity of its run with seed 1: it {said}",
+                          self.make("runs-all", expect=2))
+            put_back()
+        self.assertNotIn("refused", self.make("runs"))
+
+    def test_what_was_refused_is_asked_again(self):
+        """Memory that lacked then is perhaps free now."""
+        self.configure("config")
+        self.make("steps")
+        put_back = self.instead_of_the_program("echo kablate: out of memory >&2; exit 1")
+        self.assertIn("out of memory", self.make("runs-all", expect=2))
+        put_back()
+        self.make("runs")
+        [run] = os.listdir(self.path("runs/smoke"))
+        self.assertTrue(os.path.exists(self.path(f"runs/smoke/{run}/done")))
+
 
 class Defconfigs(Case):
     pass
