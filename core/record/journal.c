@@ -18,6 +18,7 @@
 
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
 #define FORMAT 1
+#define LINE_KEY "line" /* a line's number, which readers may check */
 
 /* --------------------------------------------------------------- files */
 
@@ -327,7 +328,7 @@ static bool get_number(const cJSON *item, double *value)
 	return true;
 }
 
-/* NULL: out of memory. */
+/* The line without its sum and without its end; NULL: out of memory. */
 static char *print_entry(const struct entry *e)
 {
 	cJSON *line = cJSON_CreateObject();
@@ -347,8 +348,11 @@ static char *print_entry(const struct entry *e)
 		add_number(line, keys[e->kind].value, e->value);
 	if (keys[e->kind].text && e->text)
 		cJSON_AddStringToObject(line, keys[e->kind].text, e->text);
+	add_number(line, LINE_KEY, (double)e->line);
 	text = cJSON_PrintUnformatted(line);
 	cJSON_Delete(line);
+	if (text)
+		text[strlen(text) - 1] = '\0'; /* the brace: a sum follows */
 	return text;
 }
 
@@ -433,41 +437,83 @@ enum status journal_visit(const char *text, size_t size, int64_t first_line, ent
 }
 
 struct soundness {
-	size_t size;   /* of the readable lines at the start */
-	int64_t lines; /* their number */
-	bool damaged;  /* a readable line follows an unreadable one */
+	size_t size;	     /* of the sound lines at the start */
+	int64_t lines;	     /* their number */
+	struct line_sum sum; /* of the last of them */
+	bool vouched;	     /* that line says its sum itself */
+	bool holds_mark;
+	bool damaged; /* what follows is more than what a crash leaves */
 };
 
-static struct soundness look_at_lines(const char *text, size_t size)
+/* Has the line the number of its place, if any? */
+static bool is_numbered(const cJSON *line, int64_t number)
 {
-	struct soundness s = { 0 };
-	bool readable, all_readable = true;
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, LINE_KEY);
+
+	return !item || (is_integer(item) && (int64_t)item->valuedouble == number);
+}
+
+/* Is it the next line?  Once there are sums, every line has one. */
+static bool is_next(const struct soundness *s, const char *line, size_t size, const cJSON *json,
+		    struct soundness *next)
+{
+	struct line_sum stated;
+	const size_t covered = line_sum_covers(line, size, &stated);
+
+	*next = *s;
+	next->lines++;
+	next->size += size + 1;
+	next->vouched = stated.hex[0];
+	line_sum_add(&next->sum, line, covered);
+	return is_numbered(json, next->lines) &&
+	       (next->vouched ? line_sum_equal(&next->sum, &stated) : !s->vouched);
+}
+
+static bool is_at(const struct soundness *s, const struct journal_mark *mark)
+{
+	return s->lines == mark->lines && line_sum_equal(&s->sum, &mark->sum);
+}
+
+/* A readable line that is not the next one is damage; unreadable ones at the end are a crash's. */
+static struct soundness look_at_lines(const char *text, size_t size,
+				      const struct journal_mark *mark)
+{
+	struct soundness s = { 0 }, next;
+	bool sound = true;
 	const char *end;
 
-	for (const char *at = text; at < text + size; at = end + 1) {
+	for (const char *at = text; at < text + size && !s.damaged; at = end + 1) {
 		cJSON *json = NULL;
 		struct entry e;
 
 		end = memchr(at, '\n', (size_t)(text + size - at));
-		readable = end && read_line(at, (size_t)(end - at), &e, &json);
-		cJSON_Delete(json);
 		if (!end)
 			break;
-		s.damaged |= readable && !all_readable;
-		all_readable &= readable;
-		s.lines += all_readable;
-		s.size = all_readable ? (size_t)(end + 1 - text) : s.size;
+		if (!read_line(at, (size_t)(end - at), &e, &json)) {
+			sound = false;
+		} else if (sound && is_next(&s, at, (size_t)(end - at), json, &next)) {
+			s = next;
+			s.holds_mark |= mark && is_at(&s, mark);
+		} else {
+			s.damaged = true;
+		}
+		cJSON_Delete(json);
 	}
 	return s;
 }
 
+static enum status fail_damaged(const struct soundness *s, const char *path, struct error *err)
+{
+	return fail(err, "%s: line %lld is damaged, and it is not the last one that was begun",
+		    path, (long long)s->lines + 1);
+}
+
 static enum status keep_sound_lines(const char *path, char *text, size_t *size, struct error *err)
 {
-	const struct soundness s = look_at_lines(text, *size);
+	const struct soundness s = look_at_lines(text, *size, NULL);
 
 	if (s.damaged)
-		return fail(err, "%s: line %lld is damaged, and others follow it", path,
-			    (long long)s.lines + 1);
+		return fail_damaged(&s, path, err);
 	*size = s.size;
 	text[s.size] = '\0';
 	return OK;
@@ -508,6 +554,45 @@ enum status journal_read(const char *run_dir, char **text, size_t *size, struct 
 	return status;
 }
 
+/* A journal that is not there has no lines. */
+static enum status look_at_journal(const char *path, const struct journal_mark *mark,
+				   struct soundness *s, struct error *err)
+{
+	char *text;
+	size_t size;
+
+	*s = (struct soundness){ 0 };
+	if (access(path, F_OK) != 0)
+		return OK;
+	if (read_path(path, &text, &size, err))
+		return FAIL;
+	*s = look_at_lines(text, size, mark);
+	free(text);
+	return OK;
+}
+
+enum status journal_holds(const char *run_dir, const struct journal_mark *mark, struct error *err)
+{
+	enum status status = OK;
+	struct soundness s;
+	char *path;
+
+	if (!mark->lines)
+		return OK;
+	if (path_below(run_dir, JOURNAL_FILE, &path, err))
+		return FAIL;
+	if (look_at_journal(path, mark, &s, err))
+		status = FAIL;
+	else if (!s.holds_mark && s.lines < mark->lines)
+		status = fail(err, "%s has lost lines %lld to %lld", path, (long long)s.lines + 1,
+			      (long long)mark->lines);
+	else if (!s.holds_mark)
+		status = fail(err, "%s tells another story up to its line %lld", path,
+			      (long long)mark->lines);
+	free(path);
+	return status;
+}
+
 /* --------------------------------------------------------------- writing */
 
 struct cut {
@@ -534,26 +619,39 @@ static size_t length_of_lines(const char *text, int64_t lines)
 	return (size_t)(at - text);
 }
 
-static enum status cut_journal(struct journal *j, int64_t resume_iteration, struct error *err)
+/* What is left of the journal up to the checkpoint is still in the file. */
+static enum status look_for_end(struct journal *j, int64_t resume_iteration, struct error *err)
 {
 	struct cut cut = { .resume_iteration = resume_iteration };
-	enum status status = OK;
+	struct soundness s;
+	enum status status;
 	char *text;
 	size_t size;
 
-	if (resume_iteration >= 0) {
-		if (read_sound(j->fd, j->path, &text, &size, err))
-			return FAIL;
-		status = journal_visit(text, size, 1, look_for_cut, &cut, err);
-		j->size = (off_t)length_of_lines(text, cut.kept);
-		free(text);
+	if (read_all(j->fd, j->path, &text, &size, err))
+		return FAIL;
+	s = look_at_lines(text, size, NULL);
+	if (s.damaged && !s.vouched)
+		status = fail_damaged(&s, j->path, err);
+	else
+		status = journal_visit(text, s.size, 1, look_for_cut, &cut, err);
+	if (status == OK && cut.kept == 0)
+		status = fail(err, "%s: nothing is left of the run up to its checkpoint", j->path);
+	if (status == OK) {
+		s = look_at_lines(text, length_of_lines(text, cut.kept), NULL);
+		j->size = (off_t)s.size;
+		j->lines = s.lines;
+		j->sum = s.sum;
 	}
-	if (status == OK && resume_iteration >= 0 && cut.kept == 0)
-		return fail(err, "%s: nothing is left of the run up to its checkpoint", j->path);
-	j->lines = cut.kept;
-	if (status == OK && ftruncate(j->fd, j->size))
-		status = fail_errno(err, "%s", j->path);
+	free(text);
 	return status;
+}
+
+static enum status cut_journal(struct journal *j, int64_t resume_iteration, struct error *err)
+{
+	if (resume_iteration >= 0 && look_for_end(j, resume_iteration, err))
+		return FAIL;
+	return ftruncate(j->fd, j->size) ? fail_errno(err, "%s", j->path) : OK;
 }
 
 /* A file system without locks gets by without: the lock only guards against mistakes. */
@@ -631,16 +729,18 @@ static double now(void)
 
 void journal_add(struct journal *j, struct entry e)
 {
+	const size_t most = sizeof(LINE_SUM_FORMAT) + LINE_SUM_DIGITS + 1; /* of sum and newline */
 	char *text;
 	size_t length;
 
 	e.time = now();
+	e.line = j->lines + j->pending_lines + 1;
 	text = print_entry(&e);
 	length = text ? strlen(text) : 0;
-	if (text && make_room(j, length + 1)) {
-		memcpy(j->pending + j->pending_size, text, length);
-		j->pending[j->pending_size + length] = '\n';
-		j->pending_size += length + 1;
+	if (text && make_room(j, length + most)) {
+		line_sum_add(&j->sum, text, length);
+		j->pending_size += (size_t)sprintf(j->pending + j->pending_size,
+						   "%s" LINE_SUM_FORMAT "\n", text, j->sum.hex);
 		j->pending_lines++;
 	} else {
 		j->out_of_memory = true;
@@ -674,6 +774,12 @@ enum status journal_commit(struct journal *j, struct error *err)
 	j->size += (off_t)j->pending_size;
 	j->lines += j->pending_lines;
 	return OK;
+}
+
+struct journal_mark journal_mark(const struct journal *j)
+{
+	assert(j->pending_lines == 0);
+	return (struct journal_mark){ .lines = j->lines, .sum = j->sum };
 }
 
 void journal_forget_pending(struct journal *j)

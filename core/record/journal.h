@@ -11,6 +11,11 @@
  *     {"kind":"artifact","time":..,"name":"weights","path":"..","sha256":"..","bytes":9}
  *     {"kind":"end","time":..,"state":"done","reason":".."}
  *
+ * Each also has its number in the file and a sum (core/record/line_sum.h):
+ *
+ *     {.. ,"line":17,"sum":"0123456789abcdef"}
+ *
+ * Journals of an older form have neither in their first lines, or in none.
  * Numbers that JSON lacks are the texts "nan", "inf" and "-inf".  Lines that a
  * crash left unreadable at the end of the file are no part of the journal.
  */
@@ -21,6 +26,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "core/record/line_sum.h"
 #include "core/record/metrics.h"
 #include "core/util/status.h"
 
@@ -101,6 +107,13 @@ enum status journal_visit(const char *text, size_t size, int64_t first_line, ent
 enum status journal_read(const char *run_dir, char **text, size_t *size,
 			 struct error *err) MUST_CHECK;
 
+/*
+ * Does the run's journal still hold all that it held at the mark?  FAIL: it does not, and err says
+ * what is lost.  A mark of no lines is of a time when nobody took one: nothing is asked of it.
+ */
+enum status journal_holds(const char *run_dir, const struct journal_mark *mark,
+			  struct error *err) MUST_CHECK;
+
 /* Does a process have the journal open for writing? */
 bool journal_is_open(const char *run_dir);
 
@@ -109,8 +122,9 @@ bool journal_is_open(const char *run_dir);
 struct journal {
 	int fd;
 	char *path;
-	off_t size;    /* committed bytes */
-	int64_t lines; /* committed */
+	off_t size;	     /* committed bytes */
+	int64_t lines;	     /* committed */
+	struct line_sum sum; /* of the last line, pending or not */
 
 	char *pending; /* lines not yet committed */
 	size_t pending_size, pending_room;
@@ -121,7 +135,8 @@ struct journal {
 /*
  * Take the journal for this process alone and cut it at the first line about a
  * later iteration: from there on it tells of what the checkpoint does not hold.
- * -1 empties it.
+ * It is also cut at a damaged line, where sums vouch for all lines before: whether
+ * these are enough the checkpoint tells (journal_holds()).  -1 empties it.
  */
 enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_iteration,
 			 struct error *err) MUST_CHECK;
@@ -132,6 +147,9 @@ void journal_add(struct journal *j, struct entry e);
 
 /* Bring the pending lines to the disk; on failure the file is as before, and they stay pending. */
 enum status journal_commit(struct journal *j, struct error *err) MUST_CHECK;
+
+/* How far it has come; nothing is pending. */
+struct journal_mark journal_mark(const struct journal *j);
 
 /* After a commit, when the pending lines have been used. */
 void journal_forget_pending(struct journal *j);

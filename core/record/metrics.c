@@ -313,6 +313,11 @@ void metrics_artifact(struct metrics *m, const char *kind, const char *path, con
 						 .number = bytes });
 }
 
+struct journal_mark metrics_mark(const struct metrics *m)
+{
+	return journal_mark(&m->journal);
+}
+
 enum status metrics_commit(struct metrics *m, struct error *err)
 {
 	return commit(m, false, err);

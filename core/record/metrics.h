@@ -17,6 +17,7 @@
 
 #include <stdint.h>
 
+#include "core/record/line_sum.h"
 #include "core/util/status.h"
 
 /* Names that tools look for; any other name is as good. */
@@ -103,6 +104,15 @@ void metrics_artifact(struct metrics *m, const char *kind, const char *path, con
  * commit tries again.
  */
 enum status metrics_commit(struct metrics *m, struct error *err) MUST_CHECK;
+
+/* How far the journal had come at a moment: its lines, and the sum of the last. */
+struct journal_mark {
+	int64_t lines;
+	struct line_sum sum;
+};
+
+/* After a commit: what a checkpoint remembers of the journal. */
+struct journal_mark metrics_mark(const struct metrics *m);
 
 /* Is everything that was committed in the database, too? */
 bool metrics_in_database(const struct metrics *m);

@@ -13,6 +13,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/engine/backend.h"
+#include "core/record/journal.h"
 #include "core/util/hash.h"
 #include "core/util/replace.h"
 #include "core/util/safetensors.h"
@@ -148,6 +149,8 @@ static void print_state(FILE *file, const struct checkpoint *c,
 	print_exact(file, "tokens", state->tokens);
 	print_exact(file, "seconds", state->seconds);
 	fprintf(file, "  \"clips\": %lld,\n", (long long)state->clips);
+	fprintf(file, "  \"journal_lines\": %lld,\n", (long long)state->journal.lines);
+	fprintf(file, "  \"journal_sum\": \"%s\",\n", state->journal.sum.hex);
 	fprintf(file, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
 		(long long)s->reset_at);
 	fprintf(file, "  \"resets\": %lld,\n  \"spikes\": %lld,\n", (long long)s->resets,
@@ -173,8 +176,9 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE], own[SHA256_HEX_SIZE];
 	struct replace r;
 	FILE *memory;
-	size_t size;
+	size_t size = 0;
 	char *text = NULL;
+	bool lost;
 
 	snprintf(path, sizeof(path), "%s/" STATE, dir);
 	if (hash_tensors(dir, hashes, err) != OK)
@@ -183,7 +187,8 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 	if (!memory)
 		return fail_memory(err, path, 0);
 	print_state(memory, c, state, hashes);
-	if (fclose(memory) != 0) {
+	lost = ferror(memory);
+	if (fclose(memory) != 0 || lost || !text) { /* glibc's fclose() does not tell */
 		free(text);
 		return fail_memory(err, path, size);
 	}
@@ -406,6 +411,23 @@ static int64_t whole(const cJSON *json, const char *key, bool *good)
 	return *good ? (int64_t)item->valuedouble : 0;
 }
 
+/* Checkpoints of an older form have no mark. */
+static bool parse_mark(const cJSON *json, struct journal_mark *mark)
+{
+	const char *sum =
+		cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "journal_sum"));
+	bool good = true;
+
+	*mark = (struct journal_mark){ 0 };
+	if (!cJSON_HasObjectItem(json, "journal_lines"))
+		return true;
+	mark->lines = whole(json, "journal_lines", &good);
+	if (!good || !sum || strlen(sum) > LINE_SUM_DIGITS)
+		return false;
+	strcpy(mark->sum.hex, sum);
+	return true;
+}
+
 static bool parse_state(const cJSON *json, struct checkpoint_state *state, struct optim_scalars *s)
 {
 	const cJSON *norms = cJSON_GetObjectItemCaseSensitive(json, "norms"), *norm;
@@ -425,7 +447,7 @@ static bool parse_state(const cJSON *json, struct checkpoint_state *state, struc
 	cJSON_ArrayForEach (norm, norms)
 		if (good)
 			s->norms[s->norm_count++] = exact(norm, NULL, &good);
-	return good;
+	return good && parse_mark(json, &state->journal);
 }
 
 static bool own_hash_fits(const char *text, const cJSON *json)
@@ -455,10 +477,16 @@ static enum status check_hashes(const cJSON *json, const char *dir, struct error
 	return OK;
 }
 
-/* *foreign: the checkpoint is whole, but belongs to another run. */
+/* Why a checkpoint was not loaded. */
+enum obstacle {
+	DAMAGED,
+	FOREIGN,   /* it is whole, but belongs to another run */
+	UNCOVERED, /* it is whole, but the journal up to it is not */
+};
+
 static enum status state_load(const struct checkpoint *c, const char *dir,
 			      struct checkpoint_state *state, struct optim_scalars *scalars,
-			      bool *foreign, struct error *err)
+			      enum obstacle *obstacle, struct error *err)
 {
 	enum status status = FAIL;
 	const cJSON *identity;
@@ -475,7 +503,7 @@ static enum status state_load(const struct checkpoint *c, const char *dir,
 	    !own_hash_fits(text, json)) {
 		fail(err, "%s is damaged", path);
 	} else if (strcmp(identity->valuestring, c->identity) != 0) {
-		*foreign = true;
+		*obstacle = FOREIGN;
 		fail(err, "%s belongs to another configuration (identity %.12s, not %.12s)", path,
 		     identity->valuestring, c->identity);
 	} else {
@@ -549,17 +577,23 @@ close_weights:
 }
 
 static enum status load_one(const struct checkpoint *c, long long iteration,
-			    struct checkpoint_state *state, bool *foreign, struct error *err)
+			    struct checkpoint_state *state, enum obstacle *obstacle,
+			    struct error *err)
 {
 	struct checkpoint_state read;
 	struct optim_scalars scalars;
 	char dir[PATH_SIZE - 64];
 
 	snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, c->run_dir, iteration);
-	if (state_load(c, dir, &read, &scalars, foreign, err) != OK)
+	*obstacle = DAMAGED;
+	if (state_load(c, dir, &read, &scalars, obstacle, err) != OK)
 		return FAIL;
 	if (read.iteration != iteration)
 		return fail(err, "%s is of iteration %lld", dir, (long long)read.iteration);
+	if (journal_holds(c->run_dir, &read.journal, err) != OK) {
+		*obstacle = UNCOVERED;
+		return FAIL;
+	}
 	if (load_files(c, dir, err) != OK)
 		return FAIL;
 	*state = read;
@@ -578,32 +612,78 @@ static enum status put_aside(const struct checkpoint *c, long long iteration, st
 	return rename(path, aside) ? fail_errno(err, "cannot rename %s", path) : OK;
 }
 
+static void tell_unusable(long long iteration, const char *then, const struct error *why,
+			  void (*warn)(void *context, const char *text), void *context)
+{
+	char text[ERROR_TEXT_SIZE + 100];
+
+	snprintf(text, sizeof(text), "checkpoint %lld is unusable%s: %s", iteration, then,
+		 why->text);
+	warn(context, text);
+}
+
+/* The first that can be loaded; what is merely damaged is put aside on the way. */
+static enum status load_first(const struct checkpoint *c, const long long *list, int n,
+			      struct checkpoint_state *state, int *loaded, int *uncovered,
+			      void (*warn)(void *context, const char *text), void *context,
+			      struct error *err)
+{
+	enum obstacle obstacle;
+
+	for (int i = 0; i < n; i++) {
+		if (load_one(c, list[i], state, &obstacle, err) == OK) {
+			*loaded = i;
+			return OK;
+		}
+		if (obstacle == FOREIGN)
+			return FAIL;
+		*uncovered += obstacle == UNCOVERED;
+		tell_unusable(list[i],
+			      i + 1 < n	   ? ", going back to the one before it"
+			      : *uncovered ? ""
+					   : ", going back to the beginning",
+			      err, warn, context);
+		if (obstacle == DAMAGED && put_aside(c, list[i], err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+/* Only now: had none been covered, a journal that is brought back would help. */
+static enum status put_uncovered_aside(const struct checkpoint *c, const long long *list, int n,
+				       struct error *err)
+{
+	char path[PATH_SIZE];
+
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/" NAME_FORMAT, c->run_dir, list[i]);
+		if (access(path, F_OK) == 0 && put_aside(c, list[i], err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
 enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state *state, bool *found,
 			    void (*warn)(void *context, const char *text), void *context,
 			    struct error *err)
 {
-	enum status status = OK;
-	bool foreign = false;
-	char text[ERROR_TEXT_SIZE + 100];
+	int n, loaded = -1, uncovered = 0;
+	enum status status;
 	long long *list;
-	int n;
 
 	*found = false;
 	if (list_checkpoints(c->run_dir, &list, &n, err) != OK)
 		return FAIL;
-	for (int i = 0; i < n && !*found && status == OK; i++) {
-		if (load_one(c, list[i], state, &foreign, err) == OK) {
-			*found = true;
-		} else if (foreign) {
-			status = FAIL;
-		} else {
-			snprintf(text, sizeof(text),
-				 "checkpoint %lld is unusable, going back to %s: %s", list[i],
-				 i + 1 < n ? "the one before it" : "the beginning", err->text);
-			warn(context, text);
-			status = put_aside(c, list[i], err);
-		}
-	}
+	status = load_first(c, list, n, state, &loaded, &uncovered, warn, context, err);
+	*found = status == OK && loaded >= 0;
+	if (*found)
+		status = put_uncovered_aside(c, list, loaded, err);
+	else if (status == OK && uncovered > 0)
+		status =
+			fail(err,
+			     "%s: it cannot go on, because its journal covers no checkpoint: bring "
+			     "the journal back, or begin anew with 'make rerun RUN=%s'",
+			     c->run_dir, c->run_dir);
 	free(list);
 	return status;
 }

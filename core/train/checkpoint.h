@@ -12,14 +12,16 @@
 
 #include "core/optim/optim.h"
 #include "core/engine/params.h"
+#include "core/record/metrics.h"
 
 struct checkpoint_state {
 	int64_t iteration;
 	int64_t best_iteration; /* -1: not evaluated yet */
 	double best_loss;
-	double tokens;	/* seen in training */
-	double seconds; /* spent in training */
-	int64_t clips;	/* updates clipped since the last logging interval */
+	double tokens;		     /* seen in training */
+	double seconds;		     /* spent in training */
+	int64_t clips;		     /* updates clipped since the last logging interval */
+	struct journal_mark journal; /* how far the journal had come; no lines: not known */
 };
 
 struct checkpoint {
@@ -43,9 +45,10 @@ enum status checkpoint_prune(const struct checkpoint *c, int64_t saved,
 			     struct error *err) MUST_CHECK;
 
 /*
- * Load the newest whole checkpoint.  Damaged ones are skipped, and `warn` is told
- * why; a checkpoint of another run is an error.  *found is false when there is
- * none.
+ * Load the newest whole checkpoint up to which the journal is whole, too.  Others are passed
+ * over and put aside, with the reason told to `warn`.  One of another run is an error.  So it is
+ * if checkpoints are whole but the journal covers none of them: it is not thrown away
+ * unasked.  *found is false when there is none.
  */
 enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state *state, bool *found,
 			    void (*warn)(void *context, const char *text), void *context,

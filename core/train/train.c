@@ -540,6 +540,7 @@ static enum status save(struct trainer *t, struct metrics *m, struct error *err)
 	if (t->saved == t->state.iteration)
 		return OK;
 	t->state.seconds = seconds_now() - t->started;
+	t->state.journal = metrics_mark(m);
 	if (checkpoint_save(&t->checkpoint, &t->state, err) != OK)
 		return FAIL;
 	t->saved = t->state.iteration;

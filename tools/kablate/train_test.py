@@ -403,9 +403,64 @@ class Checkpoints(Case):
         run.train()
         self.assertTrue(newest.with_name(newest.name + ".unusable").is_dir())
 
+    def marks(self, run):
+        """Lines of the journal that each checkpoint was saved with, oldest first."""
+        return [json.loads((path / "state.json").read_text())["journal_lines"]
+                for path in run.checkpoints()]
+
+    def test_a_journal_shorter_than_its_checkpoint(self):
+        """Whole lines lost, half a line, one bit: back to what the journal still covers."""
+        first, *_, before, last = self.marks(self.stopped())
+        for how, line in (("cut", last - 1), ("cut", before), ("half", before + 1),
+                          ("flip", last - 2), ("flip", before + 1), ("name", before + 3)):
+            with self.subTest(f"{how} {line}"):
+                run = self.stopped()
+                marks, iterations = self.marks(run), run.iterations()
+                journal = run.directory / "journal.jsonl"
+                lines = journal.read_bytes().splitlines(keepends=True)
+                damaged = {"cut": lambda text: b"", "half": lambda text: text[:len(text) // 2],
+                           "flip": lambda text: text[:9] + bytes([text[9] ^ 1]) + text[10:],
+                           "name": lambda text: text.replace(b'"time":1', b'"time":2')}[how]
+                rest = lines[line + 1:] if how in ("flip", "name") else []
+                journal.write_bytes(b"".join([*lines[:line], damaged(lines[line]), *rest]))
+                text = run.train()
+                covered = max(i for i, mark in zip(iterations, marks) if mark <= line)
+                self.assertIn(f"journal.jsonl has lost lines {line + 1} to ", text)
+                self.assertIn(f"resuming after iteration {covered}", text)
+                self.assert_same(run)
+                self.assertEqual(run.ask("SELECT count(*) FROM metrics"),
+                                 self.straight().ask("SELECT count(*) FROM metrics"))
+
+    def test_a_journal_that_covers_no_checkpoint(self):
+        """Nothing is thrown away unasked: with its journal the run goes on."""
+        run = self.stopped()
+        journal, iterations = run.directory / "journal.jsonl", run.iterations()
+        whole = journal.read_bytes()
+        journal.write_bytes(whole[:1900])
+        for _ in range(2):
+            text = run.train(expect=1)
+            self.assertIn("journal covers no checkpoint", text)
+            self.assertIn(f"make rerun RUN={run.directory}", text)
+        self.assertEqual(run.iterations(), iterations)
+        journal.write_bytes(whole)
+        run.train()
+        self.assert_same(run)
+
+    def test_journals_and_checkpoints_of_an_older_form(self):
+        run = self.stopped()
+        journal = run.directory / "journal.jsonl"
+        journal.write_text(re.sub(',"line":[0-9]+,"sum":"[0-9a-f]+"', "", journal.read_text()))
+        for path in run.checkpoints():
+            state = (path / "state.json").read_text()
+            state = re.sub('  "journal_[a-z]+": .*\n', "", state).partition('  "sha256"')[0]
+            own = hashlib.sha256(state.encode()).hexdigest()
+            (path / "state.json").write_text(f'{state}  "sha256": "{own}"\n}}\n')
+        self.assertIn("resuming after iteration", run.train())
+        self.assert_same(run)
+
     def test_no_record_no_way_on(self):
         for name, complaint in (("run.json", "cannot go on ('make rerun"),
-                                ("journal.jsonl", "nothing is left of the run")):
+                                ("journal.jsonl", "journal covers no checkpoint")):
             with self.subTest(name):
                 run = self.stopped()
                 (run.directory / name).write_text("")

@@ -90,6 +90,34 @@ static enum status visit_all(struct collect *c, struct database *d, const char *
 
 /* --------------------------------------------------------------- rebuild */
 
+static enum status note_any_end(void *context, const struct entry *e, struct error *err)
+{
+	(void)err;
+	*(bool *)context = e->kind == ENTRY_END;
+	return OK;
+}
+
+/* Of a run that make takes for done, whole lines may be lost without a trace but this one. */
+static enum status check_end(const char *run_dir, struct error *err)
+{
+	char path[PATH_MAX], *text;
+	enum status status;
+	bool ended = false;
+	size_t size;
+
+	snprintf(path, sizeof(path), "%s/done", run_dir);
+	if (access(path, F_OK) != 0)
+		return OK;
+	if (journal_read(run_dir, &text, &size, err))
+		return FAIL;
+	status = journal_visit(text, size, 1, note_any_end, &ended, err);
+	free(text);
+	if (status == OK && !ended)
+		status = fail(err, "%s is done, but the end of its " JOURNAL_FILE " is lost",
+			      run_dir);
+	return status;
+}
+
 static enum status import_run(struct collect *c, struct database *d, const char *run_dir,
 			      struct error *err)
 {
@@ -98,7 +126,7 @@ static enum status import_run(struct collect *c, struct database *d, const char 
 	if (database_import(d, run_dir, &run, err))
 		return FAIL;
 	c->updated++;
-	return OK;
+	return check_end(run_dir, err);
 }
 
 static enum status rename_if_there(const char *path, const char *suffix, struct error *err)

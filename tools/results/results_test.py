@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Tests of the program `results`: rebuild, merge, status, watch, and every way to misuse it."""
+import hashlib
 import json
 import os
 import pathlib
+import re
 import platform
 import signal
 import sqlite3
@@ -136,6 +138,58 @@ class Rebuild(Case):
         self.results("rebuild")
         self.assertEqual(self.ask("SELECT state FROM runs"), "running")
         self.assertEqual(self.ask("SELECT count(*) FROM metrics"), 20)
+
+    def test_a_lost_end_is_told(self):
+        directory = write_run(self.runs, "a1", WHOLE[:-1])
+        (directory / "done").touch()
+        self.assertIn("ra/a1 is done, but the end of its journal.jsonl is lost",
+                      self.results("rebuild", expect=1))
+        self.assertEqual(self.ask("SELECT count(*) FROM metrics"), 20)
+
+    def test_sums(self):
+        """Lines that vouch for themselves; the first ones of an older form."""
+        with_sums = self.summed(WHOLE, 0)
+        mixed = self.summed(WHOLE, 9)
+        for number, lines in enumerate((with_sums, mixed)):
+            journal = write_run(self.runs / str(number), "a1", []) / "journal.jsonl"
+            journal.write_text("".join(lines))
+            self.results("rebuild", self.runs / str(number))
+            self.assertEqual(self.ask("SELECT count(*) FROM metrics", self.runs / str(number)), 20)
+        self.assertIn("1 added", self.results("merge", self.runs / "1", self.runs / "new"))
+
+    def summed(self, lines, first):
+        """As core/record/line_sum.h says."""
+        texts, running = [], ""
+        for number, line in enumerate(lines, 1):
+            text = json.dumps(line, separators=(",", ":"))
+            if number > first:
+                text = text[:-1] + f',"line":{number}'
+            running = hashlib.sha256((running + text).encode()).hexdigest()[:16]
+            texts.append(text + (f',"sum":"{running}"}}\n' if number > first else "\n"))
+        return texts
+
+    def test_what_sums_do_not_fit_is_told(self):
+        lines = self.summed(WHOLE, 9)
+        number = len(lines) - 4
+        for how, wrong in (
+                ("changed", [*lines[:number], lines[number].replace("val/", "var/"),
+                             *lines[number + 1:]]),
+                ("changed at the end", [*lines[:-1], lines[-1].replace("done", "doze")]),
+                ("older form changed", [lines[0].replace("0", "1"), *lines[1:]]),
+                ("lost", lines[:number] + lines[number + 1:]),
+                ("doubled", lines[:number] + lines[number - 1:]),
+                ("exchanged", [*lines[:number], lines[number + 1], lines[number],
+                               *lines[number + 2:]]),
+                ("without sum", [*lines[:number], re.sub(',"sum".*"', "", lines[number]),
+                                 *lines[number + 1:]])):
+            with self.subTest(how):
+                runs = self.runs / how.replace(" ", "-")
+                journal = write_run(runs, "a1", []) / "journal.jsonl"
+                journal.write_text("".join(wrong))
+                self.assertRegex(self.results("rebuild", runs, expect=1),
+                                 "a1/journal.jsonl: line [0-9]+ is damaged")
+                self.assertRegex(self.results("merge", runs, self.runs / "new", expect=1),
+                                 "a1/journal.jsonl: line [0-9]+ is damaged")
 
     def test_a_copied_directory_is_no_second_run(self):
         write_run(self.runs, "a1")
