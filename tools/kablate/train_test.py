@@ -844,9 +844,9 @@ class Plans(Case):
             return db.execute(question).fetchall()
 
     def test_a_refused_step_does_not_keep_the_others(self):
-        tree = self.tree(PLAN_FRAGMENTS="baseline dot-kv2", MODEL_HEADS=3, MODEL_EMBD=48)
+        tree = self.tree(PLAN_FRAGMENTS="baseline ws", FFN_HIDDEN=100)    # WS_HEADS=8 divide no 100
         text = tree.make("-k", "runs", expect=2)
-        self.assertIn("not divisible", text)
+        self.assertIn("WS_HEADS", text)
         self.assertEqual(self.ask(tree, "SELECT step, state FROM runs"), [("0-baseline", "done")])
         shutil.rmtree(tree.runs)
         text = tree.make("-j1", "runs", expect=2)

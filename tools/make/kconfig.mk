@@ -43,9 +43,9 @@ config-reference: $(O)/setup-python
 
 # The shell completes the literal names; the pattern takes NAME+FRAGMENT and reports wrong names.
 $(defconfigs): defconfig-%: $(O)/setup-python
-	$(Q)$(kconfig) defconfig '$*'
+	$(Q)$(kconfig) defconfig $(call quoted,$*)
 defconfig-%: $(O)/setup-python FORCE
-	$(Q)$(kconfig) defconfig '$*'
+	$(Q)$(kconfig) defconfig $(call quoted,$*)
 
 # Tests link a table of the defaults.  It is rewritten only when it changes, so a stamp remembers
 # the last check.

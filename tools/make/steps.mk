@@ -14,7 +14,7 @@ PLAN ?= $(O)/plan
 plan := $(PLAN)
 
 # Targets that need a configuration; all others work without one.
-run_goals := all experiment built runs plan plan-examined status watch step steps describe audit bench-decode stop rerun unread runs-% step-%
+run_goals := all experiment built runs plan plan-examined step steps describe audit bench-decode rerun unread runs-% step-%
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 $(need_config)
@@ -60,7 +60,7 @@ step_name = $(patsubst $(plan)/%/,%,$(dir $1))
 
 $(built-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/util/config.c $(plan)/%/generated/config_table.h $(O)/flags
 	$(call say,CC,$(@:$(O)/%=%))
-	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@
+	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@.new && mv $@.new $@
 $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
 # The identity of a run includes the sources of its program, but not the table of symbols: the
@@ -74,7 +74,7 @@ $(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/b
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
 		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
-		-c $< -o $@
+		-MF $@.d -MT $@ -c $< -o $@.new && mv $@.new $@
 
 $(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
 	$(call ld)
@@ -184,6 +184,9 @@ audit: built
 	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
 unread: built
 	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
+endif
+
+# What runs and what ran: these follow no configuration, so a bad one cannot keep them.
 status: $(O)/bin/results
 	$(Q)$< status $(RUNS)
 watch: $(O)/bin/results
@@ -191,7 +194,7 @@ watch: $(O)/bin/results
 # Signal each run only once: a second signal would end it at once.  The second round meets runs that
 # were just beginning.
 stop:
-	$(Q)date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
+	$(Q)mkdir -p $(plan); date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
 		for line in $$(grep -lz '^$(plan)/[^ ]*/kablate$$' /proc/[0-9]*/cmdline 2>/dev/null); do \
 			pid=$${line#/proc/}; pid=$${pid%/cmdline}; \
 			case $$told in *:$$pid:*) continue; esac; \
@@ -200,8 +203,6 @@ stop:
 				echo "process $$pid will save and stop"; \
 		done; sleep 0.3; \
 	done
-
-endif
 
 .PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit \
 	bench-decode unread status watch stop rerun

@@ -20,6 +20,9 @@ from typing import NamedTuple
 import kconfiglib
 from kconfiglib import AND, BOOL, INT, STRING, Choice, Symbol, expr_str, expr_value
 
+from tools.plan import ranges
+from tools.plan.ranges import NUMBER
+
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
 FRAGMENTS = os.path.join(DEFCONFIGS, "fragments")
@@ -29,7 +32,6 @@ ASSIGNMENT = re.compile(r"CONFIG_(\w+)=(.*)")
 NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*")  # nothing that make, a shell or a path reads
 IN_A_NAME = "letters, digits and ._+- make a name, neither . nor - in front"
 
@@ -47,9 +49,10 @@ class Assignment(NamedTuple):
 class Unfit(OSError):
     """What does not fit, one line each.  (kconfiglib's menus show an OSError in a dialog.)"""
 
-    def __init__(self, problems):
+    def __init__(self, problems, assignments=()):
         super().__init__(errno.EINVAL, "\n".join(problems))
         self.problems = problems
+        self.assignments = assignments      # that must go for the rest to fit
 
     def __str__(self):
         return "\n".join(self.problems)
@@ -76,6 +79,11 @@ class Tree(kconfiglib.Kconfig):
                 if prefix or not value:
                     raise Unfit([f"{sym.name}: a member of choice X must be named X_SOMETHING"])
                 self.members[sym.name] = choice, value.lower()
+        self.ranges = {item: ranges.ranges_of(item) for item in self.items()}
+        for item, listed in self.ranges.items():
+            for name in {name for one in listed for name in one.names}:
+                if self.find(name) is None:
+                    raise Unfit([f"{item.name}: its range names {name}, which is no symbol"])
 
     # ------------------------------------------------------------ values
 
@@ -150,11 +158,19 @@ class Tree(kconfiglib.Kconfig):
         value = text if NUMBER.fullmatch(text) else unquote(text)
         if value is None:
             raise ValueError(f"CONFIG_{name}={text}: text stands between double quotes")
-        if is_number(item) and not NUMBER.fullmatch(value):
-            raise ValueError(f"CONFIG_{name}={text}: not a number")
-        if name == "EXPERIMENT" and not NAME.fullmatch(value):
-            raise ValueError(f"CONFIG_{name}={text}: {IN_A_NAME}")
+        problem = self.text_problem(item, value)
+        if problem:
+            raise ValueError(f"CONFIG_{name}={text}: {problem}")
         return name, value
+
+    @staticmethod
+    def text_problem(item, value):
+        """What is wrong with a text, whatever else is configured."""
+        if is_number(item) and not NUMBER.fullmatch(value):
+            return "not a number"
+        if item.name == "EXPERIMENT" and not NAME.fullmatch(value):
+            return IN_A_NAME
+        return None
 
     def read(self, path):
         """The assignments of a file; Unfit if it cannot be read or understood."""
@@ -172,10 +188,16 @@ class Tree(kconfiglib.Kconfig):
         """Make the configuration of layers of assignments; later ones win.
 
         What the last layer sets must hold.  An assignment of an earlier layer may have become
-        inactive through a later one: these are returned.  Anything else is Unfit.
+        inactive through a later one: these are returned.  Anything else is Unfit.  Ranges are
+        those of all layers together.
         """
+        idle = self.merge_layers(*layers)
+        self.check_ranges([a for layer in layers for a in layer])
+        return idle
+
+    def merge_layers(self, *layers):
         for end in range(1, len(layers)):
-            self.merge(*layers[:end])
+            self.merge_layers(*layers[:end])
         last = layers[-1] if layers else []
         merged = {}
         for layer in layers:
@@ -188,10 +210,44 @@ class Tree(kconfiglib.Kconfig):
             self.assign(a)
         lost = [a for a in merged.values() if not self.holds(a)]
         idle = [a for a in lost if a not in last and self.value(self.find(a.name)) is None]
-        problems = [f"{a}: {self.reason(a)}" for a in lost if a not in idle]
-        if problems:
-            raise Unfit(problems)
+        unfit = [a for a in lost if a not in idle]
+        if unfit:
+            raise Unfit([f"{a}: {self.reason(a)}" for a in unfit], unfit)
         return idle
+
+    def range_problems(self):
+        """Items whose value is out of a range, with all that the range is about, and why."""
+        values = self.values()
+        for item, listed in self.ranges.items():
+            value = values[item.name]
+            if value is None:
+                continue
+            if isinstance(item, Symbol) and item.orig_type is STRING:
+                problem = self.text_problem(item, value)
+                if problem:
+                    yield [item.name], problem
+                    continue
+            may_be_empty = any(not default.str_value for default, _ in getattr(item, "defaults", ()))
+            for one in listed:
+                if any(values.get(name) is None for name in one.names):
+                    continue
+                problem = one.problem(values, value, may_be_empty)
+                if problem:
+                    yield [item.name, *sorted(one.names)], problem
+
+    def check_ranges(self, assignments=()):
+        """Unfit blames, of the assignments that a range is about, the one made last."""
+        last = {a.name: (place, a) for place, a in enumerate(assignments)}
+        problems, blamed = [], []
+        for names, problem in self.range_problems():
+            own = self.find(names[0])
+            _, culprit = max((last[name] for name in names if name in last), default=(0, None))
+            text = f"CONFIG_{own.name}={self.value(own)}: {problem}"
+            if culprit:
+                blamed.append(culprit)
+            problems.append(f"{culprit.where}: {text}" if culprit else text)
+        if problems:
+            raise Unfit(problems, blamed)
 
     def assign(self, a):
         choice = self.named_choices.get(a.name)
@@ -249,6 +305,7 @@ class Tree(kconfiglib.Kconfig):
 
     def write_config(self, filename=None, header=None, save_old=True, verbose=None):
         """Write .config whole or not at all; keep the previous one as .config.old."""
+        self.check_ranges()     # menus set one symbol at a time
         filename = filename or config_path()
         old, new = read_text(filename), self.config_text(header)
         if old == new:
@@ -430,8 +487,10 @@ def load_leniently(tree):
             tree.merge(found)
             break
         except Unfit as unfit:
+            if not unfit.assignments:
+                raise
             problems += unfit.problems
-            found = [a for a in found if tree.holds(a)]
+            found = [a for a in found if a not in unfit.assignments]
     return found, problems
 
 
@@ -472,8 +531,19 @@ def command_set(tree, args):
     changes, problems = tree.parse([with_quotes(tree, one) for one in args.assignment], "")
     if problems:
         raise Unfit(problems)
-    tell_idle(tree.merge(present, changes))
+    idle = tree.merge(present, changes)
+    refuse_without_effect(tree, changes)
+    tell_idle(idle)
     print(tree.write_config())
+
+
+def refuse_without_effect(tree, changes):
+    """A switch that is not there is off already; where a step turns it on, it has its default."""
+    lost = [a for a in changes if a.value == "n" and a.name in tree.syms and
+            not tree.syms[a.name].visibility]
+    if lost:
+        raise Unfit([f"{a}: {tree.reason(a)}; for a step of the plan write the line into one of "
+                     "its fragments" for a in lost])
 
 
 def command_menuconfig(tree, _args):

@@ -108,10 +108,13 @@ def notes(steps, seeds):
 
 
 def experiment_values(tree, values, scale):
-    """The values of the experiment's unchanged defconfig at a scale."""
+    """The values of the experiment's unchanged defconfig at a scale.
+
+    Nobody runs this configuration: its values need not fit each other.
+    """
     own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
     layers = [tree.read(own)] if os.path.exists(own) else [[]]
-    tree.merge(*layers, [kconfig.Assignment("SCALE", scale, "scale")])
+    tree.merge_layers(*layers, [kconfig.Assignment("SCALE", scale, "scale")])
     return tree.values()
 
 

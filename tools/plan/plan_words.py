@@ -10,7 +10,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from tools.plan import kconfig, matching
+from tools.plan import kconfig, matching, ranges
 from tools.plan.kconfig import Unfit
 
 TWIN = re.compile(r"(again|null)-([0-9]+)")
@@ -203,12 +203,10 @@ def add_controls(steps, quantity):
 
 def numbers(symbol, text):
     """A list such as "0,1,2" without duplicates."""
-    if not re.fullmatch(r"\s*[0-9]+(\s*,\s*[0-9]+)*\s*", text):
-        raise Unfit([f'CONFIG_{symbol}="{text}": expected numbers separated by commas'])
-    found = [int(n) for n in text.split(",")]
-    if len(set(found)) < len(found):
-        raise Unfit([f'CONFIG_{symbol}="{text}": a number stands there twice'])
-    return found
+    try:
+        return ranges.list_of(text, ranges.whole_number)
+    except ValueError as error:
+        raise Unfit([f'CONFIG_{symbol}="{text}": {error}']) from None
 
 
 def tuning_seeds(values):

@@ -36,9 +36,6 @@ def rates(text):
 
 def assignments(values, rate):
     """The assignments that give a configuration this learning rate."""
-    if float(values["LEARNING_RATE"]) <= 0:
-        raise Unfit([f"CONFIG_LEARNING_RATE={values['LEARNING_RATE']}: a tuned step needs a rate "
-                     f"above 0, to which {' and '.join(FOLLOWING)} keep their ratio"])
     factor = float(rate) / float(values["LEARNING_RATE"])
     followers = [(name, f"{factor * float(values[name]):.6g}") for name in FOLLOWING
                  if values[name] is not None]
@@ -80,7 +77,10 @@ def loss_of(run):
 
 
 def recorded_loss(db, identity):
-    runs = records.runs_where(db, "identity LIKE ? || '%'", identity)
+    try:
+        runs = records.runs_where(db, "identity LIKE ? || '%'", identity)
+    except records.Problem as problem:
+        raise Unfit([str(problem)]) from None
     return next((loss for loss in map(loss_of, runs) if loss is not None), None)
 
 
