@@ -354,6 +354,68 @@ static bool finds_damage(sqlite3 *handle, struct error *why)
 	return damaged;
 }
 
+/* Every text that readers decode. */
+static const char *const texts[] = {
+	"SELECT name FROM experiments",
+	"SELECT step || identity || coalesce(baseline, '') || directory || state ||"
+	" coalesce(exit_reason, '') FROM runs",
+	"SELECT symbol || value FROM config",
+	"SELECT name FROM metrics",
+	"SELECT kind || coalesce(text, '') FROM events",
+	"SELECT audit || subject || coalesce(detail, '') FROM audits",
+	"SELECT kind || path || coalesce(sha256, '') FROM artifacts",
+};
+
+/* Does it begin with one character of UTF-8 (RFC 3629)?  Its length, or 0. */
+static int character_length(const unsigned char *s)
+{
+	const int length = s[0] < 0x80	  ? 1
+			   : s[0] < 0xc2  ? 0
+			   : s[0] < 0xe0  ? 2
+			   : s[0] < 0xf0  ? 3
+			   : s[0] <= 0xf4 ? 4
+					  : 0;
+
+	for (int i = 1; i < length; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+		return 0; /* too long a form, a surrogate, or beyond the last one */
+	return length;
+}
+
+static bool is_utf8(const unsigned char *s)
+{
+	while (*s) {
+		const int length = character_length(s);
+
+		if (!length)
+			return false;
+		s += length;
+	}
+	return true;
+}
+
+/* SQLite's own check does not look into texts. */
+static bool finds_no_text(sqlite3 *handle, const char *question, struct error *why)
+{
+	const unsigned char *text;
+	sqlite3_stmt *s = NULL;
+	bool sound = true;
+
+	if (sqlite3_prepare_v2(handle, question, -1, &s, NULL) != SQLITE_OK)
+		return false; /* the tables of another version */
+	while (sound && sqlite3_step(s) == SQLITE_ROW) {
+		text = sqlite3_column_text(s, 0);
+		sound = !text || is_utf8(text);
+	}
+	sqlite3_finalize(s);
+	if (!sound)
+		fail(why, "a text is no UTF-8");
+	return !sound;
+}
+
 bool database_is_damaged(const char *path, struct error *why)
 {
 	const int busy_ms = 1000; /* a commit takes far less */
@@ -363,6 +425,8 @@ bool database_is_damaged(const char *path, struct error *why)
 	if (sqlite3_open_v2(path, &handle, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK) {
 		sqlite3_busy_timeout(handle, busy_ms);
 		damaged = finds_damage(handle, why);
+		for (size_t i = 0; !damaged && i < sizeof(texts) / sizeof(texts[0]); i++)
+			damaged = finds_no_text(handle, texts[i], why);
 	}
 	sqlite3_close(handle);
 	return damaged;

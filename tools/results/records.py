@@ -110,14 +110,35 @@ class Step:
 
 # ---------------------------------------------------------------- reading
 
+class Database(sqlite3.Connection):
+    """Damage in the middle of it is a problem that a user can act on."""
+    path = ""
+
+    def execute(self, *arguments):
+        """All rows at once: a damaged one is met here."""
+        try:
+            return Rows(super().execute(*arguments).fetchall())
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise Problem(f"{self.path}: {error}; 'results rebuild' makes it anew") from error
+
+
+class Rows(list):
+    def fetchall(self):
+        return self
+
+    def fetchone(self):
+        return self[0] if self else None
+
+
 def connect(path):
     if not os.path.exists(path):
         raise Problem(f"{path}: no database; 'make' trains and writes it, and 'results rebuild' "
                       "makes it from the run directories")
     try:
         address = urllib.parse.quote(os.path.abspath(path))
-        db = sqlite3.connect(f"file:{address}?mode=ro", uri=True, timeout=10)
-        db.row_factory = sqlite3.Row
+        db = sqlite3.connect(f"file:{address}?mode=ro", uri=True, timeout=10, factory=Database)
+        db.path, db.row_factory = path, sqlite3.Row
+        db.text_factory = bytes.decode      # says which byte is wrong
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:
         raise Problem(f"{path}: {error}; 'results rebuild' makes it anew") from error

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import platform
 import signal
@@ -16,6 +17,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
+from tools.results import records
 from tools.testing import tap
 
 PROGRAM = pathlib.Path(os.environ.get("O", "build"), "bin/results").resolve()
@@ -77,7 +79,7 @@ class Case(unittest.TestCase):
 
     def results(self, *words, expect=0):
         done = subprocess.run([PROGRAM, *map(str, words)], cwd=self.place, text=True,
-                              capture_output=True, timeout=60)
+                              capture_output=True, timeout=60, errors="backslashreplace")
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -119,6 +121,26 @@ class Rebuild(Case):
             aside = list(self.runs.glob("results.db.damaged-*"))
             self.assertEqual([path.read_bytes() for path in aside], [damaged])
             aside[0].unlink()
+
+    def test_flipped_bytes(self):
+        """Wherever they are: a sentence or a result; and rebuild heals what cannot be read."""
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        database = self.runs / "results.db"
+        sound, told = database.read_bytes(), 0
+        places = random.Random(1)
+        flips = [sound.index(b"train/loss"), sound.index(b"0-baseline"), sound.rindex(b"wiring"),
+                 *(places.randrange(100, len(sound)) for _ in range(60))]
+        for place in flips:
+            database.write_bytes(sound[:place] + bytes([sound[place] ^ 0x80]) + sound[place + 1:])
+            try:
+                records.read_experiment(records.connect(database), "ra")
+            except records.Problem as problem:
+                told += "'results rebuild' makes it anew" in str(problem)
+                if "makes it anew" in str(problem):
+                    self.results("rebuild")
+                    records.read_experiment(records.connect(database), "ra")
+        self.assertGreater(told, 3)
 
     def test_one_bad_run_does_not_hide_the_others(self):
         (write_run(self.runs, "a1") / "run.json").write_text("{")
