@@ -342,21 +342,28 @@ static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t i
 	return conclude(t, m, iteration, err);
 }
 
-/* The sum of squares of one parameter's gradient. */
-static enum status gradient_square(const struct params *params, int index, double *sum,
-				   struct error *err)
-{
-	const size_t bytes = (size_t)params->list[index].count * sizeof(double);
-	double *values = malloc(bytes);
-	enum status status;
+#define PIECE 4096 /* numbers of a gradient that are looked at together */
 
-	if (!values)
-		return fail_memory(err, "gradient norms", bytes);
-	status = param_get(params, index, true, values, err);
-	for (int64_t i = 0; status == OK && i < params->list[index].count; i++)
-		*sum += values[i] * values[i];
-	free(values);
-	return status;
+/* Add the squares of one parameter's gradient, which is never copied as a whole. */
+static void add_squares(const struct params *params, int index, double *sum)
+{
+	const size_t size = dtype_size(params->type);
+	const char *device = param_grad(params, index);
+	union {
+		float narrow[PIECE];
+		double wide[PIECE];
+	} piece;
+
+	for (int64_t at = 0, n; at < params->list[index].count; at += n) {
+		n = params->list[index].count - at < PIECE ? params->list[index].count - at : PIECE;
+		params->backend->download(params->backend, &piece, device + (size_t)at * size, (size_t)n * size);
+		for (int64_t i = 0; i < n; i++) {
+			const double value =
+				params->type == F64 ? piece.wide[i] : (double)piece.narrow[i];
+
+			*sum += value * value;
+		}
+	}
 }
 
 static int count_layers(const struct params *params)
@@ -369,40 +376,29 @@ static int count_layers(const struct params *params)
 	return layers;
 }
 
-/* Sums of squares by layer; behind the last layer, those of parameters that belong to none. */
-static enum status layer_squares(const struct params *params, int layers, double *squares,
-				 struct error *err)
-{
-	for (int i = 0; i < params->n; i++) {
-		const int layer = params->list[i].origin.layer;
-
-		if (gradient_square(params, i, &squares[layer < 0 ? layers : layer], err) != OK)
-			return FAIL;
-	}
-	return OK;
-}
-
 /* The norms of the gradient of the update just made: of each layer, and of everything else. */
 static enum status record_layer_norms(struct trainer *t, struct metrics *m, int64_t iteration,
 				      struct error *err)
 {
 	const int layers = count_layers(t->params);
-	double *squares = calloc((size_t)layers + 1, sizeof(*squares));
-	enum status status;
+	double *squares = calloc((size_t)layers + 1, sizeof(*squares)); /* the last: of no layer */
 	char name[64];
 
 	if (!squares)
 		return fail_memory(err, "gradient norms", (size_t)layers * sizeof(*squares));
-	status = layer_squares(t->params, layers, squares, err);
-	for (int i = 0; status == OK && i < layers; i++) {
+	for (int i = 0; i < t->params->n; i++) {
+		const int layer = t->params->list[i].origin.layer;
+
+		add_squares(t->params, i, &squares[layer < 0 ? layers : layer]);
+	}
+	for (int i = 0; i < layers; i++) {
 		snprintf(name, sizeof(name), "grad_norm/%s%d", t->workload.layer_prefix, i);
 		if (squares[i] > 0)
 			metrics_value(m, iteration, name, sqrt(squares[i]));
 	}
-	if (status == OK)
-		metrics_value(m, iteration, "grad_norm/other", sqrt(squares[layers]));
+	metrics_value(m, iteration, "grad_norm/other", sqrt(squares[layers]));
 	free(squares);
-	return status;
+	return OK;
 }
 
 static void record_update(struct metrics *m, int64_t iteration, const struct loss_parts *parts,
