@@ -1,6 +1,7 @@
 #include "tools/kablate/run_setup.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -281,6 +282,64 @@ enum status run_setup_describe(const struct run_setup *setup, int64_t context, s
 	};
 
 	return describe_model(setup->model, &setup->backend, &options, d, err);
+}
+
+/* The arena of a graph that is only evaluated, and the numbers of the largest parameter. */
+static enum status measure_forward(const struct run_setup *setup, enum model_purpose purpose,
+				   int64_t rows, double *arena, double *largest, struct error *err)
+{
+	const struct program_options options = { .no_planner = setup->train.program.no_planner };
+	struct params *params = NULL;
+	struct graph *g = NULL;
+	struct model_io io;
+	size_t bytes = 0;
+	enum status status = FAIL;
+
+	if (params_create(&params, precision_type(setup->precision), err) != OK ||
+	    graph_create(&g, params, false, err) != OK)
+		goto destroy;
+	model_build(setup->model, g, purpose, rows, setup->source.length, &io);
+	status = graph_finish(g, err);
+	if (status == OK)
+		status = program_measure(g, &setup->backend, &options, &bytes, err);
+	*arena = (double)bytes;
+	for (int i = 0; status == OK && i < params->n; i++)
+		*largest = fmax(*largest, (double)params->list[i].count);
+destroy:
+	graph_destroy(g);
+	params_destroy(params);
+	return status;
+}
+
+/* Audits have weights, gradients and an optimizer of their own, and compare logits. */
+static double audit_bytes(const struct run_setup *setup, const struct description *d,
+			  double largest)
+{
+	const struct audit_options *a = &setup->audit;
+	const double logits = (double)(a->rows * a->length * setup->model->vocab) *
+			      (double)dtype_size(a->type);
+
+	return (double)d->weights_bytes + (double)d->gradient_bytes +
+	       (a->one_batch ? optimizer_numbers(OPTIM_ADAMW) * (double)d->gradient_bytes : 0) +
+	       largest * (sizeof(float) + sizeof(double)) + 2 * logits;
+}
+
+/* The audits are over before the first activation is touched. */
+enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
+			     struct run_memory *memory, struct error *err)
+{
+	const double libraries = 128 << 20; /* and what BLAS touches of its buffers: 60 to 110 MiB */
+	double arena = 0, probe = 0, largest = 0, audits;
+
+	if (measure_forward(setup, MODEL_EVAL, setup->train.batch, &arena, &largest, err) != OK ||
+	    measure_forward(setup, MODEL_PROBE, SAMPLE_ROWS, &probe, &largest, err) != OK)
+		return FAIL;
+	arena += (double)d->activation_bytes;
+	audits = audit_bytes(setup, d, largest);
+	memory->resident = libraries + probe + (double)d->weights_bytes + (double)d->gradient_bytes +
+			   (double)d->optimizer_bytes + fmax(arena, audits);
+	memory->idle = fmin(arena, audits);
+	return OK;
 }
 
 enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report, struct error *err)

@@ -75,6 +75,15 @@ enum status run_setup_load(struct run_setup *setup, const char *weights,
 enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 			       struct description *d, struct error *err) MUST_CHECK;
 
+/* What a run of this description takes, with audits and evaluations, in bytes. */
+struct run_memory {
+	double resident; /* at most at a time */
+	double idle;	 /* beside it: taken by then, but not touched yet or no longer */
+};
+
+enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
+			     struct run_memory *memory, struct error *err) MUST_CHECK;
+
 /* Wiring and causality, on weights of its own; the report is to be freed also after FAIL. */
 enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
 			    struct error *err) MUST_CHECK;

@@ -10,8 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/backend/cpu/blas.h"
 #include "core/train/checkpoint.h"
 #include "core/record/journal.h"
+#include "core/util/memory.h"
 #include "core/util/signals.h"
 
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
@@ -182,32 +184,21 @@ static enum status audit_first(struct session *s, struct error *err)
 	return status;
 }
 
-static double available_bytes(void)
+/* Runs that start together find what each of them is going to take. */
+static enum status reserve_memory(struct session *s, struct error *err)
 {
-	double kilobytes = INFINITY;
-	char line[128];
-	FILE *file = fopen("/proc/meminfo", "r");
+	const double buffers = blas_buffer_bytes(s->setup->backend.threads);
+	struct run_memory memory;
+	struct error why;
 
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return kilobytes * 1024;
-}
-
-static enum status check_memory(struct session *s, struct error *err)
-{
-	const struct description *d = &s->description;
-	const double needed = (double)d->weights_bytes + (double)d->gradient_bytes +
-			      (double)d->optimizer_bytes + 1.2 * (double)d->activation_bytes;
-
-	if (needed < available_bytes())
+	if (run_setup_memory(s->setup, &s->description, &memory, err) != OK)
+		return FAIL;
+	if (memory_reserve(NULL, memory.resident, memory.idle + buffers, &why) == OK)
 		return OK;
 	return fail(err,
-		    "training needs about %.0f MiB, but only %.0f MiB are free: make the model, "
-		    "TRAIN_BATCH or MODEL_BLOCK smaller",
-		    needed / 1048576, available_bytes() / 1048576);
+		    "%s: %s: make the model, TRAIN_BATCH or MODEL_BLOCK smaller, or run fewer at a "
+		    "time (make -j1)",
+		    s->label, why.text);
 }
 
 static enum status show_estimate(struct session *s, int64_t done, struct error *err)
@@ -236,7 +227,7 @@ static enum status prepare(struct session *s, int64_t *resume, struct error *err
 	struct run_setup *setup = s->setup;
 	struct workload workload = run_setup_workload(setup);
 
-	if (run_setup_describe(setup, 0, &s->description, err) != OK || check_memory(s, err) != OK ||
+	if (run_setup_describe(setup, 0, &s->description, err) != OK || reserve_memory(s, err) != OK ||
 	    run_setup_prepare(setup, progress_warn, &s->progress, err) != OK)
 		return FAIL;
 	setup->train.run_dir = s->run_dir;
@@ -374,6 +365,7 @@ enum status session_run(struct run_setup *setup, const struct session_options *o
 		record_failure(s, err);
 	trainer_destroy(s->trainer);
 	metrics_abandon(s->metrics);
+	memory_release(NULL);
 	if (s->lock >= 0)
 		close(s->lock);
 	free(s);

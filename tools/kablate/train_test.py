@@ -65,9 +65,9 @@ class Tree:
         return ["make", f"O={OUTPUT}", f"PLAN={self.plan}", f"RUNS={self.runs}",
                 f"KCONFIG_CONFIG={self.directory}/config", *words]
 
-    def make(self, *words, expect=0, **more):
-        done = subprocess.run(self.command(*words), cwd=TREE, env=ENVIRONMENT, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **more)
+    def make(self, *words, expect=0, timeout=300, **more):
+        done = subprocess.run(self.command(*words), cwd=TREE, env=ENVIRONMENT, text=True, **more,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout)
         if (done.returncode != 0) != (expect != 0):
             raise AssertionError(f"make {words}: {done.returncode}\n{done.stdout}")
         return done.stdout
@@ -560,6 +560,41 @@ class StartingWeights(Case):
 # ---------------------------------------------------------------- broken surroundings
 
 class Surroundings(Case):
+    @staticmethod
+    def limit(kilobytes):
+        """Of address space, before a process begins."""
+        return lambda: resource.setrlimit(resource.RLIMIT_AS, (kilobytes << 10,) * 2)
+
+    @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
+    def test_what_passes_the_check_of_memory_ends(self):
+        """Audits, evaluations and checkpoints of a large vocabulary were counted, too."""
+        binary = program(MODEL_VOCAB=50304, GPT2_MAX_ITERS=2, EVAL_INTERVAL=1, EVAL_ROWS=32,
+                         AUDIT_ONE_BATCH="y")
+        kilobytes = 150_000 + os.sysconf("SC_NPROCESSORS_ONLN") * (1 << 17)
+        text = Run(binary).train(expect=1, preexec_fn=self.limit(kilobytes))
+        needed, left = map(int, re.search("about ([0-9]+) MiB .* leaves ([0-9]+) MiB", text).groups())
+        run = Run(binary)
+        run.train(preexec_fn=self.limit(kilobytes + (needed - left + 2 << 10)))
+        self.assertEqual(run.state(), ("done", None))
+
+    @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
+    def test_too_little_memory(self):
+        """Where OpenBLAS would try for ever, and where only the training does not fit."""
+        limit = self.limit
+        for command in ("identity", "describe", "train"):
+            done = subprocess.run([study(), command], text=True, capture_output=True, cwd=ROOT,
+                                  preexec_fn=limit(100_000), timeout=60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("leave no room for the buffers of OpenBLAS", done.stderr)
+        need = 1 << 17
+        run = Run(study())
+        threads = os.sysconf("SC_NPROCESSORS_ONLN")
+        text = run.train(expect=1, preexec_fn=limit(100_000 + threads * need))
+        self.assertRegex(text, "MiB of memory are needed, but the limit of address space, "
+                               "ulimit -v leaves [0-9]+ MiB: make the model")
+        run.train()     # nothing of it stays
+        self.assert_same(run)
+
     def test_missing_data(self):
         nowhere = ROOT / "nowhere.bin"
         run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96,

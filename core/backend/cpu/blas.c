@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cblas.h>
@@ -117,6 +119,75 @@ const char *blas_description(char text[BLAS_DESCRIPTION_TEXT])
 		snprintf(text, BLAS_DESCRIPTION_TEXT, "unknown BLAS");
 	return text;
 }
+
+/* ------------------------------------------------------------------ its buffers */
+
+/* OpenBLAS 0.3.21 on x86-64, for each thread: the largest that it has for any core. */
+#define BUFFER_BYTES (128 << 20)
+
+/* Those taken while it loads serve one thread that calls; several threads take others beside them. */
+double blas_buffer_bytes(int threads)
+{
+	return threads > 1 ? (double)BUFFER_BYTES * threads : 0;
+}
+
+static bool is_limited(int resource)
+{
+	struct rlimit limit;
+
+	return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+/* Take a buffer and those of the threads behind it, and give them back. */
+static bool have_room(long threads)
+{
+	void *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			    -1, 0);
+	bool more;
+
+	if (buffer == MAP_FAILED)
+		return false;
+	more = threads <= 1 || have_room(threads - 1);
+	munmap(buffer, BUFFER_BYTES);
+	return more;
+}
+
+/* The C library may not know the environment yet. */
+static long wanted_threads(char **environment)
+{
+	static const char name[] = "OMP_NUM_THREADS=";
+
+	for (; *environment; environment++)
+		if (strncmp(*environment, name, sizeof(name) - 1) == 0)
+			return atol(*environment + sizeof(name) - 1);
+	return 0;
+}
+
+/*
+ * OpenBLAS takes its buffers while it loads, and tries for ever if it gets none.  So ask before it
+ * does: what stands in .preinit_array runs before the libraries' own beginnings.
+ */
+static void refuse_without_buffers(int argc, char **argv, char **environment)
+{
+	static const char text[] =
+		"kablate: the limits of address space or data (ulimit -v, ulimit -d) leave no room "
+		"for the buffers of OpenBLAS, 128 MiB per processor: raise them, or set "
+		"OMP_NUM_THREADS=1\n";
+	long threads;
+
+	(void)argc, (void)argv;
+	if ((!is_limited(RLIMIT_AS) && !is_limited(RLIMIT_DATA)) ||
+	    !library_function("openblas_get_config"))
+		return;
+	threads = wanted_threads(environment);
+	if (have_room(threads > 0 ? threads : sysconf(_SC_NPROCESSORS_ONLN)))
+		return;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(EXIT_FAILURE);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(
+	int argc, char **argv, char **environment) = refuse_without_buffers;
 
 /* ---------------------------------------------------- the choice of kernels */
 

@@ -24,6 +24,9 @@ void blas_set_threads(int threads);
 #define BLAS_DESCRIPTION_TEXT 128
 const char *blas_description(char text[BLAS_DESCRIPTION_TEXT]);
 
+/* Address space that the library may still take for its buffers; it touches little of it. */
+double blas_buffer_bytes(int threads);
+
 /*
  * The library chooses its kernels while it loads.  If its choice does not fit
  * the CPU, start the program again with the right one set (the user's own
