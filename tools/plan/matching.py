@@ -32,6 +32,11 @@ class Match:
     target: int = None
     found: int = None
 
+    @property
+    def word(self):
+        """In the name of a step."""
+        return f"{self.quantity}-of-{self.number}"
+
     def find(self, step, other):
         """The width to set."""
         def size(counted):

@@ -79,13 +79,19 @@ def tune(tree, base, step, rates, seeds, directory):
 
 
 def drop_superfluous(steps):
-    """Generated controls that are what another step is already."""
-    kept, tables = [], set()
+    """Generated controls that are what another step is already.
+
+    Steps of one size share a control, which is named after all of them: the report compares each.
+    """
+    kept, first = [], {}
     for step in steps:
-        if not (step.match and step.match.is_generated and step.table in tables):
-            tables.add(step.table)
+        other = first.get(step.table) if step.match and step.match.is_generated else None
+        if other is None:
+            first.setdefault(step.table, step)
             step.number = len(kept)
             kept.append(step)
+        elif other.match and other.match.is_generated:
+            other.label += f"+{step.match.word}"
     steps[:] = kept
 
 

@@ -423,8 +423,9 @@ class Matched(PlanCase):
     def test_generated_controls(self):
         self.listed("mla mla+gate mla+gate+pool-token again-1", "CONFIG_PLAN_CONTROLS=parameters")
         steps = self.plan()["steps"]
-        # Both gates are equally large: they share a control.
-        self.assertEqual([step["name"] for step in steps[4:]], ["4-mla+parameters-of-1"])
+        # Both gates are equally large: they share a control, which names them both.
+        self.assertEqual([step["name"] for step in steps[4:]],
+                         ["4-mla+parameters-of-1+parameters-of-2"])
         self.assertEqual(steps[4]["baseline"], "0-mla")
         self.configure("CONFIG_PLAN_CONTROLS=flops", 'CONFIG_PLAN_FRAGMENTS="dot mla|mla+gate"',
                        defconfig="ra-optimizer")

@@ -193,10 +193,9 @@ def add_controls(steps, quantity):
     for step in list(steps):
         if step.twin is None and step.match is None and step.number != step.baseline:
             base = steps[step.baseline]
-            word = join([base.label, f"{quantity}-of-{step.number}"])
-            steps.append(Step(len(steps), word, base.fragments, step.baseline,
-                              is_tuned=base.is_tuned,
-                              match=matching.Match(quantity, step.number, is_generated=True)))
+            match = matching.Match(quantity, step.number, is_generated=True)
+            steps.append(Step(len(steps), join([base.label, match.word]), base.fragments,
+                              step.baseline, is_tuned=base.is_tuned, match=match))
 
 
 # ---------------------------------------------------------------- which of them, with which seeds

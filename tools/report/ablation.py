@@ -491,15 +491,20 @@ def is_control(row, tuned):
     return {change[0] for change in row.difference}.difference(free) == {"FFN_HIDDEN"}
 
 
-def matched_step(control, steps, rows):
-    """The step that the control names; an older plan may have had another one of that number."""
-    asked = CONTROL.search(control.name)
-    sizes = {row.step: row.numbers[SIZES[asked[1]]] for row in rows} if asked else {}
+def matched_steps(control, steps, rows):
+    """The steps that the control names: those of one size share one."""
+    found = (matched_step(asked, control, steps, rows) for asked in CONTROL.finditer(control.name))
+    return list(filter(None, found))
+
+
+def matched_step(asked, control, steps, rows):
+    """The step of that number; an older plan may have had another one."""
+    sizes = {row.step: row.numbers[SIZES[asked[1]]] for row in rows}
 
     def distance(step):
         mine, theirs = sizes[step.name], sizes[control.name]
         return abs(mine.mean - theirs.mean) if mine and theirs else math.inf, -newest(step)
-    numbered = [step for step in steps if asked and step.name.split("-", 1)[0] == asked[2]]
+    numbered = [step for step in steps if step.name.split("-", 1)[0] == asked[2]]
     return min(numbered, key=distance, default=None)
 
 
@@ -508,9 +513,10 @@ def newest(step):
 
 
 def control_groups(steps, rows, all_seeds, tuned):
-    for control, row in zip(steps, rows):
-        step = matched_step(control, steps, rows)
-        if step and is_control(row, tuned) and step.name != control.baseline:
+    pairs = ((control, row, step) for control, row in zip(steps, rows)
+             for step in matched_steps(control, steps, rows))
+    for control, row, step in pairs:
+        if is_control(row, tuned) and step.name != control.baseline:
             group = Group(control.name, is_by_accuracy(control))
             group.rows.append(row_of(step, control))
             compare(group.rows[0], step, control, group, all_seeds)

@@ -270,6 +270,15 @@ class Controls(Case):
                                r"FLOPs/token\): [-+0-9.]+ \[.*\] nats: no difference shown")
         self.assertIn("corrected for 4 comparisons", text)
 
+    def test_steps_of_one_size_share_a_control(self):
+        self.add("0-mla", (3.0, 3.0, 3.1), 1000)
+        self.add("1-mla+gate", (2.7, 2.8, 2.9), 1500)
+        self.add("2-mla+pool", (2.6, 2.8, 2.9), 1500)
+        self.add("3-mla+parameters-of-1+parameters-of-2", (2.7, 2.7, 2.9), 1500, width="9")
+        text = self.report("e")[1]
+        for step in ("1-mla+gate", "2-mla+pool"):
+            self.assertIn(f"{step} against 3-mla+parameters-of-1+parameters-of-2 (+0 parameters", text)
+
     def add(self, step, losses, parameters, width="0", rate="1e-3", **more):
         for seed, loss in enumerate(losses, 1):
             self.runs.add("e", step, seed, loss, values={"parameters": parameters}, **more,
