@@ -18,7 +18,7 @@
 
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
 #define FORMAT 1
-#define LINE_KEY "line" /* a line's number, which readers may check */
+#define LINE_KEY "line" /* a line's number, for whoever looks at the file */
 
 /* --------------------------------------------------------------- files */
 
@@ -100,22 +100,31 @@ int64_t record_number(const struct run_record *r, const struct record_field *f)
 	return f->type == RECORD_BOOL ? *(const bool *)at : *(const int64_t *)at;
 }
 
+/*
+ * What adds to an object returns false when there is no memory: an object that lacks a part must
+ * not be printed.  Without a key or a text there is nothing to add.
+ */
+static bool add_text(cJSON *object, const char *key, const char *text)
+{
+	return !key || !text || cJSON_AddStringToObject(object, key, text);
+}
+
 /* The shortest text that is read back as the same number; cJSON itself gives up at 15 digits. */
-static void add_number(cJSON *object, const char *key, double value)
+static bool add_number(cJSON *object, const char *key, double value)
 {
 	char text[32];
 	int digits = 15;
 
-	if (isnan(value)) {
-		cJSON_AddStringToObject(object, key, "nan");
-	} else if (isinf(value)) {
-		cJSON_AddStringToObject(object, key, value > 0 ? "inf" : "-inf");
-	} else {
-		do {
-			snprintf(text, sizeof(text), "%.*g", digits++, value);
-		} while (strtod(text, NULL) != value);
-		cJSON_AddRawToObject(object, key, text);
-	}
+	if (!key)
+		return true;
+	if (isnan(value))
+		return add_text(object, key, "nan");
+	if (isinf(value))
+		return add_text(object, key, value > 0 ? "inf" : "-inf");
+	do {
+		snprintf(text, sizeof(text), "%.*g", digits++, value);
+	} while (strtod(text, NULL) != value);
+	return cJSON_AddRawToObject(object, key, text);
 }
 
 static bool is_integer(const cJSON *item)
@@ -214,28 +223,36 @@ void record_free(struct record_file *file)
 	*file = (struct record_file){ 0 };
 }
 
-static void add_field(cJSON *json, const struct run_record *r, const struct record_field *f)
+static bool add_field(cJSON *json, const struct run_record *r, const struct record_field *f)
 {
 	if (f->type == RECORD_INT)
-		add_number(json, f->name, (double)record_number(r, f));
-	else if (f->type == RECORD_BOOL)
-		cJSON_AddBoolToObject(json, f->name, (cJSON_bool)record_number(r, f));
-	else if (record_text(r, f))
-		cJSON_AddStringToObject(json, f->name, record_text(r, f));
+		return add_number(json, f->name, (double)record_number(r, f));
+	if (f->type == RECORD_BOOL)
+		return cJSON_AddBoolToObject(json, f->name, (cJSON_bool)record_number(r, f));
+	return add_text(json, f->name, record_text(r, f));
+}
+
+static bool add_record(cJSON *json, const struct run_record *r)
+{
+	cJSON *config;
+
+	if (!add_number(json, "format", FORMAT))
+		return false;
+	for (int i = 0; i < n_record_fields; i++)
+		if (!add_field(json, r, &record_fields[i]))
+			return false;
+	config = cJSON_AddObjectToObject(json, "config");
+	for (int i = 0; config && i < r->symbols; i++)
+		if (!add_text(config, r->config[i].name, r->config[i].value))
+			return false;
+	return config;
 }
 
 char *record_json(const struct run_record *r)
 {
-	cJSON *json = cJSON_CreateObject(), *config;
-	char *text;
+	cJSON *json = cJSON_CreateObject();
+	char *text = add_record(json, r) ? cJSON_Print(json) : NULL;
 
-	cJSON_AddNumberToObject(json, "format", FORMAT);
-	for (int i = 0; i < n_record_fields; i++)
-		add_field(json, r, &record_fields[i]);
-	config = cJSON_AddObjectToObject(json, "config");
-	for (int i = 0; i < r->symbols; i++)
-		cJSON_AddStringToObject(config, r->config[i].name, r->config[i].value);
-	text = config ? cJSON_Print(json) : NULL;
 	cJSON_Delete(json);
 	return text;
 }
@@ -328,28 +345,24 @@ static bool get_number(const cJSON *item, double *value)
 	return true;
 }
 
+static bool add_entry(cJSON *line, const struct entry *e)
+{
+	return add_text(line, "kind", keys[e->kind].kind) && add_number(line, "time", e->time) &&
+	       add_number(line, keys[e->kind].iteration, (double)e->iteration) &&
+	       add_text(line, keys[e->kind].name, e->name) &&
+	       add_text(line, keys[e->kind].subject, e->subject) &&
+	       add_number(line, keys[e->kind].number, (double)e->number) &&
+	       add_number(line, keys[e->kind].value, e->value) &&
+	       add_text(line, keys[e->kind].text, e->text) &&
+	       add_number(line, LINE_KEY, (double)e->line);
+}
+
 /* The line without its sum and without its end; NULL: out of memory. */
 static char *print_entry(const struct entry *e)
 {
 	cJSON *line = cJSON_CreateObject();
-	char *text;
+	char *text = add_entry(line, e) ? cJSON_PrintUnformatted(line) : NULL;
 
-	cJSON_AddStringToObject(line, "kind", keys[e->kind].kind);
-	add_number(line, "time", e->time);
-	if (keys[e->kind].iteration)
-		add_number(line, keys[e->kind].iteration, (double)e->iteration);
-	if (keys[e->kind].name)
-		cJSON_AddStringToObject(line, keys[e->kind].name, e->name);
-	if (keys[e->kind].subject && e->subject)
-		cJSON_AddStringToObject(line, keys[e->kind].subject, e->subject);
-	if (keys[e->kind].number)
-		add_number(line, keys[e->kind].number, (double)e->number);
-	if (keys[e->kind].value)
-		add_number(line, keys[e->kind].value, e->value);
-	if (keys[e->kind].text && e->text)
-		cJSON_AddStringToObject(line, keys[e->kind].text, e->text);
-	add_number(line, LINE_KEY, (double)e->line);
-	text = cJSON_PrintUnformatted(line);
 	cJSON_Delete(line);
 	if (text)
 		text[strlen(text) - 1] = '\0'; /* the brace: a sum follows */
@@ -445,17 +458,9 @@ struct soundness {
 	bool damaged; /* what follows is more than what a crash leaves */
 };
 
-/* Has the line the number of its place, if any? */
-static bool is_numbered(const cJSON *line, int64_t number)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, LINE_KEY);
-
-	return !item || (is_integer(item) && (int64_t)item->valuedouble == number);
-}
-
-/* Is it the next line?  Once there are sums, every line has one. */
-static bool is_next(const struct soundness *s, const char *line, size_t size, const cJSON *json,
-		    struct soundness *next)
+/* Take a line for the next one, and tell whether it says so itself: its sum fits. */
+static bool is_vouched(const struct soundness *s, const char *line, size_t size,
+		       struct soundness *next)
 {
 	struct line_sum stated;
 	const size_t covered = line_sum_covers(line, size, &stated);
@@ -465,8 +470,7 @@ static bool is_next(const struct soundness *s, const char *line, size_t size, co
 	next->size += size + 1;
 	next->vouched = stated.hex[0];
 	line_sum_add(&next->sum, line, covered);
-	return is_numbered(json, next->lines) &&
-	       (next->vouched ? line_sum_equal(&next->sum, &stated) : !s->vouched);
+	return next->vouched && line_sum_equal(&next->sum, &stated);
 }
 
 static bool is_at(const struct soundness *s, const struct journal_mark *mark)
@@ -474,7 +478,11 @@ static bool is_at(const struct soundness *s, const struct journal_mark *mark)
 	return s->lines == mark->lines && line_sum_equal(&s->sum, &mark->sum);
 }
 
-/* A readable line that is not the next one is damage; unreadable ones at the end are a crash's. */
+/*
+ * A line whose sum fits needs no other judge: one that cannot be read for lack of memory is not
+ * damaged.  Once there are sums, every line has one.  A readable line that is not the next
+ * one is damage; unreadable ones at the end are a crash's.
+ */
 static struct soundness look_at_lines(const char *text, size_t size,
 				      const struct journal_mark *mark)
 {
@@ -483,21 +491,24 @@ static struct soundness look_at_lines(const char *text, size_t size,
 	const char *end;
 
 	for (const char *at = text; at < text + size && !s.damaged; at = end + 1) {
+		const size_t room = (size_t)(text + size - at);
 		cJSON *json = NULL;
+		bool is_next;
 		struct entry e;
 
-		end = memchr(at, '\n', (size_t)(text + size - at));
+		end = memchr(at, '\n', room);
 		if (!end)
 			break;
-		if (!read_line(at, (size_t)(end - at), &e, &json)) {
-			sound = false;
-		} else if (sound && is_next(&s, at, (size_t)(end - at), json, &next)) {
-			s = next;
-			s.holds_mark |= mark && is_at(&s, mark);
-		} else {
-			s.damaged = true;
+		is_next = sound && is_vouched(&s, at, (size_t)(end - at), &next);
+		if (!is_next && read_line(at, (size_t)(end - at), &e, &json)) {
+			is_next = sound && !next.vouched && !s.vouched;
+			s.damaged = !is_next;
 		}
 		cJSON_Delete(json);
+		sound = sound && is_next;
+		if (is_next)
+			s = next;
+		s.holds_mark |= is_next && mark && is_at(&s, mark);
 	}
 	return s;
 }

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include <cjson/cJSON.h>
+
 #include "core/record/metrics_case.h"
 #include "core/util/rng.h"
 
@@ -494,6 +496,52 @@ static void test_kills(void **state)
 	print_message("# %d kills\n", kills);
 }
 
+/* --------------------------------------------------------------- no memory */
+
+static int allocations_left; /* of cJSON, until one fails */
+
+static void *allocate_or_not(size_t size)
+{
+	return allocations_left-- == 1 ? NULL : malloc(size);
+}
+
+/* A line that lacks a part would later be taken for damage. */
+static void test_a_line_is_whole_or_not_written(void **state)
+{
+	cJSON_Hooks hooks = { .malloc_fn = allocate_or_not, .free_fn = free };
+	struct place *p = *state;
+	struct metrics *m = NULL;
+	struct error err;
+	int failed = 0;
+
+	for (int n = 1; n < 200; n++) {
+		enum status status;
+		size_t size;
+		char *text;
+
+		allocations_left = n;
+		cJSON_InitHooks(&hooks);
+		status = metrics_open(&m, &p->options, -1, &err);
+		if (status == OK) {
+			metrics_value(m, 1, "train/loss", 0.5);
+			metrics_event(m, 1, "note", "text");
+			metrics_artifact(m, "weights", "w", "ab", 3);
+			status = metrics_commit(m, &err);
+		}
+		cJSON_InitHooks(NULL);
+		if (status != OK)
+			assert_non_null(strstr(err.text, "memory"));
+		failed += status != OK;
+		metrics_abandon(m);
+		m = NULL;
+		must(journal_read(p->run_dir, &text, &size, &err), &err);
+		if (status == OK)
+			assert_non_null(strstr(text, "\"sha256\":\"ab\""));
+		free(text);
+	}
+	assert_in_range(failed, 20, 198); /* the last ones need no more */
+}
+
 #define with_place(test) cmocka_unit_test_setup_teardown(test, place_make, place_remove)
 
 int main(void)
@@ -516,6 +564,7 @@ int main(void)
 		with_place(test_one_process_per_run),
 		with_place(test_runs_side_by_side),
 		with_place(test_imports_beside_a_writer),
+		with_place(test_a_line_is_whole_or_not_written),
 		with_place(test_kills),
 	};
 
