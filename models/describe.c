@@ -66,10 +66,14 @@ static enum status describe_state(const struct model *m, struct params *params,
 		goto destroy;
 	graph_continue(g, state, 1);
 	model_build(m, g, MODEL_NEXT, 1, 1, &io);
-	if (graph_finish(g, &d->decode_refusal) == OK)
+	if (graph_finish(g, &d->decode_refusal) == OK) {
 		count_state(g, d);
-	else
+	} else if (is_lack_of_memory(&d->decode_refusal)) {
+		*err = d->decode_refusal;
+		goto destroy;
+	} else {
 		d->decode_token_bytes = d->decode_fixed_bytes = NAN;
+	}
 	d->decode_total_bytes =
 		d->decode_token_bytes * (double)d->context + d->decode_fixed_bytes;
 	status = OK;

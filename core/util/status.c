@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define OUT_OF_MEMORY ": out of memory ("
+
 enum status fail(struct error *err, const char *format, ...)
 {
 	va_list args;
@@ -50,5 +52,10 @@ enum status fail_prefix(struct error *err, const char *format, ...)
 
 enum status fail_memory(struct error *err, const char *what, unsigned long long bytes)
 {
-	return fail(err, "%s: out of memory (%llu bytes asked for)", what, bytes);
+	return fail(err, "%s" OUT_OF_MEMORY "%llu bytes asked for)", what, bytes);
+}
+
+bool is_lack_of_memory(const struct error *err)
+{
+	return strstr(err->text, OUT_OF_MEMORY);
 }
