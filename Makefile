@@ -147,14 +147,15 @@ $(O)/objects: $(call unless_holds,$(O)/objects,$(linked))
 	$(call write_stamp,$(linked))
 
 # ---------------------------------------------------------------- compile and link
+# A compiler that is killed leaves half a file.  So files are made under another name.
 define cc
 	$(call say,CC,$(@:$(O)/%=%))
 	@mkdir -p $(@D)
-	$(Q)$(compile) $1 -c $< -o $@
+	$(Q)$(compile) $1 -MF $@.d -MT $@ -c $< -o $@.new && mv $@.d $(@:.o=.d) && mv $@.new $@
 endef
 define ld
 	$(call say,LD,$(@:$(O)/%=%))
-	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) -o $@
+	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) -o $@.new && mv $@.new $@
 endef
 
 $(O)/%.o: %.c $(O)/flags
@@ -173,7 +174,7 @@ $(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/k
 
 $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
-	$(Q)rm -f $@ && $(AR) rcs $@ $(part_objects)
+	$(Q)rm -f $@.new && $(AR) rcs $@.new $(part_objects) && mv $@.new $@
 
 $(foreach c,$(programs_c),$(eval $(call program,$c): $(c:%.c=$(O)/%.o) $(filter $(O)/$(dir $c)%,$(own_objects))))
 $(programs): $(variants) $(O)/parts.a $(O)/objects
@@ -214,7 +215,7 @@ setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
-made := core data models tools bin generated plan foreign toolchain flags objects parts.a \
+made := core data models tools bin generated plan foreign fuzz toolchain flags objects parts.a \
 	setup-build setup-python setup-test
 clean:
 	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made)))
