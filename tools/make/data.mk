@@ -24,22 +24,36 @@ data: $(O)/bin/data
 		set -- $(foreach path,$(CONFIG_DATA_TEXT),$(call quoted,$(path))); } && \
 		$< prepare --out "$$out" $(data_vocabulary) "$$@"
 
-# Each fuzzer runs for FUZZ_SECONDS and keeps the inputs that crash as crash-* in its directory.
+# Each fuzzer runs for FUZZ_SECONDS, or FUZZ_RUNS inputs, from the seeds in data/fuzz; what it finds is
+# kept as crash-* beside it.  Always clang: its libFuzzer.  The parts are compiled once for all.
 FUZZ_SECONDS ?= 20
+FUZZ_CC := $(if $(findstring clang,$(CC)),$(CC),clang)
 fuzz_c := $(filter %_fuzz.c,$(sources))
-fuzzers := $(fuzz_c:%.c=$(O)/%)
-fuzzed := $(filter-out core/util/config.c data/source.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
-$(fuzzers): $(O)/%: %.c $(fuzzed) $(O)/flags
-	$(call say,FUZZ,$(@:$(O)/%=%))
+fuzzers := $(fuzz_c:%.c=$(O)/fuzz/%)
+fuzzed := core/record/journal.c core/record/line_sum.c \
+	$(filter-out core/util/config.c data/source.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
+fuzz_compile = $(FUZZ_CC) -std=gnu17 -O1 -g -fopenmp -fsanitize=address,undefined \
+	-fno-sanitize-recover=all -I. $(call compile_part,$(file <$(O)/fuzz/libraries)) -MMD -MP
+fuzz_stop = $(if $(FUZZ_RUNS),-runs=$(FUZZ_RUNS),-max_total_time=$(FUZZ_SECONDS))
+
+$(O)/fuzz/libraries: tools/make/setup.sh
 	@mkdir -p $(@D)
-	$(Q)clang -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -I. -I$(O) \
-		$(call compile_part,$(library_flags)) $< $(fuzzed) $(libraries) -o $@
+	$(Q)CC=$(FUZZ_CC) SANITIZE=address,undefined bash $< build >$@.new && mv $@.new $@
+$(O)/fuzz/%.o: %.c $(O)/fuzz/libraries
+	$(call say,CC,$(@:$(O)/%=%))
+	@mkdir -p $(@D)
+	$(Q)$(fuzz_compile) -fsanitize=fuzzer-no-link -c $< -o $@
+$(fuzzers): %: %.o $(fuzzed:%.c=$(O)/fuzz/%.o)
+	$(call say,LD,$(@:$(O)/%=%))
+	$(Q)$(fuzz_compile) -fsanitize=fuzzer $^ $(call link_part,$(file <$(O)/fuzz/libraries)) -lm -o $@
+-include $(addprefix $(O)/fuzz/,$(fuzz_c:.c=.d) $(fuzzed:.c=.d))
+
 fuzz: $(fuzzers)
-	$(Q)$(foreach f,$(fuzzers),mkdir -p $(f).corpus && (cd $(dir $(f)) && \
-		$(abspath $(f)) -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1 \
-		$(abspath $(f)).corpus) &&) true
+	$(Q)$(foreach f,$(fuzzers),mkdir -p $(f).corpus && (cd $(dir $(f)) && echo '$(notdir $(f))' && \
+		$(abspath $(f)) $(fuzz_stop) -verbosity=0 -print_final_stats=1 -timeout=10 -rss_limit_mb=2048 \
+		$(abspath $(f)).corpus $(abspath data/fuzz/$(notdir $(f)))) &&) true
 
 .PHONY: data fuzz
 
 #: Data, tests, upkeep
-#:   data          turn text (CONFIG_DATA_TEXT) into token files;   fuzz: all parsers (needs clang)
+#:   data          turn text (CONFIG_DATA_TEXT) into token files;   fuzz: all parsers: FUZZ_SECONDS=20

@@ -1,0 +1,42 @@
+/* Fuzz entry: any lines of a journal are refused or told one by one, with names where they need
+ * one. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/record/journal.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+struct seen {
+	int64_t line;
+};
+
+static enum status look(void *context, const struct entry *e, struct error *err)
+{
+	struct seen *seen = context;
+
+	(void)err;
+	if (e->line != ++seen->line || (e->kind == ENTRY_VALUE && !e->name))
+		abort();
+	return OK;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+	char *text = malloc(size + 1);
+	struct seen seen = { 0 };
+	struct line_sum stated;
+	struct error err;
+
+	if (!text)
+		return 0;
+	memcpy(text, bytes, size);
+	text[size] = '\n';
+	if (line_sum_covers(text, size, &stated) > size)
+		abort();
+	if (journal_visit(text, size + 1, 1, look, &seen, &err) != OK && !err.text[0])
+		abort();
+	free(text);
+	return 0;
+}
