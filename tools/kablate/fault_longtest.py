@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Calls that fail and processes that are killed, of the kind that SQLite's own tests have.
+
+tools/testing/fault.c makes the n-th allocation, or the n-th call that needs room on the disk, fail: in
+a whole run, in one that is resumed, in decoding.  Each time the program must end with a
+message, or do without what failed; and the same command must then end as if nothing had
+happened.  Kills come at random moments of make, with all that it starts.
+
+Here every 50th allocation, every call to the disk that is an 8th, and 10 kills; all of them in
+fault_soaktest.py.
+"""
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.kablate import train_test
+from tools.kablate.train_test import (CHANGES_WITH_TIME, ENVIRONMENT, OUTPUT, ROOT, TREE, Run, Tree,
+                                      built)
+from tools.testing import tap
+
+tearDownModule = train_test.tearDownModule
+
+FAULT_C = TREE / "tools/testing/fault.c"
+STEPS = {"memory": 50, "disk": 8}       # every so many-th call; where it begins is drawn
+KILLS = 10
+PATIENCE = 120      # seconds, of which a run takes one: beyond, it hangs
+
+# Everything at once, in two iterations: audits, evaluation, checkpoints, decoding.
+SETTINGS = {"PLAN": "single", "SEEDS": "1", "THREADS": 1, "GPT2_MAX_ITERS": 2, "EVAL_INTERVAL": 1,
+            "LOG_INTERVAL": 1, "EVAL_ROWS": 4, "CHECKPOINT_INTERVAL": 1, "POS": "rope",
+            "EVAL_LENGTHS": "16"}
+
+
+@functools.cache
+def library():
+    path = ROOT / "fault.so"
+    subprocess.run(["cc", "-std=gnu17", "-O1", "-shared", "-fPIC", "-o", path, FAULT_C, "-ldl"],
+                   check=True)
+    return path
+
+
+def rows_of(runs):
+    """All that must come out the same, of one database."""
+    with contextlib.closing(sqlite3.connect(runs / "results.db", timeout=30)) as db:
+        def ask(question):
+            return db.execute(question).fetchall()
+        return (ask("SELECT name, iteration, value FROM metrics JOIN runs ON runs.id = run WHERE name "
+                    f"NOT IN {tuple(sorted(CHANGES_WITH_TIME))} ORDER BY step, seed, 1, 2"),
+                ask("SELECT step, seed, state FROM runs ORDER BY 1, 2"),
+                ask("SELECT audit, subject, passed, detail FROM audits JOIN runs ON runs.id = run "
+                    "ORDER BY step, seed, 1, 2"),
+                ask("SELECT kind, sha256, bytes FROM artifacts JOIN runs ON runs.id = run "
+                    "ORDER BY step, seed, 1"))
+
+
+class Faults(unittest.TestCase):
+    steps = STEPS
+
+    @classmethod
+    def setUpClass(cls):
+        cls.binary = cls.make_binary()
+        cls.whole = Run(cls.binary)
+        cls.whole.train()
+        cls.rows = rows_of(cls.whole.runs)
+
+    @classmethod
+    def make_binary(cls):
+        return built("smoke", tuple(SETTINGS.items()))
+
+    def fault(self, kind, n, command, count=None):
+        """Its exit status and what it said; the whole run hangs for nobody."""
+        more = {"FAULT": f"{kind}:{n}", "FAULT_COUNT": str(count or os.devnull),
+                **self.preloaded()}
+        try:
+            done = subprocess.run(command, cwd=TREE, env={**ENVIRONMENT, **more}, text=True,
+                                  errors="replace", capture_output=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.fail(f"{kind} {n}: it hangs")
+        return done.returncode, done.stdout + done.stderr
+
+    def preloaded(self):
+        return {"LD_PRELOAD": str(library())}
+
+    def numbers(self, kind, command):
+        """Of the calls that shall fail."""
+        count = ROOT / "count"
+        status, said = self.fault(kind, 0, command, count)
+        self.assertEqual(status, 0, said)
+        total = int(count.read_text())
+        self.assertGreater(total, 20)
+        first = 1 + random.randrange(self.steps[kind])
+        chosen = range(first, total + 1, self.steps[kind])
+        print(f"# {kind}: {len(chosen)} of {total} calls, from {first} on", flush=True)
+        return chosen
+
+    def check_end(self, status, said, name):
+        self.assertIn(status, (0, 1), f"{name}: {said}")
+        if status:
+            self.assertRegex(said, "(?m)^(kablate|libgomp): .+", name)
+
+    def check_run(self, kind, prepare):
+        """prepare() makes a run that has begun, or not."""
+        for n in self.numbers(kind, prepare().command):
+            run = prepare()
+            with self.subTest(f"{kind} {n}"):
+                self.check_end(*self.fault(kind, n, run.command), f"{kind} {n}")
+                run.train()
+                self.assertEqual(rows_of(run.runs), self.rows)
+            shutil.rmtree(run.runs)
+
+    def fresh(self):
+        return Run(self.binary)
+
+    def begun(self):
+        """Saved after the first iteration, and killed then."""
+        run = Run(self.binary)
+        shutil.copytree(self.whole.runs, run.runs, dirs_exist_ok=True)
+        shutil.rmtree(run.directory / "checkpoint-00000002")
+        for path in (run.directory / "done", run.directory / "weights.safetensors",
+                     run.runs / "results.db"):
+            path.unlink()
+        state = json.loads((run.directory / "checkpoint-00000001/state.json").read_text())
+        journal = run.directory / "journal.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:state["journal_lines"]]))
+        return run
+
+    def test_a_whole_run_without_memory(self):
+        self.check_run("memory", self.fresh)
+
+    def test_a_whole_run_without_room(self):
+        self.check_run("disk", self.fresh)
+
+    def test_a_resumed_run_without_memory(self):
+        self.check_run("memory", self.begun)
+
+    def test_a_resumed_run_without_room(self):
+        self.check_run("disk", self.begun)
+
+    def test_decoding_without_memory(self):
+        command = [self.binary, "generate", "--tokens", "3", "--prompt", "", "--tokenizer", "bytes",
+                   "--weights", self.whole.directory / "weights.safetensors"]
+        status, said = self.fault("memory", 0, command)
+        self.assertEqual(status, 0, said)
+        for n in self.numbers("memory", command):
+            with self.subTest(n):
+                self.check_end(*self.fault("memory", n, command), f"decoding, {n}")
+
+
+class Kills(unittest.TestCase):
+    """Of make and all that it started, at any moment of plan, build, runs, report and merge."""
+    kills = KILLS
+    settings = {**train_test.SETTINGS, "PLAN": "steps", "PLAN_FRAGMENTS": "mla mla+gate again-0",
+                "SEEDS": "1,2", "GPT2_MAX_ITERS": 30, "CHECKPOINT_INTERVAL": 5}
+
+    def tree(self):
+        return Tree(pathlib.Path(tempfile.mkdtemp(dir=ROOT)) / "tree", "smoke", self.settings)
+
+    def start(self, tree):
+        make = " ".join(map(str, tree.command("-s")))
+        script = f"{make} && {OUTPUT}/bin/results merge {tree.runs} {tree.runs}-merged"
+        return subprocess.Popen(["sh", "-c", script], cwd=TREE, env=ENVIRONMENT, text=True,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                start_new_session=True)
+
+    def end(self, process):
+        said = process.communicate(timeout=300)[1]
+        self.assertEqual(process.returncode, 0, said[-3000:])
+
+    def test_kills(self):
+        seed = random.randrange(1 << 32)
+        print(f"# moments by seed {seed}", flush=True)
+        moments = random.Random(seed)
+        straight, tree = self.tree(), self.tree()
+        began = time.monotonic()
+        self.end(self.start(straight))
+        whole, killed = time.monotonic() - began, 0
+        while killed < self.kills:
+            process = self.start(tree)
+            try:
+                process.wait(moments.uniform(0, whole))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed += 1
+            process.communicate()
+            if process.returncode == 0 or moments.random() < 0.2:
+                self.check(tree, straight)
+                for path in (tree.runs, tree.plan, pathlib.Path(f"{tree.runs}-merged")):
+                    shutil.rmtree(path, ignore_errors=True)
+        self.check(tree, straight)
+
+    def check(self, tree, straight):
+        self.end(self.start(tree))
+        self.assertEqual(rows_of(tree.runs), rows_of(straight.runs))
+        merged = [rows_of(pathlib.Path(f"{one.runs}-merged")) for one in (tree, straight)]
+        self.assertEqual(*merged)
+
+
+if __name__ == "__main__":
+    tap.main()
