@@ -41,7 +41,7 @@ PATIENCE = 120      # seconds, of which a run takes one: beyond, it hangs
 # Everything at once, in two iterations: audits, evaluation, checkpoints, decoding.
 SETTINGS = {"PLAN": "single", "SEEDS": "1", "THREADS": 1, "GPT2_MAX_ITERS": 2, "EVAL_INTERVAL": 1,
             "LOG_INTERVAL": 1, "EVAL_ROWS": 4, "CHECKPOINT_INTERVAL": 1, "POS": "rope",
-            "EVAL_LENGTHS": "16"}
+            "EVAL_LENGTHS": "16", "MODEL_VOCAB": 260}
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
 
-WRAPPED = ("malloc calloc realloc aligned_alloc open fopen write pwrite fflush fclose fsync fdatasync "
-           "rename mkdir ftruncate").split()
+WRAPPED = ("malloc calloc realloc aligned_alloc open open64 fopen fopen64 write pwrite pwrite64 fflush "
+           "fclose fsync fdatasync rename mkdir ftruncate").split()
 
 
 class EveryFault(fault_longtest.Faults):
