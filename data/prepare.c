@@ -112,23 +112,27 @@ static enum status write_job(struct pipeline *p, struct job *job, struct error *
 	return status;
 }
 
-/* Step k reads batch k + 1, encodes batch k and writes batch k - 1; returns whether to go on. */
+/*
+ * Step k reads batch k + 1, encodes batch k and writes batch k - 1; returns whether to go on.
+ *
+ * A loop, not tasks: the thread sanitizer does not see how libomp gives the memory of a task to a
+ * later one, and may take two tasks in one place for a race.
+ */
 static bool step(struct pipeline *p, size_t k, enum status status[2], struct error err[2])
 {
 	struct job *next = &p->job[(k + 1) % STAGES];
 	struct job *now = &p->job[k % STAGES];
 	struct job *last = &p->job[(k + STAGES - 1) % STAGES];
+	enum { READ, WRITE, SPANS };
 
-#pragma omp taskgroup
-	{
-#pragma omp task default(shared)
-		status[0] = input_next(p->in, &next->batch, &err[0]);
-#pragma omp task default(shared)
-		status[1] = write_job(p, last, &err[1]);
-		for (size_t i = 0; i < now->batch.count; i++) {
-#pragma omp task default(shared) firstprivate(i)
-			encode_span(p, now, i);
-		}
+#pragma omp parallel for num_threads(p->options->threads) schedule(dynamic)
+	for (size_t i = 0; i < SPANS + now->batch.count; i++) {
+		if (i == READ)
+			status[0] = input_next(p->in, &next->batch, &err[0]);
+		else if (i == WRITE)
+			status[1] = write_job(p, last, &err[1]);
+		else
+			encode_span(p, now, i - SPANS);
 	}
 	return !status[0] && !status[1] && (next->batch.count > 0 || now->batch.count > 0);
 }
@@ -138,8 +142,6 @@ static enum status run(struct pipeline *p, struct error *err)
 	enum status status[2] = { OK, OK };
 	struct error why[2];
 
-#pragma omp parallel num_threads(p->options->threads)
-#pragma omp single
 	for (size_t k = 0; step(p, k, status, why); k++)
 		;
 	for (int i = 0; i < STAGES; i++)

@@ -357,8 +357,8 @@ static bool finds_damage(sqlite3 *handle, struct error *why)
 /* Every text that readers decode. */
 static const char *const texts[] = {
 	"SELECT name FROM experiments",
-	"SELECT step || identity || coalesce(baseline, '') || directory || state ||"
-	" coalesce(exit_reason, '') FROM runs",
+	("SELECT step || identity || coalesce(baseline, '') || directory || state ||"
+	 " coalesce(exit_reason, '') FROM runs"),
 	"SELECT symbol || value FROM config",
 	"SELECT name FROM metrics",
 	"SELECT kind || coalesce(text, '') FROM events",
