@@ -291,7 +291,7 @@ static enum status measure_forward(const struct run_setup *setup, enum model_pur
 	const struct program_options options = { .no_planner = setup->train.program.no_planner };
 	struct params *params = NULL;
 	struct graph *g = NULL;
-	struct model_io io;
+	struct token_io io;
 	size_t bytes = 0;
 	enum status status = FAIL;
 
@@ -316,11 +316,12 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 			  double largest)
 {
 	const struct audit_options *a = &setup->audit;
+	const struct param any = { .role = PARAM_MATRIX };
+	const double state = a->one_batch ? optim_numbers(OPTIM_ADAMW, &any) : 0;
 	const double logits = (double)(a->rows * a->length * setup->model->vocab) *
 			      (double)dtype_size(a->type);
 
-	return (double)d->weights_bytes + (double)d->gradient_bytes +
-	       (a->one_batch ? optimizer_numbers(OPTIM_ADAMW) * (double)d->gradient_bytes : 0) +
+	return (double)d->weights_bytes + (1 + state) * (double)d->gradient_bytes +
 	       largest * (sizeof(float) + sizeof(double)) + 2 * logits;
 }
 
