@@ -328,27 +328,11 @@ static int64_t scored_targets(const struct comparison *c)
 	return scored;
 }
 
-static void note_missing(void *context, const char *text)
-{
-	struct error *first = context;
-
-	if (!first->text[0])
-		fail(first, "%s", text);
-}
-
-/* As training loads weights, but a missing parameter is an error. */
-static enum status load_foreign(const struct comparison *c, struct error *err)
-{
-	struct error missing = { "" };
-
-	if (weights_load(c->params, c->weights, &gpt2_names, "", note_missing, &missing, err) != OK)
-		return FAIL;
-	return missing.text[0] ? fail(err, "%s", missing.text) : OK;
-}
-
 static enum status load_parameters(const struct comparison *c, struct error *err)
 {
-	return c->weights ? load_foreign(c, err) : vector_load(c->file, c->params, err);
+	if (c->weights)
+		return weights_load(c->params, c->weights, &gpt2_names, NULL, NULL, NULL, err);
+	return vector_load(c->file, c->params, err);
 }
 
 static enum status run_opened(struct comparison *c, struct token_program *t, struct error *err)
@@ -696,7 +680,7 @@ enum status vector_export(const struct safetensors *file, const char *path, stru
 	struct token_program pass = { 0 };
 
 	if (open_comparison(&c, err) == OK && run_model(&c, MODEL_TRAIN, &pass, err) == OK)
-		status = weights_save(c.params, path, "", err);
+		status = weights_save(c.params, path, NULL, err);
 	token_program_close(&pass);
 	close_comparison(&c);
 	return status;

@@ -321,7 +321,7 @@ static void test_export(void **state)
 	/* Weights of another model are no match, and a lack of them is told. */
 	must(safetensors_open(&other, "models/vectors/all-learned.safetensors", &c->err), &c->err);
 	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);
-	assert_non_null(strstr(c->err.text, "ra_alpha' is not in"));
+	assert_non_null(strstr(c->err.text, "ra_alpha'"));
 	safetensors_close(&other);
 	must(safetensors_open(&other, "models/vectors/gate.safetensors", &c->err), &c->err);
 	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);

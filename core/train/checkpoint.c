@@ -68,15 +68,34 @@ static bool alloc_lists(int n, struct safetensors_tensor **tensors, struct sourc
 	return *tensors && *sources;
 }
 
-enum status weights_save(const struct params *params, const char *path, const char *identity,
-			 struct error *err)
+/* What is said about the weights, after what transformers asks for; NULL: there is no memory. */
+static struct safetensors_pair *file_metadata(const struct safetensors_pair *about, int *pairs)
 {
-	const struct safetensors_pair metadata[] = { { "format", "pt" }, { "identity", identity } };
+	struct safetensors_pair *metadata;
+	int n = 0;
+
+	while (about && about[n].key)
+		n++;
+	metadata = malloc(((size_t)n + 1) * sizeof(*metadata));
+	*pairs = n + 1;
+	if (metadata)
+		metadata[0] = (struct safetensors_pair){ "format", "pt" };
+	for (int i = 0; metadata && i < n; i++)
+		metadata[i + 1] = about[i];
+	return metadata;
+}
+
+enum status weights_save(const struct params *params, const char *path,
+			 const struct safetensors_pair *about, struct error *err)
+{
+	struct safetensors_pair *metadata;
 	struct safetensors_tensor *tensors;
 	struct source *sources;
 	enum status status = FAIL;
+	int pairs;
 
-	if (!alloc_lists(params->n, &tensors, &sources)) {
+	metadata = file_metadata(about, &pairs);
+	if (!alloc_lists(params->n, &tensors, &sources) || !metadata) {
 		fail_memory(err, path, (size_t)params->n * sizeof(*tensors));
 		goto free_lists;
 	}
@@ -85,8 +104,9 @@ enum status weights_save(const struct params *params, const char *path, const ch
 		tensors[i] =
 			entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
 	}
-	status = safetensors_write(path, tensors, params->n, metadata, 2, err);
+	status = safetensors_write(path, tensors, params->n, metadata, pairs, err);
 free_lists:
+	free(metadata);
 	free(tensors);
 	free(sources);
 	return status;
@@ -248,7 +268,7 @@ static enum status write_into(const struct checkpoint *c, const struct checkpoin
 	if (mkdir(dir, 0777) != 0)
 		return fail_errno(err, "cannot make %s", dir);
 	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[WEIGHTS]);
-	if (weights_save(c->params, path, c->identity, err) != OK)
+	if (weights_save(c->params, path, c->about, err) != OK)
 		return FAIL;
 	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[MOMENTS]);
 	if (optimizer_save(c, path, err) != OK)

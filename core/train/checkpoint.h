@@ -13,6 +13,7 @@
 #include "core/optim/optim.h"
 #include "core/engine/params.h"
 #include "core/record/metrics.h"
+#include "core/util/safetensors.h"
 
 struct checkpoint_state {
 	int64_t iteration;
@@ -27,6 +28,7 @@ struct checkpoint_state {
 struct checkpoint {
 	const char *run_dir;
 	const char *identity; /* of the run; checkpoints of other runs are refused */
+	const struct safetensors_pair *about; /* written into the weights' file; see weights_save() */
 	struct params *params;
 	struct optimizer *optimizer;
 	int64_t keep;	   /* how many of the newest are kept, at least 1 */
@@ -54,8 +56,11 @@ enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state 
 			    void (*warn)(void *context, const char *text), void *context,
 			    struct error *err) MUST_CHECK;
 
-/* Weights alone, as safetensors: the final ones, the best ones, an export. */
-enum status weights_save(const struct params *params, const char *path, const char *identity,
-			 struct error *err) MUST_CHECK;
+/*
+ * Weights alone, as safetensors: the final ones, the best ones, an export.  `about` says in the
+ * file's metadata what they are weights of; it ends with a NULL key, NULL: nothing is said.
+ */
+enum status weights_save(const struct params *params, const char *path,
+			 const struct safetensors_pair *about, struct error *err) MUST_CHECK;
 
 #endif

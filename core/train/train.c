@@ -116,6 +116,7 @@ enum status trainer_create(struct trainer **out, const struct workload *workload
 	t->checkpoint = (struct checkpoint){
 		.run_dir = options->run_dir,
 		.identity = options->identity,
+		.about = options->about,
 		.params = params,
 		.optimizer = optimizer,
 		.keep = options->checkpoint_keep,
@@ -295,7 +296,7 @@ static enum status save_best(struct trainer *t, struct error *err)
 	char path[4096];
 
 	snprintf(path, sizeof(path), "%s/best.safetensors", t->options.run_dir);
-	return weights_save(t->params, path, t->options.identity, err);
+	return weights_save(t->params, path, t->options.about, err);
 }
 
 /* FAIL: something outside the training went wrong.  A loss that is not finite is a divergence. */

@@ -26,6 +26,7 @@ struct train_options {
 	struct program_options program;
 	const char *run_dir;
 	const char *identity;
+	const struct safetensors_pair *about; /* as weights_save() takes it */
 };
 
 enum train_end { TRAIN_DONE, TRAIN_INTERRUPTED, TRAIN_DIVERGED, TRAIN_BUDGET };

@@ -25,22 +25,26 @@ static const struct safetensors_tensor *find(const struct weights_file *f, const
 	return NULL;
 }
 
-/* Does the beginning of the name match a pattern of the comma-separated list? */
-static bool allowed(const char *list, const char *name)
+bool weights_allowed(const char *allow, const char *name)
 {
 	char pattern[256];
 
-	while (list && *list) {
-		size_t n = strcspn(list, ",");
+	while (allow && *allow) {
+		size_t n = strcspn(allow, ",");
 
 		if (n > 0 && n < sizeof(pattern) - 1) {
-			snprintf(pattern, sizeof(pattern), "%.*s*", (int)n, list);
+			snprintf(pattern, sizeof(pattern), "%.*s*", (int)n, allow);
 			if (fnmatch(pattern, name, 0) == 0)
 				return true;
 		}
-		list += n + (list[n] == ',');
+		allow += n + (allow[n] == ',');
 	}
 	return false;
+}
+
+static const char *way_out(const char *allow)
+{
+	return allow ? "; if that is meant, add it to CONFIG_INIT_FROM_ALLOW" : "";
 }
 
 static bool is_redundant(const struct weights_file *f, const struct safetensors_tensor *t)
@@ -59,13 +63,36 @@ static enum status check_surplus(const struct params *params, const struct weigh
 		if (first != t)
 			return fail(err, "%s has '%s' twice, as '%s' and as '%s'", f->path, name,
 				    first->name, t->name);
-		if (params_find(params, name) < 0 && !is_redundant(f, t) && !allowed(allow, name))
-			return fail(err,
-				    "%s has '%s', which this model lacks; if that is meant, add it "
-				    "to CONFIG_INIT_FROM_ALLOW",
-				    f->path, t->name);
+		if (params_find(params, name) < 0 && !is_redundant(f, t) &&
+		    !weights_allowed(allow, name))
+			return fail(err, "%s has '%s', which this model lacks%s", f->path, t->name,
+				    way_out(allow));
 	}
 	return OK;
+}
+
+static enum status check_missing(const struct params *params, const struct weights_file *f,
+				 const char *allow, struct error *err)
+{
+	const char *first = NULL;
+	int missing = 0;
+
+	for (int i = 0; i < params->n; i++) {
+		const char *name = params->list[i].name;
+
+		if (find(f, name) || weights_allowed(allow, name))
+			continue;
+		if (!first)
+			first = name;
+		missing++;
+	}
+	if (missing == 0)
+		return OK;
+	if (missing == 1)
+		return fail(err, "%s lacks '%s', which this model has%s", f->path, first,
+			    way_out(allow));
+	return fail(err, "%s lacks '%s' and %d more parameters of this model%s", f->path, first,
+		    missing - 1, way_out(allow));
 }
 
 static enum status check_shape(const struct param *p, const struct safetensors_tensor *t,
@@ -126,6 +153,8 @@ enum status weights_load(struct params *params, const char *path, const struct w
 	if (safetensors_open(&file.tensors, path, err) != OK)
 		return FAIL;
 	status = check_surplus(params, &file, allow, err);
+	if (status == OK)
+		status = check_missing(params, &file, allow, err);
 	if (status == OK)
 		status = load_all(params, &file, note, context, err);
 	safetensors_close(&file.tensors);

@@ -16,14 +16,19 @@ struct weight_names {
 };
 
 /*
- * Load every parameter that the file has.  A parameter that the file lacks keeps
- * its value, and `note` is told.  A tensor that the model lacks is an error,
- * unless it is redundant or the beginning of its name matches one of the
- * comma-separated patterns `allow` ("block.*.bias").  With NULL for `names` the
+ * Load every parameter.  A tensor that only the file has, or a parameter that only
+ * the model has, is an error unless weights_allowed(), or the tensor is redundant;
+ * such a parameter keeps its value, and `note` is told.  With NULL for `names` the
  * file's names are the model's.
  */
 enum status weights_load(struct params *params, const char *path, const struct weight_names *names,
 			 const char *allow, void (*note)(void *context, const char *text),
 			 void *context, struct error *err) MUST_CHECK;
+
+/*
+ * Does the beginning of the name match one of the comma-separated patterns ("h.*.mlp.z_proj")?
+ * NULL and "" allow nothing; a message about NULL does not propose to allow more.
+ */
+bool weights_allowed(const char *allow, const char *name);
 
 #endif

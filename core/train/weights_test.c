@@ -167,7 +167,7 @@ static void test_missing_are_told(void **state)
 	struct fixture *f = *state;
 	char expected[600];
 
-	must(LOAD(f, "", TABLE("table")), &f->err);
+	must(LOAD(f, "block.*.", TABLE("table")), &f->err);
 	assert_loaded(f, "table");
 	assert_untouched(f, "block.0.matrix");
 	assert_untouched(f, "block.0.bias");
@@ -176,6 +176,20 @@ static void test_missing_are_told(void **state)
 		 "'block.0.bias' is not in %s: it starts fresh\n",
 		 f->path, f->path);
 	assert_string_equal(f->notes, expected);
+}
+
+static void test_missing_must_be_allowed(void **state)
+{
+	struct fixture *f = *state;
+
+	assert_int_equal(LOAD(f, "", TABLE("table")), FAIL);
+	assert_reason(f, "lacks 'block.0.matrix' and 1 more parameters of this model");
+	assert_reason(f, "CONFIG_INIT_FROM_ALLOW");
+	assert_untouched(f, "table");
+	assert_int_equal(LOAD(f, "block.0.matrix", TABLE("table")), FAIL);
+	assert_reason(f, "lacks 'block.0.bias', which this model has");
+	assert_int_equal(LOAD(f, NULL, TABLE("table")), FAIL);
+	assert_null(strstr(f->err.text, "CONFIG_INIT_FROM_ALLOW"));
 }
 
 static void test_surplus(void **state)
@@ -187,7 +201,7 @@ static void test_surplus(void **state)
 	assert_reason(f, "CONFIG_INIT_FROM_ALLOW");
 	assert_untouched(f, "table");
 	assert_int_equal(LOAD(f, "block.2.,other", TABLE("table"), TABLE("block.1.matrix")), FAIL);
-	must(LOAD(f, "other,block.1.", TABLE("table"), TABLE("block.1.matrix")), &f->err);
+	must(LOAD(f, "other,block.", TABLE("table"), TABLE("block.1.matrix")), &f->err);
 	assert_loaded(f, "table");
 	/* An empty name in the list allows nothing. */
 	assert_int_equal(LOAD(f, ",,", TABLE("table"), TABLE("block.1.matrix")), FAIL);
@@ -227,10 +241,10 @@ static void test_wrong_shape(void **state)
 {
 	struct fixture *f = *state;
 
-	assert_int_equal(LOAD(f, "", MATRIX("table", WIDTH, VOCAB)), FAIL);
+	assert_int_equal(LOAD(f, "block.", MATRIX("table", WIDTH, VOCAB)), FAIL);
 	assert_reason(f, "'table' has another shape");
 	/* As many elements do not make the same shape. */
-	assert_int_equal(LOAD(f, "",
+	assert_int_equal(LOAD(f, "block.",
 			      { .name = "table",
 				.type = ST_F32,
 				.ndim = 1,
@@ -257,7 +271,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_same_names),	     CASE(test_other_types_of_numbers),
-		CASE(test_missing_are_told), CASE(test_surplus),
+		CASE(test_missing_are_told), CASE(test_missing_must_be_allowed),
+		CASE(test_surplus),
 		CASE(test_names_of_others),  CASE(test_wrong_shape),
 		CASE(test_unreadable),
 	};

@@ -141,6 +141,20 @@ enum status config_builtin(struct config **c, struct error *err)
 	return OK;
 }
 
+enum status config_copy(struct config **copy, const struct config *c, struct error *err)
+{
+	if (new_config(copy, err))
+		return FAIL;
+	for (const struct symbol *s = c->first; s; s = s->next) {
+		if (add(*copy, s->name, s->type, s->value, err)) {
+			config_free(*copy);
+			*copy = NULL;
+			return FAIL;
+		}
+	}
+	return OK;
+}
+
 enum status config_set(struct config *c, const char *name, const char *value, struct error *err)
 {
 	struct symbol *s = find(c, name);

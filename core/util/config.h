@@ -26,6 +26,9 @@ enum status config_builtin(struct config **c, struct error *err) MUST_CHECK;
 /* From lines as in a .config: CONFIG_X=y, CONFIG_N=3, CONFIG_S="text", "# CONFIG_X is not set". */
 enum status config_parse(struct config **c, const char *text, struct error *err) MUST_CHECK;
 
+/* The same values, none of them read yet; the original must outlive the copy. */
+enum status config_copy(struct config **copy, const struct config *c, struct error *err) MUST_CHECK;
+
 void config_free(struct config *c);
 
 /* Replace a value, or add a symbol: for tests and tools, never behind a user's back. */

@@ -1,14 +1,13 @@
 #include "tools/kablate/generate.h"
 
-#include <libgen.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/util/rng.h"
-#include "data/dataset.h"
 #include "data/tokenizer/tokenizer.h"
 #include "models/decode.h"
+#include "tools/kablate/vocabulary.h"
 
 /* One row; when its room is used up it goes on from the last half. */
 struct generator {
@@ -78,8 +77,10 @@ int64_t sample_token(const double *logits, int64_t vocab, double temperature, in
 static enum status open_generator(struct generator *x, struct run_setup *setup,
 				  const struct generate_options *o, struct error *err)
 {
+	struct weights_origin origin;
+
 	x->capacity = o->context > 0 ? o->context : setup->model->length;
-	if (run_setup_load(setup, o->weights, err) != OK ||
+	if (run_setup_load(setup, o->weights, &origin, err) != OK ||
 	    decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_NEXT, 1,
 			   x->capacity, err) != OK)
 		return FAIL;
@@ -126,26 +127,11 @@ static enum status next_logits(struct generator *x, struct error *err)
 static enum status configured_tokenizer(const struct run_setup *setup, struct tokenizer **t,
 					struct error *err)
 {
-	const char *pattern = config_raw(setup->config, "DATA_VALID");
-	char copy[2048], path[2200];
-	struct dataset d;
-	enum status status;
+	char path[VOCABULARY_PATH_SIZE];
 
-	if (!pattern || !pattern[0])
-		return fail(err, "this task has no text; give a tokenizer with --tokenizer");
-	snprintf(copy, sizeof(copy), "%s", pattern);
-	snprintf(path, sizeof(path), "%s", dirname(copy));
-	if (dataset_read(path, &d, err) != OK)
+	if (vocabulary_tokenizer(setup->config, path, err) != OK)
 		return fail_prefix(err, "no tokenizer is known; give one with --tokenizer");
-	if (d.tokenizer_file[0]) {
-		strcat(path, "/");
-		strncat(path, d.tokenizer_file, sizeof(path) - strlen(path) - 1);
-	} else {
-		snprintf(path, sizeof(path), "%s", d.tokenizer);
-	}
-	status = tokenizer_open(path, t, err);
-	dataset_free(&d);
-	return status;
+	return tokenizer_open(path, t, err);
 }
 
 /* Of a long prompt, the last part that there is room for. */

@@ -212,14 +212,15 @@ static int run_generate(struct run_setup *setup, const struct arguments *a)
 
 static int run_evaluate(struct run_setup *setup, const struct arguments *a)
 {
+	struct weights_origin origin;
 	struct error err;
 
 	if (!a->generate.weights) {
 		fprintf(stderr, "kablate: evaluate needs --weights FILE\n");
 		return EXIT_USAGE;
 	}
-	if (run_setup_load(setup, a->generate.weights, &err) != OK ||
-	    evaluate_lengths(setup, a->lengths, a->json, stdout, &err) != OK)
+	if (run_setup_load(setup, a->generate.weights, &origin, &err) != OK ||
+	    evaluate_lengths(setup, a->lengths, &origin, a->json, stdout, &err) != OK)
 		return complain(&err);
 	return 0;
 }

@@ -296,16 +296,30 @@ enum status check_lengths(const struct run_setup *setup, const char *lengths, st
 	return OK;
 }
 
-enum status evaluate_lengths(struct run_setup *setup, const char *lengths, bool json, FILE *out,
+static void print_origin(const struct weights_origin *origin, bool json, FILE *out)
+{
+	if (json && origin->foreign)
+		fprintf(out, "{\"foreign\": true, \"identity\": null, ");
+	else if (json)
+		fprintf(out, "{\"foreign\": false, \"identity\": \"%s\", ", origin->identity);
+	else if (origin->foreign)
+		fprintf(out, "foreign weights: that they are of this model is assumed\n");
+	else
+		fprintf(out, "weights of run %.12s\n", origin->identity);
+}
+
+enum status evaluate_lengths(struct run_setup *setup, const char *lengths,
+			     const struct weights_origin *origin, bool json, FILE *out,
 			     struct error *err)
 {
-	struct printer printer = { .out = out, .before = "{\"lengths\": [" };
+	struct printer printer = { .out = out, .before = "\"lengths\": [" };
 	char trained[24];
 
 	if (!lengths || !lengths[0]) {
 		snprintf(trained, sizeof(trained), "%lld", (long long)setup->source.length);
 		lengths = trained;
 	}
+	print_origin(origin, json, out);
 	if (evaluate_each(setup, lengths, json ? json_length : print_length, &printer, err) != OK)
 		return FAIL;
 	if (json)

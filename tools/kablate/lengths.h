@@ -12,8 +12,12 @@
 
 #include "tools/kablate/run_setup.h"
 
-/* `lengths` is "512,1024", or NULL for the trained one; the setup's weights are loaded. */
-enum status evaluate_lengths(struct run_setup *setup, const char *lengths, bool json, FILE *out,
+/*
+ * `lengths` is "512,1024", or NULL for the trained one; the setup's weights are loaded, and what
+ * they are is said with the result.
+ */
+enum status evaluate_lengths(struct run_setup *setup, const char *lengths,
+			     const struct weights_origin *origin, bool json, FILE *out,
 			     struct error *err) MUST_CHECK;
 
 /*

@@ -134,6 +134,9 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	    read_model(setup, err) != OK ||
 	    params_create(&setup->params, type, err) != OK)
 		return FAIL;
+	setup->train.about = setup->record.pair;
+	if (weights_record_make(&setup->record, c, setup->source.vocab, setup->identity, err) != OK)
+		return FAIL;
 	if (!model_only && check_lengths(setup, setup->lengths, err) != OK)
 		return fail_prefix(err, "CONFIG_EVAL_LENGTHS");
 	if (setup->init_from && setup->init_from[0] &&
@@ -213,6 +216,18 @@ static enum status make_measurer(struct run_setup *setup, struct error *err)
 	return status;
 }
 
+static enum status load_initial(struct run_setup *setup, void (*note)(void *context, const char *text),
+				void *context, struct error *err)
+{
+	struct weights_origin origin;
+
+	if (weights_record_compare(&setup->record, setup->init_from, setup->init_allow, note,
+				   context, &origin, err) != OK)
+		return FAIL;
+	return weights_load(setup->params, setup->init_from, &gpt2_names, setup->init_allow, note,
+			    context, err);
+}
+
 enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void *context, const char *text),
 				void *context, struct error *err)
 {
@@ -220,9 +235,7 @@ enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void
 	    params_allocate(setup->params, &setup->backend, true, err) != OK ||
 	    params_initialise(setup->params, setup->seed, err) != OK)
 		return FAIL;
-	if (setup->init_hash[0] &&
-	    weights_load(setup->params, setup->init_from, &gpt2_names, setup->init_allow, note,
-			 context, err) != OK)
+	if (setup->init_hash[0] && load_initial(setup, note, context, err) != OK)
 		return FAIL;
 	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
 }
@@ -249,16 +262,19 @@ enum status run_setup_draw(struct run_setup *setup, struct error *err)
 	return params_initialise(setup->params, setup->seed, err);
 }
 
-enum status run_setup_load(struct run_setup *setup, const char *weights, struct error *err)
+enum status run_setup_load(struct run_setup *setup, const char *weights,
+			   struct weights_origin *origin, struct error *err)
 {
-	if (run_setup_draw(setup, err) != OK)
+	if (weights_record_compare(&setup->record, weights, NULL, say, NULL, origin, err) != OK ||
+	    run_setup_draw(setup, err) != OK)
 		return FAIL;
-	return weights_load(setup->params, weights, &gpt2_names, LAYER_PREFIX, say, NULL, err);
+	return weights_load(setup->params, weights, &gpt2_names, NULL, say, NULL, err);
 }
 
 void run_setup_close(struct run_setup *setup)
 {
 	measurer_destroy(setup->measurer);
+	weights_record_free(&setup->record);
 	optimizer_destroy(setup->optimizer);
 	params_destroy(setup->params);
 	model_free(setup->model);

@@ -15,6 +15,7 @@
 #include "models/describe.h"
 #include "models/measure.h"
 #include "models/model.h"
+#include "tools/kablate/weights_record.h"
 
 /* How this program was built; defined per step in tools/kablate/build_info.c. */
 struct build_info {
@@ -39,6 +40,7 @@ struct run_setup {
 	const char *lengths; /* "1024,2048": evaluated after the last update */
 	char init_hash[SHA256_HEX_SIZE];
 	char identity[SHA256_HEX_SIZE];
+	struct weights_record record; /* of its weights */
 	bool source_open, tensorboard;
 };
 
@@ -66,10 +68,10 @@ enum status run_setup_prepare(struct run_setup *setup,
 			      void (*note)(void *context, const char *text), void *context,
 			      struct error *err) MUST_CHECK;
 
-/* Parameters alone, drawn or from trained weights: to ask, not to train. */
+/* Parameters alone, drawn or from weights of the same model: to ask, not to train. */
 enum status run_setup_draw(struct run_setup *setup, struct error *err) MUST_CHECK;
 enum status run_setup_load(struct run_setup *setup, const char *weights,
-			   struct error *err) MUST_CHECK;
+			   struct weights_origin *origin, struct error *err) MUST_CHECK;
 
 /* What training costs, and decoding after this many tokens; 0: the trained length. */
 enum status run_setup_describe(const struct run_setup *setup, int64_t context,

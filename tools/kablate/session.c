@@ -259,7 +259,7 @@ static enum status save_final(struct session *s, struct error *err)
 	struct stat info;
 
 	snprintf(path, sizeof(path), "%s/weights.safetensors", s->run_dir);
-	if (weights_save(s->setup->params, path, s->setup->identity, err) != OK ||
+	if (weights_save(s->setup->params, path, s->setup->record.pair, err) != OK ||
 	    params_hash(s->setup->params, hex, err) != OK)
 		return FAIL;
 	if (stat(path, &info) != 0)

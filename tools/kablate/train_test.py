@@ -529,8 +529,17 @@ class StartingWeights(Case):
         self.assertTrue(mechanism)
 
         shutil.copy(files[0], start)
-        run = Run(program("smoke+mla+gate", INIT_FROM=start, **self.few))
+        refused = Run(program("smoke+mla+gate", INIT_FROM=start, **self.few)).train(expect=1)
+        self.assertIn("CONFIG_RA_MLA_MLP_ATTN_GATE is not set there and y here", refused)
+        self.assertIn("CONFIG_INIT_FROM_ALLOW", refused)
+        symbols = "CONFIG_RA_MLA_MLP_ATTN_GATE,CONFIG_GATE_,CONFIG_RECIP_LEARN_ALPHA"
+        settings = {**self.few, "INIT_FROM": start}
+        run = Run(program("smoke+mla+gate", **settings, INIT_FROM_ALLOW=symbols))
+        self.assertRegex(run.train(expect=1), r"lacks '\S+' and \d+ more parameters of this model")
+        allow = ",".join([symbols, *sorted(mechanism)])
+        run = Run(program("smoke+mla+gate", **settings, INIT_FROM_ALLOW=allow))
         text = run.train()
+        self.assertIn("CONFIG_RA_MLA_MLP_ATTN_GATE is not set there and y here", text)
         fresh = re.findall(r"'(\S+)' is not in \S+: it starts fresh", text)
         self.assertEqual(set(fresh), mechanism)
         self.assertNotEqual(run.weights(), gated.weights())
@@ -547,8 +556,9 @@ class StartingWeights(Case):
         shutil.copy(files[1], start)
         changed = Run(run.binary)
         self.assertNotEqual(changed.identity, run.identity)
-        self.assertRegex(changed.train(expect=1), r"has '\S+', which this model lacks")
-        allow = ",".join(sorted(mechanism))
+        self.assertIn("is of another model", changed.train(expect=1))
+        only = Run(program("smoke+mla", INIT_FROM=start, INIT_FROM_ALLOW=symbols, **self.few))
+        self.assertRegex(only.train(expect=1), r"has '\S+', which this model lacks")
         Run(program("smoke+mla", INIT_FROM=start, INIT_FROM_ALLOW=allow, **self.few)).train()
 
         damage(start, "cut")
