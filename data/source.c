@@ -1,6 +1,7 @@
 #include "data/source.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,35 @@ void source_valid(const struct source *s, uint64_t index, struct row *out)
 	} else {
 		s->task->valid(s, index, out);
 	}
+}
+
+/* ---------------------------------------------------------------- for readers */
+
+void source_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	if (s->task->spell && token < s->vocab)
+		s->task->spell(s, token, text);
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "%d", (int)token);
+}
+
+int32_t source_read_token(const struct source *s, const char *text)
+{
+	char spelt[SOURCE_TOKEN_TEXT];
+
+	for (int32_t token = 0; token < s->vocab; token++) {
+		source_spell(s, token, spelt);
+		if (strcmp(spelt, text) == 0)
+			return token;
+	}
+	return -1;
+}
+
+const char *source_component(const struct source *s, const int32_t *tokens, int64_t at)
+{
+	if (!s->task->components || !s->task->component)
+		return NULL;
+	return s->task->components[s->task->component(s, tokens, at)];
 }
 
 /* ---------------------------------------------------------------- opening */

@@ -24,6 +24,7 @@
 #include "core/util/status.h"
 
 #define SOURCE_MAX_COMPONENTS 8
+#define SOURCE_TOKEN_TEXT 24
 
 /* The last two may be NULL when the caller does not want them. */
 struct row {
@@ -51,6 +52,10 @@ struct task {
 			 struct row *out);
 	void (*train)(const struct source *s, uint64_t iteration, uint64_t row, struct row *out);
 	void (*valid)(const struct source *s, uint64_t index, struct row *out);
+	/* For readers: a token in letters, without blanks; NULL: its number. */
+	void (*spell)(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT]);
+	/* The component of tokens[at], as what stands before it tells; NULL: one component. */
+	int (*component)(const struct source *s, const int32_t *tokens, int64_t at);
 };
 
 struct source {
@@ -88,6 +93,15 @@ void source_train(const struct source *s, uint64_t iteration, uint64_t row, stru
 
 /* Validation row `index` of `valid_rows`: the same for every step and seed. */
 void source_valid(const struct source *s, uint64_t index, struct row *out);
+
+/* How a reader sees a token: every token of the vocabulary has a text of its own. */
+void source_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT]);
+
+/* The token of such a text; -1: there is none. */
+int32_t source_read_token(const struct source *s, const char *text);
+
+/* The name of the component of tokens[at]; NULL: the task has only one. */
+const char *source_component(const struct source *s, const int32_t *tokens, int64_t at);
 
 #define TASK(object) REGISTER("tasks", task, object)
 

@@ -200,6 +200,25 @@ static void expect_refusal(const char *text, const char *expected)
 	config_free(c);
 }
 
+static void test_every_token_has_a_text_of_its_own(void **state)
+{
+	char text[SOURCE_TOKEN_TEXT];
+
+	(void)state;
+	for (size_t i = 0; i < GENERATORS; i++) {
+		struct fixture f;
+
+		open_generator(&f, i, 1);
+		for (int32_t token = 0; token < f.source.vocab && token < 300; token++) {
+			source_spell(&f.source, token, text);
+			assert_null(strpbrk(text, " /"));
+			assert_int_equal(source_read_token(&f.source, text), token);
+		}
+		assert_int_equal(source_read_token(&f.source, "nonsense"), -1);
+		fixture_close(&f);
+	}
+}
+
 static void test_refusals(void **state)
 {
 	(void)state;
@@ -221,6 +240,7 @@ int main(void)
 		cmocka_unit_test(test_seeds_change_training_only),
 		cmocka_unit_test(test_rows_are_sane),
 		cmocka_unit_test(test_identity_sees_a_small_change),
+		cmocka_unit_test(test_every_token_has_a_text_of_its_own),
 		cmocka_unit_test(test_refusals),
 	};
 

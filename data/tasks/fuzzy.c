@@ -10,6 +10,7 @@
  * the last 4M tokens repeats an earlier one: every row has a question.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,10 +159,21 @@ static void fuzzy_generate(const struct source *s, enum purpose purpose, struct 
 	}
 }
 
+static void fuzzy_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	const struct fuzzy *f = s->state;
+
+	if (token < f->half)
+		snprintf(text, SOURCE_TOKEN_TEXT, "k%d", token);
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "v%d", token - f->half);
+}
+
 static const struct task fuzzy = {
 	.name = "fuzzy",
 	.open = fuzzy_open,
 	.close = fuzzy_close,
 	.generate = fuzzy_generate,
+	.spell = fuzzy_spell,
 };
 TASK(fuzzy);

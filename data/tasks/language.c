@@ -23,6 +23,7 @@
  * the words.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -289,6 +290,53 @@ static void language_generate(const struct source *s, enum purpose purpose,
 		put_next(&x);
 }
 
+/* ---------------------------------------------------------------- for readers */
+
+static void language_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	static const char *const markers[MARKERS] = { "DOC",   "FACT", "ASK", "OPEN",
+						      "CLOSE", "COPY", "END" };
+	const struct language *l = s->state;
+
+	if (token < l->tag0)
+		snprintf(text, SOURCE_TOKEN_TEXT, "%s", markers[token]);
+	else if (token < l->name0)
+		snprintf(text, SOURCE_TOKEN_TEXT, "tag%d", token - l->tag0);
+	else if (token < l->value0)
+		snprintf(text, SOURCE_TOKEN_TEXT, "name%d", token - l->name0);
+	else if (token < l->word0)
+		snprintf(text, SOURCE_TOKEN_TEXT, "value%d", token - l->value0);
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "w%d", token - l->word0);
+}
+
+static bool inside_span(const int32_t *tokens, int64_t at)
+{
+	for (int64_t t = at - 1; t >= 0; t--)
+		if (tokens[t] == COPY || tokens[t] == END || tokens[t] == DOC)
+			return tokens[t] == COPY;
+	return false;
+}
+
+static int language_component(const struct source *s, const int32_t *tokens, int64_t at)
+{
+	const int32_t last = at > 0 ? tokens[at - 1] : DOC;
+	const int32_t before = at > 1 ? tokens[at - 2] : DOC;
+
+	(void)s;
+	if (last == COPY)
+		return CHOICE;
+	if (inside_span(tokens, at))
+		return COPYING;
+	if (last == CLOSE)
+		return NESTING;
+	if (last == FACT || last == ASK || last == OPEN)
+		return CHOICE;
+	if (last != END && (before == FACT || before == ASK))
+		return before == ASK ? RECALL : CHOICE;
+	return LOCAL;
+}
+
 /* ---------------------------------------------------------------- chance */
 
 static void count_targets(const struct source *s, struct row *row, uint64_t *counts)
@@ -408,5 +456,7 @@ static const struct task language = {
 	.open = language_open,
 	.close = language_close,
 	.generate = language_generate,
+	.spell = language_spell,
+	.component = language_component,
 };
 TASK(language);

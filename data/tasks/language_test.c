@@ -120,6 +120,22 @@ static void read_next(struct reader *r)
 	assert_true(r->depth <= 4);
 }
 
+/* What a reader is told about a token is what its generator said. */
+static void test_components_can_be_read(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	fixture_open(&f, "language", T, SYMBOLS, 1);
+	for (uint64_t i = 0; i < 200; i++) {
+		source_train(&f.source, i, 0, &f.row);
+		for (int t = 0; t + 1 < T; t++)
+			assert_string_equal(source_component(&f.source, f.row.tokens, t + 1),
+					    f.source.task->components[f.row.component[t]]);
+	}
+	fixture_close(&f);
+}
+
 static void test_rows_follow_the_grammar(void **state)
 {
 	int components[COMPONENTS] = { 0 }, documents = 0;
@@ -491,6 +507,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rows_follow_the_grammar),
+		cmocka_unit_test(test_components_can_be_read),
 		cmocka_unit_test(test_chance),
 		cmocka_unit_test(test_floors_are_those_of_all_texts),
 		cmocka_unit_test(test_refusals),

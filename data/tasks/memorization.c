@@ -6,6 +6,7 @@
  * different values.  No row contains a value: the weights must hold the map.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "data/source.h"
@@ -65,10 +66,23 @@ static void memorization_generate(const struct source *s, enum purpose purpose,
 	}
 }
 
+static void memorization_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	const struct memorization *m = s->state;
+
+	if (token == s->vocab - 1)
+		snprintf(text, SOURCE_TOKEN_TEXT, "?");
+	else if (token < m->keys)
+		snprintf(text, SOURCE_TOKEN_TEXT, "k%d", token);
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "v%d", token - m->keys);
+}
+
 static const struct task memorization = {
 	.name = "memorization",
 	.open = memorization_open,
 	.close = memorization_close,
 	.generate = memorization_generate,
+	.spell = memorization_spell,
 };
 TASK(memorization);

@@ -7,6 +7,7 @@
  * replacement with p_i ~ a i^(a-1).  All other places are filler.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,10 +109,23 @@ static void mqar_generate(const struct source *s, enum purpose purpose, struct r
 	}
 }
 
+static void mqar_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	const int32_t half = (int32_t)(s->vocab / 2);
+
+	if (token == 0)
+		snprintf(text, SOURCE_TOKEN_TEXT, "_");
+	else if (token < half)
+		snprintf(text, SOURCE_TOKEN_TEXT, "k%d", token);
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "v%d", token - half);
+}
+
 static const struct task mqar = {
 	.name = "mqar",
 	.open = mqar_open,
 	.close = mqar_close,
 	.generate = mqar_generate,
+	.spell = mqar_spell,
 };
 TASK(mqar);

@@ -21,5 +21,6 @@ static const struct task noisy = {
 	.open = noisy_open,
 	.close = pairs_close,
 	.generate = pairs_generate,
+	.spell = pairs_spell,
 };
 TASK(noisy);

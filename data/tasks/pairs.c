@@ -1,6 +1,7 @@
 #include "data/tasks/pairs.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "data/tasks/writer.h"
@@ -91,4 +92,16 @@ void pairs_generate(const struct source *s, enum purpose purpose, struct rng_rea
 			    p->noise_cost);
 		else
 			put_pair(p, purpose, random, map, &w);
+}
+
+void pairs_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	const struct pairs *p = s->state;
+
+	if (token < p->half)
+		snprintf(text, SOURCE_TOKEN_TEXT, "k%d", token);
+	else if (token < 2 * p->half)
+		snprintf(text, SOURCE_TOKEN_TEXT, "v%d", token - p->half);
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "x%d", token - 2 * p->half);
 }

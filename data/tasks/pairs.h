@@ -19,4 +19,7 @@ void pairs_close(struct source *s);
 void pairs_generate(const struct source *s, enum purpose purpose, struct rng_reader *random,
 		    struct row *out);
 
+/* k3, v3, and noise x3. */
+void pairs_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT]);
+
 #endif

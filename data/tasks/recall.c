@@ -17,5 +17,6 @@ static const struct task recall = {
 	.open = recall_open,
 	.close = pairs_close,
 	.generate = pairs_generate,
+	.spell = pairs_spell,
 };
 TASK(recall);

@@ -5,6 +5,7 @@
  * come the marker V-1 and the N tokens in order, which are the targets.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "data/source.h"
@@ -74,10 +75,21 @@ static void selective_generate(const struct source *s, enum purpose purpose,
 		writer_put_target(&w, tokens[i], 0, 0.0);
 }
 
+static void selective_spell(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT])
+{
+	if (token == s->vocab - 1)
+		snprintf(text, SOURCE_TOKEN_TEXT, ">");
+	else if (token == s->vocab - 2)
+		snprintf(text, SOURCE_TOKEN_TEXT, "_");
+	else
+		snprintf(text, SOURCE_TOKEN_TEXT, "%d", token);
+}
+
 static const struct task selective = {
 	.name = "selective",
 	.open = selective_open,
 	.close = selective_close,
 	.generate = selective_generate,
+	.spell = selective_spell,
 };
 TASK(selective);

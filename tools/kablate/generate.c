@@ -5,9 +5,12 @@
 #include <string.h>
 
 #include "core/util/rng.h"
-#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/utf8.h"
 #include "models/decode.h"
 #include "tools/kablate/vocabulary.h"
+
+#define PROMPT_TOKENS 32 /* of a validation row: what a reader takes in at a glance */
+#define TEMPERATURE 0.8	 /* of recorded samples, as of those that generate makes by default */
 
 /* One row; when its room is used up it goes on from the last half. */
 struct generator {
@@ -74,14 +77,11 @@ int64_t sample_token(const double *logits, int64_t vocab, double temperature, in
 
 /* ----------------------------------------------------------------- the model */
 
-static enum status open_generator(struct generator *x, struct run_setup *setup,
-				  const struct generate_options *o, struct error *err)
+static enum status open_generator(struct generator *x, const struct run_setup *setup, int64_t context,
+				  struct error *err)
 {
-	struct weights_origin origin;
-
-	x->capacity = o->context > 0 ? o->context : setup->model->length;
-	if (run_setup_load(setup, o->weights, &origin, err) != OK ||
-	    decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_NEXT, 1,
+	x->capacity = context > 0 ? context : setup->model->length;
+	if (decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_NEXT, 1,
 			   x->capacity, err) != OK)
 		return FAIL;
 	x->window = malloc((size_t)x->capacity * sizeof(*x->window));
@@ -110,7 +110,6 @@ static void push(struct generator *x, int32_t token)
 	x->window[x->used++] = token;
 }
 
-/* Logits after the last token. */
 static enum status next_logits(struct generator *x, struct error *err)
 {
 	const int64_t seen = decoder_past(x->d);
@@ -121,42 +120,67 @@ static enum status next_logits(struct generator *x, struct error *err)
 	return OK;
 }
 
-/* ------------------------------------------------------------------ the text */
+/* ---------------------------------------------------------------- the prompt */
 
-/* The tokenizer that lies beside the configured token files. */
-static enum status configured_tokenizer(const struct run_setup *setup, struct tokenizer **t,
-					struct error *err)
+/* The beginning of the first validation row: the same for every step and seed. */
+static enum status push_row(struct generator *x, const struct run_setup *setup, int64_t most,
+			    struct error *err)
 {
-	char path[VOCABULARY_PATH_SIZE];
+	const int64_t T = setup->source.length, room = x->capacity / 2;
+	int32_t *tokens = malloc((size_t)T * 2 * sizeof(*tokens));
+	struct row row = { .tokens = tokens, .targets = tokens + T };
+	int64_t n = T / 2 < most ? T / 2 : most;
 
-	if (vocabulary_tokenizer(setup->config, path, err) != OK)
-		return fail_prefix(err, "no tokenizer is known; give one with --tokenizer");
-	return tokenizer_open(path, t, err);
+	if (!tokens)
+		return fail_memory(err, "prompt", (size_t)T * 2 * sizeof(*tokens));
+	n = n < room ? n : room;
+	n = n > 0 ? n : 1;
+	source_valid(&setup->source, 0, &row);
+	for (int64_t i = 0; i < n; i++)
+		push(x, tokens[i]);
+	free(tokens);
+	return OK;
 }
 
 /* Of a long prompt, the last part that there is room for. */
-static enum status push_prompt(struct generator *x, struct tokenizer *t, const char *prompt,
-			       struct error *err)
+static enum status push_text(struct generator *x, const struct vocabulary *v, const char *prompt,
+			     struct error *err)
 {
 	const size_t room = (size_t)x->capacity;
 	struct ids ids = { 0 };
-	struct encoder *e;
-	enum status status;
+	enum status status = vocabulary_encode(v, prompt, &ids, err);
 
-	if (encoder_new(t, &e, err) != OK)
-		return FAIL;
-	status = encode(e, (const uint8_t *)prompt, strlen(prompt), &ids, err);
 	for (size_t i = ids.count > room ? ids.count - room : 0; status == OK && i < ids.count; i++)
 		push(x, ids.id[i]);
-	if (status == OK && x->used == 0)
-		push(x, tokenizer_end_of_text(t) >= 0 ? tokenizer_end_of_text(t) : '\n');
-	encoder_free(e);
 	ids_free(&ids);
 	return status;
 }
 
-static enum status stream(struct generator *x, const struct run_setup *setup, struct tokenizer *t,
-			  const struct generate_options *o, FILE *out, struct error *err)
+static enum status push_prompt(struct generator *x, const struct run_setup *setup,
+			       const struct vocabulary *v, const char *prompt, struct error *err)
+{
+	if (!prompt)
+		return push_row(x, setup, PROMPT_TOKENS, err);
+	if (prompt[0])
+		return push_text(x, v, prompt, err);
+	if (vocabulary_end(v) < 0)
+		return push_row(x, setup, 1, err);
+	push(x, vocabulary_end(v));
+	return OK;
+}
+
+static void write_prompt(const struct generator *x, const struct vocabulary *v, FILE *out)
+{
+	for (int64_t i = 0; i < x->used; i++)
+		if (x->window[i] != vocabulary_end(v))
+			vocabulary_write(v, x->window, i, out);
+}
+
+/* ------------------------------------------------------------------ the text */
+
+static enum status stream(struct generator *x, const struct run_setup *setup,
+			  const struct vocabulary *v, const struct generate_options *o, FILE *out,
+			  struct error *err)
 {
 	const struct rng_key key = rng_key(setup->seed, "generate");
 
@@ -165,39 +189,136 @@ static enum status stream(struct generator *x, const struct run_setup *setup, st
 
 		if (next_logits(x, err) != OK)
 			return FAIL;
-		token = sample_token(x->logits, tokenizer_vocabulary(t), o->temperature, o->top_k,
+		token = sample_token(x->logits, vocabulary_size(v), o->temperature, o->top_k,
 				     rng_uniform(key, (uint64_t)i));
-		if (token == tokenizer_end_of_text(t))
+		if (token == vocabulary_end(v))
 			break;
-		fwrite(tokenizer_text(t, (uint32_t)token), 1, tokenizer_bytes(t, (uint32_t)token), out);
-		fflush(out);
 		push(x, (int32_t)token);
+		vocabulary_write(v, x->window, x->used - 1, out);
+		fflush(out);
 	}
-	fputc('\n', out);
 	return OK;
+}
+
+static enum status open_vocabulary(struct vocabulary *v, const struct run_setup *setup,
+				   const char *tokenizer, struct error *err)
+{
+	if (vocabulary_open(v, setup->config, &setup->source, tokenizer, err) != OK)
+		return FAIL;
+	if (vocabulary_size(v) > setup->model->vocab)
+		return fail(err, "the tokenizer's vocabulary of %lld is larger than the model's %lld",
+			    (long long)vocabulary_size(v), (long long)setup->model->vocab);
+	return OK;
+}
+
+/* The weights are there. */
+static enum status generate_text(const struct run_setup *setup, const struct generate_options *o,
+				 FILE *prompt, FILE *out, struct error *err)
+{
+	struct vocabulary v = { 0 };
+	struct generator x = { 0 };
+	enum status status = FAIL;
+
+	if (open_vocabulary(&v, setup, o->tokenizer, err) == OK &&
+	    open_generator(&x, setup, o->context, err) == OK &&
+	    push_prompt(&x, setup, &v, o->prompt, err) == OK) {
+		write_prompt(&x, &v, prompt);
+		if (!v.tokenizer)
+			fputs(prompt == out ? "| " : "", out);
+		status = stream(&x, setup, &v, o, out, err);
+	}
+	close_generator(&x);
+	vocabulary_close(&v);
+	return status;
 }
 
 enum status generate(struct run_setup *setup, const struct generate_options *o, FILE *out,
 		     struct error *err)
 {
-	struct tokenizer *t = NULL;
-	enum status status = FAIL;
-	struct generator x = { 0 };
+	struct weights_origin origin;
 
-	if ((o->tokenizer ? tokenizer_open(o->tokenizer, &t, err)
-			  : configured_tokenizer(setup, &t, err)) != OK)
+	if (run_setup_load(setup, o->weights, &origin, err) != OK ||
+	    generate_text(setup, o, out, out, err) != OK)
 		return FAIL;
-	if (tokenizer_vocabulary(t) > setup->model->vocab) {
-		fail(err, "the tokenizer's vocabulary of %u is larger than the model's %lld",
-		     tokenizer_vocabulary(t), (long long)setup->model->vocab);
-		goto close;
+	fputc('\n', out);
+	return OK;
+}
+
+/* ---------------------------------------------------- a sample in the record */
+
+/* Records are UTF-8: what a vocabulary of bytes makes of none is shown as such. */
+static void write_valid(const char *text, size_t size, FILE *out)
+{
+	const uint8_t *p = (const uint8_t *)text, *end = p + size;
+
+	while (p < end) {
+		const uint8_t *start = p;
+		const uint32_t symbol = utf8_next(&p, end);
+
+		if (symbol == 0 || symbol >= UTF8_RAW)
+			fputs("\xef\xbf\xbd", out); /* U+FFFD */
+		else
+			fwrite(start, 1, (size_t)(p - start), out);
 	}
-	if (open_generator(&x, setup, o, err) == OK && push_prompt(&x, t, o->prompt, err) == OK) {
-		fputs(o->prompt, out);
-		status = stream(&x, setup, t, o, out, err);
-	}
-close:
-	close_generator(&x);
-	tokenizer_close(t);
+}
+
+static enum status record_text(struct metrics *m, int64_t iteration, const char *kind,
+			       const char *text, size_t size, struct error *err)
+{
+	char *valid = NULL;
+	size_t valid_size;
+	FILE *out = open_memstream(&valid, &valid_size);
+
+	if (out)
+		write_valid(text, size, out);
+	if (!out || fclose(out) != 0)
+		return fail_memory(err, "sample", size);
+	metrics_event(m, iteration, kind, valid);
+	free(valid);
+	return OK;
+}
+
+struct memory_file {
+	FILE *file;
+	char *text;
+	size_t size;
+};
+
+static bool open_memory(struct memory_file *f)
+{
+	f->file = open_memstream(&f->text, &f->size);
+	return f->file != NULL;
+}
+
+static bool close_memory(struct memory_file *f)
+{
+	const bool written = f->file && fclose(f->file) == 0;
+
+	f->file = NULL;
+	return written;
+}
+
+enum status record_sample(const struct run_setup *setup, int64_t tokens, struct metrics *m,
+			  int64_t iteration, struct error *err)
+{
+	const struct generate_options o = { .tokens = tokens, .temperature = TEMPERATURE };
+	struct memory_file prompt = { 0 }, text = { 0 };
+	enum status status = FAIL;
+	struct error no_decoder;
+
+	if (tokens == 0 || decoder_check(setup->model, setup->model->length, &no_decoder) != OK)
+		return OK;
+	if (!open_memory(&prompt) || !open_memory(&text))
+		fail_memory(err, "sample", 0);
+	else
+		status = generate_text(setup, &o, prompt.file, text.file, err);
+	if (!close_memory(&prompt) || !close_memory(&text))
+		status = status == OK ? fail_memory(err, "sample", 0) : FAIL;
+	if (status == OK)
+		status = record_text(m, iteration, "prompt", prompt.text, prompt.size, err);
+	if (status == OK)
+		status = record_text(m, iteration, "sample", text.text, text.size, err);
+	free(prompt.text);
+	free(text.text);
 	return status;
 }

@@ -1,5 +1,6 @@
 /*
- * generate - text from trained weights, streamed token by token.
+ * generate - text from trained weights, streamed token by token.  Tokens of a
+ * generated task are spelt, each with its component if that is not the first.
  */
 #ifndef TOOLS_KABLATE_GENERATE_H
 #define TOOLS_KABLATE_GENERATE_H
@@ -9,7 +10,7 @@
 struct generate_options {
 	const char *weights;   /* safetensors */
 	const char *tokenizer; /* as tokenizer_open() takes it; NULL: that of the configured data */
-	const char *prompt;
+	const char *prompt;    /* NULL: the beginning of a validation row; "": of a text */
 	int64_t tokens;
 	int64_t context; /* tokens it can look back on; 0: the trained length */
 	double temperature; /* 0: always the most likely token */
@@ -18,6 +19,13 @@ struct generate_options {
 
 enum status generate(struct run_setup *setup, const struct generate_options *options, FILE *out,
 		     struct error *err) MUST_CHECK;
+
+/*
+ * So many tokens that follow the beginning of a validation row, from the setup's weights, as the
+ * events "prompt" and "sample"; nothing where the model cannot decode.
+ */
+enum status record_sample(const struct run_setup *setup, int64_t tokens, struct metrics *m,
+			  int64_t iteration, struct error *err) MUST_CHECK;
 
 /* The next token, drawn from logits that have been downloaded: pure, for tests. */
 int64_t sample_token(const double *logits, int64_t vocab, double temperature, int64_t top_k,

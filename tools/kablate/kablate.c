@@ -68,7 +68,8 @@ static const char usage[] =
 	"  --any-environment    go on with a run also where its bits may differ\n"
 	"  --lines          a line per interval, also on a terminal\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
-	"  --tokenizer T (that of the data)         for generate; --seed chooses another text\n"
+	"  --tokenizer T (that of the data)         for generate; --seed chooses another text.\n"
+	"                   Without a prompt it goes on from the beginning of a validation row\n"
 	"\n"
 	"Ctrl-C finishes the iteration, saves and exits with 75: the same command goes on from\n"
 	"there.  A second Ctrl-C leaves at once.  SIGUSR2 saves and goes on.\n"
@@ -444,6 +445,12 @@ static int run_command(const struct command *command, const struct arguments *a)
 	return result;
 }
 
+/* As the first word, or the first after a command. */
+static bool asked_for(int argc, char **argv, const char *option)
+{
+	return strcmp(argv[1], option) == 0 || (argc > 2 && strcmp(argv[2], option) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments a = {
@@ -451,13 +458,17 @@ int main(int argc, char **argv)
 		.batch = 1,
 		.seconds = BENCH_SECONDS,
 		.session = { .runs = "runs", .names = { .experiment = "single", .step = "0" } },
-		.generate = { .prompt = "", .tokens = 200, .temperature = 0.8 },
+		.generate = { .tokens = 200, .temperature = 0.8 },
 	};
 	const struct command *command;
 
-	if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-		fputs(usage, argc < 2 ? stderr : stdout);
-		return argc < 2 ? EXIT_USAGE : 0;
+	if (argc < 2) {
+		fputs(usage, stderr);
+		return EXIT_USAGE;
+	}
+	if (asked_for(argc, argv, "--help") || asked_for(argc, argv, "-h")) {
+		fputs(usage, stdout);
+		return 0;
 	}
 	blas_start(argv);
 	if (!parse_arguments(argc - 1, argv + 1, &a)) {

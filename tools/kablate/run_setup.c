@@ -8,6 +8,7 @@
 
 #include "core/backend/open.h"
 #include "models/gpt2_names.h"
+#include "tools/kablate/generate.h"
 #include "tools/kablate/lengths.h"
 
 #define SAMPLE_ROWS 4 /* of the attention metrics */
@@ -146,7 +147,8 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 		make_identity(setup);
 	if (strcmp(setup->backend.name, "cuda") == 0)
 		config_int(c, "CUDA_DEVICE"); /* read, now that it cannot change the identity */
-	/* Audits change no result: they are read after the identity was made. */
+	/* Audits and samples change no result: they are read after the identity was made. */
+	setup->sample = config_int(c, "EVAL_SAMPLE");
 	setup->audit = audit_configured(c, setup->model, type, seed);
 	return config_check(c, err);
 }
@@ -418,7 +420,9 @@ static enum status conclude(void *context, struct metrics *m, int64_t iteration,
 {
 	struct run_setup *setup = context;
 
-	return record_lengths(setup, setup->lengths, m, iteration, err);
+	if (record_lengths(setup, setup->lengths, m, iteration, err) != OK)
+		return FAIL;
+	return record_sample(setup, setup->sample, m, iteration, err);
 }
 
 struct workload run_setup_workload(struct run_setup *setup)

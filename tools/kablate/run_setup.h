@@ -41,6 +41,7 @@ struct run_setup {
 	char init_hash[SHA256_HEX_SIZE];
 	char identity[SHA256_HEX_SIZE];
 	struct weights_record record; /* of its weights */
+	int64_t sample; /* tokens to be generated after the last update */
 	bool source_open, tensorboard;
 };
 

@@ -2,6 +2,7 @@
 
 #include <libgen.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "data/dataset.h"
@@ -47,4 +48,109 @@ void vocabulary_name(const struct config *c, char name[SHA256_HEX_SIZE])
 		snprintf(name, SHA256_HEX_SIZE, "%s", path);
 	else if (sha256_file(path, name, &ignored) != OK)
 		name[0] = '\0';
+}
+
+/* --------------------------------------------------------------------- use */
+
+enum status vocabulary_open(struct vocabulary *v, const struct config *c,
+			    const struct source *source, const char *tokenizer, struct error *err)
+{
+	char path[VOCABULARY_PATH_SIZE];
+	struct error none;
+
+	*v = (struct vocabulary){ .source = source };
+	if (tokenizer)
+		return tokenizer_open(strcmp(tokenizer, "byte") == 0 ? "bytes" : tokenizer,
+				      &v->tokenizer, err);
+	if (vocabulary_tokenizer(c, path, &none) != OK)
+		return OK;
+	return tokenizer_open(path, &v->tokenizer, err);
+}
+
+void vocabulary_close(struct vocabulary *v)
+{
+	tokenizer_close(v->tokenizer);
+}
+
+int64_t vocabulary_size(const struct vocabulary *v)
+{
+	return v->tokenizer ? tokenizer_vocabulary(v->tokenizer) : v->source->vocab;
+}
+
+int32_t vocabulary_end(const struct vocabulary *v)
+{
+	return v->tokenizer ? tokenizer_end_of_text(v->tokenizer) : -1;
+}
+
+static enum status encode_text(const struct vocabulary *v, const char *text, struct ids *ids,
+			       struct error *err)
+{
+	struct encoder *e;
+	enum status status;
+
+	if (encoder_new(v->tokenizer, &e, err) != OK)
+		return FAIL;
+	status = encode(e, (const uint8_t *)text, strlen(text), ids, err);
+	encoder_free(e);
+	return status;
+}
+
+static enum status encode_word(const struct vocabulary *v, const char *word, struct ids *ids,
+			       struct error *err)
+{
+	const int32_t token = source_read_token(v->source, word);
+	char first[SOURCE_TOKEN_TEXT], last[SOURCE_TOKEN_TEXT];
+
+	if (token < 0) {
+		source_spell(v->source, 0, first);
+		source_spell(v->source, (int32_t)v->source->vocab - 1, last);
+		return fail(err, "'%s' is no token of the task %s: they are %s to %s", word,
+			    v->source->task->name, first, last);
+	}
+	if (ids_reserve(ids, 1, err) != OK)
+		return FAIL;
+	ids->id[ids->count++] = (uint16_t)token;
+	return OK;
+}
+
+/* A component after a slash is what vocabulary_write() adds: it says nothing here. */
+static enum status encode_words(const struct vocabulary *v, const char *text, struct ids *ids,
+				struct error *err)
+{
+	char *copy = strdup(text), *rest = copy, *word;
+	enum status status = copy ? OK : fail_memory(err, "prompt", strlen(text));
+
+	while (status == OK && (word = strtok_r(rest, " \t\n", &rest))) {
+		word[strcspn(word, "/")] = '\0';
+		status = encode_word(v, word, ids, err);
+	}
+	free(copy);
+	return status;
+}
+
+enum status vocabulary_encode(const struct vocabulary *v, const char *text, struct ids *ids,
+			      struct error *err)
+{
+	return v->tokenizer ? encode_text(v, text, ids, err) : encode_words(v, text, ids, err);
+}
+
+void vocabulary_write(const struct vocabulary *v, const int32_t *tokens, int64_t at, FILE *out)
+{
+	const uint32_t token = (uint32_t)tokens[at];
+	char text[SOURCE_TOKEN_TEXT];
+	const char *component;
+
+	if (v->tokenizer && token >= tokenizer_vocabulary(v->tokenizer))
+		return; /* beyond what the data hold */
+	if (v->tokenizer) {
+		fwrite(tokenizer_text(v->tokenizer, token), 1, tokenizer_bytes(v->tokenizer, token),
+		       out);
+		return;
+	}
+	source_spell(v->source, tokens[at], text);
+	component = source_component(v->source, tokens, at);
+	if (component && strcmp(component, v->source->task->components[0]) != 0)
+		fprintf(out, "%s/%s ", text, component);
+	else
+		fprintf(out, "%s ", text);
 }

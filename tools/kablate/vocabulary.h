@@ -1,18 +1,45 @@
 /*
- * vocabulary - what the tokens of the configured data stand for.
+ * vocabulary - what the tokens of the configured data stand for: the text of a
+ * tokenizer, or the letters in which a generated task is shown to a reader.
  */
 #ifndef TOOLS_KABLATE_VOCABULARY_H
 #define TOOLS_KABLATE_VOCABULARY_H
 
+#include <stdio.h>
+
 #include "core/util/config.h"
 #include "core/util/hash.h"
+#include "data/source.h"
+#include "data/tokenizer/tokenizer.h"
 
 #define VOCABULARY_PATH_SIZE 4096
 
+struct vocabulary {
+	struct tokenizer *tokenizer; /* NULL: tokens are spelt by the source, with blanks between */
+	const struct source *source;
+};
+
 /*
- * The tokenizer that lies beside the configured token files, as tokenizer_open() takes it; FAIL:
- * the task has no text, or its files came without a tokenizer.
+ * `tokenizer` as tokenizer_open() takes it; NULL: that of the configured text.  Generated tasks,
+ * and token files that came without a tokenizer, are spelt.
  */
+enum status vocabulary_open(struct vocabulary *v, const struct config *c,
+			    const struct source *source, const char *tokenizer,
+			    struct error *err) MUST_CHECK;
+void vocabulary_close(struct vocabulary *v);
+
+/* How many tokens it knows, and the one that ends a text; -1: there is none. */
+int64_t vocabulary_size(const struct vocabulary *v);
+int32_t vocabulary_end(const struct vocabulary *v);
+
+/* Append the tokens of a text. */
+enum status vocabulary_encode(const struct vocabulary *v, const char *text, struct ids *ids,
+			      struct error *err) MUST_CHECK;
+
+/* Write tokens[at], with its component if it is not the task's first one. */
+void vocabulary_write(const struct vocabulary *v, const int32_t *tokens, int64_t at, FILE *out);
+
+/* The path of the tokenizer beside the configured token files; FAIL: there is none. */
 enum status vocabulary_tokenizer(const struct config *c, char path[VOCABULARY_PATH_SIZE],
 				 struct error *err) MUST_CHECK;
 

@@ -46,7 +46,7 @@ class OtherWeights(unittest.TestCase):
         self.assertIs(answer["foreign"], False)
         self.assertAlmostEqual(answer["lengths"][0]["loss"], rope.values("val/loss")[3], places=5)
         other = program(POS="alibi", **self.few)
-        for command in ("evaluate",):
+        for command in ("evaluate", "generate"):
             text = self.ask(other, command, "--weights", weights, expect=1)
             self.assertIn("CONFIG_POS is rope there and alibi here", text)
         # What training alone needs may differ.

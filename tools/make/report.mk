@@ -15,10 +15,24 @@ compare diff: $(O)/setup-python
 		beginning of a run's identity))
 	$(Q)$(report_tool) $@ $(call quoted,$(A)) $(call quoted,$(B))
 
-.PHONY: report compare diff
+# The program of any run, made from the run's record: $$run is its directory, $$of the program's.
+need_run = $(if $(RUN),,$(error make $@ RUN=..: which run? Its directory, EXPERIMENT/STEP or the \
+	beginning of its identity))
+with_run = found=$$($(python) -m tools.results.run_program --runs '$(RUNS)' --output '$(O)/of-run' \
+	$(call quoted,$(RUN))) && set -- $$found && run=$$1 of=$$2 && \
+	$(MAKE) -s PLAN=$$of/plan KCONFIG_CONFIG=$$of/config built && kablate=$$of/plan/0-baseline/kablate
+
+generate: $(O)/setup-python
+	$(need_run)
+	+$(Q)$(with_run) && $$kablate generate --weights $$run/weights.safetensors \
+		$(if $(filter-out undefined,$(origin PROMPT)),--prompt $(call quoted,$(PROMPT))) \
+		$(if $(N),--tokens $(N)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(TEMPERATURE),--temperature $(TEMPERATURE)) $(if $(TOP_K),--top-k $(TOP_K))
+
+.PHONY: report compare diff generate
 
 #: Results
 #:   report                        table, verdicts and plots of the experiment;  E=NAME: of another
-#:   compare A=.. B=..             two experiments, steps (EXPERIMENT/STEP) or runs (identity)
-#:   diff A=.. B=..                the configurations of the two
+#:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
+#:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=
 #:

@@ -153,6 +153,7 @@ class Table:
     environments: list      # (environment, steps)
     problems: list
     notes: list
+    samples: list = field(default_factory=list)
 
     @property
     def comparisons(self):

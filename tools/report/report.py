@@ -22,7 +22,7 @@ import re
 import sys
 
 from tools.plan import config_difference, kconfig, tuning
-from tools.report import ablation, decoding, page, plots
+from tools.report import ablation, decoding, page, plots, samples
 from tools.report.ablation import short_number
 from tools.results import records
 from tools.results.records import Problem
@@ -262,6 +262,7 @@ def sections(table):
         yield "Published numbers", [study["source"] + ".", study["caution"],
                                     f"Published and ours: {study['quantity']}; ours at scale "
                                     f"{', '.join(table.scales)}."], published_grid(table)
+    yield "Samples", list(samples.lines(table.samples)), None
     yield "Environment", list(environment_lines(table)), None
 
 
@@ -424,6 +425,7 @@ def report(db, args):
     tuned = tuning.experiment(name)
     candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
     table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps))
+    table.samples = samples.collect(steps)
     print(as_text(table), end="")
     directory = os.path.join(args.runs, name, "report")
     for ending, text in (("md", as_markdown(table)), ("csv", as_csv(table)), ("tex", as_tex(table)),

@@ -39,7 +39,7 @@ class Runs:
     def add(self, experiment, step, seed, loss, *, baseline="0-mla", repeat=0, state="done",
             config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
             started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
-            moved=None):
+            moved=None, sample=None):
         """A run that ends at this loss; `values` are recorded beside it."""
         self.made += 1
         directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
@@ -68,6 +68,8 @@ class Runs:
                       self.value(i, "peak_megabytes", 100 + seed)]
         if moved:
             lines.append({"kind": "event", "iteration": 50, "name": "environment", "text": moved})
+        for name, text in zip(("prompt", "sample"), sample or ()):
+            lines.append({"kind": "event", "iteration": 100, "name": name, "text": text})
         if weights:
             lines.append({"kind": "artifact", "name": "weights", "path": "w", "sha256": weights,
                           "bytes": 1})
@@ -863,6 +865,27 @@ class Errors(Case):
             db.execute(f"PRAGMA user_version = {records.SCHEMA[-1] + 1}")
         status, _ = self.call("report")
         self.assertIn("schema version", status)
+
+
+
+class Samples(unittest.TestCase):
+    def test_steps_are_read_beside_each_other(self):
+        runs = Runs()
+        for step, text in (("0-mla", "to be\nnot"), ("1-mla+gate", "or <b>*not*")):
+            for seed in (2, 1):
+                runs.add("talk", step, seed, 3.0, sample=("Hark,\n", f"{text} {seed}"))
+        runs.add("talk", "2-quiet", 1, 3.0)
+        runs.add("talk", "3-again", 1, 3.0, repeat=1, sample=("Hark,\n", "again"))
+        runs.rebuild()
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            report.main(["--runs", runs.path, "report", "talk"])
+        self.assertIn("Samples:\n  After: Hark,↵\n  0-mla, seed 1: to be↵not 1\n"
+                      "  1-mla+gate, seed 1: or <b>*not* 1\nEnvironment", text.getvalue())
+        directory = pathlib.Path(runs.path, "talk/report")
+        self.assertIn("or &lt;b&gt;*not* 1", (directory / "report.html").read_text())
+        told = json.loads((directory / "report.json").read_text())["samples"]
+        self.assertEqual(told[0]["prompt"], "Hark,\n")
+        self.assertEqual(told[0]["texts"][0], ["0-mla", 1, "to be\nnot 1"])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ class Run:
     series: dict = field(default_factory=dict)      # name -> [(iteration, value)], in order
     audits: list = field(default_factory=list)      # (audit, subject, passed, detail)
     weights: str = None                             # sha256 of the final weights
+    prompt: str = None                              # of the sample at the end, or None
+    sample: str = None
     moved: str = None                               # how the environment changed on the way
 
     def __str__(self):
@@ -167,6 +169,9 @@ def read_details(db, run):
     moved = db.execute("SELECT text FROM events WHERE run = ? AND kind = 'environment'",
                        (run.id,)).fetchone()
     run.moved = moved and moved[0]
+    told = dict(db.execute("SELECT kind, text FROM events WHERE run = ?"
+                           " AND kind IN ('prompt', 'sample') ORDER BY time", (run.id,)).fetchall())
+    run.prompt, run.sample = told.get("prompt"), told.get("sample")
 
 
 def runs_where(db, condition, *values):

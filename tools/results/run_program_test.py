@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Tests of `make generate`: every task is sampled, by the program that the run's record describes."""
+import json
+import re
+import subprocess
+import sys
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.kablate.train_test import ENVIRONMENT, OUTPUT, ROOT, SETTINGS, TREE, Run, Tree, program
+from tools.testing import tap
+
+FEW = {"GPT2_MAX_ITERS": 3}
+# What may stand in a sample of each task.
+ALPHABET = {
+    "language": r"(DOC|FACT|ASK|OPEN|CLOSE|COPY|END|(tag|name|value|w)\d+)"
+                r"(/(choice|recall|nesting|copying))?",
+    "copy": r"\d+",
+    "mqar": r"_|[kv]\d+",
+    "recall": r"[kv]\d+",
+    "noisy": r"[kvx]\d+",
+    "fuzzy": r"[kv]\d+",
+    "memorization": r"\?|[kv]\d+",
+    "selective": r"_|>|\d+",
+}
+
+
+def generate(run, *words, expect=0, runs=None):
+    """make generate, as a user calls it; there is no .config."""
+    done = subprocess.run(["make", f"O={OUTPUT}", f"RUNS={runs or run.runs}",
+                           f"KCONFIG_CONFIG={ROOT}/none", "generate", *words], cwd=TREE,
+                          env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    if (done.returncode != 0) != (expect != 0):
+        raise AssertionError(f"{words}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout if expect == 0 else done.stderr
+
+
+class Generate(unittest.TestCase):
+    def test_every_generated_task(self):
+        for task, alphabet in ALPHABET.items():
+            with self.subTest(task=task):
+                run = Run(program(f"smoke+task-{task}", **FEW))
+                run.train()
+                text = generate(run, f"RUN={run.directory}", "N=12")
+                prompt, _, sample = text.partition(" | ")
+                self.assertEqual(len(sample.split()), 12)
+                for word in prompt.split() + sample.split():
+                    self.assertRegex(word, f"^({alphabet})$")
+                again = generate(run, f"RUN={run.identity[:10]}", "N=12", f"PROMPT={prompt}")
+                self.assertEqual(again, text)
+                # What was recorded at the end is what such a prompt brings.
+                kept = dict(run.ask("SELECT kind, text FROM events"))
+                self.assertEqual(kept["prompt"].split(), prompt.split())
+                self.assertEqual(kept["sample"].split()[:12], sample.split())
+
+    def test_text(self):
+        corpus = ROOT / "corpus.txt"
+        corpus.write_text("It was a dark and stormy night; the rain fell in torrents. " * 60)
+        tree = Tree(ROOT / "text", "smoke", {**SETTINGS, **FEW, "TASK": "text", "TOKENIZER": "char",
+                                             "DATA_TEXT": corpus,
+                                             "DATA_TRAIN": f"{ROOT}/chars/train-*.bin",
+                                             "DATA_VALID": f"{ROOT}/chars/valid-*.bin"})
+        tree.make("data")
+        tree.make("runs")
+        text = generate(None, "RUN=smoke/0", "N=20", "PROMPT=It was", runs=tree.runs)
+        self.assertTrue(text.startswith("It was"))
+        self.assertEqual(len(text), len("It was") + 20 + 1)
+        self.assertLessEqual(set(text), set(corpus.read_text() + "\n"))
+        self.assertTrue(generate(None, "RUN=smoke/0", "N=5", "PROMPT=", runs=tree.runs).strip())
+        self.assertIn("U+00E9", generate(None, "RUN=smoke/0", "PROMPT=é", runs=tree.runs, expect=1))
+
+    def test_questions(self):
+        run = Run(program(**FEW))
+        run.train()
+        self.assertIn("which run?", generate(run, expect=1))
+        self.assertIn("no such experiment", generate(run, "RUN=nowhere/1", expect=1))
+        self.assertIn("'w1000' is no token of the task language",
+                      generate(run, f"RUN={run.directory}", "PROMPT=DOC w1000", expect=1))
+        record = run.directory / "run.json"
+        symbols = json.loads(record.read_text())
+        symbols["config"]["NO_SUCH_SYMBOL"] = "1"
+        symbols["identity"] = "0" * 64
+        record.write_text(json.dumps(symbols))
+        self.assertRegex(generate(run, f"RUN={run.directory}", expect=1),
+                         "does not fit this version of kablate:\n.*NO_SUCH_SYMBOL")
+        (run.directory / "weights.safetensors").unlink()
+        self.assertIn("has the run ended?", generate(run, f"RUN={run.directory}", expect=1))
+
+    def test_help(self):
+        for words in (["--help"], ["generate", "--help"], ["train", "-h"]):
+            done = subprocess.run([program(**FEW), *words], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(re.search("--prompt TEXT", done.stdout))
+
+
+if __name__ == "__main__":
+    tap.main()
