@@ -52,6 +52,7 @@ static const char usage[] =
 	"    kablate unread                             symbols that nothing reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
 	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
+	"    kablate --version                          version, revision, compiler, BLAS, backend\n"
 	"    kablate bench-decode [--lengths N,N..] [--batch N] [--seconds X]\n"
 	"                                               speed of decoding, as JSON\n"
 	"\n"
@@ -445,6 +446,21 @@ static int run_command(const struct command *command, const struct arguments *a)
 	return result;
 }
 
+static int show_version(void)
+{
+	char blas[BLAS_DESCRIPTION_TEXT];
+	struct config *c;
+	struct error err;
+
+	if (config_builtin(&c, &err) != OK)
+		return complain(&err);
+	printf("kablate %s\nrevision %s\ncompiler %s, %s\nBLAS %s\nbackend %s\n", build_info.version,
+	       build_info.revision, build_info.compiler, build_info.flags, blas_description(blas),
+	       config_raw(c, "BACKEND"));
+	config_free(c);
+	return 0;
+}
+
 /* As the first word, or the first after a command. */
 static bool asked_for(int argc, char **argv, const char *option)
 {
@@ -471,6 +487,8 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	blas_start(argv);
+	if (strcmp(argv[1], "--version") == 0)
+		return show_version();
 	if (!parse_arguments(argc - 1, argv + 1, &a)) {
 		fprintf(stderr, "kablate: see kablate --help\n");
 		return EXIT_USAGE;

@@ -19,6 +19,7 @@
 
 /* How this program was built; defined per step in tools/kablate/build_info.c. */
 struct build_info {
+	const char *version, *revision; /* of kablate; of its repository */
 	const char *compiler, *flags, *sources; /* sources: hash of the compiled files */
 };
 extern const struct build_info build_info;

@@ -69,10 +69,14 @@ sources_of = $(filter-out %/config_table.h,$(filter %.c %.h %.cu %.cuh,$(foreach
 # For a step on a GPU they include the GPU backend's; a step on the CPU is the same with and without it.
 objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
+# What `kablate --version` tells; no part of an identity.
+revision := $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
+$(O)/revision: $(call unless_holds,$(O)/revision,$(revision))
+	$(call write_stamp,$(revision))
 .SECONDEXPANSION:
-$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(library-$$*)
+$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/revision $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(library-$$*)
 	$(call say,CC,$(@:$(O)/%=%))
-	$(Q)$(compile) -DBUILD_FLAGS='"$(strip $(base_flags))"' \
+	$(Q)$(compile) -DBUILD_REVISION='"$(revision)"' -DBUILD_FLAGS='"$(strip $(base_flags))"' \
 		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
 		-MF $@.d -MT $@ -c $< -o $@.new && mv $@.new $@
 
