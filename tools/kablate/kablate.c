@@ -418,7 +418,7 @@ static const struct command {
 	{ "memory", run_memory, true },
 	{ "generate", run_generate, false },
 	{ "evaluate", run_evaluate, false },
-	{ "bench-decode", run_bench_decode, false },
+	{ "bench-decode", run_bench_decode, true },
 	{ "unread", run_unread, false },
 };
 

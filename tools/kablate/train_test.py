@@ -612,6 +612,8 @@ class Surroundings(Case):
         self.assertIn(str(nowhere), run.train(expect=1))
         for question in ("describe", "estimate", "audit", "memory"):  # of the model alone
             subprocess.run([run.binary, question], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([run.binary, "bench-decode", "--lengths", "32", "--seconds", "0.01"],
+                       check=True, stdout=subprocess.DEVNULL)
 
     def test_a_directory_that_cannot_be_made(self):
         file = ROOT / "file"

@@ -10,6 +10,11 @@ report: $(O)/setup-python
 	$(Q)bash tools/make/setup.sh plot || true
 	$(Q)$(report_tool) report $(if $(reported),$(call quoted,$(reported)))
 
+status: $(O)/bin/results
+	$(Q)$< $(if $(E),--experiment '$(E)') status $(RUNS)
+watch: $(O)/bin/results
+	$(Q)$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS)
+
 compare diff: $(O)/setup-python
 	$(if $(and $(A),$(B)),,$(error $@: give A= and B=, each EXPERIMENT, EXPERIMENT/STEP or the \
 		beginning of a run's identity))
@@ -29,9 +34,10 @@ generate: $(O)/setup-python
 		$(if $(N),--tokens $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(TEMPERATURE),--temperature $(TEMPERATURE)) $(if $(TOP_K),--top-k $(TOP_K))
 
-.PHONY: report compare diff generate
+.PHONY: report status watch compare diff generate
 
 #: Results
+#:   status, watch                 the runs so far, live;  E=NAME: of one experiment
 #:   report                        table, verdicts and plots of the experiment;  E=NAME: of another
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
 #:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=

@@ -190,11 +190,7 @@ unread: built
 	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
 endif
 
-# What runs and what ran: these follow no configuration, so a bad one cannot keep them.
-status: $(O)/bin/results
-	$(Q)$< status $(RUNS)
-watch: $(O)/bin/results
-	$(Q)$< watch 5 $(RUNS)
+# What runs here: a bad configuration must not keep it from being stopped.
 # Signal each run only once: a second signal would end it at once.  The second round meets runs that
 # were just beginning.
 stop:
@@ -209,7 +205,7 @@ stop:
 	done
 
 .PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit \
-	bench-decode unread status watch stop rerun
+	bench-decode unread stop rerun
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
@@ -217,6 +213,5 @@ stop:
 #:   step N=3      train one step;   runs: every step, without the report
 #:   describe      parameters, work, memory, decode state;   audit: is every step wired and causal?
 #:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols no code reads
-#:   status, watch show the runs so far, once or live;   stop: save and stop the runs of this tree
-#:   rerun RUN=DIR remove a run and train it again
+#:   rerun RUN=DIR remove a run and train it again;   stop: save and stop the runs of this tree
 #:

@@ -1,10 +1,11 @@
 """What make plan prints: steps, their sizes and costs, and remarks to read before they run."""
 import os
 
-from tools.plan import estimate, kconfig, tuning
+from tools.plan import config_difference, estimate, kconfig, tuning
 from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
 
-STUDY = "124m"      # the scale of the published study
+PUBLISHED = "gpt2-ra-mla-full"     # the experiment of the published study
+STUDY = "124m"      # its scale
 
 
 # ---------------------------------------------------------------- the table
@@ -15,6 +16,13 @@ def examined(steps, step):
     return first.candidates[0].name if first.is_open else first.name
 
 
+def brought_along(steps, step):
+    """Symbols that a switch of the step brings with it, at their defaults: as reports leave out."""
+    values = {name: value for name, value in step.values.items() if value is not None}
+    new = [change.symbol for change in changes(steps, step) if change.old is None]
+    return set(config_difference.usual(values, values["SCALE"], new))
+
+
 def differences(steps, step):
     """A few words that describe the step."""
     if step.repeats is not None:
@@ -23,8 +31,9 @@ def differences(steps, step):
         return f"{steps[step.nulls].name} with seeds from {step.shift} on"
     if step.number == step.baseline:
         return "baseline"
+    follows = brought_along(steps, step)
     what = [str(change) for change in changes(steps, step)
-            if None not in change or change.symbol in step.named]
+            if None not in change or change.symbol in step.named - follows]
     if step.is_open:
         what.append(f"LEARNING_RATE to be chosen from {len(step.candidates)}")
     return ", ".join(what) + (f" ({step.match.remaining(steps)})" if step.match else "")
@@ -132,6 +141,8 @@ def override_lines(tree, steps, values):
 
 def scale_lines(tree, values):
     """What the scale changes against the published study, without the effects of another task."""
+    if values["EXPERIMENT"] != PUBLISHED:
+        return
     here, there = (experiment_values(tree, values, scale) for scale in (values["SCALE"], STUDY))
     names = [change.symbol for change in kconfig.difference(here, there)
              if None not in change and change.symbol != "SCALE"]

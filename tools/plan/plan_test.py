@@ -347,6 +347,18 @@ class Plans(PlanCase):
         self.plan()
         self.assertNotIn(" here,", self.said)
 
+    def test_only_the_published_study_is_compared_with_itself(self):
+        self.configure(defconfig="ra-score")
+        self.plan()
+        self.assertNotIn("published study", self.said)
+
+    def test_what_a_switch_brings_with_it_is_not_listed(self):
+        """As in reports: a step with a mechanism has that mechanism's defaults."""
+        self.listed("mla mla+cross mla+cross+sparse-topk16")
+        self.plan()
+        self.assertRegex(self.said, r"1-mla\+cross .* RA_MLA_MLP_CROSS_TOKEN n -> y\n")
+        self.assertRegex(self.said, r"RA_MLA_MLP_CROSS_TOKEN n -> y, RA_MLA_MLP_SPARSE_K - -> 16\n")
+
     def test_what_steps_override_is_told(self):
         self.configure(defconfig="gpt2-ra-mla-full")
         self.plan()

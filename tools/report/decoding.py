@@ -72,9 +72,10 @@ def environment(found):
 
 
 def changed(step, found):
-    """The symbols that changed since the measurement, in words; None: none did."""
+    """The symbols that changed since the measurement, which may have known no data; None: none did."""
     then, now = found["own"]["record"]["config"], step.config
-    symbols = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    known = then.keys() | now.keys() if "TASK" in then else then.keys()
+    symbols = [name for name in sorted(known) if then.get(name) != now.get(name)]
     return f"{step.name}: measured with other values of {', '.join(symbols)}" if symbols else None
 
 

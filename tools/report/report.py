@@ -98,14 +98,19 @@ COLUMNS = {
 }
 
 
+def without_empty(headings, cells):
+    """Columns that say nothing are left out."""
+    kept = [i for i in range(len(headings)) if any(line[i] for line in cells)]
+    return [headings[i] for i in kept], [[line[i] for i in kept] for line in cells]
+
+
 def grid(table):
     """Headings, and the cells of each row; columns without information are left out."""
     columns = dict(COLUMNS)
     if not any(group.by_accuracy for group in table.groups):
         del columns["accuracy % ± sd (seeds)"]
-    cells = {name: [cell(row) for row in table.rows] for name, cell in columns.items()}
-    kept = [name for name in columns if any(cells[name])]
-    return kept, [list(line) for line in zip(*(cells[name] for name in kept))]
+    return without_empty([*columns], [[cell(row) for cell in columns.values()]
+                                      for row in table.rows])
 
 
 # ---------------------------------------------------------------- sentences
@@ -334,7 +339,7 @@ def tex_table(headings, cells):
 
 
 def tex_notes(lines):
-    return [rf"\par\smallskip\footnotesize {' '.join(map(tex, lines))}"] if lines else []
+    return [r"\par\smallskip\footnotesize " + r"\par ".join(map(tex, lines))] if lines else []
 
 
 def as_tex(table):
@@ -460,11 +465,13 @@ def compare(db, args):
     print(f"{args.b} against {args.a}\n")
     headings = ["A", "B", "A: val. loss ± sd (seeds)", "B: val. loss ± sd (seeds)", "Δ nats [95%]",
                 "Δ ppl", "Δ accuracy % [95%]", "verdict on B"]
-    print(aligned(headings, [
-        [a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
-         COLUMNS["Δ ppl"](row), COLUMNS["Δ accuracy % [95%]"](row), verdict_cell(row)]
-        for (a, _), row in zip(matched, table.rows)]) + "\n")
-    for line in [*effect_lines(table), *mark_lines(table), *reason_lines(table), *table.problems]:
+    cells = [[a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
+              COLUMNS["Δ ppl"](row), COLUMNS["Δ accuracy % [95%]"](row), verdict_cell(row)]
+             for (a, _), row in zip(matched, table.rows)]
+    text = aligned(*without_empty(headings, cells))
+    print(text + "\n")
+    marks = [line for line in mark_lines(table) if line.split()[0] in text]
+    for line in [*effect_lines(table), *marks, *reason_lines(table), *table.problems]:
         print(line)
     print()
     print_differences(matched)

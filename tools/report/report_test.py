@@ -753,6 +753,14 @@ class CompareAndDiff(Case):
         _, text = self.call("compare", "gpt2-ra-mla-full/1", "gpt2-ra-mla-full/0")
         self.assertRegex(text, r"1-mla\+gate +0-mla .* worse")
 
+    def test_says_only_what_is_there(self):
+        for seed in (1, 2, 3):
+            self.runs.add("wide", "0-x", seed, 2.0 + 0.01 * seed, values={"parameters": 2e6})
+        self.runs.rebuild()
+        _, text = self.call("compare", "gpt2-ra-mla-full/0", "wide/0")
+        self.assertNotIn("more parameters than its baseline", text)     # no column has its mark
+        self.assertNotIn("accuracy", text)                              # no row has one
+
     def test_single_run(self):
         status, text = self.call("compare", "gpt2-ra-mla-full/0", self.identity[:6])
         self.assertEqual(status, 0)
@@ -866,6 +874,13 @@ class Errors(Case):
         status, _ = self.call("report")
         self.assertIn("schema version", status)
 
+
+
+class Tex(unittest.TestCase):
+    def test_notes_stand_apart(self):
+        self.assertEqual(report.tex_notes(["* more", "Against 5%."]),
+                         [r"\par\smallskip\footnotesize * more\par Against 5\%."])
+        self.assertEqual(report.tex_notes([]), [])
 
 
 class Samples(unittest.TestCase):

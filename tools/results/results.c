@@ -26,7 +26,7 @@
 #define USAGE_ERROR 2
 
 static const char help[] =
-	"usage: results [--db FILE] COMMAND\n"
+	"usage: results [--db FILE] [--experiment NAME] COMMAND\n"
 	"\n"
 	"  status [RUNS]            a line per run: state, iteration, loss, time left\n"
 	"  watch [SECONDS [RUNS]]   the same again and again, until interrupted (default: 2)\n"
@@ -36,10 +36,16 @@ static const char help[] =
 	"                           into RUNS and the database, and what bench-decode measured\n"
 	"                           into RUNS; never doubles or overwrites any of them\n"
 	"\n"
-	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  The exit status is 1 when\n"
-	"something went wrong or a run has a problem.  The tables: docs/database.md\n"
+	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  status and watch show the runs\n"
+	"of the experiment NAME, or all.  The exit status is 1 when something went wrong or a run\n"
+	"has a problem.  The tables: docs/database.md\n"
 	"\n"
 	"Example: results merge /mnt/laptop/runs\n";
+
+struct request {
+	struct collect collect; /* the directory and the database */
+	const char *experiment; /* NULL: all */
+};
 
 /* --------------------------------------------------------------- status */
 
@@ -48,6 +54,7 @@ static const char status_sql[] =
 	"  overview.iterations, train_loss, validation_loss, overview.exit_reason,"
 	"  host, pid, process, heartbeat, resumed, resumed_iteration"
 	" FROM overview JOIN runs ON runs.id = run"
+	" WHERE ?1 IS NULL OR overview.experiment = ?1"
 	" ORDER BY overview.experiment, CAST(overview.step AS INTEGER), overview.step,"
 	"  overview.seed, overview.repeat";
 
@@ -143,31 +150,36 @@ static void print_row(sqlite3_stmt *row, int experiment_width, int step_width)
 	       iteration, train, validation, note);
 }
 
-/* One number of the database. */
-static int ask_number(struct database *d, const char *question)
+/* One number about the experiment, or about all where its name is NULL. */
+static int ask_number(struct database *d, const char *question, const char *experiment)
 {
 	sqlite3_stmt *s;
 	int number = 0;
 
 	if (sqlite3_prepare_v2(database_handle(d), question, -1, &s, NULL) == SQLITE_OK &&
+	    sqlite3_bind_text(s, 1, experiment, -1, SQLITE_STATIC) == SQLITE_OK &&
 	    sqlite3_step(s) == SQLITE_ROW)
 		number = sqlite3_column_int(s, 0);
 	sqlite3_finalize(s);
 	return number;
 }
 
-static enum status print_status(struct database *d, struct error *err)
+static enum status print_status(struct database *d, const char *experiment, struct error *err)
 {
-	const int experiment = ask_number(d, "SELECT max(10, max(length(name))) FROM experiments");
-	const int step = ask_number(d, "SELECT max(4, max(length(step))) FROM runs");
+	const int name_width = ask_number(d, "SELECT max(10, max(length(name))) FROM experiments"
+					     " WHERE ?1 IS NULL OR name = ?1", experiment);
+	const int step_width = ask_number(d, "SELECT max(4, max(length(step))) FROM overview"
+					     " WHERE ?1 IS NULL OR experiment = ?1", experiment);
 	sqlite3_stmt *row;
 	int code = sqlite3_prepare_v2(database_handle(d), status_sql, -1, &row, NULL);
 
+	if (code == SQLITE_OK)
+		code = sqlite3_bind_text(row, 1, experiment, -1, SQLITE_STATIC);
 	if (code == SQLITE_OK) {
-		printf("%-*s  %-*s  %4s  %-11s  %13s  %9s  %10s\n", experiment, "EXPERIMENT", step,
-		       "STEP", "SEED", "STATE", "ITERATION", "LOSS", "VALIDATION");
+		printf("%-*s  %-*s  %4s  %-11s  %13s  %9s  %10s\n", name_width, "EXPERIMENT",
+		       step_width, "STEP", "SEED", "STATE", "ITERATION", "LOSS", "VALIDATION");
 		while ((code = sqlite3_step(row)) == SQLITE_ROW)
-			print_row(row, experiment, step);
+			print_row(row, name_width, step_width);
 	}
 	if (code != SQLITE_DONE)
 		fail(err, "%s", sqlite3_errmsg(database_handle(d)));
@@ -176,32 +188,43 @@ static enum status print_status(struct database *d, struct error *err)
 	return code == SQLITE_DONE ? OK : FAIL;
 }
 
-static enum status show(const char *db_path, struct error *err)
+static enum status check_experiment(struct database *d, const char *experiment, struct error *err)
 {
+	if (!experiment ||
+	    ask_number(d, "SELECT count(*) FROM experiments WHERE name = ?1", experiment))
+		return OK;
+	return fail(err, "there is no experiment '%s' in the database", experiment);
+}
+
+static enum status show(const struct request *r, struct error *err)
+{
+	const char *path = r->collect.db_path;
 	struct database *d;
 	enum status status;
 
-	if (access(db_path, R_OK))
+	if (access(path, R_OK))
 		return fail(err,
 			    "%s: %s; 'make' trains and writes it, 'results rebuild' makes it "
 			    "from the run directories",
-			    db_path, strerror(errno));
-	if (database_open(&d, db_path, METRICS_BUSY_SECONDS, err))
+			    path, strerror(errno));
+	if (database_open(&d, path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = print_status(d, err);
+	status = check_experiment(d, r->experiment, err);
+	if (status == OK)
+		status = print_status(d, r->experiment, err);
 	database_close(d);
 	return status;
 }
 
 /* Opened anew each time, so that a rebuilt database is seen. */
-static enum status watch(const char *db_path, double seconds, struct error *err)
+static enum status watch(const struct request *r, double seconds, struct error *err)
 {
 	const struct timespec pause = { (time_t)seconds,
 					(long)(1e9 * (seconds - (double)(time_t)seconds)) };
 
 	do {
 		fputs(isatty(STDOUT_FILENO) ? CLEAR_SCREEN : "\n", stdout);
-		if (show(db_path, err))
+		if (show(r, err))
 			return FAIL;
 	} while (nanosleep(&pause, NULL) == 0);
 	return OK;
@@ -222,15 +245,15 @@ static int misused(const char *what)
 	return USAGE_ERROR;
 }
 
-static int run_status(struct collect *c, const char *argument)
+static int run_status(struct request *r, const char *argument)
 {
 	struct error err;
 
 	(void)argument;
-	return end(show(c->db_path, &err), 0, &err);
+	return end(show(r, &err), 0, &err);
 }
 
-static int run_watch(struct collect *c, const char *argument)
+static int run_watch(struct request *r, const char *argument)
 {
 	double seconds = WATCH_SECONDS;
 	struct error err;
@@ -239,7 +262,7 @@ static int run_watch(struct collect *c, const char *argument)
 		return misused(err.text);
 	if (!(seconds > 0 && seconds < 1e6))
 		return misused("watch: a number of seconds above 0");
-	return end(watch(c->db_path, seconds, &err), 0, &err);
+	return end(watch(r, seconds, &err), 0, &err);
 }
 
 static int report(const struct collect *c, enum status status, const struct error *err)
@@ -249,26 +272,26 @@ static int report(const struct collect *c, enum status status, const struct erro
 	return end(status, c->problems, err);
 }
 
-static int run_rebuild(struct collect *c, const char *argument)
+static int run_rebuild(struct request *r, const char *argument)
 {
 	struct error err;
 
 	(void)argument;
-	return report(c, collect_rebuild(c, &err), &err);
+	return report(&r->collect, collect_rebuild(&r->collect, &err), &err);
 }
 
-static int run_merge(struct collect *c, const char *argument)
+static int run_merge(struct request *r, const char *argument)
 {
 	struct error err;
 
-	return argument ? report(c, collect_merge(c, argument, &err), &err)
+	return argument ? report(&r->collect, collect_merge(&r->collect, argument, &err), &err)
 			: misused("merge: which directory of runs?");
 }
 
 static const struct command {
 	const char *name;
 	bool has_argument; /* before RUNS */
-	int (*run)(struct collect *c, const char *argument);
+	int (*run)(struct request *r, const char *argument);
 } commands[] = {
 	{ "status", false, run_status },
 	{ "watch", true, run_watch },
@@ -276,25 +299,26 @@ static const struct command {
 	{ "merge", true, run_merge },
 };
 
-static int run_command(const struct command *command, const char *db_path, int n, char **words)
+static int run_command(const struct command *command, struct request *r, int n, char **words)
 {
 	const char *argument = command->has_argument && n > 0 ? words[0] : NULL;
 	const int at = command->has_argument;
-	struct collect c = { .runs = n > at ? words[at] : "runs", .out = stdout };
+	struct collect *c = &r->collect;
 	char path[PATH_MAX];
 
 	if (n > at + 1)
 		return misused("too many arguments");
-	snprintf(path, sizeof(path), "%s/results.db", c.runs);
-	c.db_path = db_path ? db_path : path;
-	return command->run(&c, argument);
+	c->runs = n > at ? words[at] : "runs";
+	snprintf(path, sizeof(path), "%s/results.db", c->runs);
+	c->db_path = c->db_path ? c->db_path : path;
+	return command->run(r, argument);
 }
 
-static int find_and_run(const char *db_path, int n, char **words)
+static int find_and_run(struct request *r, int n, char **words)
 {
 	for (size_t i = 0; n > 0 && i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (!strcmp(words[0], commands[i].name))
-			return run_command(&commands[i], db_path, n - 1, words + 1);
+			return run_command(&commands[i], r, n - 1, words + 1);
 	return misused(n > 0 ? "no such command" : "no command");
 }
 
@@ -302,10 +326,11 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "db", required_argument, NULL, 'd' },
+		{ "experiment", required_argument, NULL, 'e' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
-	const char *db_path = NULL;
+	struct request r = { .collect.out = stdout };
 	int option;
 
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -313,9 +338,12 @@ int main(int argc, char **argv)
 			fputs(help, stdout);
 			return EXIT_SUCCESS;
 		}
-		if (option != 'd')
+		if (option == 'd')
+			r.collect.db_path = optarg;
+		else if (option == 'e')
+			r.experiment = optarg;
+		else
 			return misused("unknown option");
-		db_path = optarg;
 	}
-	return find_and_run(db_path, argc - optind, argv + optind);
+	return find_and_run(&r, argc - optind, argv + optind);
 }

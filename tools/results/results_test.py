@@ -405,6 +405,17 @@ class Status(Case):
         lines = self.results("status", "runs").splitlines()
         self.assertEqual([line.split()[1] for line in lines], ["STEP", "1-x", "9-x", "10-x"])
 
+    def test_one_experiment_alone(self):
+        write_run(self.runs, "a1", experiment="ra")
+        write_run(self.runs, "b1", experiment="a-longer-name-than-others")
+        self.results("rebuild")
+        self.assertEqual(len(self.results("status").splitlines()), 3)
+        lines = self.results("--experiment", "ra", "status").splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ["EXPERIMENT", "ra"])
+        self.assertTrue(lines[0].startswith("EXPERIMENT  STEP"))
+        self.assertIn("there is no experiment 'rb'",
+                      self.results("--experiment", "rb", "status", expect=1))
+
     def test_watch_goes_on(self):
         write_run(self.runs, "a1")
         self.results("rebuild")
