@@ -153,6 +153,38 @@ static enum status write_config(FILE *out, const cJSON *json, struct error *err)
 	return OK;
 }
 
+/* What nobody asked for has the reference's default, but a switch: it is off. */
+static void describe_field(const struct field *f, const struct config *c, FILE *out)
+{
+	const char *value = config_raw(c, f->symbol);
+
+	if (f->kind == FIELD_BOOL)
+		fprintf(out, "%s", value && strcmp(value, "y") == 0 ? "true" : "false");
+	else if (f->kind == FIELD_TEXT)
+		fprintf(out, "\"%s\"", value ? value : f->standard);
+	else
+		fprintf(out, "%.17g", strtod(value ? value : f->standard, NULL));
+}
+
+void vector_describe(const struct config *c, const struct model *m, FILE *out)
+{
+	const char *comma = "{";
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+		const char *name = fields[i].name;
+
+		fprintf(out, "%s\"%s\": ", comma, name);
+		if (strcmp(name, "vocab") == 0)
+			fprintf(out, "%lld", (long long)m->vocab);
+		else if (strcmp(name, "ffn_mult") == 0) /* int(ffn_mult * embd) is the width */
+			fprintf(out, "%.17g", ((double)m->hidden + 0.5) / (double)m->embd);
+		else
+			describe_field(&fields[i], c, out);
+		comma = ", ";
+	}
+	fputs("}", out);
+}
+
 static enum status config_of(const cJSON *json, struct config **c, struct error *err)
 {
 	enum status status;

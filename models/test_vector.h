@@ -33,6 +33,9 @@ struct vector_report {
 enum status vector_config(const struct safetensors *file, struct config **c,
 			  struct error *err) MUST_CHECK;
 
+/* A model in the words of the reference's Config, as a JSON object. */
+void vector_describe(const struct config *c, const struct model *m, FILE *out);
+
 /* The configuration of the reference's defaults. */
 enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
 

@@ -11,12 +11,14 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/record/journal.h"
+#include "models/test_vector.h"
 #include "tools/kablate/bench_decode.h"
 #include "tools/kablate/generate.h"
 #include "tools/kablate/run_setup.h"
 #include "tools/kablate/lengths.h"
 #include "tools/kablate/provenance.h"
 #include "tools/kablate/session.h"
+#include "tools/kablate/vocabulary.h"
 
 /* Exit statuses; 0 is a run that reached its end. */
 enum {
@@ -49,6 +51,7 @@ static const char usage[] =
 	"    kablate audit [--seed N]                   wiring and causality, without training\n"
 	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
 	"    kablate memory                             every piece of the training arena\n"
+	"    kablate reference                          the model as tools/reference says it, as JSON\n"
 	"    kablate unread                             symbols that nothing reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
 	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
@@ -249,6 +252,18 @@ static int run_bench_decode(struct run_setup *setup, const struct arguments *a)
 	return status == OK ? 0 : complain(&err);
 }
 
+/* What tools outside need to know: the model, and what its tokens stand for. */
+static int run_reference(struct run_setup *setup, const struct arguments *a)
+{
+	(void)a;
+	fputs("{\"config\": ", stdout);
+	vector_describe(setup->config, setup->model, stdout);
+	fputs(",\n \"vocabulary\": ", stdout);
+	vocabulary_json(setup->config, &setup->source, stdout);
+	fputs("}\n", stdout);
+	return 0;
+}
+
 static int run_unread(struct run_setup *setup, const struct arguments *a)
 {
 	int unread = config_unread(setup->config, stdout);
@@ -419,6 +434,7 @@ static const struct command {
 	{ "generate", run_generate, false },
 	{ "evaluate", run_evaluate, false },
 	{ "bench-decode", run_bench_decode, true },
+	{ "reference", run_reference, false },
 	{ "unread", run_unread, false },
 };
 

@@ -154,3 +154,35 @@ void vocabulary_write(const struct vocabulary *v, const int32_t *tokens, int64_t
 	else
 		fprintf(out, "%s ", text);
 }
+
+/* Neither paths of ours nor spelt tokens hold a control character. */
+static void write_string(const char *text, FILE *out)
+{
+	fputc('"', out);
+	for (; *text; text++) {
+		if (strchr("\"\\", *text))
+			fputc('\\', out);
+		fputc(*text, out);
+	}
+	fputc('"', out);
+}
+
+void vocabulary_json(const struct config *c, const struct source *source, FILE *out)
+{
+	char path[VOCABULARY_PATH_SIZE], text[SOURCE_TOKEN_TEXT];
+	struct error none;
+
+	if (vocabulary_tokenizer(c, path, &none) == OK) {
+		fputs("{\"tokenizer\": ", out);
+		write_string(path, out);
+		fputs("}", out);
+		return;
+	}
+	fputs("{\"tokens\": [", out);
+	for (int32_t token = 0; token < source->vocab; token++) {
+		source_spell(source, token, text);
+		fputs(token ? ", " : "", out);
+		write_string(text, out);
+	}
+	fputs("]}", out);
+}

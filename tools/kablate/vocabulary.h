@@ -39,6 +39,12 @@ enum status vocabulary_encode(const struct vocabulary *v, const char *text, stru
 /* Write tokens[at], with its component if it is not the task's first one. */
 void vocabulary_write(const struct vocabulary *v, const int32_t *tokens, int64_t at, FILE *out);
 
+/*
+ * What the tokens stand for: {"tokenizer": PATH or "bytes"}, or {"tokens": [TEXT, ...]} of a
+ * generated task.
+ */
+void vocabulary_json(const struct config *c, const struct source *source, FILE *out);
+
 /* The path of the tokenizer beside the configured token files; FAIL: there is none. */
 enum status vocabulary_tokenizer(const struct config *c, char path[VOCABULARY_PATH_SIZE],
 				 struct error *err) MUST_CHECK;

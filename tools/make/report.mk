@@ -34,11 +34,16 @@ generate: $(O)/setup-python
 		$(if $(N),--tokens $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(TEMPERATURE),--temperature $(TEMPERATURE)) $(if $(TOP_K),--top-k $(TOP_K))
 
-.PHONY: report status watch compare diff generate
+export: $(O)/setup-python
+	$(need_run)
+	+$(Q)$(with_run) && $(python) -m tools.export.export $$kablate $$run/weights.safetensors \
+		$(if $(OUT),$(call quoted,$(OUT)),$$run/export)
+
+.PHONY: report status watch compare diff generate export
 
 #: Results
-#:   status, watch                 the runs so far, live;  E=NAME: of one experiment
-#:   report                        table, verdicts and plots of the experiment;  E=NAME: of another
+#:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
+#:   export RUN=.. OUT=DIR         weights, configuration and tokenizer, as transformers loads them
 #:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=
 #:

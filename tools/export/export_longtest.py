@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Real clients: transformers loads what `make export` writes and finds our loss; so does lm-eval.
+
+Trains small models on a text, exports them, and makes an environment of its own with torch,
+transformers and lm-eval: several gigabytes, unless pip's own settings name a place with builds of
+torch for the CPU alone.
+"""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import venv
+
+PACKAGES = ["torch", "transformers", "lm-eval", "accelerate"]
+LARGEST_ERROR = 2e-5    # of a loss, in nats; seen: 1.0e-6 (float32, sums in another order)
+BLOCK = 32
+TEXT = "".join(f"{number} and {number + 7} make {2 * number + 7}; is it so? Yes, naïve reader!\n"
+               for number in range(600))
+
+# What each model is, and the architecture that it becomes.
+GPT2, LLAMA, OWN = "GPT2LMHeadModel", "LlamaForCausalLM", "KablateForCausalLM"
+LLAMA_LIKE = {"POS": "rope", "NORM": "rms", "FFN": "swiglu"}
+MODELS = {
+    "gpt2": ("smoke+dot", {}, GPT2),
+    "gpt2-bare": ("smoke+dot", {"MODEL_BIAS": "n", "MODEL_TIE_HEAD": "n", "FFN_HIDDEN": 40}, GPT2),
+    "llama": ("smoke+dot", LLAMA_LIKE, LLAMA),
+    "llama-grouped": ("smoke+dot", {**LLAMA_LIKE, "MODEL_HEADS": 4, "ATTENTION_KV_HEADS": 2,
+                                    "ROPE_THETA": "500", "MODEL_BIAS": "n", "MODEL_TIE_HEAD": "n",
+                                    "NORM_EPS": "1e-3"}, LLAMA),
+    "dot-alibi": ("smoke+dot", {"POS": "alibi"}, OWN),
+    "dot-post": ("smoke+dot", {"NORM_PLACE": "post"}, OWN),
+    "mla": ("smoke+mla", {}, OWN),
+    "study": ("smoke+mla+gate+cross+latent", {}, OWN),
+    "study-learned": ("smoke+mla+gate+cross+latent",
+                      {"RECIP_LEARN_ALPHA": "y", "RA_MLA_RA_ALPHA": "0.3", "POS": "rope"}, OWN),
+    "w2": ("smoke+w2", {"POS": "rope"}, OWN),
+    "ws": ("smoke+dot+ws", {}, OWN),
+}
+TOKENIZERS = {"byte": {}, "char": {}, "trained": {"TOKENIZER_SIZE": 300}}
+
+
+# ---------------------------------------------------------------- outside
+
+def export_all(place):
+    """Train, evaluate and export; what to expect goes to PLACE/expected.json."""
+    from tools.kablate.train_test import ENVIRONMENT, OUTPUT, SETTINGS, TREE, Tree
+
+    text = place / "text.txt"
+    text.write_text(TEXT)
+
+    def run(name, defconfig, settings, tokenizer="char", **more):
+        data = place / f"data-{tokenizer}"
+        tree = Tree(place / name, defconfig,
+                    {**SETTINGS, "GPT2_MAX_ITERS": 20, "MODEL_BLOCK": BLOCK, "TASK": "text",
+                     "TOKENIZER": tokenizer, "DATA_TEXT": text, "EVAL_ROWS": 0,
+                     "DATA_TRAIN": f"{data}/train-*.bin", "DATA_VALID": f"{data}/valid-*.bin",
+                     **settings, **more})
+        if not data.exists():
+            tree.make("data")
+        tree.make("runs")
+        directory, = (path.parent for path in tree.runs.glob("*/*/done"))
+        said = subprocess.run(["make", f"O={OUTPUT}", f"RUNS={tree.runs}", "export",
+                               f"RUN={directory}", f"OUT={place}/export/{name}"], cwd=TREE, check=True,
+                              env=ENVIRONMENT, text=True, stdout=subprocess.PIPE).stdout
+        program = tree.plan / "0-baseline/kablate"
+        ask = [program, "--weights", directory / "weights.safetensors"]
+        told = subprocess.run([ask[0], "evaluate", "--json", *ask[1:]], check=True, text=True,
+                              stdout=subprocess.PIPE, cwd=TREE).stdout
+        sample = subprocess.run([ask[0], "generate", *ask[1:], "--temperature", "0", "--tokens", "12",
+                                 "--prompt", "7 and 14 make"], check=True, text=True, cwd=TREE,
+                                stdout=subprocess.PIPE).stdout
+        return {"said": said, "loss": json.loads(told)["lengths"][0]["loss"], "sample": sample,
+                "data": str(data)}
+
+    expected = {name: {**run(name, defconfig, settings), "architecture": architecture}
+                for name, (defconfig, settings, architecture) in MODELS.items()}
+    for tokenizer, more in TOKENIZERS.items():
+        expected[f"tokens-{tokenizer}"] = {
+            **run(f"tokens-{tokenizer}", "smoke+dot", {}, tokenizer, **more), "architecture": GPT2}
+    (place / "expected.json").write_text(json.dumps(expected))
+
+
+def in_environment(place):
+    """Run this file again with an interpreter that has the packages."""
+    venv.create(place / "venv", with_pip=True)
+    python = place / "venv/bin/python"
+    install = [python, "-m", "pip", "install", "-q", "--no-cache-dir", "--no-compile"]
+    subprocess.run(install + PACKAGES, check=True)
+    return subprocess.run([python, __file__, "inside", place]).returncode
+
+
+# ---------------------------------------------------------------- inside
+
+def token_ids(data):
+    """The validation tokens: llm.c's form, 256 numbers of header."""
+    import torch
+    words = b"".join(path.read_bytes()[1024:] for path in sorted(data.glob("valid-*.bin")))
+    return torch.frombuffer(bytearray(words), dtype=torch.uint16).long()
+
+
+def loss_of(torch, model, ids):
+    """The mean over all whole windows, as kablate evaluates them."""
+    count = (len(ids) - 1) // BLOCK
+    total = 0.0
+    with torch.no_grad():
+        for first in range(0, count, 64):
+            starts = range(first, min(first + 64, count))
+            rows = torch.stack([ids[i * BLOCK:(i + 1) * BLOCK] for i in starts])
+            targets = torch.stack([ids[i * BLOCK + 1:(i + 1) * BLOCK + 1] for i in starts])
+            logits = model(rows).logits.double()
+            total += torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+    return total / (count * BLOCK)
+
+
+def check_model(torch, transformers, directory, expected):
+    own = {"trust_remote_code": expected["architecture"] == OWN}
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, output_loading_info=True, **own)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **own)
+    model.eval()
+    loss = loss_of(torch, model, token_ids(pathlib.Path(expected["data"])))
+    print(f"# {directory.name}: loss {loss:.6f}, ours {expected['loss']:.6f}")
+    prompt = tokenizer("7 and 14 make", return_tensors="pt")
+    text = tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=12)[0])
+    if text != expected["sample"].rstrip("\n"):
+        print(f"# {text!r} is not {expected['sample']!r}")
+    return {"architecture": type(model).__name__ == expected["architecture"],
+            "every weight is found": not any(info.values()),
+            "loss": abs(loss - expected["loss"]) < LARGEST_ERROR,
+            "the same greedy text": text == expected["sample"].rstrip("\n")}
+
+
+def check_tokenizer(transformers, directory, expected):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    ids = token_ids(pathlib.Path(expected["data"])).tolist()
+    text = tokenizer.decode(ids)
+    return {"decodes our tokens": text and TEXT.endswith(text.removesuffix("<|endoftext|>")),
+            "encodes the text as we do": tokenizer(text)["input_ids"] == ids}
+
+
+def check_lm_eval(place, expected):
+    """A task on a local file: the perplexity of words in documents of one line."""
+    import lm_eval
+    documents = place / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"text": line}) + "\n"
+                                 for line in TEXT.splitlines()[-8:]))
+    tasks = place / "tasks"
+    tasks.mkdir()
+    (tasks / "local.yaml").write_text(
+        "task: kablate_local\ndataset_path: json\n"
+        f"dataset_kwargs: {{data_files: {{test: {documents}}}}}\n"
+        "output_type: loglikelihood_rolling\ntest_split: test\ndoc_to_text: ''\n"
+        "doc_to_target: '{{text}}'\nmetric_list: [{metric: byte_perplexity}]\n")
+    manager = lm_eval.tasks.TaskManager(include_path=str(tasks))
+    for name in ("tokens-byte", "study"):
+        own = ",trust_remote_code=True" if expected[name]["architecture"] == OWN else ""
+        found = lm_eval.simple_evaluate(
+            model="hf", model_args=f"pretrained={place}/export/{name}{own}", device="cpu",
+            tasks=["kablate_local"], task_manager=manager, batch_size=1)
+        value = found["results"]["kablate_local"]["byte_perplexity,none"]
+        print(f"# lm-eval, {name}: byte perplexity {value:.3f}")
+        yield f"lm-eval runs on {name}", math.isfinite(value) and value > 1
+
+
+def inside(place):
+    import torch
+    import transformers
+
+    expected = json.loads((place / "expected.json").read_text())
+    results = {}
+    for name, entry in expected.items():
+        directory = place / "export" / name
+        found = check_model(torch, transformers, directory, entry)
+        if name.startswith("tokens-"):
+            found |= check_tokenizer(transformers, directory, entry)
+        results |= {f"{name}: {what}": good for what, good in found.items()}
+    results |= dict(check_lm_eval(place, expected))
+    for name, good in results.items():
+        print("ok" if good else "not ok", name)
+    return 0 if all(results.values()) else 1
+
+
+def main():
+    if sys.argv[1:2] == ["inside"]:
+        return inside(pathlib.Path(sys.argv[2]))
+    with tempfile.TemporaryDirectory(prefix="kablate-export-") as directory:
+        export_all(pathlib.Path(directory))
+        return in_environment(pathlib.Path(directory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""safetensors files without a library: tensors as bytes, written under other names."""
+import array
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+
+CODES = {"F32": "f", "F64": "d"}
+
+
+@dataclass
+class Tensor:
+    dtype: str
+    shape: list
+    data: bytes
+
+    def transposed(self):
+        """Of a matrix."""
+        rows, columns = self.shape
+        values = array.array(CODES[self.dtype])
+        values.frombytes(self.data)
+        turned = array.array(CODES[self.dtype])
+        for column in range(columns):
+            turned.extend(values[column::columns])
+        return Tensor(self.dtype, [columns, rows], turned.tobytes())
+
+    def parts(self, *widths):
+        """A matrix [in, out], or a vector [out], cut into pieces along `out`."""
+        whole, at = self.shape[-1], 0
+        size = array.array(CODES[self.dtype]).itemsize
+        rows = self.shape[0] if len(self.shape) == 2 else 1
+        assert sum(widths) == whole
+        for width in widths:
+            data = b"".join(self.data[(row * whole + at) * size:(row * whole + at + width) * size]
+                            for row in range(rows))
+            yield Tensor(self.dtype, [*self.shape[:-1], width], data)
+            at += width
+
+
+def zeros(like, *shape):
+    count = 1
+    for size in shape:
+        count *= size
+    return Tensor(like.dtype, [*shape], bytes(count * array.array(CODES[like.dtype]).itemsize))
+
+
+def read(path):
+    """The tensors by name, and what the file says about them."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    about = header.pop("__metadata__", {})
+    return {name: Tensor(entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}, about
+
+
+def write(path, tensors, about):
+    header, at = {"__metadata__": about}, 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape,
+                        "data_offsets": [at, at + len(tensor.data)]}
+        at += len(tensor.data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    directory = os.path.dirname(os.path.abspath(path))
+    with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in sorted(tensors):
+            file.write(tensors[name].data)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
