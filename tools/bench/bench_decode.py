@@ -9,9 +9,11 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 
 from tools.plan import kconfig
 from tools.report import decoding, report
+from tools.terminal import terminal
 
 MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATENT_RECIP"}
 PEER = pathlib.Path(__file__).parent / "bench_decode_torch.py"
@@ -69,7 +71,7 @@ def better(old, new):
 def show(step, found):
     headings, cells = decoding.grid(decoding.measured(step, found))
     print(step)
-    print(report.aligned(headings[1:], [line[1:] for line in cells]))
+    print(report.aligned(headings[1:], [line[1:] for line in cells], stream=sys.stdout))
     if found["peer"]:
         ratios = [b["token_seconds"] / a["token_seconds"]
                   for a, b in zip(found["own"]["contexts"], found["peer"]["contexts"])]
@@ -78,16 +80,50 @@ def show(step, found):
     print(flush=True)
 
 
-def measure(step, o, torch):
-    own = [step / "kablate", "bench-decode", "--json", "--lengths", o.lengths,
+def usual_lengths(config):
+    """Up to the trained length: a quarter, a half, the whole."""
+    trained = int(config["MODEL_BLOCK"])
+    return ",".join(map(str, sorted({max(2, trained // part) for part in (4, 2, 1)})))
+
+
+class Progress:
+    """One line on a terminal, over all rounds of all steps."""
+
+    def __init__(self, total, stream):
+        self.total, self.made, self.stream = total, 0, stream
+        self.started = time.monotonic()
+
+    def show(self, what):
+        if not self.stream.isatty():
+            return
+        passed = time.monotonic() - self.started
+        left = f", {terminal.duration(passed / self.made * (self.total - self.made))} left" \
+            if self.made else ""
+        line = f"{what}: {self.made + 1} of {self.total}{left}"
+        self.stream.write("\r" + line[:terminal.width(self.stream) - 1] + "\033[K")
+        self.stream.flush()
+
+    def step(self):
+        self.made += 1
+        if self.stream.isatty():
+            self.stream.write("\r\033[K")
+            self.stream.flush()
+
+
+def measure(step, o, torch, progress):
+    config = symbols(step / "config")
+    lengths = o.lengths or usual_lengths(config)
+    own = [step / "kablate", "bench-decode", "--json", "--lengths", lengths,
            *(["--seconds", o.seconds] if o.seconds else [])]
-    peer = peer_command(symbols(step / "config"), o.lengths, o.python) if torch else None
+    peer = peer_command(config, lengths, o.python) if torch else None
     found = {"own": None, "peer": None}
-    for _ in range(o.rounds):
+    for turn in range(o.rounds):
+        progress.show(f"{step.name}, round {turn + 1}, contexts {lengths}")
         found["own"] = better(found["own"], ask(own))
         if peer:
             threads = found["own"]["record"]["threads"]
             found["peer"] = better(found["peer"], ask([*peer, f"--threads={threads}"]))
+        progress.step()
     return found
 
 
@@ -98,15 +134,16 @@ def main():
     parser.add_argument("plan", type=pathlib.Path)
     parser.add_argument("keep", type=pathlib.Path)
     parser.add_argument("steps", nargs="+")
-    parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
+    parser.add_argument("--lengths", help="contexts (default: up to the trained length)")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", help="on each number (default: the program's)")
     parser.add_argument("--python", default=sys.executable, help="one that may have PyTorch")
     o = parser.parse_args()
     torch = has_torch(o.python)
     o.keep.mkdir(parents=True, exist_ok=True)
+    progress = Progress(len(o.steps) * o.rounds, sys.stderr)
     for step in o.steps:
-        found = measure(o.plan / step, o, torch)
+        found = measure(o.plan / step, o, torch, progress)
         kconfig.write_text(str(o.keep / f"{step}.json"), json.dumps(found, indent=1) + "\n")
         show(step, found)
     if not torch:

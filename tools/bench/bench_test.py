@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The benchmark: its rows are configurations that exist, and its numbers say what they should."""
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
-from tools.bench import bench
+from tools.bench import bench, bench_decode
 from tools.plan import kconfig
 from tools.testing import tap
 
@@ -48,6 +50,33 @@ class Numbers(unittest.TestCase):
 
     def test_percent_of_ceiling(self):
         self.assertEqual(self.result([2], [2], None).of_ceiling()[0], 0.5)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Decode(unittest.TestCase):
+    def test_contexts_fit_the_trained_length(self):
+        self.assertEqual(bench_decode.usual_lengths({"MODEL_BLOCK": "1024"}), "256,512,1024")
+        self.assertEqual(bench_decode.usual_lengths({"MODEL_BLOCK": "4"}), "2,4")
+
+    def test_progress(self):
+        stream = Terminal()
+        with unittest.mock.patch.dict(os.environ, COLUMNS="60"), \
+                unittest.mock.patch("time.monotonic", side_effect=[0, 0, 30]):
+            progress = bench_decode.Progress(4, stream)
+            progress.show("0-mla")
+            progress.step()
+            progress.show("1-mla+gate")
+        self.assertIn("0-mla: 1 of 4\033[K", stream.getvalue())
+        self.assertIn("1-mla+gate: 2 of 4, 1.5 min left\033[K", stream.getvalue())
+        pipe = io.StringIO()
+        progress = bench_decode.Progress(4, pipe)
+        progress.show("0-mla")
+        progress.step()
+        self.assertEqual(pipe.getvalue(), "")
 
 
 class Process(unittest.TestCase):

@@ -145,6 +145,7 @@ def check_tokenizer(transformers, directory, expected):
 def check_lm_eval(place, expected):
     """A task on a local file: the perplexity of words in documents of one line."""
     import lm_eval
+    import lm_eval.tasks
     documents = place / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": line}) + "\n"
                                  for line in TEXT.splitlines()[-8:]))

@@ -232,8 +232,9 @@ static int run_evaluate(struct run_setup *setup, const struct arguments *a)
 
 static int run_bench_decode(struct run_setup *setup, const struct arguments *a)
 {
+	char trained[24];
 	struct bench_decode_options options = {
-		.contexts = a->lengths ? a->lengths : "1024",
+		.contexts = a->lengths ? a->lengths : trained,
 		.batch = a->batch,
 		.seconds = a->seconds,
 	};
@@ -242,6 +243,7 @@ static int run_bench_decode(struct run_setup *setup, const struct arguments *a)
 	struct error err;
 	char *record;
 
+	snprintf(trained, sizeof(trained), "%lld", (long long)setup->model->length);
 	provenance_take(&provenance, setup, &a->session.names);
 	options.record = record = record_json(&provenance.record);
 	if (!record)

@@ -119,7 +119,8 @@ export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
 $(run-targets) $(tuning-targets):
 	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
 		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
-	$(call say,RUN,'$(EXPERIMENT) $(STEP) seed $(SEED)')
+	$(call say,RUN,"$(EXPERIMENT) $(STEP) seed $(SEED): $$($(python) -m tools.results.runs_left \
+		--runs $(RUNS) --this $(@D) $(known_runs))")
 	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 		--identity $(IDENTITY) --seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
 		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tools.plan import kconfig
 from tools.results import records
+from tools.terminal.terminal import duration
 
 FORWARD = 1 / 3
 RECORD_BYTES = 2000     # per logging interval, in journal and database: 1979 in the laptop study
@@ -105,13 +106,6 @@ def cost(step, runs, program, directory, past):
     if seconds is not None:
         found.seconds = runs * seconds
     return found
-
-
-def duration(seconds):
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def room(size):

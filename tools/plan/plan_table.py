@@ -1,11 +1,14 @@
 """What make plan prints: steps, their sizes and costs, and remarks to read before they run."""
 import os
+import sys
 
 from tools.plan import config_difference, estimate, kconfig, tuning
+from tools.terminal import terminal
 from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
 
 PUBLISHED = "gpt2-ra-mla-full"     # the experiment of the published study
 STUDY = "124m"      # its scale
+NARROWEST = 30      # columns for what differs
 
 
 # ---------------------------------------------------------------- the table
@@ -61,10 +64,18 @@ def print_table(rows):
     known = [column for column in zip(*rows) if any(cell != "-" for cell in column[1:])]
     rows = list(zip(*known))
     widths = [max(map(len, column)) for column in zip(*rows)]
+    before = 2 + sum(2 + width for width in widths[:-1])
+    room = terminal.width(sys.stdout)
+    if room is not None and room - before < NARROWEST:      # on lines of their own
+        before = 8
     for line in rows:
-        cells = [cell.ljust(width) if i in (0, len(line) - 1) else cell.rjust(width)
-                 for i, (cell, width) in enumerate(zip(line, widths))]
-        print("  " + "  ".join(cells).rstrip())
+        cells = [cell.rjust(width) if i else cell.ljust(width)
+                 for i, (cell, width) in enumerate(zip(line[:-1], widths))]
+        numbers_part = "  " + "  ".join(cells)
+        last = terminal.wrapped(line[-1], room, " " * before, "")
+        fits = len(numbers_part) + 2 <= before
+        print(numbers_part + last[len(numbers_part):] if fits
+              else f"{numbers_part.rstrip()}\n{last}".rstrip())
 
 
 def total(costs, jobs):

@@ -15,6 +15,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from tools.report import ablation, decoding, page, plots, samples
 from tools.report.ablation import short_number
 from tools.results import records
 from tools.results.records import Problem
+from tools.terminal import terminal
 
 COULD_SHOW, CONTROLS, REMARKS, PROBLEMS = "What could have been shown", \
     "Against matched controls", "Remarks", "Problems: not averaged"
@@ -282,21 +284,27 @@ def is_text_column(name):
                     "verdict on B")
 
 
-def aligned(headings, cells, indent=""):
-    widths = [max(map(len, column)) for column in zip(headings, *cells)]
-    return "\n".join((indent + "  ".join(
-        cell.ljust(width) if is_text_column(name) else cell.rjust(width)
-        for name, cell, width in zip(headings, line, widths))).rstrip()
-        for line in [headings, *cells])
+def tone(heading, cell):
+    """Green is for what is better, not for what is as it was."""
+    return "" if cell.startswith("reproduced") else page.tone(heading.removesuffix(" on B"), cell)
 
 
-def as_text(table):
-    parts = [headline(table) + "\n", aligned(*grid(table)) + "\n"]
+def aligned(headings, cells, indent="", stream=None):
+    """For a file; or for a stream, with what its terminal can do."""
+    room, colours = (terminal.width(stream), terminal.has_colours(stream)) if stream else (None, False)
+    return terminal.table(headings, cells, is_text_column, room, indent, tone if colours else None)
+
+
+def as_text(table, stream=None):
+    room = terminal.width(stream) if stream else None
+    title_tone = "head" if stream and terminal.has_colours(stream) else None
+    parts = [terminal.painted(headline(table), title_tone) + "\n",
+             aligned(*grid(table), stream=stream) + "\n"]
     for title, lines, extra in told_sections(table):
-        parts.append(f"{title}:")
-        parts += [f"  {line}" for line in lines]
+        parts.append(terminal.painted(f"{title}:", title_tone))
+        parts += [terminal.wrapped(line, room, "  ") for line in lines]
         if extra:
-            parts.append(aligned(*extra, indent="  "))
+            parts.append(aligned(*extra, indent="  ", stream=stream))
     return "\n".join(parts) + "\n"
 
 
@@ -431,7 +439,7 @@ def report(db, args):
     candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
     table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps))
     table.samples = samples.collect(steps)
-    print(as_text(table), end="")
+    print(as_text(table, sys.stdout), end="")
     directory = os.path.join(args.runs, name, "report")
     for ending, text in (("md", as_markdown(table)), ("csv", as_csv(table)), ("tex", as_tex(table)),
                          ("json", as_json(table)), ("html", as_html(table, steps))):
@@ -468,11 +476,11 @@ def compare(db, args):
     cells = [[a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
               COLUMNS["Δ ppl"](row), COLUMNS["Δ accuracy % [95%]"](row), verdict_cell(row)]
              for (a, _), row in zip(matched, table.rows)]
-    text = aligned(*without_empty(headings, cells))
-    print(text + "\n")
-    marks = [line for line in mark_lines(table) if line.split()[0] in text]
+    print(aligned(*without_empty(headings, cells), stream=sys.stdout) + "\n")
+    shown = " ".join(itertools.chain(*cells))
+    marks = [line for line in mark_lines(table) if line.split()[0] in shown]
     for line in [*effect_lines(table), *marks, *reason_lines(table), *table.problems]:
-        print(line)
+        print(terminal.wrapped(line, terminal.width(sys.stdout)))
     print()
     print_differences(matched)
 

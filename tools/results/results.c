@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #define CLEAR_SCREEN "\033[H\033[J" /* ECMA-48: cursor home, erase what follows */
 #define WATCH_SECONDS 2
 #define USAGE_ERROR 2
+#define STATUS_COLUMNS 65 /* of a line of the status, but for two names and the note */
 
 static const char help[] =
 	"usage: results [--db FILE] [--experiment NAME] COMMAND\n"
@@ -133,21 +135,90 @@ static void format_loss(double loss, char text[PROGRESS_NUMBER_SIZE])
 		snprintf(text, PROGRESS_NUMBER_SIZE, "%.4f", loss);
 }
 
-static void print_row(sqlite3_stmt *row, int experiment_width, int step_width)
+/* What all runs together are: for the last line. */
+struct totals {
+	int runs, done, running, stopped;
+	double seconds; /* until the last of those that run here has ended */
+};
+
+static void add_total(struct totals *t, sqlite3_stmt *row, const char *state)
+{
+	t->runs++;
+	if (strcmp(state, run_state_name(RUN_DONE)) == 0 ||
+	    strcmp(state, run_state_name(RUN_BUDGET)) == 0) {
+		t->done++;
+	} else if (strcmp(state, run_state_name(RUN_RUNNING)) == 0) {
+		t->running++;
+		t->seconds = fmax(t->seconds, seconds_left(row));
+	} else {
+		t->stopped++;
+	}
+}
+
+static void print_totals(const struct totals *t)
+{
+	char duration[PROGRESS_NUMBER_SIZE];
+
+	printf("%d run%s: %d done", t->runs, t->runs == 1 ? "" : "s", t->done);
+	if (t->running)
+		printf(", %d running, %s left", t->running,
+		       progress_duration(t->seconds > 0 ? t->seconds : NAN, duration));
+	if (t->stopped)
+		printf(", %d stopped before their end", t->stopped);
+	printf("\n");
+}
+
+/* Colours only for somebody who looks (https://no-color.org). */
+static bool has_colours(void)
+{
+	const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+
+	return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0 && (!none || !none[0]);
+}
+
+/* ECMA-48 */
+static const char *colour_of(const char *state)
+{
+	if (!has_colours())
+		return "";
+	if (strcmp(state, run_state_name(RUN_DONE)) == 0)
+		return "\033[32m"; /* green */
+	if (strcmp(state, run_state_name(RUN_RUNNING)) == 0)
+		return "\033[1m"; /* bold */
+	if (strcmp(state, run_state_name(RUN_BUDGET)) == 0 ||
+	    strcmp(state, run_state_name(RUN_INTERRUPTED)) == 0)
+		return "";
+	return "\033[31m"; /* red */
+}
+
+/* Columns that are left for the note after `used` ones; a pipe has room for all. */
+static int note_room(int used)
+{
+	struct winsize size = { 0 };
+
+	if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || size.ws_col < 2)
+		return INT_MAX;
+	return size.ws_col > used ? size.ws_col - used : 0;
+}
+
+static void print_row(sqlite3_stmt *row, int experiment_width, int step_width, struct totals *totals)
 {
 	char train[PROGRESS_NUMBER_SIZE], validation[PROGRESS_NUMBER_SIZE];
 	char iteration[2 * PROGRESS_NUMBER_SIZE], note[512];
-	const char *state;
+	const char *state, *colour;
 
 	describe_state(row, &state, note, sizeof(note));
+	add_total(totals, row, state);
+	colour = colour_of(state);
 	format_loss(real_of(row, LOSS), train);
 	format_loss(real_of(row, VALIDATION), validation);
 	snprintf(iteration, sizeof(iteration), "%s/%s",
 		 *text_of(row, ITERATION) ? text_of(row, ITERATION) : "0",
 		 text_of(row, ITERATIONS));
-	printf("%-*s  %-*s  %4s  %-11s  %13s  %9s  %10s  %s\n", experiment_width,
-	       text_of(row, EXPERIMENT), step_width, text_of(row, STEP), text_of(row, SEED), state,
-	       iteration, train, validation, note);
+	printf("%-*s  %-*s  %4s  %s%-11s%s  %13s  %9s  %10s  %.*s\n", experiment_width,
+	       text_of(row, EXPERIMENT), step_width, text_of(row, STEP), text_of(row, SEED), colour,
+	       state, colour[0] ? "\033[m" : "", iteration, train, validation,
+	       note_room(experiment_width + step_width + STATUS_COLUMNS), note);
 }
 
 /* One number about the experiment, or about all where its name is NULL. */
@@ -170,6 +241,7 @@ static enum status print_status(struct database *d, const char *experiment, stru
 					     " WHERE ?1 IS NULL OR name = ?1", experiment);
 	const int step_width = ask_number(d, "SELECT max(4, max(length(step))) FROM overview"
 					     " WHERE ?1 IS NULL OR experiment = ?1", experiment);
+	struct totals totals = { 0 };
 	sqlite3_stmt *row;
 	int code = sqlite3_prepare_v2(database_handle(d), status_sql, -1, &row, NULL);
 
@@ -179,7 +251,8 @@ static enum status print_status(struct database *d, const char *experiment, stru
 		printf("%-*s  %-*s  %4s  %-11s  %13s  %9s  %10s\n", name_width, "EXPERIMENT",
 		       step_width, "STEP", "SEED", "STATE", "ITERATION", "LOSS", "VALIDATION");
 		while ((code = sqlite3_step(row)) == SQLITE_ROW)
-			print_row(row, name_width, step_width);
+			print_row(row, name_width, step_width, &totals);
+		print_totals(&totals);
 	}
 	if (code != SQLITE_DONE)
 		fail(err, "%s", sqlite3_errmsg(database_handle(d)));

@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """Tests of the program `results`: rebuild, merge, status, watch, and every way to misuse it."""
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
+import platform
+import pty
 import random
 import re
-import platform
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.results import records
+from tools.results import records, runs_left
 from tools.testing import tap
 
 PROGRAM = pathlib.Path(os.environ.get("O", "build"), "bin/results").resolve()
@@ -403,15 +407,44 @@ class Status(Case):
             write_run(self.runs, f"a{i}", step=f"{i}-x")
         self.results("rebuild")
         lines = self.results("status", "runs").splitlines()
-        self.assertEqual([line.split()[1] for line in lines], ["STEP", "1-x", "9-x", "10-x"])
+        self.assertEqual([line.split()[1] for line in lines], ["STEP", "1-x", "9-x", "10-x", "runs:"])
+        self.assertEqual(lines[-1], "3 runs: 3 done")
+
+    def test_all_runs_together(self):
+        here = start(5, platform.node(), os.getpid(), birth_of(os.getpid()))
+        write_run(self.runs, "a1")
+        write_run(self.runs, "a2", [here, *values(6, 10)])
+        write_run(self.runs, "a3", [])
+        self.results("rebuild")
+        self.assertEqual(self.results("status").splitlines()[-1],
+                         "3 runs: 1 done, 1 running, 3 min 20 s left, 1 stopped before their end")
+
+    def test_a_terminal_gets_colours_and_lines_that_fit(self):
+        write_run(self.runs, "a1", [])
+        self.results("rebuild")
+
+        def shown(**environment):
+            main, other = pty.openpty()
+            fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
+            subprocess.run([PROGRAM, "status"], cwd=self.place, stdout=other, check=True,
+                           env={"TERM": "xterm", **environment})
+            os.close(other)
+            text = os.read(main, 5000).decode()
+            os.close(main)
+            return text.splitlines()
+        plain = shown(NO_COLOR="1")
+        self.assertNotIn("\033", "".join(plain))
+        self.assertLessEqual(max(map(len, plain)), 90)
+        self.assertIn("\033[31mdied       \033[m", shown()[1])
+        self.assertEqual([re.sub(r"\033\[\d*m", "", line) for line in shown()], plain)
 
     def test_one_experiment_alone(self):
         write_run(self.runs, "a1", experiment="ra")
         write_run(self.runs, "b1", experiment="a-longer-name-than-others")
         self.results("rebuild")
-        self.assertEqual(len(self.results("status").splitlines()), 3)
+        self.assertEqual(len(self.results("status").splitlines()), 4)
         lines = self.results("--experiment", "ra", "status").splitlines()
-        self.assertEqual([line.split()[0] for line in lines], ["EXPERIMENT", "ra"])
+        self.assertEqual([line.split()[0] for line in lines], ["EXPERIMENT", "ra", "1"])
         self.assertTrue(lines[0].startswith("EXPERIMENT  STEP"))
         self.assertIn("there is no experiment 'rb'",
                       self.results("--experiment", "rb", "status", expect=1))
@@ -421,7 +454,7 @@ class Status(Case):
         self.results("rebuild")
         with subprocess.Popen([PROGRAM, "watch", "0.05"], cwd=self.place, text=True,
                               stdout=subprocess.PIPE) as watch:
-            lines = [watch.stdout.readline() for _ in range(9)]
+            lines = [watch.stdout.readline() for _ in range(12)]
             watch.terminate()
         self.assertEqual(sum("all iterations" in line for line in lines), 3)
 
@@ -429,6 +462,28 @@ class Status(Case):
         self.assertIn("runs/results.db: No such file or directory; 'make' trains",
                       self.results("status", expect=1))
         self.assertFalse(self.runs.exists())
+
+
+class Left(Case):
+    """What make says when a run begins."""
+
+    def say(self, this, *names):
+        return runs_left.line(str(self.runs / "results.db"), [f"runs/ra/{name}" for name in names],
+                              f"runs/ra/{this}")
+
+    def test_line(self):
+        names = [f"{i}-x-1-{i}{'0' * 11}" for i in range(4)]
+        self.assertEqual(self.say(names[1], *names), "run 2 of 4")
+        begun = {"kind": "start", "time": NOW, "iteration": 0, "host": "h", "pid": 1, "process": "p"}
+        ended = {"kind": "end", "time": NOW + 90, "state": "done"}
+        half = {"kind": "value", "time": NOW + 45, "iteration": 10, "name": "train/loss", "value": 1}
+        write_run(self.runs, names[0], [begun, ended], identity=names[0][-12:] + "f" * 52)
+        self.results("rebuild")
+        self.assertEqual(self.say(names[1], *names), "run 2 of 4, 1 done, 4.5 min left")
+        write_run(self.runs, names[1], [begun, half], identity=names[1][-12:] + "f" * 52)
+        self.results("rebuild")
+        # 45 s of one that runs and two of 90 s, two at a time.
+        self.assertEqual(self.say(names[2], *names), "run 3 of 4, 1 done, 1 running, 1.9 min left")
 
 
 class Documentation(Case):

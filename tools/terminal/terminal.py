@@ -1,0 +1,83 @@
+"""Tables and colours for the person at a terminal; a file or a pipe gets plain, whole lines."""
+import os
+import textwrap
+
+COLOURS = {"good": "32", "bad": "31", "soft": "2", "head": "1"}     # ECMA-48: SGR parameters
+LEAST_WIDTH = 40
+
+
+def is_terminal(stream):
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def width(stream):
+    """In columns; None: as wide as it gets."""
+    if not stream.isatty():
+        return None
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+    except (OSError, ValueError):
+        return None
+    return max(columns, LEAST_WIDTH) if columns > 0 else None
+
+
+def has_colours(stream):
+    """https://no-color.org: any value but an empty one means none."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def painted(text, tone):
+    """Blanks around the text stay as they are."""
+    return f"\033[{COLOURS[tone]}m{text}\033[m" if tone and text.strip() else text
+
+
+def duration(seconds):
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def wrapped(line, room, indent="", more="  "):
+    """A sentence on as many lines as it takes; further ones are indented by `more` more."""
+    if room is None:
+        return indent + line
+    return textwrap.fill(line, room, initial_indent=indent, subsequent_indent=indent + more,
+                         break_on_hyphens=False, break_long_words=False) or indent
+
+
+def column_groups(widths, room, gap=2):
+    """Numbers of columns that fit beside each other: the first column stands in each group."""
+    groups, used = [[0]], widths[0]
+    for column in range(1, len(widths)):
+        needed = gap + widths[column]
+        if room is not None and used + needed > room and len(groups[-1]) > 1:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(column)
+        used += needed
+    return groups
+
+
+def table(headings, cells, is_text, room=None, indent="", tone=None):
+    """Columns under their headings, folded into blocks if they do not fit.
+
+    `tone(heading, cell)` names a colour or nothing; None: no colours at all.
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *cells)]
+
+    def line(words, group, is_head):
+        shown = []
+        for i in group:
+            text = words[i].ljust(widths[i]) if is_text(headings[i]) else words[i].rjust(widths[i])
+            if i == group[-1]:
+                text = text.rstrip()
+            paint = tone and ("head" if is_head else tone(headings[i], words[i]))
+            shown.append(painted(text, paint))
+        return (indent + "  ".join(shown)).rstrip()
+
+    blocks = []
+    for group in column_groups(widths, room and room - len(indent)):
+        blocks.append("\n".join([line(headings, group, True)]
+                                + [line(words, group, False) for words in cells]))
+    return "\n\n".join(blocks)
