@@ -292,10 +292,36 @@ static void test_parse_real(void **state)
 	}
 }
 
+static void count_read(void *context, const char *name, const char *value)
+{
+	assert_string_equal(name, "A");
+	assert_string_equal(value, "3");
+	(*(int *)context)++;
+}
+
+static void test_a_copy_remembers_its_own_reads(void **state)
+{
+	struct config *c = parsed("CONFIG_A=3\nCONFIG_B=\"x\"\n"), *copy;
+	struct error err;
+	int reads = 0;
+
+	(void)state;
+	config_text(c, "B");
+	assert_int_equal(config_copy(&copy, c, &err), OK);
+	assert_int_equal(config_int(copy, "A"), 3);
+	config_visit_read(copy, count_read, &reads);
+	assert_int_equal(reads, 1);
+	assert_int_equal(config_set(copy, "A", "4", &err), OK);
+	assert_string_equal(config_raw(c, "A"), "3");
+	config_free(copy);
+	config_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_builtin_has_every_type),
+		cmocka_unit_test(test_a_copy_remembers_its_own_reads),
 		cmocka_unit_test(test_inactive_bool_is_off),
 		cmocka_unit_test(test_inactive_value_is_an_error),
 		cmocka_unit_test(test_set_activates_and_replaces),

@@ -140,9 +140,8 @@ static struct weights_origin origin_of(const struct safetensors *file)
 }
 
 enum status weights_record_compare(const struct weights_record *ours, const char *path,
-				   const char *allow,
-				   void (*note)(void *context, const char *text), void *context,
-				   struct weights_origin *origin, struct error *err)
+				   const char *allow, void (*note)(void *context, const char *text),
+				   void *context, struct weights_origin *origin, struct error *err)
 {
 	struct comparison x = { path, allow, note, context, "" };
 	struct safetensors file;

@@ -38,8 +38,8 @@ struct weights_origin {
  * weights_allowed() does not allow.  The allowed ones are told to `note`.
  */
 enum status weights_record_compare(const struct weights_record *ours, const char *path,
-				   const char *allow,
-				   void (*note)(void *context, const char *text), void *context,
-				   struct weights_origin *origin, struct error *err) MUST_CHECK;
+				   const char *allow, void (*note)(void *context, const char *text),
+				   void *context, struct weights_origin *origin,
+				   struct error *err) MUST_CHECK;
 
 #endif

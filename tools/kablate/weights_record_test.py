@@ -7,7 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.kablate.train_test import ROOT, TREE, Run, program
+from tools.kablate.train_test import ROOT, SETTINGS, TREE, Run, Tree, program
 from tools.testing import tap
 
 
@@ -70,6 +70,34 @@ class OtherWeights(unittest.TestCase):
         forget_record(gated.directory / "weights.safetensors", foreign)
         self.assertRegex(self.ask(program("smoke+mla", **self.few), "evaluate", "--weights",
                                   foreign, expect=1), r"has '\S+', which this model lacks\n")
+
+    def test_foreign_weights_may_begin_a_run(self):
+        run = Run(program(POS="rope", **self.few))
+        run.train()
+        start = ROOT / "foreign-start.safetensors"
+        forget_record(run.directory / "weights.safetensors", start)
+        tuned = Run(program(POS="rope", INIT_FROM=start, **self.few))
+        self.assertIn("does not say which model it is of", tuned.train())
+        self.assertEqual(tuned.values("val/loss")[0], run.values("val/loss")[3])
+
+    def test_tokens_mean_the_same(self):
+        """Two vocabularies of the same size are not the same vocabulary."""
+        binaries, weights = [], None
+        for name, letters in (("abc", "abcd \n"), ("xyz", "wxyz \n")):
+            text = ROOT / f"{name}.txt"
+            text.write_text("".join(letters[i * i % 6] for i in range(4000)))
+            tree = Tree(ROOT / name, "smoke",
+                        {**SETTINGS, **self.few, "TASK": "text", "TOKENIZER": "char",
+                         "DATA_TEXT": text, "DATA_TRAIN": f"{ROOT}/{name}-data/train-*.bin",
+                         "DATA_VALID": f"{ROOT}/{name}-data/valid-*.bin"})
+            tree.make("data")
+            tree.make("runs")
+            binaries.append(tree.plan / "0-baseline/kablate")
+            weights = weights or next(tree.runs.glob("*/*/weights.safetensors"))
+        self.assertIn("tokenizer", metadata_of(weights))
+        self.ask(binaries[0], "evaluate", "--weights", weights)
+        self.assertRegex(self.ask(binaries[1], "evaluate", "--weights", weights, expect=1),
+                         r"is of another model: tokenizer is [0-9a-f]{64} there and [0-9a-f]{64} here")
 
     def test_checkpoints_and_best_weights_carry_the_record_too(self):
         run = Run(program(POS="rope", CHECKPOINT_INTERVAL=2, EVAL_INTERVAL=2, **self.few))

@@ -38,7 +38,8 @@ static const char help[] =
 	"                           into RUNS and the database, and what bench-decode measured\n"
 	"                           into RUNS; never doubles or overwrites any of them\n"
 	"\n"
-	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  status and watch show the runs\n"
+	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  status and watch show the "
+	"runs\n"
 	"of the experiment NAME, or all.  The exit status is 1 when something went wrong or a run\n"
 	"has a problem.  The tables: docs/database.md\n"
 	"\n"
@@ -201,7 +202,8 @@ static int note_room(int used)
 	return size.ws_col > used ? size.ws_col - used : 0;
 }
 
-static void print_row(sqlite3_stmt *row, int experiment_width, int step_width, struct totals *totals)
+static void print_row(sqlite3_stmt *row, int experiment_width, int step_width,
+		      struct totals *totals)
 {
 	char train[PROGRESS_NUMBER_SIZE], validation[PROGRESS_NUMBER_SIZE];
 	char iteration[2 * PROGRESS_NUMBER_SIZE], note[512];
@@ -237,10 +239,14 @@ static int ask_number(struct database *d, const char *question, const char *expe
 
 static enum status print_status(struct database *d, const char *experiment, struct error *err)
 {
-	const int name_width = ask_number(d, "SELECT max(10, max(length(name))) FROM experiments"
-					     " WHERE ?1 IS NULL OR name = ?1", experiment);
-	const int step_width = ask_number(d, "SELECT max(4, max(length(step))) FROM overview"
-					     " WHERE ?1 IS NULL OR experiment = ?1", experiment);
+	const int name_width = ask_number(d,
+					  "SELECT max(10, max(length(name))) FROM experiments"
+					  " WHERE ?1 IS NULL OR name = ?1",
+					  experiment);
+	const int step_width = ask_number(d,
+					  "SELECT max(4, max(length(step))) FROM overview"
+					  " WHERE ?1 IS NULL OR experiment = ?1",
+					  experiment);
 	struct totals totals = { 0 };
 	sqlite3_stmt *row;
 	int code = sqlite3_prepare_v2(database_handle(d), status_sql, -1, &row, NULL);
