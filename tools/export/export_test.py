@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of `make export` without a client: files, names, shapes, tokens.  Clients: export_longtest."""
+"""Tests of `make export` without a client: files, names, shapes, tokens.  Clients: export_soaktest."""
 import array
 import json
 import pathlib
