@@ -90,12 +90,14 @@ static enum status open_backend(struct run_setup *setup, struct error *err)
 	const char *name = config_text(setup->config, "BACKEND");
 	const char *device = config_raw(setup->config, "CUDA_DEVICE"); /* no part of the identity */
 	const struct backend_options options = {
-		.name = name ? name : "cpu",
+		.name = name,
 		.precision = setup->precision,
 		.threads = configured_threads(setup->config),
 		.device = device ? atoi(device) : 0,
 	};
 
+	if (config_check(setup->config, err) != OK)
+		return FAIL;
 	return backend_open(&setup->backend, &options, err);
 }
 
