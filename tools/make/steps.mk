@@ -29,7 +29,7 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 # The plan does not change while rates are being chosen.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.py)
+plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.py declaration.py)
 # Compare contents, not only times: another file, or an older one put back, may be in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
@@ -149,19 +149,22 @@ and_then = || $(if $(call given,k),status=$$?,exit $$?);
 tune_and_run = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
 	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
 
-runs: built
+# What the plan declares is on record before the first run begins.
+declared: built
+	$(Q)$(python) -m tools.plan.declaration $(plan)/plan.json '$(RUNS)'
+runs: declared
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 experiment: runs
 	+$(Q)$(MAKE) --no-print-directory report
 
 # One step alone: make step N=3
 wanted := $(filter $(N)-%,$(plan-steps) $(plan-open))
-step: built
+step: declared
 	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
 	+$(Q)$(call tune_and_run,$(tuned-for-$(wanted)),step-$(wanted))
 
 # Remove a run and train it again: make rerun RUN=DIRECTORY
-rerun: built
+rerun: declared
 	+$(Q)$(MAKE) runs-forget
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 
@@ -205,7 +208,7 @@ stop:
 		done; sleep 0.3; \
 	done
 
-.PHONY: experiment steps built runs runs-all plan-examined runs-forget step plan describe audit \
+.PHONY: experiment steps built declared runs runs-all plan-examined runs-forget step plan describe audit \
 	bench-decode unread stop rerun
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)

@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 
-from tools.plan import kconfig, plan_table, plan_words, tuning
+from tools.plan import declaration, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 
@@ -156,6 +156,7 @@ def as_json(steps, values, seeds):
         "scale": values["SCALE"],
         "plan": values["PLAN"],
         "seeds": seeds,
+        "declaration": declaration.declared(steps, values),
         "steps": [{
             "number": step.number,
             "name": step.name,
@@ -225,7 +226,7 @@ def runs_for_make(steps, values, seeds, directory, runs):
     return "\n".join(lines) + "\n"
 
 
-def for_make(steps, values, seeds):
+def for_make(steps, values):
     now, tuned = steps_to_run(steps), tuned_steps(steps)
     candidates = [candidate for step in tuned for candidate in step.candidates]
     lines = [f"plan-experiment := {values['EXPERIMENT']}", f"plan-scale := {values['SCALE']}",
@@ -246,16 +247,16 @@ def for_make(steps, values, seeds):
     return "\n".join(lines) + "\n"
 
 
-def write(steps, values, seeds, directory, configuration):
+def write(steps, values, head, directory, configuration):
+    """`head` is the plan as in plan.json."""
     for step in itertools.chain(steps, *(step.candidates for step in tuned_steps(steps))):
         files = {"config": step.config, "auto.conf": step.auto,
                  "generated/config_table.h": step.table,
                  "diff": "".join(f"{change}\n" for change in changes(steps, step))}
         for name, text in files.items():
             kconfig.write_text(os.path.join(directory, step.name, name), text)
-    kconfig.write_text(os.path.join(directory, "plan.mk"), for_make(steps, values, seeds))
-    kconfig.write_text(os.path.join(directory, "plan.json"),
-                       json.dumps(as_json(steps, values, seeds), indent=1) + "\n")
+    kconfig.write_text(os.path.join(directory, "plan.mk"), for_make(steps, values))
+    kconfig.write_text(os.path.join(directory, "plan.json"), json.dumps(head, indent=1) + "\n")
     kconfig.write_text(os.path.join(directory, "configuration"), configuration)     # all is there
 
 
@@ -289,13 +290,14 @@ def main(argv):
         if args.choose:
             choose_rate(steps, values, args)
             return
+        head = as_json(steps, values, seeds)
         if args.output:
-            write(steps, values, seeds, args.output, configuration)
+            write(steps, values, head, args.output, configuration)
         if args.runs:
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
                                runs_for_make(steps, values, seeds, args.output, args.runs))
         elif not args.quiet:
-            plan_table.show(tree, as_json(steps, values, seeds), steps, values, args)
+            plan_table.show(tree, head, steps, values, args)
     except (OSError, ValueError) as error:
         sys.exit(str(error))
 

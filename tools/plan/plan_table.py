@@ -2,7 +2,7 @@
 import os
 import sys
 
-from tools.plan import config_difference, estimate, kconfig, tuning
+from tools.plan import config_difference, declaration, estimate, kconfig, tuning
 from tools.terminal import terminal
 from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
 
@@ -181,6 +181,8 @@ def show(tree, head, steps, values, args):
         row(steps, step, estimate.read_json(args.output, examined(steps, step), "describe.json"),
             cost) for step, cost in zip(steps, costs)])
     total(costs, args.jobs)
+    if head["declaration"]:
+        print(f"\ndeclared: {declaration.text(**head['declaration'])}")
     for note in (*override_lines(tree, steps, values), *notes(steps, head["seeds"])):
         print(f"note: {note}")
     for line in scale_lines(tree, values):

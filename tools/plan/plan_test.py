@@ -8,7 +8,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.plan import estimate, kconfig, plan, plan_words, tuning
+from tools.plan import declaration, estimate, kconfig, plan, plan_words, tuning
 from tools.plan.kconfig_test import STUDY, Case, copy_of_the_tree
 from tools.testing import as_user, tap
 
@@ -389,6 +389,71 @@ class Plans(PlanCase):
         self.assertIn("make olddefconfig", self.refusal())
 
 
+class Declared(PlanCase):
+    """What a plan says before its first run that it is for."""
+
+    def declared(self, *settings, words="baseline gate cross latent null-0 again-1"):
+        self.listed(words, *settings)
+        return self.plan()["declaration"]
+
+    def test_nothing(self):
+        self.assertIsNone(self.declared())
+        self.assertNotIn("declared:", self.said)
+
+    def test_primary_comparisons(self):
+        found = self.declared('CONFIG_PRIMARY="1 3:2"', 'CONFIG_MARGIN="0.01"')
+        self.assertEqual(found, {
+            "asked": "1 3:2", "primary": [["1-gate", "0-baseline"], ["3-latent", "2-cross"]],
+            "steps": ["0-baseline", "1-gate", "2-cross", "3-latent"], "margin": 0.01,
+            "looks": [3], "seeds": [1, 2, 3]})
+        self.assertIn("declared: primary comparisons 1 3:2; margin 0.01; seeds 1, 2, 3", self.said)
+
+    def test_classes(self):
+        """Without words all comparisons are primary; a repetition is none."""
+        found = self.declared('CONFIG_PRIMARY="steps"')
+        self.assertEqual([step for step, _ in found["primary"]],
+                         ["1-gate", "2-cross", "3-latent", "4-baseline-null"])
+        found = self.declared('CONFIG_MARGIN="0.01"')
+        self.assertEqual(found["primary"][4:], ["main", "interactions"])
+        found = self.declared('CONFIG_PRIMARY="controls"', words="mla mla+gate mla+parameters-of-1")
+        self.assertEqual(found["primary"], [["1-mla+gate", "2-mla+parameters-of-1"]])
+
+    def test_looks_name_the_seeds_that_follow(self):
+        found = self.declared('CONFIG_LOOKS="3,5,6"', "CONFIG_SEEDS=1,2,4")
+        self.assertEqual((found["looks"], found["seeds"]), ([3, 5, 6], [1, 2, 4, 5, 6, 7]))
+        more = self.declared('CONFIG_LOOKS="3,5,6"', "CONFIG_SEEDS=1,2,4,5,6")
+        self.assertEqual(found, more)
+
+    def test_what_is_refused(self):
+        for setting, said in (('CONFIG_PRIMARY="9"', "9: the steps are 0 to 5"),
+                              ('CONFIG_PRIMARY="gate"', "gate: expected steps, controls, main,"),
+                              ('CONFIG_PRIMARY="0"', "0: 0-baseline is compared with nothing"),
+                              ('CONFIG_PRIMARY="5"', "5: 5-gate-again is compared with nothing"),
+                              ('CONFIG_MARGIN="-1"', "expected a positive number"),
+                              ('CONFIG_MARGIN="small"', "expected a positive number"),
+                              ('CONFIG_LOOKS="5,3"', "numbers of seeds must rise"),
+                              ('CONFIG_LOOKS="2"', "names 3 seeds, CONFIG_LOOKS at most 2")):
+            self.listed("baseline gate cross latent null-0 again-1", setting)
+            with self.subTest(setting=setting):
+                self.assertIn(said, self.refusal())
+
+    def test_record(self):
+        """Each declaration once, with its time; the newest counts."""
+        path = declaration.path_of(self.path("runs"), "e")
+        self.assertIsNone(declaration.read(self.path("runs"), "e"))
+        declaration.record(path, None, 1.0)
+        self.assertFalse(os.path.exists(path))
+        content = self.declared('CONFIG_PRIMARY="1"')
+        declaration.record(path, content, 2.0)
+        declaration.record(path, content, 3.0)
+        found = declaration.read(self.path("runs"), "e")
+        self.assertEqual((found.time, found.is_changed, found.primary),
+                         (2.0, False, [["1-gate", "0-baseline"]]))
+        declaration.record(path, None, 4.0)
+        found = declaration.read(self.path("runs"), "e")
+        self.assertTrue(found.time == 4.0 and found.is_changed and found.is_withdrawn)
+
+
 class Matched(PlanCase):
     """Controls as large as another step, by the real counts of the program."""
 
@@ -610,6 +675,25 @@ class Make(Case):
             self.assertTrue(os.path.exists(precious) and os.path.exists(run), wrong)
         self.make("runs-forget", f"RUN={run}/")
         self.assertFalse(os.path.exists(run))
+
+    def test_a_declaration_is_recorded_first_and_changes_no_run(self):
+        self.configure("config")
+        self.make("runs")
+        [run] = os.listdir(self.path("runs/smoke"))
+        self.configure("config", 'CONFIG_MARGIN="0.01"')
+        self.make("runs")
+        self.assertEqual(sorted(os.listdir(self.path("runs/smoke"))),
+                         sorted([run, "declaration.json"]))
+        [entry] = json.loads(self.read("runs/smoke/declaration.json"))["declarations"]
+        self.assertEqual(entry["declared"]["margin"], 0.01)
+        self.succeed("set", "CONFIG_SEEDS=2")
+        self.make("runs")
+        [other] = set(os.listdir(self.path("runs/smoke"))) - {run, "declaration.json"}
+        started = min(line["time"] for line in map(
+            json.loads, self.read(f"runs/smoke/{other}/journal.jsonl").splitlines()))
+        entries = json.loads(self.read("runs/smoke/declaration.json"))["declarations"]
+        self.assertEqual([e["declared"]["seeds"] for e in entries], [[1], [2]])
+        self.assertLess(entries[1]["time"], started)
 
     def test_a_program_that_another_make_replaced(self):
         self.configure("config")

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""What a plan declares before its first run: primary comparisons, margin, seeds and looks.
+
+    declaration.py PLAN.JSON RUNS   put it on record, with the time, unless it is there already
+
+The record is RUNS/EXPERIMENT/declaration.json: every declaration that was ever in force, in order.
+The report compares the time of the last one with that of the first run.  Nothing here reaches the
+program, so no run's identity depends on it.
+"""
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+
+from tools.plan import kconfig
+from tools.plan.kconfig import Unfit
+from tools.plan.plan_words import numbers
+
+SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
+# Words that stand for the effects of a grid; the report knows which there are.
+EFFECTS = ("main", "interactions")
+PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
+FILE = "declaration.json"
+
+
+@dataclass
+class Declaration:
+    """The newest one of an experiment."""
+    time: float
+    is_changed: bool                # there was another one before
+    is_withdrawn: bool = False
+    asked: str = ""                 # CONFIG_PRIMARY
+    primary: list = ()              # what that stands for: [step, other step], words of EFFECTS
+    steps: list = ()                # whose runs a look needs
+    margin: float = None            # nats, or share of right answers
+    looks: list = ()                # numbers of seeds, rising; the last is the greatest
+    seeds: list = ()                # as many as the last look has
+
+    @property
+    def text(self):
+        return "nothing any more" if self.is_withdrawn else \
+            text(self.asked, self.margin, self.looks, self.seeds)
+
+
+def text(asked, margin, looks, seeds, **_):
+    """What is declared, in words."""
+    return f"primary comparisons {asked or 'all'}; " + \
+        (f"margin {margin:g}; " if margin else "no margin; ") + \
+        f"seeds {', '.join(map(str, seeds))}, looked at when there are " + \
+        ", ".join(map(str, looks))
+
+
+# ---------------------------------------------------------------- from the configuration
+
+def named_step(steps, word, number):
+    if number >= len(steps):
+        raise Unfit([f"CONFIG_PRIMARY: {word}: the steps are 0 to {len(steps) - 1}"])
+    return steps[number]
+
+
+def against_baselines(steps):
+    return [[step.name, steps[step.baseline].name] for step in steps
+            if step.number != step.baseline and step.repeats is None]
+
+
+def against_controls(steps):
+    """Each step beside what was made as large as it."""
+    return [[steps[control.match.number].name, control.name] for control in steps
+            if control.match and control.match.number != control.baseline]
+
+
+def comparisons(steps, word):
+    """Those that a word of CONFIG_PRIMARY stands for."""
+    if word in EFFECTS:
+        return [word]
+    if word in ("steps", "controls"):
+        return (against_baselines if word == "steps" else against_controls)(steps)
+    pair = PAIR.fullmatch(word)
+    if not pair:
+        raise Unfit([f"CONFIG_PRIMARY: {word}: expected steps, controls, {', '.join(EFFECTS)}, a "
+                     "step's number, or two of them as in 2:5"])
+    step = named_step(steps, word, int(pair[1]))
+    other = named_step(steps, word, step.baseline if pair[2] is None else int(pair[2]))
+    if other is step or step.repeats is not None:
+        raise Unfit([f"CONFIG_PRIMARY: {word}: {step.name} is compared with nothing"])
+    return [[step.name, other.name]]
+
+
+def margin_of(values):
+    given = values["MARGIN"]
+    if not given:
+        return None
+    if not kconfig.NUMBER.fullmatch(given) or float(given) <= 0:
+        raise Unfit([f'CONFIG_MARGIN="{given}": expected a positive number'])
+    return float(given)
+
+
+def looks_of(values, seeds):
+    found = numbers("LOOKS", values["LOOKS"]) if values["LOOKS"] else [len(seeds)]
+    if found != sorted(found) or found[0] < 1:
+        raise Unfit([f'CONFIG_LOOKS="{values["LOOKS"]}": numbers of seeds must rise'])
+    if len(seeds) > found[-1]:
+        raise Unfit([f"CONFIG_SEEDS names {len(seeds)} seeds, CONFIG_LOOKS at most {found[-1]}"])
+    return found
+
+
+def declared(steps, values):
+    """For plan.json; None: nothing is declared."""
+    if not any(values[name] for name in SYMBOLS):
+        return None
+    seeds = numbers("SEEDS", values["SEEDS"])
+    found = looks_of(values, seeds)
+    more = range(max(seeds) + 1, max(seeds) + 1 + found[-1] - len(seeds))
+    primary = [one for word in values["PRIMARY"].split() or ["steps", "controls", *EFFECTS]
+               for one in comparisons(steps, word)]
+    cells = [step.name for step in steps if step.twin is None]
+    named = [step for one in primary for step in (cells if one in EFFECTS else one)]
+    return {"asked": values["PRIMARY"], "primary": primary, "steps": sorted(set(named)),
+            "margin": margin_of(values), "looks": found, "seeds": [*seeds, *more]}
+
+
+# ---------------------------------------------------------------- the record
+
+def path_of(runs, experiment):
+    return os.path.join(runs, experiment, FILE)
+
+
+def read_entries(path):
+    text = kconfig.read_text(path)
+    return json.loads(text)["declarations"] if text else []
+
+
+def record(path, content, now):
+    """Append what is declared, unless the last entry says the same."""
+    entries = read_entries(path)
+    if content == (entries[-1]["declared"] if entries else None):
+        return
+    entries.append({"time": now, "declared": content})
+    kconfig.write_text(path, json.dumps({"declarations": entries}, indent=1) + "\n")
+
+
+def read(runs, experiment):
+    """The newest declaration; None if there never was one."""
+    entries = read_entries(path_of(runs, experiment))
+    if not entries:
+        return None
+    last = entries[-1]
+    return Declaration(last["time"], len(entries) > 1, last["declared"] is None,
+                       **(last["declared"] or {}))
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: python3 -m tools.plan.declaration "
+                                            "build/plan/plan.json runs")
+    parser.add_argument("plan", metavar="PLAN.JSON")
+    parser.add_argument("runs", metavar="RUNS")
+    args = parser.parse_args(argv)
+    try:
+        with open(args.plan, encoding="utf-8") as file:
+            plan = json.load(file)
+        record(path_of(args.runs, plan["experiment"]), plan["declaration"], time.time())
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
