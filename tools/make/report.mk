@@ -15,6 +15,15 @@ status: $(O)/bin/results
 watch: $(O)/bin/results
 	$(Q)$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS)
 
+# EFFECT: nats, or the share of right answers.
+power: $(O)/setup-python
+	$(if $(EFFECT),,$(error power: give EFFECT=, the smallest difference that matters to you))
+	$(Q)$(report_tool) power --effect $(call quoted,$(EFFECT)) $(if $(reported),$(call quoted,$(reported)))
+
+# The promises of docs/statistics.md, simulated.
+bench-statistics: $(O)/setup-python
+	$(Q)$(python) -m tools.report.simulate $(if $(TABLES),--tables $(TABLES))
+
 compare diff: $(O)/setup-python
 	$(if $(and $(A),$(B)),,$(error $@: give A= and B=, each EXPERIMENT, EXPERIMENT/STEP or the \
 		beginning of a run's identity))
@@ -39,10 +48,11 @@ export: $(O)/setup-python
 	+$(Q)$(with_run) && $(python) -m tools.export.export $$kablate $$run/weights.safetensors \
 		$(if $(OUT),$(call quoted,$(OUT)),$$run/export)
 
-.PHONY: report status watch compare diff generate export
+.PHONY: report status watch power bench-statistics compare diff generate export
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
+#:   power EFFECT=0.01             seeds and minutes it needs;  bench-statistics: test the verdicts
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
 #:   export RUN=.. OUT=DIR         weights, configuration and tokenizer, as transformers loads them
 #:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=

@@ -1,11 +1,12 @@
 """The table of an experiment: every step beside its baseline, and what may be said about it.
 
 Numbers of a step are means over its seeds; differences are paired by seed and judged by
-tools/report/stats.py.  Only finished runs count; what is missing, failed or diverged is told, never
+tools/report/judging.py.  Only finished runs count; what is missing, failed or diverged is told, never
 averaged.  A step that runs another one again is no comparison: its weights must be the same bits.
 One that has its baseline's configuration and other seeds is a null: its runs are paired with the
 baseline's in the order of seeds, and a difference would be a false one.
 A step is also compared with its matched control: its baseline, widened to the step's size.
+Steps that form a grid have main effects and interactions (tools/report/factorial.py).
 Losses beyond the trained length are shown with their differences, without verdicts.
 """
 import json
@@ -15,8 +16,8 @@ import re
 import statistics
 from dataclasses import dataclass, field
 
-from tools.plan import config_difference, tuning
-from tools.report import decoding, stats
+from tools.plan import config_difference, plan_words, tuning
+from tools.report import decoding, factorial, judging, stats
 from tools.results import records
 
 LOSS, ACCURACY = records.LOSS, "val/accuracy"
@@ -35,12 +36,16 @@ AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_B
 MORE_PARAMETERS = "*"
 OTHER_ENVIRONMENT = "†"
 LOST_SEEDS = "‡"
+UNEQUAL_NOISE = "§"
 MARKS = {
     MORE_PARAMETERS: "more parameters than its baseline",
     OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
     LOST_SEEDS: "runs of this step or of its baseline diverged, failed or are missing: see the "
                 "problems",
+    UNEQUAL_NOISE: f"one of the two is more than {judging.UNEQUAL} times as noisy as the other: the "
+                   "verdict holds if that noise is symmetric",
 }
+ENDED = (*records.FINISHED, "diverged", "invalid")      # states of runs that will not go on
 
 
 @dataclass
@@ -64,12 +69,31 @@ class Row:
     audits: int = 0
     skipped_audits: list = field(default_factory=list)      # switched off
     failed_audits: list = field(default_factory=list)
-    delta: stats.Difference = None      # of the loss
+    kind: str = judging.STEP            # what is compared with the baseline
+    by_accuracy: bool = False           # what is judged
+    delta: stats.Difference = None      # of the loss; with an interval where it was judged
     accuracy_delta: stats.Difference = None
+    solved: list = None                 # seeds that solve the task: here, in the baseline, of
+    samples: list = field(default_factory=list)     # what is judged, seed by seed
+    arms: list = field(default_factory=list)        # the same before it is subtracted
     p: float = None                     # corrected
+    smallest_effect: float = None       # found with 80% power: nats, or share of right answers
+    seeds_needed: int = None            # that would settle what is open
+    is_exploratory: bool = False
     verdict: str = ""
     reason: str = ""                    # for a verdict that needs one
     marks: list = field(default_factory=list)
+
+    @property
+    def judged(self):
+        return self.accuracy_delta if self.by_accuracy else self.delta
+
+    @judged.setter
+    def judged(self, difference):
+        if self.by_accuracy:
+            self.accuracy_delta = difference
+        else:
+            self.delta = difference
 
     @property
     def perplexity_percent(self):
@@ -86,10 +110,6 @@ class Group:
     baseline: str
     by_accuracy: bool
     rows: list = field(default_factory=list)
-    pooled_sd: float = None
-    smallest_effect: float = None       # nats, or share of right answers
-    seeds: int = None                   # that this effect assumes
-    comparisons: int = 0
 
 
 @dataclass
@@ -142,7 +162,9 @@ class Table:
     scales: list
     seeds: list
     groups: list
-    controls: list          # groups of one step each, compared with its matched control
+    controls: list          # rows: each a step compared with its matched control
+    effects: list           # rows: main effects and interactions of grids
+    judgement: judging.Judgement
     rows: list
     components: list
     lengths: list
@@ -156,8 +178,13 @@ class Table:
     samples: list = field(default_factory=list)
 
     @property
+    def margin(self):
+        return self.judgement.margin
+
+    @property
     def comparisons(self):
-        return sum(group.comparisons for group in self.groups + self.controls)
+        """All rows that are judged, those of the table first."""
+        return [row for group in self.groups for row in group.rows] + self.controls + self.effects
 
     @property
     def not_reproduced(self):
@@ -334,11 +361,43 @@ def is_by_accuracy(step):
     return any(run.last(BY_ACCURACY) for run in step.runs)
 
 
-def compare(row, step, baseline, group, all_seeds):
+def samples_of(step, baseline, by_accuracy):
+    """A null's seeds are called as the baseline's that they are paired with."""
+    for mine, theirs in paired_runs(step, baseline):
+        values = tuple(map(quantity(by_accuracy), (mine, theirs)))
+        if None not in values:
+            yield judging.Sample(theirs.seed, values[0] - values[1], values if by_accuracy else ())
+
+
+def ended_seeds(step, baseline):
+    """Those of a null as the baseline calls them."""
+    shifted = is_null(step, baseline)
+    return {run.seed % plan_words.NULL_SHIFT if shifted else run.seed
+            for run in step.runs if run.state in ENDED}
+
+
+def quantity(by_accuracy):
+    return NUMBERS["accuracy" if by_accuracy else "loss"]
+
+
+def add_marks(row, steps, all_seeds):
+    """Of what may make a comparison of these steps unfair."""
+    if len(environments_of(*steps)) > 1:
+        row.marks.append(OTHER_ENVIRONMENT)
+    if len(all_seeds) > len(row.samples):
+        row.marks.append(LOST_SEEDS)
+
+
+def compare(row, step, baseline, all_seeds):
     """Fill in all but the verdict, which needs the whole table."""
-    row.delta = stats.difference(paired_values(step, baseline, NUMBERS["loss"]))
-    if group.by_accuracy:
-        row.accuracy_delta = stats.difference(paired_values(step, baseline, NUMBERS["accuracy"]))
+    row.by_accuracy = is_by_accuracy(baseline)
+    row.samples = list(samples_of(step, baseline, row.by_accuracy))
+    row.arms = [[quantity(row.by_accuracy)(run) for run in arm]
+                for arm in zip(*paired_runs(step, baseline))]
+    for name in ("loss", "accuracy") if row.by_accuracy else ("loss",):
+        found = stats.difference(paired_values(step, baseline, NUMBERS[name]))
+        setattr(row, "delta" if name == "loss" else "accuracy_delta",
+                found and found.without_interval())
     row.reason = invalid_reason(step, baseline)
     tasks = [s.config.get("TASK") for s in (baseline, step)]
     if row.reason:
@@ -350,41 +409,62 @@ def compare(row, step, baseline, group, all_seeds):
         [run.last("parameters") for run in baseline.usable.values()])
     if mine and theirs and mine.mean > theirs.mean:
         row.marks.append(MORE_PARAMETERS)
-    if len(environments_of(step, baseline)) > 1:
-        row.marks.append(OTHER_ENVIRONMENT)
-    if len(all_seeds) > len(paired_runs(step, baseline)):
-        row.marks.append(LOST_SEEDS)
+    add_marks(row, (step, baseline), all_seeds)
 
 
-def judged(group, row):
-    return row.accuracy_delta if group.by_accuracy else row.delta
+def judge(rows, steps=(), declared=None):
+    """All rows at once: the correction is over the family."""
+    first_start = min((run.started or 0 for step in steps for run in step.runs), default=math.inf)
+    by_name = {step.name: step for step in steps}
+    judgement = judging.judge(rows, declared, first_start, {
+        step.name: ended_seeds(step, by_name.get(step.baseline)) for step in steps})
+    for row in rows:
+        if row.p is not None and row.solved is None and row.verdict != stats.OPEN and \
+                judging.noise_ratio(row) > judging.UNEQUAL:
+            row.marks.append(UNEQUAL_NOISE)
+    return judgement
 
 
-def judge(groups):
-    """All groups at once: the correction is over the table."""
-    open_rows = [[row for row in group.rows if not row.verdict] for group in groups]
-    differences = [[judged(group, row) for row in rows] for group, rows in zip(groups, open_rows)]
-    p_values = stats.corrected_p_values(differences)
-    for group, rows, group_p in zip(groups, open_rows, p_values):
-        for row, p in zip(rows, group_p):
-            row.p = p
-            row.verdict = stats.verdict(judged(group, row), p, not group.by_accuracy)
-            if row.verdict == stats.UNDECIDABLE:
-                n = row.delta.n if row.delta else 0
-                row.reason = f"{n} paired seed{'s' * (n != 1)}, {stats.MIN_SEEDS} are needed"
-    find_smallest_effects(groups, differences)
+# ---------------------------------------------------------------- effects of grids
+
+def comparable_steps(steps, rows):
+    """Cells that a grid may have: by task, of the steps that are no control and no repetition."""
+    found = {}
+    for step, row in zip(steps, rows):
+        if not (row.is_repeat or row.is_null or CONTROL.search(step.name)):
+            found.setdefault(step.config.get("TASK"), []).append(step)
+    return found.values()
 
 
-def find_smallest_effects(groups, differences):
-    decidable = [[d for d in group if stats.is_decidable(d)] for group in differences]
-    family = sum(map(len, decidable))
-    for group, those in zip(groups, decidable):
-        group.comparisons = len(those)
-        if those:
-            group.pooled_sd, _ = stats.pool(those)
-            group.seeds = min(d.n for d in those)
-            group.smallest_effect = group.pooled_sd * \
-                stats.smallest_effect(group.seeds, len(those), family)
+def effect_row(effect, all_seeds):
+    """A difference of sums over steps, seed by seed, judged like any other."""
+    steps = [step for step, _ in effect.cells]
+    row = Row(effect.name, "", False, False, [], dict.fromkeys(NUMBERS), [],
+              kind=judging.INTERACTION if effect.is_interaction else judging.MAIN,
+              by_accuracy=is_by_accuracy(steps[0]))
+    read = quantity(row.by_accuracy)
+    row.seeds = sorted(set.intersection(*(set(step.usable) for step in steps)))
+    for seed in row.seeds:
+        values = [read(step.usable[seed]) for step in steps]
+        if None not in values:
+            row.samples.append(judging.Sample(
+                seed, sum(c * v for v, (_, c) in zip(values, effect.cells)),
+                tuple(values) if row.by_accuracy else ()))
+    found = stats.difference([sample.difference for sample in row.samples])
+    row.judged = found and found.without_interval()
+    for step in steps:
+        row.reason = row.reason or invalid_reason(step, step)
+    row.verdict = INVALID if row.reason else ""
+    add_marks(row, steps, all_seeds)
+    return row
+
+
+def effect_rows(steps, rows, all_seeds):
+    for those in comparable_steps(steps, rows):
+        root = next((step for step in those if step.baseline == step.name), None)
+        if root:
+            for effect in factorial.effects_of(those, root):
+                yield effect_row(effect, all_seeds)
 
 
 # ---------------------------------------------------------------- the table
@@ -482,7 +562,7 @@ def make_groups(steps, rows, all_seeds):
         else:
             group = groups.setdefault(baseline.name, Group(baseline.name, is_by_accuracy(baseline)))
             group.rows.append(row)
-            compare(row, step, baseline, group, all_seeds)
+            compare(row, step, baseline, all_seeds)
     return list(groups.values())
 
 
@@ -513,15 +593,26 @@ def newest(step):
     return max(run.started or 0 for run in step.runs)
 
 
-def control_groups(steps, rows, all_seeds, tuned):
-    pairs = ((control, row, step) for control, row in zip(steps, rows)
-             for step in matched_steps(control, steps, rows))
-    for control, row, step in pairs:
-        if is_control(row, tuned) and step.name != control.baseline:
-            group = Group(control.name, is_by_accuracy(control))
-            group.rows.append(row_of(step, control))
-            compare(group.rows[0], step, control, group, all_seeds)
-            yield group
+def control_pairs(steps, rows, tuned, declared):
+    """Steps with their matched controls, and with others that the declaration names."""
+    for control, row in zip(steps, rows):
+        for step in matched_steps(control, steps, rows):
+            if is_control(row, tuned) and step.name != control.baseline:
+                yield step.name, control.name
+    known = {(row.step, row.baseline) for row in rows}
+    names = {step.name for step in steps}
+    for pair in declared.primary if declared else ():
+        if not isinstance(pair, str) and names.issuperset(pair) and tuple(pair) not in known:
+            yield tuple(pair)
+
+
+def control_rows(steps, rows, all_seeds, tuned, declared):
+    by_name = {step.name: step for step in steps}
+    for name, other in dict.fromkeys(control_pairs(steps, rows, tuned, declared)):
+        row = row_of(by_name[name], by_name[other])
+        row.kind = judging.CONTROL
+        compare(row, by_name[name], by_name[other], all_seeds)
+        yield row
 
 
 def sweeps_of(candidates, by_name):
@@ -541,7 +632,7 @@ def sweeps_of(candidates, by_name):
                     by_name[name].config.get("LEARNING_RATE") if name in by_name else None)
 
 
-def tabulate(experiment, steps, candidates=(), decoded=None):
+def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
     by_name = {step.name: step for step in steps}
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
     seeds = sorted({run.seed for step, row in zip(steps, rows) if not row.is_null
@@ -553,10 +644,12 @@ def tabulate(experiment, steps, candidates=(), decoded=None):
                               + "\n".join(f"  {problem}" for problem in problems))
     groups = make_groups(steps, rows, seeds)
     sweeps = list(sweeps_of(candidates, by_name))
-    controls = list(control_groups(steps, rows, seeds, {sweep.step for sweep in sweeps}))
-    judge(groups + controls)
+    controls = list(control_rows(steps, rows, seeds, {sweep.step for sweep in sweeps}, declared))
+    effects = list(effect_rows(steps, rows, seeds))
+    judgement = judge([row for group in groups for row in group.rows] + controls + effects,
+                      steps, declared)
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
-                 seeds, groups, controls, rows,
+                 seeds, groups, controls, effects, judgement, rows,
                  [c for step in steps if not step.repeat for c in components_of(step)],
                  [x for step in steps if not step.repeat
                   for x in lengths_of(step, by_name.get(step.baseline, step))],
@@ -571,11 +664,11 @@ def tabulate_pairs(name, pairs):
     for a, b in pairs:
         group = groups.setdefault((a.runs[0].experiment, a.name), Group(a.name, is_by_accuracy(a)))
         row = row_of(b, a)
-        compare(row, b, a, group, [run.seed for run in a.runs])
+        compare(row, b, a, [run.seed for run in a.runs])
         group.rows.append(row)
         rows.append(row)
-    judge(list(groups.values()))
+    judgement = judge(rows)
     problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
                              for step in pair for run in step.runs if run.trouble)
-    return Table(name, [], [], list(groups.values()), [], rows, [], [], decoding.Decoding(),
-                 [], [], None, [], list(problems), [])
+    return Table(name, [], [], list(groups.values()), [], [], judgement, rows, [], [],
+                 decoding.Decoding(), [], [], None, [], list(problems), [])

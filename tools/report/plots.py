@@ -260,8 +260,8 @@ def deltas(rows, by_name, baseline, name):
             entries.append((row.step, [scale * v for v in values], d.low and scale * d.low,
                             d.high and scale * d.high, i))
     unit, side = ("Points of accuracy", "right") if by_accuracy else ("Nats per token", "left")
-    return dots("Difference to the baseline", f"{unit}, paired by seed, with 95% interval; {side} "
-                "of zero is better.", entries, name, zero=True)
+    return dots("Difference to the baseline", f"{unit}, paired by seed, with simultaneous 95% "
+                f"interval; {side} of zero is better.", entries, name, zero=True)
 
 
 def padded(values):

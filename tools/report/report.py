@@ -3,6 +3,7 @@
 
     report.py report [EXPERIMENT]   to the terminal, and as report.{md,csv,tex,json,html} to
                                     RUNS/EXPERIMENT/report/
+    report.py power [EXPERIMENT]    how many seeds an effect needs, by the noise of its runs
     report.py compare A B           any two experiments, steps or runs
     report.py diff A B              their configurations only
 
@@ -22,15 +23,18 @@ import os
 import re
 import sys
 
-from tools.plan import config_difference, kconfig, tuning
-from tools.report import ablation, decoding, page, plots, samples
+from tools.plan import config_difference, declaration, estimate, kconfig, tuning
+from tools.report import ablation, decoding, judging, page, plots, samples, stats
 from tools.report.ablation import short_number
+from tools.report.judging import plural
 from tools.results import records
 from tools.results.records import Problem
 from tools.terminal import terminal
 
-COULD_SHOW, CONTROLS, REMARKS, PROBLEMS = "What could have been shown", \
-    "Against matched controls", "Remarks", "Problems: not averaged"
+READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS = "How to read the verdicts", \
+    "Against matched controls", "Effects of the grid", "Remarks", "Problems: not averaged"
+DELTA, ACCURACY_DELTA = "Δ nats [simultaneous 95%]", "Δ accuracy % [simultaneous 95%]"
+POWER = f"{100 * stats.POWER:.0f}% power from"
 BEYOND, DECODING = "Beyond the trained length", "Decoding"
 
 # ---------------------------------------------------------------- cells
@@ -61,8 +65,13 @@ def interval(d, scale=1, form="+.4f"):
     if d is None:
         return ""
     text = f"{scale * d.mean:{form}}"
-    return text if d.low is None else \
-        f"{text} [{scale * d.low:{form}}, {scale * d.high:{form}}]"
+    if d.low is None:
+        return text
+    # An end that is not zero must not read as zero where this decides.
+    while d.leaves_out_zero and "0" in (f"{scale * end:{form}}".strip("+-0.") or "0"
+                                        for end in (d.low, d.high)):
+        form = f"+.{int(form.strip('+.f')) + 1}f"
+    return f"{text} [{scale * d.low:{form}}, {scale * d.high:{form}}]"
 
 
 def marked(text, row, mark):
@@ -78,8 +87,32 @@ def audit_cell(row):
     return f"{row.audits} passed{without}"
 
 
+def power_cell(row):
+    """The smallest effect, in the unit that is judged."""
+    if row.smallest_effect is None:
+        return ""
+    return f"{100 * row.smallest_effect:.1f} %" if row.by_accuracy else f"{row.smallest_effect:.4f}"
+
+
+def judged_cell(row):
+    return interval(row.accuracy_delta, 100, "+.1f") + " %" * bool(row.accuracy_delta) \
+        if row.by_accuracy else interval(row.delta)
+
+
+def accuracy_delta_cell(row):
+    counts = "; {} of {} solve it, {} there".format(row.solved[0], row.solved[2], row.solved[1]) \
+        if row.solved else ""
+    return interval(row.accuracy_delta, 100, "+.1f") + counts
+
+
 def verdict_cell(row):
-    return marked(marked(row.verdict, row, ablation.OTHER_ENVIRONMENT), row, ablation.LOST_SEEDS)
+    text = row.verdict + (", exploratory" if row.is_exploratory else "")
+    if row.seeds_needed:
+        text += f" ({row.seeds_needed} seeds)"
+    elif row.verdict == stats.OPEN and row.judged.low is not None and row.judged.sd:
+        text += f" (over {stats.MOST_SEEDS} seeds)"
+    return text + "".join(mark for mark in (ablation.OTHER_ENVIRONMENT, ablation.LOST_SEEDS,
+                                            ablation.UNEQUAL_NOISE) if mark in row.marks)
 
 
 COLUMNS = {
@@ -88,10 +121,11 @@ COLUMNS = {
                                      ablation.MORE_PARAMETERS),
     "FLOPs/token": number_cell("flops_per_token", short_number),
     "val. loss ± sd (seeds)": loss_cell,
-    "Δ nats [95%]": lambda row: interval(row.delta),
+    DELTA: lambda row: interval(row.delta),
     "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
     "accuracy % ± sd (seeds)": accuracy_cell,
-    "Δ accuracy % [95%]": lambda row: interval(row.accuracy_delta, 100, "+.1f"),
+    ACCURACY_DELTA: accuracy_delta_cell,
+    POWER: power_cell,
     "peak MB": number_cell("peak_megabytes", lambda v: f"{v:.0f}"),
     "tokens/s": number_cell("tokens_per_second", short_number),
     "state B/token": number_cell("decode_token_bytes", short_number),
@@ -117,34 +151,43 @@ def grid(table):
 
 # ---------------------------------------------------------------- sentences
 
-def plural(n, word):
-    return f"{n} {word}{'s' * (n != 1)}"
-
-
 def symbol_text(symbol, a, b):
     return f"{symbol}: {'-' if a is None else a} → {'-' if b is None else b}"
 
 
-def effect_lines(table):
-    for group in table.groups:
-        if group.smallest_effect is None:
-            yield f"Against {group.baseline}: nothing; no step can be judged."
-            continue
-        size = f"{100 * group.smallest_effect:.1f} points of accuracy" if group.by_accuracy \
-            else f"{group.smallest_effect:.4f} nats"
-        yield f"Against {group.baseline}: {group.seeds} seeds could have shown a difference of " \
-              f"{size} (80% power, corrected for {plural(table.comparisons, 'comparison')})."
+def reading_lines(table):
+    """What was corrected for, and what the words beside verdicts mean."""
+    judgement, rows = table.judgement, table.comparisons
+    if judgement.family:
+        yield f"Intervals hold together with {100 * (1 - stats.ALPHA):.0f}%: corrected for " \
+              f"{plural(judgement.family, 'comparison')}."
+    elif not judgement.lines:
+        yield "No comparison can be judged."
+    yield from judgement.lines
+    if judgement.exploratory:
+        yield f"Exploratory: {plural(judgement.exploratory, 'comparison')}, corrected for among " \
+              "themselves; they were not declared before the runs, so they are ideas to test."
+    if any(row.smallest_effect is not None for row in rows):
+        yield f"{POWER}: an effect as large as this is found in 4 of 5 such experiments; a smaller " \
+              "one may be found by luck."
+    if any(row.seeds_needed for row in rows):
+        yield "open (N seeds): so many would settle it, if the " + (
+            "noise stays as it is." if table.margin else
+            "difference and its noise are what they are here.")
 
 
 def mark_lines(table):
     used = {mark for row in table.rows for mark in row.marks}
-    used |= {mark for group in table.controls for mark in group.rows[0].marks
-             if mark in verdict_cell(group.rows[0])}
+    used |= {mark for row in table.controls + table.effects for mark in row.marks
+             if mark in verdict_cell(row)}
     return [f"{mark} {meaning}" for mark, meaning in ablation.MARKS.items() if mark in used]
 
 
 def reason_lines(table):
-    return [f"{row.step}: {row.verdict}: {row.reason}" for row in table.rows if row.reason]
+    beside = [row for row in table.controls + table.effects if row.reason]
+    return [f"{row.step}: {row.verdict}: {row.reason}" for row in table.rows if row.reason] + \
+        [row.step + (f" against {row.baseline}" if row.baseline else "")
+         + f": {row.verdict}: {row.reason}" for row in beside]
 
 
 def difference_lines(table):
@@ -159,19 +202,34 @@ def difference_lines(table):
             yield f"{row.step}: the same symbols as {row.baseline}"
 
 
-def control_lines(table):
-    """Each step beside its control, and the difference in size that remains."""
-    sizes = {row.step: row.numbers for row in table.rows}
-    for group in table.controls:
-        row, remaining = group.rows[0], []
+def control_grid(table):
+    """Each step beside the control that is as large; what the width could not make up for."""
+    sizes, lines = {row.step: row.numbers for row in table.rows}, []
+    for row in table.controls:
+        remaining = []
         for name, unit in (("parameters", "parameters"), ("flops_per_token", "FLOPs/token")):
-            mine, theirs = (sizes[step][name] for step in (row.step, group.baseline))
+            mine, theirs = (sizes[step][name] for step in (row.step, row.baseline))
             if mine and theirs:
                 remaining.append(f"{mine.mean - theirs.mean:+,.0f} {unit}")
-        delta = f"{interval(row.accuracy_delta, 100, '+.1f')} % accuracy" if group.by_accuracy \
-            else f"{interval(row.delta)} nats"
-        yield f"{row.step} against {group.baseline} ({', '.join(remaining)}): " + \
-            (f"{delta}: " if row.delta else "") + verdict_cell(row)
+        lines.append([row.step, row.baseline, ", ".join(remaining), judged_cell(row),
+                      power_cell(row), verdict_cell(row)])
+    return ["step", "against", "it has", DELTA, POWER, "verdict"], lines
+
+
+def effect_grid(table):
+    return ["effect", "kind", DELTA, POWER, "verdict"], [
+        [row.step, row.kind, judged_cell(row), power_cell(row), verdict_cell(row)]
+        for row in table.effects]
+
+
+def effect_lines(table):
+    lines = []
+    if any(row.kind == judging.MAIN for row in table.effects):
+        lines.append("Main effects are means over all settings of the other changes.")
+    if any(row.kind == judging.INTERACTION for row in table.effects):
+        lines.append("An interaction is what two changes do together beyond the sum of what each "
+                     "does alone: better means that they gain more than that sum.")
+    return lines
 
 
 def environment_lines(table):
@@ -248,9 +306,12 @@ def headline(table):
 
 
 def sections(table):
-    """The sections below the table: (title, lines, (headings, cells) or None)."""
-    yield COULD_SHOW, list(effect_lines(table)), None
-    yield CONTROLS, list(control_lines(table)), None
+    """What stands below the table: (title, lines, (headings, cells) or None)."""
+    yield READING, list(reading_lines(table)), None
+    if table.controls:
+        yield CONTROLS, [], control_grid(table)
+    if table.effects:
+        yield EFFECTS, effect_lines(table), effect_grid(table)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.notes, None
     yield PROBLEMS, table.problems, None
     yield "What differs", list(difference_lines(table)), None
@@ -281,7 +342,7 @@ def told_sections(table):
 
 def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
-                    "verdict on B")
+                    "verdict on B", "against", "it has", "effect", "kind")
 
 
 def tone(heading, cell):
@@ -330,7 +391,7 @@ def as_markdown(table):
 
 TEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
        "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "Δ": r"$\Delta$",
-       "†": r"$\dagger$", "‡": r"$\ddagger$", "→": r"$\to$"}
+       "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "×": r"$\times$", "→": r"$\to$"}
 
 
 def tex(text):
@@ -352,9 +413,9 @@ def tex_notes(lines):
 
 def as_tex(table):
     """To be \\input; needs nothing but the package booktabs."""
-    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(effect_lines(table)))
+    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(reading_lines(table)))
     for title, notes, extra in told_sections(table):
-        if title in (BEYOND, DECODING):
+        if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
             lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
                       *tex_notes(notes)]
     return "\n".join(lines) + "\n"
@@ -377,24 +438,28 @@ def inference_numbers(table):
 
 
 def as_csv(table):
-    """Plain numbers in full precision; one line per step."""
+    """Plain numbers in full precision; one line per step, and per comparison beside these."""
     more = inference_numbers(table)
     more_names = list(dict.fromkeys(name for numbers in more.values() for name in numbers))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = list(ablation.NUMBERS)
-    writer.writerow(["step", "baseline", "seeds", *names, "loss_sd", "pairs", "delta", "delta_low",
-                     "delta_high", "accuracy_pairs", "accuracy_delta", "accuracy_delta_low",
-                     "accuracy_delta_high", "perplexity_percent", "p_corrected", "audits",
-                     "audits_failed", "verdict", "reason", *more_names])
-    for row in table.rows:
+    writer.writerow(["step", "baseline", "kind", "seeds", *names, "loss_sd", "pairs", "delta",
+                     "delta_low", "delta_high", "accuracy_pairs", "accuracy_delta",
+                     "accuracy_delta_low", "accuracy_delta_high", "perplexity_percent", "solved",
+                     "baseline_solved", "p_corrected", "smallest_effect", "seeds_needed",
+                     "exploratory", "audits", "audits_failed", "verdict", "reason", *more_names])
+    for row in table.rows + table.controls + table.effects:
         loss = row.numbers["loss"]
-        writer.writerow([row.step, row.baseline, len(row.seeds),
+        writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
                          *(row.numbers[name].mean if row.numbers[name] else "" for name in names),
                          loss.sd if loss else "", *difference_values(row.delta),
-                         *difference_values(row.accuracy_delta), row.perplexity_percent, row.p,
-                         row.audits, len(row.failed_audits), row.verdict, row.reason,
-                         *(more[row.step].get(name) for name in more_names)])
+                         *difference_values(row.accuracy_delta), row.perplexity_percent,
+                         *(row.solved or ("", ""))[:2], row.p, row.smallest_effect,
+                         row.seeds_needed, int(row.is_exploratory), row.audits,
+                         len(row.failed_audits), row.verdict, row.reason,
+                         *(more[row.step].get(name) for name in more_names
+                           if row.kind == judging.STEP)])
     return out.getvalue()
 
 
@@ -406,7 +471,8 @@ def as_json(table):
         component["share"] = own.share
     for entry, own in zip(whole["decoding"]["measured"], table.decoding.measured):
         entry.update(tokens_per_second=own.tokens_per_second, limit=own.limit)
-    for row, own in zip(whole["rows"], table.rows):
+    judged = whole["rows"] + whole["controls"] + whole["effects"]
+    for row, own in zip(judged, table.rows + table.controls + table.effects, strict=True):
         percent = own.perplexity_percent    # JSON knows no infinity
         row["perplexity_percent"] = None if percent == math.inf else percent
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -415,7 +481,8 @@ def as_json(table):
 def as_html(table, steps):
     drawn, missing = plots.draw(table, steps)
     told = told_sections(table)
-    above = [section for section in told if section[0] in (COULD_SHOW, CONTROLS, REMARKS, PROBLEMS)]
+    above = [section for section in told if section[0] in
+             (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS)]
     below = [section for section in told if section not in above]
     return page.page(table.experiment, headline(table), grid(table), above, drawn, missing, below,
                      is_text_column)
@@ -437,7 +504,8 @@ def report(db, args):
     steps = records.read_experiment(db, name)
     tuned = tuning.experiment(name)
     candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
-    table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps))
+    table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps),
+                              declaration.read(args.runs, name))
     table.samples = samples.collect(steps)
     print(as_text(table, sys.stdout), end="")
     directory = os.path.join(args.runs, name, "report")
@@ -449,6 +517,52 @@ def report(db, args):
         print("Without plots: gnuplot is not installed.")
     if table.not_reproduced:
         raise Problem(f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
+
+
+def step_seconds(step):
+    """What a run of the step takes, on average; None: not known."""
+    try:
+        _, per_update = estimate.updates_and_tokens(step.config)
+    except KeyError:    # runs of an older program may lack symbols
+        return None
+    taken = [seconds for run in step.usable.values()
+             if (seconds := estimate.recorded_seconds(run, per_update))]
+    return sum(taken) / len(taken) if taken else None
+
+
+def power(db, args):
+    name = choose(db, args.experiment)
+    steps = records.read_experiment(db, name)
+    table = ablation.tabulate(name, steps, declared=declaration.read(args.runs, name))
+    rows = [row for row in table.comparisons
+            if not (row.is_exploratory or row.solved or row.verdict == ablation.INVALID)
+            and row.judged and row.judged.sd]
+    if not rows:
+        raise Problem(f"{name}: no comparison has two seeds: a pilot of 3 tells the noise")
+    size = len(rows)
+    needed = [[stats.seeds_to_show(args.effect / row.judged.sd, stats.ALPHA / family,
+                                   judging.least_seeds(row)) for family in (size, 1)]
+              for row in rows]
+    print(f"{name}: seeds that find an effect of {args.effect:g} in 4 of 5 experiments\n")
+
+    def cell(seeds):
+        return str(seeds or f"over {stats.MOST_SEEDS}")
+    print(aligned(["step", "against", "seeds now", "sd of Δ", "seeds needed", "were it alone"], [
+        [row.step, row.baseline or row.kind, str(row.judged.n), f"{row.judged.sd:.4f}",
+         *map(cell, seeds)] for row, seeds in zip(rows, needed)]) + "\n")
+    print(f"Corrected for {plural(size, 'comparison')}; CONFIG_PRIMARY can name fewer. The noise of "
+          "a few seeds is itself uncertain: an sd of 3 seeds may well be half of the true one.")
+    print_cost(steps, max((seeds or stats.MOST_SEEDS for seeds, _ in needed)))
+
+
+def print_cost(steps, seeds):
+    """Of bringing every step to so many seeds."""
+    missing = [(step, max(0, seeds - len(step.usable))) for step in steps if step.repeat == 0]
+    timed = [(step_seconds(step), runs) for step, runs in missing]
+    known = sum(seconds * runs for seconds, runs in timed if seconds)
+    print(f"{seeds} seeds for every step: {plural(sum(runs for _, runs in missing), 'run')} more, "
+          + (f"about {known / 60:.0f} minutes one after another."
+             if all(seconds for seconds, _ in timed) else "of unknown time."))
 
 
 def pairs(db, args):
@@ -471,15 +585,15 @@ def compare(db, args):
         raise Problem("no seed that both have finished: nothing to compare\n"
                       + "\n".join(f"  {problem}" for problem in table.problems))
     print(f"{args.b} against {args.a}\n")
-    headings = ["A", "B", "A: val. loss ± sd (seeds)", "B: val. loss ± sd (seeds)", "Δ nats [95%]",
-                "Δ ppl", "Δ accuracy % [95%]", "verdict on B"]
+    headings = ["A", "B", "A: val. loss ± sd (seeds)", "B: val. loss ± sd (seeds)", DELTA,
+                "Δ ppl", ACCURACY_DELTA, POWER, "verdict on B"]
     cells = [[a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
-              COLUMNS["Δ ppl"](row), COLUMNS["Δ accuracy % [95%]"](row), verdict_cell(row)]
+              COLUMNS["Δ ppl"](row), accuracy_delta_cell(row), power_cell(row), verdict_cell(row)]
              for (a, _), row in zip(matched, table.rows)]
     print(aligned(*without_empty(headings, cells), stream=sys.stdout) + "\n")
     shown = " ".join(itertools.chain(*cells))
     marks = [line for line in mark_lines(table) if line.split()[0] in shown]
-    for line in [*effect_lines(table), *marks, *reason_lines(table), *table.problems]:
+    for line in [*reading_lines(table), *marks, *reason_lines(table), *table.problems]:
         print(terminal.wrapped(line, terminal.width(sys.stdout)))
     print()
     print_differences(matched)
@@ -498,6 +612,13 @@ def diff(db, args):
     print_differences(pairs(db, args))
 
 
+def positive(text):
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: expected a positive number")
+    return value
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -508,6 +629,11 @@ def main(argv):
     command = commands.add_parser("report", help="the table of an experiment")
     command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
     command.set_defaults(run=report)
+    command = commands.add_parser("power", help="seeds that an effect needs")
+    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
+    command.add_argument("--effect", type=positive, required=True, metavar="SIZE",
+                         help="nats, or share of right answers")
+    command.set_defaults(run=power)
     for name, run, text in (("compare", compare, "two experiments, steps or runs"),
                             ("diff", diff, "their configurations")):
         command = commands.add_parser(name, help=text)

@@ -1,28 +1,31 @@
 """Is a difference between two steps more than noise?  docs/statistics.md explains the choices.
 
-Differences d are taken seed by seed.  A step is judged by two rules, and both must agree:
+Differences d are taken seed by seed.  Each comparison of a family of K has one interval,
 
-    its own 95% interval,  mean(d) -+ t(5%, n-1) sd(d) / sqrt(n),  leaves out zero;
-    p <= 5% after Holm's correction over all steps of the table, where p belongs to
-    t = mean(d) / (max(own, pooled sd) / sqrt(n)), with the degrees of freedom of the pooled sd.
+    mean(d) -+ t(ALPHA / K, n - 1) sd(d) / sqrt(n),
 
-The pooled sd is that of the steps that share a baseline.  It makes up for what the correction
-costs; the larger of the two sds keeps a step that is noisier than the others from profiting.
+with its own sd and degrees of freedom.  All K intervals hold together with 95% (Bonferroni), and
+the interval alone decides.  Where a family is looked at more than once, each look has its share of
+ALPHA, and the interval is what the intervals of all looks so far have in common.
+
+Seeds that either solve a task or do not are counted, and Fisher's exact test decides.
 """
 import functools
 import math
-import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-ALPHA = 0.05        # chance of any false verdict in a table
-POWER = 0.8         # of the smallest effect that a table could have shown
+ALPHA = 0.05        # chance of any false verdict in a family
+POWER = 0.8         # of the smallest effect that a comparison could have shown
 MIN_SEEDS = 3       # below, there is no verdict
-# Correlation of two differences with the same baseline, if all steps are equally noisy.
-SHARED = 0.5
-DRAWS = 5_000       # of smallest_effect(): errors up to 1.6%, measured over ten generators
+MIN_SEEDS_OF_ACCURACY = 5   # accuracies crowd at the ends of their scale: see docs/statistics.md
+MOST_SEEDS = 1000   # that a comparison is ever said to need
+MOST_COUNTED = 100  # the same where seeds are counted
+# Accuracies of which none lies in a gap this wide are those of a task that is solved or not.
+GAP = 1 / 3
 
-BETTER, WORSE, UNSHOWN, UNDECIDABLE = \
-    "better", "worse", "no difference shown", "not decidable"
+BETTER, WORSE, EQUIVALENT, OPEN, UNDECIDABLE = \
+    "better", "worse", "equivalent", "open", "not decidable"
+WITHIN = ", within the margin"
 
 
 # ---------------------------------------------------------------- the t distribution
@@ -73,6 +76,29 @@ def critical(p, freedom):
     return (low + high) / 2
 
 
+def normal_share(x):
+    """P(Z <= x), the normal distribution."""
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
+def power(effect, n, alpha):
+    """The chance that the interval of a difference leaves out zero; the effect is in sds.
+
+    The sample's sd is u times the true one.  For each u the mean decides, which is normal; the
+    integral over the density of u is Simpson's.
+    """
+    freedom, needed, shift = n - 1, critical(alpha, n - 1), abs(effect) * math.sqrt(n)
+    factor = math.log(2) + freedom / 2 * math.log(freedom / 2) - math.lgamma(freedom / 2)
+    end, steps = 1 + math.sqrt(80 / freedom), 400       # beyond the end lies less than 1e-15
+    total = 0.0
+    for i in range(1, steps + 1):
+        u = end * i / steps
+        density = math.exp(factor + (freedom - 1) * math.log(u) - freedom * u * u / 2)
+        found = normal_share(shift - needed * u) + normal_share(-shift - needed * u)
+        total += (1 if i == steps else 4 if i % 2 else 2) * density * found
+    return total * end / steps / 3
+
+
 # ---------------------------------------------------------------- differences
 
 def moments(values):
@@ -91,12 +117,19 @@ class Difference:
     high: float = None
 
     @property
-    def shows_zero(self):
-        return self.low is None or self.low <= 0.0 <= self.high
+    def leaves_out_zero(self):
+        return self.low is not None and (self.low > 0.0 or self.high < 0.0)
+
+    def without_interval(self):
+        return replace(self, low=None, high=None)
 
 
-def difference(values):
-    """Of paired values, already subtracted; None if there are none."""
+def difference(values, alpha=ALPHA):
+    """Of paired values, already subtracted; None if there are none.
+
+    The interval misses the true mean with this alpha.  Values that are all equal have no interval
+    around them: theirs is the value itself.
+    """
     n = len(values)
     if n == 0:
         return None
@@ -104,77 +137,106 @@ def difference(values):
         return Difference(n, values[0])
     mean, variance = moments(values)
     sd = math.sqrt(variance)
-    half = critical(ALPHA, n - 1) * sd / math.sqrt(n)
+    half = critical(alpha, n - 1) * sd / math.sqrt(n)
     return Difference(n, mean, sd, mean - half, mean + half)
 
 
-def is_decidable(d):
-    return d is not None and d.n >= MIN_SEEDS
+def corrected_p(d, alpha):
+    """Not above ALPHA where the interval, made with this alpha, leaves out zero."""
+    if d.mean == 0.0:
+        return 1.0
+    t = d.mean * math.sqrt(d.n) / d.sd if d.sd else math.inf
+    return min(1.0, p_value(t, d.n - 1) * ALPHA / alpha)
 
 
-def pooled_freedom(freedom, steps):
-    """Satterthwaite's, for steps whose differences share a baseline."""
-    return freedom / (1 + (steps - 1) * SHARED ** 2)
+def shares(looks):
+    """Of ALPHA, one for each look: as many parts as it brings seeds (the looks rise)."""
+    return [ALPHA * (n - before) / looks[-1] for before, n in zip([0, *looks], looks)]
 
 
-def pool(group):
-    """The common sd of decidable differences to one baseline, and its degrees of freedom."""
-    freedom = sum(d.n - 1 for d in group)
-    variance = sum((d.n - 1) * d.sd ** 2 for d in group) / freedom
-    return math.sqrt(variance), pooled_freedom(freedom, len(group))
+def overlap(differences):
+    """The newest difference with the interval that all have in common.
+
+    None: there is none.  All intervals hold together with 95%, so that is as rare.
+    """
+    low, high = max(d.low for d in differences), min(d.high for d in differences)
+    return replace(differences[-1], low=low, high=high) if low <= high else None
 
 
-def holm(p_values):
-    """Corrected p values, in the order given (Holm 1979)."""
-    corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        corrected[i] = largest
-    return corrected
+def verdict(d, margin=None, lower_is_better=True):
+    """What the interval says; the margin was declared before the runs."""
+    is_within = margin is not None and -margin < d.low and d.high < margin
+    if d.leaves_out_zero:
+        word = BETTER if (d.low < 0.0) == lower_is_better else WORSE
+        return word + (WITHIN if is_within else "")
+    return EQUIVALENT if is_within else OPEN
 
 
-def group_p_values(group):
-    sd, freedom = pool(group)
-    for d in group:
-        error = max(d.sd, sd) / math.sqrt(d.n)
-        yield p_value(d.mean / error if error else math.copysign(math.inf, d.mean), freedom) \
-            if d.mean else 1.0
+# ---------------------------------------------------------------- solved or not
 
+def threshold(accuracies):
+    """Where both arms' accuracies fall in two groups: the middle of the gap; else None.
 
-def corrected_p_values(groups):
-    """For a table of groups that share a baseline each; None where nothing can be decided."""
-    decidable = [[d for d in group if is_decidable(d)] for group in groups]
-    p = iter(holm([p for group in decidable if group for p in group_p_values(group)]))
-    return [[next(p) if is_decidable(d) else None for d in group] for group in groups]
+    The arms are not told apart here, so this choice favours none of them.
+    """
+    ordered = sorted(accuracies)
+    gap, low = max(((b - a, a) for a, b in zip(ordered, ordered[1:])), default=(0.0, 0.0))
+    return low + gap / 2 if gap > GAP else None
 
-
-def verdict(d, corrected_p, lower_is_better=True):
-    if corrected_p is None:
-        return UNDECIDABLE
-    if corrected_p > ALPHA or d.shows_zero:
-        return UNSHOWN
-    return BETTER if (d.mean < 0) == lower_is_better else WORSE
-
-
-# ---------------------------------------------------------------- what could have been shown
 
 @functools.lru_cache(maxsize=None)
-def smallest_effect(seeds, steps, family):
-    """In sds of the paired difference: the effect of one of the steps found with 80% power.
+def fisher(solved, n, other_solved, other_n):
+    """Two-sided p: outcomes with the same sum that are no more probable than this one."""
+    both = solved + other_solved
+    ways = {k: math.comb(n, k) * math.comb(other_n, both - k)
+            for k in range(max(0, both - other_n), min(n, both) + 1)}
+    return sum(w for w in ways.values() if w <= ways[solved]) / sum(ways.values())
 
-    Of `steps` steps with this baseline, in a table of `family` comparisons.  In noise that is
-    drawn, an effect is found if it exceeds what the rules ask for, less the mean of the noise:
-    the quantile of that is the answer.
-    """
-    draw = random.Random(1).gauss
-    corrected = critical(ALPHA / family, pooled_freedom(steps * (seeds - 1), steps))
-    own = max(critical(ALPHA, seeds - 1), corrected)
-    needed = []
-    for _ in range(DRAWS):
-        baseline = [draw(0, 1) for _ in range(seeds)]
-        group = [moments([draw(0, 1) - b for b in baseline]) for _ in range(steps)]
-        mean, variance = group[0]
-        pooled = sum(v for _, v in group) / steps
-        demand = max(own * math.sqrt(variance), corrected * math.sqrt(pooled))
-        needed.append(demand / math.sqrt(seeds) - mean)
-    return sorted(needed)[round(POWER * DRAWS)] / math.sqrt(2)  # unit noises differ by this sd
+
+def smallest_p(n, other_n):
+    """Of any outcome: all seeds of one arm solve the task, none of the other."""
+    return fisher(n, n, 0, other_n)
+
+
+# ---------------------------------------------------------------- how many seeds
+
+@functools.lru_cache(maxsize=None)
+def smallest_effect(n, alpha):
+    """In sds of the difference: what n seeds find with 80% power."""
+    low, high = 0.0, 1.0
+    while power(high, n, alpha) < POWER:
+        low, high = high, 2 * high
+    for _ in range(20):     # to a millionth
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(middle, n, alpha) < POWER else (low, middle)
+    return high
+
+
+def first_seeds(is_enough, least):
+    """The smallest n for which it is so; None beyond MOST_SEEDS."""
+    if not is_enough(MOST_SEEDS):
+        return None
+    low, high = least - 1, MOST_SEEDS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+@functools.lru_cache(maxsize=None)
+def seeds_to_show(effect, alpha, least=MIN_SEEDS):
+    """An effect of so many sds, with 80% power."""
+    return first_seeds(lambda n: power(effect, n, alpha) >= POWER, least) if effect else None
+
+
+def seeds_to_count(share, other_share, alpha):
+    """That shares of solved seeds as these need to differ by Fisher's test."""
+    def is_enough(n):
+        return fisher(round(n * share), n, round(n * other_share), n) <= alpha
+    return next((n for n in range(MIN_SEEDS, MOST_COUNTED + 1) if is_enough(n)), None)
+
+
+@functools.lru_cache(maxsize=None)
+def seeds_to_settle(margin, alpha, least=MIN_SEEDS):
+    """A margin of so many sds: an interval no longer than it leaves out zero or lies inside."""
+    return first_seeds(lambda n: critical(alpha, n - 1) / math.sqrt(n) <= margin / 2, least)

@@ -1,0 +1,209 @@
+"""Verdicts on the comparisons of a table, by the rules of tools/report/stats.py.
+
+The comparisons that were declared before the first run are one family; they get verdicts only
+when all their declared runs have ended (a look).  All others are exploratory and another family.
+Where nothing was declared, all are primary, and the runs that are there decide.
+"""
+import math
+import time
+from dataclasses import dataclass
+
+from tools.plan import declaration
+from tools.report import stats
+
+INCOMPLETE = "incomplete"
+# What a comparison is: a step beside its baseline, beside its control, or an effect of a grid.
+STEP, CONTROL, MAIN, INTERACTION = "step", "control", "main effect", "interaction"
+EFFECTS = dict(zip(declaration.EFFECTS, (MAIN, INTERACTION), strict=True))
+# An arm so many times as noisy as the other gives its shape to the difference.
+UNEQUAL = 3
+
+
+@dataclass
+class Sample:
+    """What one seed says of a comparison."""
+    seed: int
+    difference: float           # of the quantity that is judged
+    accuracies: tuple = ()      # the step's and the baseline's, where these are judged
+
+
+@dataclass
+class Look:
+    """Seeds (None: all that are there), and the share of alpha that their verdicts may use."""
+    seeds: list
+    share: float = stats.ALPHA
+
+    def samples(self, row):
+        return row.samples if self.seeds is None else \
+            [sample for sample in row.samples if sample.seed in self.seeds]
+
+
+def plural(n, word):
+    return f"{n} {word}{'s' * (n != 1)}"
+
+
+# ---------------------------------------------------------------- one comparison
+
+def threshold(samples):
+    """Above it a seed has solved its task; None: seeds do not fall in two groups."""
+    return stats.threshold([a for sample in samples for a in sample.accuracies])
+
+
+def least_seeds(row):
+    return stats.MIN_SEEDS_OF_ACCURACY if row.by_accuracy else stats.MIN_SEEDS
+
+
+def is_decidable(row, samples):
+    return len(samples) >= (least_seeds(row) if threshold(samples) is None else stats.MIN_SEEDS)
+
+
+def noise_ratio(row):
+    """Of the noisier arm to the other; 1 where it cannot be told."""
+    arms = [stats.moments(arm)[1] for arm in row.arms if len(arm) > 1]
+    if len(arms) < 2 or not max(arms):
+        return 1.0
+    return math.sqrt(max(arms) / min(arms)) if min(arms) else math.inf
+
+
+def judge_interval(row, looks, size, margin):
+    intervals = [stats.difference([s.difference for s in look.samples(row)], look.share / size)
+                 for look in looks]
+    alpha, d = looks[-1].share / size, stats.overlap(intervals)
+    row.p = min(stats.corrected_p(own, look.share / size)
+                for own, look in zip(intervals, looks))
+    row.smallest_effect = intervals[-1].sd * stats.smallest_effect(intervals[-1].n, alpha)
+    if d is None:
+        row.verdict, row.reason = stats.OPEN, "the intervals of the looks contradict each other"
+        row.judged = intervals[-1].without_interval()
+        return
+    row.judged = d
+    row.verdict = stats.verdict(d, margin, not row.by_accuracy)
+    if row.verdict == stats.OPEN and d.sd:
+        row.seeds_needed = stats.seeds_to_settle(margin / d.sd, alpha, least_seeds(row)) \
+            if margin else stats.seeds_to_show(abs(d.mean) / d.sd, alpha, least_seeds(row))
+
+
+def judge_counts(row, looks, size, limit):
+    """Seeds that solve the task, counted and tested by Fisher."""
+    samples = looks[-1].samples(row)
+    row.judged = stats.difference([s.difference for s in samples]).without_interval()
+    p_values = []
+    for look in looks:
+        pairs = [sample.accuracies for sample in look.samples(row)]
+        mine, theirs = (sum(a > limit for a in arm) for arm in zip(*pairs))
+        row.solved = [mine, theirs, len(pairs)]
+        p_values.append(stats.fisher(mine, len(pairs), theirs, len(pairs)) * size
+                        * stats.ALPHA / look.share)
+    row.p, n, alpha = min(1.0, *p_values), len(samples), looks[-1].share / size
+    if row.p <= stats.ALPHA:
+        row.verdict = stats.BETTER if mine > theirs else stats.WORSE
+    elif stats.smallest_p(n, n) > alpha:
+        row.verdict = stats.UNDECIDABLE
+        row.reason = f"seeds either solve the task or do not, and no outcome of " \
+                     f"{plural(n, 'seed')} could pass the correction for " \
+                     f"{plural(size, 'comparison')}; {stats.seeds_to_count(1, 0, alpha)} could"
+    else:
+        row.verdict = stats.OPEN
+        row.seeds_needed = stats.seeds_to_count(mine / n, theirs / n, alpha)
+
+
+def judge_row(row, looks, size, margin):
+    samples = looks[-1].samples(row)
+    limit = threshold(samples)
+    if not is_decidable(row, samples):
+        row.verdict = stats.UNDECIDABLE
+        row.reason = f"{plural(len(samples), 'paired seed')}, {least_seeds(row)} are needed"
+    elif limit is None:
+        enough = [look for look in looks if len(look.samples(row)) >= least_seeds(row)]
+        judge_interval(row, enough, size, margin)
+    elif row.kind in (STEP, CONTROL):
+        judge_counts(row, looks, size, limit)
+    else:
+        row.verdict = stats.UNDECIDABLE
+        row.reason = "seeds either solve the task or do not: there is nothing to add up"
+
+
+def judge_family(rows, looks, margin=None):
+    """All at once: the correction is over the family.  Its size, too."""
+    size = sum(is_decidable(row, looks[-1].samples(row)) for row in rows)
+    for row in rows:
+        judge_row(row, looks, size, margin)
+    return size
+
+
+# ---------------------------------------------------------------- what was declared
+
+@dataclass
+class Judgement:
+    """How the table was judged."""
+    family: int = 0                 # comparisons that are corrected for together
+    exploratory: int = 0            # those of the other family
+    margin: float = None            # declared
+    lines: tuple = ()               # about the declaration
+
+
+def is_primary(row, declared):
+    return any(row.kind == EFFECTS[one] if isinstance(one, str) else
+               one == [row.step, row.baseline]
+               for one in declared.primary)
+
+
+def fault(rows, declared, first_start):
+    """Why what was declared does not count; empty: it does."""
+    if declared.time > first_start:
+        return "it was " + ("changed" if declared.is_changed else "made") + \
+            " after the first run had begun"
+    strange = sorted({s.seed for row in rows for s in row.samples} - set(declared.seeds))
+    if strange:
+        return f"seed {', '.join(map(str, strange))} was not declared"
+    return ""
+
+
+def looks_of(declared, ended):
+    """Those whose runs have all ended, in every step of a primary comparison."""
+    return [Look(declared.seeds[:n], share)
+            for n, share in zip(declared.looks, stats.shares(declared.looks))
+            if all(ended.get(step, set()).issuperset(declared.seeds[:n])
+                   for step in declared.steps)]
+
+
+def moment(seconds):
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def judge_primary(rows, declared, ended):
+    """How many were judged, and the line that says how far the looks are."""
+    looks = looks_of(declared, ended)
+    state = f"Look {len(looks)} of {len(declared.looks)}, at " \
+            f"{declared.looks[len(looks) - 1]} seeds." if looks else \
+            f"No look yet: the first needs all runs of {plural(declared.looks[0], 'seed')}."
+    if looks:
+        return judge_family(rows, looks, declared.margin), state
+    for row in rows:
+        row.verdict = INCOMPLETE
+    return 0, state
+
+
+def judge(rows, declared=None, first_start=math.inf, ended=None):
+    """Every row that has no verdict yet; `ended` has the seeds of each step that have ended."""
+    rows = [row for row in rows if not row.verdict]
+    if declared is None or (declared.is_withdrawn and declared.time <= first_start):
+        return Judgement(judge_family(rows, [Look(None)]))
+    primary = [row for row in rows if is_primary(row, declared)]
+    others = [row for row in rows if row not in primary]
+    wrong = fault(primary, declared, first_start)
+    lines = [f"Declared on {moment(declared.time)}: {declared.text}."]
+    if wrong:
+        lines.append(f"The declaration does not count, since {wrong}: all is exploratory.")
+        primary, others = [], rows
+    result = Judgement(margin=declared.margin)
+    if primary:
+        result.family, state = judge_primary(primary, declared, ended)
+        lines.append(state)
+    elif not wrong:
+        lines.append("None of the primary comparisons is in this table.")
+    for row in others:
+        row.is_exploratory = True
+    result.exploratory = judge_family(others, [Look(None)], declared.margin)
+    result.lines = tuple(lines)
+    return result
