@@ -297,7 +297,7 @@ def published_grid(table):
               short_number(claim["ours_parameters"].mean) if claim["ours_parameters"] else ""]
              for claim in study["steps"]]
     return ["step", "published", "Δ published", "claimed", "parameters", "GPU memory",
-            "ours ± sd (seeds)", "Δ ours [95%]", "our parameters"], lines
+            "ours ± sd (seeds)", "Δ ours", "our parameters"], lines
 
 
 def headline(table):

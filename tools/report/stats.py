@@ -159,6 +159,8 @@ def overlap(differences):
 
     None: there is none.  All intervals hold together with 95%, so that is as rare.
     """
+    if len(differences) == 1:
+        return differences[0]
     low, high = max(d.low for d in differences), min(d.high for d in differences)
     return replace(differences[-1], low=low, high=high) if low <= high else None
 
