@@ -21,7 +21,7 @@ power: $(O)/setup-python
 	$(Q)$(report_tool) power --effect $(call quoted,$(EFFECT)) $(if $(reported),$(call quoted,$(reported)))
 
 # The promises of docs/statistics.md, simulated.
-bench-statistics: $(O)/setup-python
+bench-statistics: $(O)/bin/null_tables $(O)/setup-python
 	$(Q)$(python) -m tools.report.simulate $(if $(TABLES),--tables $(TABLES))
 
 compare diff: $(O)/setup-python

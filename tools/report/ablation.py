@@ -42,8 +42,8 @@ MARKS = {
     OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
     LOST_SEEDS: "runs of this step or of its baseline diverged, failed or are missing: see the "
                 "problems",
-    UNEQUAL_NOISE: f"one of the two is more than {judging.UNEQUAL} times as noisy as the other: the "
-                   "verdict holds if that noise is symmetric",
+    UNEQUAL_NOISE: f"one of the two is more than {stats.UNEQUAL} times as noisy as the other, so its "
+                   f"interval has a {stats.CAUTION}th of the alpha, lest that noise be skewed",
 }
 ENDED = (*records.FINISHED, "diverged", "invalid")      # states of runs that will not go on
 
@@ -75,7 +75,7 @@ class Row:
     accuracy_delta: stats.Difference = None
     solved: list = None                 # seeds that solve the task: here, in the baseline, of
     samples: list = field(default_factory=list)     # what is judged, seed by seed
-    arms: list = field(default_factory=list)        # the same before it is subtracted
+    is_unequal: bool = False            # one arm is much noisier
     p: float = None                     # corrected
     smallest_effect: float = None       # found with 80% power: nats, or share of right answers
     seeds_needed: int = None            # that would settle what is open
@@ -366,7 +366,7 @@ def samples_of(step, baseline, by_accuracy):
     for mine, theirs in paired_runs(step, baseline):
         values = tuple(map(quantity(by_accuracy), (mine, theirs)))
         if None not in values:
-            yield judging.Sample(theirs.seed, values[0] - values[1], values if by_accuracy else ())
+            yield judging.Sample(theirs.seed, values[0] - values[1], values)
 
 
 def ended_seeds(step, baseline):
@@ -392,8 +392,6 @@ def compare(row, step, baseline, all_seeds):
     """Fill in all but the verdict, which needs the whole table."""
     row.by_accuracy = is_by_accuracy(baseline)
     row.samples = list(samples_of(step, baseline, row.by_accuracy))
-    row.arms = [[quantity(row.by_accuracy)(run) for run in arm]
-                for arm in zip(*paired_runs(step, baseline))]
     for name in ("loss", "accuracy") if row.by_accuracy else ("loss",):
         found = stats.difference(paired_values(step, baseline, NUMBERS[name]))
         setattr(row, "delta" if name == "loss" else "accuracy_delta",
@@ -419,8 +417,7 @@ def judge(rows, steps=(), declared=None):
     judgement = judging.judge(rows, declared, first_start, {
         step.name: ended_seeds(step, by_name.get(step.baseline)) for step in steps})
     for row in rows:
-        if row.p is not None and row.solved is None and row.verdict != stats.OPEN and \
-                judging.noise_ratio(row) > judging.UNEQUAL:
+        if row.is_unequal:
             row.marks.append(UNEQUAL_NOISE)
     return judgement
 
@@ -449,7 +446,7 @@ def effect_row(effect, all_seeds):
         if None not in values:
             row.samples.append(judging.Sample(
                 seed, sum(c * v for v, (_, c) in zip(values, effect.cells)),
-                tuple(values) if row.by_accuracy else ()))
+                tuple(values)))
     found = stats.difference([sample.difference for sample in row.samples])
     row.judged = found and found.without_interval()
     for step in steps:

@@ -15,8 +15,6 @@ INCOMPLETE = "incomplete"
 # What a comparison is: a step beside its baseline, beside its control, or an effect of a grid.
 STEP, CONTROL, MAIN, INTERACTION = "step", "control", "main effect", "interaction"
 EFFECTS = dict(zip(declaration.EFFECTS, (MAIN, INTERACTION), strict=True))
-# An arm so many times as noisy as the other gives its shape to the difference.
-UNEQUAL = 3
 
 
 @dataclass
@@ -24,7 +22,7 @@ class Sample:
     """What one seed says of a comparison."""
     seed: int
     difference: float           # of the quantity that is judged
-    accuracies: tuple = ()      # the step's and the baseline's, where these are judged
+    values: tuple = ()          # that quantity: the step's, the baseline's; or of all cells
 
 
 @dataclass
@@ -44,33 +42,34 @@ def plural(n, word):
 
 # ---------------------------------------------------------------- one comparison
 
-def threshold(samples):
+def threshold(row, samples):
     """Above it a seed has solved its task; None: seeds do not fall in two groups."""
-    return stats.threshold([a for sample in samples for a in sample.accuracies])
+    return stats.threshold([a for s in samples for a in s.values]) if row.by_accuracy else None
 
 
-def least_seeds(row):
-    return stats.MIN_SEEDS_OF_ACCURACY if row.by_accuracy else stats.MIN_SEEDS
+def is_unequal(row, samples):
+    return row.kind in (STEP, CONTROL) and len(samples) > 1 and \
+        stats.is_unequal(*zip(*(sample.values for sample in samples)))
 
 
-def is_decidable(row, samples):
-    return len(samples) >= (least_seeds(row) if threshold(samples) is None else stats.MIN_SEEDS)
+def least_seeds(row, samples):
+    """For a verdict by an interval."""
+    return stats.MIN_SEEDS_OF_ANY_SHAPE if row.by_accuracy or is_unequal(row, samples) else \
+        stats.MIN_SEEDS
 
 
-def noise_ratio(row):
-    """Of the noisier arm to the other; 1 where it cannot be told."""
-    arms = [stats.moments(arm)[1] for arm in row.arms if len(arm) > 1]
-    if len(arms) < 2 or not max(arms):
-        return 1.0
-    return math.sqrt(max(arms) / min(arms)) if min(arms) else math.inf
+def alpha_of(row, look, size):
+    """What the interval of this look may use."""
+    return look.share / size / (stats.CAUTION if is_unequal(row, look.samples(row)) else 1)
 
 
 def judge_interval(row, looks, size, margin):
-    intervals = [stats.difference([s.difference for s in look.samples(row)], look.share / size)
-                 for look in looks]
-    alpha, d = looks[-1].share / size, stats.overlap(intervals)
-    row.p = min(stats.corrected_p(own, look.share / size)
-                for own, look in zip(intervals, looks))
+    alphas = [alpha_of(row, look, size) for look in looks]
+    intervals = [stats.difference([s.difference for s in look.samples(row)], alpha)
+                 for look, alpha in zip(looks, alphas)]
+    alpha, d = alphas[-1], stats.overlap(intervals)
+    row.p = min(map(stats.corrected_p, intervals, alphas))
+    row.is_unequal = is_unequal(row, looks[-1].samples(row))
     row.smallest_effect = intervals[-1].sd * stats.smallest_effect(intervals[-1].n, alpha)
     if d is None:
         row.verdict, row.reason = stats.OPEN, "the intervals of the looks contradict each other"
@@ -79,8 +78,8 @@ def judge_interval(row, looks, size, margin):
     row.judged = d
     row.verdict = stats.verdict(d, margin, not row.by_accuracy)
     if row.verdict == stats.OPEN and d.sd:
-        row.seeds_needed = stats.seeds_to_settle(margin / d.sd, alpha, least_seeds(row)) \
-            if margin else stats.seeds_to_show(abs(d.mean) / d.sd, alpha, least_seeds(row))
+        row.seeds_needed = stats.seeds_to_settle(margin / d.sd, alpha) if margin else \
+            stats.seeds_to_show(abs(d.mean) / d.sd, alpha)
 
 
 def judge_counts(row, looks, size, limit):
@@ -89,7 +88,7 @@ def judge_counts(row, looks, size, limit):
     row.judged = stats.difference([s.difference for s in samples]).without_interval()
     p_values = []
     for look in looks:
-        pairs = [sample.accuracies for sample in look.samples(row)]
+        pairs = [sample.values for sample in look.samples(row)]
         mine, theirs = (sum(a > limit for a in arm) for arm in zip(*pairs))
         row.solved = [mine, theirs, len(pairs)]
         p_values.append(stats.fisher(mine, len(pairs), theirs, len(pairs)) * size
@@ -109,23 +108,29 @@ def judge_counts(row, looks, size, limit):
 
 def judge_row(row, looks, size, margin):
     samples = looks[-1].samples(row)
-    limit = threshold(samples)
-    if not is_decidable(row, samples):
-        row.verdict = stats.UNDECIDABLE
-        row.reason = f"{plural(len(samples), 'paired seed')}, {least_seeds(row)} are needed"
-    elif limit is None:
-        enough = [look for look in looks if len(look.samples(row)) >= least_seeds(row)]
-        judge_interval(row, enough, size, margin)
-    elif row.kind in (STEP, CONTROL):
+    limit, least = threshold(row, samples), least_seeds(row, samples)
+    enough = [look for look in looks
+              if len(look.samples(row)) >= least_seeds(row, look.samples(row))]
+    if limit is not None and len(samples) >= stats.MIN_SEEDS and row.kind in (STEP, CONTROL):
         judge_counts(row, looks, size, limit)
+    elif not enough:
+        row.verdict = stats.UNDECIDABLE
+        row.reason = f"{plural(len(samples), 'paired seed')}, {least} are needed" + (
+            f" where one of the two is more than {stats.UNEQUAL} times as noisy as the other"
+            if not row.by_accuracy and least > stats.MIN_SEEDS else "")
+    elif limit is None:
+        judge_interval(row, enough, size, margin)
     else:
         row.verdict = stats.UNDECIDABLE
         row.reason = "seeds either solve the task or do not: there is nothing to add up"
 
 
 def judge_family(rows, looks, margin=None):
-    """All at once: the correction is over the family.  Its size, too."""
-    size = sum(is_decidable(row, looks[-1].samples(row)) for row in rows)
+    """All at once: the correction is over the family.  Returns its size.
+
+    Seeds alone say which comparisons count: what they measured has no part in it.
+    """
+    size = sum(len(looks[-1].samples(row)) >= stats.MIN_SEEDS for row in rows)
     for row in rows:
         judge_row(row, looks, size, margin)
     return size

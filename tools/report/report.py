@@ -540,9 +540,10 @@ def power(db, args):
     if not rows:
         raise Problem(f"{name}: no comparison has two seeds: a pilot of 3 tells the noise")
     size = len(rows)
-    needed = [[stats.seeds_to_show(args.effect / row.judged.sd, stats.ALPHA / family,
-                                   judging.least_seeds(row)) for family in (size, 1)]
-              for row in rows]
+    needed = [[stats.seeds_to_show(args.effect / row.judged.sd,
+                                   judging.alpha_of(row, judging.Look(None), family),
+                                   judging.least_seeds(row, row.samples))
+               for family in (size, 1)] for row in rows]
     print(f"{name}: seeds that find an effect of {args.effect:g} in 4 of 5 experiments\n")
 
     def cell(seeds):

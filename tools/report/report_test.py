@@ -405,7 +405,7 @@ class Verdicts(Case):
                               values={"judged_by_accuracy": 1})
         _, text, table = self.report("e")
         self.assertEqual(self.verdicts(table)["1-x"], "not decidable")
-        self.assertIn("no outcome of 3 seeds could pass the correction for 1 comparison; 4 could",
+        self.assertIn("no outcome of 3 seeds could pass the correction for 2 comparisons; 5 could",
                       text)
 
     def test_accuracies_need_five_seeds(self):
@@ -413,6 +413,22 @@ class Verdicts(Case):
             self.runs.add("e", "0-mla", seed, 3 + 0.01 * seed, values={"judged_by_accuracy": 1})
             self.runs.add("e", "1-x", seed, 2 + 0.011 * seed, values={"judged_by_accuracy": 1})
         self.assertIn("4 paired seeds, 5 are needed", self.report("e")[1])
+
+    def test_unequal_noise_is_judged_with_caution(self):
+        """One arm is over three times as noisy: no verdict by 3 seeds, a wider interval by 5."""
+        arms = [(seed, 3.0 + 0.001 * seed, 2.0 + 0.01 * (seed % 3)) for seed in range(1, 6)]
+        for name, those in (("few", arms[:3]), ("more", arms)):
+            for seed, loss, other in those:
+                self.runs.add(name, "0-mla", seed, loss)
+                self.runs.add(name, "1-x", seed, other)
+        _, text, table = self.report("few")
+        self.assertEqual(self.verdicts(table)["1-x"], "not decidable")
+        self.assertIn("5 are needed where one of the two is more than 3 times as noisy", text)
+        _, text, table = self.report("more")
+        expected = stats.difference([other - loss for _, loss, other in arms],
+                                    stats.ALPHA / stats.CAUTION)
+        self.assertAlmostEqual(table["rows"][1]["delta"]["low"], expected.low)
+        self.assertRegex(text, r"1-x .* better§\n")
 
     def test_power(self):
         """The trainer records every tenth update of 100 tokens, and the pace in between."""
@@ -751,7 +767,7 @@ class Unusual(Case):
 
     def test_a_huge_loss(self):
         """Finite, but its perplexity is beyond a double."""
-        for seed in (1, 2, 3):
+        for seed in (1, 2, 3, 4, 5):
             self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed)
             self.runs.add("e", "1-x", seed, 800.0 + seed)
         status, text, table = self.report("e")
@@ -862,7 +878,7 @@ class Unusual(Case):
         self.assertEqual(self.verdicts(table)["1-task-recall+mla"], "better")
         self.assertIn("mla: mean accuracy over 2 tasks 89.9 ± 0.0 (5) %", text)
         self.assertIn("dot: mean accuracy over 2 tasks 80.0", text)
-        self.assertRegex(text, r"1-task-recall\+mla .* 0\.0 % .* better")
+        self.assertRegex(text, r"1-task-recall\+mla .* 0\.1 % .* better§")
 
 
 class Files(Case):

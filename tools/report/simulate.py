@@ -1,67 +1,29 @@
 #!/usr/bin/env python3
-"""Simulate what docs/statistics.md promises, with the very rules of tools/report/stats.py.
+"""Simulate what docs/statistics.md promises.
 
 A cell is a kind of table: seeds, comparisons, shapes and sizes of noise, looks.  Its family error
 is the share of drawn tables with any false verdict: better or worse where the means are equal.
-Each cell has its own generator, so the numbers do not depend on how many processes work.
+The program null_tables draws them, and decides as stats.py does: a test holds it to that.
 """
 import argparse
 import itertools
-import math
 import multiprocessing
 import os
 import random
+import subprocess
 import time
+import zlib
 from dataclasses import dataclass
 
 from tools.report import stats
 
+PROGRAM = os.path.join(os.environ.get("O", "build"), "bin/null_tables")
 PROMISE = 5.6       # percent: 5 and what 20,000 tables cannot tell from it (4 standard errors)
 SEEDS = 3, 4, 5, 7, 10
 MORE_SEEDS = 3, 5, 10, 20, 40, 80
 FAMILIES = 1, 3, 6, 12
 LOOKS = (3, 5), (3, 6, 9), (5, 10), (3, 4, 5, 6, 7, 8, 9, 10)
-REAL_EFFECT = 3.0   # sds of the difference, where a table is only partly null
-
-
-# ---------------------------------------------------------------- noise
-
-def heavy(rng):
-    """Student's t with 3 degrees of freedom."""
-    return rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)
-
-
-def laplace(rng):
-    return rng.expovariate(1) - rng.expovariate(1)
-
-
-def outliers(rng):
-    """One value of ten is ten times as noisy."""
-    return rng.gauss(0, 10 if rng.random() < 0.1 else 1)
-
-
-def skewed(skewness):
-    """A gamma distribution, mean 0 and sd 1; a skewness of 2 is the exponential one."""
-    shape = 4 / skewness ** 2
-    return lambda rng: (rng.gammavariate(shape, 1) - shape) / math.sqrt(shape)
-
-
-def two_groups(rng):
-    return rng.choice((-1, 1)) + rng.gauss(0, 0.1)
-
-
-SHAPES = {
-    "normal": lambda rng: rng.gauss(0, 1),
-    "Laplace": laplace,
-    "t, 3 degrees of freedom": heavy,
-    "outliers": outliers,
-    "uniform": lambda rng: rng.uniform(-math.sqrt(3), math.sqrt(3)),
-    "two groups": two_groups,
-    "skewness 0.5": skewed(0.5),
-    "skewness 1": skewed(1),
-    "skewness 2": skewed(2),
-}
-SYMMETRIC = "normal", "Laplace", "t, 3 degrees of freedom", "outliers"
+SYMMETRIC = "normal", "laplace", "student", "outliers"      # shapes that null_tables knows
 
 
 @dataclass(frozen=True)
@@ -71,37 +33,39 @@ class Cell:
     comparisons: int
     baseline: tuple = ("normal", 1)         # shape and size of the noise
     steps: tuple = (("normal", 1),)         # the same, repeated over the steps
-    effects: int = 0                        # how many of the steps really differ, the last ones
+    effects: int = 0                        # how many of the steps really differ
     looks: tuple = ()
     solves: float = None                    # the chance of a seed to solve its task
 
 
 # ---------------------------------------------------------------- tables
 
-def decide(values, comparisons, looks=()):
-    """The verdict on one comparison of a family."""
+def looks_words(seeds, comparisons, looks=()):
+    """As null_tables reads them: how many; the seeds of each, and critical t for equal arms and
+    for unequal ones, which have no verdict below some seeds."""
     shares = stats.shares(looks) if looks else [stats.ALPHA]
-    d = stats.overlap([stats.difference(values[:n], share / comparisons)
-                       for n, share in zip(looks or (len(values),), shares)])
-    return stats.OPEN if d is None else stats.verdict(d)
+    words = [len(shares)]
+    for n, share in zip(looks or (seeds,), shares):
+        alpha = share / comparisons
+        words += [n, repr(stats.critical(alpha, n - 1)),
+                  repr(stats.critical(alpha / stats.CAUTION, n - 1))
+                  if n >= stats.MIN_SEEDS_OF_ANY_SHAPE else "inf"]
+    return words
 
 
-def draw_differences(cell, rng):
-    """Of every step: the baseline is shared, and steps that differ do so by REAL_EFFECT."""
-    shape, size = SHAPES[cell.baseline[0]], cell.baseline[1]
-    baseline = [size * shape(rng) for _ in range(cell.seeds)]
-    for i in range(cell.comparisons):
-        name, noise = cell.steps[i % len(cell.steps)]
-        shift = REAL_EFFECT * math.hypot(size, noise) \
-            if i >= cell.comparisons - cell.effects else 0.0
-        own = SHAPES[name]
-        yield [noise * own(rng) + shift - b for b in baseline]
+def question(cell, tables, seed):
+    """Steps that differ are not drawn: they only make the family larger."""
+    words = [tables, zlib.crc32(f"{seed} {cell}".encode()), cell.seeds,
+             cell.comparisons - cell.effects,
+             stats.UNEQUAL, *looks_words(cell.seeds, cell.comparisons, cell.looks),
+             *cell.baseline, len(cell.steps), *itertools.chain(*cell.steps)]
+    return " ".join(map(str, words)) + "\n"
 
 
-def is_false_by_means(cell, rng):
-    null = cell.comparisons - cell.effects
-    return any(decide(values, cell.comparisons, cell.looks) != stats.OPEN
-               for values in itertools.islice(draw_differences(cell, rng), null))
+def ask(lines, *options):
+    done = subprocess.run([PROGRAM, *options], input="".join(lines), capture_output=True,
+                          text=True, check=True)
+    return done.stdout.split()
 
 
 def is_false_by_counts(cell, rng):
@@ -116,9 +80,12 @@ def is_false_by_counts(cell, rng):
 def error(job):
     """Family error in percent."""
     cell, tables, seed = job
-    rng = random.Random(f"{seed} {cell}")
-    is_false = is_false_by_means if cell.solves is None else is_false_by_counts
-    return cell, 100 * sum(is_false(cell, rng) for _ in range(tables)) / tables
+    if cell.solves is None:
+        wrong = int(ask([question(cell, tables, seed)])[0])
+    else:
+        rng = random.Random(f"{seed} {cell}")
+        wrong = sum(is_false_by_counts(cell, rng) for _ in range(tables))
+    return cell, 100 * wrong / tables
 
 
 # ---------------------------------------------------------------- the grid
@@ -155,13 +122,15 @@ def shape_cells():
     """What is no difference of like arms; at most 80 seeds and 12 comparisons."""
     quiet, loud = 0.1, 1
     rows = [(f"{name}, both arms alike", (name, 1), (name, 1))
-            for name in ("uniform", "two groups", "skewness 2")]
+            for name in ("uniform", "two_groups", "skewness_2")]
     rows += [(f"{name} beside normal, equal noise", ("normal", 1), (name, 1))
-             for name in ("uniform", "skewness 1", "skewness 2")]
+             for name in ("uniform", "skewness_1", "skewness_2")]
     rows += [(f"{name}, the baseline ten times quieter", (name, quiet), (name, loud))
-             for name in ("uniform", "two groups", "skewness 0.5", "skewness 1", "skewness 2")]
+             for name in ("uniform", "two_groups", "skewness_0.5", "skewness_1", "skewness_2")]
+    rows += [(f"{name}, the baseline three times quieter", (name, 1), (name, 3))
+             for name in ("uniform", "skewness_0.5", "skewness_1", "skewness_2")]
     for (name, baseline, step), n, size in itertools.product(rows, MORE_SEEDS, (1, 3, 12)):
-        yield Cell(name, n, size, baseline, (step,))
+        yield Cell(name.replace("_", " "), n, size, baseline, (step,))
 
 
 def solved_cells():
@@ -221,8 +190,21 @@ def worst_line(results):
            f"{cell.comparisons} comparisons)."
 
 
-def measure(cells, args, pool):
-    return list(pool.imap(error, [(cell, args.tables, args.seed) for cell in cells], chunksize=1))
+BLOCKS = symmetric_cells, look_cells, shape_cells, solved_cells
+
+
+def print_blocks(symmetric, looks, shapes, solved):
+    """The results of each block of cells."""
+    print("Family error in % of tables, the worst of all shapes and families of a line.\n")
+    print_rows("symmetric noise; seeds", SEEDS, by_row(symmetric, noise_of))
+    print(markdown(["more than one look", "family error"],
+                   [[name, *cells_of(row)] for name, row in by_row(looks).items()]))
+    print(worst_line(symmetric + looks) + "\n")
+    print(markdown(["shape of the noise; seeds", *map(str, MORE_SEEDS), "holds from"],
+                   [[name, *cells_of(row), holds_from(row)]
+                    for name, row in by_row(shapes).items()]))
+    print_rows("solved or not; seeds", SEEDS, by_row(solved))
+    print(power_table())
 
 
 def main(argv=None):
@@ -234,19 +216,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     began = time.monotonic()
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
-        symmetric, looks, shapes, solved = (
-            measure(cells(), args, pool)
-            for cells in (symmetric_cells, look_cells, shape_cells, solved_cells))
-    print("Family error in % of tables, the worst of all shapes and families of a line.\n")
-    print_rows("symmetric noise; seeds", SEEDS, by_row(symmetric, noise_of))
-    print(markdown(["more than one look", "family error"],
-                   [[name, *cells_of(row)] for name, row in by_row(looks).items()]))
-    print(worst_line(symmetric + looks) + "\n")
-    print(markdown(["shape of the noise; seeds", *map(str, MORE_SEEDS), "holds from"],
-                   [[name, *cells_of(row), holds_from(row)]
-                    for name, row in by_row(shapes).items()]))
-    print_rows("solved or not; seeds", SEEDS, by_row(solved))
-    print(power_table())
+        print_blocks(*[pool.map(error, [(cell, args.tables, args.seed) for cell in cells()],
+                                chunksize=1) for cells in BLOCKS])
     print(f"{args.tables} tables in each cell, seed {args.seed}, "
           f"{(time.monotonic() - began) / 60:.1f} minutes.")
 

@@ -5,7 +5,8 @@ Differences d are taken seed by seed.  Each comparison of a family of K has one 
     mean(d) -+ t(ALPHA / K, n - 1) sd(d) / sqrt(n),
 
 with its own sd and degrees of freedom.  All K intervals hold together with 95% (Bonferroni), and
-the interval alone decides.  Where a family is looked at more than once, each look has its share of
+the interval alone decides.  An arm that is much noisier than the other gives its shape, perhaps a
+skewed one, to the difference: such an interval has a tenth of that alpha.  Where a family is looked at more than once, each look has its share of
 ALPHA, and the interval is what the intervals of all looks so far have in common.
 
 Seeds that either solve a task or do not are counted, and Fisher's exact test decides.
@@ -17,7 +18,8 @@ from dataclasses import dataclass, replace
 ALPHA = 0.05        # chance of any false verdict in a family
 POWER = 0.8         # of the smallest effect that a comparison could have shown
 MIN_SEEDS = 3       # below, there is no verdict
-MIN_SEEDS_OF_ACCURACY = 5   # accuracies crowd at the ends of their scale: see docs/statistics.md
+MIN_SEEDS_OF_ANY_SHAPE = 5  # the same where the noise may have any shape: docs/statistics.md
+UNEQUAL, CAUTION = 3, 10    # arms whose sds differ by this factor; what divides their alpha
 MOST_SEEDS = 1000   # that a comparison is ever said to need
 MOST_COUNTED = 100  # the same where seeds are counted
 # Accuracies of which none lies in a gap this wide are those of a task that is solved or not.
@@ -139,6 +141,12 @@ def difference(values, alpha=ALPHA):
     sd = math.sqrt(variance)
     half = critical(alpha, n - 1) * sd / math.sqrt(n)
     return Difference(n, mean, sd, mean - half, mean + half)
+
+
+def is_unequal(arm, other):
+    """One is much noisier than the other."""
+    a, b = moments(arm)[1], moments(other)[1]
+    return max(a, b) > UNEQUAL ** 2 * min(a, b)
 
 
 def corrected_p(d, alpha):

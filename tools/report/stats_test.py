@@ -3,6 +3,7 @@ import contextlib
 import io
 import math
 import random
+import subprocess
 import unittest
 
 from tools.report import ablation, judging, simulate, stats
@@ -72,6 +73,12 @@ class Rules(unittest.TestCase):
         self.assertEqual((stats.verdict(same), stats.corrected_p(same, 0.05)), ("open", 1.0))
         self.assertEqual((stats.verdict(other), stats.corrected_p(other, 0.05)), ("worse", 0.0))
 
+    def test_unequal_arms(self):
+        self.assertFalse(stats.is_unequal((1, 2, 3), (1, 3, 5)))
+        self.assertTrue(stats.is_unequal((1, 2, 3), (1, 5, 9)))
+        self.assertTrue(stats.is_unequal((1, 2, 3), (1, 1, 1)))
+        self.assertFalse(stats.is_unequal((2, 2, 2), (1, 1, 1)))
+
     def test_looks(self):
         """Shares add up to alpha; the interval is what all looks have in common."""
         self.assertAlmostEqual(sum(stats.shares([3, 5, 8])), stats.ALPHA)
@@ -113,31 +120,52 @@ class Rules(unittest.TestCase):
         self.assertEqual(stats.seeds_to_show(1e9, 0.05, 5), 5)
 
 
-def rows_of(table):
-    """As a report has them; seeds count from 1."""
-    return [ablation.Row(f"{i}-x", "0-x", False, False, [], {}, [], samples=[
-        judging.Sample(seed, value) for seed, value in enumerate(values, 1)])
-        for i, values in enumerate(table)]
+def row_of(pairs):
+    """As a report has it; seeds count from 1."""
+    return ablation.Row("1-x", "0-x", False, False, [], {}, [], samples=[
+        judging.Sample(seed, a - b, (a, b)) for seed, (a, b) in enumerate(pairs, 1)])
+
+
+def looks_of(looks):
+    return [judging.Look(list(range(1, n + 1)), share)
+            for n, share in zip(looks, stats.shares(looks))] if looks else [judging.Look(None)]
 
 
 class Simulation(unittest.TestCase):
-    def test_it_decides_as_the_report_does(self):
-        """On random tables, with one look and with several."""
-        rng = random.Random(11)
-        for looks in ((), (3, 5), (3, 4, 6)):
-            words = set()
-            for _ in range(100):
-                size, n = rng.randrange(1, 6), looks[-1] if looks else rng.randrange(3, 8)
-                table = [[rng.gauss(rng.choice((0, 3)), 1) for _ in range(n)] for _ in range(size)]
-                rows = rows_of(table)
-                judging.judge_family(rows, [
-                    judging.Look(list(range(1, k + 1)), share)
-                    for k, share in zip(looks, stats.shares(looks) if looks else ())]
-                    or [judging.Look(None)])
-                expected = [simulate.decide(values, size, looks) for values in table]
-                self.assertEqual([row.verdict for row in rows], expected)
-                words.update(expected)
-            self.assertEqual(words, {"open", "worse"})
+    def test_the_program_decides_as_the_report_does(self):
+        """On random tables of all sizes, with equal and unequal noise, one look and several."""
+        rng = random.Random(12)
+        lines, expected = [], []
+        for _ in range(600):
+            n, size = rng.randrange(3, 11), rng.randrange(1, 6)
+            looks = rng.choice(((), (n,), (3, n) if n > 3 else (n,)))
+            noise, shift = rng.choice((1, 1, 5)), rng.choice((0, 2, -9))
+            table = [[(rng.gauss(shift, noise), rng.gauss(0, 1)) for _ in range(n)]
+                     for _ in range(size)]
+            rows = [row_of(pairs) for pairs in table]
+            judging.judge_family(rows, looks_of(looks))
+            expected += [row.verdict.replace(stats.UNDECIDABLE, stats.OPEN) for row in rows]
+            for pairs in table:
+                words = [stats.UNEQUAL, *simulate.looks_words(n, size, looks), n,
+                         *(repr(value) for pair in pairs for value in pair)]
+                lines.append(" ".join(map(str, words)) + "\n")
+        self.assertEqual(simulate.ask(lines, "--judge"), expected)
+        self.assertEqual(set(expected), {"better", "open", "worse"})
+
+    def test_the_program_refuses_what_it_cannot_read(self):
+        for line, said in (("10 1 5 1 3 1 5 2.7 9 round 1 1 normal 1\n", "no shape round"),
+                           ("10 1 5 1 3 1 9 2.7 9 normal 1 1 normal 1\n", "the seeds of a look"),
+                           ("10 1 5 1 3 0 normal 1 1 normal 1\n", "the number of looks"),
+                           ("10 1 5 1 3 1 5 2.7 9 normal 1 99 normal 1\n", "1 to 64 steps")):
+            with self.assertRaises(subprocess.CalledProcessError) as caught:
+                simulate.ask([line])
+            self.assertIn(said, caught.exception.stderr)
+
+    def test_symmetric_shapes_are_symmetric(self):
+        """Two differences have the same sign, which is |t| > 1, in one half of tables."""
+        for shape in simulate.SYMMETRIC + ("uniform",):
+            [found] = simulate.ask([f"20000 1 2 1 3 1 2 1 1 {shape} 1 1 {shape} 1\n"])
+            self.assertAlmostEqual(int(found) / 20000, 0.5, delta=0.02)
 
     def test_it_prints_its_tables(self):
         out = io.StringIO()
@@ -180,16 +208,20 @@ class Promises(unittest.TestCase):
 
     def test_skewed_noise_of_one_arm_breaks_the_promise(self):
         """What docs/statistics.md warns of is there."""
-        cell = simulate.Cell("skewed", 5, 3, ("skewness 2", 0.1), (("skewness 2", 1),))
+        cell = simulate.Cell("skewed", 5, 12, ("skewness_2", 1), (("skewness_2", 3),))
         self.assertGreater(simulate.error((cell, 2000, 1))[1], 10)
+
+    def test_caution_keeps_it_where_noises_differ_tenfold(self):
+        for shape in ("uniform", "skewness_1"):
+            self.error(simulate.Cell(shape, 5, 3, (shape, 0.1), ((shape, 1),)))
 
     def test_smallest_effect(self):
         """The effect that is claimed to be found in 80% is found in 80%; 2000 tables: -+ 2.7%."""
         draw = random.Random(2).gauss
         for n, size in ((3, 1), (3, 3), (5, 8)):
             effect, tables = stats.smallest_effect(n, stats.ALPHA / size), 2000
-            hits = sum(simulate.decide([draw(effect, 1) for _ in range(n)], size) == stats.WORSE
-                       for _ in range(tables))
+            hits = sum(stats.difference([draw(effect, 1) for _ in range(n)],
+                                        stats.ALPHA / size).low > 0 for _ in range(tables))
             print(f"# {size} comparisons, {n} seeds: smallest effect found in "
                   f"{100 * hits / tables:.1f}%")
             self.assertAlmostEqual(hits / tables, stats.POWER, delta=0.03)
