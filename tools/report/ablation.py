@@ -42,8 +42,8 @@ MARKS = {
     OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
     LOST_SEEDS: "runs of this step or of its baseline diverged, failed or are missing: see the "
                 "problems",
-    UNEQUAL_NOISE: f"one of the two is more than {stats.UNEQUAL} times as noisy as the other, so its "
-                   f"interval has a {stats.CAUTION}th of the alpha, lest that noise be skewed",
+    UNEQUAL_NOISE: "one of the two is noisier than the other, and its noise may be skewed: the "
+                   "interval is wider for that",
 }
 ENDED = (*records.FINISHED, "diverged", "invalid")      # states of runs that will not go on
 

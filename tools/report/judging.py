@@ -89,6 +89,8 @@ def judge_counts(row, looks, size, limit):
     p_values = []
     for look in looks:
         pairs = [sample.values for sample in look.samples(row)]
+        if not pairs:
+            continue    # all its seeds are lost
         mine, theirs = (sum(a > limit for a in arm) for arm in zip(*pairs))
         row.solved = [mine, theirs, len(pairs)]
         p_values.append(stats.fisher(mine, len(pairs), theirs, len(pairs)) * size
@@ -116,7 +118,7 @@ def judge_row(row, looks, size, margin):
     elif not enough:
         row.verdict = stats.UNDECIDABLE
         row.reason = f"{plural(len(samples), 'paired seed')}, {least} are needed" + (
-            f" where one of the two is more than {stats.UNEQUAL} times as noisy as the other"
+            " where one of the two is noisier than the other"
             if not row.by_accuracy and least > stats.MIN_SEEDS else "")
     elif limit is None:
         judge_interval(row, enough, size, margin)

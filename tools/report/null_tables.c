@@ -19,28 +19,25 @@ enum { MOST_LOOKS = 16, MOST_SEEDS = 1024, MOST_STEPS = 64, LONGEST_NAME = 32 };
 static const char usage[] =
 	"usage: null_tables [--judge] <QUESTIONS\n"
 	"\n"
-	"A question is a line.  RULE is the factor by which noises are unequal, the number of "
-	"looks\n"
-	"and for each its seeds and critical t, where noises are equal and where they are not:\n"
+	"A question is a line.  RULE is the number of looks and, for each, its seeds, the\n"
+	"critical t, the ratio of variances beyond which arms are unequal, and their critical t:\n"
 	"\n"
 	"    TABLES SEED SEEDS COMPARISONS RULE SHAPE NOISE STEPS SHAPE NOISE ...\n"
 	"    RULE PAIRS VALUE BASELINE ...       with --judge\n"
 	"\n"
-	"Prints how many tables have a verdict; with --judge, the verdict on these values.  SHAPE "
-	"and\n"
-	"NOISE are first those of the baseline, then of STEPS steps, which are repeated.\n"
+	"Prints how many tables have a verdict; with --judge, the verdict on these values.\n"
+	"SHAPE and NOISE are first the baseline's, then those of STEPS steps, which are repeated.\n"
 	"\n"
-	"Example: echo 20000 1 5 3 3 1 5 3.961 7.529 normal 1 1 normal 1 | null_tables\n";
+	"Example: echo 20000 1 5 3 1 5 3.961 9.605 7.529 normal 1 1 normal 1 | null_tables\n";
 
 /* --------------------------------------------------------------- the rule */
 
 struct look {
 	int seeds;
-	double critical, unequal; /* t, where the noises are equal and where they are not */
+	double critical, ratio, unequal; /* t; of variances; t beyond that ratio */
 };
 
 struct rule {
-	double factor; /* by which the sds of unequal arms differ */
 	int looks;
 	struct look look[MOST_LOOKS];
 };
@@ -63,11 +60,11 @@ static double variance(const double *values, int n)
 	return squares / (n - 1);
 }
 
-static bool is_unequal(const double *arm, const double *other, int n, double factor)
+static bool is_unequal(const double *arm, const double *other, int n, double ratio)
 {
 	double a = variance(arm, n), b = variance(other, n);
 
-	return fmax(a, b) > factor * factor * fmin(a, b);
+	return fmax(a, b) > ratio * fmin(a, b);
 }
 
 /* What the intervals of all looks have in common: below zero -1, above it 1, neither 0. */
@@ -83,8 +80,7 @@ static int verdict(const struct rule *rule, const double *arm, const double *bas
 		for (int s = 0; s < n; s++)
 			values[s] = arm[s] - baseline[s];
 		half = sqrt(variance(values, n)) / sqrt(n) *
-		       (is_unequal(arm, baseline, n, rule->factor) ? look->unequal
-								   : look->critical);
+		       (is_unequal(arm, baseline, n, look->ratio) ? look->unequal : look->critical);
 		low = fmax(low, mean_of(values, n) - half);
 		high = fmin(high, mean_of(values, n) + half);
 	}
@@ -230,13 +226,13 @@ static long count_verdicts(const struct cell *c)
 
 static enum status read_rule(struct rule *rule, int seeds, struct error *err)
 {
-	if (scanf("%lf %d", &rule->factor, &rule->looks) != 2 || rule->looks < 1 ||
-	    rule->looks > MOST_LOOKS)
-		return fail(err, "expected a factor and the number of looks");
+	if (scanf("%d", &rule->looks) != 1 || rule->looks < 1 || rule->looks > MOST_LOOKS)
+		return fail(err, "expected the number of looks");
 	for (int i = 0; i < rule->looks; i++) {
 		struct look *look = &rule->look[i];
 
-		if (scanf("%d %lf %lf", &look->seeds, &look->critical, &look->unequal) != 3 ||
+		if (scanf("%d %lf %lf %lf", &look->seeds, &look->critical, &look->ratio,
+			  &look->unequal) != 4 ||
 		    look->seeds < 2 || look->seeds > seeds)
 			return fail(err, "expected the seeds of a look, and critical values");
 	}

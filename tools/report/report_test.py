@@ -415,7 +415,7 @@ class Verdicts(Case):
         self.assertIn("4 paired seeds, 5 are needed", self.report("e")[1])
 
     def test_unequal_noise_is_judged_with_caution(self):
-        """One arm is over three times as noisy: no verdict by 3 seeds, a wider interval by 5."""
+        """One arm is ten times as noisy: no verdict by 3 seeds, a wider interval by 5."""
         arms = [(seed, 3.0 + 0.001 * seed, 2.0 + 0.01 * (seed % 3)) for seed in range(1, 6)]
         for name, those in (("few", arms[:3]), ("more", arms)):
             for seed, loss, other in those:
@@ -423,7 +423,7 @@ class Verdicts(Case):
                 self.runs.add(name, "1-x", seed, other)
         _, text, table = self.report("few")
         self.assertEqual(self.verdicts(table)["1-x"], "not decidable")
-        self.assertIn("5 are needed where one of the two is more than 3 times as noisy", text)
+        self.assertIn("5 are needed where one of the two is noisier than the other", text)
         _, text, table = self.report("more")
         expected = stats.difference([other - loss for _, loss, other in arms],
                                     stats.ALPHA / stats.CAUTION)
@@ -567,7 +567,7 @@ class Controls(Case):
         self.add("1-mla+gate", (2.5, 2.6, 2.8, 2.6), 1500)
         self.add("2-mla+parameters-of-1", (2.7, 2.7, 2.9), 1500, width="9", machine="x86_64")
         _, text, _ = self.report("e")
-        self.assertRegex(text, r"1-mla\+gate +2-mla.* open \(5 seeds\)†‡\n")
+        self.assertRegex(text, r"1-mla\+gate +2-mla.* open \(6 seeds\)†‡\n")
 
     def test_a_tuned_control_may_choose_another_rate(self):
         self.add("0-mla", (3.0, 3.1, 3.2), 1000)
@@ -773,7 +773,7 @@ class Unusual(Case):
         status, text, table = self.report("e")
         self.assertEqual(status, 0)
         self.assertRegex(text, r"1-x .* \+inf% .* worse§\n")
-        self.assertIn("§ one of the two is more than 3 times as noisy", text)
+        self.assertIn("§ one of the two is noisier than the other", text)
         self.assertIsNone(table["rows"][1]["perplexity_percent"])
         self.assertNotIn("Infinity", self.read("json", "e"))
 

@@ -41,13 +41,13 @@ class Cell:
 # ---------------------------------------------------------------- tables
 
 def looks_words(seeds, comparisons, looks=()):
-    """As null_tables reads them: how many; the seeds of each, and critical t for equal arms and
-    for unequal ones, which have no verdict below some seeds."""
+    """As null_tables reads them: how many; of each the seeds, critical t, the ratio of variances
+    beyond which arms are unequal, and critical t of these: below some seeds they have no verdict."""
     shares = stats.shares(looks) if looks else [stats.ALPHA]
     words = [len(shares)]
     for n, share in zip(looks or (seeds,), shares):
         alpha = share / comparisons
-        words += [n, repr(stats.critical(alpha, n - 1)),
+        words += [n, repr(stats.critical(alpha, n - 1)), repr(stats.unequal_ratio(n)),
                   repr(stats.critical(alpha / stats.CAUTION, n - 1))
                   if n >= stats.MIN_SEEDS_OF_ANY_SHAPE else "inf"]
     return words
@@ -57,7 +57,7 @@ def question(cell, tables, seed):
     """Steps that differ are not drawn: they only make the family larger."""
     words = [tables, zlib.crc32(f"{seed} {cell}".encode()), cell.seeds,
              cell.comparisons - cell.effects,
-             stats.UNEQUAL, *looks_words(cell.seeds, cell.comparisons, cell.looks),
+             *looks_words(cell.seeds, cell.comparisons, cell.looks),
              *cell.baseline, len(cell.steps), *itertools.chain(*cell.steps)]
     return " ".join(map(str, words)) + "\n"
 
@@ -167,7 +167,7 @@ def holds_from(row):
 
 def power_table():
     sizes = 1, 3, 6, 12
-    lines = [[f"{effect:g} sd, {n} seeds", *(f"{100 * stats.power(effect, n, stats.ALPHA / k):.0f}"
+    lines = [[f"{effect:g} sd, {n} seeds", *(f"{100 * stats.rule_power(effect, n, stats.ALPHA / k):.0f}"
                                            for k in sizes)]
              for effect in (1, 2, 3) for n in (3, 5, 8, 10)]
     return markdown(["found, in %", *(f"{k} comparison{'s' * (k > 1)}" for k in sizes)], lines)

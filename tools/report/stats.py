@@ -5,9 +5,10 @@ Differences d are taken seed by seed.  Each comparison of a family of K has one 
     mean(d) -+ t(ALPHA / K, n - 1) sd(d) / sqrt(n),
 
 with its own sd and degrees of freedom.  All K intervals hold together with 95% (Bonferroni), and
-the interval alone decides.  An arm that is much noisier than the other gives its shape, perhaps a
-skewed one, to the difference: such an interval has a tenth of that alpha.  Where a family is looked at more than once, each look has its share of
-ALPHA, and the interval is what the intervals of all looks so far have in common.
+the interval alone decides.  An arm that is noisier than the other gives its shape, perhaps a
+skewed one, to the difference: where noises differ, the interval has a tenth of that alpha.  Where
+a family is looked at more than once, each look has its share of ALPHA, and the interval is what
+the intervals of all looks so far have in common.
 
 Seeds that either solve a task or do not are counted, and Fisher's exact test decides.
 """
@@ -19,7 +20,8 @@ ALPHA = 0.05        # chance of any false verdict in a family
 POWER = 0.8         # of the smallest effect that a comparison could have shown
 MIN_SEEDS = 3       # below, there is no verdict
 MIN_SEEDS_OF_ANY_SHAPE = 5  # the same where the noise may have any shape: docs/statistics.md
-UNEQUAL, CAUTION = 3, 10    # arms whose sds differ by this factor; what divides their alpha
+UNEQUAL = 0.05      # arms are unequally noisy if equal ones differ as much with this chance
+CAUTION = 10        # divides the alpha of unequal arms
 MOST_SEEDS = 1000   # that a comparison is ever said to need
 MOST_COUNTED = 100  # the same where seeds are counted
 # Accuracies of which none lies in a gap this wide are those of a task that is solved or not.
@@ -76,6 +78,19 @@ def critical(p, freedom):
         middle = (low + high) / 2
         low, high = (middle, high) if p_value(middle, freedom) > p else (low, middle)
     return (low + high) / 2
+
+
+@functools.lru_cache(maxsize=None)
+def unequal_ratio(n):
+    """Of the variances of two arms of n seeds: unequal ones exceed it (the F test, two-sided)."""
+    low, high = 1.0, 2.0
+    while 2 * incomplete_beta((n - 1) / 2, (n - 1) / 2, 1 / (1 + high)) > UNEQUAL:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        tail = 2 * incomplete_beta((n - 1) / 2, (n - 1) / 2, 1 / (1 + middle))
+        low, high = (middle, high) if tail > UNEQUAL else (low, middle)
+    return high
 
 
 def normal_share(x):
@@ -144,9 +159,9 @@ def difference(values, alpha=ALPHA):
 
 
 def is_unequal(arm, other):
-    """One is much noisier than the other."""
+    """One is noisier than the other, by more than chance."""
     a, b = moments(arm)[1], moments(other)[1]
-    return max(a, b) > UNEQUAL ** 2 * min(a, b)
+    return max(a, b) > unequal_ratio(len(arm)) * min(a, b)
 
 
 def corrected_p(d, alpha):
@@ -210,15 +225,21 @@ def smallest_p(n, other_n):
 
 # ---------------------------------------------------------------- how many seeds
 
+def rule_power(effect, n, alpha):
+    """The same with the rule for unequal arms, of which equal ones have their share."""
+    cautious = power(effect, n, alpha / CAUTION) if n >= MIN_SEEDS_OF_ANY_SHAPE else 0.0
+    return (1 - UNEQUAL) * power(effect, n, alpha) + UNEQUAL * cautious
+
+
 @functools.lru_cache(maxsize=None)
 def smallest_effect(n, alpha):
     """In sds of the difference: what n seeds find with 80% power."""
     low, high = 0.0, 1.0
-    while power(high, n, alpha) < POWER:
+    while rule_power(high, n, alpha) < POWER:
         low, high = high, 2 * high
     for _ in range(20):     # to a millionth
         middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, n, alpha) < POWER else (low, middle)
+        low, high = (middle, high) if rule_power(middle, n, alpha) < POWER else (low, middle)
     return high
 
 
@@ -236,7 +257,7 @@ def first_seeds(is_enough, least):
 @functools.lru_cache(maxsize=None)
 def seeds_to_show(effect, alpha, least=MIN_SEEDS):
     """An effect of so many sds, with 80% power."""
-    return first_seeds(lambda n: power(effect, n, alpha) >= POWER, least) if effect else None
+    return first_seeds(lambda n: rule_power(effect, n, alpha) >= POWER, least) if effect else None
 
 
 def seeds_to_count(share, other_share, alpha):
