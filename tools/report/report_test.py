@@ -538,7 +538,7 @@ class Controls(Case):
         self.add("3-mla+parameters-of-1+parameters-of-2", (2.7, 2.7, 2.9), 1500, width="9")
         text = self.report("e")[1]
         for step in ("1-mla+gate", "2-mla+pool"):
-            self.assertIn(f"{step} against 3-mla+parameters-of-1+parameters-of-2 (+0 parameters", text)
+            self.assertRegex(text, rf"{re.escape(step)} +3-mla\+parameters-of-1\+parameters-of-2 +\+0 parameters")
 
     def add(self, step, losses, parameters, width="0", rate="1e-3", **more):
         for seed, loss in enumerate(losses, 1):
