@@ -1,14 +1,14 @@
 /*
  * bench_products - how fast is every form of the matrix product that runs here?
  *
- *   bench_products [THREADS]
+ *   bench_products [THREADS [FORM]]
  *
  * For floats and for bfloat16.  First the ceiling: one tile on panels that
  * stay in the first cache, by every thread.  Then the products of GPT-2 (124M,
  * B = 1, T = 1024), packing of activations included, in bfloat16 weights
  * packed before, as in training; the best of many runs counts, since a slower
  * one was disturbed.  Every result is compared: that of floats with the
- * BLAS's, which is measured beside it, that of bfloat16 with the plain form's.
+ * BLAS's, which takes turns with it, that of bfloat16 with the plain form's.
  * The exit status says whether all agree to PANEL_TOLERANCE.
  */
 #include <math.h>
@@ -21,8 +21,8 @@
 #include "core/backend/cpu/blas.h"
 #include "core/backend/cpu/panel_form.h"
 
-#define SECONDS 1.0   /* of one measurement */
-#define TILES 1000    /* in one run of the ceiling */
+#define SECONDS 0.5   /* of one measurement */
+#define TILES 100     /* in one run of the ceiling */
 #define SAMPLES 20000 /* elements of a result that are compared */
 #define MAX_ELEMENTS (50304 * 1024)
 
@@ -46,6 +46,17 @@ static const struct shape shapes[] = {
 	{ "logits of 256", 256, 50304, 768, false, true, true },
 	{ "head dx of 256", 256, 768, 50304, false, false, true },
 	{ "head dW of 256", 50304, 768, 256, true, false, false },
+	{ "small qkv", 2048, 192, 64, false, false, true },
+	{ "small dx", 2048, 64, 192, false, true, true },
+	{ "small dW", 64, 192, 2048, true, false, false },
+	{ "small proj", 2048, 64, 64, false, false, true },
+	{ "small up", 2048, 256, 64, false, false, true },
+	{ "small down", 2048, 64, 256, false, false, true },
+	{ "small down dW", 256, 64, 2048, true, false, false },
+	{ "scores", 64, 1024, 64, false, true, true },
+	{ "values", 64, 64, 1024, false, false, true },
+	{ "values dV", 1024, 64, 64, true, false, false },
+	{ "small scores", 32, 64, 16, false, true, true },
 };
 
 #define N_SHAPES ((int)(sizeof(shapes) / sizeof(shapes[0])))
@@ -165,20 +176,33 @@ static void pack_weight(const struct panel_form *form, const struct shape *s,
 	panel_pack(form, s->n, s->k, &b, x->packed);
 }
 
-/* The best time of many. */
-static double measure(void (*run)(const struct panel_form *, const struct shape *,
-				  const struct memory *),
-		      const struct panel_form *form, const struct shape *s, const struct memory *x)
+typedef void runner(const struct panel_form *, const struct shape *, const struct memory *);
+
+static void run_once(runner *run, const struct panel_form *form, const struct shape *s,
+		     const struct memory *x, double *best)
 {
-	const double end = omp_get_wtime() + SECONDS;
-	double best = INFINITY;
+	double seconds, start = omp_get_wtime();
+
+	run(form, s, x);
+	seconds = omp_get_wtime() - start;
+	*best = seconds < *best ? seconds : *best;
+}
+
+/* The best times of many: what one is compared with takes turns with it. */
+struct best {
+	double seconds, other;
+};
+
+static struct best measure(runner *run, runner *other, const struct panel_form *form,
+			   const struct shape *s, const struct memory *x)
+{
+	const double end = omp_get_wtime() + (other ? 2 : 1) * SECONDS;
+	struct best best = { INFINITY, INFINITY };
 
 	do {
-		double seconds, start = omp_get_wtime();
-
-		run(form, s, x);
-		seconds = omp_get_wtime() - start;
-		best = seconds < best ? seconds : best;
+		run_once(run, form, s, x, &best.seconds);
+		if (other)
+			run_once(other, form, s, x, &best.other);
 	} while (omp_get_wtime() < end);
 	return best;
 }
@@ -210,15 +234,11 @@ static double difference(const struct shape *s, const struct memory *x)
 	return most;
 }
 
-/* Makes what is wanted; returns the seconds of the BLAS, or 0 where it has no such product. */
-static double reference(const struct panel_form *form, const struct shape *s,
-			const struct memory *x)
+/* Makes what is wanted of a form in bfloat16; of floats the BLAS does. */
+static void make_wanted(const struct shape *s, const struct memory *x)
 {
-	if (form->element == PANEL_F32)
-		return measure(blas_once, form, s, x);
 	pack_weight(&bf16_plain, s, x);
 	multiply(&bf16_plain, s, x, x->wanted);
-	return 0;
 }
 
 static bool run_form(const struct panel_form *form, const struct memory *x, int threads)
@@ -232,32 +252,40 @@ static bool run_form(const struct panel_form *form, const struct memory *x, int 
 	for (int i = 0; i < N_SHAPES; i++) {
 		const struct shape *s = &shapes[i];
 		const double flops = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
-		const double blas = reference(form, s, x);
-		const double packing = measure(pack_weight, form, s, x);
-		const double seconds = measure(multiply_once, form, s, x);
-		const double off = difference(s, x);
+		const bool has_blas = form->element == PANEL_F32;
+		struct best packing, product;
+		double seconds, off;
 
+		if (!has_blas)
+			make_wanted(s, x);
+		packing = measure(pack_weight, NULL, form, s, x);
+		product = measure(multiply_once, has_blas ? blas_once : NULL, form, s, x);
+		seconds = product.seconds;
+		off = difference(s, x);
 		agrees = agrees && off <= 1;
 		printf("%-16s %7lld %7lld %7lld %9.3f %9.1f %8.0f%% ", s->name, (long long)s->m,
 		       (long long)s->n, (long long)s->k, 1e3 * seconds, flops / seconds,
 		       100 * flops / seconds / tiles);
-		if (blas > 0)
-			printf("%8.0f%% ", 100 * blas / seconds);
+		if (has_blas)
+			printf("%8.0f%% ", 100 * product.other / seconds);
 		else
 			printf("%9s ", "");
-		printf("%9.3f %9.1e%s\n", 1e3 * packing, off, off <= 1 ? "" : "  TOO MUCH");
+		printf("%9.3f %9.1e%s\n", 1e3 * packing.seconds, off, off <= 1 ? "" : "  TOO MUCH");
 		fflush(stdout);
 	}
 	return agrees;
 }
 
 /* Whether all that run here agree. */
-static bool run_forms(enum panel_element element, const struct memory *x, int threads)
+static bool run_forms(enum panel_element element, const char *name, const struct memory *x,
+		      int threads)
 {
 	bool agree = true;
 
 	for (const struct panel_form *const *f = panel_forms(element); *f; f++)
-		if (panel_obstacle(*f))
+		if (name && strcmp(name, panel_name(*f)) != 0)
+			continue;
+		else if (panel_obstacle(*f))
 			printf("\n%s: not measured: %s\n", panel_name(*f), panel_obstacle(*f));
 		else
 			agree = run_form(*f, x, threads) && agree;
@@ -265,15 +293,16 @@ static bool run_forms(enum panel_element element, const struct memory *x, int th
 }
 
 static const char usage[] =
-	"usage: bench_products [THREADS]\n\n"
+	"usage: bench_products [THREADS [FORM]]\n\n"
 	"Measure every form of the matrix product that this machine has, of floats and in\n"
 	"bfloat16, and compare the results with those of the BLAS and of the plain form.\n"
 	"Exit status 1: two of them disagree.\n\n"
-	"Example: bench_products 1\n";
+	"Example: bench_products 1 amx\n";
 
 int main(int argc, char **argv)
 {
 	const int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
+	const char *form = argc > 2 ? argv[2] : NULL;
 	struct memory memory;
 	bool agree;
 
@@ -281,7 +310,7 @@ int main(int argc, char **argv)
 		fputs(usage, stdout);
 		return 0;
 	}
-	if (argc > 2 || threads < 1) {
+	if (argc > 3 || threads < 1) {
 		fputs(usage, stderr);
 		return 2;
 	}
@@ -294,9 +323,9 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	printf("products of floats, threads: %d\n", threads);
-	agree = run_forms(PANEL_F32, &memory, threads);
+	agree = run_forms(PANEL_F32, form, &memory, threads);
 	printf("\nproducts in bfloat16, threads: %d\n", threads);
-	agree = run_forms(PANEL_BF16, &memory, threads) && agree;
+	agree = run_forms(PANEL_BF16, form, &memory, threads) && agree;
 	free_memory(&memory);
 	return agree ? 0 : 1;
 }

@@ -47,6 +47,10 @@ static const struct panel_form *const bf16_forms[] = {
 };
 
 static const struct panel_form *const f32_forms[] = {
+#ifdef __x86_64__
+	&f32_avx512,
+	&f32_avx2,
+#endif
 #ifdef __aarch64__
 	&f32_neon,
 #endif
@@ -267,6 +271,10 @@ static void edge_tile(const struct product *p, int64_t k, const void *a, const v
 
 	if (form->narrow && rows == form->side[PANEL_LEFT].lines && columns % 4 == 0) {
 		form->narrow(k, a, b, p->alpha, add, c, p->pitch, columns);
+		return;
+	}
+	if (form->edge) {
+		form->edge(k, a, b, p->alpha, add, c, p->pitch, rows, columns);
 		return;
 	}
 	form->tile(k, a, b, p->alpha, false, whole, pitch);

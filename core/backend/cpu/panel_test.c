@@ -312,6 +312,8 @@ int main(void)
 		FORM("bfmmla"),
 		FORM("plain"),
 		FORM("neon"),
+		FORM("avx512f"),
+		FORM("avx2"),
 		cmocka_unit_test(test_the_environment_chooses),
 		cmocka_unit_test(test_floats_may_be_left_to_the_blas),
 	};

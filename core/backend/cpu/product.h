@@ -18,7 +18,7 @@
 
 #if defined(REAL_BF16)
 #define ELEMENT PANEL_BF16
-#elif defined(REAL_F32) && defined(__aarch64__)
+#elif defined(REAL_F32)
 #define ELEMENT PANEL_F32
 #endif
 
