@@ -139,6 +139,14 @@ static double least_time(struct program *p, int index, double so_far)
 	return seconds < so_far ? seconds : so_far;
 }
 
+static void add_shape(cJSON *item, const char *name, const struct tensor *t)
+{
+	cJSON *shape = cJSON_AddArrayToObject(item, name);
+
+	for (int i = 0; i < t->ndim; i++)
+		cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->dim[i]));
+}
+
 static cJSON *describe_step(const struct program_step *step, double seconds)
 {
 	cJSON *item = cJSON_CreateObject();
@@ -147,6 +155,10 @@ static cJSON *describe_step(const struct program_step *step, double seconds)
 				step->node ? module_names[step->node->origin.module] : "zero");
 	cJSON_AddStringToObject(item, "op", step->node ? step->node->op->name : "zero");
 	cJSON_AddStringToObject(item, "pass", pass_name(step->pass));
+	if (step->node)
+		cJSON_AddStringToObject(item, "name", step->node->name);
+	for (int i = 0; step->node && i < 2 && step->node->in[i]; i++)
+		add_shape(item, i ? "second" : "first", step->node->in[i]);
 	cJSON_AddNumberToObject(item, "seconds", seconds);
 	return item;
 }
