@@ -29,16 +29,19 @@ enum {
 
 /* -------------------------------------------------------------------- tiles */
 
-/* The sums of `rows` rows and `vectors` vectors, both known when this is compiled. */
-CODE ALWAYS void sum_up(int rows, int vectors, int64_t k, const float *a, const float *b,
-			vector sum[ROWS][VECTORS])
+/*
+ * The sums of `rows` rows and `vectors` vectors, both known when this is compiled.  Rows and
+ * elements of A are so far apart; in a panel 1 and ROWS.
+ */
+CODE ALWAYS void sum_up(int rows, int vectors, int64_t k, const float *a, int64_t row_step,
+			int64_t element_step, const float *b, vector sum[ROWS][VECTORS])
 {
 #pragma GCC unroll 16
 	for (int r = 0; r < rows; r++)
 #pragma GCC unroll 16
 		for (int v = 0; v < vectors; v++)
 			sum[r][v] = zeros();
-	for (int64_t i = 0; i < k; i++, a += ROWS, b += COLUMNS) {
+	for (int64_t i = 0; i < k; i++, a += element_step, b += COLUMNS) {
 		vector right[VECTORS];
 
 #pragma GCC unroll 16
@@ -49,7 +52,7 @@ CODE ALWAYS void sum_up(int rows, int vectors, int64_t k, const float *a, const 
 			_mm_prefetch((const char *)(b + AHEAD * COLUMNS + j), _MM_HINT_T0);
 #pragma GCC unroll 16
 		for (int r = 0; r < rows; r++) {
-			const vector left = broadcast(a + r);
+			const vector left = broadcast(a + r * row_step);
 
 #pragma GCC unroll 16
 			for (int v = 0; v < vectors; v++)
@@ -79,7 +82,7 @@ CODE static void tile(int64_t k, const void *a, const void *b, float alpha, bool
 #pragma GCC unroll 16
 		for (int j = 0; j < COLUMNS; j += LINE)
 			_mm_prefetch((const char *)(c + r * pitch + j), _MM_HINT_T0);
-	sum_up(ROWS, VECTORS, k, a, b, sum);
+	sum_up(ROWS, VECTORS, k, a, 1, ROWS, b, sum);
 	factor = broadcast(&kept);
 #pragma GCC unroll 16
 	for (int r = 0; r < ROWS; r++)
@@ -89,15 +92,16 @@ CODE static void tile(int64_t k, const void *a, const void *b, float alpha, bool
 }
 
 /* As a tile, but the last vector may not be whole. */
-CODE ALWAYS void part(int rows, int vectors, int64_t k, const float *a, const float *b, float alpha,
-		      bool add, float *c, int64_t pitch, int columns)
+CODE ALWAYS void part(int rows, int vectors, int64_t k, const float *a, int64_t row_step,
+		      int64_t element_step, const float *b, float alpha, bool add, float *c,
+		      int64_t pitch, int columns)
 {
 	const int last = vectors - 1;
 	const volatile float kept = alpha; /* in memory: in a register it would displace a sum */
 	vector sum[ROWS][VECTORS], factor;
 	mask some;
 
-	sum_up(rows, vectors, k, a, b, sum);
+	sum_up(rows, vectors, k, a, row_step, element_step, b, sum);
 	factor = broadcast(&kept);
 	some = first_lanes(columns - last * LANES);
 #pragma GCC unroll 16
@@ -109,26 +113,34 @@ CODE ALWAYS void part(int rows, int vectors, int64_t k, const float *a, const fl
 	}
 }
 
-#define EDGE_OF(rows)                                                                      \
-	CODE static void edge_##rows(int64_t k, const void *a, const void *b, float alpha, \
-				     bool add, float *c, int64_t pitch, int columns)       \
-	{                                                                                  \
-		if (columns <= LANES)                                                      \
-			part(rows, 1, k, a, b, alpha, add, c, pitch, columns);             \
-		else                                                                       \
-			part(rows, VECTORS, k, a, b, alpha, add, c, pitch, columns);       \
+/* Either step of A is 1. */
+#define PART_OF(rows)                                                                             \
+	CODE static void part_##rows(int64_t k, const float *a, int64_t row_step,                 \
+				     int64_t element_step, const float *b, float alpha, bool add, \
+				     float *c, int64_t pitch, int columns)                        \
+	{                                                                                         \
+		if (columns <= LANES && row_step == 1)                                            \
+			part(rows, 1, k, a, 1, element_step, b, alpha, add, c, pitch, columns);   \
+		else if (columns <= LANES)                                                        \
+			part(rows, 1, k, a, row_step, 1, b, alpha, add, c, pitch, columns);       \
+		else if (row_step == 1)                                                           \
+			part(rows, VECTORS, k, a, 1, element_step, b, alpha, add, c, pitch,       \
+			     columns);                                                            \
+		else                                                                              \
+			part(rows, VECTORS, k, a, row_step, 1, b, alpha, add, c, pitch, columns); \
 	}
-#define NAME_OF(rows) edge_##rows,
+#define NAME_OF(rows) part_##rows,
 
-EACH_ROWS(EDGE_OF)
+EACH_ROWS(PART_OF)
 
-static void edge(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
-		 int64_t pitch, int64_t rows, int64_t columns)
+static void some_rows(int64_t k, const float *a, int64_t row_step, int64_t element_step,
+		      const void *b, float alpha, bool add, float *c, int64_t pitch, int64_t rows,
+		      int64_t columns)
 {
-	static void (*const of_rows[])(int64_t, const void *, const void *, float, bool, float *,
-				       int64_t, int) = { EACH_ROWS(NAME_OF) };
+	static void (*const of_rows[])(int64_t, const float *, int64_t, int64_t, const float *,
+				       float, bool, float *, int64_t, int) = { EACH_ROWS(NAME_OF) };
 
-	of_rows[rows - 1](k, a, b, alpha, add, c, pitch, (int)columns);
+	of_rows[rows - 1](k, a, row_step, element_step, b, alpha, add, c, pitch, (int)columns);
 }
 
 /* ------------------------------------------------------------------ packing */
@@ -192,4 +204,4 @@ CODE PANEL_PACKER(right_across, pack_across, COLUMNS)
 	.element = PANEL_F32,                                                  \
 	.side = { [PANEL_LEFT] = { ROWS, 1, left_along, left_across },         \
 		  [PANEL_RIGHT] = { COLUMNS, 1, right_along, right_across } }, \
-	.step = STEP, .obstacle = obstacle, .tile = tile, .edge = edge
+	.step = STEP, .obstacle = obstacle, .tile = tile, .part = some_rows

@@ -53,9 +53,13 @@ struct panel_form {
 	/* Only the first columns of a tile, a multiple of 4; NULL: it takes a whole one. */
 	void (*narrow)(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
 		       int64_t pitch, int64_t columns);
-	/* The first rows and columns of a tile, one or more of each; NULL: it takes a whole one. */
-	void (*edge)(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
-		     int64_t pitch, int64_t rows, int64_t columns);
+	/*
+	 * The first rows and columns of a tile, one or more of each.  A is not packed: its rows
+	 * and elements are so far apart, one of both being 1; k is any.  NULL: there is no such.
+	 */
+	void (*part)(int64_t k, const float *a, int64_t row_step, int64_t element_step,
+		     const void *b, float alpha, bool add, float *c, int64_t pitch, int64_t rows,
+		     int64_t columns);
 };
 
 extern const struct panel_form bf16_amx, bf16_avx512, bf16_bfmmla, bf16_plain;
