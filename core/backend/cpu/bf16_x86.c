@@ -21,6 +21,12 @@ enum { LINES = 32, STEP = 32, HALF = 16 }; /* HALF: floats in a vector, rows of 
 
 /* ----------------------------------------------------------------- packing */
 
+/* What is packed next: rows of a matrix are on pages of their own. */
+VECTOR_CODE ALWAYS void prefetch(const float *from)
+{
+	_mm_prefetch((const char *)from, _MM_HINT_T0);
+}
+
 /* 32 neighbours. */
 VECTOR_CODE ALWAYS __m512i narrow(const float *from)
 {
@@ -86,9 +92,12 @@ VECTOR_CODE static void left_across(void *to, const float *data, int64_t pitch, 
 			const float *from = data + i * pitch + l;
 			__m512i r[HALF];
 
-			for (int j = 0; j < HALF; j++)
+			for (int j = 0; j < HALF; j++) {
+				prefetch(from + 2 * j * pitch + LINES);
+				prefetch(from + (2 * j + 1) * pitch + LINES);
 				r[j] = narrow_pairs(from + 2 * j * pitch,
 						    from + (2 * j + 1) * pitch);
+			}
 			transpose(r);
 			for (int j = 0; j < HALF; j++)
 				_mm512_storeu_si512(panel + i * LINES + (l + j) * STEP, r[j]);
@@ -120,6 +129,8 @@ VECTOR_CODE static void right_across(void *to, const float *data, int64_t pitch,
 		for (int l = 0; l < LINES; l += HALF) {
 			const float *from = data + i * pitch + l;
 
+			prefetch(from + LINES);
+			prefetch(from + pitch + LINES);
 			_mm512_storeu_si512(panel + i * LINES + 2 * l,
 					    narrow_pairs(from, from + pitch));
 		}
