@@ -5,10 +5,10 @@
  *
  * For double it is the BLAS.  For REAL_BF16 it is panel.h, and for float
  * where that has a form for the machine: it wants workspace, and a B that
- * several products read is packed only once.  In bfloat16 so is a parameter:
- * in float its copies would take as much memory as the moments of the
- * optimizer.  The BLAS packs for itself: there the sizes are zero, and
- * `struct packed` is empty.
+ * several products read is packed only once.  In bfloat16 so is a parameter,
+ * where that pays (PANEL_KEEPS_WEIGHTS): in float its copies would take as
+ * much memory as the moments of the optimizer.  The BLAS packs for itself:
+ * there the sizes are zero, and `struct packed` is empty.
  */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
@@ -112,7 +112,7 @@ static inline struct packed pack(const struct multiplier *by, bool trans_b, int6
 static inline bool keeps_copies(const struct tensor *w)
 {
 #ifdef REAL_BF16
-	return w->kind == TENSOR_PARAM;
+	return PANEL_KEEPS_WEIGHTS && w->kind == TENSOR_PARAM;
 #else
 	(void)w;
 	return false;

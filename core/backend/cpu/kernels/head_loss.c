@@ -10,9 +10,14 @@
  * the products (measured at N = 1024, E = 768, V = 50304 on one core whose
  * products reach 61 GFLOP/s: 51 with 64 tokens, 56 with 128, 59 with 256 or
  * 512), more when the vocabulary is so small that the logits still stay in the
- * second cache.
+ * second cache.  Products of AMX are so fast that twice as many are needed: in
+ * bfloat16 an iteration of GPT-2 124M takes 8 % less time with 512 than with 256.
  */
+#ifdef __x86_64__
+#define CHUNK_TOKENS 512
+#else
 #define CHUNK_TOKENS 256
+#endif
 #define CHUNK_LOGITS (1 << 19)
 
 #define SUM_BLOCK 1024 /* terms summed in real before the sum goes on in double */
