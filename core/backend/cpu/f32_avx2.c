@@ -31,12 +31,7 @@ static const char *obstacle(void)
 		       : "this processor has no AVX2 and FMA instructions";
 }
 
-const struct panel_form f32_avx2 = {
-	.name = "avx2",
-	F32_FORM,
-	.depth = 256,
-	.rows = 252,
-	.columns = 512,
-};
+const struct panel_form f32_avx2 = { .name = "avx2", F32_PANELS, TILES };
+const struct panel_form bf16_rounded_avx2 = { .name = "avx2-rounded", ROUNDED_PANELS, TILES };
 
 #endif

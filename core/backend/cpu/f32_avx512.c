@@ -29,12 +29,7 @@ static const char *obstacle(void)
 						 : "this processor has no AVX-512 instructions";
 }
 
-const struct panel_form f32_avx512 = {
-	.name = "avx512f",
-	F32_FORM,
-	.depth = 256,
-	.rows = 252,
-	.columns = 512,
-};
+const struct panel_form f32_avx512 = { .name = "avx512f", F32_PANELS, TILES };
+const struct panel_form bf16_rounded_avx512 = { .name = "avx512f-rounded", ROUNDED_PANELS, TILES };
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * f32_x86 - products of floats on x86-64: one description of tile and packing
- * for vectors of any width.
+ * for vectors of any width.  Rounded while they are packed, the same floats
+ * serve as bfloat16.
  *
  * A tile of ROWS x VECTORS vectors of sums stays in registers; for each
  * element a vector of B is loaded and each number of A is broadcast from
@@ -16,6 +17,7 @@
  */
 #include <immintrin.h>
 
+#include "core/backend/cpu/bf16.h"
 #include "core/backend/cpu/panel_form.h"
 
 enum {
@@ -195,13 +197,45 @@ CODE ALWAYS void pack_across(int lines, float *panel, const float *data, int64_t
 	}
 }
 
+CODE ALWAYS void round_panel(float *restrict panel, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		panel[i] = bf16_widen(bf16_round(panel[i]));
+}
+
+CODE ALWAYS void round_along(int lines, float *panel, const float *data, int64_t pitch, int64_t k)
+{
+	pack_along(lines, panel, data, pitch, k);
+	round_panel(panel, lines * k);
+}
+
+CODE ALWAYS void round_across(int lines, float *panel, const float *data, int64_t pitch, int64_t k)
+{
+	pack_across(lines, panel, data, pitch, k);
+	round_panel(panel, lines * k);
+}
+
 CODE PANEL_PACKER(left_along, pack_along, ROWS)
 CODE PANEL_PACKER(left_across, pack_across, ROWS)
 CODE PANEL_PACKER(right_along, pack_along, COLUMNS)
 CODE PANEL_PACKER(right_across, pack_across, COLUMNS)
+CODE PANEL_PACKER(left_along_rounded, round_along, ROWS)
+CODE PANEL_PACKER(left_across_rounded, round_across, ROWS)
+CODE PANEL_PACKER(right_along_rounded, round_along, COLUMNS)
+CODE PANEL_PACKER(right_across_rounded, round_across, COLUMNS)
 
-#define F32_FORM                                                               \
-	.element = PANEL_F32,                                                  \
-	.side = { [PANEL_LEFT] = { ROWS, 1, left_along, left_across },         \
-		  [PANEL_RIGHT] = { COLUMNS, 1, right_along, right_across } }, \
-	.step = STEP, .obstacle = obstacle, .tile = tile, .part = some_rows
+#define F32_PANELS                                                     \
+	.element = PANEL_F32,                                          \
+	.side = { [PANEL_LEFT] = { ROWS, 1, left_along, left_across }, \
+		  [PANEL_RIGHT] = { COLUMNS, 1, right_along, right_across } }
+
+/* bfloat16 where no instruction multiplies it faster than floats. */
+#define ROUNDED_PANELS                                                                 \
+	.element = PANEL_BF16, .rounded = true,                                        \
+	.side = { [PANEL_LEFT] = { ROWS, 1, left_along_rounded, left_across_rounded }, \
+		  [PANEL_RIGHT] = { COLUMNS, 1, right_along_rounded, right_across_rounded } }
+
+/* C is made so much at a time: B's panels come from the second cache. */
+#define TILES                                                                          \
+	.step = STEP, .depth = 256, .rows = 252, .columns = 512, .obstacle = obstacle, \
+	.tile = tile, .part = some_rows

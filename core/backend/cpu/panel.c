@@ -47,12 +47,13 @@ static bool works_alone(int64_t work, int64_t grain)
 
 static const struct panel_form *const bf16_forms[] = {
 #ifdef __x86_64__
-	&bf16_amx,    &bf16_avx512,
+	&bf16_amx,	    &bf16_rounded_avx512,
+	&bf16_rounded_avx2, &bf16_avx512,
 #endif
 #ifdef __aarch64__
 	&bf16_bfmmla,
 #endif
-	&bf16_plain,  NULL,
+	&bf16_plain,	    NULL,
 };
 
 static const struct panel_form *const f32_forms[] = {
@@ -122,15 +123,23 @@ enum status panel_choose(const struct panel_form **form, enum panel_element elem
 
 /* ---------------------------------------------------------------- elements */
 
+/* The most that one takes in any such form. */
 static size_t element_bytes(enum panel_element element)
 {
+#ifdef __x86_64__
+	(void)element;
+	return sizeof(float); /* in forms that round */
+#else
 	return element == PANEL_BF16 ? sizeof(bf16) : sizeof(float);
+#endif
 }
 
 /* As many elements of a packed factor. */
 static size_t bytes_of(const struct panel_form *form, int64_t elements)
 {
-	return (size_t)elements * element_bytes(form->element);
+	const bool floats = form->element == PANEL_F32 || form->rounded;
+
+	return (size_t)elements * (floats ? sizeof(float) : sizeof(bf16));
 }
 
 /* ----------------------------------------------------------------- packing */
@@ -334,7 +343,8 @@ static void multiply_block(const struct product *p, const char *a, int64_t row, 
 /* So few columns do not pay for its packing. */
 static bool is_direct(const struct product *p)
 {
-	return p->form->part && p->n <= (p->a.across ? DIRECT_ACROSS : DIRECT_ALONG);
+	return p->form->part && !p->form->rounded &&
+	       p->n <= (p->a.across ? DIRECT_ACROSS : DIRECT_ALONG);
 }
 
 /* The part of C in rows [row, last) and columns [from, to), A not packed. */

@@ -39,6 +39,7 @@ struct panel_layout {
 struct panel_form {
 	const char *name;
 	enum panel_element element;
+	bool rounded; /* the bfloat16 numbers are packed as floats */
 	struct panel_layout side[2];
 	int step; /* k is padded to multiples of this, a multiple of both groups */
 	/* The part of C that is made at a time: its panels stay in the second cache, one in the
@@ -63,6 +64,7 @@ struct panel_form {
 };
 
 extern const struct panel_form bf16_amx, bf16_avx512, bf16_bfmmla, bf16_plain;
+extern const struct panel_form bf16_rounded_avx512, bf16_rounded_avx2;
 extern const struct panel_form f32_avx512, f32_avx2, f32_neon;
 
 #endif

@@ -309,6 +309,8 @@ int main(void)
 		cmocka_unit_test(test_rounds_to_nearest_even),
 		FORM("amx"),
 		FORM("avx512"),
+		FORM("avx512f-rounded"),
+		FORM("avx2-rounded"),
 		FORM("bfmmla"),
 		FORM("plain"),
 		FORM("neon"),
