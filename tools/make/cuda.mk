@@ -1,13 +1,14 @@
 # The GPU backend, a library of its own that programs load when asked to.  Included by the Makefile.
 #
-# It is built where nvcc is found.  Code is made for the GPUs of CUDA_GPUS, and as PTX of the first,
-# from which a driver makes code for any newer one.
+# It is built where nvcc is found.  As C is compiled for this machine's processor, so are kernels for its
+# GPUs, or for those of CUDA_GPUS; and as PTX, from which a driver makes code for any newer one.
 
 NVCC ?= $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-CUDA_GPUS ?= 80 90
+here := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d .))
+CUDA_GPUS ?= $(if $(PORTABLE),80 90,$(here))
 nvcc_flags := -std=c++17 -O3 --extended-lambda -lineinfo -Xcompiler -fPIC \
 	$(foreach gpu,$(CUDA_GPUS),-gencode arch=compute_$(gpu),code=sm_$(gpu)) \
-	-gencode arch=compute_$(firstword $(CUDA_GPUS)),code=compute_$(firstword $(CUDA_GPUS))
+	-gencode arch=compute_80,code=compute_80
 
 cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
 # What kernels use of the engine: the library holds it a second time.
