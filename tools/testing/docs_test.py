@@ -89,7 +89,7 @@ class References(unittest.TestCase):
         found = 0
         for path in SOURCES:
             text = prose(path.read_text())
-            cited = re.findall(r'et al\.,\s+"([^"]+)"|"([^"]+)", (?:[A-Z]+ )?(?:19|20)\d\d\b',
+            cited = re.findall(r'et al\.,\s+"([^"]+)"|"([^"]+)", (?:[A-Z]+ )?(?:19\d\d|20[0-3]\d)\b',
                                text)
             for title in filter(None, (title for pair in cited for title in pair)):
                 found += 1
