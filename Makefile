@@ -215,7 +215,7 @@ setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
-made := core data models tools bin generated plan of-run revision foreign fuzz toolchain flags \
+made := core data models tools bin generated plan of-run foreign fuzz toolchain flags \
 	objects parts.a \
 	setup-build setup-python setup-test
 clean:

@@ -848,7 +848,6 @@ class Lengths(Case):
     def test_refused_before_training(self):
         for settings, reason in (
                 ({"EVAL_LENGTHS": "33"}, "33 positions are more than the learned table of 32"),
-                ({"EVAL_LENGTHS": "32,x"}, "'x' does not begin with a length"),
                 ({"EVAL_LENGTHS": "300", "POS": "rope"}, "longer than all validation rows"),
                 ({"EVAL_LENGTHS": "32", "ATTENTION": "mla", "RA_MLA_MLP_ATTN_GATE": "y",
                   "GATE_POOL": "sequence"}, "GATE_POOL=sequence")):

@@ -33,7 +33,7 @@ fuzzers := $(fuzz_c:%.c=$(O)/fuzz/%)
 fuzzed := core/record/journal.c core/record/line_sum.c \
 	$(filter-out core/util/config.c data/source.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
 fuzz_compile = $(FUZZ_CC) -std=gnu17 -O1 -g -fopenmp -fsanitize=address,undefined \
-	-fno-sanitize-recover=all -I. $(call compile_part,$(file <$(O)/fuzz/libraries)) -MMD -MP
+	-fno-sanitize-recover=all -I. $(call compile_part,$(strip $(file <$(O)/fuzz/libraries))) -MMD -MP
 fuzz_stop = $(if $(FUZZ_RUNS),-runs=$(FUZZ_RUNS),-max_total_time=$(FUZZ_SECONDS))
 
 $(O)/fuzz/libraries: tools/make/setup.sh
@@ -45,7 +45,7 @@ $(O)/fuzz/%.o: %.c $(O)/fuzz/libraries
 	$(Q)$(fuzz_compile) -fsanitize=fuzzer-no-link -c $< -o $@
 $(fuzzers): %: %.o $(fuzzed:%.c=$(O)/fuzz/%.o)
 	$(call say,LD,$(@:$(O)/%=%))
-	$(Q)$(fuzz_compile) -fsanitize=fuzzer $^ $(call link_part,$(file <$(O)/fuzz/libraries)) -lm -o $@
+	$(Q)$(fuzz_compile) -fsanitize=fuzzer $^ $(call link_part,$(strip $(file <$(O)/fuzz/libraries))) -lm -o $@
 -include $(addprefix $(O)/fuzz/,$(fuzz_c:.c=.d) $(fuzzed:.c=.d))
 
 fuzz: $(fuzzers)

@@ -71,10 +71,10 @@ objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
 # What `kablate --version` tells; no part of an identity.
 revision := $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
-$(O)/revision: $(call unless_holds,$(O)/revision,$(revision))
+$(plan)/revision: $(call unless_holds,$(plan)/revision,$(revision))
 	$(call write_stamp,$(revision))
 .SECONDEXPANSION:
-$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(O)/revision $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(library-$$*)
+$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(plan)/revision $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(library-$$*)
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(compile) -DBUILD_REVISION='"$(revision)"' -DBUILD_FLAGS='"$(strip $(base_flags))"' \
 		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
