@@ -114,6 +114,17 @@ static const struct mechanism unheard = {
 };
 MECHANISM(unheard);
 
+/* Together with itself it is more than a model can hold. */
+static const struct mechanism many[MAX_MECHANISMS + 1] = {
+	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY", .read = read_nothing },
+};
+static const struct mechanism *const many_entries[]
+	__attribute__((used, section("mechanisms"))) = { &many[0], &many[1], &many[2],
+							 &many[3], &many[4], &many[5],
+							 &many[6], &many[7], &many[8] };
+_Static_assert(sizeof(many_entries) / sizeof(*many_entries) == MAX_MECHANISMS + 1,
+	       "one mechanism too many");
+
 /* An auxiliary loss of z = h W, cut off from W, or from the model. */
 static struct tensor *with_loss(struct block *b, struct tensor *x, bool cut_weight)
 {
@@ -279,6 +290,7 @@ static const struct setting standard[] = {
 	{ "AUDIT_ONE_BATCH", "y" }, { "AUDIT_LEAK_DECLARED", "n" },
 	{ "TEST_UNWIRED", "n" },    { "TEST_AHEAD", "n" },
 	{ "TEST_UNHEARD", "n" },    { "TEST_WEIGHT", "0.1" },
+	{ "TEST_MANY", "n" },
 	{ NULL, NULL },
 };
 
@@ -503,6 +515,20 @@ static void test_unwired(void **state)
 					{ "mechanism", "CONFIG_TEST_UNWIRED" }));
 	assert_false(audit_passed(&report));
 	audit_free(&report);
+}
+
+/* Until it was refused, the ninth mechanism was left out without a word. */
+static void test_too_many(void **state)
+{
+	struct config *c = configured(SETTINGS({ "TEST_MANY", "y" }));
+	struct model *m;
+	struct error err;
+
+	(void)state;
+	assert_int_equal(model_read(&m, c, &untrained, &err), FAIL);
+	assert_string_equal(err.text,
+			    "CONFIG_TEST_MANY is one mechanism too many: a model has at most 8");
+	config_free(c);
 }
 
 static void test_unheard(void **state)
@@ -766,6 +792,7 @@ int main(void)
 		cmocka_unit_test(test_learned_zero),
 		cmocka_unit_test(test_auxiliary_only),
 		cmocka_unit_test(test_unwired),
+		cmocka_unit_test(test_too_many),
 		cmocka_unit_test(test_unheard),
 		cmocka_unit_test(test_zero_alpha),
 		cmocka_unit_test(test_undeclared_leak),

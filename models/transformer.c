@@ -63,20 +63,26 @@ static enum status read_ffn(struct model *m, struct config *c, struct error *err
 }
 
 /* Keep the list sorted by the order in which the mechanisms touch the hidden activation. */
-static void insert_mechanism(struct model *m, const struct mechanism *mechanism)
+static enum status insert_mechanism(struct model *m, const struct mechanism *mechanism,
+				    struct error *err)
 {
-	int at = m->n_mechanisms++;
+	int at = m->n_mechanisms;
 
+	if (at == MAX_MECHANISMS)
+		return fail(err, "CONFIG_%s is one mechanism too many: a model has at most %d",
+			    mechanism->symbol, MAX_MECHANISMS);
+	m->n_mechanisms++;
 	for (; at > 0 && m->mechanism[at - 1]->order > mechanism->order; at--)
 		m->mechanism[at] = m->mechanism[at - 1];
 	m->mechanism[at] = mechanism;
+	return OK;
 }
 
 static enum status read_mechanisms(struct model *m, struct config *c, struct error *err)
 {
 	for (const struct mechanism *const *v = __start_mechanisms; v < __stop_mechanisms; v++)
-		if (config_bool(c, (*v)->symbol) && m->n_mechanisms < MAX_MECHANISMS)
-			insert_mechanism(m, *v);
+		if (config_bool(c, (*v)->symbol) && insert_mechanism(m, *v, err) != OK)
+			return FAIL;
 	if (m->n_mechanisms)
 		m->learn_alpha = config_bool(c, "RECIP_LEARN_ALPHA");
 	for (int i = 0; i < m->n_mechanisms; i++) {

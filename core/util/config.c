@@ -388,17 +388,38 @@ void config_visit_read(const struct config *c,
 			visit(context, s->name, s->value);
 }
 
+/* The next symbol from `s` on that is on, or has a value, and that nobody asked for; or NULL. */
+static const struct symbol *next_unread(const struct symbol *s)
+{
+	for (; s; s = s->next) {
+		bool off = s->type == CONFIG_BOOL && strcmp(s->value ? s->value : "n", "n") == 0;
+
+		if (!s->read && s->value && !off)
+			return s;
+	}
+	return NULL;
+}
+
 int config_unread(const struct config *c, FILE *file)
 {
 	int unread = 0;
 
-	for (const struct symbol *s = c->first; s; s = s->next) {
-		bool off = s->type == CONFIG_BOOL && strcmp(s->value ? s->value : "n", "n") == 0;
-
-		if (s->read || !s->value || off)
-			continue;
+	for (const struct symbol *s = next_unread(c->first); s; s = next_unread(s->next)) {
 		fprintf(file, "%s\n", s->name);
 		unread++;
 	}
 	return unread;
+}
+
+enum status config_check_read(const struct config *c, struct error *err)
+{
+	const struct symbol *s = next_unread(c->first);
+
+	if (!s)
+		return OK;
+	return fail(err,
+		    "CONFIG_%s=%s is set, but no code of this program reads it: either its object is "
+		    "not linked (see models/Makefile and data/Makefile), or its name is misspelt "
+		    "where it is read",
+		    s->name, s->value);
 }

@@ -58,6 +58,9 @@ void config_visit_read(const struct config *c,
 /* Symbols that are on, or have a value, and that nobody asked for: prints one name per line, returns their number. */
 int config_unread(const struct config *c, FILE *file);
 
+/* FAIL: there is such a symbol.  To be asked when everything has been read. */
+enum status config_check_read(const struct config *c, struct error *err) MUST_CHECK;
+
 /* One strict parser for numbers, used by config_real() and by tools. */
 enum status parse_real(const char *text, double *value, struct error *err) MUST_CHECK;
 

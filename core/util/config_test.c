@@ -252,6 +252,21 @@ static void test_unread(void **state)
 	config_free(c);
 }
 
+/* The start of a run asks this: the symbol of an object that is not linked is named. */
+static void test_unread_is_refused(void **state)
+{
+	struct config *c = parsed("CONFIG_A=1\nCONFIG_B=y\n# CONFIG_OFF is not set\n");
+	struct error err;
+
+	(void)state;
+	config_int(c, "A");
+	assert_int_equal(config_check_read(c, &err), FAIL);
+	assert_non_null(strstr(err.text, "CONFIG_B=y is set, but no code of this program reads it"));
+	config_bool(c, "B");
+	assert_int_equal(config_check_read(c, &err), OK);
+	config_free(c);
+}
+
 /* What is inactive cannot have any effect, so nobody needs to ask for it. */
 static void test_inactive_is_not_unread(void **state)
 {
@@ -333,6 +348,7 @@ int main(void)
 		cmocka_unit_test(test_lookups_are_typed),
 		cmocka_unit_test(test_choice),
 		cmocka_unit_test(test_unread),
+		cmocka_unit_test(test_unread_is_refused),
 		cmocka_unit_test(test_inactive_is_not_unread),
 		cmocka_unit_test(test_parse_real),
 	};

@@ -90,7 +90,11 @@ static int complain(const struct error *err)
 
 static int run_identity(struct run_setup *setup, const struct arguments *a)
 {
+	struct error err;
+
 	(void)a;
+	if (config_check_read(setup->config, &err) != OK)
+		return complain(&err);
 	printf("%s\n", setup->identity);
 	return 0;
 }
@@ -287,6 +291,8 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 	enum train_end end;
 	struct error err;
 
+	if (config_check_read(setup->config, &err) != OK)
+		return complain(&err);
 	return session_run(setup, &a->session, &end, &err) == OK ? exits[end] : complain(&err);
 }
 

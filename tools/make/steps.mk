@@ -33,7 +33,7 @@ plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.p
 # Compare contents, not only times: another file, or an older one put back, may be in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
-$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(rates) $(if $(matched),$(parts))
+$(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(selections) $(rates) $(if $(matched),$(parts))
 	$(stop_restarting)
 	$(call say,PLAN,$(KCONFIG_CONFIG))
 	+$(if $(matched),$(Q)$(locked) $(O)/bin/match_width)

@@ -29,6 +29,25 @@ from tools.plan import declaration, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 
+# ---------------------------------------------------------------- what the configuration selects
+
+SELECTIONS = ["models/Makefile", "data/Makefile"]   # which symbol brings which object
+SELECTED_BY = re.compile(r"\$\(CONFIG_(\w+)\)")
+
+
+def refuse_unknown_selections(tree):
+    """The object of a misspelt symbol would be linked into no step."""
+    problems = []
+    for path in SELECTIONS:
+        lines = (kconfig.read_text(os.path.join(kconfig.ROOT, path)) or "").splitlines()
+        problems += [f"{path}:{number}: Kconfig has no symbol {name}, so no step would link this "
+                     "object" for number, line in enumerate(lines, 1)
+                     for name in SELECTED_BY.findall(line)
+                     if name not in tree.members and not tree.find(name)]
+    if problems:
+        raise Unfit(problems)
+
+
 # ---------------------------------------------------------------- from steps to configurations
 
 def resolve(tree, base, step):
@@ -132,6 +151,7 @@ def plan(tree, directory=None):
     Choices of learning rates that were made before are found in the directory.
     """
     kconfig.load_present(tree)
+    refuse_unknown_selections(tree)
     values = tree.values()
     base = tree.read(kconfig.config_path())
     steps = plan_words.steps_of(values)

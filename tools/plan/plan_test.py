@@ -129,6 +129,15 @@ class Plans(PlanCase):
         self.assertEqual([step["name"] for step in found["steps"]], ["0-baseline"])
         self.assertEqual(self.read("plan/0-baseline/config"), self.read())
 
+    def test_a_misspelt_selection_is_refused(self):
+        """Its object would be linked into no step, which would train as its baseline."""
+        self.write("obj-$(CONFIG_ATTENTION_MLA) += models/attention/mla.o\n"
+                   "obj-$(CONFIG_RA_MLA_MLP_ATTN_GTAE) += models/reciprocal/gate.o\n",
+                   "models/Makefile")
+        self.configure()
+        self.assertIn("models/Makefile:2: Kconfig has no symbol RA_MLA_MLP_ATTN_GTAE, so no step "
+                      "would link this object", self.refusal())
+
     def test_study(self):
         self.configure(defconfig="gpt2-ra-mla-full")
         found = self.plan()
