@@ -98,6 +98,9 @@ struct audit_options audit_configured(struct config *c, const struct model *m, e
 		.wiring = config_bool(c, "AUDIT_WIRING"),
 		.causality = config_bool(c, "AUDIT_CAUSALITY"),
 		.one_batch = config_bool(c, "AUDIT_ONE_BATCH"),
+		.data = config_bool(c, "AUDIT_DATA"),
+		.training = config_bool(c, "AUDIT_TRAINING"),
+		.pairing = config_bool(c, "AUDIT_PAIRING"),
 		.declared_leak = config_bool(c, "AUDIT_LEAK_DECLARED"),
 		.type = type,
 		.rows = ROWS,
@@ -723,7 +726,8 @@ enum status audit_model(struct config *c, const struct model_task *task,
 
 	*report = (struct audit_report){
 		.declared_leak = options->declared_leak,
-		.partial = !(options->wiring && options->causality && options->one_batch),
+		.partial = !(options->wiring && options->causality && options->one_batch &&
+			     options->data && options->training && options->pairing),
 	};
 	if (open_auditor(&a, err) == OK)
 		status = run_audits(&a, err);

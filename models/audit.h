@@ -36,6 +36,7 @@ struct audit_report {
 
 struct audit_options {
 	bool wiring, causality, one_batch; /* mechanism belongs to wiring, state to causality */
+	bool data, training, pairing; /* pairing with the baseline is audited by the program */
 	bool declared_leak;
 	enum dtype type;
 	int64_t rows, length; /* of a batch whose logits are compared; length: at most the model's */

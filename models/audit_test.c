@@ -290,7 +290,8 @@ static const struct setting standard[] = {
 	{ "AUDIT_ONE_BATCH", "y" }, { "AUDIT_LEAK_DECLARED", "n" },
 	{ "TEST_UNWIRED", "n" },    { "TEST_AHEAD", "n" },
 	{ "TEST_UNHEARD", "n" },    { "TEST_WEIGHT", "0.1" },
-	{ "TEST_MANY", "n" },
+	{ "TEST_MANY", "n" },	    { "AUDIT_PAIRING", "y" },
+	{ "AUDIT_DATA", "y" },	    { "AUDIT_TRAINING", "y" },
 	{ NULL, NULL },
 };
 

@@ -13,6 +13,7 @@
 #include "core/record/journal.h"
 #include "models/test_vector.h"
 #include "tools/kablate/bench_decode.h"
+#include "tools/kablate/fingerprint.h"
 #include "tools/kablate/generate.h"
 #include "tools/kablate/run_setup.h"
 #include "tools/kablate/lengths.h"
@@ -63,6 +64,7 @@ static const char usage[] =
 	"  --repeat N       number of a deliberate repetition (default 0)\n"
 	"  --runs DIR       where runs and results.db go (default runs)\n"
 	"  --experiment, --step, --baseline NAME    under which the run is recorded\n"
+	"  --baseline-program FILE    kablate of the baseline: is this step paired with it, and not it?\n"
 	"  --git REVISION, --dirty, --scale NAME    recorded beside it\n"
 	"  --context N      tokens of decode state to describe, or that generate looks back on\n"
 	"                   (default: the trained length)\n"
@@ -173,6 +175,17 @@ static int run_audit(struct run_setup *setup, const struct arguments *a)
 	passed = audit_passed(&report);
 	audit_free(&report);
 	return passed ? 0 : EXIT_WRONG;
+}
+
+static int run_fingerprint(struct run_setup *setup, const struct arguments *a)
+{
+	struct error err;
+
+	(void)a;
+	if (run_setup_prepare(setup, ignore_note, NULL, &err) != OK ||
+	    fingerprint_take(setup, stdout, &err) != OK)
+		return complain(&err);
+	return 0;
 }
 
 static int show_graph(struct run_setup *setup, bool json, bool memory)
@@ -317,6 +330,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "experiment", required_argument, NULL, 'e' },
 		{ "step", required_argument, NULL, 't' },
 		{ "baseline", required_argument, NULL, 'b' },
+		{ "baseline-program", required_argument, NULL, 'P' },
 		{ "git", required_argument, NULL, 'g' },
 		{ "dirty", no_argument, NULL, 'D' },
 		{ "scale", required_argument, NULL, 'S' },
@@ -371,6 +385,9 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			break;
 		case 'b':
 			a->session.names.baseline = optarg;
+			break;
+		case 'P':
+			a->session.baseline_program = optarg;
 			break;
 		case 'g':
 			a->session.names.git = optarg;
@@ -437,6 +454,7 @@ static const struct command {
 	{ "describe", run_describe, true },
 	{ "estimate", run_estimate, true },
 	{ "audit", run_audit, true },
+	{ "fingerprint", run_fingerprint, false },
 	{ "graph", run_graph, true },
 	{ "memory", run_memory, true },
 	{ "generate", run_generate, false },

@@ -15,6 +15,7 @@
 #include "core/record/journal.h"
 #include "core/util/memory.h"
 #include "core/util/signals.h"
+#include "tools/kablate/fingerprint.h"
 
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
 
@@ -184,6 +185,27 @@ static enum status audit_first(struct session *s, struct error *err)
 	return status;
 }
 
+static void note_pairing(void *context, const struct audit_finding *f)
+{
+	struct session *s = context;
+
+	record_finding(s, f);
+	if (!f->passed)
+		s->failure = RUN_INVALID;
+}
+
+/* Is this step paired with its baseline, and is it another one? */
+static enum status audit_pairing(struct session *s, struct error *err)
+{
+	if (!s->o->baseline_program || !s->setup->audit.pairing)
+		return OK;
+	if (fingerprint_compare_program(s->setup, s->o->baseline_program, note_pairing, s, err) != OK)
+		return FAIL;
+	if (s->failure == RUN_INVALID)
+		return fail(err, "an audit failed: this step cannot be compared with its baseline");
+	return OK;
+}
+
 /* Runs that start together find what each of them is going to take. */
 static enum status reserve_memory(struct session *s, struct error *err)
 {
@@ -298,7 +320,7 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 		return FAIL;
 	if (resume < 0) {
 		record_constants(s);
-		if (audit_first(s, err) != OK)
+		if (audit_first(s, err) != OK || audit_pairing(s, err) != OK)
 			return FAIL;
 	} else {
 		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,

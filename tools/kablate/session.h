@@ -12,6 +12,7 @@
 struct session_options {
 	const char *runs; /* the directory of all runs, and of results.db */
 	struct run_names names;
+	const char *baseline_program; /* NULL, or that of the step with which this one is compared */
 	const char *identity; /* NULL, or how that of the run must begin */
 	bool lines;	      /* of progress, also on a terminal */
 	bool any_environment; /* go on with a run also where its bits may differ */

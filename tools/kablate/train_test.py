@@ -44,7 +44,7 @@ CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes"}
 # All there is to remember: dropout, an optimizer with norms and restarts, every mechanism.
 STUDY = "smoke+mla+gate+cross+latent+adamwspam"
 SETTINGS = {"PLAN": "single", "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n",
-            "THREADS": 1, "GPT2_MAX_ITERS": 60, "LOG_INTERVAL": 3, "EVAL_INTERVAL": 10}
+            "AUDIT_DATA": "n", "AUDIT_TRAINING": "n", "THREADS": 1, "GPT2_MAX_ITERS": 60, "LOG_INTERVAL": 3, "EVAL_INTERVAL": 10}
 STUDY_SETTINGS = {**SETTINGS, "DROPOUT": "0.1", "SPAM_INTERVAL": 17, "CHECKPOINT_INTERVAL": 7,
                   "CHECKPOINT_KEEP": 3}
 

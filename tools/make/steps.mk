@@ -116,6 +116,10 @@ git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
 diverged := 76
 # After a stop no run begins until make is called again: with -k alone make would begin the next.
 export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
+# The baseline says what it trains, so that a step that trains the same is found.  A step that is its
+# own baseline, or whose baseline is no part of this plan, is not asked.
+baseline_program = $(addprefix --baseline-program $(plan)/,$(addsuffix /kablate,$(filter-out $(STEP),\
+	$(filter $(baseline-$(STEP)),$(built-steps)))))
 $(run-targets) $(tuning-targets):
 	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
 		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
@@ -123,6 +127,7 @@ $(run-targets) $(tuning-targets):
 		--runs $(RUNS) --this $(@D) $(known_runs))")
 	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 		--identity $(IDENTITY) --seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
+		$(baseline_program) \
 		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
 		$(if $(filter 1,$(jobs)),,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
 		$(if $(filter $@,$(tuning-targets)),|| { test $$? -eq $(diverged) && touch $@; })

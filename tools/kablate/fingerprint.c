@@ -1,0 +1,391 @@
+#include "tools/kablate/fingerprint.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Hashes of unequal things agree once in 2^64 times. */
+#define HASH_DIGITS 16
+
+/* Iterations and rows that are hashed; the loss is taken of as many tokens of iteration 1. */
+#define ITERATIONS 4
+#define ROWS 8
+#define LOSS_TOKENS 2048
+
+/* ------------------------------------------------------------------- taking */
+
+static void put(FILE *file, const char *kind, const char *subject, const char *rule,
+		struct sha256 *s)
+{
+	char hex[SHA256_HEX_SIZE];
+
+	sha256_hex(s, hex);
+	fprintf(file, "%s %s %s %.*s\n", kind, subject, rule, HASH_DIGITS, hex);
+}
+
+static void put_text(FILE *file, const char *kind, const char *text)
+{
+	fprintf(file, "%s - - %.*s\n", kind, HASH_DIGITS, text[0] ? text : "-");
+}
+
+static void hash_symbol(void *context, const char *name, const char *value)
+{
+	sha256_add(context, name, strlen(name) + 1);
+	sha256_add(context, value, strlen(value) + 1);
+}
+
+/* The model reads the configuration once more, alone: this shows which symbols are its own. */
+static enum status put_symbols(const struct run_setup *setup, FILE *file, struct error *err)
+{
+	const struct model_task task = { .vocab = setup->source.vocab,
+					 .batch = setup->train.batch };
+	struct config *c;
+	struct model *m;
+	struct sha256 s;
+
+	if (config_builtin(&c, err) != OK)
+		return FAIL;
+	if (model_read(&m, c, &task, err) != OK) {
+		config_free(c);
+		return FAIL;
+	}
+	sha256_init(&s);
+	config_visit_read(c, hash_symbol, &s);
+	put(file, "symbols", "-", "-", &s);
+	model_free(m);
+	config_free(c);
+	return OK;
+}
+
+static enum status put_rows(const struct run_setup *setup, FILE *file, struct error *err)
+{
+	const size_t bytes = 2 * (size_t)setup->source.length * sizeof(int32_t);
+	int32_t *tokens = malloc(bytes);
+	struct row row = { .tokens = tokens, .targets = tokens + setup->source.length };
+	struct sha256 training, validation;
+
+	if (!tokens)
+		return fail_memory(err, "fingerprint", bytes);
+	sha256_init(&training);
+	sha256_init(&validation);
+	for (uint64_t i = 0; i < ITERATIONS * ROWS; i++) {
+		source_train(&setup->source, 1 + i / ROWS, i % ROWS, &row);
+		sha256_add(&training, tokens, bytes);
+		source_valid(&setup->source, i % setup->source.valid_rows, &row);
+		sha256_add(&validation, tokens, bytes);
+	}
+	put(file, "rows", "training", "-", &training);
+	put(file, "rows", "validation", "-", &validation);
+	free(tokens);
+	return OK;
+}
+
+static enum status put_graph(const struct graph *g, FILE *file, struct error *err)
+{
+	char *text = NULL;
+	struct sha256 s;
+	size_t size;
+	FILE *dump = open_memstream(&text, &size);
+
+	if (!dump)
+		return fail_memory(err, "fingerprint", 0);
+	graph_dump_json(g, dump);
+	for (int i = 0; i < g->n_outputs; i++)
+		fprintf(dump, "%s %a\n", g->outputs[i].name, g->outputs[i].loss_weight);
+	fclose(dump);
+	sha256_init(&s);
+	sha256_add(&s, text, size);
+	put(file, "graph", "-", "-", &s);
+	free(text);
+	return OK;
+}
+
+static void describe_rule(const struct param *p, char *text, size_t size)
+{
+	int n = snprintf(text, size, "%d:%a:%d:%d", (int)p->init.kind, p->init.value,
+			 p->init.blocks, p->init.embedding);
+
+	for (int i = 0; i < p->ndim; i++)
+		n += snprintf(text + n, size - (size_t)n, "%c%lld", i ? 'x' : ':',
+			      (long long)p->dim[i]);
+}
+
+/* Of one parameter, or of its gradient. */
+static enum status hash_values(const struct params *params, int i, bool gradient, struct sha256 *s,
+			       struct error *err)
+{
+	const size_t bytes = (size_t)params->list[i].count * dtype_size(params->type);
+	void *host = malloc(bytes);
+
+	if (!host)
+		return fail_memory(err, "fingerprint", bytes);
+	params->backend->download(host, gradient ? param_grad(params, i) : param_data(params, i),
+				  bytes);
+	sha256_add(s, host, bytes);
+	free(host);
+	return OK;
+}
+
+static enum status put_parameters(const struct params *params, FILE *file, struct error *err)
+{
+	char rule[160];
+	struct sha256 s;
+
+	for (int i = 0; i < params->n; i++) {
+		sha256_init(&s);
+		if (hash_values(params, i, false, &s, err) != OK)
+			return FAIL;
+		describe_rule(&params->list[i], rule, sizeof(rule));
+		put(file, "initial", params->list[i].name, rule, &s);
+	}
+	return OK;
+}
+
+static enum status put_gradient(const struct params *params, FILE *file, struct error *err)
+{
+	struct sha256 s;
+
+	sha256_init(&s);
+	for (int i = 0; i < params->n; i++)
+		if (hash_values(params, i, true, &s, err) != OK)
+			return FAIL;
+	put(file, "gradient", "-", "-", &s);
+	return OK;
+}
+
+/* Forward and backward of the first rows of the first update. */
+static enum status run_first(const struct run_setup *setup, struct token_program *t, int64_t rows,
+			     double *loss, struct error *err)
+{
+	const struct run run = { .seed = setup->seed, .iteration = 1 };
+	const int64_t T = setup->source.length, n = rows * T;
+	int32_t *tokens = malloc((size_t)n * 2 * sizeof(*tokens));
+	enum status status;
+
+	if (!tokens)
+		return fail_memory(err, "fingerprint", (size_t)n * 2 * sizeof(*tokens));
+	for (int64_t row = 0; row < rows; row++) {
+		struct row out = { .tokens = tokens + row * T, .targets = tokens + n + row * T };
+
+		source_train(&setup->source, 1, (uint64_t)row, &out);
+	}
+	token_program_feed(t, tokens, tokens + n);
+	token_program_weigh(t, 1 / (double)n, 1 / (double)n);
+	status = program_run(t->p, &run, err);
+	*loss = 0;
+	for (int i = 0; i < t->g->n_outputs; i++)
+		if (t->g->outputs[i].is_loss)
+			*loss += t->g->outputs[i].loss_weight *
+				 program_scalar(t->p, t->g->outputs[i].tensor);
+	free(tokens);
+	return status;
+}
+
+static enum status put_training(struct run_setup *setup, FILE *file, struct error *err)
+{
+	const struct program_options options = { .train = true };
+	const int64_t most = LOSS_TOKENS / setup->source.length;
+	const int64_t rows = most < 1 ? 1 : most < setup->train.batch ? most : setup->train.batch;
+	struct workload workload = run_setup_workload(setup);
+	struct token_program t = { 0 };
+	enum status status = FAIL;
+	double loss = 0;
+
+	if (workload_open(&t, &workload, setup->params, rows, &setup->backend, &options, err) != OK)
+		return FAIL;
+	if (put_graph(t.g, file, err) == OK && put_parameters(setup->params, file, err) == OK &&
+	    run_first(setup, &t, rows, &loss, err) == OK) {
+		fprintf(file, "loss - - %a\n", loss);
+		status = put_gradient(setup->params, file, err);
+	}
+	token_program_close(&t);
+	return status;
+}
+
+enum status fingerprint_take(struct run_setup *setup, FILE *file, struct error *err)
+{
+	if (put_symbols(setup, file, err) != OK)
+		return FAIL;
+	put_text(file, "data", setup->source.hash);
+	put_text(file, "start", setup->init_hash);
+	if (put_rows(setup, file, err) != OK)
+		return FAIL;
+	return put_training(setup, file, err);
+}
+
+/* ---------------------------------------------------------------- comparing */
+
+struct line {
+	char kind[16], subject[160], rule[160], value[40];
+};
+
+/* Read the line at *text and move behind it; false: there is none. */
+static bool next_line(const char **text, struct line *line)
+{
+	const char *end = strchr(*text, '\n');
+
+	if (!end || sscanf(*text, "%15s %159s %159s %39s", line->kind, line->subject, line->rule,
+			   line->value) != 4)
+		return false;
+	*text = end + 1;
+	return true;
+}
+
+static bool find_line(const char *text, const char *kind, const char *subject, struct line *found)
+{
+	while (next_line(&text, found))
+		if (strcmp(found->kind, kind) == 0 && strcmp(found->subject, subject) == 0)
+			return true;
+	return false;
+}
+
+struct comparison {
+	const char *mine, *baseline;
+	fingerprint_visitor visit;
+	void *context;
+};
+
+static bool same(const struct comparison *c, const char *kind, const char *subject)
+{
+	struct line a, b;
+
+	return find_line(c->mine, kind, subject, &a) && find_line(c->baseline, kind, subject, &b) &&
+	       strcmp(a.value, b.value) == 0;
+}
+
+static void tell(const struct comparison *c, const char *subject, bool passed, const char *detail)
+{
+	struct audit_finding f = { .audit = "pairing", .passed = passed };
+
+	snprintf(f.subject, sizeof(f.subject), "%s", subject);
+	snprintf(f.detail, sizeof(f.detail), "%s", detail);
+	c->visit(c->context, &f);
+}
+
+static void compare_rows(const struct comparison *c)
+{
+	static const char *const kinds[] = { "training", "validation" };
+	char subject[40], detail[160];
+
+	if (!same(c, "data", "-"))
+		return;
+	for (int i = 0; i < 2; i++) {
+		const bool passed = same(c, "rows", kinds[i]);
+
+		snprintf(subject, sizeof(subject), "%s rows", kinds[i]);
+		snprintf(detail, sizeof(detail), "with the same data and seed, %s",
+			 passed ? "those of the baseline" : "not those of the baseline");
+		tell(c, subject, passed, detail);
+	}
+}
+
+/* What both arms have, by name, shape and distribution. */
+static void compare_weights(const struct comparison *c)
+{
+	const char *rest = c->mine;
+	int shared = 0, all = 0;
+	char detail[320] = "";
+	struct line a, b;
+
+	if (!same(c, "start", "-"))
+		return;
+	while (next_line(&rest, &a)) {
+		if (strcmp(a.kind, "initial") != 0)
+			continue;
+		all++;
+		if (!find_line(c->baseline, "initial", a.subject, &b) ||
+		    strcmp(a.rule, b.rule) != 0)
+			continue;
+		shared++;
+		if (strcmp(a.value, b.value) != 0)
+			snprintf(detail, sizeof(detail), "%s starts otherwise than the baseline's",
+				 a.subject);
+	}
+	if (detail[0]) {
+		tell(c, "initial weights", false, detail);
+		return;
+	}
+	snprintf(detail, sizeof(detail), "%d of %d tensors are the baseline's, bit by bit", shared,
+		 all);
+	tell(c, "initial weights", true, detail);
+}
+
+static bool same_parameters(const struct comparison *c)
+{
+	const char *a = strstr(c->mine, "\ninitial "), *b = strstr(c->baseline, "\ninitial ");
+	const char *a_end = strstr(c->mine, "\nloss "), *b_end = strstr(c->baseline, "\nloss ");
+
+	return a && b && a_end && b_end && a_end - a == b_end - b &&
+	       memcmp(a, b, (size_t)(a_end - a)) == 0;
+}
+
+static void compare_training(const struct comparison *c)
+{
+	if (same(c, "symbols", "-") || !same(c, "data", "-") || !same(c, "start", "-"))
+		return;
+	if (same(c, "graph", "-") && same_parameters(c) && same(c, "loss", "-") &&
+	    same(c, "gradient", "-"))
+		tell(c, "difference", false,
+		     "symbols of the model differ from the baseline's, but graph, weights, first "
+		     "loss and first gradient do not: this step trains its baseline");
+	else
+		tell(c, "difference", true, "it trains something else than its baseline");
+}
+
+enum status fingerprint_compare(const char *mine, const char *baseline, fingerprint_visitor visit,
+				void *context, struct error *err)
+{
+	const struct comparison c = { mine, baseline, visit, context };
+	struct line line;
+
+	if (!find_line(mine, "gradient", "-", &line) ||
+	    !find_line(baseline, "gradient", "-", &line))
+		return fail(err, "the baseline's program does not say what it trains");
+	compare_rows(&c);
+	compare_weights(&c);
+	compare_training(&c);
+	return OK;
+}
+
+/* All that a command prints, to be freed; NULL: it could not be run, or it failed. */
+static char *output_of(const char *command)
+{
+	char *text = NULL, buffer[4096];
+	size_t size, n;
+	FILE *copy, *pipe = popen(command, "r");
+
+	if (!pipe)
+		return NULL;
+	copy = open_memstream(&text, &size);
+	while (copy && (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0)
+		fwrite(buffer, 1, n, copy);
+	if (copy)
+		fclose(copy);
+	if (pclose(pipe) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+enum status fingerprint_compare_program(struct run_setup *setup, const char *program,
+					fingerprint_visitor visit, void *context, struct error *err)
+{
+	char command[4300], *mine = NULL, *baseline;
+	enum status status;
+	size_t size;
+	FILE *file = open_memstream(&mine, &size);
+
+	if (!file)
+		return fail_memory(err, "fingerprint", 0);
+	status = fingerprint_take(setup, file, err);
+	fclose(file);
+	snprintf(command, sizeof(command), "'%s' fingerprint --seed %" PRIu64, program,
+		 setup->seed);
+	baseline = status == OK ? output_of(command) : NULL;
+	if (status == OK)
+		status = fingerprint_compare(mine, baseline ? baseline : "", visit, context, err);
+	free(mine);
+	free(baseline);
+	return status;
+}
