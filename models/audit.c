@@ -8,9 +8,17 @@
 #include "core/util/rng.h"
 #include "models/model_program.h"
 
+/*
+ * An effect below this share of what it joins is none, and so is a gradient below this share of
+ * the mean one.  With strengthened weights, rounding changes about 1e-7 of the logits; the
+ * mechanisms, losses and gates of models/vectors change at least 4e-5, and their gradients are at
+ * least 5e-6 of the mean.
+ */
+#define EFFECT 1e-5
+#define GRADIENT 1e-6
+
 /* The batch whose logits are compared, and the training batch. */
 #define ROWS 4
-#define LENGTH 128
 #define TRAINING_ROWS 2 /* a loss that compares examples needs two */
 #define TRAINING_LENGTH 64
 
@@ -81,18 +89,29 @@ void audit_free(struct audit_report *r)
 /* ------------------------------------------------------------------ options */
 
 /*
- * All 127 positions take 32 passes: seconds for 10 million parameters, minutes
- * for 100 million.  Models above this size (layers * width^2) are audited at 16
- * positions; the whole audit of 235 million parameters then takes 82 s of one core.
+ * Every position is audited where that takes at most about WORK multiplications and additions: a
+ * few seconds of one core.  A larger model is audited at fewer positions, spread from the first to
+ * the last.
  */
-#define LARGE (1 << 22)
-#define POSITIONS_IF_LARGE 16
+#define WORK 2e11
+#define LEAST_POSITIONS 8
+#define MOST_LOGITS (1 << 26) /* a batch with more of them has two rows: no more is needed */
+
+static int64_t affordable_positions(const struct model *m)
+{
+	const double layer = 24 * (double)m->embd * (double)m->embd;
+	const double head = 2 * (double)m->embd * (double)m->vocab;
+	const double pass = ((double)m->layers * layer + head) * (double)m->length;
+	const int64_t all = m->length - 1;
+	const int64_t some = WORK / pass < (double)all ? (int64_t)(WORK / pass) : all;
+
+	return some > LEAST_POSITIONS ? some : all < LEAST_POSITIONS ? all : LEAST_POSITIONS;
+}
 
 struct audit_options audit_configured(struct config *c, const struct model *m, enum dtype type,
 				      uint64_t seed)
 {
-	const int64_t length = m->length < LENGTH ? m->length : LENGTH;
-	const bool large = m->layers * m->embd * m->embd > LARGE;
+	const bool large = ROWS * m->length * m->vocab > MOST_LOGITS;
 
 	return (struct audit_options){
 		.wiring = config_bool(c, "AUDIT_WIRING"),
@@ -103,9 +122,9 @@ struct audit_options audit_configured(struct config *c, const struct model *m, e
 		.pairing = config_bool(c, "AUDIT_PAIRING"),
 		.declared_leak = config_bool(c, "AUDIT_LEAK_DECLARED"),
 		.type = type,
-		.rows = ROWS,
-		.length = length,
-		.positions = large ? POSITIONS_IF_LARGE : length - 1,
+		.rows = large ? 2 : ROWS,
+		.length = m->length,
+		.positions = affordable_positions(m),
 		.seed = seed,
 	};
 }
@@ -144,12 +163,12 @@ static void draw_tokens(const struct auditor *a, uint64_t number, int32_t *token
 		tokens[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)a->model->vocab);
 }
 
-/* Losses and gradients of a batch. */
-static enum status run_training(const struct auditor *a, struct token_program *t, int batch,
-				struct error *err)
+/* Losses and gradients of a batch; the seed is that of dropout. */
+static enum status run_training_with(const struct auditor *a, struct token_program *t, int batch,
+				     uint64_t seed, struct error *err)
 {
 	const int64_t n = TRAINING_ROWS * training_length(a);
-	const struct run run = { .seed = a->options->seed, .iteration = 1 + (uint64_t)batch };
+	const struct run run = { .seed = seed, .iteration = 1 + (uint64_t)batch };
 	int32_t *tokens = malloc((size_t)(n + 1) * sizeof(*tokens));
 
 	if (!tokens)
@@ -159,6 +178,12 @@ static enum status run_training(const struct auditor *a, struct token_program *t
 	token_program_weigh(t, 1 / (double)n, 1 / (double)n);
 	free(tokens);
 	return program_run(t->p, &run, err);
+}
+
+static enum status run_training(const struct auditor *a, struct token_program *t, int batch,
+				struct error *err)
+{
+	return run_training_with(a, t, batch, a->options->seed, err);
 }
 
 static enum status run_logits(struct token_program *t, const int32_t *tokens, char *logits,
@@ -212,7 +237,8 @@ static enum status gradients_differ(const struct auditor *a, const char *copy, c
 
 /* ------------------------------------------------------------------- wiring */
 
-#define BATCHES 3 /* a parameter must get a gradient in one of these */
+#define BATCHES 3     /* a parameter must get a gradient in one of these */
+#define NEIGHBOURS 10 /* batches from here on hold other rows */
 
 static enum status has_gradient(const struct params *params, int index, bool *has,
 				struct error *err)
@@ -299,18 +325,63 @@ static enum status audit_wiring(struct auditor *a, struct error *err)
 
 /* --------------------------------------------------------------- mechanisms */
 
-static enum status logits_differ(struct auditor *a, struct token_program *without, bool *differ,
-				 struct error *err)
+static double logit(const struct auditor *a, const char *logits, size_t i)
 {
-	if (run_logits(without, a->tokens, a->now, err) != OK)
-		return FAIL;
-	*differ = memcmp(a->base, a->now, a->bytes) != 0;
+	return a->params->type == F64 ? ((const double *)logits)[i]
+				      : (double)((const float *)logits)[i];
+}
+
+/* The change from the base logits to those of the last run, as a share of the base; rms. */
+static double logits_change(const struct auditor *a)
+{
+	const size_t n = a->bytes / dtype_size(a->params->type);
+	double change = 0, base = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const double x = logit(a, a->base, i), d = logit(a, a->now, i) - x;
+
+		base += x * x;
+		change += d * d;
+	}
+	return base > 0 ? sqrt(change / base) : 0;
+}
+
+/* The same for the gradients that the main loss has, and a copy of them. */
+static enum status gradients_change(const struct auditor *a, const char *copy, double *share,
+				    struct error *err)
+{
+	const size_t size = dtype_size(a->params->type);
+	double change = 0, base = 0;
+
+	for (int i = 0; i < a->params->n; i++) {
+		const struct param *p = &a->params->list[i];
+		const char *then = copy + (size_t)p->offset * size;
+		double *now;
+
+		if (!a->by_main[i])
+			continue;
+		now = malloc((size_t)p->count * sizeof(*now));
+		if (!now)
+			return fail_memory(err, "audit", (size_t)p->count * sizeof(*now));
+		if (param_get(a->params, i, true, now, err) != OK) {
+			free(now);
+			return FAIL;
+		}
+		for (int64_t j = 0; j < p->count; j++) {
+			const double x = logit(a, then, (size_t)j);
+
+			base += x * x;
+			change += (now[j] - x) * (now[j] - x);
+		}
+		free(now);
+	}
+	*share = base > 0 ? sqrt(change / base) : 0;
 	return OK;
 }
 
 /* A loss that reaches only parameters of its own does not act on the model. */
-static enum status main_gradients_differ(struct auditor *a, struct token_program *without,
-					 bool *differ, struct error *err)
+static enum status effect_on_gradients(struct auditor *a, struct token_program *without,
+				       double *effect, struct error *err)
 {
 	enum status status = FAIL;
 	char *copy;
@@ -319,21 +390,87 @@ static enum status main_gradients_differ(struct auditor *a, struct token_program
 		return FAIL;
 	copy = copy_gradients(a, err);
 	if (copy && run_training(a, without, 0, err) == OK)
-		status = gradients_differ(a, copy, a->by_main, differ, err);
+		status = gradients_change(a, copy, effect, err);
 	free(copy);
 	return status;
 }
 
-static enum status compare_without(struct auditor *a, const struct model_switch *s,
-				   const struct model *m, bool *differ, struct error *err)
+/* Does the graph read this parameter? */
+static bool reads(const struct graph *g, const char *parameter)
+{
+	for (int i = 0; i < g->n_tensors; i++)
+		if (g->tensors[i]->kind == TENSOR_PARAM &&
+		    strcmp(g->tensors[i]->name, parameter) == 0)
+			return true;
+	return false;
+}
+
+/* The rms of each parameter's gradient of batch 0. */
+static enum status gradient_sizes(struct auditor *a, double *sizes, struct error *err)
+{
+	enum status status = run_training(a, &a->training, 0, err);
+
+	for (int i = 0; i < a->params->n && status == OK; i++) {
+		const int64_t count = a->params->list[i].count;
+		double *values = malloc((size_t)count * sizeof(*values)), squares = 0;
+
+		if (!values)
+			return fail_memory(err, "audit", (size_t)count * sizeof(*values));
+		status = param_get(a->params, i, true, values, err);
+		for (int64_t j = 0; j < count; j++)
+			squares += values[j] * values[j];
+		sizes[i] = sqrt(squares / (double)count);
+		free(values);
+	}
+	return status;
+}
+
+/* Of the parameters that a mechanism brings and the main loss trains, that with the least gradient.
+ */
+struct least_gradient {
+	double share; /* of the mean over all parameters; INFINITY: the mechanism brings none */
+	const char *parameter;
+};
+
+static enum status least_gradient(struct auditor *a, const struct graph *without,
+				  struct least_gradient *least, struct error *err)
+{
+	double *sizes = calloc((size_t)a->params->n, sizeof(*sizes)), squares = 0;
+	enum status status;
+
+	if (!sizes)
+		return fail_memory(err, "audit", (size_t)a->params->n * sizeof(*sizes));
+	status = gradient_sizes(a, sizes, err);
+	for (int i = 0; i < a->params->n; i++)
+		squares += sizes[i] * sizes[i] / a->params->n;
+	for (int i = 0; i < a->params->n && status == OK; i++) {
+		if (!a->by_main[i] || reads(without, a->params->list[i].name) ||
+		    !(sizes[i] < least->share * sqrt(squares)))
+			continue;
+		least->share = sizes[i] / sqrt(squares);
+		least->parameter = a->params->list[i].name;
+	}
+	free(sizes);
+	return status;
+}
+
+/* How much this other model differs, as a share of the logits or gradients. */
+static enum status effect_of(struct auditor *a, const struct model_switch *s, const struct model *m,
+			     double *effect, struct least_gradient *least, struct error *err)
 {
 	enum status status;
 	struct token_program t;
 
 	if (open_program(a, m, s->through_loss ? MODEL_TRAIN : MODEL_LOGITS, &t, err) != OK)
 		return FAIL;
-	status = s->through_loss ? main_gradients_differ(a, &t, differ, err)
-				 : logits_differ(a, &t, differ, err);
+	if (s->through_loss) {
+		status = effect_on_gradients(a, &t, effect, err);
+	} else {
+		status = run_logits(&t, a->tokens, a->now, err);
+		*effect = logits_change(a);
+	}
+	if (status == OK && least && !s->through_loss)
+		status = least_gradient(a, t.g, least, err);
 	token_program_close(&t);
 	return status;
 }
@@ -358,50 +495,166 @@ static enum status read_without(struct auditor *a, const struct model_switch *s,
 	return status;
 }
 
-/* The model as it is, but the messages of this mechanism do not arrive. */
-static enum status read_silenced(struct auditor *a, const struct model_switch *s, struct model **m,
-				 struct error *err)
-{
-	if (model_read(m, a->config, a->task, err) != OK)
-		return FAIL;
-	(*m)->silenced = s->sender;
-	return OK;
-}
-
-static enum status differs_from(struct auditor *a, const struct model_switch *s, bool silenced,
-				bool *differ, struct error *err)
+static enum status effect_of_switch(struct auditor *a, const struct model_switch *s, double *effect,
+				    struct least_gradient *least, struct error *err)
 {
 	struct model *other;
 	enum status status;
 
-	if ((silenced ? read_silenced : read_without)(a, s, &other, err) != OK)
+	if (read_without(a, s, &other, err) != OK)
 		return FAIL;
-	status = compare_without(a, s, other, differ, err);
+	status = effect_of(a, s, other, effect, least, err);
 	model_free(other);
 	return status;
 }
 
-/* A mechanism may act in its own layer and send to the next: both must act. */
-static enum status audit_switch(struct auditor *a, const struct model_switch *s, struct error *err)
+/* The model as it is, but the mechanism's messages do not arrive. */
+static enum status effect_of_messages(struct auditor *a, const struct model_switch *s,
+				      double *effect, struct error *err)
 {
-	bool without, silenced = true;
+	enum status status;
+
+	a->model->silenced = s->mechanism;
+	status = effect_of(a, s, a->model, effect, NULL, err);
+	a->model->silenced = 0;
+	return status;
+}
+
+/* The model as it is, but this layer lacks the mechanism. */
+static enum status effect_in_layer(struct auditor *a, const struct model_switch *s, int layer,
+				   double *effect, struct error *err)
+{
+	enum status status;
+
+	a->model->muted = s->mechanism;
+	a->model->muted_layer = layer;
+	status = effect_of(a, s, a->model, effect, NULL, err);
+	a->model->muted = 0;
+	return status;
+}
+
+static bool claims_layer(const struct model *m, const struct model_switch *s, int layer)
+{
+	const struct mechanism *mechanism = m->mechanism[s->mechanism - 1];
+
+	return !mechanism->acts ||
+	       mechanism->acts(m->mechanism_options[s->mechanism - 1], m, layer);
+}
+
+/* The layer in which a mechanism acts least, of those in which it claims to act; -1: of none. */
+static enum status weakest_layer(struct auditor *a, const struct model_switch *s, int *weakest,
+				 double *least, struct error *err)
+{
+	*weakest = -1;
+	*least = INFINITY;
+	for (int layer = 0; s->mechanism && layer < a->model->layers; layer++) {
+		double effect;
+
+		if (!claims_layer(a->model, s, layer))
+			continue;
+		if (effect_in_layer(a, s, layer, &effect, err) != OK)
+			return FAIL;
+		if (effect < *least) {
+			*least = effect;
+			*weakest = layer;
+		}
+	}
+	return OK;
+}
+
+struct acting {
+	const char *on; /* logits or gradients */
+	double whole, sent, in_layer;
+	int weakest; /* the layer */
+	struct least_gradient own;
+};
+
+static bool enough(const struct acting *e)
+{
+	return fmin(fmin(e->whole, e->sent), e->in_layer) >= EFFECT && e->own.share >= GRADIENT;
+}
+
+static void tell_acting(const struct acting *e, char *text, size_t size)
+{
+	if (e->whole < EFFECT)
+		snprintf(text, size, "switching it off changes %.1e of the %s, less than %g",
+			 e->whole, e->on, EFFECT);
+	else if (e->sent < EFFECT)
+		snprintf(text, size,
+			 "what it sends to the next layer changes %.1e of the %s, less than %g",
+			 e->sent, e->on, EFFECT);
+	else if (e->in_layer < EFFECT)
+		snprintf(text, size, "in layer %d it changes %.1e of the %s, less than %g",
+			 e->weakest, e->in_layer, e->on, EFFECT);
+	else if (e->own.share < GRADIENT)
+		snprintf(text, size, "the gradient of its %s is %.1e of the mean one, less than %g",
+			 e->own.parameter, e->own.share, GRADIENT);
+	else if (e->weakest >= 0)
+		snprintf(text, size, "changes %.1e of the %s, at least %.1e in a layer", e->whole,
+			 e->on, e->in_layer);
+	else
+		snprintf(text, size, "changes %.1e of the %s", e->whole, e->on);
+}
+
+static struct audit_finding *finding_about(const struct auditor *a, const struct model_switch *s)
+{
 	char subject[128];
 
-	if (differs_from(a, s, false, &without, err) != OK ||
-	    (s->sender && differs_from(a, s, true, &silenced, err) != OK))
-		return fail_prefix(err, "audit with CONFIG_%s=%s", s->symbol, s->off);
 	snprintf(subject, sizeof(subject), "CONFIG_%s", s->symbol);
-	return add(a, "mechanism", subject, without && silenced,
-		   !without && s->through_loss
+	for (int i = 0; i < a->report->n; i++)
+		if (strcmp(a->report->list[i].audit, "mechanism") == 0 &&
+		    strcmp(a->report->list[i].subject, subject) == 0)
+			return &a->report->list[i];
+	return NULL;
+}
+
+/* With the weights of a run, which may be small, it must act at all. */
+static enum status audit_presence(struct auditor *a, const struct model_switch *s,
+				  struct error *err)
+{
+	char subject[128];
+	double effect;
+
+	if (effect_of_switch(a, s, &effect, NULL, err) != OK)
+		return FAIL;
+	snprintf(subject, sizeof(subject), "CONFIG_%s", s->symbol);
+	return add(a, "mechanism", subject, effect > 0,
+		   effect > 0 ? ""
+		   : s->through_loss
 			   ? "switching it off changes no gradient of the main loss's parameters"
-		   : !without  ? "switching it off changes no logit"
-		   : !silenced ? "what it sends to the next layer changes no logit"
-			       : "",
+			   : "switching it off changes no logit",
 		   err);
 }
 
+/*
+ * With strengthened weights it must act by a size that can matter.  A mechanism may act in its own
+ * layer and send to the next: both must act, and in every layer.
+ */
+static enum status audit_size(struct auditor *a, const struct model_switch *s, struct error *err)
+{
+	struct acting e = { .on = s->through_loss ? "gradients of the main loss's parameters"
+						  : "logits",
+			    .sent = INFINITY,
+			    .own.share = INFINITY };
+	struct audit_finding *finding = finding_about(a, s);
+
+	if (effect_of_switch(a, s, &e.whole, &e.own, err) != OK ||
+	    (s->sends && effect_of_messages(a, s, &e.sent, err) != OK) ||
+	    weakest_layer(a, s, &e.weakest, &e.in_layer, err) != OK)
+		return FAIL;
+	if (finding->passed) {
+		finding->passed = enough(&e);
+		tell_acting(&e, finding->detail, sizeof(finding->detail));
+	}
+	return OK;
+}
+
+typedef enum status (*switch_audit)(struct auditor *a, const struct model_switch *s,
+				    struct error *err);
+
 struct switch_visit {
 	struct auditor *a;
+	switch_audit audit;
 	struct error *err;
 	enum status status;
 };
@@ -410,13 +663,16 @@ static void visit_switch(void *context, const struct model_switch *s)
 {
 	struct switch_visit *v = context;
 
-	if (v->status == OK)
-		v->status = audit_switch(v->a, s, v->err);
+	if (v->status != OK)
+		return;
+	v->status = v->audit(v->a, s, v->err);
+	if (v->status != OK)
+		fail_prefix(v->err, "audit with CONFIG_%s=%s", s->symbol, s->off);
 }
 
-static enum status audit_mechanisms(struct auditor *a, struct error *err)
+static enum status audit_mechanisms(struct auditor *a, switch_audit audit, struct error *err)
 {
-	struct switch_visit visit = { .a = a, .err = err, .status = OK };
+	struct switch_visit visit = { .a = a, .audit = audit, .err = err, .status = OK };
 
 	if (run_logits(&a->logits, a->tokens, a->base, err) != OK)
 		return FAIL;
@@ -525,7 +781,9 @@ static int64_t cut_at(const struct auditor *a, const struct cuts *c, int64_t pas
 {
 	const int64_t T = a->options->length, number = row * c->passes + pass;
 
-	return number < c->count ? 1 + number * (T - 1) / c->count : T;
+	if (number >= c->count)
+		return T;
+	return c->count > 1 ? 1 + number * (T - 2) / (c->count - 1) : T - 1;
 }
 
 static void change_tokens(struct auditor *a, const struct cuts *c, int64_t pass)
@@ -602,6 +860,25 @@ static enum status audit_logits_state(struct auditor *a, struct error *err)
 		   same ? "" : "those of a batch depend on the batch before it", err);
 }
 
+/* All rows but one get other tokens: no bit of that row's logits may change. */
+static enum status audit_neighbours(struct auditor *a, struct error *err)
+{
+	const int64_t T = a->options->length, rows = a->options->rows;
+	const size_t bytes = a->bytes / (size_t)rows;
+	bool same = true;
+
+	for (int64_t kept = 0; kept<rows; kept += rows> 1 ? rows - 1 : 1) {
+		draw_tokens(a, (uint64_t)(NEIGHBOURS + kept), a->changed, rows * T);
+		memcpy(a->changed + kept * T, a->tokens + kept * T, (size_t)T * sizeof(*a->tokens));
+		if (run_logits(&a->logits, a->changed, a->now, err) != OK)
+			return FAIL;
+		same = same && memcmp(a->base + (size_t)kept * bytes, a->now + (size_t)kept * bytes,
+				      bytes) == 0;
+	}
+	return add(a, "state", "neighbours", same,
+		   same ? "" : "the logits of a row depend on the other rows of its batch", err);
+}
+
 /* The same for gradients, with another batch in between. */
 static enum status audit_gradient_state(struct auditor *a, struct error *err)
 {
@@ -620,6 +897,68 @@ static enum status audit_gradient_state(struct auditor *a, struct error *err)
 		return FAIL;
 	return add(a, "state", "gradients", !differ,
 		   differ ? "those of a batch depend on the batch before it" : "", err);
+}
+
+/* ------------------------------------------------------------------ dropout */
+
+static enum status run_evaluation(const struct auditor *a, struct token_program *t, uint64_t seed,
+				  double *nll, struct error *err)
+{
+	const struct run run = { .seed = seed, .iteration = seed };
+
+	token_program_feed(t, a->tokens, a->tokens);
+	token_program_weigh(t, 1, 1);
+	if (program_run(t->p, &run, err) != OK)
+		return FAIL;
+	program_read(t->p, t->io.nll, nll);
+	return OK;
+}
+
+/* Two evaluations with different seeds of dropout must agree. */
+static enum status audit_evaluation(struct auditor *a, struct error *err)
+{
+	const size_t n = (size_t)(a->options->rows * a->options->length);
+	double *nll = malloc(2 * n * sizeof(*nll));
+	struct token_program t = { 0 };
+	enum status status = FAIL;
+	bool same = false;
+
+	if (!nll)
+		return fail_memory(err, "audit", 2 * n * sizeof(*nll));
+	if (open_program(a, a->model, MODEL_EVAL, &t, err) == OK &&
+	    run_evaluation(a, &t, 1, nll, err) == OK &&
+	    run_evaluation(a, &t, 2, nll + n, err) == OK) {
+		same = memcmp(nll, nll + n, n * sizeof(*nll)) == 0;
+		status = OK;
+	}
+	token_program_close(&t);
+	free(nll);
+	if (status != OK)
+		return FAIL;
+	return add(a, "training", "evaluation without dropout", same,
+		   same ? "" : "two evaluations with different seeds differ", err);
+}
+
+/* In training, the seed must matter with dropout, and only with dropout. */
+static enum status audit_dropout(struct auditor *a, struct error *err)
+{
+	const bool wanted = a->model->dropout > 0;
+	enum status status = FAIL;
+	bool differ = !wanted;
+	char detail[160];
+	char *copy;
+
+	if (run_training_with(a, &a->training, 0, 1, err) != OK)
+		return FAIL;
+	copy = copy_gradients(a, err);
+	if (copy && run_training_with(a, &a->training, 0, 2, err) == OK)
+		status = gradients_differ(a, copy, NULL, &differ, err);
+	free(copy);
+	if (status != OK)
+		return FAIL;
+	snprintf(detail, sizeof(detail), "DROPOUT=%g, and another seed changes %s gradient",
+		 a->model->dropout, differ ? "the" : "no");
+	return add(a, "training", "dropout", differ == wanted, detail, err);
 }
 
 /* ---------------------------------------------------------------------- all */
@@ -699,14 +1038,21 @@ static enum status run_audits(struct auditor *a, struct error *err)
 {
 	const struct audit_options *o = a->options;
 
-	if (o->wiring && (audit_wiring(a, err) != OK || audit_mechanisms(a, err) != OK))
+	if (o->wiring &&
+	    (audit_wiring(a, err) != OK || audit_mechanisms(a, audit_presence, err) != OK))
 		return FAIL;
 	if (o->one_batch && audit_one_batch(a, err) != OK)
 		return FAIL;
+	if ((o->wiring || o->training || o->causality) && strengthen(a, err) != OK)
+		return FAIL;
+	if (o->wiring && audit_mechanisms(a, audit_size, err) != OK)
+		return FAIL;
+	if (o->training && (audit_evaluation(a, err) != OK || audit_dropout(a, err) != OK))
+		return FAIL;
 	if (!o->causality)
 		return OK;
-	if (strengthen(a, err) != OK || audit_causality(a, err) != OK ||
-	    audit_logits_state(a, err) != OK)
+	if (audit_causality(a, err) != OK || audit_logits_state(a, err) != OK ||
+	    audit_neighbours(a, err) != OK)
 		return FAIL;
 	return audit_gradient_state(a, err);
 }

@@ -4,11 +4,15 @@
  *   wiring     every parameter tensor receives a gradient within a few batches;
  *              one that only an auxiliary loss reaches is named as such
  *   mechanism  switching an enabled mechanism off changes the logits or, for one
- *              that acts through a loss, a gradient that the main loss has, too
+ *              that acts through a loss, a gradient that the main loss has, too;
+ *              with larger weights it does so by a size that can matter, in every
+ *              layer that it claims, and its own parameters have such gradients
  *   causality  other tokens from position t on change logits, but no bit of those
  *              before t
- *   state      what ran before a batch changes no bit of its logits and gradients
+ *   state      neither what ran before a batch nor, for a row, the other rows of
+ *              its batch change a bit of its logits; nor, for a batch, of gradients
  *   one batch  a few updates on one batch make its loss fall
+ *   training   evaluation has no dropout; training has it only where it is asked for
  *
  * Tokens are random.  The weights are drawn as for a run, but those that start
  * at zero are moved: what they multiply would not show.  Causality and state
@@ -21,7 +25,7 @@
 #include "models/model.h"
 
 struct audit_finding {
-	const char *audit; /* "wiring", "mechanism", "causality", "state", "one batch" */
+	const char *audit; /* "wiring", "mechanism", "causality", "state", "one batch", .. */
 	char subject[128]; /* a parameter, a symbol, what was compared */
 	bool passed;
 	char detail[160];

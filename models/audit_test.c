@@ -114,6 +114,75 @@ static const struct mechanism unheard = {
 };
 MECHANISM(unheard);
 
+/* It acts in the first layer only. */
+static struct tensor *act_first(struct block *b, const void *options, struct tensor *h,
+				struct message *out)
+{
+	(void)options, (void)out;
+	return b->layer == 0 ? op_gelu(b->g, "acted", h) : h;
+}
+
+static bool first_layer(const void *options, const struct model *m, int layer)
+{
+	(void)options, (void)m;
+	return layer == 0;
+}
+
+static const struct mechanism lazy = {
+	.name = "lazy",
+	.symbol = "TEST_LAZY",
+	.read = read_nothing,
+	.hidden = act_first,
+};
+MECHANISM(lazy);
+
+static const struct mechanism modest = {
+	.name = "modest",
+	.symbol = "TEST_MODEST",
+	.read = read_nothing,
+	.acts = first_layer,
+	.hidden = act_first,
+};
+MECHANISM(modest);
+
+/* h + weight gelu(h W) */
+static struct tensor *act_weighted(struct block *b, const void *options, struct tensor *h,
+				   struct message *out)
+{
+	const struct test_options *o = options;
+
+	(void)out;
+	return op_add_scaled(b->g, "weighted_sum", h,
+			     op_gelu(b->g, "weighted_gelu",
+				     block_linear(b, "weighted", h, b->m->hidden, false)),
+			     o->weight, NULL);
+}
+
+static const struct mechanism weighted = {
+	.name = "weighted",
+	.symbol = "TEST_WEIGHTED",
+	.options_size = sizeof(struct test_options),
+	.read = read_weight,
+	.hidden = act_weighted,
+};
+MECHANISM(weighted);
+
+/* Dropout that nobody configured. */
+static struct tensor *act_by_chance(struct block *b, const void *options, struct tensor *h,
+				    struct message *out)
+{
+	(void)options, (void)out;
+	return op_dropout(b->g, "by_chance", op_gelu(b->g, "acted", h), 0.5);
+}
+
+static const struct mechanism by_chance = {
+	.name = "by chance",
+	.symbol = "TEST_BY_CHANCE",
+	.read = read_nothing,
+	.hidden = act_by_chance,
+};
+MECHANISM(by_chance);
+
 /* Together with itself it is more than a model can hold. */
 static const struct mechanism many[MAX_MECHANISMS + 1] = {
 	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY", .read = read_nothing },
@@ -292,6 +361,8 @@ static const struct setting standard[] = {
 	{ "TEST_UNHEARD", "n" },    { "TEST_WEIGHT", "0.1" },
 	{ "TEST_MANY", "n" },	    { "AUDIT_PAIRING", "y" },
 	{ "AUDIT_DATA", "y" },	    { "AUDIT_TRAINING", "y" },
+	{ "TEST_LAZY", "n" },	    { "TEST_MODEST", "n" },
+	{ "TEST_WEIGHTED", "n" },   { "TEST_BY_CHANCE", "n" },
 	{ NULL, NULL },
 };
 
@@ -373,7 +444,7 @@ static void assert_failed(const struct audit_report *r, const struct setting *ex
 	}
 	if (failed != wanted) {
 		audit_print(r, stderr);
-		fail_msg("%d findings failed, not %d", failed, wanted);
+		fail_msg("%d findings failed, not %d", failed, wanted); 
 	}
 }
 
@@ -539,7 +610,97 @@ static void test_unheard(void **state)
 	(void)state;
 	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_UNHEARD" }));
 	assert_string_equal(find(&report, "mechanism", "CONFIG_TEST_UNHEARD")->detail,
-			    "what it sends to the next layer changes no logit");
+			    "what it sends to the next layer changes 0.0e+00 of the logits, less than "
+			    "1e-05");
+	audit_free(&report);
+}
+
+/* A mechanism acts in every layer, unless it says where it acts. */
+static void test_one_layer_only(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_LAZY", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_LAZY" }));
+	assert_string_equal(find(&report, "mechanism", NULL)->detail,
+			    "in layer 1 it changes 0.0e+00 of the logits, less than 1e-05");
+	audit_free(&report);
+	report = audit(SETTINGS({ "TEST_MODEST", "y" }));
+	assert_passed(&report);
+	audit_free(&report);
+}
+
+/* One changed bit is no effect. */
+static void test_too_small(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "TEST_WEIGHTED", "y" }, { "TEST_WEIGHT", "0.1" }));
+
+	(void)state;
+	assert_passed(&report);
+	audit_free(&report);
+	report = audit(SETTINGS({ "TEST_WEIGHTED", "y" }, { "TEST_WEIGHT", "1e-6" }));
+	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_WEIGHTED" }));
+	assert_non_null(strstr(find(&report, "mechanism", NULL)->detail, "less than 1e-05"));
+	audit_free(&report);
+}
+
+static void test_undeclared_dropout(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_BY_CHANCE", "y" }));
+
+	(void)state;
+	assert_false(find(&report, "training", "dropout")->passed);
+	assert_string_equal(find(&report, "training", "dropout")->detail,
+			    "DROPOUT=0, and another seed changes the gradient");
+	assert_true(find(&report, "training", "evaluation without dropout")->passed);
+	audit_free(&report);
+}
+
+/* A leak that begins behind position 128 was not seen while that was the audited length. */
+static void leak_late(const struct call *c)
+{
+	const int64_t *dim = c->node->out[0]->dim, row = dim[2] * dim[3];
+	float *o = c->out[0];
+
+	sound.forward(c);
+	for (int64_t b = 0; b < dim[0]; b++)
+		for (int64_t i = 130 * row; i < (dim[1] - 1) * row; i++)
+			o[b * dim[1] * row + i] += 0.01f * o[b * dim[1] * row + i + row];
+}
+
+static void test_late_leak(void **state)
+{
+	struct backend backend = faulty_backend(OP_attention);
+	struct audit_report report;
+
+	(void)state;
+	faulty.forward = leak_late;
+	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }, { "MODEL_BLOCK", "256" }));
+	assert_failed(&report, SETTINGS({ "causality", "255 of 255 positions" }));
+	audit_free(&report);
+}
+
+/* The first row gets a little of the last one. */
+static void read_neighbour(const struct call *c)
+{
+	const int64_t *dim = c->node->out[0]->dim, row = dim[1] * dim[2] * dim[3];
+	float *o = c->out[0];
+
+	sound.forward(c);
+	for (int64_t i = 0; i < row; i++)
+		o[i] += 0.01f * o[(dim[0] - 1) * row + i];
+}
+
+static void test_neighbour(void **state)
+{
+	struct backend backend = faulty_backend(OP_attention);
+	struct audit_report report;
+
+	(void)state;
+	faulty.forward = read_neighbour;
+	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }));
+	assert_false(find(&report, "state", "neighbours")->passed);
 	audit_free(&report);
 }
 
@@ -721,7 +882,7 @@ static void test_switched_off(void **state)
 	(void)state;
 	assert_null(find(&report, "wiring", NULL));
 	assert_null(find(&report, "mechanism", NULL));
-	assert_int_equal(report.n, 4);
+	assert_int_equal(report.n, 7);
 	assert_true(report.partial);
 	audit_free(&report);
 	report = audit(SETTINGS({ "AUDIT_CAUSALITY", "n" }, { "AUDIT_ONE_BATCH", "n" }));
@@ -741,12 +902,12 @@ static void test_sizes(void **state)
 
 	(void)state;
 	must(model_read(&m, c, &untrained, &err), &err);
-	assert_int_equal(audit_configured(c, m, F32, 1).length, 128);
-	assert_int_equal(audit_configured(c, m, F32, 1).positions, 127);
+	assert_int_equal(audit_configured(c, m, F32, 1).length, 1024);
+	assert_int_equal(audit_configured(c, m, F32, 1).positions, 1023);
 	model_free(m);
 	set(c, SETTINGS({ "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
 	must(model_read(&m, c, &untrained, &err), &err);
-	assert_int_equal(audit_configured(c, m, F32, 1).positions, 16);
+	assert_int_equal(audit_configured(c, m, F32, 1).positions, 8);
 	model_free(m);
 	config_free(c);
 }
@@ -795,6 +956,11 @@ int main(void)
 		cmocka_unit_test(test_unwired),
 		cmocka_unit_test(test_too_many),
 		cmocka_unit_test(test_unheard),
+		cmocka_unit_test(test_one_layer_only),
+		cmocka_unit_test(test_too_small),
+		cmocka_unit_test(test_undeclared_dropout),
+		cmocka_unit_test(test_late_leak),
+		cmocka_unit_test(test_neighbour),
 		cmocka_unit_test(test_zero_alpha),
 		cmocka_unit_test(test_undeclared_leak),
 		cmocka_unit_test(test_faint_leak),

@@ -33,7 +33,8 @@ enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };
 struct model_switch {
 	const char *symbol, *off; /* CONFIG_symbol=off */
 	bool through_loss;
-	int sender; /* 1 + the number of the mechanism, if it sends messages to the next layer; or 0 */
+	int mechanism; /* 1 + its number, if a mechanism is switched; or 0 */
+	bool sends;    /* this mechanism sends messages to the next layer */
 };
 
 struct block;
@@ -92,6 +93,8 @@ struct mechanism {
 	int order;	    /* of `hidden` among the mechanisms */
 	size_t options_size;
 	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	/* The layers in which it claims to act; NULL: all. */
+	bool (*acts)(const void *options, const struct model *m, int layer);
 	/* Any of these may be NULL. */
 	void (*attend)(struct block *b, const void *options, struct attention_attr *attr);
 	struct tensor *(*latent)(struct block *b, const void *options, const struct message *in,
@@ -128,7 +131,9 @@ struct model {
 	const struct mechanism *mechanism[MAX_MECHANISMS];
 	void *mechanism_options[MAX_MECHANISMS];
 	int n_mechanisms;
-	int silenced; /* for audits: 1 + the number of a mechanism whose messages get lost; or 0 */
+	/* For audits: 1 + the number of a mechanism, or 0. */
+	int silenced;		/* its messages get lost */
+	int muted, muted_layer; /* it is absent from this layer */
 };
 
 /* One layer while it is being built. */

@@ -224,6 +224,12 @@ static void enter(struct graph *g, int layer, enum module module)
 
 /* --------------------------------------------------------------- parameters */
 
+/* Mechanism i is part of this layer, unless an audit wants to see the layer without it. */
+static bool present(const struct block *b, int i)
+{
+	return b->m->muted != i + 1 || b->m->muted_layer != b->layer;
+}
+
 static bool ends_with(const char *text, const char *end)
 {
 	size_t n = strlen(text), k = strlen(end);
@@ -308,7 +314,7 @@ struct tensor *block_read_hidden(struct block *b, const char *name, struct tenso
 
 	graph_scope(b->g, "%s%s.", b->g->scope, name);
 	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->reading)
+		if (m->mechanism[i]->reading && present(b, i))
 			y = m->mechanism[i]->reading(b, m->mechanism_options[i], &b->out[i], h, w, y);
 	enter(b->g, b->layer, MODULE_FFN);
 	return y;
@@ -331,7 +337,7 @@ struct tensor *block_latent(struct block *b, struct tensor *latent)
 	const struct model *m = b->m;
 
 	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->latent)
+		if (m->mechanism[i]->latent && present(b, i))
 			latent = m->mechanism[i]->latent(b, m->mechanism_options[i], &b->in[i],
 							 latent);
 	return latent;
@@ -432,7 +438,7 @@ static struct tensor *attend(struct block *b, struct tensor *x)
 	p->attr.alibi = m->position == POS_ALIBI;
 	p->attr.dropout = m->dropout;
 	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->attend)
+		if (m->mechanism[i]->attend && present(b, i))
 			m->mechanism[i]->attend(b, m->mechanism_options[i], &p->attr);
 	keep(b);
 	b->attention = op_attention(b->g, "heads", &p->attr, &p->in);
@@ -441,7 +447,7 @@ static struct tensor *attend(struct block *b, struct tensor *x)
 	o = m->attention->heads ? m->attention->heads(b, b->attention.o) : b->attention.o;
 	o = gate_outputs(b, x, o);
 	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->heads)
+		if (m->mechanism[i]->heads && present(b, i))
 			o = m->mechanism[i]->heads(b, m->mechanism_options[i], &b->in[i], o);
 	if (!o)
 		return NULL;
@@ -456,7 +462,7 @@ static struct tensor *feed_forward(struct block *b, struct tensor *x)
 	struct tensor *h = m->ffn->hidden(b, x);
 
 	for (int i = 0; i < m->n_mechanisms; i++)
-		if (m->mechanism[i]->hidden)
+		if (m->mechanism[i]->hidden && present(b, i))
 			h = m->mechanism[i]->hidden(b, m->mechanism_options[i], h, &b->out[i]);
 	h = block_read_hidden(b, "c_proj", h, block_matrix(b, "c_proj.weight", m->hidden, m->embd),
 			      m->bias && m->ffn->projection_bias);
@@ -596,10 +602,11 @@ void model_switches(const struct model *m,
 	visit_switches(m->ffn->switches, m->ffn->switched_on, m->ffn_options, visit, context);
 	for (int i = 0; i < m->n_mechanisms; i++) {
 		const struct mechanism *mechanism = m->mechanism[i];
-		const bool sends = m->layers > 1 && (mechanism->latent || mechanism->heads);
+		const bool receives = mechanism->latent || mechanism->heads;
 
 		visit(context, &(struct model_switch){ .symbol = mechanism->symbol,
 						       .off = "n",
-						       .sender = sends ? i + 1 : 0 });
+						       .mechanism = i + 1,
+						       .sends = m->layers > 1 && receives });
 	}
 }
