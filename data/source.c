@@ -181,10 +181,15 @@ static void generate_blank(const struct source *s, enum purpose purpose, struct 
 	memset(out->targets, 0, (size_t)s->length * sizeof(*out->targets));
 }
 
+static const struct task blank = { .name = "blank", .generate = generate_blank };
+
+bool source_is_blank(const struct source *s)
+{
+	return s->task == &blank;
+}
+
 void source_blank(struct source *s, int64_t length, int64_t vocab)
 {
-	static const struct task blank = { .name = "blank", .generate = generate_blank };
-
 	*s = (struct source){
 		.task = &blank,
 		.length = length,

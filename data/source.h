@@ -56,6 +56,10 @@ struct task {
 	void (*spell)(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT]);
 	/* The component of tokens[at], as what stands before it tells; NULL: one component. */
 	int (*component)(const struct source *s, const int32_t *tokens, int64_t at);
+	bool own_targets; /* targets follow a rule of the task; else each is the next token */
+	/* The stream of tokens of which training rows are parts; NULL: there is none. */
+	uint64_t (*stream_length)(const struct source *s);
+	void (*stream)(const struct source *s, uint64_t start, size_t count, int32_t *tokens);
 };
 
 struct source {
@@ -86,6 +90,7 @@ enum status source_open_at(struct source *s, struct config *c, uint64_t seed, in
 
 /* Rows of token 0, for programs that need the model alone; opens no data. */
 void source_blank(struct source *s, int64_t length, int64_t vocab);
+bool source_is_blank(const struct source *s);
 void source_close(struct source *s);
 
 /* Row number `row` of update `iteration`. */

@@ -39,10 +39,9 @@ struct auditor {
 
 /* ------------------------------------------------------------------- report */
 
-static enum status add(const struct auditor *a, const char *audit, const char *subject, bool passed,
-		       const char *detail, struct error *err)
+enum status audit_add(struct audit_report *r, const char *audit, const char *subject, bool passed,
+		      const char *detail, struct error *err)
 {
-	struct audit_report *r = a->report;
 	struct audit_finding *list = r->list;
 
 	if (r->n == r->capacity) {
@@ -57,6 +56,12 @@ static enum status add(const struct auditor *a, const char *audit, const char *s
 	snprintf(list[r->n].detail, sizeof(list[r->n].detail), "%s", detail);
 	r->n++;
 	return OK;
+}
+
+static enum status add(const struct auditor *a, const char *audit, const char *subject, bool passed,
+		       const char *detail, struct error *err)
+{
+	return audit_add(a->report, audit, subject, passed, detail, err);
 }
 
 bool audit_passed(const struct audit_report *r)

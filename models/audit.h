@@ -60,6 +60,10 @@ enum status audit_model(struct config *c, const struct model_task *task,
 			const struct backend *backend, const struct audit_options *options,
 			struct audit_report *report, struct error *err) MUST_CHECK;
 
+/* For what others audit: one more finding. */
+enum status audit_add(struct audit_report *report, const char *audit, const char *subject,
+		      bool passed, const char *detail, struct error *err) MUST_CHECK;
+
 /* Nothing failed, except for a leak that is declared. */
 bool audit_passed(const struct audit_report *report);
 

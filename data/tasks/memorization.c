@@ -84,5 +84,6 @@ static const struct task memorization = {
 	.close = memorization_close,
 	.generate = memorization_generate,
 	.spell = memorization_spell,
+	.own_targets = true,
 };
 TASK(memorization);

@@ -127,5 +127,6 @@ static const struct task mqar = {
 	.close = mqar_close,
 	.generate = mqar_generate,
 	.spell = mqar_spell,
+	.own_targets = true,
 };
 TASK(mqar);

@@ -19,7 +19,6 @@
 
 struct text {
 	struct tokens *train, *valid;
-	struct rng_key key;
 };
 
 static void fill(const struct source *s, const struct tokens *tokens, uint64_t start,
@@ -34,7 +33,7 @@ static void text_train(const struct source *s, uint64_t iteration, uint64_t row,
 	const struct text *x = s->state;
 
 	fill(s, x->train,
-	     window_train_start(x->key, iteration, row, tokens_count(x->train),
+	     window_train_start(rng_key(s->seed, "data/train/text"), iteration, row, tokens_count(x->train),
 				(uint64_t)s->length),
 	     out);
 }
@@ -46,6 +45,20 @@ static void text_valid(const struct source *s, uint64_t index, struct row *out)
 	fill(s, x->valid,
 	     window_valid_start(index, s->valid_rows, tokens_count(x->valid), (uint64_t)s->length),
 	     out);
+}
+
+static uint64_t text_stream_length(const struct source *s)
+{
+	const struct text *x = s->state;
+
+	return tokens_count(x->train);
+}
+
+static void text_stream(const struct source *s, uint64_t start, size_t count, int32_t *tokens)
+{
+	const struct text *x = s->state;
+
+	tokens_copy(x->train, start, count, tokens);
 }
 
 /* ---------------------------------------------------------------- what the validation rows hold */
@@ -160,7 +173,6 @@ static enum status text_open(struct source *s, struct config *c, struct error *e
 	if (!x)
 		return fail_memory(err, "text", sizeof(*x));
 	s->state = x;
-	x->key = rng_key(s->seed, "data/train/text");
 	if (config_check(c, err))
 		return FAIL;
 	if (vocab < 0 || vocab > TOKENIZER_MAX_VOCABULARY)
@@ -192,5 +204,7 @@ static const struct task text = {
 	.close = text_close,
 	.train = text_train,
 	.valid = text_valid,
+	.stream_length = text_stream_length,
+	.stream = text_stream,
 };
 TASK(text);

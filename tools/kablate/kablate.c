@@ -167,6 +167,8 @@ static int run_audit(struct run_setup *setup, const struct arguments *a)
 	bool passed;
 
 	(void)a;
+	if (!source_is_blank(&setup->source) && config_check_read(setup->config, &err) != OK)
+		return complain(&err);
 	if (run_setup_audit(setup, &report, &err) != OK) {
 		audit_free(&report);
 		return complain(&err);

@@ -88,7 +88,10 @@ struct run_memory {
 enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
 			     struct run_memory *memory, struct error *err) MUST_CHECK;
 
-/* Wiring and causality, on weights of its own; the report is to be freed also after FAIL. */
+/*
+ * The data, and the model on weights of its own; the report is to be freed also after FAIL.  A
+ * setup without data is audited without it.
+ */
 enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
 			    struct error *err) MUST_CHECK;
 
