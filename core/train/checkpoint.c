@@ -501,6 +501,7 @@ static enum status check_hashes(const cJSON *json, const char *dir, struct error
 enum obstacle {
 	DAMAGED,
 	FOREIGN,   /* it is whole, but belongs to another run */
+	LOST,	   /* it is whole, but did not arrive in memory */
 	UNCOVERED, /* it is whole, but the journal up to it is not */
 };
 
@@ -575,7 +576,47 @@ static enum status load_tensors(const struct checkpoint *c, const struct safeten
 	return OK;
 }
 
-static enum status load_files(const struct checkpoint *c, const char *dir, struct error *err)
+static enum status check_memory(const struct checkpoint *c, const char *name, const void *device,
+				const struct safetensors_tensor *t, struct error *err)
+{
+	const size_t bytes = safetensors_bytes(t);
+	void *host = malloc(bytes);
+	bool same;
+
+	if (!host)
+		return fail_memory(err, name, bytes);
+	c->params->backend->download(c->params->backend, host, device, bytes);
+	same = memcmp(host, t->data, bytes) == 0;
+	free(host);
+	return same ? OK : fail(err, "audit resume FAILED: '%s' was not restored", name);
+}
+
+/* A run that goes on without its moments is another run: look whether everything arrived. */
+static enum status check_restored(const struct checkpoint *c, const struct safetensors *weights,
+				  const struct safetensors *moments, struct error *err)
+{
+	const struct safetensors_tensor *t;
+	const struct optim_tensor *state;
+	int n;
+
+	for (int i = 0; i < c->params->n; i++) {
+		const char *name = c->params->list[i].name;
+
+		t = safetensors_find(weights, name);
+		if (!t || check_memory(c, name, param_data(c->params, i), t, err) != OK)
+			return FAIL;
+	}
+	state = optimizer_tensors(c->optimizer, &n);
+	for (int i = 0; i < n; i++) {
+		t = safetensors_find(moments, state[i].name);
+		if (!t || check_memory(c, state[i].name, state[i].data, t, err) != OK)
+			return FAIL;
+	}
+	return OK;
+}
+
+static enum status load_files(const struct checkpoint *c, const char *dir,
+			      enum obstacle *obstacle, struct error *err)
 {
 	struct safetensors weights, moments;
 	enum status status = FAIL;
@@ -590,6 +631,10 @@ static enum status load_files(const struct checkpoint *c, const char *dir, struc
 	if (load_tensors(c, &weights, &moments, false, err) == OK)
 		status = load_tensors(c, &weights, &moments, true, err);
 	params_changed(c->params);
+	if (status == OK && check_restored(c, &weights, &moments, err) != OK) {
+		*obstacle = LOST; /* the weights are no longer those of the beginning */
+		status = FAIL;
+	}
 	safetensors_close(&moments);
 close_weights:
 	safetensors_close(&weights);
@@ -614,7 +659,7 @@ static enum status load_one(const struct checkpoint *c, long long iteration,
 		*obstacle = UNCOVERED;
 		return FAIL;
 	}
-	if (load_files(c, dir, err) != OK)
+	if (load_files(c, dir, obstacle, err) != OK)
 		return FAIL;
 	*state = read;
 	*optimizer_scalars(c->optimizer) = scalars;
@@ -655,7 +700,7 @@ static enum status load_first(const struct checkpoint *c, const long long *list,
 			*loaded = i;
 			return OK;
 		}
-		if (obstacle == FOREIGN)
+		if (obstacle == FOREIGN || obstacle == LOST) /* an older one would not help */
 			return FAIL;
 		*uncovered += obstacle == UNCOVERED;
 		tell_unusable(list[i],

@@ -394,12 +394,36 @@ static void test_a_directory_that_is_gone(void **state)
 	assert_non_null(strstr(f->err.text, strerror(ENOENT)));
 }
 
+static void forget(void *device, const void *host, size_t bytes)
+{
+	(void)device, (void)host, (void)bytes;
+}
+
+/* Going back to an older checkpoint would not help, and the beginning is lost. */
+static void test_what_does_not_arrive_is_an_error(void **state)
+{
+	struct fixture *f = *state;
+	struct checkpoint_state loaded;
+	bool found;
+
+	update(f, 1, 4);
+	save(f, 4);
+	update(f, 5, 6);
+	f->backend.upload = forget;
+	assert_int_equal(checkpoint_load(&f->checkpoint, &loaded, &found, take_warning, f, &f->err),
+			 FAIL);
+	assert_string_equal(f->err.text, "audit resume FAILED: 'h.0.matrix' was not restored");
+	assert_int_equal(f->warnings, 0);
+	assert_true(exists(f, 4));
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_optimizer_goes_on_as_if_nothing_had_happened),
+		CASE(test_what_does_not_arrive_is_an_error),
 		CASE(test_the_state_comes_back_exactly),
 		CASE(test_none),
 		CASE(test_a_damaged_one_is_passed_over),

@@ -93,6 +93,7 @@ static void score_add(struct score *s, double nll, double hit, double floor)
 	s->loss += nll;
 	s->accuracy += hit;
 	s->floor += floor;
+	s->error += (nll - floor) * (nll - floor); /* becomes the standard error in the end */
 }
 
 static void score_finish(struct score *s)
@@ -102,6 +103,7 @@ static void score_finish(struct score *s)
 	s->loss /= n;
 	s->accuracy /= n;
 	s->floor /= n;
+	s->error = sqrt(fmax(s->error / n - (s->loss - s->floor) * (s->loss - s->floor), 0) / n);
 }
 
 static void collect(const struct evaluator *e, struct evaluation *out)

@@ -11,6 +11,7 @@ struct score {
 	int64_t count;
 	double loss;	 /* nats */
 	double floor;	 /* smallest possible loss; NAN: unknown */
+	double error;	 /* standard error of loss - floor; NAN: unknown */
 	double accuracy; /* share of targets that are the model's first choice */
 };
 

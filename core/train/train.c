@@ -27,7 +27,8 @@ struct trainer {
 	double started;	   /* when the run would have started, had nothing interrupted it */
 	double validation; /* loss of the last evaluation */
 	bool diverged;
-	struct error reason; /* why it diverged */
+	bool too_good;	     /* it did not diverge: its loss is lower than it can be */
+	struct error reason; /* why it cannot go on */
 };
 
 static double seconds_now(void)
@@ -299,6 +300,35 @@ static enum status save_best(struct trainer *t, struct error *err)
 	return weights_save(t->params, path, t->options.about, err);
 }
 
+/* By so many standard errors, and by more than rounding, a loss must not be below its floor. */
+#define FLOOR_ERRORS 4
+#define FLOOR_ROUNDING 1e-5
+
+static bool below_floor(const struct score *s)
+{
+	return s->count > 0 && isfinite(s->floor) &&
+	       s->loss < s->floor - FLOOR_ERRORS * s->error - FLOOR_ROUNDING * (1 + s->floor);
+}
+
+/* A loss that no model can reach is a fault of data, targets or causality. */
+static void check_floor(struct trainer *t, struct metrics *m, int64_t iteration,
+			const struct evaluation *e)
+{
+	const struct score *s = &e->all;
+
+	for (int i = 0; i < WORKLOAD_MAX_COMPONENTS && !below_floor(s); i++)
+		if (below_floor(&e->component[i]))
+			s = &e->component[i];
+	if (!t->options.check_floor || !isfinite(s->floor))
+		return;
+	fail(&t->reason,
+	     "loss %.4f with a standard error of %.4f; no model can have less than %.4f", s->loss,
+	     s->error, s->floor);
+	if (below_floor(s) || iteration == t->options.iterations)
+		metrics_audit(m, "data", "floor", !below_floor(s), t->reason.text);
+	t->diverged = t->too_good = below_floor(s);
+}
+
 /* FAIL: something outside the training went wrong.  A loss that is not finite is a divergence. */
 static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t iteration,
 				struct error *err)
@@ -316,6 +346,7 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 	}
 	t->validation = e.all.loss;
 	record_evaluation(t, m, iteration, &e);
+	check_floor(t, m, iteration, &e);
 	if (t->workload.measure &&
 	    t->workload.measure(t->workload.context, m, iteration, err) != OK)
 		return FAIL;
@@ -446,6 +477,42 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 		*seconds = seconds_now() - start;
 	}
 	program_check_nan(t->training.p, t->options.program.check_nan);
+	return OK;
+}
+
+/* The loss "main" of the graph. */
+static double main_loss(const struct trainer *t)
+{
+	const struct graph *g = t->training.g;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss && strcmp(g->outputs[i].plain_name, "main") == 0)
+			return program_scalar(t->training.p, g->outputs[i].tensor);
+	return NAN;
+}
+
+enum status trainer_first_loss(struct trainer *t, double *trained, double *mean, struct error *err)
+{
+	const int64_t n = batch_tokens(t), all = update_tokens(t);
+	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
+	struct loss_parts parts;
+	int64_t scored = 0;
+
+	if (!nll)
+		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
+	if (run_passes(t, 1, &parts, err) != OK) {
+		free(nll);
+		return FAIL;
+	}
+	program_read(t->training.p, t->training.io.nll, nll);
+	for (int64_t i = 0; i < all; i++)
+		scored += t->targets[i] >= 0;
+	for (int64_t i = 0; i < n; i++) /* of the last micro-batch */
+		if (t->targets[all - n + i] >= 0)
+			sum += nll[i];
+	free(nll);
+	*trained = main_loss(t);
+	*mean = sum / (double)(scored ? scored : 1);
 	return OK;
 }
 
@@ -614,7 +681,7 @@ enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *p
 		return FAIL;
 	if (!t->diverged)
 		return OK;
-	*end = TRAIN_DIVERGED;
+	*end = t->too_good ? TRAIN_INVALID : TRAIN_DIVERGED;
 	*reason = t->reason;
 	return metrics_commit(m, err);
 }

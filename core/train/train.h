@@ -22,6 +22,7 @@ struct train_options {
 	int64_t checkpoint_keep, checkpoint_megabytes; /* 0: no limit */
 	double seconds_budget, tokens_budget;	       /* 0: none */
 	bool save_best;
+	bool check_floor; /* a loss below the smallest possible one ends the run */
 	struct schedule schedule;
 	struct program_options program;
 	const char *run_dir;
@@ -29,7 +30,13 @@ struct train_options {
 	const struct safetensors_pair *about; /* as weights_save() takes it */
 };
 
-enum train_end { TRAIN_DONE, TRAIN_INTERRUPTED, TRAIN_DIVERGED, TRAIN_BUDGET };
+enum train_end {
+	TRAIN_DONE,
+	TRAIN_INTERRUPTED,
+	TRAIN_DIVERGED,
+	TRAIN_BUDGET,
+	TRAIN_INVALID, /* the validation loss is lower than it can be */
+};
 
 struct trainer;
 
@@ -51,6 +58,13 @@ size_t trainer_arena_bytes(const struct trainer *t);
  * leave weights and optimizer untouched.
  */
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err) MUST_CHECK;
+
+/*
+ * The main loss of the first update's last rows, as it is trained, and what it must be: the mean
+ * over the scored targets alone.
+ */
+enum status trainer_first_loss(struct trainer *t, double *trained, double *mean,
+			       struct error *err) MUST_CHECK;
 
 /* The newest usable checkpoint of the run directory; *iteration is -1 when there is none. */
 enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,

@@ -34,6 +34,7 @@ struct fixture {
 	struct train_options options;
 	uint64_t act_at; /* iteration whose first row runs `act` */
 	void (*act)(struct fixture *f);
+	float floor; /* of every validation target; 0: unknown */
 	enum train_end end;
 	struct error reason, err;
 };
@@ -84,8 +85,11 @@ static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *
 
 static void valid_row(void *context, uint64_t index, struct workload_row *row)
 {
-	(void)context;
+	const struct fixture *f = context;
+
 	fill_row(7000 + index, row->tokens, row->targets);
+	for (int i = 0; i < LENGTH && f->floor > 0; i++)
+		row->floor[i] = f->floor;
 }
 
 /* ------------------------------------------------------------------ the run */
@@ -399,6 +403,50 @@ static void test_divergence_in_an_evaluation(void **state)
 	check_divergence(f, "diverged in iteration 1: ", 0);
 }
 
+/* A loss that no model can have is no success. */
+static void test_a_loss_below_the_floor(void **state)
+{
+	struct fixture *f = *state;
+
+	f->floor = 1000;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_DONE); /* nobody asked */
+	close_run(f);
+	assert_int_equal(test_remove(f->dir), 0);
+	assert_int_equal(mkdir(f->dir, 0777), 0);
+	f->options.check_floor = true;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_INVALID);
+	assert_non_null(strstr(f->reason.text, "no model can have less than 1000.0000"));
+	assert_int_equal(told(f, "train/loss", 1, NULL), 0);
+}
+
+static void test_a_loss_above_the_floor(void **state)
+{
+	struct fixture *f = *state;
+
+	f->floor = 0.001f;
+	f->options.check_floor = true;
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_DONE);
+}
+
+/* Some rows score half of their targets: they must not be averaged over all. */
+static void test_the_first_loss(void **state)
+{
+	struct fixture *f = *state;
+	double trained, mean;
+
+	f->options.accumulate = 3;
+	open_run(f);
+	must(trainer_first_loss(f->trainer, &trained, &mean, &f->err), &f->err);
+	assert_true(mean > 0);
+	assert_true(fabs(trained - mean) < 1e-12 * mean);
+}
+
 static void test_a_budget_of_tokens(void **state)
 {
 	struct fixture *f = *state;
@@ -492,6 +540,9 @@ int main(void)
 		CASE(test_divergence_names_iteration_and_tensor),
 		CASE(test_divergence_found_by_the_check),
 		CASE(test_divergence_in_an_evaluation),
+		CASE(test_a_loss_below_the_floor),
+		CASE(test_a_loss_above_the_floor),
+		CASE(test_the_first_loss),
 		CASE(test_a_budget_of_tokens),
 		CASE(test_a_budget_of_time_goes_on_after_a_pause),
 		CASE(test_the_estimate_changes_nothing),

@@ -302,6 +302,7 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 		[TRAIN_INTERRUPTED] = EXIT_RESUMABLE,
 		[TRAIN_DIVERGED] = EXIT_DIVERGED,
 		[TRAIN_BUDGET] = 0,
+		[TRAIN_INVALID] = EXIT_WRONG,
 	};
 	enum train_end end;
 	struct error err;

@@ -11,6 +11,7 @@
 #include "models/gpt2_names.h"
 #include "tools/kablate/generate.h"
 #include "tools/kablate/lengths.h"
+#include "tools/kablate/training_audit.h"
 
 #define SAMPLE_ROWS 4 /* of the attention metrics */
 
@@ -153,6 +154,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	/* Audits and samples change no result: they are read after the identity was made. */
 	setup->sample = config_int(c, "EVAL_SAMPLE");
 	setup->audit = audit_configured(c, setup->model, type, seed);
+	setup->train.check_floor = setup->audit.data;
 	return config_check(c, err);
 }
 
@@ -396,7 +398,8 @@ enum status run_setup_audit(const struct run_setup *setup, struct audit_report *
 {
 	const struct model_task task = model_task(setup);
 
-	if (audit_model(setup->config, &task, &setup->backend, &setup->audit, report, err) != OK)
+	if (audit_model(setup->config, &task, &setup->backend, &setup->audit, report, err) != OK ||
+	    (setup->audit.training && training_audit(setup, report, err) != OK))
 		return FAIL;
 	return audit_data(setup, report, err);
 }

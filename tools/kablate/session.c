@@ -206,6 +206,28 @@ static enum status audit_pairing(struct session *s, struct error *err)
 	return OK;
 }
 
+#define LOSS_TOLERANCE 1e-3 /* of a sum of floats in another order; bfloat16 included */
+
+/* Is the loss that is trained the mean over the scored targets? */
+static enum status audit_loss(struct session *s, struct error *err)
+{
+	struct audit_finding f = { .audit = "training", .subject = "loss" };
+	double trained, mean;
+
+	if (!s->setup->audit.training)
+		return OK;
+	if (trainer_first_loss(s->trainer, &trained, &mean, err) != OK)
+		return FAIL;
+	f.passed = fabs(trained - mean) <= LOSS_TOLERANCE * fabs(mean);
+	snprintf(f.detail, sizeof(f.detail), "%.6g is trained, the mean over scored targets is %.6g",
+		 trained, mean);
+	record_finding(s, &f);
+	if (f.passed)
+		return OK;
+	s->failure = RUN_INVALID;
+	return fail(err, "an audit failed: the loss that is trained is not the one that is meant");
+}
+
 /* Runs that start together find what each of them is going to take. */
 static enum status reserve_memory(struct session *s, struct error *err)
 {
@@ -298,6 +320,7 @@ static enum status finish(struct session *s, enum train_end end, const struct er
 		[TRAIN_INTERRUPTED] = RUN_INTERRUPTED,
 		[TRAIN_DIVERGED] = RUN_DIVERGED,
 		[TRAIN_BUDGET] = RUN_BUDGET,
+		[TRAIN_INVALID] = RUN_INVALID,
 	};
 	const bool ended = end == TRAIN_DONE || end == TRAIN_BUDGET;
 
@@ -320,7 +343,8 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 		return FAIL;
 	if (resume < 0) {
 		record_constants(s);
-		if (audit_first(s, err) != OK || audit_pairing(s, err) != OK)
+		if (audit_first(s, err) != OK || audit_pairing(s, err) != OK ||
+		    audit_loss(s, err) != OK)
 			return FAIL;
 	} else {
 		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,
