@@ -12,7 +12,8 @@
  *   state      neither what ran before a batch nor, for a row, the other rows of
  *              its batch change a bit of its logits; nor, for a batch, of gradients
  *   one batch  a few updates on one batch make its loss fall
- *   training   evaluation has no dropout; training has it only where it is asked for
+ *   training   evaluation has no dropout; training has it only where it is asked for;
+ *              the logits are near those in double
  *
  * Tokens are random.  The weights are drawn as for a run, but those that start
  * at zero are moved: what they multiply would not show.  Causality and state

@@ -57,21 +57,24 @@ static enum status put_symbols(const struct run_setup *setup, FILE *file, struct
 	return OK;
 }
 
-static enum status put_rows(const struct run_setup *setup, FILE *file, struct error *err)
+static enum status put_rows(struct run_setup *setup, FILE *file, struct error *err)
 {
-	const size_t bytes = 2 * (size_t)setup->source.length * sizeof(int32_t);
-	int32_t *tokens = malloc(bytes);
-	struct row row = { .tokens = tokens, .targets = tokens + setup->source.length };
+	const struct workload w = run_setup_workload(setup);
+	const size_t T = (size_t)w.length, bytes = 2 * T * sizeof(int32_t);
+	int32_t *tokens = malloc(bytes + T * (sizeof(float) + 1));
+	struct workload_row row = { .tokens = tokens, .targets = tokens + T };
 	struct sha256 training, validation;
 
 	if (!tokens)
 		return fail_memory(err, "fingerprint", bytes);
+	row.floor = (float *)(tokens + 2 * T);
+	row.component = (uint8_t *)(row.floor + T);
 	sha256_init(&training);
 	sha256_init(&validation);
 	for (uint64_t i = 0; i < ITERATIONS * ROWS; i++) {
-		source_train(&setup->source, 1 + i / ROWS, i % ROWS, &row);
+		w.train_row(w.context, 1 + i / ROWS, i % ROWS, row.tokens, row.targets);
 		sha256_add(&training, tokens, bytes);
-		source_valid(&setup->source, i % setup->source.valid_rows, &row);
+		w.valid_row(w.context, i % w.valid_rows, &row);
 		sha256_add(&validation, tokens, bytes);
 	}
 	put(file, "rows", "training", "-", &training);

@@ -11,7 +11,6 @@ struct auditor {
 	const struct run_setup *setup;
 	struct audit_report *report;
 	struct params *params;
-	struct optimizer *optimizer;
 };
 
 static enum status tell(const struct auditor *a, const char *subject, bool passed,
@@ -69,6 +68,19 @@ static enum status mean_of(const struct auditor *a, int i, double *mean, struct 
 	return status;
 }
 
+/* The first update of an optimizer that remembers nothing. */
+static enum status first_update(const struct auditor *a, struct optim_report *report,
+				struct error *err)
+{
+	struct optimizer *optimizer;
+
+	if (optimizer_create(&optimizer, &a->setup->optim, a->params, err) != OK)
+		return FAIL;
+	optimizer_update(optimizer, 1, RATE, report);
+	optimizer_destroy(optimizer);
+	return OK;
+}
+
 /* ------------------------------------------------------------------- groups */
 
 static bool should_decay(const struct auditor *a, const struct param *p)
@@ -89,7 +101,8 @@ static enum status audit_decay(const struct auditor *a, struct error *err)
 
 	if (fill_all(a, false, 1, err) != OK || fill_all(a, true, 0, err) != OK)
 		return FAIL;
-	optimizer_update(a->optimizer, 1, RATE, &ignored);
+	if (first_update(a, &ignored, err) != OK)
+		return FAIL;
 	for (int i = 0; i < a->params->n; i++) {
 		const struct param *p = &a->params->list[i];
 		double kept;
@@ -154,7 +167,8 @@ static enum status audit_clipping(const struct auditor *a, struct error *err)
 
 	if (fill_all(a, false, 1, err) != OK || fill_all(a, true, entry, err) != OK)
 		return FAIL;
-	optimizer_update(a->optimizer, 2, RATE, &report);
+	if (first_update(a, &report, err) != OK)
+		return FAIL;
 	snprintf(detail, sizeof(detail), "GRAD_CLIP=%g, and a gradient of norm %.3g is %s", clip,
 		 norm, report.clipped ? "clipped" : "not clipped");
 	if (tell(a, "clipping", report.clipped == (clip > 0), detail, err) != OK)
@@ -232,6 +246,22 @@ static enum status audit_count(const struct auditor *a, struct error *err)
 	return tell(a, "parameters", d.parameters == sum, detail, err);
 }
 
+/* Another seed must draw other weights. */
+static enum status audit_initial(const struct auditor *a, struct error *err)
+{
+	char mine[SHA256_HEX_SIZE], other[SHA256_HEX_SIZE];
+	bool differ;
+
+	if (params_initialise(a->params, a->setup->seed, err) != OK ||
+	    params_hash(a->params, mine, err) != OK ||
+	    params_initialise(a->params, a->setup->seed + 1, err) != OK ||
+	    params_hash(a->params, other, err) != OK)
+		return FAIL;
+	differ = strcmp(mine, other) != 0;
+	return tell(a, "initial weights", differ,
+		    differ ? "another seed draws others" : "another seed draws the same", err);
+}
+
 /* ---------------------------------------------------------------------- all */
 
 static enum status name_parameters(const struct auditor *a, struct error *err)
@@ -253,10 +283,9 @@ static enum status open_auditor(struct auditor *a, struct error *err)
 	const struct run_setup *setup = a->setup;
 
 	if (params_create(&a->params, precision_type(setup->precision), err) != OK ||
-	    name_parameters(a, err) != OK ||
-	    params_allocate(a->params, &setup->backend, true, err) != OK)
+	    name_parameters(a, err) != OK)
 		return FAIL;
-	return optimizer_create(&a->optimizer, &setup->optim, a->params, err);
+	return params_allocate(a->params, &setup->backend, true, err);
 }
 
 enum status training_audit(const struct run_setup *setup, struct audit_report *report,
@@ -266,9 +295,9 @@ enum status training_audit(const struct run_setup *setup, struct audit_report *r
 	enum status status = FAIL;
 
 	if (open_auditor(&a, err) == OK && audit_decay(&a, err) == OK &&
-	    audit_clipping(&a, err) == OK && audit_schedule(&a, err) == OK)
-		status = audit_count(&a, err);
-	optimizer_destroy(a.optimizer);
+	    audit_clipping(&a, err) == OK && audit_schedule(&a, err) == OK &&
+	    audit_count(&a, err) == OK)
+		status = audit_initial(&a, err);
 	params_destroy(a.params);
 	return status;
 }

@@ -6,7 +6,7 @@
  *   rate        with equal gradients, all parameters move alike (adamw, sgd)
  *   clipping    a gradient ten times as long as allowed is clipped, and only if clipping is on
  *   schedule    the learning rate of single updates, by the formula in Kconfig
- *   parameters  each tensor is counted once
+ *   parameters  each tensor is counted once, and another seed draws other values
  *
  * On weights of its own.  The rules are written here a second time, on purpose.
  */
