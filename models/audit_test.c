@@ -612,7 +612,7 @@ static void test_unheard(void **state)
 	(void)state;
 	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_UNHEARD" }));
 	assert_string_equal(find(&report, "mechanism", "CONFIG_TEST_UNHEARD")->detail,
-			    "what it sends to the next layer changes 0.0e+00 of the logits, less than "
+			    "what layer 0 sends to the next changes 0.0e+00 of the logits, less than "
 			    "1e-05");
 	audit_free(&report);
 }

@@ -132,8 +132,8 @@ struct model {
 	void *mechanism_options[MAX_MECHANISMS];
 	int n_mechanisms;
 	/* For audits: 1 + the number of a mechanism, or 0. */
-	int silenced;		/* its messages get lost */
-	int muted, muted_layer; /* it is absent from this layer */
+	int silenced, silenced_layer; /* what it sends from this layer gets lost */
+	int muted, muted_layer;	      /* it is absent from this layer */
 };
 
 /* One layer while it is being built. */

@@ -122,6 +122,7 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 	static const char *const positions[] = { "learned", "rope", "alibi", "none", NULL };
 	static const char *const schemes[] = { "gpt2", "orthogonal", NULL };
 	static const char *const gates[] = { "none", "head", "channel", NULL };
+	const double multiple = config_real(c, "FFN_MULT"); /* of the width, unless FFN_HIDDEN is given */
 
 	m->vocab = config_int(c, "MODEL_VOCAB");
 	if (m->vocab == 0)
@@ -133,7 +134,7 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 	m->embd = config_int(c, "MODEL_EMBD");
 	m->hidden = config_int(c, "FFN_HIDDEN");
 	if (m->hidden == 0)
-		m->hidden = (int64_t)(config_real(c, "FFN_MULT") * (double)m->embd);
+		m->hidden = (int64_t)(multiple * (double)m->embd);
 	m->bias = config_bool(c, "MODEL_BIAS");
 	m->tied = config_bool(c, "MODEL_TIE_HEAD");
 	m->position = (enum position)config_choice(c, "POS", positions);
@@ -514,7 +515,7 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 		memset(b.out, 0, sizeof(b.out));
 		build_block(&b, &s);
 		memcpy(b.in, b.out, sizeof(b.in));
-		if (m->silenced)
+		if (m->silenced && m->silenced_layer == layer)
 			b.in[m->silenced - 1] = (struct message){ NULL };
 	}
 	if (m->norm_after)

@@ -467,8 +467,22 @@ def effect_rows(steps, rows, all_seeds):
 
 # ---------------------------------------------------------------- the table
 
+def trained_as_baseline(step, row, baseline):
+    """The seeds whose final weights are the baseline's, although symbols of the run differ."""
+    if baseline is None or step.repeat or row.is_null or \
+            all(symbol.startswith("AUDIT_") for symbol, *_ in row.difference):
+        return []
+    return [mine.seed for mine, twin in paired_runs(step, baseline)
+            if mine.weights and mine.weights == twin.weights]
+
+
 def find_problems(steps, rows, all_seeds):
+    by_name = {step.name: step for step in steps}
     for step, row in zip(steps, rows):
+        same = trained_as_baseline(step, row, by_name.get(row.baseline))
+        if same:
+            yield f"{step.name}: with seed {', '.join(map(str, same))} it ends in the weights of " \
+                  f"{row.baseline}, bit by bit, although its symbols differ: it trained its baseline"
         for run in step.runs:
             if run.trouble:
                 yield f"{run}: {run.trouble}"

@@ -829,6 +829,16 @@ class Unusual(Case):
         self.assertEqual(status, 0)
         self.assertIn("its baseline 0-mla has no runs", text)
 
+    def test_a_step_that_trained_its_baseline_is_a_problem(self):
+        """Symbols of the training may be read and not used; the weights tell in the end."""
+        for seed in (1, 2):
+            self.runs.add("e", "0-mla", seed, 3.0, config={"BETA2": "0.95"}, weights=f"w{seed}")
+            self.runs.add("e", "1-beta", seed, 3.0, config={"BETA2": "0.9"}, weights=f"w{min(seed, 1)}")
+            self.runs.add("e", "2-other", seed, 3.0, config={"BETA2": "0.8"}, weights=f"v{seed}")
+        text = self.report("e")[1]
+        self.assertIn("1-beta: with seed 1 it ends in the weights of 0-mla, bit by bit", text)
+        self.assertNotIn("2-other: with seed", text)
+
     def test_audits_that_were_off_are_told(self):
         off = {"AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n"}
         self.runs.add("e", "0-mla", 1, 3.0, audits=(), config=off)

@@ -38,7 +38,7 @@ KEYS = {"make menuconfig": b"q"}    # needs a terminal and a key that leaves
 SHOWS = {
     "make defconfig-gpt2-ra-mla-full && make": r"5-mla\+gate\+cross\+latent-again .* reproduced",
     "make plan": r"seeds 1,2,3,4,5: 22 runs",
-    "make audit": r"81 audits, passed",
+    "make audit": r"94 audits, passed",
     "make status": r"gpt2-ra-mla-full +1-mla\+gate +5 +done",
     "make report E=gpt2-ra-mla-full": r"1-mla\+gate +253\.1k\*",
     "make data && make": r"2-w2-overlap",

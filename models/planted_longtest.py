@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+"""Faults that are planted on purpose: which audit of the program stops each of them?
+
+A fault is a small patch of the sources, applied to a scratch tree.  The tree shares the objects
+that are built already, so only what the fault touches is compiled.  Then the step in question is
+trained as `make` trains it, for a few updates.  No unit test is asked: a user's own variant has none.
+
+Faults that no audit can see are part of the catalogue, with the reason: they must pass, or the
+documentation (docs/audits.md) is out of date.
+
+PLANTED=WORDS,WORDS plants only the faults whose names begin so.
+"""
+import collections
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.testing import tap
+from tools.testing.as_user import BUILD, ROOT, environment
+
+# Where a fault is planted: the steps of a small experiment.  The last step is trained, against the
+# first one.
+SMALL = {"SEEDS": "1", "MODEL_LAYERS": 3, "MODEL_HEADS": 2, "MODEL_EMBD": 32, "MODEL_BLOCK": 32,
+         "RA_MLA_LATENT_DIM": 8, "RA_MLA_RA_WINDOW": 8, "GPT2_MAX_ITERS": 4, "TRAIN_BATCH": 4,
+         "WARMUP_ITERS": 2, "EVAL_INTERVAL": 2, "EVAL_ROWS": 16, "LOG_INTERVAL": 2,
+         "CHECKPOINT_INTERVAL": 2, "THREADS": 1}
+PLACES = {
+    "gate": ("mla mla+gate", {}),
+    "cross": ("mla mla+cross", {}),
+    "latent": ("mla mla+latent", {}),
+    "pool": ("mla+gate mla+gate+pool-token", {}),
+    "long": ("mla mla+gate", {"MODEL_BLOCK": 256, "MODEL_EMBD": 16}),
+    "dropout": ("mla mla+gate", {"DROPOUT": "0.1"}),
+    "copy": ("mla mla+gate", {"TASK": "copy"}),
+    "text": ("mla mla+gate", {"TASK": "text"}),
+    "same-text": ("mla mla+gate", {"TASK": "text"}),
+}
+TEXT = 40000    # characters of the text
+
+Fault = collections.namedtuple("Fault", "name place path old new stops why")
+
+
+def fault(name, place, path, old, new, stops, why=None):
+    """`stops`: the audit that must name it and a part of what it says; None: it passes, `why`."""
+    return Fault(name, place, path, old, new, stops, why)
+
+
+GATE, CROSS = "models/reciprocal/gate.c", "models/reciprocal/cross.c"
+WIRING = "models/transformer.c"
+ATTENTION = "core/backend/cpu/kernels/attention.c"
+LAST_KEY = "const int64_t n = row_keys(t, s, r);\n\t\treal *restrict row"
+
+FAULTS = [
+    # ---------------------------------------------------------- what is linked and read
+    fault("a misspelt symbol in models/Makefile", "gate", "models/Makefile",
+          "CONFIG_RA_MLA_MLP_ATTN_GATE", "CONFIG_RA_MLA_MLP_ATTN_GTAE",
+          ("plan", "Kconfig has no symbol RA_MLA_MLP_ATTN_GTAE")),
+    fault("another symbol in models/Makefile", "gate", "models/Makefile",
+          "obj-$(CONFIG_RA_MLA_MLP_ATTN_GATE)", "obj-$(CONFIG_RA_MLA_MLP_CROSS_TOKEN)",
+          ("reading", "CONFIG_RA_MLA_MLP_ATTN_GATE=y is set, but no code")),
+    fault("a mechanism that names another symbol", "gate", GATE,
+          '.symbol = "RA_MLA_MLP_ATTN_GATE"', '.symbol = "RECIP_LEARN_ALPHA"',
+          ("reading", "CONFIG_RA_MLA_MLP_ATTN_GATE=y is set, but no code")),
+    fault("an option that is read nowhere", "gate", GATE,
+          'config_int(c, "GATE_DIM")', "64", ("reading", "CONFIG_GATE_DIM=64 is set, but no code")),
+    fault("an option that is read and not used", "pool", GATE,
+          "case POOL_TOKEN:\n\t\tbreak;", "case POOL_TOKEN:\n\t\treturn op_running_mean(b->g, "
+          '"gate_pooled", x);', ("pairing", "this step trains its baseline")),
+    fault("a mechanism that is left out of the list", "gate", WIRING,
+          "if (config_bool(c, (*v)->symbol) && insert", "if (config_bool(c, (*v)->symbol) && "
+          "m->n_mechanisms < 0 && insert", ("reading", "CONFIG_GATE_ALPHA=0.1 is set, but no code")),
+    fault("a mechanism that is read and not built", "gate", WIRING,
+          "return b->m->muted != i + 1 || b->m->muted_layer != b->layer;",
+          "return b->m->muted != i + 1 && i < 0;", ("mechanism", "changes no logit")),
+    # ---------------------------------------------------------- mechanisms that do not act
+    fault("a factor of 0", "gate", GATE, "in->value, options_->alpha, in->alpha",
+          "in->value, 0 * options_->alpha, in->alpha", ("mechanism", "changes no logit")),
+    fault("a factor of 1e-6", "gate", GATE, "in->value, options_->alpha, in->alpha",
+          "in->value, 1e-6 * options_->alpha, in->alpha", ("mechanism", "less than 1e-05")),
+    fault("only in the first layer", "cross", CROSS, "if (is_folded(b, o)) {",
+          "if (b->layer > 0)\n\t\treturn h;\n\tif (is_folded(b, o)) {",
+          ("mechanism", "in layer 1 it changes 0.0e+00")),
+    fault("not in the last layer", "latent", "models/reciprocal/latent.c",
+          "if (!in->value)\n\t\treturn latent;", "if (!in->value || b->last)\n\t\treturn latent;",
+          ("mechanism", "what layer 1 sends to the next changes 0.0e+00")),
+    fault("off in training", "gate", GATE, "if (b->last)\n\t\treturn h;",
+          "if (b->last || b->g->training)\n\t\treturn h;",
+          ("graph", "'h.0.mlp.gate_proj.weight' is new")),
+    fault("off in evaluation", "gate", GATE, "if (b->last)\n\t\treturn h;",
+          "if (b->last || !b->g->training)\n\t\treturn h;", ("mechanism", "changes no logit")),
+    fault("an unused parameter", "gate", GATE, "out->value = op_sigmoid(b->g,",
+          'block_matrix(b, "unused.weight", 4, 4);\n\tout->value = op_sigmoid(b->g,',
+          ("wiring", "unused.weight: receives no gradient")),
+    fault("a gradient that is cut off", "gate", GATE,
+          'out->value = op_sigmoid(b->g, "gate_sent", g);',
+          'out->value = graph_detach(b->g, op_sigmoid(b->g, "gate_sent", g));',
+          ("wiring", "gate_proj.weight: receives no gradient")),
+    fault("the context of an earlier layer", "gate", WIRING,
+          "memcpy(b.in, b.out, sizeof(b.in));", "if (layer == 0)\n\t\t\tmemcpy(b.in, b.out, "
+          "sizeof(b.in));", ("wiring", "h.1.mlp.gate_proj.weight: receives no gradient")),
+    # ---------------------------------------------------------- causality and state
+    fault("a gate that sees later tokens", "gate", GATE,
+          'case POOL_CAUSAL:\n\t\treturn op_running_mean', 'case POOL_CAUSAL:\n\t\treturn '
+          'op_sequence_mean', ("causality", "change the logits at 0")),
+    fault("statistics over the future", "gate", "core/backend/cpu/kernels/gelu.c",
+          "map(gelu, x + i, chunk_length(i, n), y + i);\n}",
+          "map(gelu, x + i, chunk_length(i, n), y + i);\n\tfor (int64_t i = 0; i < n; i++)\n"
+          "\t\ty[i] += (real)0.001 * x[n - 1];\n}", ("causality", "change the logits at")),
+    fault("a mask off by one", "gate", ATTENTION, LAST_KEY,
+          LAST_KEY.replace("row_keys(t, s, r)", "row_keys(t, s, r) + (row_keys(t, s, r) < t->keys)"),
+          ("causality", "change the logits at")),
+    fault("a leak from position 130 on", "long", ATTENTION, LAST_KEY,
+          LAST_KEY.replace("row_keys(t, s, r)", "row_keys(t, s, r) + (t->first + r >= 130 && "
+                           "row_keys(t, s, r) < t->keys)"),
+          ("causality", "change the logits at 1")),
+    fault("a sum that outlives its row", "gate", "core/backend/cpu/kernels/running_mean.c",
+          "real mean[COLUMNS] = { 0 };\n\n\tif (past > 0)",
+          "static real mean[COLUMNS];\n\n\tpast = 1;\n\tif (past > 1)", ("state", "")),
+    # ---------------------------------------------------------- data
+    fault("the same rows for all seeds", "gate", "data/source.c",
+          'stream("data/train", s->seed, s->task)', 'stream("data/train", 1, s->task)',
+          ("data", "another seed sees the same training rows")),
+    fault("the same rows in all iterations", "gate", "data/source.c",
+          "rng_subkey(stream(\"data/train\", s->seed, s->task), iteration)",
+          "rng_subkey(stream(\"data/train\", s->seed, s->task), 1)",
+          ("data", "later iterations see the same training rows")),
+    fault("validation on training rows", "gate", "data/source.c",
+          'void source_valid(const struct source *s, uint64_t index, struct row *out)\n{\n',
+          'void source_valid(const struct source *s, uint64_t index, struct row *out)\n{\n'
+          "\tsource_train(s, 1 + index / 4, index % 4, out);\n\tif (s->task->generate)\n\t\treturn;\n",
+          ("data", "the ranges overlap")),
+    fault("validation windows of the training text", "text", "data/tasks/text.c",
+          "fill(s, x->valid,\n", "fill(s, x->train,\n", ("data", "the ranges overlap")),
+    fault("DATA_VALID names the training file", "same-text", None, None, None,
+          ("data", "the ranges overlap")),
+    fault("targets equal to inputs", "gate", "data/tasks/writer.c",
+          "row_target(w->row, w->at - 1, token, component, floor);",
+          "row_target(w->row, w->at < w->length ? w->at : w->at - 1, token, component, floor);",
+          ("data", "some are not the next token")),
+    fault("a loss below the floor", "gate", "core/train/evaluate.c",
+          "s->loss += nll;", "s->loss += nll / 10;", ("data", "no model can have less than")),
+    fault("an arm that sees other rows", "gate", "tools/kablate/run_setup.c",
+          "source_train(&setup->source, iteration, row, &out);",
+          "source_train(&setup->source, iteration + (uint64_t)setup->model->n_mechanisms, row, &out);",
+          ("pairing", "not those of the baseline")),
+    # ---------------------------------------------------------- training
+    fault("dropout in evaluation", "dropout", "core/ops/dropout.c",
+          "if (!g->training || probability == 0)", "if (probability == 0)",
+          ("training", "two evaluations with different seeds differ")),
+    fault("dropout in one arm", "gate", GATE, "out->value = op_sigmoid(b->g, \"gate_sent\", g);",
+          "out->value = op_dropout(b->g, \"chance\", op_sigmoid(b->g, \"gate_sent\", g), 0.1);",
+          ("training", "DROPOUT=0, and another seed changes the gradient")),
+    fault("no dropout at all", "dropout", WIRING, 'm->dropout = config_real(c, "DROPOUT");',
+          'm->dropout = 0 * config_real(c, "DROPOUT");',
+          ("training", "DROPOUT=0.1, and another seed changes no gradient")),
+    fault("decay on norms", "gate", "core/optim/optim.c", "p->list[i].role == PARAM_MATRIX",
+          "p->list[i].role != PARAM_EMBEDDING", ("training", "decays, but is not of the group")),
+    fault("decay on embeddings", "gate", "core/optim/optim.c", "p->list[i].role == PARAM_MATRIX",
+          "p->list[i].role != PARAM_VECTOR", ("training", "decays, but is not of the group")),
+    fault("a schedule that ends early", "gate", "core/train/schedule.c",
+          '.total = config_int(c, "GPT2_MAX_ITERS")', '.total = config_int(c, "GPT2_MAX_ITERS") - 1',
+          ("training", "the rate of update")),
+    fault("no warm-up in one arm", "gate", "core/train/schedule.c",
+          '.warmup = config_int(c, "WARMUP_ITERS")', '.warmup = config_int(c, "WARMUP_ITERS") * '
+          '!config_bool(c, "RA_MLA_MLP_ATTN_GATE")', ("training", "the rate of update")),
+    fault("clipping off in one arm", "gate", "core/optim/optim.c",
+          '.clip = config_real(c, "GRAD_CLIP")', '.clip = config_real(c, "GRAD_CLIP") * '
+          '!config_bool(c, "RA_MLA_MLP_ATTN_GATE")', ("training", "is not clipped")),
+    fault("a loss averaged over padding", "copy", "core/train/train.c",
+          "token_program_weigh(&t->training, 1 / fmax((double)scored, 1),",
+          "token_program_weigh(&t->training, 1 / (double)update_tokens(t) + 0 * (double)scored,",
+          ("training", "the mean over scored targets is")),
+    fault("sums in bfloat16", "gate", "core/backend/cpu/kernels/linear.c",
+          "s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);\n}",
+          "s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);\n\tfor (int64_t i = 0; sizeof(real) == 4 && i < "
+          "s.n * s.o; i++) {\n\t\tuint32_t *bits = (uint32_t *)(void *)(y + i);\n\n\t\t*bits &= "
+          "0xffff0000;\n\t}\n}", ("training", "differ from those in double")),
+    fault("tied weights counted twice", "gate", "models/describe.c",
+          "d->parameters = params_count(params);",
+          "d->parameters = params_count(params) + params->list[1].count;",
+          ("training", "the tensors hold")),
+    fault("the same weights for all seeds", "gate", "core/engine/params.c",
+          'rng_subkey(rng_key(seed, "init")', 'rng_subkey(rng_key(0 * seed, "init")',
+          ("training", "another seed draws the same")),
+    fault("weights that depend on their number", "gate", "core/engine/params.c",
+          'rng_subkey(rng_key(seed, "init"), hash_text(p->name))',
+          'rng_subkey(rng_key(seed, "init"), (uint64_t)p->offset)',
+          ("pairing", "starts otherwise than the baseline's")),
+    fault("a checkpoint without its moments", "gate", "core/train/checkpoint.c",
+          "if (upload)\n\t\t\tbackend->upload(state[i].data, t->data, safetensors_bytes(t));",
+          "if (upload && i < 0)\n\t\t\tbackend->upload(state[i].data, t->data, safetensors_bytes(t));",
+          ("resume", "was not restored")),
+    # ---------------------------------------------------------- what no audit can see
+    fault("an option with the wrong default", "gate", "models/reciprocal/Kconfig",
+          'default "0.1"', 'default "0.05"', None,
+          "the value is what the configuration says; the plan and the report show it"),
+    fault("half the weight", "gate", GATE, "in->value, options_->alpha, in->alpha",
+          "in->value, 0.5 * options_->alpha, in->alpha", None,
+          "the effect has a plausible size; only a comparison with a reference shows it"),
+    fault("another formula", "gate", GATE, "out->value = op_sigmoid(b->g, \"gate_sent\", g);",
+          "out->value = op_gelu(b->g, \"gate_sent\", g);", None,
+          "the mechanism acts, causally and with gradients; only a reference knows its formula"),
+]
+
+
+# ---------------------------------------------------------------- the scratch tree
+
+class Tree:
+    """Sources and objects of their own; the objects begin as those of the build."""
+    SHARED = ("core", "data", "models", "tools", "generated", "flags", "objects", "toolchain", "parts.a",
+              "setup-build", "setup-python", "setup-test")
+
+    def __init__(self, directory):
+        self.root = pathlib.Path(directory) / "tree"
+        self.build = self.root / "build"
+        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True,
+                                capture_output=True, check=True).stdout.splitlines()
+        for name in listed:
+            if (ROOT / name).is_file():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.root / name)
+        self.build.mkdir()
+        for name in self.SHARED:
+            if (BUILD / name).is_dir():
+                shutil.copytree(BUILD / name, self.build / name,
+                                ignore=lambda _, names: [n for n in names if n.endswith(
+                                    ("test", "test.o", ".log", ".result"))])
+            else:
+                shutil.copy2(BUILD / name, self.build / name)
+
+    def environment(self, place):
+        return environment(KCONFIG_CONFIG=str(self.root / f"{place}.config"),
+                           OMP_WAIT_POLICY="passive", PYTHONDONTWRITEBYTECODE="1")
+
+    def run(self, place, *command):
+        return subprocess.run([str(word) for word in command], cwd=self.root, text=True, timeout=300,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                              env=self.environment(place))
+
+    def prepare(self, place):
+        """The configuration of a place, once."""
+        if (self.root / f"{place}.config").exists():
+            return
+        steps, settings = PLACES[place]
+        settings = {"PLAN": "steps", "PLAN_FRAGMENTS": steps, **SMALL, **settings}
+        if "text" in place:
+            text = self.text()
+            valid = "train" if place == "same-text" else "valid"
+            settings |= {"DATA_TRAIN": text / "train-*.bin", "DATA_VALID": text / f"{valid}-*.bin"}
+        python = (self.build / "setup-python").read_text().strip()
+        for words in (["defconfig"], ["set", *(f"CONFIG_{k}={v}" for k, v in settings.items())]):
+            done = self.run(place, python, "-m", "tools.plan.kconfig", *words)
+            assert done.returncode == 0, done.stdout
+
+    def text(self):
+        """Token files of characters: each half of the text has words of its own."""
+        place = self.root / "text"
+        if not place.exists():
+            letters = "abcdefghijklmnopqrstuvwxyz "
+            state, text = 1, []
+            for _ in range(TEXT):
+                state = state * 1103515245 + 12345 & 0x7fffffff
+                text.append(letters[(state >> 16) % len(letters)])
+            (self.root / "text.txt").write_text("".join(text))
+            done = subprocess.run([BUILD / "bin/data", "prepare", "--out", place, "--tokenizer",
+                                   "bytes", self.root / "text.txt"], text=True, capture_output=True,
+                                  check=False)
+            assert done.returncode == 0, done.stderr
+        return place
+
+    def plan(self, place):
+        return f"build/plan-{place}"
+
+    def steps(self, place):
+        text = (self.root / self.plan(place) / "plan.mk").read_text()
+        return re.search(r"^plan-steps := (.*)", text, re.M)[1].split()
+
+    def make(self, place):
+        return self.run(place, "make", "-s", "O=build", f"PLAN={self.plan(place)}", "built")
+
+    def train(self, place):
+        """What the last step says, twice: the second time it goes on from its last checkpoint."""
+        first, *_, last = self.steps(place)
+        command = [f"{self.plan(place)}/{last}/kablate", "train", "--runs", f"runs-{place}",
+                   "--experiment", "planted", "--step", last, "--baseline", first,
+                   "--baseline-program", f"{self.plan(place)}/{first}/kablate"]
+        shutil.rmtree(self.root / f"runs-{place}", ignore_errors=True)
+        done = self.run(place, *command)
+        if done.returncode == 0:
+            for mark in (self.root / f"runs-{place}").rglob("done"):
+                mark.unlink()
+            done = self.run(place, *command)
+        return done
+
+    # ------------------------------------------------------------ planting
+
+    def plant(self, one):
+        path = self.root / one.path
+        text = path.read_text()
+        assert text.count(one.old) == 1, f"{one.path} has {text.count(one.old)} times: {one.old}"
+        path.write_text(text.replace(one.old, one.new))
+
+    def restore(self, one):
+        """Sources, objects and times as they were; what was linked is linked again."""
+        shutil.copy2(ROOT / one.path, self.root / one.path)
+        stem = one.path.removesuffix(".c")
+        for ending in (".o", ".f32.o", ".f64.o", ".bf16.o"):
+            if (BUILD / (stem + ending)).exists():
+                shutil.copy2(BUILD / (stem + ending), self.build / (stem + ending))
+        shutil.copy2(BUILD / "parts.a", self.build / "parts.a")
+        for place in self.build.glob("plan-*"):
+            for name in ("kablate", "build_info.o"):
+                for file in place.glob(f"*/{name}"):
+                    file.unlink()
+            if not one.path.endswith(".c"):
+                shutil.rmtree(place)
+        if one.path.endswith("Kconfig"):
+            for config in self.root.glob("*.config"):
+                config.unlink()
+
+
+def stopped_by(said):
+    """The audits that a program names."""
+    found = re.findall(r"audit ([a-z ]+) FAILED: (.*)", said)
+    if "no code of this program reads it" in said:
+        found.append(("reading", said))
+    if "the parameters are already in use" in said:    # the graphs of a run have the same
+        found.append(("graph", said))
+    if "Kconfig has no symbol" in said:
+        found.append(("plan", said))
+    return found + [("data", line) for line in re.findall(r".*no model can have less than.*", said)]
+
+
+# ---------------------------------------------------------------- the test
+
+class Planted(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.tree = Tree(cls.scratch.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def outcome(self, place):
+        """What make and the program say, and whether the step was trained."""
+        self.tree.prepare(place)
+        made = self.tree.make(place)
+        if made.returncode:
+            return made.stdout, False
+        done = self.tree.train(place)
+        return made.stdout + done.stdout, done.returncode == 0
+
+    def check_stopped(self, one, said, trained):
+        name, words = one.stops
+        self.assertFalse(trained, f"it was trained: {said}")
+        found = [(audit, text) for audit, text in stopped_by(said)
+                 if name in (None, audit) and words in text]
+        self.assertTrue(found, f"stopped by {stopped_by(said) or said}")
+        print(f"# {one.name}: stopped by the audit {found[0][0]}", flush=True)
+
+    def check(self, one):
+        if one.path:
+            self.tree.plant(one)
+        try:
+            if one.path and one.path.endswith("Kconfig"):
+                for config in self.tree.root.glob("*.config"):
+                    config.unlink()
+            said, trained = self.outcome(one.place)
+        finally:
+            if one.path:
+                self.tree.restore(one)
+        if one.stops:
+            self.check_stopped(one, said, trained)
+        else:
+            self.assertTrue(trained, f"an audit saw it; then docs/audits.md is wrong: {said}")
+            print(f"# {one.name}: passes, because {one.why}", flush=True)
+
+
+class Sound(Planted):
+    """Without a fault every place is trained."""
+
+    def test_every_place(self):
+        for place in PLACES:
+            if place == "same-text":
+                continue
+            with self.subTest(place=place):
+                said, trained = self.outcome(place)
+                self.assertTrue(trained, said)
+                self.assertEqual(stopped_by(said), [])
+
+
+class Catalogue(unittest.TestCase):
+    def test_documentation_lists_what_passes(self):
+        text = " ".join((ROOT / "docs/audits.md").read_text().split()).lower()
+        for one in FAULTS:
+            if one.stops is None:
+                self.assertIn(one.name, text)
+
+    def test_size(self):
+        self.assertGreaterEqual(sum(one.stops is not None for one in FAULTS), 30)
+        self.assertEqual(len({one.name for one in FAULTS}), len(FAULTS))
+
+
+def wanted(one):
+    return one.name.startswith(tuple(os.environ.get("PLANTED", "").split(",")))
+
+
+class Faults(Planted):
+    pass
+
+
+for number, each in enumerate(FAULTS):
+    if wanted(each):
+        setattr(Faults, f"test_{number:02}_" + re.sub(r"\W+", "_", each.name),
+                lambda self, one=each: self.check(one))
+
+
+if __name__ == "__main__":
+    tap.main()
