@@ -122,8 +122,8 @@ static enum status hash_values(const struct params *params, int i, bool gradient
 
 	if (!host)
 		return fail_memory(err, "fingerprint", bytes);
-	params->backend->download(host, gradient ? param_grad(params, i) : param_data(params, i),
-				  bytes);
+	params->backend->download(params->backend, host,
+				  gradient ? param_grad(params, i) : param_data(params, i), bytes);
 	sha256_add(s, host, bytes);
 	free(host);
 	return OK;

@@ -36,7 +36,8 @@ static enum status fill(const struct auditor *a, int i, bool gradient, double va
 			((double *)host)[j] = value;
 		else
 			((float *)host)[j] = (float)value;
-	a->params->backend->upload(gradient ? param_grad(a->params, i) : param_data(a->params, i),
+	a->params->backend->upload(a->params->backend,
+				   gradient ? param_grad(a->params, i) : param_data(a->params, i),
 				   host, (size_t)n * size);
 	params_changed(a->params);
 	free(host);
