@@ -100,13 +100,13 @@ void audit_free(struct audit_report *r)
  * few seconds of one core.  A larger model is audited at fewer positions, spread from the first to
  * the last.
  */
-#define WORK 2e11
+#define WORK 1e11
 #define LEAST_POSITIONS 8
 #define MOST_LOGITS (1 << 26) /* a batch with more of them has two rows: no more is needed */
 
 static int64_t affordable_positions(const struct model *m)
 {
-	const double layer = 24 * (double)m->embd * (double)m->embd;
+	const double layer = 4 * (double)m->embd * (6 * (double)m->embd + (double)m->length);
 	const double head = 2 * (double)m->embd * (double)m->vocab;
 	const double pass = ((double)m->layers * layer + head) * (double)m->length;
 	const int64_t all = m->length - 1;
@@ -143,21 +143,33 @@ static int64_t training_length(const struct auditor *a)
 	return a->options->length < TRAINING_LENGTH ? a->options->length : TRAINING_LENGTH;
 }
 
+/* For the training batch.  Effects are measured on as few tokens: there are many of them. */
+static enum status open_small(const struct auditor *a, const struct model *m,
+			      enum model_purpose purpose, struct token_program *t,
+			      struct error *err)
+{
+	const struct model_use use = {
+		.purpose = purpose,
+		.rows = TRAINING_ROWS,
+		.length = training_length(a),
+	};
+
+	return model_program_open(t, m, &use, a->params, a->backend, err);
+}
+
 /* All programs share the auditor's parameters; the first one names them all. */
 static enum status open_program(const struct auditor *a, const struct model *m,
 				enum model_purpose purpose, struct token_program *t,
 				struct error *err)
 {
-	struct model_use use = {
+	const struct model_use use = {
 		.purpose = purpose,
 		.rows = a->options->rows,
 		.length = a->options->length,
 	};
 
-	if (purpose == MODEL_TRAIN) {
-		use.rows = TRAINING_ROWS;
-		use.length = training_length(a);
-	}
+	if (purpose == MODEL_TRAIN)
+		return open_small(a, m, purpose, t, err);
 	return model_program_open(t, m, &use, a->params, a->backend, err);
 }
 
@@ -341,7 +353,7 @@ static double logit(const struct auditor *a, const char *logits, size_t i)
 /* The change from the base logits to those of the last run, as a share of the base; rms. */
 static double logits_change(const struct auditor *a)
 {
-	const size_t n = a->bytes / dtype_size(a->params->type);
+	const size_t n = (size_t)(TRAINING_ROWS * training_length(a) * a->model->vocab);
 	double change = 0, base = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -468,7 +480,7 @@ static enum status effect_of(struct auditor *a, const struct model_switch *s, co
 	enum status status;
 	struct token_program t;
 
-	if (open_program(a, m, s->through_loss ? MODEL_TRAIN : MODEL_LOGITS, &t, err) != OK)
+	if (open_small(a, m, s->through_loss ? MODEL_TRAIN : MODEL_LOGITS, &t, err) != OK)
 		return FAIL;
 	if (s->through_loss) {
 		status = effect_on_gradients(a, &t, effect, err);
@@ -692,8 +704,14 @@ static void visit_switch(void *context, const struct model_switch *s)
 static enum status audit_mechanisms(struct auditor *a, switch_audit audit, struct error *err)
 {
 	struct switch_visit visit = { .a = a, .audit = audit, .err = err, .status = OK };
+	struct token_program t;
+	enum status status;
 
-	if (run_logits(&a->logits, a->tokens, a->base, err) != OK)
+	if (open_small(a, a->model, MODEL_LOGITS, &t, err) != OK)
+		return FAIL;
+	status = run_logits(&t, a->tokens, a->base, err);
+	token_program_close(&t);
+	if (status != OK)
 		return FAIL;
 	model_switches(a->model, visit_switch, &visit);
 	return visit.status;

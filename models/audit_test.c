@@ -905,9 +905,13 @@ static void test_sizes(void **state)
 	(void)state;
 	must(model_read(&m, c, &untrained, &err), &err);
 	assert_int_equal(audit_configured(c, m, F32, 1).length, 1024);
-	assert_int_equal(audit_configured(c, m, F32, 1).positions, 1023);
+	assert_int_equal(audit_configured(c, m, F32, 1).positions, 297);
 	model_free(m);
-	set(c, SETTINGS({ "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
+	set(c, SETTINGS({ "MODEL_BLOCK", "256" }));
+	must(model_read(&m, c, &untrained, &err), &err);
+	assert_int_equal(audit_configured(c, m, F32, 1).positions, 255);
+	model_free(m);
+	set(c, SETTINGS({ "MODEL_BLOCK", "1024" }, { "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
 	must(model_read(&m, c, &untrained, &err), &err);
 	assert_int_equal(audit_configured(c, m, F32, 1).positions, 8);
 	model_free(m);
