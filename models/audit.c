@@ -1086,7 +1086,7 @@ static double common_error(double *x, const double *exact, size_t tokens, size_t
 
 static enum status audit_precision(struct auditor *a, struct error *err)
 {
-	const double most = a->backend->form ? BFLOAT16_ERROR : FLOAT_ERROR;
+	const double most = a->backend->precision == BFLOAT16 ? BFLOAT16_ERROR : FLOAT_ERROR;
 	const struct backend exact = backend_cpu(a->backend->threads);
 	double *mine = NULL, *theirs = NULL, error = NAN;
 	struct params *params = NULL;

@@ -63,8 +63,13 @@ struct kernels {
 struct optim_kernels;
 struct panel_form;
 
+/* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */
+enum precision { FLOAT32, FLOAT64, BFLOAT16 };
+extern const char *const precision_names[]; /* NULL at the end */
+
 struct backend {
 	const char *name;
+	enum precision precision; /* of graphs in float */
 	int threads;
 	const struct panel_form *form; /* how its kernels for floats multiply; NULL: the BLAS */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
@@ -96,10 +101,6 @@ struct backend {
  * process: programs made for another number must not run after it.
  */
 struct backend backend_cpu(int threads);
-
-/* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */
-enum precision { FLOAT32, FLOAT64, BFLOAT16 };
-extern const char *const precision_names[]; /* NULL at the end */
 
 enum dtype precision_type(enum precision precision);
 

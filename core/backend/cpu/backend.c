@@ -113,11 +113,10 @@ static enum status cpu_done(const struct backend *b, struct error *err)
 /* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
 static void cpu_describe(const struct backend *b, char *text, size_t size)
 {
-	const char *precision = b->kernels == cpu_kernels_bf16 ? "bfloat16" : "float32";
 	char blas[BLAS_DESCRIPTION_TEXT];
 
 	blas_description(blas);
-	snprintf(text, size, "%s%s%s%s%s", blas, b->form ? ", " : "", b->form ? precision : "",
+	snprintf(text, size, "%s%s%s%s%s", blas, b->form ? ", " : "", b->form ? precision_names[b->precision] : "",
 		 b->form ? " by " : "", b->form ? panel_name(b->form) : "");
 }
 
@@ -163,6 +162,7 @@ enum status backend_cpu_open(struct backend *b, enum precision precision, int th
 			     struct error *err)
 {
 	*b = backend_cpu(threads);
+	b->precision = precision;
 	if (precision == BFLOAT16)
 		b->kernels = cpu_kernels_bf16;
 	return panel_choose(&b->form, precision == BFLOAT16 ? PANEL_BF16 : PANEL_F32, err);

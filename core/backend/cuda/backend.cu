@@ -232,6 +232,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 		return fail_memory(err, "GPU", sizeof(*g));
 	g->device = device;
 	b->name = "cuda";
+	b->precision = precision;
 	b->threads = 1;
 	b->context = g;
 	b->kernels = precision == BFLOAT16 ? cuda_kernels_bf16 : cuda_kernels;
