@@ -394,9 +394,9 @@ static void test_a_directory_that_is_gone(void **state)
 	assert_non_null(strstr(f->err.text, strerror(ENOENT)));
 }
 
-static void forget(void *device, const void *host, size_t bytes)
+static void forget(const struct backend *b, void *device, const void *host, size_t bytes)
 {
-	(void)device, (void)host, (void)bytes;
+	(void)b, (void)device, (void)host, (void)bytes;
 }
 
 /* Going back to an older checkpoint would not help, and the beginning is lost. */
