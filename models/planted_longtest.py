@@ -75,7 +75,7 @@ FAULTS = [
           '"gate_pooled", x);', ("pairing", "this step trains its baseline")),
     fault("a mechanism that is left out of the list", "gate", WIRING,
           "if (config_bool(c, (*v)->symbol) && insert", "if (config_bool(c, (*v)->symbol) && "
-          "m->n_mechanisms < 0 && insert", ("reading", "CONFIG_GATE_ALPHA=0.1 is set, but no code")),
+          "m->layers < 0 && insert", ("reading", "CONFIG_GATE_ALPHA=0.1 is set, but no code")),
     fault("a mechanism that is read and not built", "gate", WIRING,
           "return b->m->muted != i + 1 || b->m->muted_layer != b->layer;",
           "return b->m->muted != i + 1 && i < 0;", ("mechanism", "changes no logit")),
@@ -194,8 +194,8 @@ FAULTS = [
           'rng_subkey(rng_key(seed, "init"), (uint64_t)p->offset)',
           ("pairing", "starts otherwise than the baseline's")),
     fault("a checkpoint without its moments", "gate", "core/train/checkpoint.c",
-          "if (upload)\n\t\t\tbackend->upload(state[i].data, t->data, safetensors_bytes(t));",
-          "if (upload && i < 0)\n\t\t\tbackend->upload(state[i].data, t->data, safetensors_bytes(t));",
+          "if (upload)\n\t\t\tbackend->upload(backend, state[i].data, t->data, safetensors_bytes(t));",
+          "if (upload && i < 0)\n\t\t\tbackend->upload(backend, state[i].data, t->data, safetensors_bytes(t));",
           ("resume", "was not restored")),
     # ---------------------------------------------------------- what no audit can see
     fault("an option with the wrong default", "gate", "models/reciprocal/Kconfig",
