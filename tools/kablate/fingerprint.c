@@ -144,15 +144,39 @@ static enum status put_parameters(const struct params *params, FILE *file, struc
 	return OK;
 }
 
-static enum status put_gradient(const struct params *params, FILE *file, struct error *err)
+static enum status hash_gradient(const struct params *params, struct sha256 *s, struct error *err)
 {
-	struct sha256 s;
-
-	sha256_init(&s);
 	for (int i = 0; i < params->n; i++)
-		if (hash_values(params, i, true, &s, err) != OK)
+		if (hash_values(params, i, true, s, err) != OK)
 			return FAIL;
-	put(file, "gradient", "-", "-", &s);
+	return OK;
+}
+
+/* A power of two: dividing by it restores every bit. */
+#define STRONGER 16
+
+/*
+ * Fresh weights attend to all keys alike, so a threshold, say, may drop none of them yet.  Stronger
+ * weights show the difference.
+ */
+static enum status scale_weights(struct params *params, double factor, struct error *err)
+{
+	for (int i = 0; i < params->n; i++) {
+		const int64_t n = params->list[i].count;
+		double *values = malloc((size_t)n * sizeof(*values));
+		enum status status;
+
+		if (!values)
+			return fail_memory(err, "fingerprint", (size_t)n * sizeof(*values));
+		status = param_get(params, i, false, values, err);
+		for (int64_t j = 0; j < n; j++)
+			values[j] *= factor;
+		if (status == OK)
+			status = param_set(params, i, values, err);
+		free(values);
+		if (status != OK)
+			return FAIL;
+	}
 	return OK;
 }
 
@@ -192,14 +216,23 @@ static enum status put_training(struct run_setup *setup, FILE *file, struct erro
 	struct workload workload = run_setup_workload(setup);
 	struct token_program t = { 0 };
 	enum status status = FAIL;
-	double loss = 0;
+	struct sha256 gradient;
+	double loss = 0, ignored;
 
 	if (workload_open(&t, &workload, setup->params, rows, &setup->backend, &options, err) != OK)
 		return FAIL;
 	if (put_graph(t.g, file, err) == OK && put_parameters(setup->params, file, err) == OK &&
 	    run_first(setup, &t, rows, &loss, err) == OK) {
 		fprintf(file, "loss - - %a\n", loss);
-		status = put_gradient(setup->params, file, err);
+		sha256_init(&gradient);
+		if (hash_gradient(setup->params, &gradient, err) == OK &&
+		    scale_weights(setup->params, STRONGER, err) == OK &&
+		    run_first(setup, &t, rows, &ignored, err) == OK &&
+		    hash_gradient(setup->params, &gradient, err) == OK &&
+		    scale_weights(setup->params, 1.0 / STRONGER, err) == OK) {
+			put(file, "gradient", "-", "-", &gradient);
+			status = OK;
+		}
 	}
 	token_program_close(&t);
 	return status;
