@@ -3,7 +3,7 @@
  *
  * REGISTER() puts a pointer to a descriptor into a section of the program, the
  * linker gathers them, and REGISTERED() declares where they begin and end:
- * no list of them is kept anywhere.  None linked: both ends are NULL.
+ * no list of them is kept anywhere.  If no file was linked, both ends are NULL.
  */
 #ifndef CORE_UTIL_REGISTER_H
 #define CORE_UTIL_REGISTER_H

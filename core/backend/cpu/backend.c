@@ -64,7 +64,7 @@ static void *cpu_alloc(const struct backend *b, size_t bytes)
 	memory = aligned_alloc(unit, rounded ? rounded : unit);
 	if (!memory)
 		return NULL;
-	/* A wish: without it the same numbers come, later. */
+	/* Only a hint: without huge pages the same numbers take longer. */
 	if (unit == HUGE_PAGE)
 		madvise(memory, rounded, MADV_HUGEPAGE);
 	memset(memory, 0, rounded);
