@@ -92,10 +92,9 @@ class Gpu(Case):
         run.train()
         self.assertRegex(run.ask("SELECT blas FROM runs")[0][0], r"CUDA \d+\.\d+, cuBLAS \d+")
 
-    def test_the_number_of_the_gpu_is_no_part_of_the_identity(self):
-        here, elsewhere = Run(on_gpu(GPT2_MAX_ITERS=2)), Run(on_gpu(GPT2_MAX_ITERS=2, CUDA_DEVICE=63))
-        self.assertIn("there is no GPU number 63", elsewhere.train(expect=1))
-        self.assertNotEqual(here.binary, elsewhere.binary)
+    def test_a_gpu_that_is_not_there(self):
+        run = Run(on_gpu(GPT2_MAX_ITERS=2, CUDA_DEVICE=63))
+        self.assertIn("there is no GPU number 63", run.train(expect=1))
 
 
 class WithoutGpu(Case):
