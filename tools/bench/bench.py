@@ -426,11 +426,12 @@ def print_row(r):
 
 
 def machine(bench):
-    measured = ceilings(bench.build, os.cpu_count())
+    processors = len(os.sched_getaffinity(0))
+    measured = ceilings(bench.build, processors)
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.split(":")[1].strip() for line in file if line.startswith(("model name", "CPU part"))]
     return {"date": time.strftime("%Y-%m-%d"), "machine": f"{platform.machine()} {names[0] if names else ''}",
-            "processors": os.cpu_count(), "torch": bench.torch, **measured}
+            "processors": processors, "torch": bench.torch, **measured}
 
 
 def about_text(about):

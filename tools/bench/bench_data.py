@@ -131,7 +131,7 @@ def main():
     parser.add_argument("text", metavar="TEXT")
     parser.add_argument("--vocab", help="merges to encode with (default: those trained here)")
     parser.add_argument("--size", type=int, default=8192, help="ids to train")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

@@ -432,7 +432,7 @@ def main(argv):
         return check_all(args.config)
     symbols = read_config(args.config[0])
     symbols["MODEL_VOCAB"] = args.vocab or symbols["MODEL_VOCAB"]
-    torch.set_num_threads(int(symbols["THREADS"]) or os.cpu_count())
+    torch.set_num_threads(int(symbols["THREADS"]) or len(os.sched_getaffinity(0)))
     trainer = Trainer(symbols, args.attention, args.compile, args.precision)
     if args.run:
         trainer.run(args.run)

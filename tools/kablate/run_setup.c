@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/backend/open.h"
+#include "core/util/processors.h"
 #include "data/source_audit.h"
 #include "models/gpt2_names.h"
 #include "tools/kablate/generate.h"
@@ -21,7 +22,7 @@ static int configured_threads(struct config *c)
 {
 	int64_t threads = config_int(c, "THREADS");
 
-	return threads > 0 ? (int)threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+	return threads > 0 ? (int)threads : usable_processors();
 }
 
 static struct train_options configured_training(struct config *c)
