@@ -111,6 +111,11 @@ class Lost(Exception):
     """A process that ended when it should have answered."""
 
 
+def last_line(log):
+    with open(log, encoding="utf-8") as file:
+        return (file.read().strip().splitlines() or ["no message"])[-1]
+
+
 class Process:
     """Answers numbers of iterations with times; computes only while asked."""
 
@@ -125,8 +130,7 @@ class Process:
         line = self.child.stdout.readline()
         if not line:
             self.child.wait()
-            with open(self.log, encoding="utf-8") as file:
-                raise Lost((file.read().strip().splitlines() or ["no message"])[-1])
+            raise Lost(last_line(self.log))
         return json.loads(line)
 
     def ask(self, text):
@@ -325,21 +329,26 @@ class Bench:
 
     # ------------------------------------------------------------ whole runs
 
+    def time_command(self, command, log, environment):
+        start = time.perf_counter()
+        with open(log, "w", encoding="utf-8") as errors:
+            done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+        if done.returncode:
+            raise Lost(f"{command[0]}: {last_line(log)}")
+        return time.perf_counter() - start
+
     def run_ours(self, directory, config):
         """The user's command: plan, build the step, audit, train, evaluate."""
-        start = time.perf_counter()
-        subprocess.run(["make", "-s", f"O={self.build}", f"KCONFIG_CONFIG={config}", f"PLAN={directory}/plan",
-                        f"RUNS={directory}/runs", "runs"], check=True, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL, env={k: v for k, v in os.environ.items() if "MAKE" not in k})
-        return time.perf_counter() - start
+        command = ["make", "-s", f"O={self.build}", f"KCONFIG_CONFIG={config}", f"PLAN={directory}/plan",
+                   f"RUNS={directory}/runs", "runs"]
+        return self.time_command(command, f"{directory}/../ours.log",
+                                 {k: v for k, v in os.environ.items() if "MAKE" not in k})
 
     def run_theirs(self, directory, config, form, vocab):
         """Nothing compiled before is there."""
-        start = time.perf_counter()
-        subprocess.run(torch_command(self.python, config, form, "float32", vocab) + ["--run", directory],
-                       check=True, stderr=subprocess.DEVNULL,
-                       env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{directory}/cache"})
-        return time.perf_counter() - start
+        command = torch_command(self.python, config, form, "float32", vocab) + ["--run", directory]
+        return self.time_command(command, f"{directory}/../{form.replace(' ', '-')}.log",
+                                 os.environ | {"TORCHINDUCTOR_CACHE_DIR": os.path.abspath(f"{directory}/cache")})
 
     def whole(self, row):
         result = Result(row.name, "float32", row.asked)
