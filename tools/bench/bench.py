@@ -47,7 +47,8 @@ class Row:
     start: str              # defconfig, or nothing
     fragments: str
     set: dict               # symbols
-    asked: float = None     # ratio
+    asked: float = None     # ratio in float32 ...
+    asked_bf16: float = None    # ... and in bfloat16
     whole: bool = False     # a whole run instead of iterations
 
 
@@ -60,12 +61,12 @@ def rows():
     for batch, length in ((1, 1024), (4, 256)):
         for name, start, fragments, asked in variants:
             yield Row(f"124m-{name}-{batch}x{length}", start, "124m " + fragments,
-                      gpt2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length}, asked)
+                      gpt2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length}, asked, asked and 2)
     yield Row("6x384-dot-8x256", "", "small dot",
               {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": 8, "MODEL_BLOCK": 256})
     for name, fragments in (("mla", "mla"), ("step1", "mla gate"), ("step2", "mla gate cross"),
                             ("step3", "mla gate cross latent")):
-        yield Row(f"laptop-{name}", "gpt2-ra-mla-full", fragments, {"OPTIMIZER": "adamw"}, 1.4)
+        yield Row(f"laptop-{name}", "gpt2-ra-mla-full", fragments, {"OPTIMIZER": "adamw"}, 2, 2.5)
     yield Row("w2-copy-dot", "w2-copy", "dot", {})
     yield Row("w2-copy-w2", "w2-copy", "w2", {})
     run = {"OPTIMIZER": "adamw", "SEEDS": "1", "PLAN": "single"}
@@ -312,7 +313,7 @@ class Bench:
         result.rounds.append(took)
 
     def compare(self, row, precision):
-        result = Result(row.name, precision, row.asked)
+        result = Result(row.name, precision, row.asked if precision == "float32" else row.asked_bf16)
         symbols = row.set | ({"PRECISION": precision} if precision != "float32" else {})
         config = self.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
         ours = self.start_ours(config)
