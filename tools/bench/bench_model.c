@@ -129,14 +129,19 @@ static enum status time_iterations(struct bench *b, int n, cJSON *answer, struct
 	return OK;
 }
 
-static double least_time(struct program *p, int index, double so_far)
+/* A device is asked for one instruction and waited for: its launch and the wait count too. */
+static enum status time_step(struct bench *b, int index, double *least, struct error *err)
 {
 	const double start = omp_get_wtime();
 	double seconds;
 
-	program_run_step(p, index);
+	program_run_step(b->training.p, index);
+	if (b->setup.backend.wait(&b->setup.backend, err) != OK)
+		return FAIL;
 	seconds = omp_get_wtime() - start;
-	return seconds < so_far ? seconds : so_far;
+	if (seconds < *least)
+		*least = seconds;
+	return OK;
 }
 
 static void add_shape(cJSON *item, const char *name, const struct tensor *t)
@@ -167,21 +172,22 @@ static enum status profile(struct bench *b, int n, cJSON *answer, struct error *
 {
 	const int steps = program_step_count(b->training.p);
 	double *seconds = malloc((size_t)steps * sizeof(*seconds));
+	enum status status = OK;
 
 	if (!seconds)
 		return fail_memory(err, "profile", (size_t)steps * sizeof(*seconds));
 	for (int i = 0; i < steps; i++)
 		seconds[i] = 1e9;
-	for (int k = 0; k < n; k++)
-		for (int i = 0; i < steps; i++)
-			seconds[i] = least_time(b->training.p, i, seconds[i]);
-	for (int i = 0; i < steps; i++) {
+	for (int k = 0; k < n && status == OK; k++)
+		for (int i = 0; i < steps && status == OK; i++)
+			status = time_step(b, i, &seconds[i], err);
+	for (int i = 0; i < steps && status == OK; i++) {
 		const struct program_step step = program_step(b->training.p, i);
 
 		cJSON_AddItemToArray(answer, describe_step(&step, seconds[i]));
 	}
 	free(seconds);
-	return OK;
+	return status;
 }
 
 /* ---------------------------------------------------------------- answering */

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from tools.bench import bench, bench_decode
+from tools.bench import bench, bench_decode, profile
 from tools.plan import kconfig
 from tools.testing import tap
 
@@ -112,6 +112,16 @@ class Process(unittest.TestCase):
         kconfig.write_text(self.config, "CONFIG_THREADS=1\n")
         with self.assertRaisesRegex(bench.Lost, "there is no symbol CONFIG_"):
             self.start(self.config)
+
+
+class Profile(unittest.TestCase):
+    def test_ops_are_added_up_and_the_largest_comes_first(self):
+        steps = [{"op": op, "pass": name, "seconds": seconds} for op, name, seconds in
+                 (("gelu", "forward", 1), ("linear", "forward", 2), ("gelu", "forward", 3), ("gelu", "backward", 1))]
+        groups = profile.by_op(steps)
+        self.assertEqual(groups, [(("gelu", "forward"), [2, 4]), (("linear", "forward"), [1, 2]),
+                                  (("gelu", "backward"), [1, 1])])
+        self.assertIn("57.1%", next(profile.lines(groups, 10)))
 
 
 class Table(unittest.TestCase):

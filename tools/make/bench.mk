@@ -12,10 +12,15 @@ bench-scaling: $(bench_needs)
 	$(Q)bash tools/make/setup.sh plot || true
 	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(if $(LONGEST),--longest $(LONGEST))
 
+profile: $(bench_needs) $(if $(filter cuda,$(BACKEND)),$(cuda_built))
+	$(Q)$(python) -m tools.bench.profile --build '$(O)' $(if $(ROWS),--rows '$(ROWS)') \
+		$(if $(PRECISION),--precision '$(PRECISION)') $(if $(BACKEND),--backend '$(BACKEND)')
+
 bench-list: $(O)/setup-python
 	$(Q)$(python) -m tools.bench.bench --list
 
-.PHONY: bench bench-list bench-scaling
+.PHONY: bench profile bench-list bench-scaling
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
+#:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
 #:   bench-scaling plot time and memory against length, layers and width;  LONGEST=8192

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Where the time of an iteration goes: by op and pass, from the instructions of the program.
+
+    profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda] [--passes N]
+
+The rows are those of bench.py.  Every instruction runs alone, N times, and its least time counts.
+On a GPU each is waited for, which adds some microseconds.  A whole iteration, the least of three, has the
+batch and the update besides.
+"""
+import argparse
+import collections
+import sys
+
+from tools.bench import bench
+from tools.plan import kconfig
+
+ITERATIONS = 3
+
+
+def by_op(steps):
+    """(op, pass) -> how many, seconds; the largest first."""
+    found = collections.defaultdict(lambda: [0, 0.0])
+    for step in steps:
+        entry = found[step["op"], step["pass"]]
+        entry[0] += 1
+        entry[1] += step["seconds"]
+    return sorted(found.items(), key=lambda item: -item[1][1])
+
+
+def lines(groups, iteration):
+    passes = sum(seconds for _, (_, seconds) in groups)
+    for (op, name), (count, seconds) in groups:
+        yield f"  {op:20} {name:10} {count:5} {seconds * 1e3:11.3f} {seconds / passes:7.1%}"
+    yield f"  {'all of these':37} {passes * 1e3:11.3f}"
+    yield f"  {'an iteration':37} {iteration * 1e3:11.3f}"
+
+
+def profile(runner, row, precision, backend, passes):
+    symbols = row.set | ({"PRECISION": precision} if precision != "float32" else {})
+    symbols |= {"BACKEND": backend} if backend else {}
+    ours = runner.start_ours(runner.configure(f"profile-{row.name}", row.start, row.fragments, symbols))
+    ours.ask(bench.WARM_UP)
+    iteration = min(ours.ask(ITERATIONS))
+    groups = by_op(ours.ask(f"profile {passes}"))
+    ours.end()
+    print(f"{row.name} ({precision}, {backend or 'cpu'}, {ours.about['threads']} threads)")
+    print(f"  {'op':20} {'pass':10} {'times':>5} {'ms':>11} {'share':>7}")
+    print("\n".join(lines(groups, iteration)), flush=True)
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
+                                     epilog="example: python3 -m tools.bench.profile --rows 124m-dot-1x1024")
+    parser.add_argument("--build", default="build", metavar="DIR")
+    parser.add_argument("--rows", default="laptop-step3", metavar="PATTERN,...")
+    parser.add_argument("--precision", default="float32", choices=bench.PRECISIONS)
+    parser.add_argument("--backend", metavar="NAME", help="cuda for a GPU")
+    parser.add_argument("--passes", type=int, default=5)
+    args = parser.parse_args(argv)
+    runner = bench.Bench(args.build)
+    try:
+        for row in bench.chosen(args.rows):
+            if not row.whole:
+                profile(runner, row, args.precision, args.backend, args.passes)
+    except (kconfig.Unfit, bench.Lost) as problem:
+        print(f"profile: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
