@@ -11,7 +11,7 @@
 #include "core/train/workload.h"
 #include "core/train/train.h"
 #include "data/source.h"
-#include "models/audit.h"
+#include "models/audit/audit.h"
 #include "models/describe.h"
 #include "models/measure.h"
 #include "models/model.h"

@@ -11,7 +11,7 @@
 
 #include "core/backend/open.h"
 #include "core/util/test.h"
-#include "models/audit.h"
+#include "models/audit/audit.h"
 #include "models/test_vector.h"
 
 /* ------------------------------------------------------------- faulty parts */

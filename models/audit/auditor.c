@@ -1,0 +1,118 @@
+#include "models/audit/auditor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/util/rng.h"
+
+enum status auditor_add(const struct auditor *a, const char *audit, const char *subject,
+			bool passed, const char *detail, struct error *err)
+{
+	return audit_add(a->report, audit, subject, passed, detail, err);
+}
+
+int64_t auditor_training_length(const struct auditor *a)
+{
+	return a->options->length < TRAINING_LENGTH ? a->options->length : TRAINING_LENGTH;
+}
+
+enum status auditor_open_small(const struct auditor *a, const struct model *m,
+			       enum model_purpose purpose, struct token_program *t,
+			       struct error *err)
+{
+	const struct model_use use = {
+		.purpose = purpose,
+		.rows = TRAINING_ROWS,
+		.length = auditor_training_length(a),
+	};
+
+	return model_program_open(t, m, &use, a->params, a->backend, err);
+}
+
+enum status auditor_open(const struct auditor *a, const struct model *m, enum model_purpose purpose,
+			 struct token_program *t, struct error *err)
+{
+	const struct model_use use = {
+		.purpose = purpose,
+		.rows = a->options->rows,
+		.length = a->options->length,
+	};
+
+	if (purpose == MODEL_TRAIN)
+		return auditor_open_small(a, m, purpose, t, err);
+	return model_program_open(t, m, &use, a->params, a->backend, err);
+}
+
+void auditor_draw_tokens(const struct auditor *a, uint64_t number, int32_t *tokens, int64_t count)
+{
+	const struct rng_key key = rng_subkey(rng_key(a->options->seed, "audit/tokens"), number);
+
+	for (int64_t i = 0; i < count; i++)
+		tokens[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)a->model->vocab);
+}
+
+enum status auditor_train_seeded(const struct auditor *a, struct token_program *t, int batch,
+				 uint64_t seed, struct error *err)
+{
+	const int64_t n = TRAINING_ROWS * auditor_training_length(a);
+	const struct run run = { .seed = seed, .iteration = 1 + (uint64_t)batch };
+	int32_t *tokens = malloc((size_t)(n + 1) * sizeof(*tokens));
+
+	if (!tokens)
+		return fail_memory(err, "audit", (size_t)(n + 1) * sizeof(*tokens));
+	auditor_draw_tokens(a, (uint64_t)batch, tokens, n + 1);
+	token_program_feed(t, tokens, tokens + 1);
+	token_program_weigh(t, 1 / (double)n, 1 / (double)n);
+	free(tokens);
+	return program_run(t->p, &run, err);
+}
+
+enum status auditor_train(const struct auditor *a, struct token_program *t, int batch,
+			  struct error *err)
+{
+	return auditor_train_seeded(a, t, batch, a->options->seed, err);
+}
+
+enum status auditor_logits(struct token_program *t, const int32_t *tokens, char *logits,
+			   struct error *err)
+{
+	const struct run run = { .seed = 1, .iteration = 1 };
+
+	token_program_feed(t, tokens, NULL);
+	if (program_run(t->p, &run, err) != OK)
+		return FAIL;
+	program_download(t->p, graph_find_output(t->g, "logits")->tensor, logits);
+	return OK;
+}
+
+char *auditor_copy_gradients(const struct auditor *a, struct error *err)
+{
+	const size_t bytes = (size_t)a->params->total * dtype_size(a->params->type);
+	char *copy = malloc(bytes);
+
+	if (copy)
+		a->backend->download(a->backend, copy, a->params->grad, bytes);
+	else
+		fail_memory(err, "audit", bytes);
+	return copy;
+}
+
+enum status auditor_gradients_differ(const struct auditor *a, const char *copy, bool *differ,
+				     struct error *err)
+{
+	const size_t size = dtype_size(a->params->type);
+
+	*differ = false;
+	for (int i = 0; i < a->params->n && !*differ; i++) {
+		const struct param *p = &a->params->list[i];
+		const size_t bytes = (size_t)p->count * size;
+		char *now = malloc(bytes);
+
+		if (!now)
+			return fail_memory(err, "audit", bytes);
+		a->backend->download(a->backend, now, param_grad(a->params, i), bytes);
+		*differ = memcmp(copy + (size_t)p->offset * size, now, bytes) != 0;
+		free(now);
+	}
+	return OK;
+}

@@ -1,0 +1,88 @@
+/*
+ * auditor - what all audits of one model share: the model, its weights, its programs, and batches.
+ */
+#ifndef MODELS_AUDIT_AUDITOR_H
+#define MODELS_AUDIT_AUDITOR_H
+
+#include "models/audit/audit.h"
+#include "models/model_program.h"
+
+/* The training batch. */
+#define TRAINING_ROWS 2 /* a loss that compares examples needs two */
+#define TRAINING_LENGTH 64
+
+struct auditor {
+	struct config *config;
+	const struct model_task *task;
+	const struct backend *backend;
+	const struct audit_options *options;
+	struct audit_report *report;
+	struct model *model;
+	struct params *params;
+	struct token_program training, logits;
+	bool *by_any, *by_main;	   /* parameters with a gradient: of some loss, of the main loss */
+	int32_t *tokens, *changed; /* batch 0, and the same batch with some tokens changed */
+	size_t bytes;		   /* of the logits */
+	char *base, *now;	   /* logits of batch 0, and of the last run */
+};
+
+/* Adds a finding to the report. */
+enum status auditor_add(const struct auditor *a, const char *audit, const char *subject,
+			bool passed, const char *detail, struct error *err) MUST_CHECK;
+
+/* ----------------------------------------------------------------- programs */
+
+/*
+ * A program for the batches of this purpose.  All programs share the auditor's parameters; the
+ * first program names them all.
+ */
+enum status auditor_open(const struct auditor *a, const struct model *m, enum model_purpose purpose,
+			 struct token_program *t, struct error *err) MUST_CHECK;
+
+/* A program of any purpose for a batch of the size of the training batch. */
+enum status auditor_open_small(const struct auditor *a, const struct model *m,
+			       enum model_purpose purpose, struct token_program *t,
+			       struct error *err) MUST_CHECK;
+int64_t auditor_training_length(const struct auditor *a);
+
+/* Random tokens.  A batch has the same tokens whenever its number is asked for. */
+void auditor_draw_tokens(const struct auditor *a, uint64_t number, int32_t *tokens, int64_t count);
+
+/* Computes the losses and gradients of a batch; the second form sets the seed of dropout. */
+enum status auditor_train(const struct auditor *a, struct token_program *t, int batch,
+			  struct error *err) MUST_CHECK;
+enum status auditor_train_seeded(const struct auditor *a, struct token_program *t, int batch,
+				 uint64_t seed, struct error *err) MUST_CHECK;
+
+enum status auditor_logits(struct token_program *t, const int32_t *tokens, char *logits,
+			   struct error *err) MUST_CHECK;
+
+/* A copy of the gradients of the last training batch; NULL: no memory. */
+char *auditor_copy_gradients(const struct auditor *a, struct error *err) MUST_CHECK;
+
+/* Does a gradient differ from its copy? */
+enum status auditor_gradients_differ(const struct auditor *a, const char *copy, bool *differ,
+				     struct error *err) MUST_CHECK;
+
+/* ------------------------------------------------------------------- audits */
+
+/* Each adds its findings; FAIL only when the audit could not be made. */
+enum status audit_wiring(struct auditor *a, struct error *err) MUST_CHECK;
+
+/* With the weights of a run.  Needs audit_wiring() first. */
+enum status audit_mechanism_presence(struct auditor *a, struct error *err) MUST_CHECK;
+
+/* With strengthened weights; completes the findings of audit_mechanism_presence(). */
+enum status audit_mechanism_size(struct auditor *a, struct error *err) MUST_CHECK;
+
+/* Changes the audit's own weights.  Audits that follow must hold for any weights. */
+enum status audit_one_batch(struct auditor *a, struct error *err) MUST_CHECK;
+
+enum status audit_dropout(struct auditor *a, struct error *err) MUST_CHECK;
+enum status audit_precision(struct auditor *a, struct error *err) MUST_CHECK;
+enum status audit_causality(struct auditor *a, struct error *err) MUST_CHECK;
+
+/* Compares with the logits that audit_causality() left in `base`. */
+enum status audit_state(struct auditor *a, struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,72 @@
+#include "models/audit/auditor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum status run_evaluation(const struct auditor *a, struct token_program *t, uint64_t seed,
+				  double *nll, struct error *err)
+{
+	const struct run run = { .seed = seed, .iteration = seed };
+
+	token_program_feed(t, a->tokens, a->tokens);
+	token_program_weigh(t, 1, 1);
+	if (program_run(t->p, &run, err) != OK)
+		return FAIL;
+	program_read(t->p, t->io.nll, nll);
+	return OK;
+}
+
+/* Two evaluations with different seeds of dropout must agree. */
+static enum status audit_evaluation(struct auditor *a, struct error *err)
+{
+	const size_t n = (size_t)(a->options->rows * a->options->length);
+	double *nll = malloc(2 * n * sizeof(*nll));
+	struct token_program t = { 0 };
+	enum status status = FAIL;
+	bool same = false;
+
+	if (!nll)
+		return fail_memory(err, "audit", 2 * n * sizeof(*nll));
+	if (auditor_open(a, a->model, MODEL_EVAL, &t, err) == OK &&
+	    run_evaluation(a, &t, 1, nll, err) == OK &&
+	    run_evaluation(a, &t, 2, nll + n, err) == OK) {
+		same = memcmp(nll, nll + n, n * sizeof(*nll)) == 0;
+		status = OK;
+	}
+	token_program_close(&t);
+	free(nll);
+	if (status != OK)
+		return FAIL;
+	return auditor_add(a, "training", "evaluation without dropout", same,
+			   same ? "" : "two evaluations with different seeds differ", err);
+}
+
+/* In training, the seed must matter with dropout, and only with dropout. */
+static enum status audit_training(struct auditor *a, struct error *err)
+{
+	const double dropout = config_real(a->config, "DROPOUT");
+	const bool wanted = dropout > 0;
+	enum status status = FAIL;
+	bool differ = !wanted;
+	char detail[160];
+	char *copy;
+
+	if (auditor_train_seeded(a, &a->training, 0, 1, err) != OK)
+		return FAIL;
+	copy = auditor_copy_gradients(a, err);
+	if (copy && auditor_train_seeded(a, &a->training, 0, 2, err) == OK)
+		status = auditor_gradients_differ(a, copy, &differ, err);
+	free(copy);
+	if (status != OK)
+		return FAIL;
+	snprintf(detail, sizeof(detail), "DROPOUT=%g, and another seed changes %s gradient",
+		 dropout, differ ? "the" : "no");
+	return auditor_add(a, "training", "dropout", differ == wanted, detail, err);
+}
+
+enum status audit_dropout(struct auditor *a, struct error *err)
+{
+	if (audit_evaluation(a, err) != OK)
+		return FAIL;
+	return audit_training(a, err);
+}
