@@ -12,8 +12,8 @@ struct extension {
 	struct token_program program;
 };
 
-/* For 1 token, for DECODER_PIECE, and for whatever other number was asked for last. */
-enum { ONE, PIECE, OTHER, EXTENSIONS };
+/* For one token, for a full piece, and for the last other number of tokens. */
+enum { ONE, FULL_PIECE, OTHER, EXTENSIONS };
 
 struct decoder {
 	const struct model *m;
@@ -22,7 +22,7 @@ struct decoder {
 	enum model_purpose purpose;
 	int64_t batch, capacity, past;
 	struct extension extension[EXTENSIONS];
-	const struct extension *last; /* the one that ran last; NULL: none */
+	const struct extension *last; /* the extension that ran last; NULL: none */
 };
 
 static enum status open_extension(struct decoder *d, struct extension *x, int64_t n,
@@ -47,7 +47,8 @@ static enum status open_extension(struct decoder *d, struct extension *x, int64_
 static enum status find_extension(struct decoder *d, int64_t n, struct extension **out,
 				  struct error *err)
 {
-	struct extension *x = &d->extension[n == 1 ? ONE : n == DECODER_PIECE ? PIECE : OTHER];
+	const int kind = n == 1 ? ONE : n == DECODER_PIECE_TOKENS ? FULL_PIECE : OTHER;
+	struct extension *x = &d->extension[kind];
 
 	*out = x;
 	if (x->n == n)
@@ -118,7 +119,7 @@ enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 	struct extension *x;
 
 	if (n > d->capacity - d->past)
-		return fail(err, "%lld tokens after %lld are more than the %lld there is room for",
+		return fail(err, "%lld tokens after %lld do not fit: there is room for %lld",
 			    (long long)n, (long long)d->past, (long long)d->capacity);
 	if (find_extension(d, n, &x, err) != OK)
 		return FAIL;
@@ -132,7 +133,7 @@ enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 
 enum status decoder_prompt(struct decoder *d, int64_t n, const int32_t *tokens, struct error *err)
 {
-	const int64_t most = n < DECODER_PIECE ? n : DECODER_PIECE;
+	const int64_t most = n < DECODER_PIECE_TOKENS ? n : DECODER_PIECE_TOKENS;
 	int32_t *piece = malloc((size_t)(d->batch * most) * sizeof(*piece));
 	enum status status = OK;
 

@@ -1,10 +1,10 @@
 /*
  * decode - run a model on a growing text: a prompt, then token by token.
  *
- * Rows of tokens are fed in pieces; every piece sees all earlier ones.  The parts
- * of a model say themselves what is kept of earlier tokens (op_cache() and its
- * like), so the decoder knows no variant.  The same description of the model
- * serves prompts and single tokens, in two lengths.
+ * Rows of tokens are fed in pieces; every piece sees all earlier pieces.  Each part
+ * of a model says itself what it keeps of earlier tokens (op_cache() and the like),
+ * so the decoder knows no variant.  The same description of the model serves pieces
+ * of any length, down to a single token.
  */
 #ifndef MODELS_DECODE_H
 #define MODELS_DECODE_H
@@ -12,8 +12,8 @@
 #include "core/engine/backend.h"
 #include "models/model.h"
 
-/* Prompts are cut into pieces of this many tokens, which limits the memory for activations. */
-#define DECODER_PIECE 256
+/* A long text is fed in pieces of this many tokens: that limits the memory for activations. */
+#define DECODER_PIECE_TOKENS 256
 
 struct decoder;
 
@@ -34,7 +34,7 @@ enum status decoder_check(const struct model *m, int64_t capacity, struct error 
 enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 			 const int32_t *targets, struct error *err) MUST_CHECK;
 
-/* As decoder_feed() without targets, for any n: in pieces. */
+/* As decoder_feed() without targets; a large n is fed in pieces. */
 enum status decoder_prompt(struct decoder *d, int64_t n, const int32_t *tokens,
 			   struct error *err) MUST_CHECK;
 
@@ -51,7 +51,7 @@ size_t decoder_state_bytes(const struct decoder *d);
 /* For measurements: pretend that `past` tokens were fed; their state is whatever is in memory. */
 void decoder_seek(struct decoder *d, int64_t past);
 
-/* The work of feeding n tokens into rows that are full after them. */
+/* The work of feeding the last n tokens that fit into the rows. */
 enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost,
 			 struct error *err) MUST_CHECK;
 

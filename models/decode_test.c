@@ -268,7 +268,7 @@ static void test_vectors(void **state)
 /* A prompt of more than one piece, with an odd rest; the logits after its last token. */
 static void test_long_prompt(void **state)
 {
-	const int64_t T = 2 * DECODER_PIECE + 77, B = 2;
+	const int64_t T = 2 * DECODER_PIECE_TOKENS + 77, B = 2;
 	struct model_case k;
 	struct decoder *d;
 	struct error err;
@@ -292,7 +292,7 @@ static void test_long_prompt(void **state)
 							      i % k.model->vocab]));
 	assert_true(worst <= DOUBLE_ERROR * largest(expected, B * T * k.model->vocab));
 	assert_int_equal(decoder_feed(d, 1, tokens, NULL, &err), FAIL);
-	assert_non_null(strstr(err.text, "1 tokens after 589 are more than the 589"));
+	assert_non_null(strstr(err.text, "1 tokens after 589 do not fit: there is room for 589"));
 	decoder_destroy(d);
 	free(logits);
 	free(expected);

@@ -138,7 +138,7 @@ static enum status measure_steps(struct bench *b, struct decoder *d, struct figu
 static enum status measure_prompt(struct bench *b, struct decoder *d, struct figures *f,
 				  struct error *err)
 {
-	const int64_t n = f->context < DECODER_PIECE ? f->context : DECODER_PIECE;
+	const int64_t n = f->context < DECODER_PIECE_TOKENS ? f->context : DECODER_PIECE_TOKENS;
 	const double start = omp_get_wtime();
 	enum status status = FAIL;
 	struct decoder *fresh;
@@ -181,7 +181,7 @@ static enum status measure_context(struct bench *b, int64_t context, struct figu
 
 static double pieces(const struct figures *f)
 {
-	return fmax(1, (double)f->context / DECODER_PIECE);
+	return fmax(1, (double)f->context / DECODER_PIECE_TOKENS);
 }
 
 static void print_figures(const struct figures *f, const struct machine *m, const char *comma,
@@ -243,7 +243,7 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 		.setup = setup,
 		.o = o,
 		.machine = { .read_seconds = INFINITY, .product_seconds = INFINITY },
-		.tokens = calloc((size_t)(o->batch * DECODER_PIECE), sizeof(*b.tokens)),
+		.tokens = calloc((size_t)(o->batch * DECODER_PIECE_TOKENS), sizeof(*b.tokens)),
 	};
 	enum status status = FAIL;
 
