@@ -336,6 +336,16 @@ struct space {
 	}
 };
 
+/* The `workspace` of kernels whose function `take` takes all that a pass needs. */
+template <auto take> static size_t workspace_of(const struct node *n, enum pass pass, int threads)
+{
+	struct space m = { NULL, 0 };
+
+	(void)threads;
+	take(&m, n, pass);
+	return m.used;
+}
+
 static inline int64_t count_of(const struct tensor *t)
 {
 	return tensor_count(t);

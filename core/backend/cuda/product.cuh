@@ -110,9 +110,12 @@ static struct matrix<typename P::factor> rounded(const struct call *c, const typ
 	return { room, width, 0 };
 }
 
-/* Bytes of copy 0 of a parameter, which is the parameter rounded; 0: products read it as it is. */
-template <typename P> static size_t weight_copy_bytes(const struct tensor *w, int which)
+/* Bytes of copy 0 of the parameter in[1]: the parameter rounded; 0: products read the original. */
+template <typename P> static size_t weight_copies(const struct node *n, enum pass pass, int which)
 {
+	const struct tensor *w = n->in[1];
+
+	(void)pass;
 	return which == 0 && w->kind == TENSOR_PARAM
 		       ? (size_t)rounded_size<P>(tensor_count(w)) * sizeof(typename P::factor)
 		       : 0;

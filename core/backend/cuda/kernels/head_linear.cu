@@ -118,23 +118,8 @@ template <typename P> static void backward(const struct call *c)
 	}
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
-{
-	struct space m = { NULL, 0 };
-
-	(void)threads;
-	take_room<P>(&m, n, pass);
-	return m.used;
-}
-
-template <typename P> static size_t copies(const struct node *n, enum pass pass, int which)
-{
-	(void)pass;
-	return weight_copy_bytes<P>(n->in[1], which);
-}
-
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, copies<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P> };
 }
 KERNELS_WITH_PRODUCTS(head_linear, set)

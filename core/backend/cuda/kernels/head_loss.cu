@@ -151,23 +151,8 @@ template <typename P> static void loss(const struct call *c)
 	totals<P>(c);
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
-{
-	struct space m = { NULL, 0 };
-
-	(void)threads;
-	take_room<P>(&m, n, pass);
-	return m.used;
-}
-
-template <typename P> static size_t copies(const struct node *n, enum pass pass, int which)
-{
-	(void)pass;
-	return weight_copy_bytes<P>(n->in[1], which);
-}
-
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, NULL, NULL, loss<P>, workspace<P>, copies<P> };
+	return { forward<P>, NULL, NULL, loss<P>, workspace_of<take_room<P>>, weight_copies<P> };
 }
 KERNELS_WITH_PRODUCTS(head_loss, set)

@@ -173,17 +173,8 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
-{
-	struct space m = { NULL, 0 };
-
-	(void)threads;
-	take_contrast<P>(&m, n, pass);
-	return m.used;
-}
-
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_contrast<P>> };
 }
 KERNELS(ws_contrast, set)
