@@ -89,7 +89,7 @@ static void test_damage(void **state)
 	(void)state;
 	assert_int_equal(dataset_write(&a, dir.path, &err), OK);
 	text = test_get(&dir, DATASET_FILE, &size);
-	expect_refusal(text, "{", "", "no JSON");
+	expect_refusal(text, "{", "", "not a JSON");
 	expect_refusal(text, "kablate tokens 1", "kablate tokens 2", "format");
 	expect_refusal(text, "\"vocabulary\"", "\"Vocabulary\"", "\"vocabulary\" is missing");
 	expect_refusal(text, "50257", "65536", "\"vocabulary\" is out of range");

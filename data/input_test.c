@@ -55,17 +55,17 @@ static void test_json_lines(void **state)
 	expect_text("{\"text\": \"a\\\\\\u0000b\"}", "a\\\0b", 4);
 	assert_int_equal(jsonl_text(blank, 3, &out, &n, &err), OK);
 	assert_null(out);
-	expect_bad_line("{\"text\": \"abc\"", 14, "no JSON");
-	expect_bad_line("{\"text\": \"\\ud83d\"}", 18, "no JSON");
+	expect_bad_line("{\"text\": \"abc\"", 14, "not a JSON");
+	expect_bad_line("{\"text\": \"\\ud83d\"}", 18, "not a JSON");
 	expect_bad_line("{\"text\": 1}", 11, "no field \"text\"");
 	expect_bad_line("{\"body\": \"a\"}", 13, "no field \"text\"");
-	expect_bad_line("[\"text\"]", 8, "no JSON object");
+	expect_bad_line("[\"text\"]", 8, "not a JSON object");
 	expect_bad_line("{\"text\": \"\xc0\x80\"}", 14, "not valid UTF-8");
 	expect_bad_line("{\"text\": \"a\0b\"}", 15, "not valid UTF-8");
 	expect_bad_line("{\"text\": \"a\"}\0\0\n", 16, "byte 14 of the line is not valid UTF-8");
 	expect_bad_line("\0\n", 2, "not valid UTF-8");
-	expect_bad_line("\\", 1, "no JSON");
-	expect_bad_line("{\"text\": \"a\"} x", 15, "no JSON object (near byte 14)");
+	expect_bad_line("\\", 1, "not a JSON");
+	expect_bad_line("{\"text\": \"a\"} x", 15, "not a JSON object (near byte 14)");
 }
 
 /* All the text of an input in order, documents ended by '|', with counts. */
@@ -214,7 +214,7 @@ static void test_bad_inputs(void **state)
 	test_put_text(&d, "x.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
 	assert_int_equal(input_open(&path, 1, 0, &in, &err), OK);
 	assert_int_equal(input_next(in, batch, &err), FAIL);
-	assert_contains(err.text, "x.jsonl:2: no JSON");
+	assert_contains(err.text, "x.jsonl:2: not a JSON");
 	batch_release(batch);
 	input_close(in);
 	free(batch);

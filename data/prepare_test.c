@@ -236,7 +236,7 @@ static void test_refusals_leave_nothing(void **state)
 	expect_refusal("bytes", test_path(&d, "one.jsonl"), out, 0.1,
 		       "nothing for the split \"valid\"");
 	test_put_text(&d, "bad.jsonl", "{\"text\": \"a\"}\n{\"text\"");
-	expect_refusal("bytes", test_path(&d, "bad.jsonl"), out, 0, "bad.jsonl:2: no JSON");
+	expect_refusal("bytes", test_path(&d, "bad.jsonl"), out, 0, "bad.jsonl:2: not a JSON");
 	test_put_text(&d, "empty.txt", "");
 	expect_refusal("bytes", test_path(&d, "empty.txt"), out, 0,
 		       "nothing for the split \"train\"");

@@ -208,7 +208,7 @@ static enum status parse_assignment(struct config *c, char *name, struct error *
 		return fail(err, "CONFIG_%s is assigned twice", name);
 	type = type_of(value);
 	if (*value == '"' ? !unquote(value) : type == CONFIG_TEXT && parse_real(value, &real, err))
-		return fail(err, "CONFIG_%s: text stands between double quotes", name);
+		return fail(err, "CONFIG_%s: text must stand between double quotes", name);
 	return add(c, name, type, value, err);
 }
 
@@ -269,7 +269,7 @@ static void remember(struct config *c, const struct error *err)
 	c->failed = true;
 }
 
-/* The symbol, or NULL with the reason remembered. */
+/* The symbol, or NULL; the configuration remembers the reason. */
 static struct symbol *look_up(struct config *c, const char *name, enum config_type type)
 {
 	struct symbol *s = find(c, name);
@@ -288,7 +288,7 @@ static struct symbol *look_up(struct config *c, const char *name, enum config_ty
 	return NULL;
 }
 
-/* Its value, or NULL with the reason remembered. */
+/* The symbol's value, or NULL; the configuration remembers the reason. */
 static const char *value_of(struct config *c, const char *name, enum config_type type)
 {
 	struct symbol *s = look_up(c, name, type);
@@ -301,7 +301,7 @@ static const char *value_of(struct config *c, const char *name, enum config_type
 	return s ? s->value : NULL;
 }
 
-/* What an unmet dependency switches off is off, so an inactive bool needs no error. */
+/* An unmet dependency switches a symbol off, so an inactive bool is false and no error. */
 bool config_bool(struct config *c, const char *name)
 {
 	struct symbol *s = look_up(c, name, CONFIG_BOOL);
@@ -388,7 +388,7 @@ void config_visit_read(const struct config *c,
 			visit(context, s->name, s->value);
 }
 
-/* The next symbol from `s` on that is on, or has a value, and that nobody asked for; or NULL. */
+/* The next symbol, from `s` on, that is on or has a value but was never read; or NULL. */
 static const struct symbol *next_unread(const struct symbol *s)
 {
 	for (; s; s = s->next) {

@@ -2,9 +2,9 @@
  * config - what was chosen in Kconfig, by symbol name.
  *
  * config.c is the only file that includes the generated symbols.  Code asks
- * for a symbol by its name, without the CONFIG_ prefix; the first lookup that
- * goes wrong (no such symbol, wrong type, malformed number) sticks and is
- * told by config_check(), so that readers of many symbols stay short.
+ * for a symbol by its name, without the CONFIG_ prefix.  config_check() returns
+ * the first lookup that went wrong (no such symbol, wrong type, malformed
+ * number), so code that reads many symbols stays short.
  * A choice is read through its string symbol: config_text(c, "ATTENTION")
  * is "mla" when CONFIG_ATTENTION_MLA is chosen.
  */
@@ -31,7 +31,7 @@ enum status config_copy(struct config **copy, const struct config *c, struct err
 
 void config_free(struct config *c);
 
-/* Replace a value, or add a symbol: for tests and tools, never behind a user's back. */
+/* Replaces a value or adds a symbol: for tests, tools and audits. */
 enum status config_set(struct config *c, const char *name, const char *value, struct error *err) MUST_CHECK;
 
 bool config_bool(struct config *c, const char *name);
@@ -50,15 +50,15 @@ const char *config_raw(const struct config *c, const char *name);
 /* The first lookup that failed, if any. */
 enum status config_check(const struct config *c, struct error *err) MUST_CHECK;
 
-/* Call `visit` for every symbol that was read so far, in the order of the table. */
+/* Calls `visit` for every symbol that was read so far, in the order of the table. */
 void config_visit_read(const struct config *c,
 		       void (*visit)(void *context, const char *name, const char *value),
 		       void *context);
 
-/* Symbols that are on, or have a value, and that nobody asked for: prints one name per line, returns their number. */
+/* Prints the symbols that are on or have a value but were never read; returns their number. */
 int config_unread(const struct config *c, FILE *file);
 
-/* FAIL: there is such a symbol.  To be asked when everything has been read. */
+/* FAIL if there is such a symbol.  Call this when everything has been read. */
 enum status config_check_read(const struct config *c, struct error *err) MUST_CHECK;
 
 /* One strict parser for numbers, used by config_real() and by tools. */

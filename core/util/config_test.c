@@ -1,4 +1,4 @@
-/* Tests of core/config: the built-in table (that of the defaults), parsing, strict lookups. */
+/* Tests of core/util/config: the built-in table (of the defaults), parsing, strict lookups. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,11 +160,11 @@ static void test_parse_refuses(void **state)
 		{ "CONFIG_=1", "line 1: expected CONFIG_NAME=value" },
 		{ "CONFIG_x=1", "line 1: expected CONFIG_NAME=value" },
 		{ "CONFIG_X =1", "line 1: expected CONFIG_NAME=value" },
-		{ "CONFIG_X=word", "line 1: CONFIG_X: text stands between double quotes" },
-		{ "CONFIG_X=1 2", "line 1: CONFIG_X: text stands between double quotes" },
-		{ "CONFIG_X=\"a", "line 1: CONFIG_X: text stands between double quotes" },
-		{ "CONFIG_X=\"a\\", "line 1: CONFIG_X: text stands between double quotes" },
-		{ "CONFIG_X=\"a\" b", "line 1: CONFIG_X: text stands between double quotes" },
+		{ "CONFIG_X=word", "line 1: CONFIG_X: text must stand between double quotes" },
+		{ "CONFIG_X=1 2", "line 1: CONFIG_X: text must stand between double quotes" },
+		{ "CONFIG_X=\"a", "line 1: CONFIG_X: text must stand between double quotes" },
+		{ "CONFIG_X=\"a\\", "line 1: CONFIG_X: text must stand between double quotes" },
+		{ "CONFIG_X=\"a\" b", "line 1: CONFIG_X: text must stand between double quotes" },
 		{ "CONFIG_X=1\nCONFIG_X=1", "line 2: CONFIG_X is assigned twice" },
 		{ "CONFIG_X=y\n# CONFIG_X is not set", "line 2: CONFIG_X is assigned twice" },
 	};
@@ -252,7 +252,7 @@ static void test_unread(void **state)
 	config_free(c);
 }
 
-/* The start of a run asks this: the symbol of an object that is not linked is named. */
+/* A run asks this at its start: the error names the symbol of an object that is not linked. */
 static void test_unread_is_refused(void **state)
 {
 	struct config *c = parsed("CONFIG_A=1\nCONFIG_B=y\n# CONFIG_OFF is not set\n");
@@ -267,7 +267,7 @@ static void test_unread_is_refused(void **state)
 	config_free(c);
 }
 
-/* What is inactive cannot have any effect, so nobody needs to ask for it. */
+/* An inactive symbol cannot have any effect, so nobody needs to ask for it. */
 static void test_inactive_is_not_unread(void **state)
 {
 	struct config *c = builtin();

@@ -22,7 +22,7 @@ void file_unmap(struct mapping *m);
 enum status file_write(const char *path, const void *data, size_t size,
 		       struct error *err) MUST_CHECK;
 
-/* fsync a directory, so that what was renamed in it survives a crash. */
+/* fsync a directory, so that a renamed file in it survives a crash. */
 enum status directory_sync(const char *path, struct error *err) MUST_CHECK;
 
 #endif

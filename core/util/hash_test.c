@@ -1,4 +1,4 @@
-/* Tests of core/hash: SHA-256 on the examples of FIPS 180-4, FNV-1a on those of its authors. */
+/* Tests of core/util/hash on the examples of FIPS 180-4 (SHA-256) and of FNV-1a's authors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static void test_sha256_does_not_see_the_cuts(void **state)
 	}
 }
 
-/* A file of its own in $TMPDIR, holding `times` copies of a text. */
+/* A new file in $TMPDIR with `times` copies of a text. */
 static void make_file(char *path, size_t size, const char *text, int times)
 {
 	FILE *file;
@@ -116,7 +116,7 @@ static void test_sha256_of_a_file(void **state)
 	(void)state;
 	assert_file_hash("abc", 1, ABC_HASH);
 	assert_file_hash("aaaaaaaaaa", 100000, MILLION_A_HASH);
-	/* Longer than one piece, and no multiple of it. */
+	/* Longer than one piece, and not a multiple of a piece. */
 	hash_copies("0123456789\n", 300000, whole);
 	assert_file_hash("0123456789\n", 300000, whole);
 }

@@ -13,5 +13,5 @@ enum status json_parse(const void *text, size_t size, cJSON **root, struct error
 		return OK;
 	cJSON_Delete(*root);
 	*root = NULL;
-	return fail(err, "no JSON object (near byte %zu)", (size_t)(end - start));
+	return fail(err, "not a JSON object (near byte %zu)", (size_t)(end - start));
 }

@@ -1,5 +1,5 @@
 /*
- * json - one JSON object and nothing behind it.
+ * json - parses a text that is one JSON object and nothing else.
  */
 #ifndef CORE_UTIL_JSON_H
 #define CORE_UTIL_JSON_H

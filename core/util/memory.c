@@ -31,7 +31,7 @@ static void lessen(struct memory_room *room, double bytes, const char *where)
 
 /* --------------------------------------------------------------- the machine */
 
-/* The number behind a word at the start of a line; `otherwise` if there is none. */
+/* The number after a word at the start of a line; `otherwise` if there is none. */
 static double find_number(const char *path, const char *word, double otherwise)
 {
 	FILE *file = fopen(path, "re");
@@ -88,7 +88,7 @@ static void look_at_group(const char *directory, const struct group_files *files
 	lessen(room, limit - used + fmin(cache, used), where);
 }
 
-/* The group and all above it.  Where a container hides the path, only the mount's own is seen. */
+/* This group and all groups above it; in a container perhaps only the group of the mount. */
 static void look_at_groups(const char *root, const struct group_files *files, const char *group,
 			   struct memory_room *room)
 {
@@ -153,7 +153,7 @@ struct usage {
 	double size, resident, data; /* bytes */
 };
 
-/* proc(5): size resident shared text lib data dt, in pages.  None: nothing. */
+/* proc(5): size resident shared text lib data dt, in pages.  A dead process uses nothing. */
 static struct usage usage_of(const char *process)
 {
 	const double page = (double)sysconf(_SC_PAGESIZE);
@@ -192,7 +192,7 @@ struct memory_room memory_own_room(void)
 
 /* --------------------------------------------------------------- notes */
 
-/* A line "PID BIRTH BYTES" each. */
+/* A line "PID BIRTH BYTES" of the file. */
 struct note {
 	struct process process;
 	double bytes;
@@ -204,7 +204,7 @@ struct notes {
 	struct note list[MAX_NOTES];
 };
 
-/* The user's own file and no link to another: the directory is everybody's. */
+/* Refuses links and files of other users: everybody may write to the directory. */
 static int open_notes(const struct memory_place *place)
 {
 	char path[PATH_SIZE];
@@ -228,7 +228,7 @@ static int open_notes(const struct memory_place *place)
 	return fd;
 }
 
-/* Notes of the living. */
+/* Reads the notes of the processes that still live. */
 static struct notes *read_notes(int fd)
 {
 	struct notes *notes = calloc(1, sizeof(*notes));
@@ -271,7 +271,7 @@ static void write_notes(const struct notes *notes)
 					    notes->list[i].process.birth, notes->list[i].bytes);
 
 		if (pwrite(notes->fd, line, (size_t)length, at) != length)
-			return; /* a note less: nobody is harmed */
+			return; /* a lost note does no harm */
 		at += length;
 	}
 }
@@ -281,7 +281,7 @@ static bool is_own(const struct note *note)
 	return note->process.pid == getpid();
 }
 
-/* What others have noted and not yet taken. */
+/* Bytes that other processes have noted and not yet taken. */
 static double promised(const struct notes *notes)
 {
 	double sum = 0;
@@ -333,7 +333,7 @@ enum status memory_reserve(const struct memory_place *place, double bytes, doubl
 			   struct error *err)
 {
 	const struct memory_place *at = place ? place : &here;
-	const int fd = open_notes(at); /* where it cannot be opened, it goes without */
+	const int fd = open_notes(at); /* no file: no notes */
 	struct notes *notes = fd < 0 ? NULL : read_notes(fd);
 	const double others = notes ? promised(notes) : 0;
 	const struct memory_room own = memory_own_room(), shared = memory_shared_room(at);

@@ -1,12 +1,12 @@
 /*
- * memory - how much of it a process may still take, and runs that start together.
+ * memory - how much memory a process may still take, also when runs start together.
  *
- * The least of: what the machine has free; what the limits of the control groups leave (containers,
- * Slurm), of this one and of all above it; what the limits of the process leave (ulimit).
+ * Three limits count, and the lowest wins: what the machine has free; what the control groups leave
+ * (containers, Slurm), this group and all groups above it; what the process may take (ulimit).
  *
- * Two runs that start together would each find the same memory free.  So each notes what it is
- * going to take in a file of the user's.  What a process has noted and not yet taken is not
- * free for others.  A process that died is not counted, so nothing has to be cleaned up.
+ * Two runs that start together would each find the same memory free.  So each run notes in a file
+ * of the user how much it is going to take.  Memory that a process has noted and not yet taken is
+ * not free for others.  Dead processes do not count, so nothing has to be cleaned up.
  */
 #ifndef CORE_UTIL_MEMORY_H
 #define CORE_UTIL_MEMORY_H
@@ -19,30 +19,30 @@
 
 /* Where to look; tests give directories of their own. */
 struct memory_place {
-	const char *root;  /* what stands before /proc and /sys */
-	const char *notes; /* the file of notes; NULL: that of this user */
+	const char *root;  /* put before /proc and /sys */
+	const char *notes; /* the file of notes; NULL: the file of this user */
 };
 
 struct memory_room {
-	double bytes;		       /* INFINITY: nothing limits it */
-	char where[MEMORY_WHERE_SIZE]; /* what limits it, in words */
+	double bytes;		       /* INFINITY: no limit */
+	char where[MEMORY_WHERE_SIZE]; /* which limit this is, in words */
 };
 
-/* What all processes share.  Pages that only cache files count as free. */
+/* What the machine and the control groups leave.  Pages that only cache files count as free. */
 struct memory_room memory_shared_room(const struct memory_place *place);
 
-/* What the limits of this process leave: of address space, and of data. */
+/* What the limits of this process on address space and data leave. */
 struct memory_room memory_own_room(void);
 
 /*
- * Note that this process is going to take so many bytes of memory, and `idle` bytes beside them
- * that it will not touch at the same time: only its own limits count these.  FAIL: there is no
- * room; err says how much there is, and why.
+ * Notes that this process is going to take so many bytes of memory, and `idle` further bytes that
+ * it will not touch at the same time: only the limits of the process count these.  FAIL: there is
+ * too little memory; err says how much there is, and why.
  */
 enum status memory_reserve(const struct memory_place *place, double bytes, double idle,
 			   struct error *err) MUST_CHECK;
 
-/* The note is void: when the run has ended, and its process has not. */
+/* Removes the note: for a process that goes on after its run. */
 void memory_release(const struct memory_place *place);
 
 #endif

@@ -77,7 +77,7 @@ static void test_the_machine(void **state)
 	struct fixture *f = *state;
 
 	assert_room(f, 2000, "the machine");
-	assert_true(memory_shared_room(NULL).bytes > 0); /* here and now */
+	assert_true(memory_shared_room(NULL).bytes > 0); /* of this machine */
 	unlink(test_path(&f->dir, "proc/meminfo"));
 	assert_true(isinf(memory_shared_room(&f->place).bytes));
 }
@@ -228,7 +228,7 @@ static void test_runs_that_start_together(void **state)
 	assert_contains(err.text, "about 1200 MiB of memory are needed, but the machine leaves "
 				  "2000 MiB, and runs that are starting will take 1200 MiB of it");
 	must(memory_reserve(&f->place, 700 * MIB, 0, &err), &err);
-	must(memory_reserve(&f->place, 700 * MIB, 0, &err), &err); /* its own note is no other's */
+	must(memory_reserve(&f->place, 700 * MIB, 0, &err), &err); /* its own note does not count */
 	memory_release(&f->place);
 	end_run(first); /* killed: nobody had to clean up */
 	must(memory_reserve(&f->place, 1200 * MIB, 0, &err), &err);
@@ -274,7 +274,7 @@ static void test_notes_that_make_no_sense(void **state)
 	assert_int_equal(symlink("elsewhere", f->notes), 0); /* never followed */
 	must(memory_reserve(&f->place, 1200 * MIB, 0, &err), &err);
 	assert_int_equal(access(test_path(&f->dir, "elsewhere"), F_OK), -1);
-	f->place.notes = "/nonexistent/notes"; /* it goes without */
+	f->place.notes = "/nonexistent/notes"; /* no notes, no error */
 	must(memory_reserve(&f->place, 1200 * MIB, 0, &err), &err);
 	memory_release(&f->place);
 }

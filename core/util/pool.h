@@ -1,8 +1,8 @@
 /*
  * pool - memory that is given back all at once.
  *
- * Graphs and programs are built from many small objects that die together;
- * a pool spares each of them its own free() and every error path its list.
+ * Graphs and programs are built from many small objects that die together.
+ * With a pool no object needs its own free(), and no error path a list of them.
  */
 #ifndef CORE_UTIL_POOL_H
 #define CORE_UTIL_POOL_H

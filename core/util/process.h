@@ -1,8 +1,8 @@
 /*
  * process - which process this is, and whether another one still lives.
  *
- * A number is given again to later processes: host, boot, number and time of
- * birth together are not.
+ * Systems give a process number again to later processes.  Host, boot, number and
+ * time of birth together name one process for ever.
  */
 #ifndef CORE_UTIL_PROCESS_H
 #define CORE_UTIL_PROCESS_H

@@ -1,9 +1,9 @@
 /*
  * register - objects that are there because their file was linked.
  *
- * REGISTER() puts a pointer to a descriptor into a section of the program, the
- * linker gathers them, and REGISTERED() declares where they begin and end:
- * no list of them is kept anywhere.  If no file was linked, both ends are NULL.
+ * REGISTER() puts a pointer to a descriptor into a section of the program.  The
+ * linker gathers these pointers, and REGISTERED() declares where they begin and
+ * end: no file lists them.  If no such file was linked, both ends are NULL.
  */
 #ifndef CORE_UTIL_REGISTER_H
 #define CORE_UTIL_REGISTER_H

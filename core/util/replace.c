@@ -32,7 +32,7 @@ enum status replace_begin(struct replace *r, const char *path, struct error *err
 	return OK;
 }
 
-/* A new name is safe only when its directory is. */
+/* A renamed file survives a crash only after its directory is on the disk. */
 static int sync_directory(char *path)
 {
 	int fd = open(dirname(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC), result, reason;
@@ -46,7 +46,7 @@ static int sync_directory(char *path)
 	return result;
 }
 
-/* Close in any case; the first thing that went wrong is in errno. */
+/* Closes the stream in any case; errno is the first failure. */
 static int flush_and_close(FILE *stream)
 {
 	int reason = 0;

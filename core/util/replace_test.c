@@ -1,4 +1,4 @@
-/* Tests of core/replace: until it is committed, a new file is not seen; then it is seen whole. */
+/* Tests of core/util/replace: nobody sees a new file before its commit; then it is whole. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

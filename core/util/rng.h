@@ -2,9 +2,9 @@
  * rng - counter-based random numbers: Philox4x32-10.
  *
  * (J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.)
- * A stream is a key; a number is a pure function of (key, index).  Nothing
- * is carried along, so threads, resumes and added parameters never shift
- * what another consumer draws.
+ * A stream is a key; a number is a pure function of (key, index).  There is no
+ * state, so threads, resumes and added parameters never change what another
+ * consumer draws.
  */
 #ifndef CORE_UTIL_RNG_H
 #define CORE_UTIL_RNG_H

@@ -1,5 +1,5 @@
 /*
- * Tests of core/rng: known answers, and moments of the streams.
+ * Tests of core/util/rng: known answers, and moments of the streams.
  *
  * A stream is fixed by its key, so a statistical check here either always
  * passes or always fails.  Bounds are five standard deviations of the measured
@@ -75,7 +75,7 @@ static void test_block_number_is_the_low_half_of_the_counter(void **state)
 	assert_memory_equal(out, expected, sizeof(out));
 }
 
-/* From a number whose successors carry into the counter's second word. */
+/* Starts where the counter carries into its second word. */
 static void test_many_blocks_are_single_blocks(void **state)
 {
 	enum { BLOCKS = 75 };
@@ -95,7 +95,7 @@ static void test_many_blocks_are_single_blocks(void **state)
 	}
 }
 
-/* A run of last year can be repeated.  Values computed from the definition in Python. */
+/* Streams never change: old runs can be repeated.  Values computed in Python. */
 static void test_streams_never_change(void **state)
 {
 	const struct rng_key key = rng_key(1337, "init/wte.weight");
@@ -193,8 +193,8 @@ static void test_below_is_equally_likely_for_small_n(void **state)
 }
 
 /*
- * For n = 3/4 of 2^64 a draw in four has to be rejected: taken as it comes, it
- * would make every third value twice as likely as the others.
+ * For n = 3/4 of 2^64 one draw in four must be rejected.  Without that, every third
+ * value would be twice as likely as the others.
  */
 static void test_below_rejects_what_would_be_biased(void **state)
 {

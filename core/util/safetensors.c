@@ -144,7 +144,7 @@ void safetensors_read_double(const struct safetensors_tensor *t, double *out)
 
 /* --------------------------------------------------------------- reading */
 
-/* Where the data of a tensor lies, until it is known to be right. */
+/* Where the header says that the data of a tensor lies. */
 struct extent {
 	struct safetensors_tensor tensor;
 	int64_t begin, end;
@@ -155,7 +155,7 @@ static int compare_texts(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* cJSON keeps both of two equal names; the format allows none. */
+/* cJSON accepts a name that occurs twice; the format forbids it. */
 static enum status refuse_duplicates(const cJSON *object, struct error *err)
 {
 	const size_t n = (size_t)cJSON_GetArraySize(object);
@@ -386,7 +386,7 @@ static enum status map(int fd, void **memory, size_t *size, struct error *err)
 	struct stat info;
 
 	if (fstat(fd, &info))
-		return fail_errno(err, "cannot be looked at");
+		return fail_errno(err, "cannot read its size");
 	if (!S_ISREG(info.st_mode))
 		return fail(err, "not a regular file");
 	*size = (size_t)info.st_size;
@@ -449,7 +449,7 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 
 typedef const struct safetensors_tensor *tensor_ref;
 
-/* Alignment descending, then name: every tensor is aligned if the buffer is. */
+/* By falling alignment, then by name: if the buffer is aligned, every tensor is. */
 static int compare_for_writing(const void *a, const void *b)
 {
 	const struct safetensors_tensor *x = *(const tensor_ref *)a, *y = *(const tensor_ref *)b;
@@ -537,7 +537,7 @@ static void write_header(FILE *stream, const char *text)
 	fprintf(stream, "%s%*s", text, (int)padding, "");
 }
 
-/* A failed write stays noted in the stream; whoever commits it hears of it. */
+/* The stream remembers a failed write; the commit reports it. */
 static enum status write_elements(FILE *stream, tensor_ref t, void *piece, struct error *err)
 {
 	const size_t bytes = safetensors_bytes(t);

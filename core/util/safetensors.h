@@ -42,9 +42,9 @@ struct safetensors_tensor {
 	enum safetensors_type type;
 	int ndim; /* 0: a scalar */
 	int64_t dim[SAFETENSORS_MAX_DIMS];
-	const void *data; /* elements; in a file that was read, not aligned to their size */
+	const void *data; /* elements; those of a file that was read may be unaligned */
 
-	/* Writer only, if data is NULL: put `size` bytes, from byte `offset` on, into `buffer`. */
+	/* For writing, if data is NULL: puts `size` bytes, from byte `offset` on, into `buffer`. */
 	enum status (*fill)(void *context, size_t offset, size_t size, void *buffer,
 			    struct error *err);
 	void *context;
@@ -68,7 +68,7 @@ struct safetensors {
 enum status safetensors_open(struct safetensors *file, const char *path,
 			     struct error *err) MUST_CHECK;
 
-/* As open, for bytes in memory that the caller keeps. */
+/* As safetensors_open(), for bytes in memory that the caller keeps. */
 enum status safetensors_parse(struct safetensors *file, const void *bytes, size_t size,
 			      struct error *err) MUST_CHECK;
 void safetensors_close(struct safetensors *file);

@@ -1,4 +1,4 @@
-/* Fuzz entry: no bytes may crash the reader, and what it accepts must be whole and readable. */
+/* Fuzz entry: no bytes may crash the reader, and every file that it accepts must be readable. */
 #include <stdint.h>
 #include <stdlib.h>
 

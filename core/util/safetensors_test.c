@@ -1,6 +1,6 @@
 /*
- * Tests of core/safetensors.  Called as `safetensors_test copy FROM TO` it reads one file and
- * writes another, so that core/util/safetensors_longtest.py can hold both against another library.
+ * Tests of core/util/safetensors.  `safetensors_test copy FROM TO` reads one file and writes
+ * another, so that core/util/safetensors_longtest.py can compare both with another library.
  */
 #include <math.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* A signal handler can reach nothing but globals. */
+/* A signal handler can reach only globals. */
 static volatile sig_atomic_t stop, save;
 
 static void on_signal(int number)
@@ -28,7 +28,7 @@ void signals_install(void)
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGUSR2, &action, NULL);
-	/* A file that may not grow and a reader that left are errors of writing, no death. */
+	/* A file that may not grow, or a reader that left, makes a write fail and does not kill. */
 	action.sa_handler = SIG_IGN;
 	sigaction(SIGXFSZ, &action, NULL);
 	sigaction(SIGPIPE, &action, NULL);
@@ -43,6 +43,6 @@ bool signals_save(void)
 {
 	if (!save)
 		return false;
-	save = 0; /* one that comes from here on is served by the save that follows */
+	save = 0; /* the save that follows also serves a request that comes from now on */
 	return true;
 }

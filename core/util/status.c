@@ -44,7 +44,7 @@ enum status fail_prefix(struct error *err, const char *format, ...)
 	if (used >= 0 && (size_t)used < sizeof(err->text)) {
 		const int room = (int)sizeof(err->text) - used;
 
-		/* the precision says that a cut is meant */
+		/* the precision tells the compiler that a cut is intended */
 		snprintf(err->text + used, (size_t)room, ": %.*s", room, old);
 	}
 	return FAIL;

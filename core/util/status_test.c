@@ -1,4 +1,4 @@
-/* Tests of core/status: formats, reasons, prefixes, and texts that do not fit. */
+/* Tests of core/util/status: formats, reasons, prefixes, and texts that do not fit. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /*
- * test - cmocka for our test programs, with the headers it wants before it.
+ * test - cmocka for our test programs, with the headers that it needs.
  *
- * cmocka's macro fail() takes the name of our function; here it is given back,
- * and fail_msg() does without it.
+ * cmocka's macro fail() hides our function of that name.  This header removes the
+ * macro and defines a fail_msg() that does not need it.
  */
 #ifndef CORE_UTIL_TEST_H
 #define CORE_UTIL_TEST_H
@@ -26,7 +26,7 @@
 		_fail(__FILE__, __LINE__);      \
 	} while (0)
 
-/* What mkdtemp() and mkstemp() take: a name in $TMPDIR that says whose it is. */
+/* A template for mkdtemp() and mkstemp(), in $TMPDIR. */
 static inline void test_template(char *path, size_t size, const char *what)
 {
 	const char *parent = getenv("TMPDIR");
@@ -34,7 +34,7 @@ static inline void test_template(char *path, size_t size, const char *what)
 	snprintf(path, size, "%s/kablate-%s-XXXXXX", parent ? parent : "/tmp", what);
 }
 
-/* Remove a directory and all that it holds: 0, or -1 when something is left. */
+/* Removes a directory and everything in it; -1: something is left. */
 static inline int test_remove(const char *directory)
 {
 	char *const roots[] = { (char *)directory, NULL };
@@ -50,7 +50,7 @@ static inline int test_remove(const char *directory)
 	return result;
 }
 
-/* A status that has to be OK; otherwise its error text is the failure. */
+/* Fails with the error's text if the status is not OK. */
 #define must(status, err)                               \
 	do {                                            \
 		if ((status) != OK)                     \

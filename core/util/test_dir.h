@@ -32,7 +32,7 @@ static inline void test_dir_remove(const struct test_dir *d)
 	assert_int_equal(system(command), 0);
 }
 
-/* The path of a name in the directory, in one of a few buffers used in turn. */
+/* The path of a name in the directory.  Eight buffers are used in turn. */
 static inline const char *test_path(const struct test_dir *d, const char *name)
 {
 	static char path[8][600];
@@ -58,7 +58,7 @@ static inline void test_put_text(const struct test_dir *d, const char *name, con
 	test_put(d, name, text, strlen(text));
 }
 
-/* The bytes of a file, to be freed. */
+/* The bytes of a file; the caller frees them. */
 static inline char *test_get(const struct test_dir *d, const char *name, size_t *size)
 {
 	FILE *file = fopen(test_path(d, name), "rb");

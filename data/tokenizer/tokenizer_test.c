@@ -135,7 +135,7 @@ static void test_bad_files(void **state)
 	} bad[] = {
 		{ "", "neither merges" },
 		{ "hello", "neither merges" },
-		{ "{", "no JSON" },
+		{ "{", "not a JSON" },
 		{ "{}", "are needed" },
 		{ "{\"characters\": [1]}", "are needed" },
 		{ "{\"Characters\": [1], \"end_of_text\": true}", "are needed" },
