@@ -16,7 +16,7 @@
 
 /* --------------------------------------------------------------- the schema */
 
-/* migrations[v] leads from version v to v + 1.  Never change one: add another. */
+/* migrations[v] leads from version v to v + 1.  Never change a migration: add another. */
 static const char *const migrations[] = {
 	"CREATE TABLE experiments ("
 	"  id INTEGER PRIMARY KEY,"
@@ -73,7 +73,7 @@ static_assert(sizeof(migrations) / sizeof(migrations[0]) == DATABASE_VERSION, "o
 /* --------------------------------------------------------------- statements */
 
 enum statement {
-	/* The first ENTRY_KINDS put in a journal line of that kind. */
+	/* The first ENTRY_KINDS statements insert a journal line of that kind. */
 	HEARTBEAT = ENTRY_KINDS,
 	ADD_EXPERIMENT,
 	ADD_RUN,
@@ -161,7 +161,7 @@ static enum status prepare(struct database *d, enum statement s, struct error *e
 	return OK;
 }
 
-/* A value for the parameter of this name, if there is one; texts must live until the step. */
+/* Binds a value to the parameter of this name, if there is one.  Texts must live until the step. */
 static void bind_text(sqlite3_stmt *s, const char *name, const char *value)
 {
 	const int index = sqlite3_bind_parameter_index(s, name);
@@ -199,14 +199,14 @@ static enum status step(struct database *d, enum statement s, struct error *err)
 
 /* --------------------------------------------------------------- transactions */
 
-/* Immediate: the lock is waited for here, where the whole transaction can still wait. */
+/* Immediate: SQLite waits for the lock here, before the transaction has changed anything. */
 static enum status begin(struct database *d, struct error *err)
 {
 	d->busy = false;
 	return execute(d, "BEGIN IMMEDIATE", err);
 }
 
-/* Commit what went well; else leave the database as it was. */
+/* Commits after OK; otherwise leaves the database as it was. */
 static enum status end(struct database *d, enum status status, struct error *err)
 {
 	struct error ignored;
@@ -248,7 +248,7 @@ static enum status migrate_from(struct database *d, int version, struct error *e
 	return execute(d, mark, err);
 }
 
-/* Another process may migrate at the same time: the version that counts is read under the lock. */
+/* Another process may migrate at the same time, so the version is read under the lock. */
 static enum status migrate(struct database *d, struct error *err)
 {
 	enum status status;
@@ -366,7 +366,7 @@ static const char *const texts[] = {
 	"SELECT kind || path || coalesce(sha256, '') FROM artifacts",
 };
 
-/* Does it begin with one character of UTF-8 (RFC 3629)?  Its length, or 0. */
+/* The length of the UTF-8 character (RFC 3629) at the start of s; 0: there is none. */
 static int character_length(const unsigned char *s)
 {
 	const int length = s[0] < 0x80	  ? 1
@@ -381,7 +381,7 @@ static int character_length(const unsigned char *s)
 			return 0;
 	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
 	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-		return 0; /* too long a form, a surrogate, or beyond the last one */
+		return 0; /* an overlong form, a surrogate, or beyond U+10FFFF */
 	return length;
 }
 
@@ -412,7 +412,7 @@ static bool finds_no_text(sqlite3 *handle, const char *question, struct error *w
 	}
 	sqlite3_finalize(s);
 	if (!sound)
-		fail(why, "a text is no UTF-8");
+		fail(why, "a text is not UTF-8");
 	return !sound;
 }
 
@@ -437,7 +437,7 @@ bool database_is_damaged(const char *path, struct error *why)
 struct target {
 	struct database *database;
 	int64_t run;
-	double last_time; /* of the lines put in so far; NAN: none */
+	double last_time; /* of the lines inserted so far; NAN: none */
 };
 
 static enum status put_entry(void *context, const struct entry *e, struct error *err)
@@ -507,7 +507,7 @@ static void bind_record(sqlite3_stmt *s, const struct run_record *r)
 	}
 }
 
-/* Does this directory, relative to the database's, hold a run? */
+/* Does this directory hold a run?  Its path is relative to the database's directory. */
 static bool holds_run(const struct database *d, const char *directory)
 {
 	const bool absolute = directory[0] == '/';
@@ -522,7 +522,7 @@ static bool holds_run(const struct database *d, const char *directory)
 	return there;
 }
 
-/* *run is 0 when there is no such row; another directory that holds the run is an error. */
+/* *run is 0 if there is no such row.  It is an error if another directory holds the run. */
 static enum status find_run(struct database *d, const struct run_record *r, const char *directory,
 			    int64_t *run, struct error *err)
 {
@@ -541,7 +541,8 @@ static enum status find_run(struct database *d, const struct run_record *r, cons
 
 		*run = sqlite3_column_int64(s, 0);
 		if (strcmp(other, directory) && holds_run(d, other))
-			status = fail(err, "%s is the same run as %s, which the database has",
+			status = fail(err,
+				      "%s is the same run as %s, which is already in the database",
 				      directory, other);
 	} else if (code != SQLITE_DONE) {
 		status = fail_sql(d, err);
@@ -621,7 +622,7 @@ static enum status put_run(struct database *d, const char *run_dir, const char *
 	return status;
 }
 
-/* How the database names a directory: from its own, if below it, so that both can move together. */
+/* Paths below the database's directory are relative to it, so that both can move together. */
 static const char *name_directory(const struct database *d, const char *absolute)
 {
 	const size_t length = strlen(d->directory);
@@ -631,7 +632,7 @@ static const char *name_directory(const struct database *d, const char *absolute
 	return absolute;
 }
 
-/* The files are read under the database's lock: the later of two imports has the later text. */
+/* Reads the files under the database's lock, so the later of two imports has the later text. */
 enum status database_import(struct database *d, const char *run_dir, int64_t *run,
 			    struct error *err)
 {

@@ -18,7 +18,7 @@
 
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
 #define FORMAT 1
-#define LINE_KEY "line" /* a line's number, for whoever looks at the file */
+#define LINE_KEY "line" /* a line's number, for people who read the file */
 
 /* --------------------------------------------------------------- files */
 
@@ -33,7 +33,7 @@ static enum status path_below(const char *run_dir, const char *name, char **path
 	return OK;
 }
 
-/* The rest of a file, with a zero behind it. */
+/* A whole file, ended by a zero. */
 static enum status read_all(int fd, const char *path, char **text, size_t *size, struct error *err)
 {
 	struct stat about;
@@ -101,15 +101,15 @@ int64_t record_number(const struct run_record *r, const struct record_field *f)
 }
 
 /*
- * What adds to an object returns false when there is no memory: an object that lacks a part must
- * not be printed.  Without a key or a text there is nothing to add.
+ * The functions that add to an object return false when there is no memory: an incomplete object
+ * must not be printed.  Without a key or a text there is nothing to add.
  */
 static bool add_text(cJSON *object, const char *key, const char *text)
 {
 	return !key || !text || cJSON_AddStringToObject(object, key, text);
 }
 
-/* The shortest text that is read back as the same number; cJSON itself gives up at 15 digits. */
+/* The shortest text that reads back as the same number; cJSON itself writes at most 15 digits. */
 static bool add_number(cJSON *object, const char *key, double value)
 {
 	char text[32];
@@ -133,7 +133,7 @@ static bool is_integer(const cJSON *item)
 	       item->valuedouble == floor(item->valuedouble);
 }
 
-/* False when the item is not of the field's type, or lacks though it is required. */
+/* False when the item is of another type than the field, or missing although required. */
 static bool read_field(struct run_record *r, const struct record_field *f, const cJSON *item)
 {
 	char *at = (char *)r + f->offset;
@@ -357,7 +357,7 @@ static bool add_entry(cJSON *line, const struct entry *e)
 	       add_number(line, LINE_KEY, (double)e->line);
 }
 
-/* The line without its sum and without its end; NULL: out of memory. */
+/* The line without its sum, brace and newline; NULL: out of memory. */
 static char *print_entry(const struct entry *e)
 {
 	cJSON *line = cJSON_CreateObject();
@@ -365,7 +365,7 @@ static char *print_entry(const struct entry *e)
 
 	cJSON_Delete(line);
 	if (text)
-		text[strlen(text) - 1] = '\0'; /* the brace: a sum follows */
+		text[strlen(text) - 1] = '\0'; /* drop the brace: a sum follows */
 	return text;
 }
 
@@ -420,7 +420,7 @@ static bool is_later(const struct entry *e, int64_t iteration)
 	return keys[e->kind].iteration && e->iteration > iteration;
 }
 
-/* One line, without its end; it lives as long as *json, which is to be deleted in any case. */
+/* Reads a line without its newline.  The entry lives as long as *json, which the caller deletes. */
 static bool read_line(const char *text, size_t size, struct entry *e, cJSON **json)
 {
 	const char *end = NULL;
@@ -452,13 +452,13 @@ enum status journal_visit(const char *text, size_t size, int64_t first_line, ent
 struct soundness {
 	size_t size;	     /* of the sound lines at the start */
 	int64_t lines;	     /* their number */
-	struct line_sum sum; /* of the last of them */
-	bool vouched;	     /* that line says its sum itself */
+	struct line_sum sum; /* of the last sound line */
+	bool vouched;	     /* the last sound line states its sum */
 	bool holds_mark;
-	bool damaged; /* what follows is more than what a crash leaves */
+	bool damaged; /* a crash does not explain what follows the sound lines */
 };
 
-/* Take a line for the next one, and tell whether it says so itself: its sum fits. */
+/* Takes the line as the next one.  True: it states a sum, and the sum fits. */
 static bool is_vouched(const struct soundness *s, const char *line, size_t size,
 		       struct soundness *next)
 {
@@ -479,9 +479,9 @@ static bool is_at(const struct soundness *s, const struct journal_mark *mark)
 }
 
 /*
- * A line whose sum fits needs no other judge: one that cannot be read for lack of memory is not
- * damaged.  Once there are sums, every line has one.  A readable line that is not the next
- * one is damage; unreadable ones at the end are a crash's.
+ * A line whose sum fits is sound, also if there is no memory to read it.  After the first line
+ * with a sum, every line must have one.  A readable line that cannot follow the line before it is
+ * damage; unreadable lines at the end are the remains of a crash.
  */
 static struct soundness look_at_lines(const char *text, size_t size,
 				      const struct journal_mark *mark)
@@ -515,7 +515,7 @@ static struct soundness look_at_lines(const char *text, size_t size,
 
 static enum status fail_damaged(const struct soundness *s, const char *path, struct error *err)
 {
-	return fail(err, "%s: line %lld is damaged, and it is not the last one that was begun",
+	return fail(err, "%s: line %lld is damaged, and other lines follow it",
 		    path, (long long)s->lines + 1);
 }
 
@@ -565,7 +565,7 @@ enum status journal_read(const char *run_dir, char **text, size_t *size, struct 
 	return status;
 }
 
-/* A journal that is not there has no lines. */
+/* A missing journal has no lines. */
 static enum status look_at_journal(const char *path, const struct journal_mark *mark,
 				   struct soundness *s, struct error *err)
 {
@@ -598,7 +598,7 @@ enum status journal_holds(const char *run_dir, const struct journal_mark *mark, 
 		status = fail(err, "%s has lost lines %lld to %lld", path, (long long)s.lines + 1,
 			      (long long)mark->lines);
 	else if (!s.holds_mark)
-		status = fail(err, "%s tells another story up to its line %lld", path,
+		status = fail(err, "%s was changed within its first %lld lines", path,
 			      (long long)mark->lines);
 	free(path);
 	return status;
@@ -630,7 +630,7 @@ static size_t length_of_lines(const char *text, int64_t lines)
 	return (size_t)(at - text);
 }
 
-/* What is left of the journal up to the checkpoint is still in the file. */
+/* Finds the last line that the checkpoint covers. */
 static enum status look_for_end(struct journal *j, int64_t resume_iteration, struct error *err)
 {
 	struct cut cut = { .resume_iteration = resume_iteration };
@@ -665,7 +665,7 @@ static enum status cut_journal(struct journal *j, int64_t resume_iteration, stru
 	return ftruncate(j->fd, j->size) ? fail_errno(err, "%s", j->path) : OK;
 }
 
-/* A file system without locks gets by without: the lock only guards against mistakes. */
+/* A file system without locks is accepted: the lock only guards against mistakes. */
 static bool is_locked(int fd)
 {
 	return flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
@@ -740,7 +740,7 @@ static double now(void)
 
 void journal_add(struct journal *j, struct entry e)
 {
-	const size_t most = sizeof(LINE_SUM_FORMAT) + LINE_SUM_DIGITS + 1; /* of sum and newline */
+	const size_t most = sizeof(LINE_SUM_FORMAT) + LINE_SUM_DIGITS + 1; /* sum and newline */
 	char *text;
 	size_t length;
 

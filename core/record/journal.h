@@ -1,8 +1,8 @@
 /*
  * journal - what a run directory says about its run: run.json and journal.jsonl.
  *
- * run.json is the run's record, written once.  journal.jsonl is a line per
- * thing that happened, in the order in which it happened:
+ * run.json is the run's record, written once.  journal.jsonl has a line for
+ * everything that happened, in that order:
  *
  *     {"kind":"start","time":1760000000.5,"iteration":0,"host":"a","pid":7,"process":".."}
  *     {"kind":"audit","time":..,"name":"causality","subject":"h.0","passed":1,"detail":".."}
@@ -11,13 +11,13 @@
  *     {"kind":"artifact","time":..,"name":"weights","path":"..","sha256":"..","bytes":9}
  *     {"kind":"end","time":..,"state":"done","reason":".."}
  *
- * Each also has its number in the file and a sum (core/record/line_sum.h):
+ * Each line also has its number in the file and a sum (core/record/line_sum.h):
  *
  *     {.. ,"line":17,"sum":"0123456789abcdef"}
  *
- * Journals of an older form have neither in their first lines, or in none.
- * Numbers that JSON lacks are the texts "nan", "inf" and "-inf".  Lines that a
- * crash left unreadable at the end of the file are no part of the journal.
+ * Older programs wrote lines without number and sum; such lines may stand at the
+ * start of a journal.  The texts "nan", "inf" and "-inf" stand for the numbers
+ * that JSON lacks.  Unreadable lines that a crash left at the end do not count.
  */
 #ifndef CORE_RECORD_JOURNAL_H
 #define CORE_RECORD_JOURNAL_H
@@ -35,7 +35,7 @@
 
 /* ---------------------------------------------------------------- the record */
 
-/* How each member of struct run_record is called in run.json and in the database. */
+/* The name of each member of struct run_record in run.json and in the database. */
 enum record_type { RECORD_TEXT, RECORD_INT, RECORD_BOOL };
 
 struct record_field {
@@ -64,12 +64,12 @@ void record_free(struct record_file *file);
 enum status record_write(const struct run_record *r, const char *run_dir,
 			 struct error *err) MUST_CHECK;
 
-/* The text of a run.json, to be freed; NULL: out of memory. */
+/* The text of a run.json, which the caller frees; NULL: out of memory. */
 char *record_json(const struct run_record *r);
 
 /*
- * Do two records of one run come from environments whose bits may differ?  `how` gets the
- * first difference.  Threads and precision are part of the identity.
+ * Do two records of one run come from environments that may compute other bits?  `how` gets the
+ * first difference.  Threads and precision are part of the identity, so they do not differ.
  */
 bool record_environment_differs(const struct run_record *then, const struct run_record *now,
 				struct error *how);
@@ -86,12 +86,12 @@ enum entry_kind {
 	ENTRY_KINDS
 };
 
-/* One line; which member is which key of a kind says the table in journal.c. */
+/* One line.  A table in journal.c maps the members to the keys of each kind. */
 struct entry {
 	enum entry_kind kind;
 	int64_t line;	   /* its number in the file, from 1 */
 	double time;	   /* seconds since 1970 */
-	int64_t iteration; /* a start: the one from which it goes on */
+	int64_t iteration; /* of a start: the iteration after which the run goes on */
 	int64_t number;	   /* pid, passed, bytes */
 	double value;
 	const char *name, *subject, *text; /* subject and text may be NULL */
@@ -99,17 +99,17 @@ struct entry {
 
 typedef enum status (*entry_visitor)(void *context, const struct entry *e, struct error *err);
 
-/* Visit every line of a text of whole lines, of which the first has this number. */
+/* Visits every line of a text of whole lines; `first_line` is the number of the first. */
 enum status journal_visit(const char *text, size_t size, int64_t first_line, entry_visitor visit,
 			  void *context, struct error *err) MUST_CHECK;
 
-/* The sound lines of a run's journal; none when there is no file.  The text is to be freed. */
+/* The sound lines of a run's journal; no file, no lines.  The caller frees the text. */
 enum status journal_read(const char *run_dir, char **text, size_t *size,
 			 struct error *err) MUST_CHECK;
 
 /*
- * Does the run's journal still hold all that it held at the mark?  FAIL: it does not, and err says
- * what is lost.  A mark of no lines is of a time when nobody took one: nothing is asked of it.
+ * Does the run's journal still hold everything that it held at the mark?  FAIL: no, and err says
+ * what is lost.  Old checkpoints have a mark of no lines, which every journal holds.
  */
 enum status journal_holds(const char *run_dir, const struct journal_mark *mark,
 			  struct error *err) MUST_CHECK;
@@ -133,25 +133,26 @@ struct journal {
 };
 
 /*
- * Take the journal for this process alone and cut it at the first line about a
- * later iteration: from there on it tells of what the checkpoint does not hold.
- * It is also cut at a damaged line, where sums vouch for all lines before: whether
- * these are enough the checkpoint tells (journal_holds()).  -1 empties it.
+ * Takes the journal for this process alone, and cuts it before the first line about
+ * an iteration after resume_iteration: the checkpoint does not hold these.  -1 empties
+ * the journal.  It is also cut at a damaged line if sums vouch for all lines before;
+ * journal_holds() tells whether these are enough for the checkpoint.
  */
 enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_iteration,
 			 struct error *err) MUST_CHECK;
 void journal_close(struct journal *j);
 
-/* Add to the pending lines, with the time of now. */
+/* Adds a pending line with the current time. */
 void journal_add(struct journal *j, struct entry e);
 
-/* Bring the pending lines to the disk; on failure the file is as before, and they stay pending. */
+/* Brings the pending lines to the disk.  On failure they stay pending, and the file is as before.
+ */
 enum status journal_commit(struct journal *j, struct error *err) MUST_CHECK;
 
-/* How far it has come; nothing is pending. */
+/* How far the journal has come.  Nothing may be pending. */
 struct journal_mark journal_mark(const struct journal *j);
 
-/* After a commit, when the pending lines have been used. */
+/* After a commit, when the pending lines are no longer needed. */
 void journal_forget_pending(struct journal *j);
 
 #endif

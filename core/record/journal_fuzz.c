@@ -1,5 +1,4 @@
-/* Fuzz entry: any lines of a journal are refused or told one by one, with names where they need
- * one. */
+/* Fuzz entry: the reader refuses any lines, or visits them one by one with the names they need. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

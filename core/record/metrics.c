@@ -14,7 +14,7 @@
 
 struct metrics {
 	struct journal journal;
-	struct database *database; /* NULL: the journal alone; else it has every committed line */
+	struct database *database; /* has every committed line; NULL: only the journal is written */
 	int64_t run;
 	char *run_dir, *db_path;
 	double busy_seconds, retry_seconds;
@@ -77,7 +77,7 @@ static void lose_database(struct metrics *m, const struct error *why)
 	m->warned = true;
 }
 
-/* Open the database and make it hold what the journal holds. */
+/* Opens the database and imports the journal. */
 static enum status catch_up(struct metrics *m, struct error *err)
 {
 	database_close(m->database);
@@ -94,7 +94,7 @@ static void try_to_catch_up(struct metrics *m)
 		lose_database(m, &err);
 }
 
-/* The file may have been moved away or made anew: then opening it again helps. */
+/* Somebody may have moved the file away or made a new one: then opening it again helps. */
 static void append_to_database(struct metrics *m)
 {
 	const struct journal *j = &m->journal;
@@ -111,7 +111,7 @@ static void append_to_database(struct metrics *m)
 
 /* --------------------------------------------------------------- TensorBoard */
 
-/* A view of the run, not its record: when it fails, the run goes on without. */
+/* The event file is a view of the run, not its record: if it fails, the run goes on without it. */
 static void lose_tensorboard(struct metrics *m, const struct error *why)
 {
 	char text[2 * ERROR_TEXT_SIZE];
@@ -143,7 +143,7 @@ static void flush_tensorboard(struct metrics *m)
 
 /* --------------------------------------------------------------- open and close */
 
-/* Journal first: what the database has, the journal has, too. */
+/* Journal first: so the journal always has what the database has. */
 static enum status commit(struct metrics *m, bool try_now, struct error *err)
 {
 	flush_tensorboard(m);
@@ -169,7 +169,7 @@ static bool same_run(const struct run_record *a, const struct run_record *b)
 	       !strcmp(a->step, b->step);
 }
 
-/* Before anything is changed: is the directory this run's?  One that goes on has a record. */
+/* Before any change: does the directory belong to this run?  A run that goes on has a record. */
 static enum status check_record(const struct metrics *m, const struct run_record *r, bool fresh,
 				struct error *err)
 {
@@ -213,7 +213,7 @@ static enum status prepare(struct metrics *m, const struct metrics_options *o,
 	    check_record(m, &o->record, resume_iteration < 0, err) ||
 	    journal_open(&m->journal, m->run_dir, resume_iteration, err))
 		return FAIL;
-	/* A record that is there stays, with the environment in which the run began. */
+	/* An existing record stays: it tells the environment in which the run began. */
 	if (resume_iteration < 0 && record_write(&o->record, m->run_dir, err))
 		return FAIL;
 	if (o->tensorboard_dir)

@@ -5,12 +5,12 @@
  * journal.jsonl (what happened, a line each).  metrics_commit() appends to the
  * journal and brings it to the disk first; then one transaction puts the same
  * lines into the SQLite database, which is only an index of all journals and
- * can be made again from them (`results rebuild`).  A database that cannot be
- * written therefore never stops a run: metrics warns once, goes on with the
- * journal alone, and from time to time tries to catch up.
+ * can be rebuilt from them (`results rebuild`).  So a database that cannot be
+ * written never stops a run: metrics warns once, goes on with the journal alone,
+ * and from time to time tries to catch up.
  *
- * Names of values are paths such as "train/loss".  A value is told once per
- * iteration and name; the last one told counts.
+ * Names of values are paths such as "train/loss".  There is one value per
+ * iteration and name: the last one counts.
  */
 #ifndef CORE_RECORD_METRICS_H
 #define CORE_RECORD_METRICS_H
@@ -20,7 +20,7 @@
 #include "core/record/line_sum.h"
 #include "core/util/status.h"
 
-/* Names that tools look for; any other name is as good. */
+/* Names that tools look for.  Any other name is allowed. */
 #define METRIC_TRAIN_LOSS "train/loss"
 #define METRIC_VALIDATION_LOSS "val/loss"
 #define METRIC_TOKENS_PER_SECOND "tokens_per_second"
@@ -28,10 +28,10 @@
 enum run_state {
 	RUN_RUNNING,
 	RUN_DONE,
-	RUN_INTERRUPTED, /* asked to stop; can be resumed */
+	RUN_INTERRUPTED, /* stopped on request; can be resumed */
 	RUN_DIVERGED,
 	RUN_FAILED,
-	RUN_BUDGET,  /* the allowed time is used up, which ends it, too */
+	RUN_BUDGET,  /* ended because its time was used up */
 	RUN_INVALID, /* an audit failed */
 	RUN_STATES
 };
@@ -42,10 +42,10 @@ struct run_symbol {
 	const char *name, *value; /* without CONFIG_ */
 };
 
-/* What a run is.  Texts but those that name the run may be NULL: not known. */
+/* What a run is.  A text may be NULL (not known), except those that name the run. */
 struct run_record {
 	const char *experiment, *step, *identity; /* name the run; identity: hex digits */
-	const char *baseline;			  /* the step that this one is compared with */
+	const char *baseline;			  /* the step with which this one is compared */
 	int64_t seed, repeat;
 	int64_t iterations; /* planned in all */
 
@@ -61,11 +61,11 @@ struct run_record {
 
 struct metrics_options {
 	const char *run_dir;	     /* exists already */
-	const char *db_path;	     /* NULL: the journal alone */
+	const char *db_path;	     /* NULL: write only the journal */
 	const char *tensorboard_dir; /* gets event files with all values; NULL: none */
 	struct run_record record;
 	double busy_seconds;  /* how long to wait for another writer; 0: METRICS_BUSY_SECONDS */
-	double retry_seconds; /* until a lost database is tried again; 0: METRICS_RETRY_SECONDS */
+	double retry_seconds; /* how soon to try a lost database again; 0: METRICS_RETRY_SECONDS */
 
 	/* Gets one line of text, without newline; NULL: to stderr. */
 	void (*warn)(void *context, const char *text);
@@ -79,9 +79,9 @@ struct metrics_options {
 struct metrics;
 
 /*
- * Begin or go on with a run.  resume_iteration is that of the checkpoint; what
- * was told about later iterations is forgotten, in journal and database.  -1: a
- * fresh start, everything is forgotten.  The texts of the options are copied.
+ * Begins a run or goes on with it.  resume_iteration is the iteration of the
+ * checkpoint; journal and database forget everything about later iterations.  -1: a
+ * fresh start forgets everything.  The texts of the options are copied.
  *
  * Fails when the journal cannot be written, when it belongs to another run or is
  * damaged before its end, and when another process has this run open.
@@ -89,7 +89,7 @@ struct metrics;
 enum status metrics_open(struct metrics **m, const struct metrics_options *options,
 			 int64_t resume_iteration, struct error *err) MUST_CHECK;
 
-/* Remember until the next commit.  Lack of memory is told by metrics_commit(). */
+/* Kept until the next commit.  metrics_commit() reports a lack of memory. */
 void metrics_value(struct metrics *m, int64_t iteration, const char *name, double value);
 void metrics_event(struct metrics *m, int64_t iteration, const char *kind, const char *text);
 void metrics_audit(struct metrics *m, const char *audit, const char *subject, bool passed,
@@ -98,14 +98,13 @@ void metrics_artifact(struct metrics *m, const char *kind, const char *path, con
 		      int64_t bytes);
 
 /*
- * To be called once per logging interval, and before a checkpoint is written: a
- * resume from it then finds everything that was told up to it.  Fails only when
- * the journal cannot be written (disk full); nothing is lost then: the next
- * commit tries again.
+ * Call this once per logging interval, and before a checkpoint is written: a resume
+ * from the checkpoint then finds everything up to it.  Fails only when the journal
+ * cannot be written (disk full).  Then nothing is lost: the next commit tries again.
  */
 enum status metrics_commit(struct metrics *m, struct error *err) MUST_CHECK;
 
-/* How far the journal had come at a moment: its lines, and the sum of the last. */
+/* How far the journal had come: the number of its lines, and the sum of the last. */
 struct journal_mark {
 	int64_t lines;
 	struct line_sum sum;
@@ -114,14 +113,14 @@ struct journal_mark {
 /* After a commit: what a checkpoint remembers of the journal. */
 struct journal_mark metrics_mark(const struct metrics *m);
 
-/* Is everything that was committed in the database, too? */
+/* Does the database have everything that was committed? */
 bool metrics_in_database(const struct metrics *m);
 
-/* The last commit, with the final state; m, which may be NULL, is gone also on failure. */
+/* The last commit, with the final state.  Frees m (or NULL) even on failure. */
 enum status metrics_close(struct metrics *m, enum run_state state, const char *exit_reason,
 			  struct error *err);
 
-/* Without a last word, as if the process had been killed; m may be NULL. */
+/* Frees m (or NULL) without a last commit, as if the process had been killed. */
 void metrics_abandon(struct metrics *m);
 
 #endif

@@ -38,7 +38,7 @@ static inline void place_take_warning(void *context, const char *text)
 	p->warnings++;
 }
 
-/* The run directory number `i` of a place. */
+/* Run directory number `i` of a place. */
 static inline void place_run(struct place *p, int i)
 {
 	static const char *const identities[] = { "a0", "a1", "a2", "a3" };
@@ -142,7 +142,7 @@ static inline void finish(struct metrics *m)
 	must(metrics_close(m, RUN_DONE, "all iterations", &err), &err);
 }
 
-/* Every iteration 1..last exactly once, with its own value, in metrics and events. */
+/* Metrics and events have every iteration 1..last exactly once, with its own value. */
 static inline void check_iterations(const struct place *p, int64_t last)
 {
 	char question[256];

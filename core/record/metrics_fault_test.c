@@ -1,6 +1,6 @@
 /*
- * Tests of core/metrics when things go wrong: kills, several writers, a database that is locked,
- * damaged, removed or without room, directories that are missing.
+ * Tests of core/record/metrics when things go wrong: kills, several writers, missing directories, a
+ * database that is locked, damaged or removed, a full disk.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static void overwrite_database(const struct place *p)
 	close(fd);
 }
 
-/* As on a disk that has room for files of this size only. */
+/* As on a disk with room for files up to this size. */
 static void limit_file_size(rlim_t bytes)
 {
 	struct rlimit limit;
@@ -54,7 +54,7 @@ static off_t size_of(const char *path)
 
 /* --------------------------------------------------------------- locked */
 
-/* One warning, that names the command; all is there when the lock is gone at the end. */
+/* One warning, which names the command.  When the lock is gone, the database has everything. */
 static void test_a_locked_database_catches_up_at_the_end(void **state)
 {
 	struct place *p = *state;
@@ -114,7 +114,7 @@ static void test_a_database_that_stays_locked_is_reported_at_the_end(void **stat
 	check_rebuilt(p, 3);
 }
 
-/* `results rebuild` puts damaged databases aside: a locked one must not be taken for damaged. */
+/* `results rebuild` puts damaged databases aside: a locked one must not count as damaged. */
 static void test_locked_is_not_damaged(void **state)
 {
 	struct place *p = *state;
@@ -140,7 +140,7 @@ static enum status wait_for(pid_t pid)
 	return WIFEXITED(how) && WEXITSTATUS(how) == 0 ? OK : FAIL;
 }
 
-/* A lock shorter than the timeout is waited for. */
+/* A lock that ends before the timeout does no harm. */
 static void test_a_short_lock_is_waited_for(void **state)
 {
 	const struct timespec moment = { .tv_nsec = 300000000 };
@@ -365,7 +365,7 @@ static void write_and_exit(struct place *p)
 	_exit(metrics_close(m, RUN_DONE, NULL, &err) != OK || !recorded);
 }
 
-/* They also race for who makes the database. */
+/* They also race to create the database. */
 static void test_runs_side_by_side(void **state)
 {
 	struct place *p = *state;

@@ -1,4 +1,4 @@
-/* Tests of core/metrics, core/journal and core/database: what is told is what can be asked for. */
+/* Tests of metrics, journal and database in core/record: queries find what was recorded. */
 #include <float.h>
 #include <glob.h>
 #include <sys/wait.h>
@@ -197,7 +197,7 @@ static void test_a_fresh_start_forgets_everything(void **state)
 	check_rebuilt(p, 3);
 }
 
-/* What a kill between journal and database leaves out of the database comes back on resume. */
+/* A kill between journal and database leaves lines out of the database; a resume adds them. */
 static void test_resume_brings_what_the_database_lacks(void **state)
 {
 	struct place *p = *state;

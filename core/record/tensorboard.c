@@ -15,7 +15,7 @@
 #define MAX_EVENT (MAX_TEXT + 64)
 #define CRC_MASK 0xa282ead8u /* of the TFRecord format */
 #define SESSION_START 1	     /* SessionLog.SessionStatus */
-#define TRIES 100	     /* of finding a name that no other start took */
+#define TRIES 100	     /* to find a name that no other start took */
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are copied as they are");
 
@@ -142,7 +142,7 @@ static void write_version(struct tensorboard *t)
 	write_record(t, &event);
 }
 
-/* TensorBoard forgets what it read of this step and later ones. */
+/* Makes TensorBoard forget this step and all later ones. */
 static void write_start(struct tensorboard *t, int64_t step)
 {
 	struct message event = new_event(step), session = { .size = 0 };

@@ -6,9 +6,9 @@
  *                              5 Summary { 1 Value { 1 string tag, 2 float simple_value } },
  *                              7 SessionLog { 1 status } }
  *
- * Every start writes a file of its own.  A resumed one says so with a session
- * log START at the first iteration that follows; TensorBoard then drops the
- * points that earlier files hold from there on.
+ * Every start writes a file of its own.  A resumed run writes a session log START
+ * at its first iteration; TensorBoard then drops the points of earlier files from
+ * that iteration on.
  */
 #ifndef CORE_RECORD_TENSORBOARD_H
 #define CORE_RECORD_TENSORBOARD_H
@@ -25,10 +25,10 @@ struct tensorboard;
 enum status tensorboard_open(struct tensorboard **t, const char *directory,
 			     int64_t resume_iteration, struct error *err) MUST_CHECK;
 
-/* Errors of writing stick and are told by tensorboard_flush(). */
+/* tensorboard_flush() reports a failed write. */
 void tensorboard_value(struct tensorboard *t, int64_t iteration, const char *tag, double value);
 
-/* Give everything to the kernel, so that a viewer (and a kill) finds whole records. */
+/* Gives everything to the kernel: viewers find whole records, even after a kill. */
 enum status tensorboard_flush(struct tensorboard *t, struct error *err) MUST_CHECK;
 
 /* t may be NULL. */

@@ -1,5 +1,5 @@
 /*
- * Tests of core/tensorboard: checksums, and event files byte by byte.
+ * Tests of core/record/tensorboard: checksums, and event files byte by byte.
  *
  *     tensorboard_test write DIRECTORY
  *
