@@ -56,7 +56,7 @@ static void test_counts(void **state)
 	}
 }
 
-/* What evaluation and logits read are parameters of the training graph. */
+/* Evaluation and logits read only parameters of the training graph. */
 static void test_every_purpose_has_the_same_parameters(void **state)
 {
 	static const enum model_purpose purposes[] = { MODEL_EVAL, MODEL_LOGITS,
@@ -96,8 +96,8 @@ static const struct {
 	{ "MODEL_HEADS=3", "MODEL_EMBD=32 is not divisible by MODEL_HEADS=3" },
 	{ "FFN_MULT=0.01", "no hidden channels" },
 	{ "FFN_HIDDEN=-4", "no hidden channels" },
-	{ "DROPOUT=1", "DROPOUT=1 is no probability" },
-	{ "DROPOUT=-0.1", "DROPOUT=-0.1 is no probability" },
+	{ "DROPOUT=1", "DROPOUT=1 must be at least 0" },
+	{ "DROPOUT=-0.1", "DROPOUT=-0.1 must be at least 0" },
 	{ "DROPOUT=much", "DROPOUT" },
 	{ "NORM_EPS=0", "NORM_EPS=0 must be positive" },
 	{ "INIT_STD=0", "INIT_STD=0 must be positive" },

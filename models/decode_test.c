@@ -1,7 +1,7 @@
 /*
  * Decoding is exact: a prompt and then one token at a time give the logits of the full pass, for
- * every variant, their combinations and every committed vector; what is kept is what describe
- * predicts.
+ * every variant, their combinations and every committed vector.  The decoder's state has the size
+ * that describe predicts.
  */
 #include <glob.h>
 #include <math.h>
@@ -91,7 +91,7 @@ static double decode_error(const struct model_case *k, int64_t B, int64_t T, int
 	double worst;
 
 	must(decoder_create(&d, k->model, k->params, &k->backend, MODEL_LOGITS, B, T, &err), &err);
-	/* What an earlier text left behind must not show. */
+	/* An earlier text must not change the results. */
 	must(decoder_prompt(d, T, tokens, &err), &err);
 	decoder_reset(d);
 	worst = piece_error(d, k->model, B, T, 0, prompt, tokens, expected);
@@ -329,7 +329,7 @@ static void test_refusals(void **state)
 	}
 }
 
-/* Sizes of which none is rounded up to whole cache lines. */
+/* Sizes that are whole cache lines, so none is rounded up. */
 static void test_state_is_as_described(void **state)
 {
 	const struct description_options options = { .batch = 1, .length = 8, .context = 32 };

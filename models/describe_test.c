@@ -91,7 +91,7 @@ static void test_modules_of_gpt2(void **state)
 	/* Muon keeps one number for an element of a matrix, two for any other. */
 	assert_int_equal(describe(GPT2, &muon).optimizer_bytes,
 			 8 * 124475904 - 4 * (int64_t)(N * 12 * E * E));
-	/* At least the residual stream, once per layer; at most all that no planner would share. */
+	/* At least the residual stream once per layer; at most forty times that. */
 	assert_true(d.activation_bytes > (size_t)(options.batch * T * E * N) * sizeof(float));
 	assert_true(d.activation_bytes < (size_t)(options.batch * T * E * N) * sizeof(float) * 40);
 }
@@ -170,7 +170,7 @@ static double flops_with_gate(const char *folded, bool plain_reader)
 	return d.forward_flops[MODULE_FFN];
 }
 
-/* A mechanism that may read h otherwise would miss what is left to the products. */
+/* With a mechanism that reads h in any other way, cross is not folded. */
 static void test_strange_reader(void **state)
 {
 	const double unfolded = flops_with_gate("n", true);
@@ -287,7 +287,7 @@ static void test_text(void **state)
 	free(text);
 }
 
-/* Shared memory is what the planner is for; what is made again need not be kept. */
+/* The planner saves memory by sharing it; making tensors again saves more. */
 static void test_planner_saves(void **state)
 {
 	struct description_options small = { .batch = 2, .length = 64, .context = 1 };

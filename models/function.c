@@ -3,11 +3,11 @@
 #include <string.h>
 
 /*
- * Every symbol that model_read() asks for decides the function, but for these.  A variant's new
- * symbol counts as deciding until it stands here.
+ * Of the symbols that model_read() asks for, only these do not decide the function.  A new symbol
+ * of a variant counts as deciding until it is added here.
  */
 static const char *const ignored[] = {
-	/* shapes tell */
+	/* the shapes tell their values */
 	"MODEL_VOCAB",
 	"MODEL_BLOCK",
 	"FFN_HIDDEN",

@@ -9,12 +9,12 @@
 
 #include "models/model.h"
 
-/* Call `visit` for each such symbol that the model of this configuration reads. */
+/* Calls `visit` for each such symbol that the model of this configuration reads. */
 enum status model_function(const struct config *c, int64_t vocab,
 			   void (*visit)(void *context, const char *name, const char *value),
 			   void *context, struct error *err) MUST_CHECK;
 
-/* Does training alone depend on the symbol, or do the parameters' shapes tell its value? */
+/* Does only training depend on the symbol, or do the parameters' shapes tell its value? */
 bool function_ignores(const char *symbol);
 
 #endif

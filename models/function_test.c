@@ -1,6 +1,6 @@
 /*
- * What is said to leave the function alone leaves every logit alone, bit by bit; what changes a
- * logit is said to decide the function.
+ * A symbol that is said not to decide the function changes no bit of a logit, and a symbol that
+ * changes a logit is said to decide the function.
  */
 #include "models/decode.h"
 #include "models/function.h"
@@ -14,7 +14,7 @@ struct change {
 	const char *vector, *symbol, *value;
 };
 
-/* Of the model of this configuration, with the weights of the case. */
+/* The logits of the model of this configuration, with the weights of the case. */
 static void logits_of(struct model_case *k, struct config *c, double *logits)
 {
 	int32_t tokens[TOKENS], targets[TOKENS];
@@ -32,7 +32,7 @@ static void logits_of(struct model_case *k, struct config *c, double *logits)
 	model_free(m);
 }
 
-/* Does the change change any logit? */
+/* Does this setting change any logit? */
 static bool acts(const struct change *change)
 {
 	double before[MAX_VOCAB] = { 0 }, after[MAX_VOCAB] = { 0 };

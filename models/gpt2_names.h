@@ -1,8 +1,8 @@
 /*
- * gpt2_names - how GPT-2 names its parameters, and what public checkpoints make of these names.
+ * gpt2_names - GPT-2's names of parameters, and how public checkpoints spell them.
  *
  * Names in a file may carry the prefix "transformer.".  The buffers attn.bias
- * and attn.masked_bias of public checkpoints are no weights.  An lm_head.weight
+ * and attn.masked_bias of public checkpoints are not weights.  An lm_head.weight
  * equal to wte.weight is the output head of a model that ties both.
  */
 #ifndef MODELS_GPT2_NAMES_H

@@ -1,5 +1,5 @@
 /*
- * Names of public GPT-2 checkpoints: what is understood, and what must be refused.
+ * Names of public GPT-2 checkpoints: which are understood, and which must be refused.
  */
 #include "core/train/weights_case.h"
 #include "models/gpt2_names.h"

@@ -78,7 +78,7 @@ void measurer_destroy(struct measurer *s)
 	free(s);
 }
 
-/* What belongs to layer 3 is told as "prefix/h.3". */
+/* A value of layer 3 is called "prefix/h.3". */
 static void tell(const struct sink *sink, const char *prefix, struct origin origin, double value)
 {
 	char name[80];

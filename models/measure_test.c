@@ -343,7 +343,7 @@ static void test_ws(void **state)
 
 	open_small(&k, "MODEL_LAYERS=1 FFN=ws WS_Z_BLOCKS=y");
 	v = measured(&k);
-	assert_false(has(&v, "ws/outside/h.0")); /* it cannot leave its blocks */
+	assert_false(has(&v, "ws/outside/h.0")); /* Wz cannot leave its blocks */
 	case_close(&k);
 }
 

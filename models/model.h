@@ -4,7 +4,7 @@
  * transformer.c wires blocks and knows no variant.  An attention, a
  * feed-forward or a reciprocal mechanism is one file with private options,
  * static functions and one descriptor at its end, registered by ATTENTION(),
- * FFN() or MECHANISM(); linking the file is what makes it available.
+ * FFN() or MECHANISM(); linking the file makes it available.
  *
  * Letters: B batch, T positions, E width, H heads, D = E/H, L latent width,
  * F hidden width of the feed-forward, V vocabulary, N layers.
@@ -17,7 +17,7 @@
 #include "core/train/token_program.h"
 #include "core/util/register.h"
 
-/* The modules of a model, by which struct origin tells them apart. */
+/* The modules of a model, as in struct origin. */
 enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };
 
 enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
@@ -27,13 +27,13 @@ enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };
 #define MAX_MECHANISMS 8
 
 /*
- * A symbol that switches one thing off, so that the wiring audit can see whether
- * that thing acts: on the logits, or (through_loss) on gradients only.
+ * A symbol that switches one thing off.  The mechanism audit uses it to see whether
+ * that thing changes the logits or, with through_loss, only gradients.
  */
 struct model_switch {
 	const char *symbol, *off; /* CONFIG_symbol=off */
 	bool through_loss;
-	int mechanism; /* 1 + its number, if a mechanism is switched; or 0 */
+	int mechanism; /* 1 + the number of the mechanism that is switched; 0: none */
 	bool sends;    /* this mechanism sends messages to the next layer */
 };
 
@@ -42,8 +42,8 @@ struct model;
 
 /*
  * What an attention type gives to the shared kernel: queries, keys and values, scale and band.
- * The block fills in the rest of `attr`; when decoding, it also keeps what later tokens read of
- * these (keys, values, biases).
+ * The block fills in the rest of `attr`.  When decoding, the block also keeps keys, values and
+ * biases for later tokens.
  */
 struct projection {
 	struct attention_inputs in;
@@ -55,10 +55,10 @@ struct projection {
 struct attention_variant {
 	const char *name; /* as in CONFIG_ATTENTION */
 	size_t options_size;
-	/* Read this type's symbols and refuse what does not fit. */
+	/* Reads this type's symbols and refuses values that do not fit. */
 	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
 	void (*project)(struct block *b, struct tensor *x, struct projection *p);
-	/* Turns the kernel's output [B,T,H,*] into the heads' outputs [B,T,H,D]; NULL: it is these. */
+	/* Turns the kernel's output [B,T,H,*] into the heads' outputs [B,T,H,D]; NULL: no change. */
 	struct tensor *(*heads)(struct block *b, struct tensor *o);
 	bool projection_bias; /* c_proj has a bias where the model has biases */
 	bool has_latent;      /* project() gives p->latent */
@@ -103,8 +103,8 @@ struct mechanism {
 				struct tensor *o);
 	struct tensor *(*hidden)(struct block *b, const void *options, struct tensor *h,
 				 struct message *out);
-	bool plain_reader; /* `hidden` returns h, and reads it by block_read_hidden() alone */
-	/* Add to y = h W, of a reader by block_read_hidden(), what `hidden` left out of h. */
+	bool plain_reader; /* `hidden` returns h and reads it only by block_read_hidden() */
+	/* Adds to y = h W what `hidden` left out of h; block_read_hidden() calls it. */
 	struct tensor *(*reading)(struct block *b, const void *options, const struct message *left,
 				  struct tensor *h, struct tensor *w, struct tensor *y);
 };
@@ -132,8 +132,8 @@ struct model {
 	void *mechanism_options[MAX_MECHANISMS];
 	int n_mechanisms;
 	/* For audits: 1 + the number of a mechanism, or 0. */
-	int silenced, silenced_layer; /* what it sends from this layer gets lost */
-	int muted, muted_layer;	      /* it is absent from this layer */
+	int silenced, silenced_layer; /* what this mechanism sends from this layer gets lost */
+	int muted, muted_layer;	      /* this mechanism is absent from this layer */
 };
 
 /* One layer while it is being built. */
@@ -142,8 +142,8 @@ struct block {
 	const struct model *m;
 	int layer;
 	bool last;
-	bool probing;  /* make what MODEL_PROBE shows */
-	bool decoding; /* of earlier tokens the graph has only what op_cache() kept */
+	bool probing;  /* build the outputs of MODEL_PROBE */
+	bool decoding; /* the graph has of earlier tokens only what op_cache() kept */
 	int64_t B, T;
 	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
 	struct message out[MAX_MECHANISMS];
@@ -151,9 +151,9 @@ struct block {
 	struct attention_outputs attention;
 };
 
-/* What a model is made for.  The caller says it; a model does not read how it is trained. */
+/* What the caller tells a model about its data and training. */
 struct model_task {
-	int64_t vocab; /* of the data; the model's own where CONFIG_MODEL_VOCAB is 0 */
+	int64_t vocab; /* of the data; the model has the same where CONFIG_MODEL_VOCAB is 0 */
 	int64_t batch; /* rows of a training batch; 0: unknown */
 };
 
@@ -170,15 +170,16 @@ enum model_purpose {
 };
 
 /*
- * Describe B rows of T tokens; where the graph continues (graph_continue()), they
- * come after earlier tokens.  Errors stick to the graph.  MODEL_TRAIN and
- * MODEL_EVAL have the outputs "nll" and "hit" and the losses "main", "logits_z",
- * "h.N.mlp.aux_z", "h.N.mlp.aux_c"; the other purposes have the outputs named there.
+ * Adds the model of B rows of T tokens to the graph.  If the graph continues
+ * (graph_continue()), these follow earlier tokens.  The graph keeps the first error.
+ * MODEL_TRAIN and MODEL_EVAL have the outputs "nll" and "hit" and the losses "main",
+ * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c"; enum model_purpose names the outputs
+ * of the other purposes.
  */
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io);
 
-/* Call `visit` for everything in this model that can be switched off alone. */
+/* Calls `visit` for everything in this model that can be switched off alone. */
 void model_switches(const struct model *m,
 		    void (*visit)(void *context, const struct model_switch *s), void *context);
 
@@ -194,7 +195,7 @@ struct tensor *block_vector(struct block *b, const char *name, int64_t n, double
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
 			    bool bias);
 
-/* y = h W + b of the hidden activation and a given W, with what mechanisms left out of h. */
+/* y = h W + b of the hidden activation h; adds what mechanisms left out of h. */
 struct tensor *block_read_hidden(struct block *b, const char *name, struct tensor *h,
 				 struct tensor *w, bool bias);
 
@@ -205,12 +206,12 @@ struct tensor *block_alpha(struct block *b, const char *name, double value);
 struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads);
 
 /*
- * An attention's latent with what the mechanisms of the layer before sent to it.  Every attention
+ * An attention's latent, plus what mechanisms of the previous layer sent to it.  Every attention
  * with has_latent calls this once, in project(), before it uses the latent.
  */
 struct tensor *block_latent(struct block *b, struct tensor *latent);
 
-/* Rotate the first `width` channels of every head, where the model uses rope. */
+/* Rotates the first `width` channels of every head if the model uses rope. */
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);
 
 #define ATTENTION(object) REGISTER("attention_variants", attention_variant, object)

@@ -41,7 +41,7 @@ static inline struct config *case_config(const char *symbols)
 	return c;
 }
 
-/* Name every parameter; nothing is allocated for them. */
+/* Names every parameter without allocating memory for it. */
 static inline void case_name_params(struct model_case *k)
 {
 	struct token_io io;

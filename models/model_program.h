@@ -9,12 +9,12 @@
 struct model_use {
 	enum model_purpose purpose;
 	int64_t rows, length;
-	/* Where runs continue each other (graph_continue()); state is NULL where they do not. */
+	/* For runs that continue each other (graph_continue()); otherwise state is NULL. */
 	struct params *state;
 	int64_t capacity;
 };
 
-/* As token_program_open(); with a backward pass for MODEL_TRAIN. */
+/* As token_program_open().  MODEL_TRAIN has a backward pass. */
 enum status model_program_open(struct token_program *t, const struct model *m,
 			       const struct model_use *use, struct params *params,
 			       const struct backend *backend, struct error *err) MUST_CHECK;

@@ -19,8 +19,8 @@ const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradien
 #define BFLOAT_ERROR 5e-2 /* seen: 3.6e-2; one rounding is 2e-3, a path through two layers has ten */
 #define BFLOAT_OF_LARGEST 5e-3
 /*
- * A gradient that is zero in exact arithmetic is noise of rounding on both
- * sides.  Noise is compared with the file's largest gradient.
+ * A gradient that is zero in exact arithmetic is rounding noise on both sides.
+ * Noise is compared with the file's largest gradient.
  */
 #define NOISE 1e-7
 /* Routing weights closer than this, relative to the larger, may change places in float. */
@@ -153,7 +153,7 @@ static enum status write_config(FILE *out, const cJSON *json, struct error *err)
 	return OK;
 }
 
-/* What nobody asked for has the reference's default, but a switch: it is off. */
+/* A symbol that nobody read has the reference's default; a switch that nobody read is off. */
 static void describe_field(const struct field *f, const struct config *c, FILE *out)
 {
 	const char *value = config_raw(c, f->symbol);
@@ -435,7 +435,7 @@ static enum status compare_losses(struct comparison *c, const struct token_progr
 	return OK;
 }
 
-/* Of one parameter: find its size or, when `judging`, our error. */
+/* Finds the largest gradient of one parameter or, when `judging`, our error. */
 static enum status compare_gradient(struct comparison *c, int index, bool judging,
 				    struct error *err)
 {
@@ -596,7 +596,7 @@ static bool within(const struct vector_report *report)
 
 /* ------------------------------------------------------------- nearly tied */
 
-/* How near, relatively, the nearest routing weight is to another choice. */
+/* How near a routing weight comes to another choice, relative to its size. */
 static enum status routing_margin(struct comparison *c, double *margin, struct error *err)
 {
 	enum status status = FAIL;

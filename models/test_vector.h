@@ -4,8 +4,8 @@
  * The file's metadata holds the configuration; fields that are absent take
  * the reference's defaults.  Tolerances: in double 1e-9 of the tensor's
  * largest entry; in float 2e-4 of it, or 1e-5 of the file's largest gradient
- * if that is more; in bfloat16 5e-2 and 5e-3.  What can be computed in two
- * forms (CROSS_FOLDED) is compared in both.
+ * if that is more; in bfloat16 5e-2 and 5e-3.  A model that can be computed in
+ * two forms (CROSS_FOLDED) is compared in both.
  */
 #ifndef MODELS_TEST_VECTOR_H
 #define MODELS_TEST_VECTOR_H
@@ -29,11 +29,11 @@ struct vector_report {
 	bool near_tie;
 };
 
-/* The configuration that a vector's metadata describes; fails when it cannot be expressed. */
+/* The configuration in a vector's metadata; fails if our symbols cannot express it. */
 enum status vector_config(const struct safetensors *file, struct config **c,
 			  struct error *err) MUST_CHECK;
 
-/* A model in the words of the reference's Config, as a JSON object. */
+/* A configuration as the reference's Config, a JSON object. */
 void vector_describe(const struct config *c, const struct model *m, FILE *out);
 
 /* The configuration of the reference's defaults. */
@@ -41,8 +41,8 @@ enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
 
 /*
  * FAIL with a text when the file is unusable; a failed comparison is in the
- * report.  `backend` is "cpu" or "cuda".  `weights` is NULL, or a file whose parameters replace the vector's (one
- * of ours, or a public GPT-2).
+ * report.  `backend` is "cpu" or "cuda".  `weights` is NULL, or a file whose
+ * parameters replace the vector's: one of ours, or a public GPT-2.
  */
 enum status vector_compare(const struct safetensors *file, const char *weights,
 			   const char *backend, enum precision precision,

@@ -1,6 +1,6 @@
 /*
- * Every committed vector, in double, float and bfloat16; vectors that differ are told from those that
- * agree; files that are no vectors are refused, with the reason.
+ * Every committed vector passes in double, float and bfloat16; changed vectors fail; files that are
+ * not vectors are refused, with the reason.
  */
 #include <glob.h>
 #include <math.h>
@@ -154,7 +154,7 @@ static void refused(struct changed *c, const char *reason)
 	assert_int_equal(compare_changed(c, FLOAT64, &report), FAIL);
 	if (!strstr(c->err.text, reason))
 		fail_msg("'%s' does not say '%s'", c->err.text, reason);
-	/* The next change begins with the base again. */
+	/* The next change starts from the base again. */
 	c->n = c->base.count;
 	memcpy(c->list, c->base.tensors, (size_t)c->n * sizeof(*c->list));
 	c->metadata.value = safetensors_metadata(&c->base, "config");
@@ -318,7 +318,7 @@ static void test_export(void **state)
 	must(vector_compare(&c->base, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), &c->err);
 	assert_true(vector_passed(&report));
 
-	/* Weights of another model are no match, and a lack of them is told. */
+	/* Weights of another model are refused, with the name of a parameter that is missing. */
 	must(safetensors_open(&other, "models/vectors/all-learned.safetensors", &c->err), &c->err);
 	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);
 	assert_non_null(strstr(c->err.text, "ra_alpha'"));

@@ -62,7 +62,7 @@ static enum status read_ffn(struct model *m, struct config *c, struct error *err
 	return m->ffn->read ? m->ffn->read(m->ffn_options, m, c, err) : OK;
 }
 
-/* Keep the list sorted by the order in which the mechanisms touch the hidden activation. */
+/* Keeps the list sorted by the order in which the mechanisms change the hidden activation. */
 static enum status insert_mechanism(struct model *m, const struct mechanism *mechanism,
 				    struct error *err)
 {
@@ -162,7 +162,7 @@ static enum status check_sizes(struct model *m, int64_t task_vocab, struct error
 	if (m->hidden < 1)
 		return fail(err, "the feed-forward has no hidden channels");
 	if (!(m->dropout >= 0 && m->dropout < 1))
-		return fail(err, "DROPOUT=%g is no probability below 1", m->dropout);
+		return fail(err, "DROPOUT=%g must be at least 0 and below 1", m->dropout);
 	if (m->init == SCHEME_GPT2 && !(m->init_deviation > 0))
 		return fail(err, "INIT_STD=%g must be positive", m->init_deviation);
 	if (!(m->logits_z >= 0))
@@ -205,9 +205,9 @@ void model_free(struct model *m)
 /* -------------------------------------------------------------------- names */
 
 /*
- * What is added from now on belongs to this module, of this layer or of none (-1).  Names begin
- * accordingly: "h.3.attn.", "h.3.mlp."; those of norms "h.3.", those outside of layers with
- * nothing.
+ * Everything that is added from now on belongs to this module of this layer (-1: of no layer).
+ * Names begin with "h.3.attn." or "h.3.mlp."; names of norms with "h.3."; outside of layers there
+ * is no prefix.
  */
 static void enter(struct graph *g, int layer, enum module module)
 {
@@ -412,7 +412,7 @@ static struct tensor *gate_outputs(struct block *b, struct tensor *x, struct ten
 	return op_multiply(b->g, "gated", o, block_heads(b, gate, m->heads));
 }
 
-/* When decoding, keep what later tokens will read. */
+/* When decoding, keeps what later tokens will read. */
 static void keep(struct block *b)
 {
 	struct projection *p = &b->projection;

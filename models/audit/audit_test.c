@@ -1,6 +1,6 @@
 /*
- * The audits pass on every committed model; every fault they exist for, built
- * in here on purpose, is caught by the audit and under the name it should be.
+ * The audits pass on every committed model.  This test builds in every fault that the
+ * audits exist for: the right audit must catch it and name it.
  *
  * Faulty parts are registered like real ones; faulty kernels replace the
  * backend's.
@@ -37,7 +37,7 @@ static enum status read_weight(void *options, const struct model *m, struct conf
 	return OK;
 }
 
-/* Parameters are there, their output goes nowhere. */
+/* Has parameters, but their output goes nowhere. */
 static struct tensor *drop(struct block *b, const void *options, struct tensor *h,
 			   struct message *out)
 {
@@ -458,7 +458,7 @@ static void assert_passed(const struct audit_report *r)
 
 /* -------------------------------------------------------------- sound models */
 
-/* What is not sound among the committed models, and how it must be named. */
+/* Committed models that must fail, with the findings that must name them. */
 static const struct {
 	const char *vector;
 	struct setting failed[4];
@@ -591,7 +591,7 @@ static void test_unwired(void **state)
 	audit_free(&report);
 }
 
-/* Until it was refused, the ninth mechanism was left out without a word. */
+/* An older program left out the ninth mechanism without a word. */
 static void test_too_many(void **state)
 {
 	struct config *c = configured(SETTINGS({ "TEST_MANY", "y" }));
@@ -659,7 +659,7 @@ static void test_undeclared_dropout(void **state)
 	audit_free(&report);
 }
 
-/* A leak that begins behind position 128 was not seen while that was the audited length. */
+/* An older audit, of 128 positions only, did not see a leak after them. */
 static void leak_late(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, row = dim[2] * dim[3];
@@ -734,7 +734,7 @@ static void test_zero_alpha(void **state)
 
 static void test_undeclared_leak(void **state)
 {
-	static const char *const weights[] = { "0.1", "0" }; /* 0: it sleeps until it is learnt */
+	static const char *const weights[] = { "0.1", "0" }; /* 0: no effect until learnt */
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
@@ -759,7 +759,7 @@ static void test_faint_leak(void **state)
 	audit_free(&report);
 }
 
-/* Known and marked: it may be trained, and its finding stays. */
+/* A declared leak: the model may be trained, and the finding stays. */
 static void test_declared_leak(void **state)
 {
 	struct audit_report report =
@@ -808,7 +808,7 @@ static void test_routing_ahead(void **state)
 	audit_free(&report);
 }
 
-/* A model that sees no token leaks none, and is no model. */
+/* A model that ignores its tokens cannot leak, but it fails, too. */
 static void test_blind(void **state)
 {
 	struct backend backend = faulty_backend(OP_embedding);
@@ -895,7 +895,7 @@ static void test_switched_off(void **state)
 	audit_free(&report);
 }
 
-/* Every position of a small model; of a large one as many as its time allows. */
+/* All positions of a small model; fewer of a large one. */
 static void test_sizes(void **state)
 {
 	struct config *c = configured(SETTINGS({ "MODEL_BLOCK", "1024" }));

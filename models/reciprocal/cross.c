@@ -25,8 +25,8 @@ struct cross_options {
 };
 
 /*
- * The training batch decides, so that evaluations and audits take the form that is trained.  A
- * model without one (a test vector's) is folded.
+ * The size of the training batch decides, so that evaluations and audits use the form that is
+ * trained.  A model without a training batch (of a test vector) is folded.
  */
 static bool folding_saves_work(const struct model *m)
 {
