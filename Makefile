@@ -1,8 +1,8 @@
 # kablate: one Makefile for the whole tree.  `make help` lists what it offers.
 #
 # Everything compiled or generated goes to $(O).  models/Makefile and data/Makefile say which
-# variants and tasks a configuration selects; elsewhere every source that is there is built.  Nothing recurses, so
-# make sees all dependencies.
+# variants and tasks a configuration selects; all other sources are always built.  There is no
+# recursion, so make sees all dependencies.
 
 MAKEFLAGS += -rR --no-print-directory
 .SUFFIXES:
@@ -20,7 +20,7 @@ CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
 AR := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 export O CC SANITIZE BLAS BLAS_CFLAGS BLAS_LIBS NO_INSTALL
 
-# Words of make end at blanks.
+# make splits paths at blanks.
 ifneq ($(word 2,$(CURDIR))$(word 2,$(O)),)
 $(error make cannot work in a path with blanks: move $(if $(word 2,$(CURDIR)),$(CURDIR),O=$(O)))
 endif
@@ -47,8 +47,8 @@ endif
 unless_holds = $(if $(subst x$(strip $2)x,,x$(strip $(file <$1))x),FORCE)
 write_stamp = @mkdir -p $(@D) && printf '%s\n' '$(strip $1)' >$@
 
-# make reads its files again after it has made one that is included.  A rule of such a file begins
-# with this: one that never comes to rest is an error, not a loop.
+# make reads its files again after it has made one that is included.  The rule of such a file
+# calls stop_restarting first: then a file that never becomes up to date is an error, not a loop.
 most_restarts := 5
 stop_restarting = $(if $(shell test 0$(MAKE_RESTARTS) -le $(most_restarts) || echo stop),$(error \
 	$@ was made $(MAKE_RESTARTS) times and is still out of date, because of $(or $?,nothing that make can name); \
@@ -57,25 +57,25 @@ stop_restarting = $(if $(shell test 0$(MAKE_RESTARTS) -le $(most_restarts) || ec
 # Was an option of one letter given to make?  (Known when recipes run.)
 given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
 
-# One word of a shell, whatever stands in it.
+# Quotes a text as one word of a shell.
 quoted = '$(subst ','\'',$1)'
 
 # ---------------------------------------------------------------- what is built
 sources := $(sort $(shell find core data models tools -name '[!.]*.c' 2>/dev/null))
 tests_c := $(filter %_test.c %_longtest.c %_soaktest.c,$(sources))
 tools_c := $(filter-out $(tests_c),$(filter tools/%,$(sources)))
-# kablate is no program of its own: it is linked once per step (tools/make/steps.mk).
+# kablate is not built here: every step links its own (tools/make/steps.mk).
 step_main := tools/kablate/kablate.c
 programs_c := $(shell grep -ls '^int main\b' $(filter-out $(step_main),$(tools_c)) /dev/null)
-# What stands beside a program in tools/ is linked to the programs of that directory only; what
-# stands beside kablate.c is part of a run, and of every program.
+# Sources beside a program in tools/ are linked only to the programs of that directory; sources
+# beside kablate.c are linked to every program.
 own_c := $(filter-out $(programs_c) $(dir $(step_main))%,$(tools_c))
 own_objects := $(own_c:%.c=$(O)/%.o)
 parts := $(filter-out $(tests_c) $(programs_c) $(own_c) $(step_main) %_fuzz.c,$(sources))
 
-# Which configuration symbol brings which variant or task.  No symbol is set here, so all of them
-# collect in obj-: tools and tests hold every one, a step only its own.
-# core/ and data/ never need models/: their tests link without it, which keeps that true.
+# These files say which configuration symbol selects which variant or task.  No symbol is set here,
+# so all variants collect in obj-: tools and tests link all of them, a step only its own.
+# The tests of core/ and data/ link without models/, so they fail if core/ or data/ needs it.
 selections := models/Makefile data/Makefile
 include $(selections)
 variants := $(addprefix $(O)/,$(sort $(obj-y) $(obj-)))
@@ -98,14 +98,14 @@ data_tests := $(filter $(O)/data/%,$(test_programs))
 # ---------------------------------------------------------------- flags
 machine := $(shell uname -m)
 native := $(if $(filter aarch64,$(machine)),-mcpu=native,-march=native)
-# clang judges by the processor's name and uses SVE even where the (virtual) machine hides it.
+# clang goes by the processor's name and uses SVE even if the (virtual) machine hides it.
 ifneq ($(and $(filter aarch64,$(machine)),$(findstring clang,$(CC))),)
 native := $(native)$(if $(shell grep -wm1 sve /proc/cpuinfo),,+nosve)
 endif
 
-# Libraries and their flags are found by tools/make/setup.sh, which leaves them in these stamps;
-# they are read when a recipe runs, that is after the stamp was made.  (Always with strip: GNU Make
-# 4.3 may or may not keep the last newline of $(file <), by chance.)
+# tools/make/setup.sh finds libraries and their flags and leaves them in these stamps.  Recipes read
+# the stamps, that is after they were made.  (Always with strip: whether GNU Make 4.3 keeps the last
+# newline of $(file <) is chance.)
 library_flags = $(strip $(file <$(O)/setup-build))
 test_library_flags = $(strip $(file <$(O)/setup-test))
 python = $(strip $(file <$(O)/setup-python))
@@ -113,10 +113,11 @@ compile_part = $(filter -I% -isystem% -D% -pthread,$1)
 link_part = $(filter-out -I% -isystem% -D%,$1)
 
 sanitize := -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
-# Nobody asks errno about sqrt(): told so, compilers make SIMD of loops with a root (AdamW: 3.5 x faster).
+# No code asks errno about sqrt().  Compilers that know this make SIMD of loops with a root (AdamW:
+# 3.5 x faster).
 base_flags := -std=gnu17 $(CFLAGS) -fno-math-errno $(if $(PORTABLE),,$(native)) -fopenmp \
 	$(if $(SANITIZE),$(sanitize))
-# Not faults: a loop that clang could not make SIMD; a message that gcc sees cut to fit its buffer.
+# Not warned about: loops that clang cannot make SIMD; messages that gcc sees cut to their buffer.
 warnings := -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) \
 	$(if $(findstring clang,$(CC)),-Wno-pass-failed,-Wno-format-truncation)
 compile = $(CC) $(base_flags) $(warnings) -I. -I$(O) $(CPPFLAGS) \
@@ -125,10 +126,10 @@ link = $(CC) $(base_flags) $(LDFLAGS)
 libraries = $(call link_part,$(library_flags)) -lm -ldl
 
 # ---------------------------------------------------------------- set-up
-# The compiler's version belongs to the stamp: an upgraded compiler rebuilds, too.
+# The compiler's version belongs to the stamp, so a new compiler rebuilds everything.
 toolchain := $(strip $(CC) $(SANITIZE) $(BLAS) $(BLAS_CFLAGS) $(BLAS_LIBS) $(PYTHON))
 compiler_version = $(shell $(CC) --version 2>/dev/null | head -n 1)
-# How $(O) is spelled changes nothing.
+# Another spelling of $(O) rebuilds nothing.
 flags = $(filter-out -I$(O),$(compile)) $(LDFLAGS) $(compiler_version)
 
 $(O)/toolchain: $(call unless_holds,$(O)/toolchain,$(toolchain))
@@ -140,7 +141,7 @@ $(O)/setup-%: tools/make/setup.sh $(O)/toolchain
 $(O)/flags: $(O)/setup-build $(call unless_holds,$(O)/flags,$(flags))
 	$(call write_stamp,$(flags))
 
-# A source that was added or removed changes what is linked, though no object is newer.
+# A source that was added or removed changes what is linked, although no object is newer.
 # (Named without $(O), which one make may give as a relative path and another as an absolute one.)
 linked := $(patsubst $(O)/%,%,$(part_objects) $(variants) $(own_objects))
 $(O)/objects: $(call unless_holds,$(O)/objects,$(linked))
@@ -169,7 +170,7 @@ $(O)/%.bf16.o: %.c $(O)/flags
 $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 	$(call cc,$(call compile_part,$(test_library_flags)))
 
-# Where the GPU backend is loaded from; it is built where nvcc is found.
+# From here the GPU backend is loaded.  It is built if nvcc is found.
 $(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"'
 
 $(O)/parts.a: $(part_objects) $(O)/objects
@@ -188,7 +189,7 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 -include $(part_objects:.o=.d) $(variants:.o=.d) $(patsubst %.c,$(O)/%.d,$(programs_c) $(own_c) $(step_main)) \
 	$(test_programs:=.d)
 
-# What the tests of memory count and refuse goes through them.
+# alloc_test counts and refuses allocations: it wraps these functions.
 $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
@@ -197,11 +198,11 @@ make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk mode
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- sanitizers
-# Programs that watch themselves take several times as long: so may their tests.
+# Programs with sanitizers take several times as long, so their tests get more time.
 asan:
 	$(Q)TEST_SECONDS=3600 $(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
-# Always clang: its OpenMP runtime tells the sanitizer about barriers; gcc's does not, so that
-# every correct parallel loop would be reported.
+# Always clang: its OpenMP runtime tells the sanitizer about barriers.  gcc's does not, so every
+# correct parallel loop would be reported.
 tsan:
 	$(Q)TEST_SECONDS=3600 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
 		$(MAKE) O=$(O)-tsan CC=clang SANITIZE=thread CFLAGS='-O1 -g' check
@@ -223,22 +224,22 @@ clean:
 mrproper: clean
 	$(Q)rm -f $(KCONFIG_CONFIG) $(KCONFIG_CONFIG).old
 	$(Q)for o in $(O) $(O)-asan $(O)-tsan; do rmdir "$$o" 2>/dev/null || true; done
-	@echo 'runs/ holds results and is kept: remove it by hand if you mean to.'
+	@echo 'runs/ holds results and is kept; remove it by hand if you want to.'
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(make_files) Makefile
 
 .PHONY: all programs asan tsan bench-ops setup clean mrproper help FORCE
 
-#:   asan, tsan    the tests under the address and undefined-behaviour, or the thread sanitizer
+#:   asan, tsan    run the tests with sanitizers: addresses and undefined behaviour; threads
 #:   bench-ops     measure the kernels;   programs: build the tools only, to $(O)/bin
-#:   setup         look again for compiler and libraries, install what lacks (apt)
-#:   clean         remove what was compiled;   mrproper: and the configuration; never runs/
+#:   setup         look for compiler and libraries again; install what is missing (apt)
+#:   clean         remove compiled files;   mrproper: also .config;   both keep runs/
 #:
 #: Settings
 #:   O=DIR         build there instead of build/        V=1          show the commands
 #:   CC=clang      another compiler                     CFLAGS=      instead of -O3 -g
-#:   WERROR=1      warnings are errors                  PORTABLE=1   not only for this processor
+#:   WERROR=1      warnings are errors                  PORTABLE=1   for other processors, too
 #:   NO_INSTALL=1  never call apt                       PYTHON=      instead of python3
 #:   ANY_ENVIRONMENT=1   go on with runs that began with another compiler, BLAS or machine
 #:   BLAS=blis     instead of openblas: also any pkg-config name, or BLAS_CFLAGS= and BLAS_LIBS=

@@ -1,7 +1,8 @@
-# The GPU backend, a library of its own that programs load when asked to.  Included by the Makefile.
+# The GPU backend: a library of its own, which programs load when a GPU is asked for.  Included by the
+# Makefile.
 #
-# It is built where nvcc is found.  As C is compiled for this machine's processor, so are kernels for its
-# GPUs, or for those of CUDA_GPUS; and as PTX, from which a driver makes code for any newer one.
+# It is built if nvcc is found.  Kernels are compiled for this machine's GPUs, or for those in CUDA_GPUS,
+# and also to PTX, from which a driver makes code for newer GPUs.
 
 NVCC ?= $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 here := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d .))
@@ -11,7 +12,7 @@ nvcc_flags := -std=c++17 -O3 --extended-lambda -lineinfo -Xcompiler -fPIC \
 	-gencode arch=compute_80,code=compute_80
 
 cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
-# What kernels use of the engine: the library holds it a second time.
+# Kernels use these files of the engine: the library has its own copy of them.
 cuda_needs := core/engine/tensor.c core/util/dtype.c core/util/hash.c core/util/rng.c core/util/status.c
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
 cuda_library := $(O)/kablate_cuda.so
@@ -37,20 +38,20 @@ cuda: $(cuda_built)
 	$(if $(NVCC),@:,@echo 'no nvcc: the GPU backend is not built; set NVCC= or CUDA_HOME=')
 
 # ---------------------------------------------------------------- tests on a GPU
-# The tests of ops, optimizers and models reach a device through its backend only, so the same programs
-# serve; gpu_test.py trains.
+# The tests of ops, optimizers and models reach a device only through its backend, so the same programs
+# test a GPU; gpu_test.py trains on it.
 gpu_tests := $(addprefix core/,ops/op_test ops/attention_test ops/fused_test ops/state_test optim/optim_test) \
 	$(addprefix models/,parity_test measure_test decode_test test_vector_test)
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
 $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
 	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ 480 $<
-# It trains with the library, which `make check` therefore builds where nvcc is.
+# gpu_test.py needs the library, so `make check` builds it if nvcc is found.
 gpu_training := tools/kablate/gpu_test.py
 $(call results,$(gpu_training)): $(cuda_built)
 check-gpu: $(gpu_results) $(call results,$(gpu_training))
 	@sh tools/testing/summary.sh $(O) $(gpu_tests:%=gpu/%) $(gpu_training)
 
-# NVIDIA's checkers over the op tests: memory, races, what was never written, barriers.
+# NVIDIA's checkers run the op tests: they look for wrong addresses, races, unset memory, barriers.
 sanitizers := memcheck racecheck initcheck synccheck
 check-gpu-sanitize: $(O)/core/ops/op_test $(O)/core/ops/attention_test $(cuda_built)
 	$(Q)for tool in $(or $(SANITIZER),$(sanitizers)); do for t in op_test attention_test; do \
@@ -59,4 +60,4 @@ check-gpu-sanitize: $(O)/core/ops/op_test $(O)/core/ops/attention_test $(cuda_bu
 
 .PHONY: cuda check-gpu check-gpu-sanitize
 
-#:   cuda          build the GPU backend (nvcc);  check-gpu: test it;  check-gpu-sanitize: its memory
+#:   cuda          build the GPU backend (nvcc);  check-gpu: test it;  check-gpu-sanitize: sanitizers

@@ -24,8 +24,9 @@ data: $(O)/bin/data
 		set -- $(foreach path,$(CONFIG_DATA_TEXT),$(call quoted,$(path))); } && \
 		$< prepare --out "$$out" $(data_vocabulary) "$$@"
 
-# Each fuzzer runs for FUZZ_SECONDS, or FUZZ_RUNS inputs, from the seeds in data/fuzz; what it finds is
-# kept as crash-* beside it.  Always clang: its libFuzzer.  The parts are compiled once for all.
+# Each fuzzer starts from the seeds in data/fuzz and runs for FUZZ_SECONDS, or FUZZ_RUNS inputs.  Inputs
+# that crash are kept as crash-* beside it.  Always clang, for its libFuzzer.  All fuzzers share the
+# compiled parts.
 FUZZ_SECONDS ?= 20
 FUZZ_CC := $(if $(findstring clang,$(CC)),$(CC),clang)
 fuzz_c := $(filter %_fuzz.c,$(sources))
@@ -56,4 +57,4 @@ fuzz: $(fuzzers)
 .PHONY: data fuzz
 
 #: Data, tests, upkeep
-#:   data          turn text (CONFIG_DATA_TEXT) into token files;   fuzz: all parsers: FUZZ_SECONDS=20
+#:   data          turn text (CONFIG_DATA_TEXT) into token files;  fuzz: try all parsers: FUZZ_SECONDS=

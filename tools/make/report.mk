@@ -2,7 +2,7 @@
 
 report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 
-# E=NAME reports another experiment than that of .config.  Plots need gnuplot; without it the report
+# E=NAME reports another experiment than .config's.  Plots need gnuplot; without it the report
 # says that they are missing.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
 reported = $(or $(E),$(configured))
@@ -20,7 +20,7 @@ power: $(O)/setup-python
 	$(if $(EFFECT),,$(error power: give EFFECT=, the smallest difference that matters to you))
 	$(Q)$(report_tool) power --effect $(call quoted,$(EFFECT)) $(if $(reported),$(call quoted,$(reported)))
 
-# The promises of docs/statistics.md, simulated.
+# Simulates what docs/statistics.md promises.
 bench-statistics: $(O)/bin/null_tables $(O)/setup-python
 	$(Q)$(python) -m tools.report.simulate $(if $(TABLES),--tables $(TABLES))
 
@@ -29,7 +29,7 @@ compare diff: $(O)/setup-python
 		beginning of a run's identity))
 	$(Q)$(report_tool) $@ $(call quoted,$(A)) $(call quoted,$(B))
 
-# The program of any run, made from the run's record: $$run is its directory, $$of the program's.
+# Makes the program of a run from the run's record; $$run is the run's directory, $$of the program's.
 need_run = $(if $(RUN),,$(error make $@ RUN=..: which run? Its directory, EXPERIMENT/STEP or the \
 	beginning of its identity))
 with_run = found=$$($(python) -m tools.results.run_program --runs '$(RUNS)' --output '$(O)/of-run' \
@@ -52,7 +52,7 @@ export: $(O)/setup-python
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
-#:   power EFFECT=0.01             seeds and minutes it needs;  bench-statistics: test the verdicts
+#:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
 #:   export RUN=.. OUT=DIR         weights, configuration and tokenizer, as transformers loads them
 #:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=

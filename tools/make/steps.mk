@@ -30,7 +30,7 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
 plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.py declaration.py)
-# Compare contents, not only times: another file, or an older one put back, may be in its place.
+# Compare contents, not only times: somebody may have put another or an older file in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(selections) $(rates) $(if $(matched),$(parts))
@@ -66,10 +66,10 @@ $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 # The identity of a run includes the sources of its program, but not the table of symbols: the
 # values that the program reads are part of the identity anyway.
 sources_of = $(filter-out %/config_table.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(strip $(file <$(o:.o=.d))))))
-# For a step on a GPU they include the GPU backend's; a step on the CPU is the same with and without it.
+# For a step on a GPU these are also the sources of the GPU backend; a step on the CPU ignores them.
 objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
-# What `kablate --version` tells; no part of an identity.
+# `kablate --version` prints this; it is not part of an identity.
 revision := $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
 $(plan)/revision: $(call unless_holds,$(plan)/revision,$(revision))
 	$(call write_stamp,$(revision))
@@ -114,10 +114,10 @@ git_revision = $(shell git rev-parse HEAD 2>/dev/null)
 git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
 # Exit status of kablate after a divergence.  For tuning, a divergence is a result.
 diverged := 76
-# After a stop no run begins until make is called again: with -k alone make would begin the next.
+# After a stop no run begins until make is called again; with -k make would otherwise begin the next.
 export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
-# The baseline says what it trains, so that a step that trains the same is found.  A step that is its
-# own baseline, or whose baseline is no part of this plan, is not asked.
+# The baseline's program tells what it trains, so that a step that trains the same is noticed.  There is
+# nothing to compare if a step is its own baseline, or if its baseline is not in this plan.
 baseline_program = $(addprefix --baseline-program $(plan)/,$(addsuffix /kablate,$(filter-out $(STEP),\
 	$(filter $(baseline-$(STEP)),$(built-steps)))))
 $(run-targets) $(tuning-targets):
@@ -154,7 +154,7 @@ and_then = || $(if $(call given,k),status=$$?,exit $$?);
 tune_and_run = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
 	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
 
-# What the plan declares is on record before the first run begins.
+# Records what the plan declares before the first run begins.
 declared: built
 	$(Q)$(python) -m tools.plan.declaration $(plan)/plan.json '$(RUNS)'
 runs: declared
@@ -173,8 +173,8 @@ rerun: declared
 	+$(Q)$(MAKE) runs-forget
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 
-# What programs say about themselves is kept.  If a program cannot say it (the data is missing), the
-# plan is shown without it.
+# Keeps what programs say about themselves.  If a program cannot say it (the data is missing), the plan
+# is shown without it.
 $(plan-examined:%=$(plan)/%/describe.json): $(plan)/%/describe.json: $(plan)/%/kablate
 	$(Q)$< describe --json >$@ || rm -f $@
 $(plan-examined:%=$(plan)/%/estimate.json): $(plan)/%/estimate.json: $(plan)/%/kablate
@@ -199,7 +199,7 @@ unread: built
 	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
 endif
 
-# What runs here: a bad configuration must not keep it from being stopped.
+# Finds the processes without .config: a bad configuration must not keep them from being stopped.
 # Signal each run only once: a second signal would end it at once.  The second round meets runs that
 # were just beginning.
 stop:

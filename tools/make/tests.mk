@@ -13,7 +13,7 @@ long_tests := $(call tests_of_kind,longtest)
 soak_tests := $(call tests_of_kind,soaktest)
 tests_of_tier = $(if $(filter all,$1),$(short_tests) $(long_tests),$($1_tests))
 
-# A tier runs in a make of its own (the target tests), which knows by TIER what was chosen.
+# A tier runs in a make of its own (the target tests), and TIER tells that make which one.
 TIER ?= short
 ifdef T
 chosen_tests := $(filter $(T) $(T:=.sh) $(T:=.py),$(all_tests))
@@ -39,13 +39,13 @@ $(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/s
 	$(call run_test,$*) bash $<
 $(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
 	$(call run_test,$*) $(python) -m $(subst /,.,$(basename $*))
-# Scripts may build steps: what all of these share must not be made twice at once.
+# Scripts may build steps.  What all steps share is built first, so that no two scripts build it at once.
 $(call results,$(filter %.sh %.py,$(all_tests))): $(step_main:%.c=$(O)/%.o)
-# Long scripts may call a test program to do a part on their data.
+# Long scripts may call test programs on data of their own.
 $(call results,$(filter %.py,$(long_tests) $(soak_tests))): $(test_programs)
 
 tests_that_measure_time := core/train/train_test tools/kablate/timing_test.py
-# What measures time has the machine to itself: each of these waits for all others.
+# Tests that measure time have the machine to themselves: each waits for all others.
 alone_tests := $(filter $(tests_that_measure_time),$(chosen_tests))
 others :=
 $(foreach test,$(alone_tests),$(eval $(call results,$(test)): | \
@@ -69,5 +69,5 @@ check-cross:
 
 .PHONY: check check-long check-all check-soak check-cross tests
 
-#:   check         build and run the tests;  T=core/rng_test runs one, T=core/% a directory
-#:   check-all     and the long ones;  check-long: these;  check-soak: by hand;  check-cross: emulated
+#:   check         build and run the tests;  T=core/util/rng_test: one, T=core/%: a room
+#:   check-all     also long ones;  check-long: only long;  check-soak: by hand;  check-cross: emulated
