@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What a plan declares before its first run: primary comparisons, margin, seeds and looks.
 
-    declaration.py PLAN.JSON RUNS   put it on record, with the time, unless it is there already
+    declaration.py PLAN.JSON RUNS   record it with the time, unless it is recorded already
 
 The record is RUNS/EXPERIMENT/declaration.json: every declaration that was ever in force, in order.
-The report compares the time of the last one with that of the first run.  Nothing here reaches the
-program, so no run's identity depends on it.
+The report compares the time of the last declaration with the time of the first run.  The program
+reads none of this, so no run's identity depends on it.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ FILE = "declaration.json"
 
 @dataclass
 class Declaration:
-    """The newest one of an experiment."""
+    """The newest declaration of an experiment."""
     time: float
     is_changed: bool                # there was another one before
     is_withdrawn: bool = False
@@ -67,13 +67,13 @@ def against_baselines(steps):
 
 
 def against_controls(steps):
-    """Each step beside what was made as large as it."""
+    """Each step with its matched control."""
     return [[steps[control.match.number].name, control.name] for control in steps
             if control.match and control.match.number != control.baseline]
 
 
 def comparisons(steps, word):
-    """Those that a word of CONFIG_PRIMARY stands for."""
+    """The comparisons that a word of CONFIG_PRIMARY stands for."""
     if word in EFFECTS:
         return [word]
     if word in ("steps", "controls"):
@@ -134,7 +134,7 @@ def read_entries(path):
 
 
 def record(path, content, now):
-    """Append what is declared, unless the last entry says the same."""
+    """Appends the declaration, unless the last entry says the same."""
     entries = read_entries(path)
     if content == (entries[-1]["declared"] if entries else None):
         return

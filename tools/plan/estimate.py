@@ -22,7 +22,7 @@ RECORD_BYTES = 2000     # per logging interval, in journal and database: 1979 in
 
 @dataclass
 class Cost:
-    """Of all runs of a step; None: not known."""
+    """What all runs of a step cost; None: not known."""
     runs: int
     seconds: float = None
     bytes: float = None
@@ -47,7 +47,7 @@ def run_seconds(values, seconds_per_token):
 
 
 def run_bytes(values, account):
-    """Final and best weights, checkpoints, records."""
+    """Bytes of final and best weights, checkpoints and records."""
     updates, _ = updates_and_tokens(values)
     interval = int(values["CHECKPOINT_INTERVAL"]) or updates
     one = account["weights_bytes"] + account["optimizer_bytes"]
@@ -67,7 +67,7 @@ def recorded_seconds(run, per_update):
 
 
 def past_steps(experiment, runs):
-    """Those that the database knows."""
+    """The steps of the experiment that the database knows, by name."""
     try:
         db = records.connect(os.path.join(runs, "results.db"))
         return {step.name: step for step in records.read_experiment(db, experiment)}

@@ -33,7 +33,7 @@ NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*")  # nothing that make, a shell or a path reads
-IN_A_NAME = "letters, digits and ._+- make a name, neither . nor - in front"
+IN_A_NAME = "a name has letters, digits and ._+- and begins with neither . nor -"
 
 
 class Assignment(NamedTuple):
@@ -47,7 +47,7 @@ class Assignment(NamedTuple):
 
 
 class Unfit(OSError):
-    """What does not fit, one line each.  (kconfiglib's menus show an OSError in a dialog.)"""
+    """What is wrong, one line each.  (kconfiglib's menus show an OSError in a dialog.)"""
 
     def __init__(self, problems, assignments=()):
         super().__init__(errno.EINVAL, "\n".join(problems))
@@ -83,7 +83,7 @@ class Tree(kconfiglib.Kconfig):
         for item, listed in self.ranges.items():
             for name in {name for one in listed for name in one.names}:
                 if self.find(name) is None:
-                    raise Unfit([f"{item.name}: its range names {name}, which is no symbol"])
+                    raise Unfit([f"{item.name}: its range names {name}, which is not a symbol"])
 
     # ------------------------------------------------------------ values
 
@@ -113,7 +113,7 @@ class Tree(kconfiglib.Kconfig):
     # ------------------------------------------------------------ reading
 
     def parse(self, lines, source):
-        """The assignments of a text, and a line for each one that is none."""
+        """The assignments of a text, and a message for each line that is not one."""
         found, problems = {}, []
         for number, line in enumerate(lines, 1):
             where = f"{source}:{number}" if source else "command line"
@@ -157,7 +157,7 @@ class Tree(kconfiglib.Kconfig):
             return name, text
         value = text if NUMBER.fullmatch(text) else unquote(text)
         if value is None:
-            raise ValueError(f"CONFIG_{name}={text}: text stands between double quotes")
+            raise ValueError(f"CONFIG_{name}={text}: text must stand between double quotes")
         problem = self.text_problem(item, value)
         if problem:
             raise ValueError(f"CONFIG_{name}={text}: {problem}")
@@ -187,9 +187,9 @@ class Tree(kconfiglib.Kconfig):
     def merge(self, *layers):
         """Make the configuration of layers of assignments; later ones win.
 
-        What the last layer sets must hold.  An assignment of an earlier layer may have become
-        inactive through a later one: these are returned.  Anything else is Unfit.  Ranges are
-        those of all layers together.
+        What the last layer sets must hold.  A later layer may make an assignment of an earlier
+        one inactive: these are returned.  Anything else is Unfit.  Ranges are checked with the
+        values of all layers together.
         """
         idle = self.merge_layers(*layers)
         self.check_ranges([a for layer in layers for a in layer])
@@ -216,7 +216,7 @@ class Tree(kconfiglib.Kconfig):
         return idle
 
     def range_problems(self):
-        """Items whose value is out of a range, with all that the range is about, and why."""
+        """Items whose value is out of a range, with all symbols of that range, and why."""
         values = self.values()
         for item, listed in self.ranges.items():
             value = values[item.name]
@@ -236,7 +236,7 @@ class Tree(kconfiglib.Kconfig):
                     yield [item.name, *sorted(one.names)], problem
 
     def check_ranges(self, assignments=()):
-        """Unfit blames, of the assignments that a range is about, the one made last."""
+        """Unfit blames the last assignment to a symbol of the range."""
         last = {a.name: (place, a) for place, a in enumerate(assignments)}
         problems, blamed = [], []
         for names, problem in self.range_problems():
@@ -260,7 +260,7 @@ class Tree(kconfiglib.Kconfig):
     def holds(self, a):
         item = self.find(a.name)
         if isinstance(item, Symbol) and item.orig_type is BOOL:
-            return item.str_value == a.value  # what is not available is off
+            return item.str_value == a.value  # an unavailable switch is off
         return self.value(item) == a.value
 
     def reason(self, a):
@@ -271,15 +271,15 @@ class Tree(kconfiglib.Kconfig):
             sym = self.member(item, a.value)
         conditions = [node.prompt[1] for node in sym.nodes if node.prompt]
         if not conditions:
-            return f"it cannot be set, it follows from other symbols and is {sym.str_value}"
+            return f"it cannot be set: it follows from other symbols and is {sym.str_value}"
         if not sym.visibility:
             unmet = [expr_str(e) for e in terms(conditions[0]) if not expr_value(e)]
-            return f"it needs {' and '.join(unmet)}, which is not so here"
+            return f"it needs {' and '.join(unmet)}: set that, too"
         for low, high, condition in getattr(sym, "ranges", ()):
             if expr_value(condition) and sym.orig_type is INT:
                 return f"out of range {low.str_value} to {high.str_value}"
         if sym.choice:
-            return f"it is the one that {sym.choice.name} chooses"
+            return f"{sym.choice.name} chooses it"
         return f"it is selected by {' and '.join(map(expr_str, terms(sym.rev_dep)))}"
 
     # ------------------------------------------------------------ files
@@ -325,7 +325,7 @@ class Tree(kconfiglib.Kconfig):
 
 
 def terms(expression):
-    """The conditions that must hold, except that a member's choice is visible."""
+    """The conditions that must hold, without the condition that a member's choice is visible."""
     return [e for e in kconfiglib.split_expr(expression, AND) if not isinstance(e, Choice)]
 
 
@@ -349,7 +349,7 @@ def config_path():
 
 
 def shorten(path):
-    """As a reader of a message would name it."""
+    """The path as messages show it."""
     near = os.path.relpath(path)
     return path if near.startswith("..") else near
 
@@ -367,7 +367,7 @@ def read_text(path):
 
 
 def write_text(path, text):
-    """Replace a file at once, and only if it changes; tells whether it did."""
+    """Replaces a file as a whole, and only if it changes; True: it did."""
     if read_text(path) == text:
         return False
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -407,7 +407,7 @@ def table(tree):
 
 
 def program_symbols(tree):
-    """The same as lines of a .config, choices by their names, for tools that read them as text."""
+    """The same as lines of a .config, with choices by their names, for tools that read text."""
     lines = []
     for item in tree.items():
         value = tree.value(item)
@@ -427,7 +427,7 @@ def assignment_text(item, value):
 
 
 def auto_conf(tree):
-    """auto.conf: the configuration as make variables; what is off is not defined."""
+    """auto.conf: the configuration as make variables; a symbol that is off is not defined."""
     values = tree.values()
     values.update((name, "y") for name in tree.members if tree.syms[name].str_value == "y")
     lines = ["# Generated from the configuration, for make."]
@@ -474,12 +474,12 @@ def load_present(tree):
     try:
         tree.load(path)
     except Unfit as unfit:
-        raise Unfit(unfit.problems + ["'make olddefconfig' drops what does not fit and gives what "
-                                      "is new its default"]) from None
+        raise Unfit(unfit.problems + ["'make olddefconfig' drops values that do not fit and gives "
+                                      "new symbols their defaults"]) from None
 
 
 def load_leniently(tree):
-    """Keep of .config what still fits; returns its assignments and what is wrong with others."""
+    """Keeps the assignments of .config that still fit; returns them and what is wrong with others."""
     path = config_path()
     found, problems = tree.parse((read_text(path) or "").split("\n"), shorten(path))
     while True:
@@ -538,7 +538,7 @@ def command_set(tree, args):
 
 
 def refuse_without_effect(tree, changes):
-    """A switch that is not there is off already; where a step turns it on, it has its default."""
+    """Setting an unavailable switch to n changes nothing: it is off, and has its default in a step."""
     lost = [a for a in changes if a.value == "n" and a.name in tree.syms and
             not tree.syms[a.name].visibility]
     if lost:
@@ -633,7 +633,7 @@ class Change(NamedTuple):
 
 
 def difference(before, after):
-    """What differs; a switch that is off is the same as one that is not available."""
+    """What differs; a switch that is off equals a switch that is not available."""
     names = dict.fromkeys([*before, *after])
     every = (Change(name, before.get(name), after.get(name)) for name in names)
     return [c for c in every if c.old != c.new and {c.old, c.new} != {None, "n"}]
@@ -656,8 +656,8 @@ def parse_arguments(argv):
     add("set", "change symbols of .config", assignment=dict(nargs="+", metavar="CONFIG_X=value"))
     add("menuconfig", "change .config in a menu")
     add("guiconfig", "change .config in a window")
-    add("oldconfig", "ask for each new symbol, drop what does not fit")
-    add("olddefconfig", "give new symbols their default, drop what does not fit")
+    add("oldconfig", "ask for each new symbol, drop values that do not fit")
+    add("olddefconfig", "give new symbols their default, drop values that do not fit")
     add("savedefconfig", "write what differs from the defaults",
         output=dict(nargs="?", default="defconfig"))
     add("listnewconfig", "list the symbols that .config does not set")

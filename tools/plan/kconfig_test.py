@@ -129,11 +129,11 @@ STRICT = {
     "integer_not_set": ("# CONFIG_MODEL_HEADS is not set", "CONFIG_MODEL_HEADS=n: not an integer"),
     "module": ("CONFIG_MODEL_BIAS=m", "CONFIG_MODEL_BIAS=m: not y or n"),
     "switch_in_words": ("CONFIG_MODEL_BIAS=yes", "CONFIG_MODEL_BIAS=yes: not y or n"),
-    "text_without_quotes": ("CONFIG_EXPERIMENT=mine", "CONFIG_EXPERIMENT=mine: text stands"),
-    "text_with_one_quote": ('CONFIG_EXPERIMENT="mine', 'CONFIG_EXPERIMENT="mine: text stands'),
-    "text_after_quotes": ('CONFIG_EXPERIMENT="a" b', 'CONFIG_EXPERIMENT="a" b: text stands'),
+    "text_without_quotes": ("CONFIG_EXPERIMENT=mine", "CONFIG_EXPERIMENT=mine: text must stand"),
+    "text_with_one_quote": ('CONFIG_EXPERIMENT="mine', 'CONFIG_EXPERIMENT="mine: text must stand'),
+    "text_after_quotes": ('CONFIG_EXPERIMENT="a" b', 'CONFIG_EXPERIMENT="a" b: text must stand'),
     **{f"experiment_{kind}": (f'CONFIG_EXPERIMENT="{name}"',
-                              f'CONFIG_EXPERIMENT="{name}": letters, digits and ._+- make a name',
+                              f'CONFIG_EXPERIMENT="{name}": a name has letters, digits and ._+-',
                               "CONFIG_EXPERIMENT=")
        for kind, name in {"with_blank": "my study", "with_command": "a$(shell touch x)b",
                           "with_directory": "a/b", "with_colon": "a:b", "with_percent": "50%",
@@ -152,7 +152,7 @@ STRICT = {
            ("BETA2", "-.1", "out of range, which is 0 <= x < 1"),
            ("SEEDS", "1,x", "expected whole numbers separated by commas"),
            ("SEEDS", "", "expected whole numbers separated by commas"),
-           ("SEEDS", "1,2,1", "a number stands there twice"),
+           ("SEEDS", "1,2,1", "a number occurs twice"),
            ("SEEDS", "9007199254740993", "out of range, which is 0 <= x <="),
            ("EVAL_LENGTHS", "64,0", "out of range, which is 1 <= x"),
            ("TUNE_RATES", "1e-3,-1", "out of range, which is 0 < x"))},
@@ -190,7 +190,7 @@ class Files(Case):
     def test_member_that_is_chosen_and_not(self):
         self.write(re.sub(".*CONFIG_POS_.*\n", "", DEFAULTS) +
                    'CONFIG_POS="rope"\n# CONFIG_POS_ROPE is not set\nCONFIG_ROPE_THETA="10000"\n')
-        self.assertIn("CONFIG_POS_ROPE=n: it is the one that POS chooses", self.refuse("check"))
+        self.assertIn("CONFIG_POS_ROPE=n: POS chooses it", self.refuse("check"))
 
     def test_no_config(self):
         said = self.refuse("check")
@@ -508,7 +508,7 @@ class Make(Case):
                          ["setup-python", "setup-python.new", "toolchain"])
 
     def test_another_blas_is_no_python(self):
-        """Nothing was installed, and what lacks is said."""
+        """Nothing was installed, and the message names what is missing."""
         done = subprocess.run(
             ["bash", os.path.join(kconfig.ROOT, "tools/make/setup.sh"), "python"], text=True, check=False,
             capture_output=True, env={**os.environ, "NO_INSTALL": "1", "BLAS": "sqlite3",

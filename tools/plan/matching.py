@@ -12,13 +12,13 @@ QUANTITIES = {"parameters": "parameters", "flops": "FLOPs/token"}     # in the o
 
 
 def match_width(symbols, *options):
-    """Width, parameters and FLOPs per token of a configuration; Unfit if it is refused."""
+    """Width, parameters and FLOPs per token of a configuration; Unfit if match_width refuses it."""
     program = os.path.join(os.environ.get("O", "build"), "bin", "match_width")
     try:
         done = subprocess.run([program, *options], input=symbols, capture_output=True, text=True,
                               check=False)
     except FileNotFoundError:
-        raise Unfit([f"{program} is not there: matched steps need it; make builds it"]) from None
+        raise Unfit([f"{program} does not exist: matched steps need it; make builds it"]) from None
     if done.returncode:
         raise Unfit([done.stderr.strip()])
     return map(int, done.stdout.split())
@@ -34,7 +34,7 @@ class Match:
 
     @property
     def word(self):
-        """In the name of a step."""
+        """The word in the name of a step."""
         return f"{self.quantity}-of-{self.number}"
 
     def find(self, step, other):

@@ -10,10 +10,10 @@ of the files that build and run read:
     DIR/NUMBER-NAME/generated/config_table.h    the same for the program
     DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
     DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
-    DIR/configuration                           what they were made of: make compares it
+    DIR/configuration                           the .config they were made of, for make to compare
 
-The program's own account of a step (describe.json and estimate.json in its directory) is shown
-where there is one.
+If the step's directory has describe.json and estimate.json, which its program writes, the plan shows
+their numbers.
 """
 import argparse
 import dataclasses
@@ -51,7 +51,7 @@ def refuse_unknown_selections(tree):
 # ---------------------------------------------------------------- from steps to configurations
 
 def resolve(tree, base, step):
-    """Merge the step's fragments on the base, which sets every symbol: nothing else moves."""
+    """Merges the step's fragments on the base.  The base sets every symbol, so nothing else changes."""
     tree.merge(base)
     before = tree.values()
     layers = [kconfig.read_fragment(tree, name) for name in step.fragments]
@@ -74,7 +74,7 @@ def resolve(tree, base, step):
 
 
 def match_width(tree, base, step, steps):
-    """Resolve the step with the width that brings it nearest to the one it is matched to."""
+    """Resolves the step with the width that brings it nearest to the step it is matched to."""
     resolve(tree, base, step)
     other = steps[step.match.number]
     width = str(step.match.find(step, other))
@@ -84,7 +84,7 @@ def match_width(tree, base, step, steps):
 
 
 def tune(tree, base, step, rates, seeds, directory):
-    """Make the candidates, and give the step the rate that was chosen among them, if one was."""
+    """Makes the candidates; gives the step the rate chosen among them, if one was chosen."""
     for rate in rates:
         candidate = dataclasses.replace(step, label=f"{step.label}@{rate}", is_tuned=False,
                                         rate=rate, candidates=[], named=set())
@@ -98,9 +98,9 @@ def tune(tree, base, step, rates, seeds, directory):
 
 
 def drop_superfluous(steps):
-    """Generated controls that are what another step is already.
+    """Drops generated controls that have the configuration of another step.
 
-    Steps of one size share a control, which is named after all of them: the report compares each.
+    Steps of one size share a control.  It is named after all of them, and the report compares each.
     """
     kept, first = [], {}
     for step in steps:
@@ -115,7 +115,7 @@ def drop_superfluous(steps):
 
 
 def refuse_duplicates(steps):
-    """A tuned step may choose the rate that another one has: its question is a different one."""
+    """A tuned step may have the same configuration as another: it may choose the same rate."""
     first = {}
     for step in steps:
         asked = tuple(candidate.table for candidate in step.candidates) or step.table
@@ -204,7 +204,7 @@ REFUSAL = 1          # the program's exit status when it says why it cannot work
 def identity(directory, step, seed):
     """REFUSED: the program does not accept its configuration; the run will tell why.
 
-    A program that ended in another way, killed perhaps, has said nothing about its configuration.
+    A program that ended in another way, perhaps killed, says nothing about its configuration.
     """
     program = os.path.join(directory, step.name, "kablate")
     result = subprocess.run([program, "identity", "--seed", str(seed), "--repeat", str(step.repeat)],
@@ -225,7 +225,7 @@ def ending(status):
 
 
 def runs_for_make(steps, values, seeds, directory, runs):
-    """A run's directory carries its identity: its target exists, or it is another run."""
+    """A target for every run.  Its path contains the run's identity, so another run has another path."""
     name = values["EXPERIMENT"]
     wanted = [("run", name, step, step, seed)
               for step in steps_to_run(steps) for seed in seeds_of(step, seeds)]
@@ -241,7 +241,7 @@ def runs_for_make(steps, values, seeds, directory, runs):
                   f"{target}: STEP := {program.name}", f"{target}: SEED := {seed}",
                   f"{target}: IDENTITY := {its_identity}", f"{target}: EXPERIMENT := {experiment}"]
     if any(run[-1] == REFUSED for run in known):
-        # What kept the program from its work, lack of memory or of data, may be over next time.
+        # The reason, such as a lack of memory or data, may be gone next time.
         lines.append(f"{directory}/runs.mk: $(if $(MAKE_RESTARTS),,FORCE)")
     return "\n".join(lines) + "\n"
 

@@ -20,7 +20,7 @@ def examined(steps, step):
 
 
 def brought_along(steps, step):
-    """Symbols that a switch of the step brings with it, at their defaults: as reports leave out."""
+    """Symbols that a switch of the step brings with it, at their defaults; reports leave them out, too."""
     values = {name: value for name, value in step.values.items() if value is not None}
     new = [change.symbol for change in changes(steps, step) if change.old is None]
     return set(config_difference.usual(values, values["SCALE"], new))
@@ -60,7 +60,7 @@ def row(steps, step, account, cost):
 
 
 def print_table(rows):
-    """Columns without any known value are left out."""
+    """Leaves out columns without any known value."""
     known = [column for column in zip(*rows) if any(cell != "-" for cell in column[1:])]
     rows = list(zip(*known))
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -79,7 +79,7 @@ def print_table(rows):
 
 
 def total(costs, jobs):
-    """In one line, and where the numbers come from."""
+    """Time and disk space in one line, with the source of the numbers."""
     timed = [cost for cost in costs if cost.seconds is not None and cost.runs]
     if not timed:
         return
@@ -94,7 +94,7 @@ def total(costs, jobs):
 # ---------------------------------------------------------------- notes
 
 def inactive_groups(steps):
-    """Symbols of .config that steps switch off, with the steps that do."""
+    """Symbols of .config that steps make inactive, with these steps."""
     groups = {}
     for step in steps:
         if step.inactive and step.twin is None:
@@ -130,7 +130,7 @@ def notes(steps, seeds):
 def experiment_values(tree, values, scale):
     """The values of the experiment's unchanged defconfig at a scale.
 
-    Nobody runs this configuration: its values need not fit each other.
+    Its values need not fit each other, because nobody runs this configuration.
     """
     own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
     layers = [tree.read(own)] if os.path.exists(own) else [[]]
@@ -151,7 +151,7 @@ def override_lines(tree, steps, values):
 
 
 def scale_lines(tree, values):
-    """What the scale changes against the published study, without the effects of another task."""
+    """How the scale differs from the published study, without the effects of another task."""
     if values["EXPERIMENT"] != PUBLISHED:
         return
     here, there = (experiment_values(tree, values, scale) for scale in (values["SCALE"], STUDY))

@@ -217,7 +217,7 @@ class Plans(PlanCase):
         for name in ("50%", "a:b", "$(shell)", "it's", "a#b", "a;b"):
             self.fragment(name, "CONFIG_DROPOUT=0.5")
             self.listed(f"baseline {name}")
-            self.assertIn(f"1-{name}: letters, digits and ._+- make a name", self.refusal())
+            self.assertIn(f"1-{name}: a name has letters, digits and ._+-", self.refusal())
 
     def test_slip_in_a_kconfig_file(self):
         self.configure()
@@ -529,7 +529,7 @@ class Matched(PlanCase):
     def test_without_the_program(self):
         self.environment["O"] = self.directory
         self.listed("mla mla+gate mla+parameters-of-1")
-        self.assertIn("bin/match_width is not there", self.refusal())
+        self.assertIn("bin/match_width does not exist", self.refusal())
 
 
 class Choice(unittest.TestCase):

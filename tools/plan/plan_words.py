@@ -55,16 +55,16 @@ class Step:
 
     @property
     def twin(self):
-        """The number of the step whose configuration this one has; None: its own."""
+        """The number of the step that this one repeats; None: it has a configuration of its own."""
         return self.nulls if self.repeats is None else self.repeats
 
     @property
     def is_open(self):
-        """Its learning rate is still to be found."""
+        """Is its learning rate still to be chosen?"""
         return self.is_tuned and self.rate is None
 
     def take_over(self, other):
-        """The configuration of a step that this one runs again."""
+        """Takes the configuration of the step that this one runs again."""
         for name in ("generated", "candidates", "is_tuned", "rate", "description", "named",
                      "values", "inactive", "config", "auto", "table", "symbols"):
             setattr(self, name, getattr(other, name))
@@ -144,7 +144,7 @@ def grid(words):
 
 
 def check_references(steps):
-    """Steps that others name."""
+    """Refuses words that name a step which does not exist or cannot be meant."""
     for step in steps:
         compared = (step.against,) if step.against is not None else ()
         for number in (*compared, *((step.match.number,) if step.match else ())):
@@ -156,7 +156,7 @@ def check_references(steps):
 
 
 def check_names(steps):
-    """Of fragments' files; make and the shell read them, too."""
+    """The names contain names of fragments, and make and the shell read them."""
     for step in steps:
         if not kconfig.NAME.fullmatch(step.name):
             raise Unfit([f"{step.name}: {kconfig.IN_A_NAME}: rename the fragment"])
@@ -189,7 +189,7 @@ def steps_of(values):
 
 
 def add_controls(steps, quantity):
-    """Every step's baseline again, as large as the step."""
+    """Adds for every step its baseline, widened to the size of the step."""
     for step in list(steps):
         if step.twin is None and step.match is None and step.number != step.baseline:
             base = steps[step.baseline]
@@ -219,16 +219,16 @@ def tuning_seeds(values):
 
 
 def check_seeds(steps, values):
-    """Nulls must meet no seed of another step."""
+    """No other step may use a seed of a null."""
     for symbol in ("SEEDS", "TUNE_SEEDS"):
         seeds = numbers(symbol, values[symbol]) if values[symbol] else []
         if any(step.nulls is not None for step in steps) and max(seeds, default=0) >= NULL_SHIFT:
-            raise Unfit([f"CONFIG_{symbol}={values[symbol]}: seeds from {NULL_SHIFT} on are those "
-                         "of nulls"])
+            raise Unfit([f"CONFIG_{symbol}={values[symbol]}: seeds from {NULL_SHIFT} on "
+                         "belong to nulls"])
 
 
 def seeds_of(step, seeds):
-    """A reproducibility check runs with the first seed alone: one repetition tells."""
+    """A reproducibility check runs with the first seed only: one repetition is enough."""
     return seeds[:1] if step.repeats is not None else [seed + step.shift for seed in seeds]
 
 
@@ -252,11 +252,11 @@ def source(steps, step):
 
 
 def tuned_steps(steps):
-    """Whose rates must be known."""
+    """The steps whose rates must be chosen."""
     wanted = {source(steps, step).number for step in steps if step.selected and step.is_tuned}
     return [steps[number] for number in sorted(wanted)]
 
 
 def changes(steps, step):
-    """Against the step's baseline."""
+    """How the step differs from its baseline."""
     return kconfig.difference(steps[step.baseline].values, step.values)

@@ -4,11 +4,11 @@ Kconfig knows ranges of integers only.  Here a line of a symbol's help says what
 
     Range: 0 < x < 1                    x is the symbol's own value
     Range: x = 0 or MODEL_HEADS % x = 0     a name is the value of another symbol
-    Range: any                          every number will do
+    Range: any                          every number is allowed
     List: 0 <= x                        whole numbers separated by commas, none twice; x is each
     List of reals: 0 < x                likewise
 
-A list may be empty if a default of the symbol is.  What mentions an inactive symbol is not asked.
+A list may be empty if a default of the symbol is empty.  A line that names an inactive symbol is ignored.
 """
 import ast
 import math
@@ -27,7 +27,7 @@ COMPARISON = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
 
 
 class Range:
-    """One such line.  ValueError if it is none that this module understands."""
+    """One such line.  ValueError if this module does not understand it."""
 
     def __init__(self, kind, text):
         self.kind, self.text = kind, text
@@ -38,7 +38,7 @@ class Range:
         self.names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)} - {OWN}
         if text == ANY:
             self.tree, self.names = ast.Constant(True), set()
-        self.holds(dict.fromkeys(self.names, 1), 1)     # every part of it is known
+        self.holds(dict.fromkeys(self.names, 1), 1)     # fails on an unknown part
 
     def holds(self, values, own):
         return evaluate(self.tree, {**values, OWN: own})
@@ -98,11 +98,11 @@ def list_of(text, read):
         kind = "whole numbers" if read is whole_number else "numbers"
         raise ValueError(f"expected {kind} separated by commas") from None
     if len(set(found)) < len(found):
-        raise ValueError("a number stands there twice")
+        raise ValueError("a number occurs twice")
     return found
 
 
 def ranges_of(item):
-    """Those in the help of a symbol, or of a choice."""
+    """The ranges in the help of a symbol or choice."""
     lines = [line.strip() for node in item.nodes for line in (node.help or "").split("\n")]
     return [Range(*match.groups()) for match in map(MARK.fullmatch, lines) if match]

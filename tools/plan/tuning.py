@@ -2,7 +2,7 @@
 
 A tuned step has a candidate for each rate of CONFIG_TUNE_RATES.  Each candidate is trained with
 every seed of CONFIG_TUNE_SEEDS as experiment EXPERIMENT-tuning, step STEP@RATE.  The rate with the
-lowest mean final validation loss wins; of equal rates the smallest; a rate at which a run diverged
+lowest mean final validation loss wins; among equals the smallest; a rate at which a run diverged
 is the worst.  DIR/STEP/rate holds the choice with the key of its candidates; the rate becomes part
 of the step's configuration.
 """
@@ -44,7 +44,7 @@ def assignments(values, rate):
 
 
 def key(candidates, seeds):
-    """Of the question that a choice answers."""
+    """Names the candidates and seeds of a choice: with others it must be made again."""
     text = "\n".join(candidate.table for candidate in candidates) + str(seeds)
     return hashlib.sha256(text.encode()).hexdigest()
 
