@@ -1,8 +1,8 @@
 /*
  * open - the devices by name.
  *
- * The CPU is always there.  "cuda" is a library of its own, built where nvcc is and
- * loaded when it is asked for: a program starts, and trains on the CPU, where no CUDA is.
+ * The CPU is always there.  "cuda" is a library of its own: it is built if nvcc is found,
+ * and loaded on request.  So a program also starts, and trains on the CPU, without CUDA.
  */
 #ifndef CORE_BACKEND_OPEN_H
 #define CORE_BACKEND_OPEN_H
@@ -19,10 +19,10 @@ struct backend_options {
 enum status backend_open(struct backend *b, const struct backend_options *options,
 			 struct error *err) MUST_CHECK;
 
-/* For tests: "cpu", or what KABLATE_TEST_BACKEND names. */
+/* For tests: the name in KABLATE_TEST_BACKEND, or "cpu". */
 const char *backend_name_for_tests(void);
 
-/* For tests: the device of that name.  It is never closed. */
+/* For tests: that device.  It is never closed. */
 struct backend backend_for_tests(enum precision precision, int threads);
 
 #endif

@@ -64,7 +64,7 @@ static void *cpu_alloc(const struct backend *b, size_t bytes)
 	memory = aligned_alloc(unit, rounded ? rounded : unit);
 	if (!memory)
 		return NULL;
-	/* Only a hint: without huge pages the same numbers take longer. */
+	/* Only a hint: huge pages save time and change no result. */
 	if (unit == HUGE_PAGE)
 		madvise(memory, rounded, MADV_HUGEPAGE);
 	memset(memory, 0, rounded);
@@ -103,7 +103,7 @@ static int64_t cpu_find_nonfinite(const struct backend *b, const void *memory, e
 	return -1;
 }
 
-/* Whatever is asked for is done at once, and cannot fail. */
+/* Every call finishes its work and cannot fail later. */
 static enum status cpu_done(const struct backend *b, struct error *err)
 {
 	(void)b, (void)err;

@@ -18,7 +18,7 @@ enum { ROWS = 8, COLUMNS = 12, GROUP = 4, STEP = 8 };
 #define BF16_CODE __attribute__((target("+bf16")))
 #endif
 
-/* From asm/hwcap.h, which older kernels have without it. */
+/* Older versions of asm/hwcap.h lack this. */
 #define HWCAP2_BIT_BF16 (1ul << 14)
 
 static const char *obstacle(void)
@@ -28,8 +28,8 @@ static const char *obstacle(void)
 }
 
 /*
- * Instructions as text: the intrinsics are there only if the whole file is compiled for
- * processors that have them (gcc 12, clang 14).
+ * Instructions as text: gcc 12 and clang 14 have the intrinsics only if the whole file is
+ * compiled for processors with these instructions.
  */
 BF16_CODE ALWAYS uint16x8_t narrow(float32x4_t low, float32x4_t high)
 {
@@ -77,9 +77,9 @@ ALWAYS void put_squares(float *c, int64_t pitch, float32x4_t left, float32x4_t r
 	"stp q" #s0 ", q" #s1 ", [%[sum], " #at "]\nstp q" #s2 ", q" #s3 ", [%[sum], " #at " + 32]\n"
 
 /*
- * All in one piece: whatever else compilers made of the loop, they ran out of
- * registers.  In this order it reaches 303 of the 331 GFLOP/s that bfmmla alone
- * does, with all loads first 278 (one core of a Neoverse V1, panels of 1024).
+ * All in one piece: written in any other way, the loop makes compilers run out of
+ * registers.  In this order it reaches 303 of the 331 GFLOP/s of bfmmla alone; with
+ * all loads first it reaches 278 (one core of a Neoverse V1, panels of 1024).
  */
 BF16_CODE static void tile(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
 			   int64_t pitch)

@@ -1,4 +1,4 @@
-/* For every machine: numbers are widened again, the compiler makes SIMD of the loops. */
+/* For every machine: widens the numbers again; the compiler makes SIMD of the loops. */
 #include "core/backend/cpu/bf16.h"
 #include "core/backend/cpu/panel_form.h"
 

@@ -21,7 +21,7 @@ enum { LINES = 32, STEP = 32, HALF = 16 }; /* HALF: floats in a vector, rows of 
 
 /* ----------------------------------------------------------------- packing */
 
-/* What is packed next: rows of a matrix are on pages of their own. */
+/* Fetches what is packed next: rows of a matrix lie on different pages. */
 VECTOR_CODE ALWAYS void prefetch(const float *from)
 {
 	_mm_prefetch((const char *)from, _MM_HINT_T0);
@@ -212,7 +212,7 @@ const struct panel_form bf16_avx512 = {
 
 /* ---------------------------------------------------------------------- AMX */
 
-/* Linux wants to be asked before tiles are used (Documentation/x86/xstate.rst). */
+/* A program must ask Linux before it uses tiles (Documentation/x86/xstate.rst). */
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA 18
 
@@ -243,7 +243,7 @@ TILE_CODE static void tile_begin(void)
 		config.row_bytes[i] = 64;
 		config.rows[i] = HALF;
 	}
-	/* gcc 12's _tile_loadconfig() says that 8 bytes are read, so the rest was never written. */
+	/* gcc 12's _tile_loadconfig() claims to read 8 bytes, so gcc would not write the rest. */
 	__asm__ volatile("ldtilecfg %0" : : "m"(config));
 }
 

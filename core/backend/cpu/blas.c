@@ -1,6 +1,6 @@
 /*
  * Any library that offers cblas_sgemm() and cblas_dgemm() can be linked.
- * What only one of them has is looked up by name while the program runs.
+ * Functions that only one library has are looked up by name at run time.
  */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "core/backend/cpu/blas.h"
@@ -122,10 +122,10 @@ const char *blas_description(char text[BLAS_DESCRIPTION_TEXT])
 
 /* ------------------------------------------------------------------ its buffers */
 
-/* OpenBLAS 0.3.21 on x86-64, for each thread: the largest that it has for any core. */
+/* Of OpenBLAS 0.3.21 on x86-64, per thread: the largest buffer that it has for any core. */
 #define BUFFER_BYTES (128 << 20)
 
-/* Those taken while it loads serve one thread that calls; several threads take others beside them. */
+/* Buffers taken while OpenBLAS loads serve one calling thread; several threads take more. */
 double blas_buffer_bytes(int threads)
 {
 	return threads > 1 ? (double)BUFFER_BYTES * threads : 0;
@@ -138,7 +138,7 @@ static bool is_limited(int resource)
 	return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
-/* Take a buffer and those of the threads behind it, and give them back. */
+/* Is there room for a buffer per thread?  Takes them all, and gives them back. */
 static bool have_room(long threads)
 {
 	void *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -164,8 +164,8 @@ static long wanted_threads(char **environment)
 }
 
 /*
- * OpenBLAS takes its buffers while it loads, and tries for ever if it gets none.  So ask before it
- * does: what stands in .preinit_array runs before the libraries' own beginnings.
+ * OpenBLAS takes its buffers while it loads, and tries for ever if it gets none.  So this program
+ * tries first: functions in .preinit_array run before the constructors of libraries.
  */
 static void refuse_without_buffers(int argc, char **argv, char **environment)
 {
@@ -208,7 +208,7 @@ static struct cpu_features cpu_features(void)
 
 enum vector_level { LEVEL_SSE, LEVEL_AVX2, LEVEL_AVX512 };
 
-/* OpenBLAS' name of a core, and the widest vectors its kernels for that core use. */
+/* OpenBLAS' name of a core, and the widest vectors that its kernels for it use. */
 static enum vector_level core_level(const char *core)
 {
 	static const struct {
@@ -229,8 +229,8 @@ static enum vector_level core_level(const char *core)
 /*
  * OpenBLAS 0.3.21 takes an Intel CPU it does not know (family 6, model 207)
  * for a Prescott: sgemm then runs at 36 GFLOP/s where SkylakeX and Cooperlake
- * reach 200 to 285.  On aarch64 nothing is to be gained: its generic armv8
- * kernels came within 3% of neoversev1, the choice for the CPU measured.
+ * reach 200 to 285.  On aarch64 there is nothing to gain: the generic armv8 kernels
+ * came within 3% of neoversev1, OpenBLAS' choice for the CPU that was measured.
  */
 const char *blas_better_core(const char *core, const struct cpu_features *cpu)
 {
@@ -243,12 +243,12 @@ const char *blas_better_core(const char *core, const struct cpu_features *cpu)
 	return NULL;
 }
 
-/* In silence: which kernels run is part of blas_description(). */
+/* No message: blas_description() tells which kernels run. */
 static void start_again(char **argv, const char *better)
 {
 	setenv(CORE_VARIABLE, better, 1);
 	execv("/proc/self/exe", argv);
-	perror("kablate: cannot start again, going on with the slow kernels");
+	perror("kablate: cannot start again, so the slow kernels are used");
 	unsetenv(CORE_VARIABLE);
 }
 
@@ -259,7 +259,7 @@ void blas_start(char **argv)
 	int (*parallel)(void) = library_function("openblas_get_parallel");
 	struct cpu_features cpu = cpu_features();
 
-	/* Once set, by the user or by us, the variable is not touched: there is no loop. */
+	/* A variable that is set, by the user or by us, stays: so there is no loop. */
 	if (config && core && strstr(config(), "DYNAMIC_ARCH") && !getenv(CORE_VARIABLE)) {
 		const char *better = blas_better_core(core(), &cpu);
 

@@ -1,9 +1,9 @@
 /*
  * blas - the only door to the BLAS library.
  *
- * Row-major C = alpha op(A) op(B) + beta C, where op transposes if asked;
- * with beta 0 the old C is not read.  Called inside an OpenMP parallel region
- * it works on the calling thread alone.
+ * Row-major C = alpha op(A) op(B) + beta C, where op transposes on request;
+ * with beta 0 the old C is not read.  Inside an OpenMP parallel region only the
+ * calling thread works.
  */
 #ifndef CPU_BLAS_H
 #define CPU_BLAS_H
@@ -24,14 +24,14 @@ void blas_set_threads(int threads);
 #define BLAS_DESCRIPTION_TEXT 128
 const char *blas_description(char text[BLAS_DESCRIPTION_TEXT]);
 
-/* Address space that the library may still take for its buffers; it touches little of it. */
+/* Address space that the library may still take for its buffers; it uses little of it. */
 double blas_buffer_bytes(int threads);
 
 /*
- * The library chooses its kernels while it loads.  If its choice does not fit
- * the CPU, start the program again with the right one set (the user's own
- * setting wins) and say so once on stderr; say once if it fights with OpenMP.
- * Called first thing in main().
+ * The library chooses its kernels while it loads.  If its choice does not fit the
+ * CPU, this starts the program again with the right choice set (the user's own
+ * setting wins).  Warns once if the library's threads fight with OpenMP.  main()
+ * calls this first.
  */
 void blas_start(char **argv);
 
@@ -42,7 +42,7 @@ struct cpu_features {
 	bool bf16;   /* avx512_bf16 */
 };
 
-/* The core that OpenBLAS should use on such a CPU instead of `core`, or NULL if that one fits. */
+/* The core that OpenBLAS should use on such a CPU instead of `core`; NULL: `core` fits. */
 const char *blas_better_core(const char *core, const struct cpu_features *cpu);
 
 #endif

@@ -50,7 +50,7 @@ static inline void sum_scalars(const real *partial, int threads, int64_t n, int6
 }
 
 /*
- * One token: write dx (unless it is NULL) and add what this token gives to the gradients of the
+ * One token: writes dx (unless it is NULL), and adds this token's share to the gradients of the
  * scalars, one for every channel of dy.
  */
 typedef void (*token_gradient)(const struct coupling *k, const real *x, const real *s,

@@ -1,9 +1,9 @@
 /*
  * elementwise - loops over a stretch of numbers that fits in the nearest cache.
  *
- * Kernels walk their tensors in rows or chunks and use these on each, so
- * that several gradients come out of one pass over memory.  The destination
- * may be one of the sources.
+ * Kernels walk their tensors in rows or chunks and use these loops on each, so
+ * that one pass over memory gives several gradients.  The destination may be one
+ * of the sources.
  */
 #ifndef CPU_ELEMENTWISE_H
 #define CPU_ELEMENTWISE_H
@@ -23,7 +23,7 @@ static inline int64_t chunk_length(int64_t first, int64_t n)
 	return n - first < CHUNK ? n - first : CHUNK;
 }
 
-/* A gradient is overwritten by its first contribution, the others add to it. */
+/* The first contribution overwrites a gradient; the others add to it. */
 static inline void put(real *d, bool add, real value)
 {
 	*d = add ? *d + value : value;
@@ -81,7 +81,7 @@ static inline void map_lanes(real (*f)(real), const real *restrict x, int n, rea
 		y[l] = f(x[l]);
 }
 
-/* y = f(x), y apart from x; a function of the same file becomes part of the loop. */
+/* y = f(x), where y is not x; a function of the same file becomes part of the loop. */
 static inline void map(real (*f)(real), const real *restrict x, int64_t n, real *restrict y)
 {
 	int64_t i = 0;
@@ -91,7 +91,7 @@ static inline void map(real (*f)(real), const real *restrict x, int64_t n, real 
 	map_lanes(f, x + i, (int)(n - i), y + i);
 }
 
-/* y = log(1 + exp(x)) + eps, y apart from x */
+/* y = log(1 + exp(x)) + eps, where y is not x */
 static inline void softplus_row(const real *restrict x, int64_t n, real eps, real *restrict y)
 {
 	map(fast_softplus, x, n, y);
@@ -101,8 +101,8 @@ static inline void softplus_row(const real *restrict x, int64_t n, real eps, rea
 }
 
 /*
- * A sum is made in LANES partial sums, which do not wait for one another, and
- * which are added pairwise before the rest: the same order on every machine.
+ * A sum consists of LANES partial sums, which do not wait for one another.  They are
+ * added pairwise, then the rest: in the same order on every machine.
  */
 static inline real sum_lanes(const real lane[LANES])
 {

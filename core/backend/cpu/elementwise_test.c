@@ -1,5 +1,5 @@
 /*
- * The loops of vector.h at every length around whole LANES, on small whole
+ * The loops of elementwise.h at every length around whole LANES, on small whole
  * numbers: sums of these are exact in any order.
  */
 #include "core/util/test.h"

@@ -50,9 +50,8 @@ enum { ROWS = 8, COLUMNS = 12, STEP = 4 };
 	row(5, 13, 21) row(6, 14, 22) row(7, 15, 23)
 
 /*
- * As text, so that the loads stay where they are:
- * 79 GFLOP/s from the first cache, with intrinsics 75, with all loads first 75 (one core of a
- * Neoverse V1, panels of 256).
+ * As text, so that the loads stay where they are: 79 GFLOP/s from the first cache; with
+ * intrinsics, or with all loads first, 75 (one core of a Neoverse V1, panels of 256).
  */
 static void tile(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
 		 int64_t pitch)
@@ -90,7 +89,7 @@ ALWAYS void multiply_four(float32x4_t sum[4], float32x4_t a, float32x4_t b)
 	sum[3] = vfmaq_laneq_f32(sum[3], b, a, 3);
 }
 
-/* Even and odd elements apart: so many sums are needed lest one waits for the one before it. */
+/* Even and odd elements have separate sums: with fewer sums one would wait for another. */
 static void narrow_tile(int64_t k, const void *left, const void *right, float alpha, bool add,
 			float *c, int64_t pitch, int64_t columns)
 {

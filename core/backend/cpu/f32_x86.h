@@ -1,12 +1,12 @@
 /*
  * f32_x86 - products of floats on x86-64: one description of tile and packing
- * for vectors of any width.  Rounded while they are packed, the same floats
+ * for vectors of any width.  Floats that are rounded while they are packed also
  * serve as bfloat16.
  *
  * A tile of ROWS x VECTORS vectors of sums stays in registers; for each
  * element a vector of B is loaded and each number of A is broadcast from
  * memory.  At the edges of a matrix only the rows and vectors that exist are
- * made.  Whoever includes this defines
+ * made.  A file that includes this defines
  *
  *     ROWS, VECTORS           of a tile; even, and 2
  *     EACH_ROWS(x)            x(1) .. x(ROWS)
@@ -235,7 +235,7 @@ CODE PANEL_PACKER(right_across_rounded, round_across, COLUMNS)
 	.side = { [PANEL_LEFT] = { ROWS, 1, left_along_rounded, left_across_rounded }, \
 		  [PANEL_RIGHT] = { COLUMNS, 1, right_along_rounded, right_across_rounded } }
 
-/* C is made so much at a time: B's panels come from the second cache. */
+/* The part of C that is made at a time: B's panels come from the second cache. */
 #define TILES                                                                          \
 	.step = STEP, .depth = 256, .rows = 252, .columns = 512, .obstacle = obstacle, \
 	.tile = tile, .part = some_rows

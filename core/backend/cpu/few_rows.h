@@ -1,9 +1,9 @@
 /*
- * few_rows - products y [n,O] = x [n,I] W with few rows n: the time is that of
- * reading W once, and not that of the arithmetic.
+ * few_rows - products y [n,O] = x [n,I] W with few rows n: reading W once takes
+ * the time, not the arithmetic.
  *
- * What the memory likes best is one long stretch per thread, so W is dealt by
- * its rows, whichever way it lies.  (On a Neoverse V1, one core, 768 x 3072
+ * Memory is fastest if each thread reads one long stretch.  So threads share W by its
+ * rows, in either orientation.  (On a Neoverse V1, one core, 768 x 3072
  * and 3072 x 768, as a share of the speed of a plain sum: 108% and 101% with
  * 16 rows together, 99% and 81% with 4; dealt by columns 91% and 62%.  Short
  * rows are read one by one: at 768 x 128 95%, 16 together 56%.)
@@ -13,7 +13,7 @@
 
 #include "core/backend/cpu/elementwise.h"
 
-#define FEW_ROWS 8	/* more are left to the library */
+#define FEW_ROWS 8	/* the library multiplies more rows */
 #define FEW_TOGETHER 16 /* rows of W [I,O] that one visit of y adds up */
 #define FEW_NARROW 256	/* columns up to which rows are short */
 #define FEW_COLUMNS 512 /* of those rows that stay near for the second row of y */

@@ -1,9 +1,9 @@
 /*
  * one_query - attention of one query per example, the shape of a decoding step.
  *
- * The time is that of reading keys and values once.  So they are dealt to the
- * threads by tokens, all heads of a token to one thread, and not by heads.
- * The functions are called by all threads of a parallel region.
+ * Reading keys and values once takes the time.  So threads share them by tokens (one
+ * thread gets all heads of a token), not by heads.  All threads of a parallel region
+ * call these functions.
  */
 #ifndef CPU_ONE_QUERY_H
 #define CPU_ONE_QUERY_H
@@ -33,7 +33,7 @@ static inline struct one_query one_query_take(struct space *shared, struct space
 	};
 }
 
-/* What the processor multiplies at once, in places that need not be aligned to it. */
+/* A vector of the processor, at addresses that need not be aligned. */
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)

@@ -10,7 +10,7 @@
 
 #define ALIGNMENT 64 /* a cache line */
 
-/* The right factor is packed up to this many lines at a time: bounds the workspace. */
+/* The right factor is packed up to this many lines at a time, which bounds the workspace. */
 #ifdef __x86_64__
 #define CHUNK_LINES \
 	960 /* stays in the second cache: logits of 256 tokens at 151 GFLOP/s, not 124 */
@@ -18,7 +18,7 @@
 #define CHUNK_LINES 8160 /* whole panels of every form, as is 960 */
 #endif
 
-/* A left factor that so few columns are made of is read where it is. */
+/* With so few columns the left factor is read in place, not packed. */
 #define DIRECT_ALONG 512
 #define DIRECT_ACROSS 32
 
@@ -36,8 +36,8 @@ static int64_t round_up(int64_t n, int64_t step)
 	return (n + step - 1) / step * step;
 }
 
-/* A region of one thread is not free: libgomp makes a team and calls the kernel (2 % of a laptop
- * run). */
+/* A parallel region costs time even with one thread: libgomp makes a team and calls the kernel (2 %
+ * of a laptop run). */
 static bool works_alone(int64_t work, int64_t grain)
 {
 	return omp_get_level() > 0 || work <= grain || omp_get_max_threads() == 1;
@@ -123,7 +123,7 @@ enum status panel_choose(const struct panel_form **form, enum panel_element elem
 
 /* ---------------------------------------------------------------- elements */
 
-/* The most that one takes in any such form. */
+/* The most bytes that an element takes in any such form. */
 static size_t element_bytes(enum panel_element element)
 {
 #ifdef __x86_64__
@@ -134,7 +134,7 @@ static size_t element_bytes(enum panel_element element)
 #endif
 }
 
-/* As many elements of a packed factor. */
+/* Bytes of so many elements of a packed factor. */
 static size_t bytes_of(const struct panel_form *form, int64_t elements)
 {
 	const bool floats = form->element == PANEL_F32 || form->rounded;
@@ -155,7 +155,7 @@ static int64_t line_step(const struct panel_factor *from)
 	return from->across ? 1 : from->pitch;
 }
 
-/* Up to SLICE elements of a panel of which some lines or elements do not exist: by way of zeros. */
+/* Up to SLICE elements of an incomplete panel: missing lines and elements are zeros. */
 static void pack_edge(const struct panel_form *form, const struct panel_layout *l,
 		      const struct panel_factor *from, const float *data, int64_t lines, int64_t k,
 		      void *to)
@@ -188,8 +188,8 @@ static void pack_panel(const struct panel_form *form, enum panel_side side,
 }
 
 /*
- * Panels of the lines [line, last), a slice of a few elements of all of them at a time where
- * neighbouring elements are on different pages (768 x 3072: 0.55 ms, in whole panels 1.1).
+ * Panels of the lines [line, last).  Where neighbouring elements lie on different pages, a slice of
+ * a few elements of all panels at a time (768 x 3072: 0.55 ms; whole panels: 1.1 ms).
  */
 static void pack_lines(const struct panel_form *form, enum panel_side side,
 		       const struct panel_factor *from, int64_t line, int64_t last, int64_t k,
@@ -279,7 +279,7 @@ size_t panel_work(enum panel_element element, int64_t m, int64_t n, int64_t k, b
 	       (size_t)threads * block_bytes(element, m, k);
 }
 
-/* A tile of which only rows x columns exist. */
+/* A tile at the edge of C, with only rows x columns elements. */
 static void edge_tile(const struct product *p, int64_t k, const void *a, const void *b, bool add,
 		      int64_t rows, int64_t columns, float *c)
 {
@@ -340,7 +340,7 @@ static void multiply_block(const struct product *p, const char *a, int64_t row, 
 	}
 }
 
-/* So few columns do not pay for its packing. */
+/* Packing does not pay for so few columns. */
 static bool is_direct(const struct product *p)
 {
 	return p->form->part && !p->form->rounded &&
@@ -391,7 +391,7 @@ static void multiply_part(const struct product *p, int64_t row, int64_t last, in
 	}
 }
 
-/* Threads share the rows, or where these are too few, the columns: whole panels of either. */
+/* Threads share whole panels of the rows or, if these are too few, of the columns. */
 static void multiply_share(const struct product *p, int thread, int threads, void *blocks)
 {
 	const int64_t tall = p->form->side[PANEL_LEFT].lines;
@@ -421,7 +421,7 @@ static void multiply(const struct product *p, void *blocks)
 	multiply_share(p, omp_get_thread_num(), omp_get_num_threads(), blocks);
 }
 
-/* A right factor that is not packed yet is packed and used a part at a time. */
+/* Packs and uses a right factor that is not packed yet, a part at a time. */
 static void multiply_in_chunks(const struct product *whole, void *work)
 {
 	const int depth = whole->form->depth;

@@ -7,19 +7,18 @@
  * processor; its elements are floats, or every element of A and B is rounded
  * to the nearest bfloat16, ties to even.  Products are summed up in float.
  * The machine's instructions differ in the order and the rounding of these
- * sums, and those of bfloat16 take numbers below 2^-126 for zero.  So two
+ * sums, and bfloat16 instructions treat numbers below 2^-126 as zero.  So two
  * forms with the same elements agree to
  *
  *     |difference| <= PANEL_TOLERANCE k sum_i |a_i b_i|
  *
  * while one form gives the same bits on every run and for any number of threads.
  *
- * Before it is multiplied a matrix is packed: rounded and laid out in panels
- * in the order in which the instructions read it.  What is used often is
- * packed once with panel_pack(); the rest is packed, a block that fits in a
- * cache at a time, inside the product.  Outside a parallel region both
- * share the work among all threads; inside one, even of a single thread, the
- * calling thread works alone.
+ * A matrix is packed before it is multiplied: rounded, and laid out in panels in
+ * the order in which the instructions read it.  panel_pack() packs a matrix that is
+ * used often; the product packs others itself, a block that fits in a cache at a
+ * time.  Outside a parallel region all threads share the work of both; inside one,
+ * even of a single thread, the calling thread works alone.
  */
 #ifndef CPU_PANEL_H
 #define CPU_PANEL_H
@@ -37,21 +36,21 @@ enum panel_element { PANEL_BF16, PANEL_F32 };
 
 struct panel_form;
 
-/* All forms with such elements, the fastest first; NULL ends.  In bfloat16 the last one runs
- * everywhere, in float there may be none. */
+/* All forms with such elements, the fastest first, ended by NULL.  In bfloat16 the last one runs
+ * everywhere; in float there may be none. */
 const struct panel_form *const *panel_forms(enum panel_element element);
 
 const char *panel_name(const struct panel_form *form);
 
-/* Can this machine run it?  NULL: yes; else why not. */
+/* NULL if this machine can run the form; else the reason why not. */
 const char *panel_obstacle(const struct panel_form *form);
 
-/* That runs here; NULL: none does. */
+/* The fastest form that runs here; NULL: none does. */
 const struct panel_form *panel_fastest(enum panel_element element);
 
 /*
- * The form that a variable of the environment names, else the fastest.  NULL
- * (only of floats): there is none, or the variable says "blas".
+ * The form that an environment variable names, else the fastest.  NULL (only for
+ * floats): there is none, or the variable says "blas".
  */
 #define PANEL_BF16_VARIABLE "KABLATE_BF16"
 #define PANEL_F32_VARIABLE "KABLATE_F32"
@@ -73,7 +72,7 @@ struct panel_factor {
  * Whether weights in bfloat16 are packed once per update, and kept beside the
  * floats.  With AMX a product packs them as fast as it would fetch a packed
  * copy: without copies an iteration of GPT-2 124M took 1849 ms instead of
- * 1875, and 541 MiB less (one core of a Xeon).
+ * 1875 and needed 541 MiB less (one core of a Xeon).
  */
 #ifdef __x86_64__
 #define PANEL_KEEPS_WEIGHTS false
@@ -86,7 +85,7 @@ size_t panel_bytes(enum panel_element element, int64_t lines, int64_t k);
 void panel_pack(const struct panel_form *form, int64_t lines, int64_t k,
 		const struct panel_factor *from, void *packed);
 
-/* Bytes of `work` that a product wants in any such form; pass the threads that share it. */
+/* Bytes of `work` that a product needs in any such form; `threads` share the product. */
 size_t panel_work(enum panel_element element, int64_t m, int64_t n, int64_t k, bool b_packed,
 		  int threads);
 void panel_product(const struct panel_form *form, int64_t m, int64_t n, int64_t k, float alpha,

@@ -19,7 +19,7 @@
 #define PANEL_MAX_DEPTH 1024
 #define PANEL_MAX_ROWS 256
 
-/* Packs a whole panel of k elements, a multiple of the form's step, in either layout. */
+/* Packs a whole panel of k elements in either layout; k is a multiple of the form's step. */
 typedef void (*panel_packer)(void *panel, const float *data, int64_t pitch, int64_t k);
 
 /* One of them, of a function that packs any number of lines. */
@@ -42,16 +42,16 @@ struct panel_form {
 	bool rounded; /* the bfloat16 numbers are packed as floats */
 	struct panel_layout side[2];
 	int step; /* k is padded to multiples of this, a multiple of both groups */
-	/* The part of C that is made at a time: its panels stay in the second cache, one in the
-	 * first. */
+	/* The part of C that is made at a time: its panels stay in the second cache, and one
+	 * panel in the first. */
 	int depth, rows, columns;
 	const char *(*obstacle)(void); /* NULL: there is none */
-	/* Set up the calling thread, and leave it as it was; NULL: nothing to do. */
+	/* Set up the calling thread, and restore it; NULL: nothing to do. */
 	void (*begin)(void), (*end)(void);
 	/* C of left lines x right lines = alpha A B + (add ? C : 0); k is a multiple of step. */
 	void (*tile)(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
 		     int64_t pitch);
-	/* Only the first columns of a tile, a multiple of 4; NULL: it takes a whole one. */
+	/* Only the first columns of a tile, a multiple of 4; NULL: the form makes whole tiles. */
 	void (*narrow)(int64_t k, const void *a, const void *b, float alpha, bool add, float *c,
 		       int64_t pitch, int64_t columns);
 	/*

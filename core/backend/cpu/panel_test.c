@@ -52,7 +52,7 @@ struct shape {
 	int64_t m, n, k;
 };
 
-/* Edges of all panels, steps, blocks and chunks on every side, and none. */
+/* Sizes at, below and above all panels, steps, blocks and chunks. */
 static const struct shape shapes[] = {
 	{ 1, 1, 1 },	 { 3, 5, 7 },	   { 8, 12, 4 },    { 32, 32, 32 },
 	{ 33, 31, 33 },	 { 17, 1, 9 },	   { 1, 65, 2 },    { 64, 48, 64 },
@@ -241,7 +241,7 @@ static const struct panel_form *form_named(const char *name)
 	return NULL;
 }
 
-/* Not all of them run on one machine: those that do not are skipped, which is counted. */
+/* No machine runs all forms: the others are skipped and counted. */
 static const struct panel_form *form_or_skip(const char *name)
 {
 	const struct panel_form *form = form_named(name);

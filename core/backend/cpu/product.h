@@ -3,12 +3,12 @@
  *
  *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
  *
- * For double it is the BLAS.  For REAL_BF16 it is panel.h, and for float
- * where that has a form for the machine: it wants workspace, and a B that
- * several products read is packed only once.  In bfloat16 so is a parameter,
- * where that pays (PANEL_KEEPS_WEIGHTS): in float its copies would take as
- * much memory as the moments of the optimizer.  The BLAS packs for itself:
- * there the sizes are zero, and `struct packed` is empty.
+ * The BLAS multiplies doubles.  panel.h multiplies in bfloat16, and floats if it
+ * has a form for the machine.  It needs workspace, and packs a B that several
+ * products read only once.  In bfloat16 it also packs parameters only once, where
+ * that pays (PANEL_KEEPS_WEIGHTS); in float the copies would take as much memory
+ * as the moments of the optimizer.  The BLAS packs for itself: there the sizes are
+ * zero, and `struct packed` is empty.
  */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
@@ -137,7 +137,7 @@ static inline size_t copy_bytes(const struct tensor *w, int which)
 	return keeps_copies(w) ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which) : 0;
 }
 
-/* Bring a copy of in[1] up to date, outside parallel regions; false: there is none. */
+/* Brings a copy of in[1] up to date, outside parallel regions; false: there is no copy. */
 static inline bool copy_ready(const struct call *c, const struct multiplier *by, int which)
 {
 	const struct tensor *w = c->node->in[1];
@@ -155,7 +155,7 @@ static inline bool copy_ready(const struct call *c, const struct multiplier *by,
 	return true;
 }
 
-/* A slice of a copy that is ready; not packed, if there is none. */
+/* A slice of an up-to-date copy; not packed if there is no copy. */
 static inline struct packed copy_slice(const struct call *c, int which, int64_t slice)
 {
 	const struct tensor *w = c->node->in[1];

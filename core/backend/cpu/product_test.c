@@ -202,8 +202,8 @@ static void test_changed_weights_are_packed_again(void **state)
 }
 
 /*
- * A value that reaches the block without notice is not seen where copies are kept: nothing is
- * packed a second time.  Elsewhere every product packs, and sees it.
+ * Changes a parameter without telling its version.  A machine that keeps copies does not pack again
+ * and misses the change; on others every product packs, and sees it.
  */
 static void test_unchanged_weights_are_packed_once(void **state)
 {

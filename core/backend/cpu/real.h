@@ -19,7 +19,7 @@
 #include "core/ops/ops.h"
 
 #ifdef REAL_F64
-#ifdef __clang__ /* in double, which serves checks, exp and log are calls: such loops stay scalar */
+#ifdef __clang__ /* double serves checks: exp and log are calls, and such loops stay scalar */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 typedef double real;

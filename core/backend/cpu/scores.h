@@ -5,10 +5,10 @@
  *     cross_ij = scale q_j.k_i
  *     P_ij     = exp(score_ij - lse_i),  j <= i
  *
- * A tile holds the scores of a block of consecutive queries of one head
- * against every key up to the block's last query (positions count from the
- * first token ever, queries from the first of this run): rows are whole, a softmax
- * needs no second visit, and the memory is linear in T.
+ * A tile holds the scores of a block of consecutive queries of one head against
+ * every key up to the block's last query.  So rows are whole, a softmax needs no
+ * second pass, and the memory is linear in T.  Positions count from the first token
+ * ever, queries from the first of this run.
  *
  * A routing row is made from the probabilities of all heads of one query:
  * combined by mean or maximum, made sparse, optionally normalised.
@@ -20,7 +20,7 @@
 
 /* ------------------------------------------------------------- workspace */
 
-/* Hands out pieces of c->work; without memory (at NULL) it only counts. */
+/* Hands out pieces of c->work; if `at` is NULL it only counts bytes. */
 struct space {
 	real *at;
 	int64_t used;
@@ -93,7 +93,7 @@ static inline int64_t tile_pitch(int64_t T)
 	return (T + SPACE_STEP - 1) / SPACE_STEP * SPACE_STEP + SPACE_STEP;
 }
 
-/* Static deal of items sorted by falling cost: to threads 0, 1 .. n-1, n-1 .. 1, 0, 0, 1 .. */
+/* Deals items, sorted by falling cost, to threads 0, 1 .. n-1, n-1 .. 1, 0, 0, 1 .. */
 static inline bool dealt_to_me(int64_t item)
 {
 	int64_t threads = omp_get_num_threads(), place = item % (2 * threads);
@@ -114,7 +114,7 @@ struct packed_heads {
 	int64_t heads, sharing, n, k;
 };
 
-/* Takes the next bytes behind `start`; only counts them if that is NULL. */
+/* Takes the next bytes after `start`; only counts them if `start` is NULL. */
 static inline struct packed_heads packed_take(size_t *used, char *start, const struct tensor *t,
 					      int64_t query_heads, bool tokens)
 {
@@ -132,7 +132,7 @@ static inline struct packed_heads packed_take(size_t *used, char *start, const s
 	return p;
 }
 
-/* The threads of a parallel region share the heads; all of them wait for the last one. */
+/* The threads of a parallel region share the heads and wait for each other. */
 static inline void packed_fill(const struct packed_heads *p, const struct multiplier *by,
 			       const struct tensor *t, const real *data, bool tokens)
 {
@@ -196,7 +196,7 @@ static inline int64_t tile_work(int64_t T, int64_t keys, int64_t width)
 	return (int64_t)((wide > deep ? wide : deep) / sizeof(real));
 }
 
-/* The numbers say which inputs of the node are meant; recent < 0: it has none. */
+/* The numbers tell which inputs of the node to use; recent < 0: none. */
 static inline struct scores scores_of(const struct call *c, const struct attention_attr *attr,
 				      int q, int k, int key_bias, int band, int recent)
 {

@@ -1,6 +1,6 @@
 /*
- * The GPU as a backend: memory, copies, and the tables of kernels.  Built into a library of its own
- * (core/backend/cuda.h opens it), so that programs start where no CUDA is installed.
+ * The GPU as a backend: memory, copies, and the tables of kernels.  It is a library of its own:
+ * core/backend/open.c opens it, so programs also start without CUDA.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static enum status cuda_wait(const struct backend *b, struct error *err)
 
 /* -------------------------------------------------------------------- memory */
 
-/* A failed allocation is the caller's to tell; it leaves no failure behind. */
+/* The caller reports a failed allocation; the context does not keep it as a failure. */
 static void *cuda_alloc(const struct backend *b, size_t bytes)
 {
 	struct cuda_context *g = context(b);
@@ -163,7 +163,7 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 
 /* ------------------------------------------------------------ opening, closing */
 
-/* cuBLAS wants 32 MiB on Hopper; a size of our own keeps its choices the same everywhere. */
+/* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
 #define BLAS_MEMORY ((size_t)32 << 20)
 
 /* "NVIDIA H200, driver 13.0, CUDA 13.0, cuBLAS 13.0.2" */

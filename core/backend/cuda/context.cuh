@@ -1,8 +1,9 @@
 /*
  * context - an opened GPU: its stream, cuBLAS, and the first thing that went wrong.
  *
- * Launches do not wait, and so cannot say how they end.  The first failure stays
- * in the context; cuda_wait() and every later call of the backend return it.
+ * A launch does not wait for its kernel, so it cannot report how the kernel ends.  The
+ * context keeps the first failure; cuda_wait() and every later call of the backend
+ * return it.
  */
 #ifndef CUDA_CONTEXT_CUH
 #define CUDA_CONTEXT_CUH

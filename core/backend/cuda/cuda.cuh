@@ -199,7 +199,7 @@ template <typename R> static __device__ R block_max(R value)
 	return block_join(value, larger_value());
 }
 
-/* The largest value, and where it is; of equal ones the first. */
+/* The largest value, and where it is; among equals the first. */
 template <typename R> struct place {
 	R value;
 	int index;
@@ -236,8 +236,8 @@ template <typename R> static __device__ place<R> block_argmax(place<R> p)
 /* ----------------------------------------------- sums over everything, in order */
 
 /*
- * A sum is made of this many partial sums over equal parts, which are added in a
- * fixed tree: nothing depends on which block runs first.
+ * A sum consists of this many partial sums over equal parts, added in a fixed tree:
+ * the result does not depend on which block runs first.
  */
 #define SUM_PARTS BLOCK
 #define SUM_WORK (SUM_PARTS * sizeof(double))
@@ -322,7 +322,7 @@ static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F v
 
 /* ------------------------------------------------------------------ workspace */
 
-/* Hands out pieces of c->work; without memory (at NULL) it only counts. */
+/* Hands out pieces of c->work; if `at` is NULL it only counts bytes. */
 struct space {
 	char *at;
 	size_t used;

@@ -201,7 +201,7 @@ static void write_routes(const struct call *c, const struct scores *s,
 			    row_keys(t, s, r));
 }
 
-/* Items are tiles, or where routing needs all heads, blocks of queries; the longest come first. */
+/* Items are tiles or, if routing needs all heads, blocks of queries; the longest come first. */
 static void forward_tiles(const struct call *c, const struct scores *scores)
 {
 	const struct multiplier by = multiplier_of(c, NULL);
@@ -324,7 +324,7 @@ static void forward_single(const struct call *c, const struct scores *s)
 	}
 }
 
-/* A single query needs no tile; training, which drops, makes tiles always. */
+/* A single query needs no tile.  Training, which has dropout, always makes tiles. */
 static bool is_single(const struct node *n)
 {
 	const struct attention_attr *a = n->attr;
@@ -349,7 +349,7 @@ static void forward(const struct call *c)
  * A thread takes consecutive units, so the units that add to one gradient
  * (the parts of a head, the heads that read one key) lie on one thread or on
  * neighbours.  A thread adds them up in `own` and puts the sum into the
- * gradient; only for a group that began on an earlier thread it uses `carry`,
+ * gradient.  For a group that began on an earlier thread it uses `carry` instead,
  * which is added when all threads are done, in their order.
  */
 struct shared {
@@ -572,7 +572,8 @@ static void backward_tile(const struct backward *w, struct backward_buffers *f, 
 		backward_band(w, f, dq, dk);
 }
 
-/* First block of a part.  A block costs as its number, so parts of equal cost begin at roots. */
+/* First block of a part.  The cost of a block grows with its number, so parts of equal cost begin
+ * at square roots. */
 static int64_t part_start(int64_t blocks, int64_t part, int64_t parts)
 {
 	return (int64_t)((double)blocks * sqrt((double)part / (double)parts) + 0.5);
@@ -601,9 +602,9 @@ static int64_t common_divisor(int64_t a, int64_t b)
 }
 
 /*
- * Parts per head that give every thread the same number of units.  One only,
- * where a tile writes to dq outside its own rows: for the band, or when the
- * queries are also the keys or values.
+ * Parts per head that give every thread the same number of units.  Only one part if
+ * a tile writes to dq outside its own rows: with a band, or when the queries are
+ * also the keys or values.
  */
 static int64_t parts_of(const struct node *n, int threads)
 {

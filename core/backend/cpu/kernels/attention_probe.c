@@ -113,7 +113,7 @@ static void note_margin(struct sums *sums, real from, real to)
 		sums->margin = margin;
 }
 
-/* The k + 1 largest show how far the last kept entry is from the first dropped one. */
+/* The k + 1 largest entries show how far apart the last kept and the first dropped one are. */
 static void probe_topk(const struct buffers *f, const real *row, int64_t n, int64_t k)
 {
 	const int64_t seen = n > k ? k + 1 : n;

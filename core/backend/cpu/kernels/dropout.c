@@ -4,7 +4,7 @@
 static void draw_mask(real mask[CHUNK], int64_t n, int64_t first, struct rng_key key,
 		      double probability)
 {
-	/* words below it drop; the last one never does */
+	/* words below it drop their element; the largest word never does */
 	const uint32_t limit = (uint32_t)fmin(ceil(probability * 0x1p32), UINT32_MAX);
 	const real kept = (real)(1 / (1 - probability));
 	uint32_t word[CHUNK]; /* whole blocks of 4 even where n is not */

@@ -31,7 +31,7 @@ static void zero_rows(real *rows, int64_t n, int64_t e)
 		memset(rows + r * e, 0, (size_t)e * sizeof(real));
 }
 
-/* y[r] = table[tokens[r]] + ..; each thread owns a range of channels, so that none waits. */
+/* y[r] = table[tokens[r]] + ..; each thread owns a range of channels, so no thread waits. */
 static void backward_table(const struct call *c, int64_t rows, int64_t e)
 {
 	const int32_t *tokens = c->in[1];

@@ -1,8 +1,8 @@
 /*
- * The products are narrow (a head's channels), so each thread makes whole
- * ones of its own instead of sharing every one: it owns a range of tokens in
- * y and dx, and a range of the H*I rows in dW, which any number of heads
- * divides evenly.  Few tokens are dealt by heads.
+ * The products are narrow (a head's channels), so threads do not share a product:
+ * each makes whole products for its own range of tokens in y and dx, and for its own
+ * range of the H*I rows in dW, which can be divided evenly for any number of heads.
+ * If there are few tokens, threads share the heads.
  */
 #include "core/backend/cpu/few_rows.h"
 #include "core/backend/cpu/product.h"
@@ -31,7 +31,7 @@ static struct sizes sizes(const struct node *node)
 	return s;
 }
 
-/* Multiply-adds of all heads; below GRAIN one thread does it. */
+/* Multiply-adds of all heads; below GRAIN one thread makes them. */
 static int64_t work(const struct sizes *s)
 {
 	return s->tokens * s->heads * s->i * s->o / 16;

@@ -1,7 +1,7 @@
 /*
- * Tokens pass in chunks: the logits of a chunk are made, turned into losses
- * and, for training, into their own gradient, which goes at once into dx and
- * dW.  So the logits are computed once and never held whole.
+ * Tokens pass in chunks.  The logits of a chunk become losses and, in training, their
+ * own gradient, which goes at once into dx and dW.  So logits are computed once and
+ * never held as a whole.
  */
 #include "core/backend/cpu/product.h"
 
@@ -27,7 +27,7 @@ static int64_t smaller(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Chunks of equal size, but for the rounding. */
+/* Chunks of nearly equal size. */
 static int64_t chunk_tokens(const struct node *n)
 {
 	const int64_t tokens = tensor_count(n->in[2]), vocabulary = n->in[1]->dim[0];
@@ -87,7 +87,7 @@ static real weight_of(const struct call *c, int output)
 	return dout ? dout[0] * weights[output] : 0;
 }
 
-/* Several maxima side by side, because clang makes no SIMD of a single one. */
+/* Several maxima side by side, because clang does not make SIMD of a single one. */
 static real row_maximum(const real *row, int64_t n)
 {
 	real lane[LANES], most = row[0];

@@ -21,7 +21,7 @@ static struct sizes sizes(const struct node *node)
 	return s;
 }
 
-/* Every row of y becomes b: the product is then added, at the price of the zeros it would write. */
+/* Every row of y becomes b, and the product is added: as cheap as writing zeros first. */
 static void fill_rows(const struct sizes *s, real *restrict y, const real *restrict b)
 {
 #pragma omp parallel for schedule(static) if (s->n * s->o > GRAIN)

@@ -176,8 +176,8 @@ static void spread(const struct call *c, const struct scores *s, const struct bu
 }
 
 /*
- * In rounds: every thread makes the rows of one block, then every thread adds
- * the products of all these blocks, in their order, to channels of its own.
+ * Works in rounds.  First every thread makes the rows of one block; then every thread
+ * adds the products of all these blocks, in their order, to channels of its own.
  */
 static void backward(const struct call *c)
 {

@@ -1,8 +1,8 @@
 #include "core/backend/cpu/elementwise.h"
 
 /*
- * Both ops in one shape: where each tensor is, and NULL for what an op or a
- * call does not have.
+ * Both ops in one shape: where each tensor is; NULL: the op or the call does not
+ * have it.
  */
 struct norm {
 	enum norm_kind kind;
@@ -208,7 +208,7 @@ static void backward_rows(const struct call *c, const struct norm *m, real *part
 	}
 }
 
-/* The threads' sums, in order; each thread adds up its own columns. */
+/* Adds the threads' sums in order; each thread adds its own columns. */
 static void sum_columns(const real *work, int64_t stride, int64_t width, real *d, bool add)
 {
 	const int threads = omp_get_num_threads();

@@ -11,8 +11,8 @@
 /* --------------------------------------------------------------- reductions */
 
 /*
- * A sum is made of this many partial sums over equal parts, added in order: which
- * thread makes which one does not change a bit.
+ * A sum consists of this many partial sums over equal parts, added in order: which
+ * thread makes which part does not change a bit.
  */
 #define PARTS 512
 

@@ -1,9 +1,9 @@
 #include "core/backend/cpu/elementwise.h"
 
 /*
- * Sines and cosines are the costly part, so they are taken for two short
- * lists of positions only: past + 0, STEP, 2 STEP, .. and 0, 1, .., STEP - 1.
- * The others follow by the addition theorem, in double.
+ * Sines and cosines are costly, so they are computed only for two short lists of
+ * positions: past + 0, STEP, 2 STEP, .. and 0, 1, .., STEP - 1.  The others follow
+ * by the addition theorem, in double.
  */
 #define STEP 32
 

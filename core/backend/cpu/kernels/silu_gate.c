@@ -25,7 +25,7 @@ static void forward(const struct call *c)
 	}
 }
 
-/* With d = dy s: dx = d gate, dgate = d x (1 + gate (1 - s)); both become what s and d were. */
+/* With d = dy s: dx = d gate, dgate = d x (1 + gate (1 - s)); they replace s and d. */
 static void gradients(const real *restrict gate, const real *restrict x, const real *restrict dy,
 		      int64_t n, real *restrict s, real *restrict dx)
 {

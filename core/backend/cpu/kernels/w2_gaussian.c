@@ -21,7 +21,7 @@ static real whitened_row(const real *x, int64_t width, real eps, real *y)
 	return logdet;
 }
 
-/* As a remake, out[1] is not wanted. */
+/* A remake does not need out[1]. */
 static void forward(const struct call *c)
 {
 	const struct w2_attr *attr = c->node->attr;

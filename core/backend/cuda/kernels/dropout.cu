@@ -8,7 +8,7 @@ static void apply(const struct call *c, const typename P::real *x,
 {
 	const struct dropout_attr *attr = (const struct dropout_attr *)c->node->attr;
 	const double probability = attr->probability;
-	/* words below it drop; the last one never does */
+	/* words below it drop their element; the largest word never does */
 	const uint32_t limit = (uint32_t)fmin(ceil(probability * 0x1p32), (double)UINT32_MAX);
 	const typename P::real kept = (typename P::real)(1 / (1 - probability));
 	const int64_t n = count_of(c->node->in[0]);

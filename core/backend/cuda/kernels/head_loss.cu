@@ -1,14 +1,14 @@
 /*
- * Tokens pass in chunks: the logits of a chunk are made, turned into losses
- * and, for training, into their own gradient, which goes at once into dx and
- * dW.  So the logits are computed once and never held whole.
+ * Tokens pass in chunks.  The logits of a chunk become losses and, in training, their
+ * own gradient, which goes at once into dx and dW.  So logits are computed once and
+ * never held as a whole.
  */
 #include "core/backend/cuda/product.cuh"
 
 #define CHUNK_LOGITS ((int64_t)1 << 26) /* 256 MiB of floats */
 #define CHUNK_TOKENS 256		/* at least, so that reading W hides behind the products */
 
-/* Chunks of equal size, but for the rounding. */
+/* Chunks of nearly equal size. */
 static int64_t chunk_tokens(const struct node *n)
 {
 	const int64_t tokens = tensor_count(n->in[2]), vocabulary = n->in[1]->dim[0];

@@ -5,7 +5,7 @@ extern "C" {
 #include "core/optim/kernels.h"
 }
 
-/* each() and its like take a call: one without a node stands for the update. */
+/* each() and the like take a call; for an update it has no node. */
 static struct call update_call(const struct backend *b)
 {
 	struct call c = {};
@@ -16,7 +16,7 @@ static struct call update_call(const struct backend *b)
 
 /* --------------------------------------------------------------- reductions */
 
-/* A sum that the host needs: it waits for it. */
+/* A sum for the host, which waits for it. */
 static double read_scalar(const struct call *c)
 {
 	struct cuda_context *g = context_of(c);
