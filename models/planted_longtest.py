@@ -192,7 +192,7 @@ FAULTS = [
     fault("weights that depend on their number", "gate", "core/engine/params.c",
           'rng_subkey(rng_key(seed, "init"), hash_text(p->name))',
           'rng_subkey(rng_key(seed, "init"), (uint64_t)p->offset)',
-          ("pairing", "starts otherwise than the baseline's")),
+          ("pairing", "starts with other values than in the baseline")),
     fault("a checkpoint without its moments", "gate", "core/train/checkpoint.c",
           "if (upload)\n\t\t\tbackend->upload(backend, state[i].data, t->data, safetensors_bytes(t));",
           "if (upload && i < 0)\n\t\t\tbackend->upload(backend, state[i].data, t->data, safetensors_bytes(t));",

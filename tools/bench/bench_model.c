@@ -1,15 +1,15 @@
 /*
  * bench_model - one configured model, trained an iteration at a time on demand.
  *
- * tools/bench/bench.py compares it with others, of which only one may compute at a
- * time.  So this program says one line of JSON when it is ready and then
- * answers each line of its standard input with another:
+ * tools/bench/bench.py compares it with others, and only one may compute at a time.
+ * So this program prints one line of JSON when it is ready, and then answers each
+ * line of its standard input with another:
  *
  *     N          run N iterations (batch, forward, backward, update); [seconds, ...]
  *     profile N  run N passes; the least time of every instruction of the program
  *
- * Nothing else is allocated or done, so that the peak memory of the process is
- * that of training.
+ * It allocates and does nothing else, so the peak memory of the process is that
+ * of training.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 #include "models/describe.h"
 #include "tools/kablate/run_setup.h"
 
-#define MAX_CONFIG_BYTES 65536 /* about 150 symbols of 30 letters are there */
+#define MAX_CONFIG_BYTES 65536 /* there are about 150 symbols of 30 letters */
 
 struct bench {
 	struct run_setup setup;

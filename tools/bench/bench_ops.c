@@ -7,13 +7,13 @@
  * (GB/s).  Then every op runs at the shapes of GPT-2 (124M), each pass by
  * itself and with cold caches.  The least time it could take is the larger of
  * its operations over the first ceiling and its bytes over the second; "of
- * ceiling" is that over the median time.  A linear layer is also compared with
- * the bare products it is made of, measured in turn with it.
+ * ceiling" is that least time over the median time.  A linear layer is also
+ * compared with its bare products; both are measured in turn.
  *
  * An op that reads and writes every element once may still be bound by its
- * arithmetic.  "In cache" tells: it is "of ceiling" if every thread kept the
- * best pace of one that works on a few tokens, which never leave its cache.
- * Where the two agree, a faster memory would change nothing.
+ * arithmetic.  "In cache" tells: it is what "of ceiling" would be if every thread
+ * kept the best pace of a thread that works on a few tokens in its cache.  If both
+ * agree, a faster memory would change nothing.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -140,7 +140,7 @@ static void print_help(void)
 	       "  --op NAME     this op only:");
 	for (int i = 0; i < OP_COUNT; i++)
 		printf("%s %s", i % 6 ? "" : "\n                ", op_table[i]->name);
-	printf("\n  --ceilings    measure the machine alone\n"
+	printf("\n  --ceilings    measure only the machine\n"
 	       "  --json        print one JSON object\n"
 	       "  --help        print this text\n\n"
 	       "Example: bench_ops --threads 1 --op linear\n");
@@ -166,7 +166,7 @@ static enum status parse_op(const char *text, int *op, struct error *err)
 			*op = i;
 			return OK;
 		}
-	return fail(err, "--op %s: no such op; --help lists them", text);
+	return fail(err, "--op %s: there is no such op; --help lists all", text);
 }
 
 static enum status parse_options(int argc, char **argv, struct options *o, struct error *err)

@@ -5,11 +5,11 @@
  *
  * For floats and for bfloat16.  First the ceiling: one tile on panels that
  * stay in the first cache, by every thread.  Then the products of GPT-2 (124M,
- * B = 1, T = 1024), packing of activations included, weights
- * packed before where training does so; the best of many runs counts, since a slower
- * one was disturbed.  Every result is compared: that of floats with the
- * BLAS's, which takes turns with it, that of bfloat16 with the plain form's.
- * The exit status says whether all agree to PANEL_TOLERANCE.
+ * B = 1, T = 1024).  They include the packing of activations; weights are packed
+ * before if training does so.  The best of many runs counts, because something
+ * disturbed the slower ones.  Results in float are compared with the BLAS, which
+ * takes turns; results in bfloat16 with the plain form.  The exit status tells
+ * whether all agree to PANEL_TOLERANCE.
  */
 #include <math.h>
 #include <stdio.h>
@@ -188,7 +188,7 @@ static void run_once(runner *run, const struct panel_form *form, const struct sh
 	*best = seconds < *best ? seconds : *best;
 }
 
-/* The best times of many: what one is compared with takes turns with it. */
+/* The best times of many runs; the two that are compared take turns. */
 struct best {
 	double seconds, other;
 };
@@ -234,7 +234,7 @@ static double difference(const struct shape *s, const struct memory *x)
 	return most;
 }
 
-/* Makes what is wanted of a form in bfloat16; of floats the BLAS does. */
+/* The plain form gives the expected results in bfloat16; the BLAS those in float. */
 static void make_wanted(const struct shape *s, const struct memory *x)
 {
 	pack_weight(&bf16_plain, s, x);
@@ -276,7 +276,7 @@ static bool run_form(const struct panel_form *form, const struct memory *x, int 
 	return agrees;
 }
 
-/* Whether all that run here agree. */
+/* Do all forms that run here agree? */
 static bool run_forms(enum panel_element element, const char *name, const struct memory *x,
 		      int threads)
 {

@@ -15,13 +15,13 @@ struct bench {
 	enum op_id op;
 	const char *label;
 	void (*build)(struct graph *g, int64_t T);
-	bool streams; /* token by token, whatever their number: measured in cache, too */
+	bool streams; /* works token by token, so a few tokens can be measured in cache, too */
 };
 
 extern const struct bench benches[];
 extern const int n_benches;
 
-/* No op may hide: a new one needs its shapes here. */
+/* Every op must have its shapes here, also a new one. */
 enum status benches_complete(struct error *err) MUST_CHECK;
 
 #endif

@@ -29,7 +29,7 @@ static void product(const struct machine *m)
 	blas_gemm_f32(false, false, n, n, n, 1, m->b, n, m->c, n, 0, m->a, n);
 }
 
-/* As it is in training: one factor was packed before.  The arrays have room for that behind. */
+/* As in training, one factor was packed before.  The arrays have room for it at their ends. */
 static void bf16_products(const struct machine *m)
 {
 	const int64_t n = SQUARE;
@@ -39,7 +39,7 @@ static void bf16_products(const struct machine *m)
 	panel_product(m->form, n, n, n, 1, &left, &right, false, m->a, n, m->a + n * n);
 }
 
-/* Memory that is first touched by the threads that will use it. */
+/* The threads that will use this memory touch it first. */
 static float *new_array(int64_t n)
 {
 	float *array = aligned_alloc(64, (size_t)n * sizeof(*array)); /* n is a multiple of 16 */
@@ -71,7 +71,7 @@ static double least_time(void (*work)(const struct machine *m), const struct mac
 	return times_quantile(&all, 0);
 }
 
-/* NULL: only the plain form runs here, the last one, which is no ceiling of anything. */
+/* NULL: only the last, plain form runs here, and it is no ceiling. */
 static const struct panel_form *matrix_form(void)
 {
 	for (const struct panel_form *const *f = panel_forms(PANEL_BF16); f[1]; f++)

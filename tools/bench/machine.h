@@ -10,12 +10,12 @@
 struct machine {
 	double flops, bytes; /* per second */
 	double bf16_flops;   /* in bfloat16; 0: the machine has no instructions for it */
-	float *a, *b, *c;    /* those of the triad: 128 MiB each */
+	float *a, *b, *c;    /* arrays of the triad: 128 MiB each */
 	const struct panel_form *form;
 	int threads;
 };
 
-/* Measured with so many threads; to be freed. */
+/* Measures with so many threads; the caller frees the result. */
 enum status machine_measure(struct machine *m, int threads, struct error *err) MUST_CHECK;
 void machine_free(struct machine *m);
 

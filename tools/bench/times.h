@@ -13,11 +13,11 @@ struct times {
 	int n;
 };
 
-/* False once there are enough, or a second has passed since `start`, by omp_get_wtime(). */
+/* False once there are enough times, or a second has passed since `start` (omp_get_wtime()). */
 bool times_want_more(const struct times *t, double start);
 void times_add(struct times *t, double second);
 
-/* The time below which this part of the measurements lies; 0.5 is the median. */
+/* This share of the measurements is below the result; 0.5 gives the median. */
 double times_quantile(struct times *t, double part);
 
 #endif

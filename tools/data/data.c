@@ -21,7 +21,7 @@ static const char HELP[] =
 	"       data decode [--tokenizer T] <IDS >TEXT\n"
 	"\n"
 	"prepare     turn text into token shards DIR/train-*.bin and DIR/valid-*.bin, with\n"
-	"            DIR/data.json that says what they hold\n"
+	"            DIR/data.json, which describes them\n"
 	"vocabulary  make a byte-pair vocabulary from text, a file like GPT-2's vocab.bpe\n"
 	"check       read token files (ours, llm.c's, nanoGPT's) and say whether they are sound\n"
 	"encode      text to raw 16-bit ids;  decode: the way back\n"
@@ -148,7 +148,7 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 
 /* ---------------------------------------------------------------- prepare, vocabulary */
 
-/* Vocabularies made from the input read it a first time. */
+/* A vocabulary made from the input reads it a first time. */
 static enum status make_tokenizer(const struct options *o, struct tokenizer **t, struct error *err)
 {
 	enum status status;

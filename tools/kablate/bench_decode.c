@@ -1,14 +1,13 @@
 /*
- * A decoding step reads every weight and all that was kept, so the least time
- * it could take is those bytes over the speed at which all threads together
- * can read.  That speed is measured between the steps, since what else runs on
- * the machine changes it.  Of all times the smallest counts.
+ * A decoding step reads every weight and the whole state, so its least time is
+ * these bytes over the speed at which all threads together can read.  That speed
+ * is measured between the steps, because other work on the machine changes it.
+ * Of all times the smallest counts.
  *
- * A prompt is limited by the speed of matrix products, measured in the same
- * way.  Its pieces take longer the more tokens came before, in proportion: the
- * time to the first token is the mean of the first and the last piece, times
- * their number.  What was kept of the tokens before them is zeros: no time
- * depends on it.
+ * The speed of matrix products, measured in the same way, limits a prompt.  The
+ * time of a piece grows in proportion to the tokens before it.  So the time to the
+ * first token is the mean time of the first and the last piece, times the number
+ * of pieces.  The state of earlier tokens is zeros: no time depends on it.
  */
 #include "tools/kablate/bench_decode.h"
 
@@ -44,7 +43,7 @@ static double elapsed(double since)
 	return omp_get_wtime() - since;
 }
 
-/* Keeps the compiler from leaving out a sum that nobody reads. */
+/* Keeps the compiler from removing a sum that nobody reads. */
 static void use(float value)
 {
 	volatile float sink = value;
@@ -52,7 +51,7 @@ static void use(float value)
 	(void)sink;
 }
 
-/* So many sums side by side that no addition waits for another. */
+/* Enough sums side by side that no addition waits for another. */
 static float sum_of(const float *restrict x, int64_t n)
 {
 	enum { LANES = 64 };
@@ -109,7 +108,7 @@ static enum status open_decoder(const struct bench *b, int64_t capacity, struct 
 			      capacity, err);
 }
 
-/* The last n tokens that there is room for, after `past` others. */
+/* Feeds n tokens after `past` others. */
 static enum status feed(const struct bench *b, struct decoder *d, int64_t past, int64_t n,
 			double *seconds, struct error *err)
 {
@@ -222,7 +221,7 @@ static enum status run(struct bench *b, FILE *out, struct error *err)
 	return OK;
 }
 
-/* A learned table of positions is drawn as long as the longest context needs. */
+/* A learned table of positions gets the length of the longest context. */
 static enum status lengthen(struct run_setup *setup, const char *contexts, struct error *err)
 {
 	int64_t context;

@@ -1,6 +1,6 @@
 /*
- * bench_decode - what decoding costs, measured: state, time to the first
- * token, time per token, and what the machine allows, as JSON.
+ * bench_decode - measures what decoding costs: state, time to the first token,
+ * time per token, and the limits of the machine, as JSON.
  */
 #ifndef TOOLS_KABLATE_BENCH_DECODE_H
 #define TOOLS_KABLATE_BENCH_DECODE_H
@@ -12,7 +12,7 @@
 struct bench_decode_options {
 	const char *contexts; /* "1024,2048" */
 	int64_t batch;
-	double seconds;	    /* to spend on each number */
+	double seconds;	    /* seconds to spend on each number */
 	const char *record; /* what is measured, and where, as JSON */
 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Hashes of unequal things agree once in 2^64 times. */
+/* Hashes of different things agree once in 2^64 times. */
 #define HASH_DIGITS 16
 
 /* Iterations and rows that are hashed; the loss is taken of as many tokens of iteration 1. */
@@ -34,7 +34,7 @@ static void hash_symbol(void *context, const char *name, const char *value)
 	sha256_add(context, value, strlen(value) + 1);
 }
 
-/* The model reads the configuration once more, alone: this shows which symbols are its own. */
+/* Only the model reads this copy of the configuration: that shows which symbols are its own. */
 static enum status put_symbols(const struct run_setup *setup, FILE *file, struct error *err)
 {
 	const struct model_task task = { .vocab = setup->source.vocab,
@@ -156,8 +156,8 @@ static enum status hash_gradient(const struct params *params, struct sha256 *s, 
 #define STRONGER 16
 
 /*
- * Fresh weights attend to all keys alike, so a threshold, say, may drop none of them yet.  Stronger
- * weights show the difference.
+ * With fresh weights a query attends to all keys alike, so that, say, a threshold may not drop any.
+ * Stronger weights show the difference.
  */
 static enum status scale_weights(struct params *params, double factor, struct error *err)
 {
@@ -255,7 +255,7 @@ struct line {
 	char kind[16], subject[160], rule[160], value[40];
 };
 
-/* Read the line at *text and move behind it; false: there is none. */
+/* Reads the line at *text and moves *text after it; false: there is none. */
 static bool next_line(const char **text, struct line *line)
 {
 	const char *end = strchr(*text, '\n');
@@ -315,7 +315,7 @@ static void compare_rows(const struct comparison *c)
 	}
 }
 
-/* What both arms have, by name, shape and distribution. */
+/* Parameters that both arms have: of the same name, shape and distribution. */
 static void compare_weights(const struct comparison *c)
 {
 	const char *rest = c->mine;
@@ -334,15 +334,15 @@ static void compare_weights(const struct comparison *c)
 			continue;
 		shared++;
 		if (strcmp(a.value, b.value) != 0)
-			snprintf(detail, sizeof(detail), "%s starts otherwise than the baseline's",
-				 a.subject);
+			snprintf(detail, sizeof(detail),
+				 "%s starts with other values than in the baseline", a.subject);
 	}
 	if (detail[0]) {
 		tell(c, "initial weights", false, detail);
 		return;
 	}
-	snprintf(detail, sizeof(detail), "%d of %d tensors are the baseline's, bit by bit", shared,
-		 all);
+	snprintf(detail, sizeof(detail), "%d of %d tensors equal the baseline's, bit by bit",
+		 shared, all);
 	tell(c, "initial weights", true, detail);
 }
 
@@ -383,7 +383,7 @@ enum status fingerprint_compare(const char *mine, const char *baseline, fingerpr
 	return OK;
 }
 
-/* All that a command prints, to be freed; NULL: it could not be run, or it failed. */
+/* What a command prints, for the caller to free; NULL: it could not be run, or it failed. */
 static char *output_of(const char *command)
 {
 	char *text = NULL, buffer[4096];

@@ -1,5 +1,5 @@
 /*
- * fingerprint - what a step trains, in a few lines that another step's can be compared with.
+ * fingerprint - what a step trains, in a few lines, to be compared with another step's.
  *
  *     symbols - HASH          the model's symbols and their values
  *     data - HASH             the identity of the data
@@ -11,9 +11,9 @@
  *     loss - NUMBER           of the first rows
  *     gradient - HASH         of the same rows
  *
- * A step and its baseline are paired: where their data agree, they see the same rows, and what
- * they share starts with the same weights.  And a step that claims another model must not train
- * the baseline's.
+ * A step and its baseline must be paired: with the same data they see the same rows, and parameters
+ * that both have start with the same values.  A step that claims another model must not train the
+ * same as its baseline.
  */
 #ifndef TOOLS_KABLATE_FINGERPRINT_H
 #define TOOLS_KABLATE_FINGERPRINT_H
@@ -25,7 +25,7 @@
 /* The setup must be prepared; its weights are the first ones, and its gradients are overwritten. */
 enum status fingerprint_take(struct run_setup *setup, FILE *file, struct error *err) MUST_CHECK;
 
-/* Told once per comparison. */
+/* Called once per comparison. */
 typedef void (*fingerprint_visitor)(void *context, const struct audit_finding *finding);
 
 /* Compare the texts of a step and of its baseline, both of the same seed. */
@@ -33,7 +33,7 @@ enum status fingerprint_compare(const char *mine, const char *baseline, fingerpr
 				void *context, struct error *err) MUST_CHECK;
 
 /*
- * The same with what the baseline's program says about itself (`PROGRAM fingerprint --seed N`).
+ * The same, with the text that the baseline's program prints (`PROGRAM fingerprint --seed N`).
  */
 enum status fingerprint_compare_program(struct run_setup *setup, const char *program,
 					fingerprint_visitor visit, void *context,

@@ -127,7 +127,7 @@ static void test_other_weights(void **state)
 	found = compare(&step);
 	assert_int_equal(found.failed, 1);
 	assert_string_equal(found.failure, "initial weights");
-	assert_string_equal(found.detail, "norm starts otherwise than the baseline's");
+	assert_string_equal(found.detail, "norm starts with other values than in the baseline");
 	step.start = "file"; /* these are not drawn */
 	assert_int_equal(compare(&step).failed, 0);
 }

@@ -9,10 +9,10 @@
 #include "models/decode.h"
 #include "tools/kablate/vocabulary.h"
 
-#define PROMPT_TOKENS 32 /* of a validation row: what a reader takes in at a glance */
+#define PROMPT_TOKENS 32 /* of a validation row: enough for a reader */
 #define TEMPERATURE 0.8	 /* of recorded samples, as of those that generate makes by default */
 
-/* One row; when its room is used up it goes on from the last half. */
+/* One row.  When its room is used up, the text goes on from its last half. */
 struct generator {
 	struct decoder *d;
 	int64_t capacity;
@@ -142,7 +142,7 @@ static enum status push_row(struct generator *x, const struct run_setup *setup, 
 	return OK;
 }
 
-/* Of a long prompt, the last part that there is room for. */
+/* Uses the last part of a prompt that is too long. */
 static enum status push_text(struct generator *x, const struct vocabulary *v, const char *prompt,
 			     struct error *err)
 {
@@ -246,7 +246,7 @@ enum status generate(struct run_setup *setup, const struct generate_options *o, 
 
 /* ---------------------------------------------------- a sample in the record */
 
-/* Records are UTF-8: what a vocabulary of bytes makes of none is shown as such. */
+/* Records are UTF-8: bytes that are not UTF-8 become U+FFFD. */
 static void write_valid(const char *text, size_t size, FILE *out)
 {
 	const uint8_t *p = (const uint8_t *)text, *end = p + size;

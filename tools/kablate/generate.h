@@ -1,6 +1,6 @@
 /*
  * generate - text from trained weights, streamed token by token.  Tokens of a
- * generated task are spelt, each with its component if that is not the first.
+ * generated task are spelt, with their component unless it is the task's first.
  */
 #ifndef TOOLS_KABLATE_GENERATE_H
 #define TOOLS_KABLATE_GENERATE_H
@@ -21,13 +21,13 @@ enum status generate(struct run_setup *setup, const struct generate_options *opt
 		     struct error *err) MUST_CHECK;
 
 /*
- * So many tokens that follow the beginning of a validation row, from the setup's weights, as the
- * events "prompt" and "sample"; nothing where the model cannot decode.
+ * Records the beginning of a validation row, and so many tokens that the setup's weights add to it,
+ * as the events "prompt" and "sample".  Records nothing if the model cannot decode.
  */
 enum status record_sample(const struct run_setup *setup, int64_t tokens, struct metrics *m,
 			  int64_t iteration, struct error *err) MUST_CHECK;
 
-/* The next token, drawn from logits that have been downloaded: pure, for tests. */
+/* The next token, drawn from these logits.  Has no side effects, for tests. */
 int64_t sample_token(const double *logits, int64_t vocab, double temperature, int64_t top_k,
 		     double uniform);
 

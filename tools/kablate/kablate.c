@@ -29,7 +29,7 @@ enum {
 	EXIT_DIVERGED = 76,
 };
 
-#define TIMED_FLOPS 5e10 /* of one timed pass: seconds, on any machine worth training on */
+#define TIMED_FLOPS 5e10 /* of one timed pass: takes seconds on any machine fit for training */
 #define BENCH_SECONDS 3	 /* on each number: about a hundred steps of a model of 124M */
 
 struct arguments {
@@ -49,12 +49,12 @@ static const char usage[] =
 	"    kablate identity [--seed N] [--repeat N]   the run's identity, and nothing else\n"
 	"    kablate describe [--json] [--context N]    parameters, work, memory, decode state\n"
 	"    kablate estimate                           seconds per trained token, as JSON\n"
-	"    kablate audit [--seed N]                   is the step what it claims? without training\n"
+	"    kablate audit [--seed N]                   is the step what it claims? (no training)\n"
 	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
 	"    kablate memory                             every piece of the training arena\n"
-	"    kablate reference                          the model as tools/reference says it, as JSON\n"
+	"    kablate reference                          the model as tools/reference names it, as JSON\n"
 	"    kablate fingerprint [--seed N]             what is trained, to compare with another step\n"
-	"    kablate unread                             symbols that nothing reads\n"
+	"    kablate unread                             symbols that no code reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
 	"    kablate evaluate --weights FILE [--lengths N,N..] [--json]    loss by position\n"
 	"    kablate --version                          version, revision, compiler, BLAS, backend\n"
@@ -64,22 +64,22 @@ static const char usage[] =
 	"  --seed N         of weights, batches and dropout (default 1)\n"
 	"  --repeat N       number of a deliberate repetition (default 0)\n"
 	"  --runs DIR       where runs and results.db go (default runs)\n"
-	"  --experiment, --step, --baseline NAME    under which the run is recorded\n"
-	"  --baseline-program FILE    kablate of the baseline: is this step paired with it, and not it?\n"
-	"  --git REVISION, --dirty, --scale NAME    recorded beside it\n"
-	"  --context N      tokens of decode state to describe, or that generate looks back on\n"
+	"  --experiment, --step, --baseline NAME    names for the record of the run\n"
+	"  --baseline-program FILE    kablate of the baseline, to audit the pairing with it\n"
+	"  --git REVISION, --dirty, --scale NAME    also recorded\n"
+	"  --context N      tokens of state for describe, or that generate looks back on\n"
 	"                   (default: the trained length)\n"
 	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
 	"                   positions are not learned\n"
-	"  --identity HEX   train only if the run's identity begins so\n"
-	"  --any-environment    go on with a run also where its bits may differ\n"
+	"  --identity HEX   train only if the run's identity begins with this\n"
+	"  --any-environment    go on with a run even if its bits may differ\n"
 	"  --lines          a line per interval, also on a terminal\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
 	"  --tokenizer T (that of the data)         for generate; --seed chooses another text.\n"
-	"                   Without a prompt it goes on from the beginning of a validation row\n"
+	"                   The default prompt is the beginning of a validation row\n"
 	"\n"
-	"Ctrl-C finishes the iteration, saves and exits with 75: the same command goes on from\n"
-	"there.  A second Ctrl-C leaves at once.  SIGUSR2 saves and goes on.\n"
+	"Ctrl-C finishes the iteration, saves and exits with 75; the same command goes on from\n"
+	"there.  A second Ctrl-C ends it at once.  SIGUSR2 saves and goes on.\n"
 	"\n"
 	"Example: kablate train --seed 3 --experiment ra-score --step 1-on --baseline 0-off\n";
 
@@ -124,7 +124,7 @@ static int64_t timed_rows(const struct run_setup *setup, const struct descriptio
 	return rows < 1 ? 1 : rows < (double)setup->train.batch ? (int64_t)rows : setup->train.batch;
 }
 
-/* The run itself will tell it. */
+/* The run itself will report it. */
 static void ignore_note(void *context, const char *text)
 {
 	(void)context, (void)text;
@@ -145,7 +145,7 @@ static int run_estimate(struct run_setup *setup, const struct arguments *a)
 	work = description_flops(&d);
 	setup->train.run_dir = "."; /* nothing is written */
 	setup->train.batch = timed_rows(setup, &d);
-	if (run_setup_describe(setup, 0, &d, &err) != OK) /* products of matrices weigh more in few rows */
+	if (run_setup_describe(setup, 0, &d, &err) != OK) /* few rows give products a larger share */
 		return complain(&err);
 	setup->train.accumulate = 1;
 	if (run_setup_prepare(setup, ignore_note, NULL, &err) != OK ||
@@ -274,7 +274,7 @@ static int run_bench_decode(struct run_setup *setup, const struct arguments *a)
 	return status == OK ? 0 : complain(&err);
 }
 
-/* What tools outside need to know: the model, and what its tokens stand for. */
+/* For other tools: the model, and what its tokens stand for. */
 static int run_reference(struct run_setup *setup, const struct arguments *a)
 {
 	(void)a;

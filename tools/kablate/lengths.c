@@ -7,7 +7,7 @@
 
 #include "models/decode.h"
 
-/* Bin 0 holds positions 0 to 63, every further one as many as lie before it. */
+/* Bin 0 holds positions 0 to 63; every other bin holds as many as all bins before it. */
 #define FIRST_BIN 64
 #define POSITION_BINS 20
 #define MAX_LENGTH (1 << 24) /* fills the bins */
@@ -303,7 +303,7 @@ static void print_origin(const struct weights_origin *origin, bool json, FILE *o
 	else if (json)
 		fprintf(out, "{\"foreign\": false, \"identity\": \"%s\", ", origin->identity);
 	else if (origin->foreign)
-		fprintf(out, "foreign weights: that they are of this model is assumed\n");
+		fprintf(out, "foreign weights: assumed to be of this model\n");
 	else
 		fprintf(out, "weights of run %.12s\n", origin->identity);
 }

@@ -1,9 +1,9 @@
 /*
  * lengths - the loss by position, at lengths beyond the trained one.
  *
- * Rows pass through a decoder piece by piece, so that memory holds the state
- * of one row and the activations of one piece, whatever the length.  Every
- * length is judged on about as many tokens as a validation holds.
+ * Rows pass through a decoder piece by piece, so at any length memory holds only
+ * the state of one row and the activations of one piece.  Every length is judged
+ * on about as many tokens as a validation holds.
  */
 #ifndef TOOLS_KABLATE_LENGTHS_H
 #define TOOLS_KABLATE_LENGTHS_H
@@ -13,25 +13,25 @@
 #include "tools/kablate/run_setup.h"
 
 /*
- * `lengths` is "512,1024", or NULL for the trained one; the setup's weights are loaded, and what
- * they are is said with the result.
+ * `lengths` is "512,1024", or NULL for the trained length.  The setup's weights must be loaded; the
+ * result says whose they are.
  */
 enum status evaluate_lengths(struct run_setup *setup, const char *lengths,
 			     const struct weights_origin *origin, bool json, FILE *out,
 			     struct error *err) MUST_CHECK;
 
 /*
- * The same into a run's record: length/N/loss, length/N/accuracy, both also of the stretch of
+ * Records the same for a run: length/N/loss and length/N/accuracy, both also for the stretch of
  * positions that begins at P (length/N/loss/P), length/N/rows and length/N/state_bytes.
  */
 enum status record_lengths(struct run_setup *setup, const char *lengths, struct metrics *m,
 			   int64_t iteration, struct error *err) MUST_CHECK;
 
-/* What can be known before training: is it a list, are there rows, can the model decode them? */
+/* Checks before training: is it a list, are there rows, can the model decode them? */
 enum status check_lengths(const struct run_setup *setup, const char *lengths,
 			  struct error *err) MUST_CHECK;
 
-/* The next number of such a list, which then points after it. */
+/* The next number of such a list; moves *list after it. */
 enum status next_length(const char **list, int64_t *length, struct error *err) MUST_CHECK;
 
 #endif

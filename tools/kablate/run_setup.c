@@ -56,7 +56,7 @@ static void hash_symbol(void *context, const char *name, const char *value)
 	sha256_add(s, value, strlen(value) + 1);
 }
 
-/* Everything that decides what the run computes; nothing that does not. */
+/* Everything that decides what the run computes, and nothing else. */
 static void make_identity(struct run_setup *setup)
 {
 	char text[160];
@@ -91,7 +91,7 @@ static enum status open_source(struct run_setup *setup, bool model_only, struct 
 static enum status open_backend(struct run_setup *setup, struct error *err)
 {
 	const char *name = config_text(setup->config, "BACKEND");
-	const char *device = config_raw(setup->config, "CUDA_DEVICE"); /* no part of the identity */
+	const char *device = config_raw(setup->config, "CUDA_DEVICE"); /* not part of the identity */
 	const struct backend_options options = {
 		.name = name,
 		.precision = setup->precision,
@@ -104,7 +104,7 @@ static enum status open_backend(struct run_setup *setup, struct error *err)
 	return backend_open(&setup->backend, &options, err);
 }
 
-/* The batch decides the model's form, also where nothing is trained. */
+/* The batch decides the model's form, even if nothing is trained. */
 static struct model_task model_task(const struct run_setup *setup)
 {
 	return (struct model_task){ .vocab = setup->source.vocab, .batch = setup->train.batch };
@@ -349,7 +349,7 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 	       largest * (sizeof(float) + sizeof(double)) + 2 * logits;
 }
 
-/* The audits are over before the first activation is touched. */
+/* Audits end before training touches its first activation. */
 enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
 			     struct run_memory *memory, struct error *err)
 {

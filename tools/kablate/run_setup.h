@@ -1,7 +1,7 @@
 /*
  * run_setup - one configured run: data, model, parameters and optimizer.
  *
- * What main() of `kablate` needs of core/, models/ and data/, joined.
+ * Joins what main() of `kablate` needs of core/, models/ and data/.
  */
 #ifndef TOOLS_KABLATE_RUN_SETUP_H
 #define TOOLS_KABLATE_RUN_SETUP_H
@@ -46,13 +46,13 @@ struct run_setup {
 	bool source_open, tensorboard;
 };
 
-/* Read the whole configuration and open the data; nothing large is allocated. */
+/* Reads the whole configuration and opens the data; allocates nothing large. */
 enum status run_setup_open(struct run_setup *setup, uint64_t seed, uint64_t repeat,
 			   struct error *err) MUST_CHECK;
 
 /*
- * The same, to look at the model alone: where CONFIG_MODEL_VOCAB says the vocabulary, the data
- * need not be there, and the setup has no identity.
+ * The same, to look only at the model.  If CONFIG_MODEL_VOCAB gives the vocabulary, the data need
+ * not exist, and the setup has no identity.
  */
 enum status run_setup_open_model(struct run_setup *setup, struct error *err) MUST_CHECK;
 
@@ -70,7 +70,7 @@ enum status run_setup_prepare(struct run_setup *setup,
 			      void (*note)(void *context, const char *text), void *context,
 			      struct error *err) MUST_CHECK;
 
-/* Parameters alone, drawn or from weights of the same model: to ask, not to train. */
+/* Only parameters, drawn or from weights of the same model: for questions, not for training. */
 enum status run_setup_draw(struct run_setup *setup, struct error *err) MUST_CHECK;
 enum status run_setup_load(struct run_setup *setup, const char *weights,
 			   struct weights_origin *origin, struct error *err) MUST_CHECK;
@@ -82,15 +82,15 @@ enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 /* What a run of this description takes, with audits and evaluations, in bytes. */
 struct run_memory {
 	double resident; /* at most at a time */
-	double idle;	 /* beside it: taken by then, but not touched yet or no longer */
+	double idle;	 /* taken as well, but not in use at that time */
 };
 
 enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
 			     struct run_memory *memory, struct error *err) MUST_CHECK;
 
 /*
- * The data, and the model on weights of its own; the report is to be freed also after FAIL.  A
- * setup without data is audited without it.
+ * Audits the data, and the model on weights of its own.  Free the report even after FAIL.  A setup
+ * without data has only its model audited.
  */
 enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
 			    struct error *err) MUST_CHECK;

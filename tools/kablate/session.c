@@ -17,7 +17,7 @@
 #include "core/util/signals.h"
 #include "tools/kablate/fingerprint.h"
 
-#define LOCK_MICROSECONDS 200000 /* between two looks at a run that another process works on */
+#define LOCK_MICROSECONDS 200000 /* between two looks at a run of another process */
 
 struct session {
 	struct run_setup *setup;
@@ -59,8 +59,8 @@ static enum status make_run_dir(struct session *s, struct error *err)
 }
 
 /*
- * One process at a time works on a run: whoever comes second waits, and finds it
- * done or takes it over.  A file system without locks gets by without.
+ * Only one process at a time works on a run.  A second process waits, and then finds
+ * the run done or takes it over.  File systems without locks are accepted.
  */
 static enum status lock_run_dir(struct session *s, struct error *err)
 {
@@ -96,7 +96,7 @@ static enum status check_environment(struct session *s, struct error *change, st
 	struct record_file then;
 
 	if (record_read(&then, s->run_dir, err) != OK)
-		return OK; /* metrics_open() will tell what is wrong with it */
+		return OK; /* metrics_open() will report what is wrong */
 	record_environment_differs(&then.record, &s->provenance.record, change);
 	record_free(&then);
 	if (!change->text[0] || s->o->any_environment)
@@ -194,7 +194,7 @@ static void note_pairing(void *context, const struct audit_finding *f)
 		s->failure = RUN_INVALID;
 }
 
-/* Is this step paired with its baseline, and is it another one? */
+/* Is this step paired with its baseline, and does it train something else? */
 static enum status audit_pairing(struct session *s, struct error *err)
 {
 	if (!s->o->baseline_program || !s->setup->audit.pairing)
@@ -219,16 +219,16 @@ static enum status audit_loss(struct session *s, struct error *err)
 	if (trainer_first_loss(s->trainer, &trained, &mean, err) != OK)
 		return FAIL;
 	f.passed = fabs(trained - mean) <= LOSS_TOLERANCE * fabs(mean);
-	snprintf(f.detail, sizeof(f.detail), "%.6g is trained, the mean over scored targets is %.6g",
+	snprintf(f.detail, sizeof(f.detail), "it is %.6g, the mean over scored targets is %.6g",
 		 trained, mean);
 	record_finding(s, &f);
 	if (f.passed)
 		return OK;
 	s->failure = RUN_INVALID;
-	return fail(err, "an audit failed: the loss that is trained is not the one that is meant");
+	return fail(err, "an audit failed: the trained loss is not the mean over scored targets");
 }
 
-/* Runs that start together find what each of them is going to take. */
+/* Reserves memory, so that runs that start together do not count on the same bytes. */
 static enum status reserve_memory(struct session *s, struct error *err)
 {
 	const double buffers = blas_buffer_bytes(s->setup->backend.threads);
@@ -358,7 +358,7 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 	return finish(s, *end, &reason, err);
 }
 
-/* The run directory is ours, unless the run is done already. */
+/* Takes the run directory, unless the run is done already. */
 static enum status claim_and_train(struct session *s, enum train_end *end, struct error *err)
 {
 	const char *wanted = s->o->identity;
@@ -380,7 +380,7 @@ static enum status claim_and_train(struct session *s, enum train_end *end, struc
 	return OK;
 }
 
-/* Recorded as far as possible. */
+/* Records the failure as far as possible. */
 static void record_failure(struct session *s, const struct error *err)
 {
 	struct error another;

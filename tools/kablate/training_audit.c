@@ -21,7 +21,7 @@ static enum status tell(const struct auditor *a, const char *subject, bool passe
 
 /* ------------------------------------------------------------------- values */
 
-/* Give every entry of a parameter, or of its gradient, one value. */
+/* Sets every entry of a parameter, or of its gradient, to one value. */
 static enum status fill(const struct auditor *a, int i, bool gradient, double value,
 			struct error *err)
 {
@@ -242,7 +242,7 @@ static enum status audit_count(const struct auditor *a, struct error *err)
 			count *= a->params->list[i].dim[j];
 		sum += count;
 	}
-	snprintf(detail, sizeof(detail), "%lld are reported, the tensors hold %lld",
+	snprintf(detail, sizeof(detail), "%lld are reported, but the tensors hold %lld",
 		 (long long)d.parameters, (long long)sum);
 	return tell(a, "parameters", d.parameters == sum, detail, err);
 }

@@ -8,7 +8,7 @@
  *   schedule    the learning rate of single updates, by the formula in Kconfig
  *   parameters  each tensor is counted once, and another seed draws other values
  *
- * On weights of its own.  The rules are written here a second time, on purpose.
+ * The audit uses weights of its own.  It repeats the rules of the configuration on purpose.
  */
 #ifndef TOOLS_KABLATE_TRAINING_AUDIT_H
 #define TOOLS_KABLATE_TRAINING_AUDIT_H

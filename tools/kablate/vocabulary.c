@@ -104,8 +104,8 @@ static enum status encode_word(const struct vocabulary *v, const char *word, str
 	if (token < 0) {
 		source_spell(v->source, 0, first);
 		source_spell(v->source, (int32_t)v->source->vocab - 1, last);
-		return fail(err, "'%s' is no token of the task %s: they are %s to %s", word,
-			    v->source->task->name, first, last);
+		return fail(err, "'%s' is not a token of the task %s: its tokens are %s to %s",
+			    word, v->source->task->name, first, last);
 	}
 	if (ids_reserve(ids, 1, err) != OK)
 		return FAIL;
@@ -113,7 +113,7 @@ static enum status encode_word(const struct vocabulary *v, const char *word, str
 	return OK;
 }
 
-/* A component after a slash is what vocabulary_write() adds: it says nothing here. */
+/* vocabulary_write() adds a component after a slash: it is ignored here. */
 static enum status encode_words(const struct vocabulary *v, const char *text, struct ids *ids,
 				struct error *err)
 {
@@ -141,7 +141,7 @@ void vocabulary_write(const struct vocabulary *v, const int32_t *tokens, int64_t
 	const char *component;
 
 	if (v->tokenizer && token >= tokenizer_vocabulary(v->tokenizer))
-		return; /* beyond what the data hold */
+		return; /* a token that the data do not have */
 	if (v->tokenizer) {
 		fwrite(tokenizer_text(v->tokenizer, token), 1, tokenizer_bytes(v->tokenizer, token),
 		       out);

@@ -15,20 +15,20 @@
 #define VOCABULARY_PATH_SIZE 4096
 
 struct vocabulary {
-	struct tokenizer *tokenizer; /* NULL: tokens are spelt by the source, with blanks between */
+	struct tokenizer *tokenizer; /* NULL: the source spells tokens, with blanks between them */
 	const struct source *source;
 };
 
 /*
- * `tokenizer` as tokenizer_open() takes it; NULL: that of the configured text.  Generated tasks,
- * and token files that came without a tokenizer, are spelt.
+ * `tokenizer` is as for tokenizer_open(); NULL: the tokenizer of the configured text.  Tokens of
+ * generated tasks, and of token files without a tokenizer, are spelt.
  */
 enum status vocabulary_open(struct vocabulary *v, const struct config *c,
 			    const struct source *source, const char *tokenizer,
 			    struct error *err) MUST_CHECK;
 void vocabulary_close(struct vocabulary *v);
 
-/* How many tokens it knows, and the one that ends a text; -1: there is none. */
+/* The number of tokens, and the token that ends a text; -1: there is none. */
 int64_t vocabulary_size(const struct vocabulary *v);
 int32_t vocabulary_end(const struct vocabulary *v);
 
@@ -36,7 +36,7 @@ int32_t vocabulary_end(const struct vocabulary *v);
 enum status vocabulary_encode(const struct vocabulary *v, const char *text, struct ids *ids,
 			      struct error *err) MUST_CHECK;
 
-/* Write tokens[at], with its component if it is not the task's first one. */
+/* Writes tokens[at], with its component unless that is the task's first. */
 void vocabulary_write(const struct vocabulary *v, const int32_t *tokens, int64_t at, FILE *out);
 
 /*

@@ -78,7 +78,7 @@ static const char *our_value(const struct weights_record *r, const char *key)
 	return NULL;
 }
 
-/* A symbol that nobody asks for is off; 1e-5 is 0.00001. */
+/* A symbol that nobody reads is off; 1e-5 equals 0.00001. */
 static bool same_value(const char *a, const char *b)
 {
 	double x, y;
@@ -111,7 +111,7 @@ static void compare_pair(struct comparison *x, const char *key, const char *thei
 {
 	if (is_symbol(key) && !same_value(theirs, ours))
 		add_difference(x, key, theirs, ours);
-	/* Data without a tokenizer's file tell nothing. */
+	/* Data without a tokenizer file cannot be compared. */
 	if (strcmp(key, TOKENIZER) == 0 && theirs && ours && strcmp(theirs, ours) != 0)
 		add_difference(x, key, theirs, ours);
 }
@@ -152,7 +152,7 @@ enum status weights_record_compare(const struct weights_record *ours, const char
 	*origin = origin_of(&file);
 	if (origin->foreign) {
 		snprintf(text, sizeof(text),
-			 "%.800s does not say which model it is of: this one is assumed", path);
+			 "%.800s does not name its model: it is assumed to be this one", path);
 		note(context, text);
 	} else {
 		compare_pairs(&x, ours, &file);
@@ -161,5 +161,5 @@ enum status weights_record_compare(const struct weights_record *ours, const char
 	if (!x.differences[0])
 		return OK;
 	return fail(err, "%.300s is of another model: %s%s", path, x.differences,
-		    allow ? ".  If that is meant, add it to CONFIG_INIT_FROM_ALLOW" : "");
+		    allow ? ".  If you want that, add it to CONFIG_INIT_FROM_ALLOW" : "");
 }

@@ -1,5 +1,5 @@
 /*
- * weights_record - what a weights file says about its model, held against this one.
+ * weights_record - compares what a weights file says about its model with this model.
  *
  * The metadata of our files hold "identity" of the run, "tokenizer" where the
  * data have one, and "CONFIG_X" for every symbol that decides the function
@@ -29,13 +29,13 @@ void weights_record_free(struct weights_record *r);
 
 /* What a file was found to be. */
 struct weights_origin {
-	bool foreign; /* it does not say what it holds */
+	bool foreign; /* the file does not name its model */
 	char identity[SHA256_HEX_SIZE];
 };
 
 /*
  * FAIL if the file is of another model than ours: the error names every difference that
- * weights_allowed() does not allow.  The allowed ones are told to `note`.
+ * weights_allowed() does not allow.  `note` gets the allowed ones.
  */
 enum status weights_record_compare(const struct weights_record *ours, const char *path,
 				   const char *allow, void (*note)(void *context, const char *text),

@@ -58,7 +58,7 @@ class OtherWeights(unittest.TestCase):
         forget_record(weights, foreign)
         done = subprocess.run([rope.binary, "evaluate", "--weights", foreign], cwd=TREE,
                               capture_output=True, text=True, check=True)
-        self.assertIn("does not say which model it is of", done.stderr)
+        self.assertIn("does not name its model", done.stderr)
         self.assertIn("foreign weights", done.stdout)
         unsure = json.loads(self.ask(rope.binary, "evaluate", "--json", "--weights", foreign))
         self.assertEqual(unsure, {**answer, "foreign": True, "identity": None})
@@ -77,7 +77,7 @@ class OtherWeights(unittest.TestCase):
         start = ROOT / "foreign-start.safetensors"
         forget_record(run.directory / "weights.safetensors", start)
         tuned = Run(program(POS="rope", INIT_FROM=start, **self.few))
-        self.assertIn("does not say which model it is of", tuned.train())
+        self.assertIn("does not name its model", tuned.train())
         self.assertEqual(tuned.values("val/loss")[0], run.values("val/loss")[3])
 
     def test_tokens_mean_the_same(self):

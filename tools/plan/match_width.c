@@ -1,9 +1,9 @@
 /*
- * match_width - parameters and work of a configuration that no program was built of yet.
+ * match_width - parameters and work of a configuration, before a program is built from it.
  *
  * The plan asks it for matched controls: with how many hidden channels F of the feed-forward
  * does this model come nearest to so many parameters, or FLOPs per token?  Both grow with F, so
- * F is found by bisection over the real counts; nothing here knows how F enters them.
+ * bisection over the real counts finds F without knowing how they depend on it.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -44,7 +44,7 @@ struct search {
 	double target;
 };
 
-/* The data need not be there yet where the vocabulary is configured. */
+/* If the vocabulary is configured, the data need not exist yet. */
 static enum status find_vocab(struct config *c, int64_t *vocab, struct error *err)
 {
 	struct source source;

@@ -12,8 +12,8 @@ of the files that build and run read:
     DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
     DIR/configuration                           the .config they were made of, for make to compare
 
-If the step's directory has describe.json and estimate.json, which its program writes, the plan shows
-their numbers.
+If the step's directory has describe.json and estimate.json, which its program writes, the plan
+shows their numbers.
 """
 import argparse
 import dataclasses
@@ -225,7 +225,7 @@ def ending(status):
 
 
 def runs_for_make(steps, values, seeds, directory, runs):
-    """A target for every run.  Its path contains the run's identity, so another run has another path."""
+    """A target for every run.  Its path has the run's identity, so another run has another path."""
     name = values["EXPERIMENT"]
     wanted = [("run", name, step, step, seed)
               for step in steps_to_run(steps) for seed in seeds_of(step, seeds)]

@@ -20,7 +20,7 @@ def examined(steps, step):
 
 
 def brought_along(steps, step):
-    """Symbols that a switch of the step brings with it, at their defaults; reports leave them out, too."""
+    """Symbols that a switch of the step brings along at their defaults; reports leave them out, too."""
     values = {name: value for name, value in step.values.items() if value is not None}
     new = [change.symbol for change in changes(steps, step) if change.old is None]
     return set(config_difference.usual(values, values["SCALE"], new))

@@ -8,7 +8,8 @@ Kconfig knows ranges of integers only.  Here a line of a symbol's help says what
     List: 0 <= x                        whole numbers separated by commas, none twice; x is each
     List of reals: 0 < x                likewise
 
-A list may be empty if a default of the symbol is empty.  A line that names an inactive symbol is ignored.
+A list may be empty if a default of the symbol is empty.  A line that names an inactive symbol is
+ignored.
 """
 import ast
 import math

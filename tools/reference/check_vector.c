@@ -1,5 +1,5 @@
 /*
- * check_vector - hold this program's models against test vectors of the reference.
+ * check_vector - compare this program's models with test vectors of the reference.
  *
  * tools/reference/golden.py writes a vector; models/test_vector.h says what is compared.
  */
@@ -58,7 +58,7 @@ static enum status check_types(const struct safetensors *file, const char *weigh
 	return OK;
 }
 
-/* Says what it found; true: everything is within its tolerance. */
+/* Prints what it found; true: everything is within its tolerance. */
 static bool check(const char *path, const char *weights, const char *backend)
 {
 	struct safetensors file;

@@ -1,10 +1,10 @@
-"""The table of an experiment: every step beside its baseline, and what may be said about it.
+"""The table of an experiment: every step beside its baseline, with a verdict.
 
 Numbers of a step are means over its seeds; differences are paired by seed and judged by
-tools/report/judging.py.  Only finished runs count; what is missing, failed or diverged is told, never
-averaged.  A step that runs another one again is no comparison: its weights must be the same bits.
-One that has its baseline's configuration and other seeds is a null: its runs are paired with the
-baseline's in the order of seeds, and a difference would be a false one.
+tools/report/judging.py.  Only finished runs count; missing, failed and diverged runs are listed, never
+averaged.  A step that repeats another is not a comparison: its weights must be the same bits.
+A step with its baseline's configuration and other seeds is a null: its runs are paired with the
+baseline's in the order of seeds, and any difference would be a false one.
 A step is also compared with its matched control: its baseline, widened to the step's size.
 Steps that form a grid have main effects and interactions (tools/report/factorial.py).
 Losses beyond the trained length are shown with their differences, without verdicts.
@@ -248,7 +248,7 @@ def is_null(step, baseline):
 
 
 def paired_runs(step, baseline):
-    """By seed, of the runs that both have; those of a null in the order of seeds."""
+    """Pairs of runs with the same seed; runs of a null are paired in the order of seeds."""
     mine, theirs = step.usable, baseline.usable
     if is_null(step, baseline):
         return [(mine[a], theirs[b]) for a, b in zip(sorted(mine), sorted(theirs))]
@@ -312,7 +312,7 @@ def outcome(run):
 
 
 def is_telling(mine, first):
-    """Where both diverged there are no bits to compare."""
+    """If both runs diverged, there are no bits to compare."""
     return None not in (mine, first) and (mine, first) != (DIVERGED, DIVERGED)
 
 
@@ -363,7 +363,7 @@ def is_by_accuracy(step):
 
 
 def samples_of(step, baseline, by_accuracy):
-    """A null's seeds are called as the baseline's that they are paired with."""
+    """A null's seeds get the names of the baseline's seeds with which they are paired."""
     for mine, theirs in paired_runs(step, baseline):
         values = tuple(map(quantity(by_accuracy), (mine, theirs)))
         if None not in values:
@@ -390,7 +390,7 @@ def add_marks(row, steps, all_seeds):
 
 
 def compare(row, step, baseline, all_seeds):
-    """Fill in all but the verdict, which needs the whole table."""
+    """Fills in everything except the verdict, which needs the whole table."""
     row.by_accuracy = is_by_accuracy(baseline)
     row.samples = list(samples_of(step, baseline, row.by_accuracy))
     for name in ("loss", "accuracy") if row.by_accuracy else ("loss",):
@@ -412,7 +412,7 @@ def compare(row, step, baseline, all_seeds):
 
 
 def judge(rows, steps=(), declared=None):
-    """All rows at once: the correction is over the family."""
+    """Judges all rows at once, because the correction is over the family."""
     first_start = min((run.started or 0 for step in steps for run in step.runs), default=math.inf)
     by_name = {step.name: step for step in steps}
     judgement = judging.judge(rows, declared, first_start, {
@@ -426,7 +426,7 @@ def judge(rows, steps=(), declared=None):
 # ---------------------------------------------------------------- effects of grids
 
 def comparable_steps(steps, rows):
-    """Cells that a grid may have: by task, of the steps that are no control and no repetition."""
+    """The cells of possible grids, by task: steps that are neither controls nor repetitions."""
     found = {}
     for step, row in zip(steps, rows):
         if not (row.is_repeat or row.is_null or CONTROL.search(step.name)):
@@ -486,7 +486,7 @@ def find_problems(steps, rows, all_seeds):
         for run in step.runs:
             if run.trouble:
                 yield f"{run}: {run.trouble}"
-        # A step that runs another one again has one seed: one repetition tells.
+        # A step that repeats another has one seed: one repetition is enough.
         expected = set() if step.repeat or row.is_null else set(all_seeds)
         for seed in sorted(expected - {run.seed for run in step.runs}):
             yield f"{step.name}, seed {seed}: missing"
@@ -581,7 +581,7 @@ def make_groups(steps, rows, all_seeds):
 
 
 def is_control(row, tuned):
-    """It differs in nothing but the width of the feed-forward, and in the rates that it chose."""
+    """Does it differ only in the width of the feed-forward, and in rates that it chose?"""
     free = tuning.RATES if row.step in tuned else ()
     return {change[0] for change in row.difference}.difference(free) == {"FFN_HIDDEN"}
 

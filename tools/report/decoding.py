@@ -72,7 +72,7 @@ def environment(found):
 
 
 def changed(step, found):
-    """The symbols that changed since the measurement, which may have known no data; None: none did."""
+    """The symbols that changed since the measurement; None: none did.  A measurement may lack data."""
     then, now = found["own"]["record"]["config"], step.config
     known = then.keys() | now.keys() if "TASK" in then else then.keys()
     symbols = [name for name in sorted(known) if then.get(name) != now.get(name)]

@@ -1,10 +1,10 @@
 """Steps of a table that are the cells of a grid, and the effects that the grid has.
 
 Two steps are cells of a grid if a third one has the changes of both: the configurations tell, not
-the words of the plan.  Where every combination is there, the main effect of a change is its mean
-over all settings of the others; the interaction of two changes is what both together do beyond the
-sum of what each does alone, again as a mean over the rest.  Where combinations are missing, only
-interactions are read, each from its own square of four steps.
+the words of the plan.  If the grid is complete, the main effect of a change is its mean over all
+settings of the others.  The interaction of two changes is what both together do beyond the sum of
+what each does alone, again as a mean over the rest.  If combinations are missing, there are only
+interactions, each from its own square of four steps.
 """
 import itertools
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def changes(root, step):
 
 
 def is_atom(change, cells):
-    """No two other cells make it up.  (A symbol that both bring with them may be in both.)"""
+    """Is it no sum of two other cells?  (Both may bring the same symbol with them.)"""
     parts = [part for part in cells if part < change]
     return not any(a | b == change for a, b in itertools.combinations(parts, 2))
 
@@ -55,7 +55,7 @@ def label_of(change, cells):
 
 
 def contrast(chosen, axes, cells):
-    """Each chosen change against none of its axis; the mean over all values of the other axes."""
+    """Each chosen change against no change of its axis; the mean over all values of the other axes."""
     factors = []
     for axis in axes:
         own = [change for change in axis if change in chosen]

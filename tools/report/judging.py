@@ -2,7 +2,7 @@
 
 The comparisons that were declared before the first run are one family; they get verdicts only
 when all their declared runs have ended (a look).  All others are exploratory and another family.
-Where nothing was declared, all are primary, and the runs that are there decide.
+If nothing was declared, all are primary, and the existing runs decide.
 """
 import math
 import time
@@ -130,7 +130,7 @@ def judge_row(row, looks, size, margin):
 def judge_family(rows, looks, margin=None):
     """All at once: the correction is over the family.  Returns its size.
 
-    Seeds alone say which comparisons count: what they measured has no part in it.
+    Only the number of seeds decides which comparisons count, never what they measured.
     """
     size = sum(len(looks[-1].samples(row)) >= stats.MIN_SEEDS for row in rows)
     for row in rows:
@@ -156,7 +156,7 @@ def is_primary(row, declared):
 
 
 def fault(rows, declared, first_start):
-    """Why what was declared does not count; empty: it does."""
+    """Why the declaration does not count; empty: it counts."""
     if declared.time > first_start:
         return "it was " + ("changed" if declared.is_changed else "made") + \
             " after the first run had begun"

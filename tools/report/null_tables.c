@@ -1,8 +1,8 @@
 /*
  * null_tables - draws tables of comparisons in which nothing differs, and counts false verdicts.
  *
- * tools/report/simulate.py asks it for millions of tables; the rule is that of stats.py, whose
- * critical values come with the question, and a test holds both to the same verdicts.
+ * tools/report/simulate.py asks it for millions of tables.  It applies the rule of stats.py, whose
+ * critical values come with the question; a test checks that both give the same verdicts.
  */
 #include <getopt.h>
 #include <math.h>
@@ -67,7 +67,7 @@ static bool is_unequal(const double *arm, const double *other, int n, double rat
 	return fmax(a, b) > ratio * fmin(a, b);
 }
 
-/* What the intervals of all looks have in common: below zero -1, above it 1, neither 0. */
+/* The intersection of the intervals of all looks: -1 below zero, 1 above zero, 0 neither. */
 static int verdict(const struct rule *rule, const double *arm, const double *baseline)
 {
 	double low = -INFINITY, high = INFINITY, values[MOST_SEEDS];

@@ -1,4 +1,4 @@
-"""What the steps say after the same prompt: text drawn at the end of training, and recorded then."""
+"""What the steps write after the same prompt: text drawn and recorded at the end of training."""
 from dataclasses import dataclass
 
 

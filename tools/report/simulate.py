@@ -3,7 +3,7 @@
 
 A cell is a kind of table: seeds, comparisons, shapes and sizes of noise, looks.  Its family error
 is the share of drawn tables with any false verdict: better or worse where the means are equal.
-The program null_tables draws them, and decides as stats.py does: a test holds it to that.
+The program null_tables draws the tables and decides as stats.py does; a test checks that.
 """
 import argparse
 import itertools

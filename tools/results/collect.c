@@ -47,7 +47,7 @@ static bool is_measurement(const FTSENT *entry)
 	       !strcmp(ending, ".json") && !strcmp(entry->fts_parent->fts_name, DECODE_DIRECTORY);
 }
 
-/* What has a problem is told and counted; the others are still visited. */
+/* Reports and counts a problem; the other runs are still visited. */
 static void visit_one(struct collect *c, struct database *d, const char *path, visitor visit)
 {
 	struct error err;
@@ -58,7 +58,7 @@ static void visit_one(struct collect *c, struct database *d, const char *path, v
 	c->problems++;
 }
 
-/* Runs, and the measurements beside them where a visitor for these is given. */
+/* Visits runs and, if there is a visitor for them, the measurements beside them. */
 static enum status visit_all(struct collect *c, struct database *d, const char *directory,
 			     visitor visit_run, visitor visit_measurement, struct error *err)
 {
@@ -97,7 +97,7 @@ static enum status note_any_end(void *context, const struct entry *e, struct err
 	return OK;
 }
 
-/* Of a run that make takes for done, whole lines may be lost without a trace but this one. */
+/* If whole lines are lost, the missing end of a run that is done may be the only trace. */
 static enum status check_end(const char *run_dir, struct error *err)
 {
 	char path[PATH_MAX], *text;
@@ -142,7 +142,7 @@ static enum status rename_if_there(const char *path, const char *suffix, struct 
 	return status;
 }
 
-/* Its rollback journal goes first: left behind, it would be applied to the new database. */
+/* Its rollback journal goes first: otherwise SQLite would apply it to the new database. */
 static enum status put_aside(const char *path, struct error *err)
 {
 	char rollback[PATH_MAX], suffix[64];
@@ -208,7 +208,7 @@ static enum status make_directory(const char *path, struct error *err)
 	return mkdir(path, 0777) && errno != EEXIST ? fail_errno(err, "%s", path) : OK;
 }
 
-/* RUNS/EXPERIMENT, made if need be; its name must stay below RUNS. */
+/* Makes RUNS/EXPERIMENT if it does not exist; the name must stay below RUNS. */
 static enum status our_experiment(const struct collect *c, const char *name, const char *theirs,
 				  char path[PATH_MAX], struct error *err)
 {
@@ -219,7 +219,7 @@ static enum status our_experiment(const struct collect *c, const char *name, con
 	return make_directory(path, err);
 }
 
-/* RUNS/EXPERIMENT/NAME, likewise. */
+/* Likewise RUNS/EXPERIMENT/NAME. */
 static enum status our_directory(const struct collect *c, const struct run_record *r,
 				 const char *theirs, char **ours, struct error *err)
 {
@@ -227,7 +227,7 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 
 	if (our_experiment(c, r->experiment, theirs, experiment, err))
 		return FAIL;
-	if (!realpath(theirs, copy)) /* it may be called "." */
+	if (!realpath(theirs, copy)) /* the path may be "." */
 		return fail_errno(err, "%s", theirs);
 	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
 		return fail_memory(err, theirs, 0);
@@ -248,7 +248,7 @@ static enum status note_end(void *context, const struct entry *e, struct error *
 	return OK;
 }
 
-/* A run that ended elsewhere need not be made here: make looks for this file. */
+/* make looks for this file: it does not train a run again that ended elsewhere. */
 static enum status mark_done(const char *ours, const struct text *journal, struct error *err)
 {
 	const struct text nothing = { .bytes = (char[]){ "" } };
@@ -261,7 +261,7 @@ static enum status mark_done(const char *ours, const struct text *journal, struc
 	return ended ? write_text(path, &nothing, err) : OK;
 }
 
-/* The record comes last: a directory without it is no run yet. */
+/* The record comes after the journal: a directory without a record is not a run yet. */
 static enum status take_over(struct database *d, const char *ours, const struct run_record *r,
 			     const struct text *journal, struct error *err)
 {
@@ -297,12 +297,12 @@ static enum status same_run(const char *ours, const char *theirs, const struct r
 	if (record_read(&file, ours, err))
 		return FAIL;
 	if (strcmp(file.record.identity, r->identity) || strcmp(file.record.step, r->step))
-		status = fail(err, "%s and %s are different runs of one name", ours, theirs);
+		status = fail(err, "%s and %s are different runs with the same name", ours, theirs);
 	record_free(&file);
 	return status;
 }
 
-/* Ours is there already: keep the one that goes on where the other stops. */
+/* We have this run already: keeps the journal that continues the other. */
 static enum status join_run(struct collect *c, struct database *d, const char *ours,
 			    const char *theirs, const struct run_record *r,
 			    const struct text *their_journal, struct error *err)
@@ -359,7 +359,7 @@ free_record:
 
 /* --------------------------------------------------------------- merge measurements */
 
-/* A whole file without a zero byte, to be freed. */
+/* A whole file without a zero byte; the caller frees it. */
 static enum status read_text(const char *path, struct text *t, struct error *err)
 {
 	FILE *file = fopen(path, "r");
@@ -375,7 +375,7 @@ static enum status read_text(const char *path, struct text *t, struct error *err
 	fclose(file);
 	if (!whole) {
 		free(t->bytes);
-		return fail(err, "%s: empty, or no text", path);
+		return fail(err, "%s is empty or not a text", path);
 	}
 	t->size = (size_t)size;
 	return OK;
@@ -390,7 +390,7 @@ static bool is_json_object(const struct text *t)
 	return is_object;
 }
 
-/* RUNS/EXPERIMENT/decode/STEP.json, by the names that theirs has; its directory is made. */
+/* RUNS/EXPERIMENT/decode/STEP.json, with the names of theirs; makes its directory. */
 static enum status our_measurement(const struct collect *c, const char *theirs, char ours[PATH_MAX],
 				   struct error *err)
 {
@@ -417,7 +417,7 @@ static enum status add_measurement(struct collect *c, const char *ours, const st
 	return OK;
 }
 
-/* Two measurements are none's continuation. */
+/* No measurement continues another: equal ones are kept, others are a problem. */
 static enum status compare_measurement(struct collect *c, const char *ours, const char *theirs,
 				       const struct text *their_text, struct error *err)
 {

@@ -1,10 +1,10 @@
 /*
  * collect - bring run directories into a database.
  *
- * A run stands at RUNS/EXPERIMENT/NAME.  The journals decide: of two that tell
- * the same run, one is taken for the other's continuation only if it begins
- * with the other, word for word; anything else is a conflict that a person has
- * to settle.  So are two measurements of one step's decoding that differ.
+ * A run is in RUNS/EXPERIMENT/NAME.  The journals decide: of two journals of the
+ * same run, one continues the other only if it begins with the other, word for
+ * word.  Anything else is a conflict that a person has to settle; so are two
+ * different measurements of one step's decoding.
  */
 #ifndef TOOLS_RESULTS_COLLECT_H
 #define TOOLS_RESULTS_COLLECT_H
@@ -17,15 +17,15 @@
 struct collect {
 	const char *runs;    /* our directory of runs */
 	const char *db_path; /* the database */
-	FILE *out;	     /* a line for each that changed or has a problem */
+	FILE *out;	     /* gets a line for each run that changed or has a problem */
 	int added, updated, unchanged, problems;
 };
 
-/* Make the database's rows anew from our runs; a damaged database is put aside first. */
+/* Makes all rows of the database again from our runs; puts a damaged database aside first. */
 enum status collect_rebuild(struct collect *c, struct error *err) MUST_CHECK;
 
 /*
- * Copy the records and journals of another directory of runs into ours and the database, and
+ * Copies the records and journals of another directory of runs into ours and into the database, and
  * EXPERIMENT/decode/STEP.json into ours.
  */
 enum status collect_merge(struct collect *c, const char *other, struct error *err) MUST_CHECK;

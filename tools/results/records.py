@@ -106,18 +106,18 @@ class Step:
 
     @property
     def is_leaky(self):
-        """Whether the configuration declares a leak, audited or not."""
+        """Does the configuration declare a leak?  The audits may be off."""
         return self.config.get("AUDIT_LEAK_DECLARED") == "y"
 
 
 # ---------------------------------------------------------------- reading
 
 class Database(sqlite3.Connection):
-    """Damage in the middle of it is a problem that a user can act on."""
+    """A database whose damage becomes a Problem, which a user can act on."""
     path = ""
 
     def execute(self, *arguments):
-        """All rows at once: a damaged one is met here."""
+        """Reads all rows at once, so that damage shows here."""
         try:
             return Rows(super().execute(*arguments).fetchall())
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -202,7 +202,7 @@ def age(run):
 
 
 def newest_runs(name, runs):
-    """A changed setting makes other runs of the same step: the newest setting counts."""
+    """The runs of the newest configuration of the step; a changed setting makes other runs."""
     config = max(runs, key=age).config
     by_seed = {run.seed: run for run in sorted(runs, key=age) if run.config == config}
     chosen = [by_seed[seed] for seed in sorted(by_seed)]

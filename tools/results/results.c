@@ -1,5 +1,5 @@
 /*
- * results - look at the database of runs, and make it from the run directories.
+ * results - show the database of runs, and make it from the run directories.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -32,11 +32,11 @@ static const char help[] =
 	"\n"
 	"  status [RUNS]            a line per run: state, iteration, loss, time left\n"
 	"  watch [SECONDS [RUNS]]   the same again and again, until interrupted (default: 2)\n"
-	"  rebuild [RUNS]           make the database from the run directories; one that is\n"
-	"                           damaged is put aside, runs without a directory are kept\n"
+	"  rebuild [RUNS]           make the database from the run directories; put a damaged\n"
+	"                           database aside; keep runs without a directory\n"
 	"  merge OTHER [RUNS]       copy the records and journals of another directory of runs\n"
-	"                           into RUNS and the database, and what bench-decode measured\n"
-	"                           into RUNS; never doubles or overwrites any of them\n"
+	"                           into RUNS and the database, and the measurements of\n"
+	"                           bench-decode into RUNS; overwrite and double nothing\n"
 	"\n"
 	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  status and watch show the "
 	"runs\n"
@@ -92,7 +92,7 @@ static double real_of(sqlite3_stmt *row, enum column c)
 							       : sqlite3_column_double(row, (int)c);
 }
 
-/* At the pace since the last start. */
+/* Seconds until the end, at the pace since the last start. */
 static double seconds_left(sqlite3_stmt *row)
 {
 	const double made = real_of(row, ITERATION) - real_of(row, RESUMED_ITERATION);
@@ -136,10 +136,10 @@ static void format_loss(double loss, char text[PROGRESS_NUMBER_SIZE])
 		snprintf(text, PROGRESS_NUMBER_SIZE, "%.4f", loss);
 }
 
-/* What all runs together are: for the last line. */
+/* All runs together, for the last line. */
 struct totals {
 	int runs, done, running, stopped;
-	double seconds; /* until the last of those that run here has ended */
+	double seconds; /* until the last run of this machine has ended */
 };
 
 static void add_total(struct totals *t, sqlite3_stmt *row, const char *state)
@@ -169,7 +169,7 @@ static void print_totals(const struct totals *t)
 	printf("\n");
 }
 
-/* Colours only for somebody who looks (https://no-color.org). */
+/* Colours only on a terminal (https://no-color.org). */
 static bool has_colours(void)
 {
 	const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
@@ -192,7 +192,7 @@ static const char *colour_of(const char *state)
 	return "\033[31m"; /* red */
 }
 
-/* Columns that are left for the note after `used` ones; a pipe has room for all. */
+/* Columns for the note after `used` others; a pipe has no limit. */
 static int note_room(int used)
 {
 	struct winsize size = { 0 };
@@ -223,7 +223,7 @@ static void print_row(sqlite3_stmt *row, int experiment_width, int step_width,
 	       note_room(experiment_width + step_width + STATUS_COLUMNS), note);
 }
 
-/* One number about the experiment, or about all where its name is NULL. */
+/* One number about the experiment; about all experiments if its name is NULL. */
 static int ask_number(struct database *d, const char *question, const char *experiment)
 {
 	sqlite3_stmt *s;
@@ -295,7 +295,7 @@ static enum status show(const struct request *r, struct error *err)
 	return status;
 }
 
-/* Opened anew each time, so that a rebuilt database is seen. */
+/* Opens the database each time, so that a rebuilt one is seen. */
 static enum status watch(const struct request *r, double seconds, struct error *err)
 {
 	const struct timespec pause = { (time_t)seconds,

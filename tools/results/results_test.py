@@ -297,7 +297,7 @@ class Merge(Case):
     def test_different_runs_of_one_name(self):
         write_run(self.runs, "a1")
         write_run(self.other, "a1", identity="ff")
-        self.assertIn("different runs of one name", self.results("merge", self.other, expect=1))
+        self.assertIn("different runs with the same name", self.results("merge", self.other, expect=1))
 
     def test_names_cannot_leave_the_directory(self):
         for i, name in enumerate(("..", "../x", "", "a/b")):

@@ -1,4 +1,4 @@
-"""The program of a run, made again from what its record says: to sample, to evaluate, to export.
+"""Makes the program of a run again from its record: to sample, to evaluate, to export.
 
 A run's directory holds run.json with every symbol that its program read.  The same symbols give the
 same model, so `make` builds it in $O/of-run/IDENTITY, whatever .config says now.
@@ -44,7 +44,7 @@ def read_record(directory):
 
 
 def kconfig(config, *words):
-    """tools.plan.kconfig on a configuration of our own; it tells what it refuses."""
+    """Calls tools.plan.kconfig on a configuration of our own; it reports what it refuses."""
     done = subprocess.run([sys.executable, "-m", "tools.plan.kconfig", *words], text=True,
                           env={**os.environ, "KCONFIG_CONFIG": str(config)},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -54,7 +54,7 @@ def kconfig(config, *words):
 
 
 def write_config(directory, symbols):
-    """Nothing is written where the same symbols were written before: the program stays as it is."""
+    """Writes nothing if the same symbols were written before: then the program stays as it is."""
     wanted = json.dumps(symbols, indent=1, sort_keys=True)
     kept, config = directory / "symbols.json", directory / "config"
     if config.exists() and kept.exists() and kept.read_text() == wanted:

@@ -75,7 +75,7 @@ class Generate(unittest.TestCase):
         run.train()
         self.assertIn("which run?", generate(run, expect=1))
         self.assertIn("no such experiment", generate(run, "RUN=nowhere/1", expect=1))
-        self.assertIn("'w1000' is no token of the task language",
+        self.assertIn("'w1000' is not a token of the task language",
                       generate(run, f"RUN={run.directory}", "PROMPT=DOC w1000", expect=1))
         record = run.directory / "run.json"
         symbols = json.loads(record.read_text())

@@ -1,4 +1,4 @@
-"""One line for the person who waits: where a run stands among all of its plan.
+"""One line for the person who waits: which run of the plan begins, and how long the plan takes.
 
     run 3 of 14, 2 done, 1 running, 4.2 min left
 """
@@ -14,7 +14,7 @@ from tools.terminal.terminal import duration
 
 
 def states(db, identities):
-    """Of the runs whose identities begin so: state, seconds it took, iterations to make and made."""
+    """State, seconds, planned and finished iterations of the runs with these identities."""
     marks = ",".join("?" * len(identities))
     rows = db.execute(
         "SELECT substr(identity, 1, 12), state, ended - started, iterations,"
@@ -29,7 +29,7 @@ def is_gone(host, pid):
 
 
 def seconds_left(known, total, others):
-    """What is left, if runs take as long as those that have ended; None: none has."""
+    """Seconds left, if runs take as long as those that have ended; None: none has ended."""
     took = [seconds for state, seconds, *_ in known.values()
             if state in records.FINISHED and seconds]
     if not took:
