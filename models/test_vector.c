@@ -6,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/backend/cpu/cpu.h"
 #include "core/backend/open.h"
 #include "core/train/checkpoint.h"
 #include "models/gpt2_names.h"

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/backend/cpu/cpu.h"
+
 #ifndef CUDA_LIBRARY
 #define CUDA_LIBRARY "kablate_cuda.so"
 #endif

@@ -40,7 +40,7 @@ struct call {
 	void *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
 	void *work;
-	struct param_copy *copy[PARAM_COPIES]; /* of the parameter in[1] */
+	const struct param_copy *copy[PARAM_COPIES]; /* of the parameter in[1]; NULL: not kept */
 	const struct backend *backend;
 };
 
@@ -61,7 +61,6 @@ struct kernels {
 };
 
 struct optim_kernels;
-struct panel_form;
 
 /* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */
 enum precision { FLOAT32, FLOAT64, BFLOAT16 };
@@ -70,16 +69,15 @@ extern const char *const precision_names[]; /* NULL at the end */
 struct backend {
 	const char *name;
 	enum precision precision; /* of graphs in float */
-	int threads;
-	const struct panel_form *form; /* how its kernels for floats multiply; NULL: the BLAS */
+	int threads; /* of the host that its kernels use, each with a workspace of its own */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
-	void *context; /* of the device; NULL: it has none */
+	void *context; /* what the device keeps for itself */
 
 	/*
 	 * Work is done in the order in which it is asked for, and a device need not have done it
-	 * when a call returns; only download and find_nonfinite wait.  What goes wrong is kept:
-	 * check() tells of it, wait() waits and tells.
+	 * when a call returns; only download and find_nonfinite wait.  So most calls return no
+	 * status: what goes wrong is kept, check() tells of it, wait() waits and tells.
 	 */
 	void *(*alloc)(const struct backend *b, size_t bytes); /* zeroed, aligned to 64 bytes, or NULL */
 	void (*release)(const struct backend *b, void *memory);
@@ -89,6 +87,11 @@ struct backend {
 	/* Index of the first NaN or infinity among `count`, or -1. */
 	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
 				  int64_t count);
+	/* What the kernels of the next run find in c->run, on the device as well. */
+	void (*begin_run)(const struct backend *b, const struct run *run);
+	/* Copy number `which` of a parameter, in the layout that copy_bytes() promised. */
+	void (*copy_param)(const struct backend *b, const struct param *p, int which,
+			   const void *data, void *copy);
 	/* What computes, in a line: for records. */
 	void (*describe)(const struct backend *b, char *text, size_t size);
 	enum status (*check)(const struct backend *b, struct error *err);
@@ -96,16 +99,6 @@ struct backend {
 	void (*close)(struct backend *b);
 };
 
-/*
- * The CPU with this many threads; sets the threads of OpenMP and of the BLAS, and so of the whole
- * process: programs made for another number must not run after it.
- */
-struct backend backend_cpu(int threads);
-
 enum dtype precision_type(enum precision precision);
-
-/* The CPU with kernels for graphs of that precision. */
-enum status backend_cpu_open(struct backend *b, enum precision precision, int threads,
-			     struct error *err) MUST_CHECK;
 
 #endif

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/cpu/cpu.h"
 #include "core/ops/op_case.h"
 #include "core/engine/program.h"
 #include "core/util/test.h"

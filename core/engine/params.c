@@ -18,7 +18,6 @@ enum status params_create(struct params **out, enum dtype type, struct error *er
 	if (!p)
 		return fail_memory(err, "parameters", sizeof(*p));
 	p->type = type;
-	p->version = 1;
 	*out = p;
 	return OK;
 }
@@ -131,23 +130,37 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 
 void params_changed(struct params *p)
 {
-	p->version++;
+	p->stale = true;
+}
+
+void params_prepare(struct params *p)
+{
+	if (!p->stale)
+		return;
+	for (int i = 0; i < p->n && p->copy_bytes; i++)
+		for (int which = 0; which < PARAM_COPIES; which++)
+			if (p->list[i].copy[which].memory)
+				p->backend->copy_param(p->backend, &p->list[i], which,
+						       param_data(p, i),
+						       p->list[i].copy[which].memory);
+	p->stale = false;
 }
 
 enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
-			 struct param_copy **copy, struct error *err)
+			 const struct param_copy **copy, struct error *err)
 {
 	struct param_copy *s = &p->list[index].copy[which];
 
 	*copy = s;
 	if (!s->bytes) {
-		*s = (struct param_copy){ .bytes = bytes, .version = &p->version };
+		s->bytes = bytes;
 		p->copy_bytes += bytes;
 	}
 	if (!s->memory && p->data) {
 		s->memory = p->backend->alloc(p->backend, bytes);
 		if (!s->memory)
 			return fail_memory(err, p->list[index].name, bytes);
+		params_changed(p);
 	}
 	return OK;
 }

@@ -33,15 +33,10 @@ struct param_init {
 	bool embedding; /* a table of vectors: optimizers treat it apart from matrices */
 };
 
-/*
- * A parameter in the layout that some kernel wants.  The first kernel that reads
- * the copy after the parameter has changed makes it anew.
- */
+/* A parameter in the layout that some kernel wants; params_prepare() makes it. */
 struct param_copy {
 	void *memory;
-	size_t bytes;		 /* 0: no kernel asked for the copy */
-	uint64_t made;		 /* the version that was copied; 0: none yet */
-	const uint64_t *version; /* of the parameters */
+	size_t bytes; /* 0: no kernel asked for the copy */
 };
 
 #define PARAM_COPIES 2
@@ -69,8 +64,8 @@ struct params {
 	const struct backend *backend; /* once allocated */
 	int64_t total;		       /* elements of a block, padding included */
 	void *data, *grad;	       /* device memory */
-	uint64_t version;	       /* of data */
 	size_t copy_bytes;	       /* of all copies */
+	bool stale;		       /* data changed after the copies were made */
 };
 
 enum status params_create(struct params **p, enum dtype type, struct error *err) MUST_CHECK;
@@ -92,15 +87,18 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 /* Draw every parameter from its distribution. */
 enum status params_initialise(struct params *p, uint64_t seed, struct error *err) MUST_CHECK;
 
-/* Call this after writing to `data`: kernels then make their copies anew. */
+/* Call this after writing to `data`: the copies are made anew before the next run. */
 void params_changed(struct params *p);
+
+/* Make the copies of changed parameters, all at once. */
+void params_prepare(struct params *p);
 
 /*
  * A copy of a parameter; it has memory if the parameters have.  Every caller asks
  * for the same size.
  */
 enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
-			 struct param_copy **copy, struct error *err) MUST_CHECK;
+			 const struct param_copy **copy, struct error *err) MUST_CHECK;
 
 void *param_data(const struct params *p, int index);
 void *param_grad(const struct params *p, int index);

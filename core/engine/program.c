@@ -209,7 +209,7 @@ static void bind(struct program *p, int index)
 
 /* Copies belong to the parameters: programs share them. */
 static enum status find_copies(const struct program *p, int index,
-				struct param_copy *copy[PARAM_COPIES], struct error *err)
+				const struct param_copy *copy[PARAM_COPIES], struct error *err)
 {
 	const struct instr *instr = &p->lowered.instrs[index];
 	const struct tensor *weight = instr->kind == INSTR_KERNEL ? instr->node->in[1] : NULL;
@@ -297,7 +297,7 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err)
 {
-	struct param_copy *ignored[PARAM_COPIES];
+	const struct param_copy *ignored[PARAM_COPIES];
 	enum status status = OK;
 	struct program *p;
 
@@ -403,6 +403,8 @@ static void run_instr(struct program *p, int index)
 enum status program_run(struct program *p, const struct run *run, struct error *err)
 {
 	p->run = *run;
+	p->backend->begin_run(p->backend, &p->run);
+	params_prepare(p->graph->params);
 	if (p->options.check_nan && check_params(p, err) != OK)
 		return FAIL;
 	for (int i = 0; i < p->lowered.n_instrs; i++) {

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/backend/cpu/cpu.h"
 #include "core/engine/backend.h"
 #include "core/train/checkpoint.h"
 #include "core/util/hash.h"

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/backend/cpu/cpu.h"
 #include "core/engine/backend.h"
 #include "core/util/hash.h"
 #include "core/ops/ops.h"

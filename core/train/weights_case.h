@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/engine/backend.h"
+#include "core/backend/cpu/cpu.h"
 #include "core/train/weights.h"
 #include "core/util/safetensors.h"
 #include "core/util/test.h"

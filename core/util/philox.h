@@ -52,4 +52,15 @@ PHILOX_FUNCTION void philox_block(const uint32_t key[2], uint64_t block, uint32_
 	philox(counter, key, out);
 }
 
+/* The key of sub-stream `index`: the last counter word keeps it apart from what is drawn. */
+PHILOX_FUNCTION void philox_subkey(const uint32_t key[2], uint64_t index, uint32_t out[2])
+{
+	const uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), 0, 1 };
+	uint32_t word[4];
+
+	philox(counter, key, word);
+	out[0] = word[0];
+	out[1] = word[1];
+}
+
 #endif

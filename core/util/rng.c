@@ -24,12 +24,10 @@ struct rng_key rng_key(uint64_t seed, const char *name)
 
 struct rng_key rng_subkey(struct rng_key key, uint64_t index)
 {
-	/* The last counter word keeps derived keys apart from drawn numbers. */
-	const uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), 0, 1 };
-	uint32_t out[4];
+	struct rng_key out;
 
-	rng_philox(counter, key, out);
-	return (struct rng_key){ { out[0], out[1] } };
+	philox_subkey(key.word, index, out.word);
+	return out;
 }
 
 void rng_block(struct rng_key key, uint64_t block, uint32_t out[4])

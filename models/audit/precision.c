@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/backend/cpu/cpu.h"
+
 /*
  * How much the logits may differ from the logits in double, as a share.  The models of audit_test
  * differ by at most 4e-7 in float; sums in bfloat16 would differ by more than 1e-3.

@@ -24,6 +24,7 @@
 #include <cjson/cJSON.h>
 #include <omp.h>
 
+#include "core/backend/cpu/cpu.h"
 #include "core/backend/cpu/blas.h"
 #include "tools/bench/measure.h"
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/backend/cpu/cpu.h"
 #include "core/util/config.h"
 #include "data/source.h"
 #include "models/describe.h"

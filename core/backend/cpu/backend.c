@@ -6,7 +6,7 @@
 
 #include <omp.h>
 
-#include "core/engine/backend.h"
+#include "core/backend/cpu/cpu.h"
 #include "core/backend/cpu/panel.h"
 #include "core/backend/cpu/blas.h"
 
@@ -103,6 +103,31 @@ static int64_t cpu_find_nonfinite(const struct backend *b, const void *memory, e
 	return -1;
 }
 
+/* The kernels read the run where it is. */
+static void cpu_begin_run(const struct backend *b, const struct run *run)
+{
+	(void)b, (void)run;
+}
+
+/* Copies are panels of bfloat16, slice by slice: product.h says of what. */
+static void cpu_copy_param(const struct backend *b, const struct param *p, int which,
+			   const void *data, void *copy)
+{
+	const int64_t rows = p->dim[p->ndim - 2], columns = p->dim[p->ndim - 1];
+	const int64_t lines = which ? rows : columns, k = which ? columns : rows;
+	const size_t bytes = panel_bytes(PANEL_BF16, lines, k);
+
+	for (int64_t i = 0; i < p->count / (rows * columns); i++) {
+		const struct panel_factor from = {
+			.data = (const float *)data + i * rows * columns,
+			.pitch = columns,
+			.across = which == 0,
+		};
+
+		panel_pack(cpu_form(b), lines, k, &from, (char *)copy + (size_t)i * bytes);
+	}
+}
+
 /* Every call finishes its work and cannot fail later. */
 static enum status cpu_done(const struct backend *b, struct error *err)
 {
@@ -113,16 +138,23 @@ static enum status cpu_done(const struct backend *b, struct error *err)
 /* "OpenBLAS 0.3.21 neoversev1 openmp, bfloat16 by bfmmla" */
 static void cpu_describe(const struct backend *b, char *text, size_t size)
 {
+	const struct panel_form *form = cpu_form(b);
 	char blas[BLAS_DESCRIPTION_TEXT];
 
 	blas_description(blas);
-	snprintf(text, size, "%s%s%s%s%s", blas, b->form ? ", " : "", b->form ? precision_names[b->precision] : "",
-		 b->form ? " by " : "", b->form ? panel_name(b->form) : "");
+	snprintf(text, size, "%s%s%s%s%s", blas, form ? ", " : "", form ? precision_names[b->precision] : "",
+		 form ? " by " : "", form ? panel_name(form) : "");
 }
 
 static void cpu_close(struct backend *b)
 {
 	(void)b;
+}
+
+/* A form is constant; the context of other devices is not. */
+static void *form_context(const struct panel_form *form)
+{
+	return (void *)(uintptr_t)form;
 }
 
 struct backend backend_cpu(int threads)
@@ -133,7 +165,7 @@ struct backend backend_cpu(int threads)
 	return (struct backend){
 		.name = "cpu",
 		.threads = threads,
-		.form = panel_fastest(PANEL_F32),
+		.context = form_context(panel_fastest(PANEL_F32)),
 		.kernels = cpu_kernels,
 		.optim = cpu_optim,
 		.alloc = cpu_alloc,
@@ -142,6 +174,8 @@ struct backend backend_cpu(int threads)
 		.download = cpu_copy,
 		.zero = cpu_zero,
 		.find_nonfinite = cpu_find_nonfinite,
+		.begin_run = cpu_begin_run,
+		.copy_param = cpu_copy_param,
 		.describe = cpu_describe,
 		.check = cpu_done,
 		.wait = cpu_done,
@@ -149,21 +183,17 @@ struct backend backend_cpu(int threads)
 	};
 }
 
-const char *const precision_names[] = {
-	[FLOAT32] = "float32", [FLOAT64] = "float64", [BFLOAT16] = "bfloat16", NULL
-};
-
-enum dtype precision_type(enum precision precision)
-{
-	return precision == FLOAT64 ? F64 : F32;
-}
-
 enum status backend_cpu_open(struct backend *b, enum precision precision, int threads,
 			     struct error *err)
 {
+	const struct panel_form *form;
+
 	*b = backend_cpu(threads);
 	b->precision = precision;
 	if (precision == BFLOAT16)
 		b->kernels = cpu_kernels_bf16;
-	return panel_choose(&b->form, precision == BFLOAT16 ? PANEL_BF16 : PANEL_F32, err);
+	if (panel_choose(&form, precision == BFLOAT16 ? PANEL_BF16 : PANEL_F32, err) != OK)
+		return FAIL;
+	b->context = form_context(form);
+	return OK;
 }

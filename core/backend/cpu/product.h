@@ -13,6 +13,7 @@
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
 
+#include "core/backend/cpu/cpu.h"
 #include "core/backend/cpu/panel.h"
 #include "core/backend/cpu/real.h"
 
@@ -121,7 +122,8 @@ static inline bool keeps_copies(const struct tensor *w)
 
 /*
  * Copy 0 of a parameter [..,R,C] is B = W, with k = R and n = C; copy 1
- * is B = W', with k = C and n = R; for each of its leading slices one.
+ * is B = W', with k = C and n = R; for each of its leading slices one.  The
+ * backend's copy_param() makes them.
  */
 static inline size_t slice_bytes(const struct tensor *w, int which)
 {
@@ -137,25 +139,7 @@ static inline size_t copy_bytes(const struct tensor *w, int which)
 	return keeps_copies(w) ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which) : 0;
 }
 
-/* Brings a copy of in[1] up to date, outside parallel regions; false: there is no copy. */
-static inline bool copy_ready(const struct call *c, const struct multiplier *by, int which)
-{
-	const struct tensor *w = c->node->in[1];
-	const int64_t rows = tensor_dim(w, -2), columns = tensor_dim(w, -1);
-	const int64_t slices = tensor_count(w) / (rows * columns);
-	struct param_copy *s = c->copy[which];
-
-	if (!s)
-		return false;
-	for (int64_t i = 0; s->made != *s->version && i < slices; i++)
-		pack(by, which == 1, which ? rows : columns, which ? columns : rows,
-		     (const real *)c->in[1] + i * rows * columns, columns,
-		     (char *)s->memory + (size_t)i * slice_bytes(w, which));
-	s->made = *s->version;
-	return true;
-}
-
-/* A slice of an up-to-date copy; not packed if there is no copy. */
+/* A slice of a copy; not packed if there is no copy. */
 static inline struct packed copy_slice(const struct call *c, int which, int64_t slice)
 {
 	const struct tensor *w = c->node->in[1];
@@ -170,15 +154,14 @@ static inline struct packed copy_slice(const struct call *c, int which, int64_t 
 	};
 }
 
-static inline struct packed packed_copy(const struct call *c, const struct multiplier *by,
-					int which)
+static inline struct packed packed_copy(const struct call *c, int which)
 {
-	return copy_ready(c, by, which) ? copy_slice(c, which, 0) : NOT_PACKED;
+	return copy_slice(c, which, 0);
 }
 
 static inline struct multiplier multiplier_of(const struct call *c, void *work)
 {
-	return (struct multiplier){ .form = c->backend->form, .work = work };
+	return (struct multiplier){ .form = cpu_form(c->backend), .work = work };
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include "core/backend/cpu/panel.h"
 #include "core/ops/op_case.h"
 #include "core/optim/optim.h"
+#include "core/backend/cpu/cpu.h"
 #include "core/engine/program.h"
 #include "core/util/test.h"
 

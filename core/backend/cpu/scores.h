@@ -219,7 +219,7 @@ static inline struct scores scores_of(const struct call *c, const struct attenti
 		.key_bias = c->in[key_bias],
 		.band = c->in[band] ? *(const real *)c->in[band] : (real)attr->band,
 		.cross_window = attr->band_window,
-		.form = c->backend->form,
+		.form = cpu_form(c->backend),
 	};
 
 	if (s.key_bias)

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/backend/cuda/cuda.cuh"
 
@@ -109,11 +110,34 @@ static void cuda_release(const struct backend *b, void *memory)
 	cuda_note(context(b), cudaFree(memory), "releasing memory");
 }
 
+/* A copy of what is to be uploaded, which stays as it is until the device has read it. */
+static void *staged(struct cuda_context *g, const void *host, size_t bytes)
+{
+	struct staging *s = &g->staging;
+	void *copy;
+
+	if (s->used + bytes > STAGING_HALF) {
+		cuda_note(g, cudaEventRecord(s->read[s->half], g->stream), "upload");
+		s->half = !s->half;
+		s->used = 0;
+		cuda_note(g, cudaEventSynchronize(s->read[s->half]), "upload");
+	}
+	copy = s->memory + (size_t)s->half * STAGING_HALF + s->used;
+	s->used += (bytes + 63) / 64 * 64;
+	memcpy(copy, host, bytes);
+	return copy;
+}
+
 /* The host's memory may be used again at once. */
 static void cuda_upload(const struct backend *b, void *device, const void *host, size_t bytes)
 {
 	struct cuda_context *g = context(b);
 
+	if (bytes <= STAGING_HALF / 8) {
+		cuda_note(g, cudaMemcpyAsync(device, staged(g, host, bytes), bytes,
+					     cudaMemcpyHostToDevice, g->stream), "upload");
+		return;
+	}
 	cuda_note(g, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, g->stream),
 		  "upload");
 	cuda_note(g, cudaStreamSynchronize(g->stream), "upload");
@@ -161,6 +185,26 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	return isfinite(first) ? (int64_t)first : -1;
 }
 
+/* ----------------------------------------------------------------- before a run */
+
+static void cuda_begin_run(const struct backend *b, const struct run *run)
+{
+	cuda_upload(b, context(b)->run, run, sizeof(*run));
+}
+
+/* The only copy is rounded: product.cuh reads it. */
+static void cuda_copy_param(const struct backend *b, const struct param *p, int which,
+			    const void *data, void *copy)
+{
+	struct call c = {};
+	const float *from = (const float *)data;
+	__nv_bfloat16 *to = (__nv_bfloat16 *)copy;
+
+	(void)which;
+	c.backend = b;
+	each(&c, p->count, [=] __device__(int64_t i) { to[i] = (__nv_bfloat16)from[i]; });
+}
+
 /* ------------------------------------------------------------ opening, closing */
 
 /* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
@@ -190,6 +234,12 @@ static void cuda_close(struct backend *b)
 		cublasDestroy(g->blas);
 	cudaFree(g->blas_memory);
 	cudaFree(g->scalar);
+	cudaFree(g->run);
+	cudaFree(g->dropout_key);
+	cudaFreeHost(g->staging.memory);
+	for (int i = 0; i < 2; i++)
+		if (g->staging.read[i])
+			cudaEventDestroy(g->staging.read[i]);
 	if (g->stream)
 		cudaStreamDestroy(g->stream);
 	free(g);
@@ -210,6 +260,12 @@ static enum status open_device(struct cuda_context *g, struct error *err)
 	cuda_note(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream");
 	cuda_note(g, cudaMalloc(&g->blas_memory, BLAS_MEMORY), "memory of products");
 	cuda_note(g, cudaMalloc(&g->scalar, sizeof(double) + SUM_WORK), "memory of sums");
+	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
+	cuda_note(g, cudaMalloc(&g->dropout_key, 2 * sizeof(*g->dropout_key)), "memory of a run");
+	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");
+	for (int i = 0; i < 2; i++)
+		cuda_note(g, cudaEventCreateWithFlags(&g->staging.read[i], cudaEventDisableTiming),
+			  "memory of uploads");
 	if (!g->failed)
 		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
 	if (!g->failed)
@@ -243,6 +299,8 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->download = cuda_download;
 	b->zero = cuda_zero;
 	b->find_nonfinite = cuda_find_nonfinite;
+	b->begin_run = cuda_begin_run;
+	b->copy_param = cuda_copy_param;
 	b->describe = cuda_describe;
 	b->check = cuda_check;
 	b->wait = cuda_wait;

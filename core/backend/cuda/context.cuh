@@ -8,12 +8,28 @@
 #ifndef CUDA_CONTEXT_CUH
 #define CUDA_CONTEXT_CUH
 
+/*
+ * Pinned memory of the host, through which small uploads pass without a wait.  It is used half by
+ * half; the event of a half says when the device has read it.
+ */
+#define STAGING_HALF ((size_t)2 << 20)
+
+struct staging {
+	char *memory;
+	size_t used; /* of this half */
+	int half;
+	cudaEvent_t read[2];
+};
+
 struct cuda_context {
 	int device;
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
 	double *scalar;	   /* device: a sum that the host asked for, and its SUM_WORK */
+	struct run *run;   /* device: of the kernels that follow */
+	uint32_t *dropout_key; /* device: of the node that follows */
+	struct staging staging;
 	bool failed;
 	struct error err;
 };
@@ -26,6 +42,16 @@ static inline struct cuda_context *context_of(const struct call *c)
 static inline cudaStream_t stream_of(const struct call *c)
 {
 	return context_of(c)->stream;
+}
+
+/*
+ * The values of the run, to be read on the device: a captured launch finds those of its own run
+ * there.  On the host c->run has the same, but only for what is the same in all runs of a captured
+ * program: whether micro > 0, and past where the program is never captured.
+ */
+static inline const struct run *run_of(const struct call *c)
+{
+	return context_of(c)->run;
 }
 
 /* Keep the first failure. */

@@ -121,21 +121,16 @@ template <typename P> static size_t weight_copies(const struct node *n, enum pas
 		       : 0;
 }
 
-/* The weight in[1] as products read it: its copy, brought up to date, or rounded into `room`. */
+/* The weight in[1] as products read it: its copy, or rounded into `room`. */
 template <typename P>
 static struct matrix<typename P::factor> weight(const struct call *c, typename P::factor *room)
 {
 	const struct tensor *w = c->node->in[1];
 	const int64_t width = tensor_dim(w, -1);
-	struct param_copy *copy = c->copy[0];
 
-	if (!copy)
-		return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
-	if (copy->made != *copy->version)
-		rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width,
-			   (typename P::factor *)copy->memory);
-	copy->made = *copy->version;
-	return { (const typename P::factor *)copy->memory, width, 0 };
+	if (c->copy[0])
+		return { (const typename P::factor *)c->copy[0]->memory, width, 0 };
+	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
 }
 
 /* Room that weight() needs: none for a parameter. */

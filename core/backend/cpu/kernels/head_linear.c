@@ -67,13 +67,6 @@ static struct multiplier thread_multiplier(const struct call *c, enum pass pass)
 			     bytes ? (char *)c->work + (size_t)omp_get_thread_num() * bytes : NULL);
 }
 
-static void prepare(const struct call *c, int which)
-{
-	const struct multiplier by = multiplier_of(c, NULL);
-
-	copy_ready(c, &by, which);
-}
-
 static void forward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
@@ -84,7 +77,6 @@ static void forward(const struct call *c)
 		forward_few(&s, x, w, y);
 		return;
 	}
-	prepare(c, 0);
 #pragma omp parallel if (work(&s) > GRAIN)
 	{
 		const struct multiplier by = thread_multiplier(c, PASS_FORWARD);
@@ -136,7 +128,6 @@ static void backward(const struct call *c)
 {
 	const struct sizes s = sizes(c->node);
 
-	prepare(c, 1);
 #pragma omp parallel if (work(&s) > GRAIN)
 	{
 		const struct multiplier by = thread_multiplier(c, PASS_BACKWARD);

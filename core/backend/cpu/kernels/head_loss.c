@@ -208,7 +208,7 @@ static void chunk_gradients(const struct call *c, const struct multiplier *by, i
 	real *dx = c->din[0], *dw = c->din[1];
 
 	if (dx)
-		product(by, packed_copy(c, by, 0), false, false, tokens, e, n, 1, dlogits, n, w, e,
+		product(by, packed_copy(c, 0), false, false, tokens, e, n, 1, dlogits, n, w, e,
 			call_adds(c, 0), dx + first * e, e);
 	if (dw)
 		product(by, NOT_PACKED, true, false, n, e, tokens, 1, dlogits, n, x + first * e, e,
@@ -229,7 +229,7 @@ static void all_chunks(const struct call *c, const struct slope *slope)
 	for (int64_t first = 0; first < tokens; first += chunk) {
 		const int64_t count = smaller(chunk, tokens - first);
 
-		product(&by, packed_copy(c, &by, 1), false, true, count, n, e, 1, x + first * e, e, w,
+		product(&by, packed_copy(c, 1), false, true, count, n, e, 1, x + first * e, e, w,
 			e, 0, logits, n);
 		squares += score_chunk(c, first, count, logits, lse, slope);
 		if (slope)

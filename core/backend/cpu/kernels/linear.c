@@ -55,7 +55,7 @@ static void forward(const struct call *c)
 	}
 	if (b)
 		fill_rows(&s, y, b);
-	product(&by, packed_copy(c, &by, s.transposed), false, s.transposed, s.n, s.o, s.i, 1, x,
+	product(&by, packed_copy(c, s.transposed), false, s.transposed, s.n, s.o, s.i, 1, x,
 		s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
 }
 
@@ -92,8 +92,8 @@ static void backward(const struct call *c)
 
 	/* y = x W + b */
 	if (dx)
-		product(&by, packed_copy(c, &by, !s.transposed), false, !s.transposed, s.n, s.i,
-			s.o, 1, dy, s.o, w, s.w_pitch, call_adds(c, 0), dx, s.x_pitch);
+		product(&by, packed_copy(c, !s.transposed), false, !s.transposed, s.n, s.i, s.o, 1,
+			dy, s.o, w, s.w_pitch, call_adds(c, 0), dx, s.x_pitch);
 	if (dw && s.transposed)
 		product(&by, NOT_PACKED, true, false, s.o, s.i, s.n, 1, dy, s.o, x, s.x_pitch,
 			call_adds(c, 1), dw, s.i);

@@ -15,8 +15,8 @@
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
  * Only forward sees tokens before its first query.
  */
+#include "core/backend/cuda/dropout_key.cuh"
 #include "core/backend/cuda/scores.cuh"
-#include "core/util/philox.h"
 
 enum { Q, K, V, KEY_BIAS, BAND, RECENT };
 enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
@@ -26,7 +26,7 @@ static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 /* --------------------------------------------------------------- dropout */
 
 struct dropout_mask {
-	uint32_t key[2];
+	const uint32_t *key; /* device memory */
 	double limit;  /* words below it drop their element */
 	double factor; /* of what is kept; 0: no dropout */
 
@@ -45,13 +45,10 @@ struct dropout_mask {
 static struct dropout_mask dropout_mask_of(const struct call *c)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct rng_key key;
 
 	if (a->dropout == 0)
-		return { { 0, 0 }, 0, 0 };
-	key = rng_key(c->run->seed, c->node->name);
-	key = rng_subkey(rng_subkey(key, c->run->iteration), c->run->micro);
-	return { { key.word[0], key.word[1] }, a->dropout * 0x1p32, 1 / (1 - a->dropout) };
+		return { NULL, 0, 0 };
+	return { dropout_key(c), a->dropout * 0x1p32, 1 / (1 - a->dropout) };
 }
 
 /* The number of element (b, h, i, j) in the stream. */

@@ -1,5 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
-#include "core/util/philox.h"
+#include "core/backend/cuda/dropout_key.cuh"
 
 /* y = mask x: word i of the stream of this node, iteration and micro-batch decides element i. */
 template <typename P>
@@ -12,16 +11,12 @@ static void apply(const struct call *c, const typename P::real *x,
 	const uint32_t limit = (uint32_t)fmin(ceil(probability * 0x1p32), (double)UINT32_MAX);
 	const typename P::real kept = (typename P::real)(1 / (1 - probability));
 	const int64_t n = count_of(c->node->in[0]);
-	struct rng_key key = rng_key(c->run->seed, c->node->name);
-
-	key = rng_subkey(rng_subkey(key, c->run->iteration), c->run->micro);
-	const uint32_t first = key.word[0], second = key.word[1];
+	const uint32_t *key = dropout_key(c);
 
 	each(c, (n + 3) / 4, [=] __device__(int64_t block) {
-		const uint32_t words[2] = { first, second };
 		uint32_t word[4];
 
-		philox_block(words, (uint64_t)block, word);
+		philox_block(key, (uint64_t)block, word);
 		for (int64_t i = 4 * block; i < 4 * block + 4 && i < n; i++)
 			y.put(i, word[i % 4] < limit ? 0 : kept * x[i]);
 	});

@@ -5,7 +5,8 @@
 /* y[r] = table[tokens[r]] + positions[past + t] */
 template <typename P> static void forward(const struct call *c)
 {
-	const int64_t *dim = c->node->out[0]->dim, length = dim[1], e = dim[2], past = c->run->past;
+	const int64_t *dim = c->node->out[0]->dim, length = dim[1], e = dim[2];
+	const struct run *run = run_of(c);
 	const auto *table = input<P>(c, 0), *positions = input<P>(c, 2);
 	const int32_t *tokens = (const int32_t *)c->in[1];
 	auto *y = output<P>(c, 0);
@@ -14,7 +15,7 @@ template <typename P> static void forward(const struct call *c)
 		const int64_t row = i / e, channel = i % e;
 
 		y[i] = table[tokens[row] * e + channel] +
-		       (positions ? positions[(past + row % length) * e + channel] : 0);
+		       (positions ? positions[(run->past + row % length) * e + channel] : 0);
 	});
 }
 

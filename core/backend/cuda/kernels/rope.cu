@@ -22,7 +22,8 @@ static void apply(const struct call *c, const typename P::real *x, struct layout
 	const struct rope_attr *attr = (const struct rope_attr *)c->node->attr;
 	const int64_t *dim = c->node->in[0]->dim;
 	const int64_t length = dim[1], heads = dim[2], n = dim[3], half = attr->width / 2;
-	const int64_t past = c->run->past, lines = n - half; /* pairs, and channels that pass */
+	const int64_t lines = n - half; /* pairs, and channels that pass */
+	const struct run *run = run_of(c);
 	const double theta = attr->theta, width = (double)attr->width;
 
 	each(c, dim[0] * length * heads * lines, [=] __device__(int64_t item) {
@@ -34,7 +35,7 @@ static void apply(const struct call *c, const typename P::real *x, struct layout
 			y.put(out + i + half, u[i + half]);
 			return;
 		}
-		const double position = (double)(past + head / heads % length);
+		const double position = (double)(run->past + head / heads % length);
 		double sine, cosine;
 
 		sincos(position * pow(theta, -2 * (double)i / width), &sine, &cosine);

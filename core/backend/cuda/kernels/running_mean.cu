@@ -5,12 +5,13 @@ template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
 	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
-	const int64_t past = c->run->past;
+	const struct run *run = run_of(c);
 	const auto *x = input<P>(c, 0);
 	auto *y = output<P>(c, 0), *so_far = output<P>(c, 1);
 
 	each(c, dim[0] * channels, [=] __device__(int64_t i) {
 		const int64_t first = i / channels * length * channels + i % channels;
+		const int64_t past = run->past;
 		real mean = past > 0 ? so_far[i] : 0;
 
 		for (int64_t t = 0; t < length; t++) {
