@@ -26,6 +26,12 @@ struct run {
 	int64_t past;	    /* tokens of earlier runs, where runs continue each other */
 };
 
+/* Are a parameter's gradients added to those of earlier micro-batches? */
+static inline bool run_adds(const struct run *run)
+{
+	return run->micro > 0;
+}
+
 /*
  * Everything a kernel sees.  Pointers are device memory, laid out as the
  * node's tensors say; a gradient has the layout of its tensor.  NULL: absent,
@@ -47,7 +53,7 @@ struct call {
 static inline bool call_adds(const struct call *c, int input)
 {
 	return c->mode[input] == GRAD_ACCUMULATE ||
-	       (c->mode[input] == GRAD_MICRO && c->run->micro > 0);
+	       (c->mode[input] == GRAD_MICRO && run_adds(c->run));
 }
 
 typedef void (*kernel)(const struct call *c);
@@ -74,6 +80,8 @@ struct backend {
 	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
 	void *context; /* what the device keeps for itself */
 
+	bool lags; /* work goes on after a call returns, so that each reading waits */
+
 	/*
 	 * Work is done in the order in which it is asked for, and a device need not have done it
 	 * when a call returns; only download and find_nonfinite wait.  So most calls return no
@@ -92,6 +100,18 @@ struct backend {
 	/* Copy number `which` of a parameter, in the layout that copy_bytes() promised. */
 	void (*copy_param)(const struct backend *b, const struct param *p, int which,
 			   const void *data, void *copy);
+	/* `n` numbers of the same type, as doubles, to device memory. */
+	void (*collect)(const struct backend *b, enum dtype type, const void *const *from, int n,
+			double *to);
+	/*
+	 * Optional: NULL if a device cannot keep work.  What is asked for between capture() and
+	 * captured() is not done but kept; replay() does all of it, with what device memory holds
+	 * by then.  captured() returns NULL where it fails: check() tells why.
+	 */
+	void (*capture)(const struct backend *b);
+	void *(*captured)(const struct backend *b);
+	void (*replay)(const struct backend *b, void *kept);
+	void (*forget)(const struct backend *b, void *kept);
 	/* What computes, in a line: for records. */
 	void (*describe)(const struct backend *b, char *text, size_t size);
 	enum status (*check)(const struct backend *b, struct error *err);

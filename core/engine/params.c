@@ -137,7 +137,7 @@ void params_prepare(struct params *p)
 {
 	if (!p->stale)
 		return;
-	for (int i = 0; i < p->n && p->copy_bytes; i++)
+	for (int i = 0; i < p->n && p->n_copies; i++)
 		for (int which = 0; which < PARAM_COPIES; which++)
 			if (p->list[i].copy[which].memory)
 				p->backend->copy_param(p->backend, &p->list[i], which,
@@ -160,6 +160,7 @@ enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
 		s->memory = p->backend->alloc(p->backend, bytes);
 		if (!s->memory)
 			return fail_memory(err, p->list[index].name, bytes);
+		p->n_copies++;
 		params_changed(p);
 	}
 	return OK;

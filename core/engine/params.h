@@ -65,6 +65,7 @@ struct params {
 	int64_t total;		       /* elements of a block, padding included */
 	void *data, *grad;	       /* device memory */
 	size_t copy_bytes;	       /* of all copies */
+	int n_copies;		       /* with memory */
 	bool stale;		       /* data changed after the copies were made */
 };
 

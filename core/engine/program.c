@@ -6,6 +6,7 @@
 
 #include "core/engine/lower.h"
 #include "core/engine/placement.h"
+#include "core/engine/replay.h"
 
 struct program {
 	const struct graph *graph;
@@ -18,7 +19,10 @@ struct program {
 	size_t arena_bytes;
 	char *arena;
 	struct call *calls; /* by instruction */
+	const void **losses; /* by output that is a loss */
+	int n_losses;
 	struct run run;
+	struct replay replays[2]; /* of a first micro-batch, and of one that adds to it */
 };
 
 /* ---------------------------------------------------------------- lifetimes */
@@ -273,7 +277,8 @@ enum status program_create(struct program **out, const struct graph *g,
 		return FAIL;
 	p->arena = backend->alloc(backend, p->arena_bytes);
 	p->calls = calloc((size_t)p->lowered.n_instrs + 1, sizeof(*p->calls));
-	if (!p->arena || !p->calls) {
+	p->losses = calloc((size_t)g->n_outputs + 1, sizeof(*p->losses));
+	if (!p->arena || !p->calls || !p->losses) {
 		fail_memory(err, "activations and gradients", p->arena_bytes);
 		program_destroy(p);
 		return FAIL;
@@ -285,6 +290,9 @@ enum status program_create(struct program **out, const struct graph *g,
 			return FAIL;
 		}
 	}
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss)
+			p->losses[p->n_losses++] = address(p, g->outputs[i].tensor);
 	for (int i = 0; i < p->lowered.n_seeds; i++)
 		if (p->lowered.seeds[i].output->is_loss)
 			upload_scalar(p, p->lowered.seeds[i].gradient,
@@ -314,12 +322,15 @@ void program_destroy(struct program *p)
 {
 	if (!p)
 		return;
+	for (int i = 0; i < 2; i++)
+		replay_reset(&p->replays[i], p->backend);
 	if (p->arena)
 		p->backend->release(p->backend, p->arena);
 	lower_free(&p->lowered);
 	free(p->items);
 	free(p->item_of);
 	free(p->calls);
+	free(p->losses);
 	free(p);
 }
 
@@ -378,7 +389,7 @@ static void run_instr(struct program *p, int index)
 	const struct kernels *k;
 
 	if (instr->kind == INSTR_ZERO) {
-		if (in_params(instr->zero) && p->run.micro > 0)
+		if (in_params(instr->zero) && run_adds(&p->run))
 			return;
 		p->backend->zero(p->backend, address(p, instr->zero), tensor_bytes(instr->zero));
 		return;
@@ -400,12 +411,10 @@ static void run_instr(struct program *p, int index)
 	}
 }
 
-enum status program_run(struct program *p, const struct run *run, struct error *err)
+/* With a look at everything that an instruction makes. */
+static enum status run_checked(struct program *p, struct error *err)
 {
-	p->run = *run;
-	p->backend->begin_run(p->backend, &p->run);
-	params_prepare(p->graph->params);
-	if (p->options.check_nan && check_params(p, err) != OK)
+	if (check_params(p, err) != OK)
 		return FAIL;
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		const struct instr *instr = &p->lowered.instrs[i];
@@ -413,13 +422,51 @@ enum status program_run(struct program *p, const struct run *run, struct error *
 		run_instr(p, i);
 		if (p->backend->check(p->backend, err) != OK)
 			return FAIL;
-		if (!p->options.check_nan || instr->kind == INSTR_ZERO)
+		if (instr->kind == INSTR_ZERO)
 			continue;
 		if (check_list(p, instr, instr->out, OP_MAX_OUTPUTS, err) != OK ||
 		    check_list(p, instr, instr->din, OP_MAX_INPUTS, err) != OK)
 			return FAIL;
 	}
 	return OK;
+}
+
+static void run_all(void *program)
+{
+	struct program *p = program;
+
+	for (int i = 0; i < p->lowered.n_instrs; i++)
+		run_instr(p, i);
+}
+
+/* Where runs continue each other, the shapes of attention's launches depend on the past. */
+static bool asks_for_the_same(const struct program *p)
+{
+	return p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0);
+}
+
+enum status program_run(struct program *p, const struct run *run, struct error *err)
+{
+	p->run = *run;
+	p->backend->begin_run(p->backend, &p->run);
+	params_prepare(p->graph->params);
+	if (p->options.check_nan)
+		return run_checked(p, err);
+	if (asks_for_the_same(p))
+		replay_run(&p->replays[run_adds(run)], p->backend, run_all, p);
+	else
+		run_all(p);
+	return p->backend->check(p->backend, err);
+}
+
+int program_loss_count(const struct program *p)
+{
+	return p->n_losses;
+}
+
+void program_collect_losses(const struct program *p, double *to)
+{
+	p->backend->collect(p->backend, p->graph->type, p->losses, p->n_losses, to);
 }
 
 int program_step_count(const struct program *p)

@@ -37,7 +37,10 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err) MUST_CHECK;
 
-/* Fails only when check_nan finds something; the text names the tensor. */
+/*
+ * Fails when check_nan finds something, whose tensor the text names, or when the device failed.
+ * On a device that lags the run goes on after this call.
+ */
 enum status program_run(struct program *p, const struct run *run, struct error *err) MUST_CHECK;
 
 /* Switch the check after every instruction on or off. */
@@ -52,6 +55,10 @@ void program_read(const struct program *p, const struct tensor *t, double *value
 
 /* A tensor's scalar (element 0) as double. */
 double program_scalar(const struct program *p, const struct tensor *t);
+
+/* The losses, in the order of the graph's outputs, as doubles to device memory: nothing waits. */
+int program_loss_count(const struct program *p);
+void program_collect_losses(const struct program *p, double *to);
 
 /* The gradient of a seeded output, to be filled before a run. */
 void program_upload_seed(struct program *p, const struct tensor *output, const void *host);

@@ -1,8 +1,9 @@
 /*
  * kernels - the loops that a backend gives the optimizers.
  *
- * Pointers are device memory of the parameters' type.  Every update is one
- * pass over memory; the step structs hold numbers common to all elements.
+ * Pointers are device memory of the parameters' type, and so are the decisions
+ * of decide.h, from which the kernels take what differs from update to update.
+ * With factors->skip they write nothing.
  */
 #ifndef OPTIM_KERNELS_H
 #define OPTIM_KERNELS_H
@@ -11,41 +12,51 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/optim/decide.h"
+
 /* Neighbouring parameters that are treated alike; padding between them stays zero. */
 struct optim_segment {
 	int64_t offset, count; /* in the blocks of p, g and m */
-	int64_t second;	       /* offset in the blocks of v and vmax */
+	int64_t second;	       /* offset in the blocks of v and vmax: counts all before it */
 	bool decays;
 };
 
 struct optim_segments {
-	struct optim_segment *list;
+	struct optim_segment *list;	    /* on the host */
+	const struct optim_segment *device; /* the same in device memory */
 	int n;
+	int64_t total; /* elements of all */
+};
+
+/* The blocks of an optimizer; v and vmax are NULL where it has none. */
+struct optim_blocks {
+	void *p;
+	const void *g;
+	void *m, *v, *vmax;
 };
 
 /*
- *     m = beta1 damp_m m + (1 - beta1) g,  v = beta2 damp_v v + (1 - beta2) g^2
+ *     m = beta1 damp_m m + (1 - beta1) scale g,  v = beta2 damp_v v + (1 - beta2) (scale g)^2
  *     d = v, or with amsgrad d = vmax = max(vmax, v)
- *     p = shrink p - lr (m / correction1) / (sqrt(d / correction2) + eps)
+ *     p = shrink p - rate m / (sqrt(bias d) + eps)
+ *
+ * shrink acts on segments that decay.
  */
-struct adamw_step {
-	double lr, shrink; /* shrink: of segments that decay; 1 elsewhere */
-	double scale;	   /* g is the gradient times this */
-	double beta1, beta2, eps, correction1, correction2;
-	double damp_m, damp_v;
+struct adamw_constants {
+	double beta1, beta2, eps;
 };
 
-/* m = momentum m + g,  p = shrink p - lr m */
-struct sgd_step {
-	double lr, shrink, scale, momentum;
+/* m = momentum m + scale g,  p = shrink p - lr m */
+struct sgd_constants {
+	double momentum;
 };
 
 /*
- *     m = mu m + (1 - mu) g,  u = nesterov ? mu m + (1 - mu) g : m
- *     p = shrink p - lr orthogonalised(u)
+ *     m = mu m + (1 - mu) scale g,  u = nesterov ? mu m + (1 - mu) scale g : m
+ *     p = (1 - lr lr_ratio decay) p - lr lr_ratio adjust orthogonalised(u)
  */
-struct muon_step {
-	double lr, shrink, scale, momentum, eps;
+struct muon_constants {
+	double lr_ratio, adjust, weight_decay, momentum, eps;
 	bool nesterov;
 	int steps;
 };
@@ -53,22 +64,37 @@ struct muon_step {
 struct backend;
 
 struct optim_kernels {
-	/* In double, and the same bits for any number of threads. */
-	double (*sum_squares)(const struct backend *b, const void *x, int64_t n);
+	/* *sum = the squares of x, in double, and the same bits for any number of threads. */
+	void (*sum_squares)(const struct backend *b, const void *x, int64_t n, double *sum);
 
-	/* Clip each entry of g to +-sqrt(theta (v + 1e-12)); returns the new sum of squares. */
-	double (*clip_elements)(const struct backend *b, void *g, const void *v, double theta,
-				int64_t n);
+	/* *sum += the squares of x, one after another: recorded norms of layers are made so. */
+	void (*add_squares)(const struct backend *b, const void *x, int64_t n, double *sum);
 
-	void (*adamw)(const struct backend *b, const struct adamw_step *step,
-		      const struct optim_segments *segments, void *p, const void *g, void *m,
-		      void *v, void *vmax);
-	void (*sgd)(const struct backend *b, const struct sgd_step *step,
-		    const struct optim_segments *segments, void *p, const void *g, void *m);
+	/* Where optim_clips_elements(): clip each entry of g to +-sqrt(theta (v + 1e-12)).  Then
+	 * *sum = the squares of g. */
+	void (*clip_elements)(const struct backend *b, const struct optim_rule *rule,
+			      const struct optim_state *s, void *g, const void *v, int64_t n,
+			      double *sum);
+
+	/* optim_decide() */
+	void (*decide)(const struct backend *b, const struct optim_rule *rule,
+		       struct optim_state *s, const double *losses, int n);
+
+	/* Where factors->restart: m = v = vmax = 0 */
+	void (*restart)(const struct backend *b, const struct optim_factors *factors,
+			const struct optim_segments *segments, const struct optim_blocks *blocks);
+
+	void (*adamw)(const struct backend *b, const struct optim_factors *factors,
+		      const struct adamw_constants *constants,
+		      const struct optim_segments *segments, const struct optim_blocks *blocks);
+	void (*sgd)(const struct backend *b, const struct optim_factors *factors,
+		    const struct sgd_constants *constants, const struct optim_segments *segments,
+		    const struct optim_blocks *blocks);
 
 	/* One matrix. */
-	void (*muon)(const struct backend *b, const struct muon_step *step, int64_t rows,
-		     int64_t columns, void *p, const void *g, void *m, void *work);
+	void (*muon)(const struct backend *b, const struct optim_factors *factors,
+		     const struct muon_constants *constants, int64_t rows, int64_t columns, void *p,
+		     const void *g, void *m, void *work);
 	size_t (*muon_workspace)(int64_t rows, int64_t columns);
 };
 

@@ -37,13 +37,12 @@ static double adjusted(enum muon_adjust adjust, double rows, double columns)
 	return sqrt(fmax(1, rows / columns));
 }
 
-static void update_param(struct optimizer *o, const struct optim_step *step, const struct param *p)
+static void update_param(struct optimizer *o, const struct param *p)
 {
-	const double lr = step->lr * o->options.muon.lr_ratio;
 	const size_t size = dtype_size(o->params->type);
-	struct muon_step s = {
-		.shrink = optim_shrink(o, lr),
-		.scale = step->scale,
+	struct muon_constants constants = {
+		.lr_ratio = o->options.muon.lr_ratio,
+		.weight_decay = o->options.weight_decay,
 		.momentum = o->options.muon.momentum,
 		.eps = o->options.muon.eps,
 		.nesterov = o->options.muon.nesterov,
@@ -52,22 +51,22 @@ static void update_param(struct optimizer *o, const struct optim_step *step, con
 	int64_t rows, columns;
 
 	matrix_size(p, &rows, &columns);
-	s.lr = lr * adjusted(o->options.muon.adjust, (double)rows, (double)columns);
+	constants.adjust = adjusted(o->options.muon.adjust, (double)rows, (double)columns);
 	for (int64_t done = 0; done < p->count; done += rows * columns) {
 		const size_t at = (size_t)(p->offset + done) * size;
 
-		o->kernels->muon(o->params->backend, &s, rows, columns, (char *)o->params->data + at,
-				 (const char *)o->params->grad + at, (char *)o->m + at, o->work);
+		o->kernels->muon(o->backend, &o->state->factors, &constants, rows, columns,
+				 (char *)o->blocks.p + at, (const char *)o->blocks.g + at,
+				 (char *)o->blocks.m + at, o->work);
 	}
 }
 
-static void update(struct optimizer *o, const struct optim_step *step, struct optim_report *report)
+static void update(struct optimizer *o)
 {
-	(void)report;
 	for (int i = 0; i < o->params->n; i++)
 		if (!elementwise(&o->params->list[i]))
-			update_param(o, step, &o->params->list[i]);
-	optim_adamw_update(o, step, 1, 1);
+			update_param(o, &o->params->list[i]);
+	optim_adamw_update(o);
 }
 
 const struct optim_type optim_muon = {

@@ -1,7 +1,7 @@
 #include "core/optim/optim.h"
 
 #include <assert.h>
-#include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,14 +115,14 @@ static enum status find_segments(struct optimizer *o, struct error *err)
 		const struct optim_segment segment = {
 			.offset = p->list[i].offset,
 			.count = extent(p, i),
-			.second = o->second_total,
+			.second = o->segments.total,
 			.decays = o->options.decay_all || p->list[i].role == PARAM_MATRIX,
 		};
 
 		if (!is_elementwise(o->type, &p->list[i]))
 			continue;
 		add_segment(&o->segments, &segment);
-		o->second_total += segment.count;
+		o->segments.total += segment.count;
 	}
 	return OK;
 }
@@ -141,21 +141,59 @@ static size_t largest_workspace(const struct optimizer *o)
 
 static enum status allocate(struct optimizer *o, void **memory, size_t bytes, struct error *err)
 {
-	*memory = o->params->backend->alloc(o->params->backend, bytes);
+	*memory = o->backend->alloc(o->backend, bytes);
 	return *memory ? OK : fail_memory(err, "optimizer", bytes);
 }
 
 static enum status allocate_blocks(struct optimizer *o, struct error *err)
 {
 	const size_t size = dtype_size(o->params->type);
+	struct optim_blocks *blocks = &o->blocks;
 
 	o->work_bytes = largest_workspace(o);
-	if (allocate(o, &o->m, (size_t)o->params->total * size, err) ||
-	    (o->type->has_v && allocate(o, &o->v, (size_t)o->second_total * size, err)) ||
-	    (o->type->has_vmax && allocate(o, &o->vmax, (size_t)o->second_total * size, err)) ||
+	blocks->p = o->params->data;
+	blocks->g = o->params->grad;
+	if (allocate(o, &blocks->m, (size_t)o->params->total * size, err) ||
+	    (o->type->has_v && allocate(o, &blocks->v, (size_t)o->segments.total * size, err)) ||
+	    (o->type->has_vmax &&
+	     allocate(o, &blocks->vmax, (size_t)o->segments.total * size, err)) ||
 	    (o->work_bytes && allocate(o, &o->work, o->work_bytes, err)))
 		return FAIL;
 	return OK;
+}
+
+/* What decisions are made of, and where the segments are. */
+static enum status allocate_decisions(struct optimizer *o, struct error *err)
+{
+	const size_t bytes = (size_t)o->segments.n * sizeof(*o->segments.list);
+	void *state, *segments;
+
+	if (allocate(o, &state, sizeof(*o->state), err))
+		return FAIL;
+	o->state = state;
+	if (allocate(o, &segments, bytes, err))
+		return FAIL;
+	o->segments.device = segments;
+	o->backend->upload(o->backend, segments, o->segments.list, bytes);
+	return OK;
+}
+
+static struct optim_rule rule_of(const struct optim_options *o)
+{
+	const bool spam = o->kind == OPTIM_ADAMWSPAM;
+
+	return (struct optim_rule){
+		.clip = o->clip,
+		.weight_decay = o->weight_decay,
+		.beta1 = o->beta1,
+		.beta2 = o->beta2,
+		.spam = spam,
+		.clip_elements = spam && o->spam.clip_elements,
+		.theta = o->spam.theta,
+		.spike = o->spam.spike,
+		.interval = o->spam.interval,
+		.warmup = o->spam.warmup,
+	};
 }
 
 static enum status add_tensor(struct optimizer *o, const char *block_name, void *block,
@@ -179,12 +217,13 @@ static enum status list_tensors(struct optimizer *o, struct error *err)
 	if (!o->tensors)
 		return fail_memory(err, "optimizer", bytes);
 	for (int i = 0; i < p->n; i++) {
-		if (add_tensor(o, "m", o->m, p->list[i].offset, &p->list[i], err))
+		if (add_tensor(o, "m", o->blocks.m, p->list[i].offset, &p->list[i], err))
 			return FAIL;
 		if (!is_elementwise(o->type, &p->list[i]))
 			continue;
-		if ((o->v && add_tensor(o, "v", o->v, second, &p->list[i], err)) ||
-		    (o->vmax && add_tensor(o, "vmax", o->vmax, second, &p->list[i], err)))
+		if ((o->blocks.v && add_tensor(o, "v", o->blocks.v, second, &p->list[i], err)) ||
+		    (o->blocks.vmax &&
+		     add_tensor(o, "vmax", o->blocks.vmax, second, &p->list[i], err)))
 			return FAIL;
 		second += extent(p, i);
 	}
@@ -201,9 +240,12 @@ enum status optimizer_create(struct optimizer **out, const struct optim_options 
 	assert(params->data && params->grad);
 	o->type = optim_types[options->kind];
 	o->options = *options;
+	o->rule = rule_of(options);
 	o->params = params;
-	o->kernels = params->backend->optim(params->type);
-	if (find_segments(o, err) || allocate_blocks(o, err) || list_tensors(o, err)) {
+	o->backend = params->backend;
+	o->kernels = o->backend->optim(params->type);
+	if (find_segments(o, err) || allocate_blocks(o, err) || allocate_decisions(o, err) ||
+	    list_tensors(o, err)) {
 		optimizer_destroy(o);
 		return FAIL;
 	}
@@ -215,33 +257,90 @@ void optimizer_destroy(struct optimizer *o)
 {
 	if (!o)
 		return;
-	o->params->backend->release(o->params->backend, o->work);
-	o->params->backend->release(o->params->backend, o->vmax);
-	o->params->backend->release(o->params->backend, o->v);
-	o->params->backend->release(o->params->backend, o->m);
+	replay_reset(&o->replay, o->backend);
+	o->backend->release(o->backend, (void *)(uintptr_t)o->segments.device);
+	o->backend->release(o->backend, o->state);
+	o->backend->release(o->backend, o->work);
+	o->backend->release(o->backend, o->blocks.vmax);
+	o->backend->release(o->backend, o->blocks.v);
+	o->backend->release(o->backend, o->blocks.m);
 	pool_free(&o->pool);
 	free(o);
 }
 
 /* --------------------------------------------------------------- use */
 
-void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report)
+/* The squares of the gradient, whose entries may be clipped first. */
+static void sum_gradient(const struct optimizer *o, double *sum)
 {
 	const struct params *p = o->params;
-	struct optim_step step = { .t = t, .lr = lr, .scale = 1 };
 
-	*report = (struct optim_report){ 0 };
-	report->norm = o->type->norm ? o->type->norm(o, t)
-				     : sqrt(o->kernels->sum_squares(o->params->backend, p->grad, p->total));
-	report->finite = isfinite(report->norm);
-	if (!report->finite)
-		return;
-	report->clipped = o->options.clip > 0 && report->norm > o->options.clip;
-	if (report->clipped)
-		step.scale = o->options.clip / report->norm;
-	o->type->update(o, &step, report);
+	if (o->rule.clip_elements)
+		o->kernels->clip_elements(o->backend, &o->rule, o->state, p->grad, o->blocks.v,
+					  p->total, sum);
+	else
+		o->kernels->sum_squares(o->backend, p->grad, p->total, sum);
+}
+
+/* All of it is decided in device memory. */
+static void ask(void *optimizer)
+{
+	const struct optimizer *o = optimizer;
+
+	sum_gradient(o, &o->state->squares);
+	o->kernels->decide(o->backend, &o->rule, o->state, o->losses, o->n_losses);
+	o->type->update(optimizer);
 	params_changed(o->params);
-	o->scalars.updates++;
+	params_prepare(o->params);
+}
+
+/* An update that was kept asks for what it asked for then. */
+static void forget_other(struct optimizer *o, const double *losses, int n)
+{
+	if (o->losses == losses && o->n_losses == n && o->n_copies == o->params->n_copies)
+		return;
+	replay_reset(&o->replay, o->backend);
+	o->losses = losses;
+	o->n_losses = n;
+	o->n_copies = o->params->n_copies;
+}
+
+void optimizer_ask(struct optimizer *o, int64_t t, double lr, const double *losses, int n)
+{
+	const struct optim_request request = { .t = t, .lr = lr };
+
+	assert(o->asked < OPTIM_REPORTS);
+	o->asked++;
+	o->backend->upload(o->backend, &o->state->request, &request, sizeof(request));
+	forget_other(o, losses, n);
+	replay_run(&o->replay, o->backend, ask, o);
+	o->params->stale = false;
+}
+
+int optimizer_read(struct optimizer *o, struct optim_report reports[OPTIM_REPORTS])
+{
+	const size_t first = offsetof(struct optim_state, unread);
+	struct optim_state s;
+
+	if (!o->asked)
+		return 0;
+	s.unread = 0;
+	o->backend->download(o->backend, (char *)&s + first, (const char *)o->state + first,
+			     sizeof(s) - first);
+	o->backend->zero(o->backend, (char *)o->state + first,
+			 offsetof(struct optim_state, reports) - first);
+	o->asked = 0;
+	memcpy(reports, s.reports, (size_t)s.unread * sizeof(*reports));
+	return (int)s.unread;
+}
+
+void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report)
+{
+	struct optim_report reports[OPTIM_REPORTS] = { { 0 } };
+
+	optimizer_ask(o, t, lr, NULL, 0);
+	optimizer_read(o, reports);
+	*report = reports[0];
 }
 
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count)
@@ -250,9 +349,23 @@ const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *cou
 	return o->tensors;
 }
 
-struct optim_scalars *optimizer_scalars(struct optimizer *o)
+struct optim_scalars optimizer_scalars(const struct optimizer *o)
 {
-	return &o->scalars;
+	struct optim_scalars scalars = { 0 };
+
+	o->backend->download(o->backend, &scalars, &o->state->scalars, sizeof(scalars));
+	return scalars;
+}
+
+void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scalars)
+{
+	o->backend->upload(o->backend, &o->state->scalars, scalars, sizeof(*scalars));
+}
+
+void optimizer_add_squares(const struct optimizer *o, int index, double *sum)
+{
+	o->kernels->add_squares(o->backend, param_grad(o->params, index),
+				o->params->list[index].count, sum);
 }
 
 size_t optimizer_bytes(const struct optimizer *o)

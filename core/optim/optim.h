@@ -71,6 +71,7 @@ struct optim_scalars {
 };
 
 struct optim_report {
+	int64_t t;   /* number of the update */
 	double norm; /* of the gradient before clipping; adamwspam: of its clipped entries */
 	bool finite; /* if not, nothing was updated */
 	bool clipped;
@@ -84,11 +85,29 @@ enum status optimizer_create(struct optimizer **o, const struct optim_options *o
 			     struct params *params, struct error *err) MUST_CHECK;
 void optimizer_destroy(struct optimizer *o);
 
-/* Update number t, counted from 1, with this learning rate. */
+/*
+ * Ask for update number t, counted from 1, with this learning rate.  Nothing waits for it.  The
+ * `n` losses, in device memory, must be finite, too.
+ */
+void optimizer_ask(struct optimizer *o, int64_t t, double lr, const double *losses, int n);
+
+/*
+ * Read what the updates did since the last reading, in their order; returns how many there are.
+ * One that is not finite is the last: what was asked for after it was not done.  At most
+ * OPTIM_REPORTS updates may be asked for between two readings.
+ */
+#define OPTIM_REPORTS 64
+int optimizer_read(struct optimizer *o, struct optim_report reports[OPTIM_REPORTS]);
+
+/* Ask for one update, and read what it did. */
 void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report);
 
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count);
-struct optim_scalars *optimizer_scalars(struct optimizer *o);
+struct optim_scalars optimizer_scalars(const struct optimizer *o);
+void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scalars);
+
+/* Add the squares of one parameter's gradient to a number in device memory. */
+void optimizer_add_squares(const struct optimizer *o, int index, double *sum);
 
 /* Numbers of state that an optimizer keeps for every element of this parameter. */
 int optim_numbers(enum optim_kind kind, const struct param *p);

@@ -182,9 +182,9 @@ static void follow(const struct optim_options *options, enum dtype type,
 					 (long long)j, value, expected->values[i]);
 		}
 	assert_int_equal(i, VECTOR_COUNT);
-	assert_int_equal(optimizer_scalars(f.optimizer)->updates, UPDATES);
-	assert_int_equal(optimizer_scalars(f.optimizer)->spikes, expected->spikes);
-	assert_int_equal(optimizer_scalars(f.optimizer)->resets, expected->resets);
+	assert_int_equal(optimizer_scalars(f.optimizer).updates, UPDATES);
+	assert_int_equal(optimizer_scalars(f.optimizer).spikes, expected->spikes);
+	assert_int_equal(optimizer_scalars(f.optimizer).resets, expected->resets);
 	stop(&f);
 }
 
@@ -269,8 +269,8 @@ static void test_spam_warms_up_after_a_reset(void **state)
 		assert_near(before - now, 0.01 * factors[t - 1], 1e-15);
 		before = now;
 	}
-	assert_int_equal(optimizer_scalars(f.optimizer)->resets, 3);
-	assert_int_equal(optimizer_scalars(f.optimizer)->reset_at, 11);
+	assert_int_equal(optimizer_scalars(f.optimizer).resets, 3);
+	assert_int_equal(optimizer_scalars(f.optimizer).reset_at, 11);
 	stop(&f);
 }
 
@@ -321,7 +321,7 @@ static void check_spike(double last, bool expected)
 	assert_near(before - get(f.params, f.params->data, 0),
 		    lr * m / (1 - pow(b1, 11)) / (sqrt(v / (1 - pow(b2, 11))) + options.eps),
 		    1e-15);
-	assert_int_equal(optimizer_scalars(f.optimizer)->spikes, expected);
+	assert_int_equal(optimizer_scalars(f.optimizer).spikes, expected);
 	stop(&f);
 }
 
@@ -336,7 +336,7 @@ static void test_spam_damps_the_moments_on_a_spike(void **state)
 static void test_spam_needs_a_deviation(void **state)
 {
 	struct optim_options options = defaults;
-	struct optim_scalars *s;
+	struct optim_scalars s;
 	struct fixture f;
 
 	(void)state;
@@ -346,11 +346,11 @@ static void test_spam_needs_a_deviation(void **state)
 	start(&f, F64, &options, one_number, 1);
 	for (int t = 1; t <= 150; t++)
 		assert_false(update_number(&f, t, 0.5, 0.01).spike);
-	s = optimizer_scalars(f.optimizer);
-	assert_int_equal(s->norm_count, OPTIM_NORMS);
+	assert_int_equal(optimizer_scalars(f.optimizer).norm_count, OPTIM_NORMS);
 	assert_false(update_number(&f, 151, 100, 0.01).spike);
-	assert_int_equal(s->norm_count, OPTIM_NORMS);
-	assert_true(s->norms[OPTIM_NORMS - 1] == 100 && s->norms[0] == 0.5);
+	s = optimizer_scalars(f.optimizer);
+	assert_int_equal(s.norm_count, OPTIM_NORMS);
+	assert_true(s.norms[OPTIM_NORMS - 1] == 100 && s.norms[0] == 0.5);
 	assert_true(update_number(&f, 152, 100, 0.01).spike);
 	stop(&f);
 }
@@ -460,6 +460,7 @@ static void fill_state(const struct fixture *f, double value)
 
 static void assert_untouched(const struct fixture *f, const struct optim_scalars *scalars)
 {
+	const struct optim_scalars now = optimizer_scalars(f->optimizer);
 	const struct optim_tensor *tensors;
 	int count;
 
@@ -469,7 +470,7 @@ static void assert_untouched(const struct fixture *f, const struct optim_scalars
 	for (int i = 0; i < count; i++)
 		for (int64_t j = 0; j < tensors[i].param->count; j++)
 			assert_true(get(f->params, tensors[i].data, j) == 0.25);
-	assert_memory_equal(optimizer_scalars(f->optimizer), scalars, sizeof(*scalars));
+	assert_memory_equal(&now, scalars, sizeof(*scalars));
 }
 
 static void test_a_nonfinite_gradient_changes_nothing(void **state)
@@ -489,7 +490,7 @@ static void test_a_nonfinite_gradient_changes_nothing(void **state)
 			fill_state(&f, 0.25);
 			set_gradients(&f, 15);
 			put(f.params, f.params->grad, f.params->list[3].offset + 2, bad[i]);
-			before = *optimizer_scalars(f.optimizer);
+			before = optimizer_scalars(f.optimizer);
 			optimizer_update(f.optimizer, 15, 0.1, &report); /* would be a reset, too */
 			assert_false(report.finite);
 			assert_untouched(&f, &before);
@@ -512,6 +513,112 @@ static void test_spam_starts_after_skipped_updates(void **state)
 	stop(&f);
 }
 
+/* Updates that are asked for together do what they do one by one. */
+static void test_updates_can_be_read_together(void **state)
+{
+	struct optim_report apart[UPDATES], together[OPTIM_REPORTS], none[OPTIM_REPORTS];
+
+	(void)state;
+	for (int kind = OPTIM_ADAMW; kind <= OPTIM_MUON; kind++) {
+		struct optim_options options = defaults;
+		struct fixture one, all;
+
+		options.kind = (enum optim_kind)kind;
+		start(&one, F32, &options, shapes, COUNT(shapes));
+		start(&all, F32, &options, shapes, COUNT(shapes));
+		for (int t = 1; t <= UPDATES; t++) {
+			set_gradients(&one, t);
+			set_gradients(&all, t);
+			optimizer_update(one.optimizer, t, 0.01, &apart[t - 1]);
+			optimizer_ask(all.optimizer, t, 0.01, NULL, 0);
+		}
+		assert_int_equal(optimizer_read(all.optimizer, together), UPDATES);
+		assert_int_equal(optimizer_read(all.optimizer, none), 0);
+		for (int i = 0; i < UPDATES; i++)
+			assert_true(together[i].t == i + 1 && together[i].norm == apart[i].norm &&
+				    together[i].clipped == apart[i].clipped &&
+				    together[i].spike == apart[i].spike &&
+				    together[i].reset == apart[i].reset);
+		for (int64_t i = 0; i < all.params->total; i++)
+			assert_true(get(all.params, all.params->data, i) ==
+				    get(one.params, one.params->data, i));
+		stop(&one);
+		stop(&all);
+	}
+}
+
+/* Updates 1 and 2, then one that is not finite, then two that would be: these do nothing. */
+static void check_stop(enum optim_kind kind, double gradient, double loss)
+{
+	struct optim_report reports[OPTIM_REPORTS];
+	struct optim_options options = defaults;
+	struct fixture straight, stopped;
+	double *losses;
+
+	options.kind = kind;
+	start(&straight, F32, &options, shapes, COUNT(shapes));
+	start(&stopped, F32, &options, shapes, COUNT(shapes));
+	losses = stopped.backend.alloc(&stopped.backend, 2 * sizeof(*losses));
+	for (int t = 1; t <= 5; t++) {
+		const double now[] = { 1, t == 3 ? loss : 2 };
+
+		set_gradients(&stopped, t);
+		if (t == 3)
+			put(stopped.params, stopped.params->grad, 0, gradient);
+		stopped.backend.upload(&stopped.backend, losses, now, sizeof(now));
+		optimizer_ask(stopped.optimizer, t, 0.01, losses, 2);
+		set_gradients(&straight, t);
+		if (t < 3)
+			optimizer_ask(straight.optimizer, t, 0.01, NULL, 0);
+	}
+	assert_int_equal(optimizer_read(stopped.optimizer, reports), 3);
+	assert_true(reports[0].finite && reports[1].finite && !reports[2].finite);
+	assert_int_equal(reports[2].t, 3);
+	assert_int_equal(optimizer_scalars(stopped.optimizer).updates, 2);
+	for (int64_t i = 0; i < straight.params->total; i++)
+		assert_true(get(stopped.params, stopped.params->data, i) ==
+			    get(straight.params, straight.params->data, i));
+	optimizer_ask(stopped.optimizer, 3, 0.01, NULL, 0); /* once read, it goes on */
+	assert_int_equal(optimizer_read(stopped.optimizer, reports), 1);
+	assert_true(reports[0].finite);
+	stopped.backend.release(&stopped.backend, losses);
+	stop(&straight);
+	stop(&stopped);
+}
+
+static void test_a_nonfinite_update_stops_those_after_it(void **state)
+{
+	(void)state;
+	for (int kind = OPTIM_ADAMW; kind <= OPTIM_MUON; kind++) {
+		check_stop((enum optim_kind)kind, NAN, 2);
+		check_stop((enum optim_kind)kind, 1, INFINITY);
+	}
+}
+
+static void test_squares_are_added(void **state)
+{
+	double expected = 0.5, *sum;
+	struct fixture f;
+
+	(void)state;
+	start(&f, F64, &defaults, shapes, COUNT(shapes));
+	set_gradients(&f, 1);
+	sum = f.backend.alloc(&f.backend, sizeof(*sum));
+	put(f.params, sum, 0, expected);
+	for (int k = 0; k < 2; k++) {
+		optimizer_add_squares(f.optimizer, k, sum);
+		for (int64_t j = 0; j < f.params->list[k].count; j++) {
+			const double g =
+				get(f.params, f.params->grad, f.params->list[k].offset + j);
+
+			expected += g * g;
+		}
+	}
+	assert_near(get(f.params, sum, 0), expected, 1e-12 * expected);
+	f.backend.release(&f.backend, sum);
+	stop(&f);
+}
+
 /* From one place of the device to another. */
 static void copy_block(const struct fixture *f, const void *from, void *to, int64_t count)
 {
@@ -526,6 +633,7 @@ static void copy_block(const struct fixture *f, const void *from, void *to, int6
 static void copy_state(const struct fixture *from, struct fixture *to)
 {
 	const struct optim_tensor *a, *b;
+	struct optim_scalars scalars;
 	int count, other;
 
 	a = optimizer_tensors(from->optimizer, &count);
@@ -535,7 +643,8 @@ static void copy_state(const struct fixture *from, struct fixture *to)
 		assert_string_equal(a[i].name, b[i].name);
 		copy_block(from, a[i].data, b[i].data, a[i].param->count);
 	}
-	*optimizer_scalars(to->optimizer) = *optimizer_scalars(from->optimizer);
+	scalars = optimizer_scalars(from->optimizer);
+	optimizer_set_scalars(to->optimizer, &scalars);
 	copy_block(from, from->params->data, to->params->data, to->params->total);
 }
 
@@ -617,9 +726,13 @@ static void test_norm_is_the_same_for_any_threads(void **state)
 		struct backend backend = backend_for_tests(FLOAT32, threads);
 
 		void *device = backend.alloc(&backend, (size_t)n * sizeof(*x));
+		double *sum;
 
 		backend.upload(&backend, device, x, (size_t)n * sizeof(*x));
-		sums[threads - 1] = backend.optim(F32)->sum_squares(&backend, device, n);
+		sum = backend.alloc(&backend, sizeof(*sum));
+		backend.optim(F32)->sum_squares(&backend, device, n, sum);
+		backend.download(&backend, &sums[threads - 1], sum, sizeof(*sum));
+		backend.release(&backend, sum);
 		backend.release(&backend, device);
 	}
 	assert_near(sums[0], exact, 1e-9 * exact);
@@ -693,6 +806,9 @@ int main(void)
 		cmocka_unit_test(test_muon_adjusts_the_rate),
 		cmocka_unit_test(test_a_nonfinite_gradient_changes_nothing),
 		cmocka_unit_test(test_spam_starts_after_skipped_updates),
+		cmocka_unit_test(test_updates_can_be_read_together),
+		cmocka_unit_test(test_a_nonfinite_update_stops_those_after_it),
+		cmocka_unit_test(test_squares_are_added),
 		cmocka_unit_test(test_resumes_bit_by_bit),
 		cmocka_unit_test(test_state_is_listed_by_name),
 		cmocka_unit_test(test_norm_is_the_same_for_any_threads),

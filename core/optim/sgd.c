@@ -4,17 +4,11 @@
  */
 #include "core/optim/type.h"
 
-static void update(struct optimizer *o, const struct optim_step *step, struct optim_report *report)
+static void update(struct optimizer *o)
 {
-	const struct sgd_step s = {
-		.lr = step->lr,
-		.shrink = optim_shrink(o, step->lr),
-		.scale = step->scale,
-		.momentum = o->options.sgd.momentum,
-	};
+	const struct sgd_constants constants = { .momentum = o->options.sgd.momentum };
 
-	(void)report;
-	o->kernels->sgd(o->params->backend, &s, &o->segments, o->params->data, o->params->grad, o->m);
+	o->kernels->sgd(o->backend, &o->state->factors, &constants, &o->segments, &o->blocks);
 }
 
 const struct optim_type optim_sgd = { .update = update };

@@ -158,7 +158,7 @@ static void print_state(FILE *file, const struct checkpoint *c,
 			const struct checkpoint_state *state,
 			char hashes[TENSOR_FILES][SHA256_HEX_SIZE])
 {
-	const struct optim_scalars *s = optimizer_scalars(c->optimizer);
+	const struct optim_scalars scalars = optimizer_scalars(c->optimizer), *s = &scalars;
 
 	fprintf(file, "{\n  \"identity\": \"%s\",\n", c->identity);
 	for (int i = 0; i < TENSOR_FILES; i++)
@@ -662,7 +662,7 @@ static enum status load_one(const struct checkpoint *c, long long iteration,
 	if (load_files(c, dir, obstacle, err) != OK)
 		return FAIL;
 	*state = read;
-	*optimizer_scalars(c->optimizer) = scalars;
+	optimizer_set_scalars(c->optimizer, &scalars);
 	return OK;
 }
 

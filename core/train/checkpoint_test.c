@@ -201,7 +201,8 @@ static void check_pause(void **state, enum optim_kind kind)
 	save(*state, 4);
 	update(*state, 5, 10);
 	weights_hash(*state, straight);
-	*optimizer_scalars(((struct fixture *)*state)->optimizer) = (struct optim_scalars){ 0 };
+	optimizer_set_scalars(((struct fixture *)*state)->optimizer,
+			      &(struct optim_scalars){ 0 });
 	assert_int_equal(load(*state), 4);
 	update(*state, 5, 10);
 	weights_hash(*state, paused);

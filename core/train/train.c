@@ -21,10 +21,16 @@ struct trainer {
 	struct token_program training;
 	struct evaluator *evaluator;
 	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
+	double *losses;		   /* device: of the update's micro-batches, one after another */
+	double *seen_losses;	   /* the same on the host */
+	double *squares;	   /* device: of the gradient, by layer */
+	int n_losses;		   /* of a micro-batch */
+	int unsettled;		   /* updates that were asked for, and whose outcome is not known */
 	struct checkpoint checkpoint;
 	struct checkpoint_state state;
 	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
 	double started;	   /* when the run would have started, had nothing interrupted it */
+	double loss;	   /* of the last update that is settled */
 	double validation; /* loss of the last evaluation */
 	bool diverged;
 	bool too_good;	     /* it did not diverge: its loss is lower than it can be */
@@ -79,6 +85,37 @@ static enum status check_disk_budget(const struct trainer *t, struct error *err)
 		    (long long)t->options.checkpoint_megabytes, megabytes);
 }
 
+static int update_losses(const struct trainer *t)
+{
+	return t->n_losses * (int)t->options.accumulate;
+}
+
+static int count_layers(const struct params *params)
+{
+	int layers = 0;
+
+	for (int i = 0; i < params->n; i++)
+		if (params->list[i].origin.layer >= layers)
+			layers = params->list[i].origin.layer + 1;
+	return layers;
+}
+
+/* Memory for what the device measures while it trains. */
+static enum status open_measures(struct trainer *t, struct error *err)
+{
+	const size_t squares = ((size_t)count_layers(t->params) + 1) * sizeof(*t->squares);
+	size_t losses;
+
+	t->n_losses = program_loss_count(t->training.p);
+	losses = (size_t)update_losses(t) * sizeof(*t->losses);
+	t->seen_losses = malloc(losses);
+	t->losses = t->backend->alloc(t->backend, losses);
+	t->squares = t->backend->alloc(t->backend, squares);
+	if (!t->losses || !t->seen_losses || !t->squares)
+		return fail_memory(err, "losses and norms", losses + squares);
+	return OK;
+}
+
 static enum status open_programs(struct trainer *t, struct error *err)
 {
 	struct program_options train = t->options.program;
@@ -93,6 +130,8 @@ static enum status open_programs(struct trainer *t, struct error *err)
 			  &train, err) != OK)
 		return FAIL;
 	share_losses(t);
+	if (open_measures(t, err) != OK)
+		return FAIL;
 	return evaluator_create(&t->evaluator, &t->workload, t->params, t->options.batch,
 				t->backend, &t->options.program, err);
 }
@@ -112,7 +151,7 @@ enum status trainer_create(struct trainer **out, const struct workload *workload
 	t->optimizer = optimizer;
 	t->backend = backend;
 	t->saved = -1;
-	t->validation = NAN;
+	t->loss = t->validation = NAN;
 	t->state = (struct checkpoint_state){ .best_iteration = -1, .best_loss = INFINITY };
 	t->checkpoint = (struct checkpoint){
 		.run_dir = options->run_dir,
@@ -137,6 +176,9 @@ void trainer_destroy(struct trainer *t)
 		return;
 	token_program_close(&t->training);
 	evaluator_destroy(t->evaluator);
+	t->backend->release(t->backend, t->losses);
+	t->backend->release(t->backend, t->squares);
+	free(t->seen_losses);
 	free(t->tokens);
 	free(t->targets);
 	free(t);
@@ -190,9 +232,8 @@ static int64_t fill_update(struct trainer *t, int64_t iteration)
 }
 
 static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro,
-			     struct loss_parts *parts, struct error *err)
+			     struct error *err)
 {
-	const struct graph *g = t->training.g;
 	const int64_t n = batch_tokens(t);
 	const struct run run = {
 		.seed = t->options.seed,
@@ -203,31 +244,43 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 	token_program_feed(&t->training, t->tokens + micro * n, t->targets + micro * n);
 	if (program_run(t->training.p, &run, err) != OK)
 		return FAIL;
-	for (int i = 0; i < g->n_outputs; i++) {
-		const struct graph_output *o = &g->outputs[i];
-		double share = from_head(t, o) ? 1 : (double)t->options.accumulate;
-
-		if (o->is_loss)
-			parts_add(parts, o->plain_name,
-				  o->loss_weight * program_scalar(t->training.p, o->tensor) /
-					  share);
-	}
+	program_collect_losses(t->training.p, t->losses + micro * t->n_losses);
 	return OK;
 }
 
-/* Forward and backward over all micro-batches: the gradients are in params. */
-static enum status run_passes(struct trainer *t, int64_t iteration, struct loss_parts *parts,
-			      struct error *err)
+/*
+ * Forward and backward over all micro-batches: the gradients are in params, the losses in
+ * t->losses.
+ */
+static enum status run_passes(struct trainer *t, int64_t iteration, struct error *err)
 {
 	const int64_t scored = fill_update(t, iteration);
 
-	*parts = (struct loss_parts){ 0 };
 	token_program_weigh(&t->training, 1 / fmax((double)scored, 1),
 			    1 / (double)update_tokens(t));
 	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
-		if (run_micro(t, iteration, micro, parts, err) != OK)
+		if (run_micro(t, iteration, micro, err) != OK)
 			return FAIL;
 	return OK;
+}
+
+/* The losses of the last update. */
+static void read_losses(struct trainer *t, struct loss_parts *parts)
+{
+	const struct graph *g = t->training.g;
+	const double *value = t->seen_losses;
+
+	*parts = (struct loss_parts){ 0 };
+	t->backend->download(t->backend, t->seen_losses, t->losses,
+			     (size_t)update_losses(t) * sizeof(*t->losses));
+	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
+		for (int i = 0; i < g->n_outputs; i++) {
+			const struct graph_output *o = &g->outputs[i];
+			double share = from_head(t, o) ? 1 : (double)t->options.accumulate;
+
+			if (o->is_loss)
+				parts_add(parts, o->plain_name, o->loss_weight * *value++ / share);
+		}
 }
 
 /* Note and record that the run cannot go on. */
@@ -241,11 +294,10 @@ static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, con
 /* Run the update again with the check for NaN, which names the first tensor that is not finite. */
 static void explain_divergence(struct trainer *t, struct metrics *m, int64_t iteration)
 {
-	struct loss_parts parts;
 	struct error where;
 
 	program_check_nan(t->training.p, true);
-	if (run_passes(t, iteration, &parts, &where) == OK)
+	if (run_passes(t, iteration, &where) == OK)
 		fail(&where, "the gradient's norm overflows");
 	program_check_nan(t->training.p, t->options.program.check_nan);
 	diverge(t, m, iteration, where.text);
@@ -374,55 +426,24 @@ static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t i
 	return conclude(t, m, iteration, err);
 }
 
-#define PIECE 4096 /* numbers of a gradient that are looked at together */
-
-/* Add the squares of one parameter's gradient, which is never copied as a whole. */
-static void add_squares(const struct params *params, int index, double *sum)
-{
-	const size_t size = dtype_size(params->type);
-	const char *device = param_grad(params, index);
-	union {
-		float narrow[PIECE];
-		double wide[PIECE];
-	} piece;
-
-	for (int64_t at = 0, n; at < params->list[index].count; at += n) {
-		n = params->list[index].count - at < PIECE ? params->list[index].count - at : PIECE;
-		params->backend->download(params->backend, &piece, device + (size_t)at * size, (size_t)n * size);
-		for (int64_t i = 0; i < n; i++) {
-			const double value =
-				params->type == F64 ? piece.wide[i] : (double)piece.narrow[i];
-
-			*sum += value * value;
-		}
-	}
-}
-
-static int count_layers(const struct params *params)
-{
-	int layers = 0;
-
-	for (int i = 0; i < params->n; i++)
-		if (params->list[i].origin.layer >= layers)
-			layers = params->list[i].origin.layer + 1;
-	return layers;
-}
-
 /* The norms of the gradient of the update just made: of each layer, and of everything else. */
 static enum status record_layer_norms(struct trainer *t, struct metrics *m, int64_t iteration,
 				      struct error *err)
 {
 	const int layers = count_layers(t->params);
-	double *squares = calloc((size_t)layers + 1, sizeof(*squares)); /* the last: of no layer */
+	const size_t bytes = ((size_t)layers + 1) * sizeof(double); /* the last: of no layer */
+	double *squares = malloc(bytes);
 	char name[64];
 
 	if (!squares)
-		return fail_memory(err, "gradient norms", (size_t)layers * sizeof(*squares));
+		return fail_memory(err, "gradient norms", bytes);
+	t->backend->zero(t->backend, t->squares, bytes);
 	for (int i = 0; i < t->params->n; i++) {
 		const int layer = t->params->list[i].origin.layer;
 
-		add_squares(t->params, i, &squares[layer < 0 ? layers : layer]);
+		optimizer_add_squares(t->optimizer, i, &t->squares[layer < 0 ? layers : layer]);
 	}
+	t->backend->download(t->backend, squares, t->squares, bytes);
 	for (int i = 0; i < layers; i++) {
 		snprintf(name, sizeof(name), "grad_norm/%s%d", t->workload.layer_prefix, i);
 		if (squares[i] > 0)
@@ -465,14 +486,12 @@ static void record_events(struct trainer *t, struct metrics *m, int64_t iteratio
 
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err)
 {
-	struct loss_parts parts;
-
 	program_check_nan(t->training.p, false); /* the training itself will find a NaN */
 	*seconds = 0;
 	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
 		const double start = seconds_now();
 
-		if (run_passes(t, 1, &parts, err) != OK)
+		if (run_passes(t, 1, err) != OK || t->backend->wait(t->backend, err) != OK)
 			return FAIL;
 		*seconds = seconds_now() - start;
 	}
@@ -495,12 +514,11 @@ enum status trainer_first_loss(struct trainer *t, double *trained, double *mean,
 {
 	const int64_t n = batch_tokens(t), all = update_tokens(t);
 	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
-	struct loss_parts parts;
 	int64_t scored = 0;
 
 	if (!nll)
 		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
-	if (run_passes(t, 1, &parts, err) != OK) {
+	if (run_passes(t, 1, err) != OK) {
 		free(nll);
 		return FAIL;
 	}
@@ -574,26 +592,49 @@ static enum status log_interval(struct trainer *t, struct metrics *m, int64_t it
 	return metrics_commit(m, err);
 }
 
-static void step(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
-		 double *loss)
+/* Ask for one update.  Its outcome is known when settle() has read it. */
+static enum status step(struct trainer *t, int64_t iteration, struct error *where)
 {
-	const double rate = schedule_rate(&t->options.schedule, iteration);
-	struct optim_report report = { .finite = false };
-	struct loss_parts parts;
-	struct error where;
-
-	if (run_passes(t, iteration, &parts, &where) == OK && isfinite(parts.total))
-		optimizer_update(t->optimizer, iteration, rate, &report);
-	if (!report.finite) {
-		explain_divergence(t, m, iteration);
-		return;
-	}
-	*loss = parts.total;
-	t->state.iteration = iteration;
+	if (run_passes(t, iteration, where) != OK)
+		return FAIL;
+	optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),
+		      t->losses, update_losses(t));
+	t->unsettled++;
 	t->state.tokens += (double)update_tokens(t);
-	record_events(t, m, iteration, &report);
+	return OK;
+}
+
+/*
+ * Wait for the updates that were asked for, and record what they did; `logging`: the losses of the
+ * last one as well.  One that was not finite ends the run: those after it did nothing.
+ */
+static enum status settle(struct trainer *t, struct metrics *m, bool logging, struct error *err)
+{
+	struct optim_report reports[OPTIM_REPORTS];
+	struct loss_parts parts;
+	int n;
+
+	if (!t->unsettled)
+		return OK;
+	t->unsettled = 0;
+	n = optimizer_read(t->optimizer, reports);
+	read_losses(t, &parts);
+	if (t->backend->check(t->backend, err) != OK)
+		return FAIL;
+	for (int i = 0; i < n; i++) {
+		if (!reports[i].finite) {
+			explain_divergence(t, m, reports[i].t);
+			return OK;
+		}
+		t->state.iteration = reports[i].t;
+		record_events(t, m, reports[i].t, &reports[i]);
+	}
+	t->loss = parts.total;
 	if (logging)
-		record_update(m, iteration, &parts, rate, &report);
+		record_update(m, t->state.iteration, &parts,
+			      schedule_rate(&t->options.schedule, t->state.iteration),
+			      &reports[n - 1]);
+	return OK;
 }
 
 /* Does not replace a whole checkpoint of this iteration: a kill in between would leave none. */
@@ -623,10 +664,12 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 		return FAIL;
 	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
 		return FAIL;
-	if (!t->diverged &&
-	    (due(iteration, t->options.checkpoint_interval, last) || signals_save()))
-		return save(t, m, err);
-	return OK;
+	if (t->diverged ||
+	    (!due(iteration, t->options.checkpoint_interval, last) && !signals_save()))
+		return OK;
+	if (settle(t, m, false, err) != OK)
+		return FAIL;
+	return t->diverged ? OK : save(t, m, err);
 }
 
 /* A run that its budget ends gets its final evaluation now; an interrupted run gets it later. */
@@ -640,21 +683,51 @@ static enum status stop(struct trainer *t, struct metrics *m, enum train_end end
 	return t->diverged ? OK : save(t, m, err);
 }
 
+/* Must the outcome of this iteration be known before the next one? */
+static bool must_settle(const struct trainer *t, int64_t iteration, bool logging)
+{
+	const int64_t last = t->options.iterations;
+
+	return logging || !t->backend->lags || t->unsettled == OPTIM_REPORTS ||
+	       due(iteration, t->options.eval_interval, last) ||
+	       due(iteration, t->options.checkpoint_interval, last);
+}
+
+/* FAIL: something outside the training went wrong. */
+static enum status iterate(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
+			   struct error *err)
+{
+	struct error ignored;
+
+	if (step(t, iteration, &ignored) != OK) {
+		if (settle(t, m, false, err) != OK)
+			return FAIL;
+		if (!t->diverged)
+			explain_divergence(t, m, iteration);
+		return OK;
+	}
+	return must_settle(t, iteration, logging) ? settle(t, m, logging, err) : OK;
+}
+
 static enum status train(struct trainer *t, struct metrics *m, struct progress *progress,
 			 enum train_end *end, struct error *reason, struct error *err)
 {
 	const int64_t last = t->options.iterations;
 	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
-	double loss = NAN, rate = NAN;
+	double rate = NAN;
 
 	if (t->saved < 0 && evaluate_now(t, m, 0, err) != OK)
 		return FAIL;
 	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
 		const bool logging = due(i, t->options.log_interval, last);
 
-		if (must_stop(t, end, reason))
-			return stop(t, m, *end, err);
-		step(t, m, i, logging, &loss);
+		if (must_stop(t, end, reason)) {
+			if (settle(t, m, false, err) != OK)
+				return FAIL;
+			return t->diverged ? OK : stop(t, m, *end, err);
+		}
+		if (iterate(t, m, i, logging, err) != OK)
+			return FAIL;
 		if (t->diverged)
 			break;
 		if (finish_iteration(t, m, i, logging, &interval, &rate, err) != OK)
@@ -663,7 +736,7 @@ static enum status train(struct trainer *t, struct metrics *m, struct progress *
 				&(struct progress_point){
 					.iteration = i,
 					.iterations = last,
-					.loss = loss,
+					.loss = t->loss,
 					.validation = t->validation,
 					.tokens_per_second = rate,
 				},

@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.kablate import train_test
-from tools.kablate.train_test import OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
+from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
 from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
@@ -62,6 +63,38 @@ class Gpu(Case):
             run = Run(on_gpu(**settings))
             run.train()
             self.assertEqual(run.weights(), plain.weights(), settings)
+
+    def test_graphs_change_no_bit(self):
+        """A run of captured graphs, and one whose kernels are launched one by one."""
+        for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"}):
+            kept, launched = Run(on_gpu(**settings)), Run(on_gpu(**settings))
+            kept.train()
+            with mock.patch.dict(train_test.ENVIRONMENT, {"KABLATE_CUDA_GRAPHS": "off"}):
+                launched.train()
+            self.assert_same(launched, kept)
+
+    def test_reading_rarely_changes_nothing(self):
+        """Updates whose outcome is read together: also those with spikes and restarts."""
+        often, rarely = Run(on_gpu(LOG_INTERVAL=1)), Run(on_gpu(LOG_INTERVAL=60, CHECKPOINT_INTERVAL=0, EVAL_INTERVAL=0))
+        often.train()
+        rarely.train()
+        self.assertEqual(rarely.weights(), often.weights())
+        events = "SELECT kind, iteration, text FROM events WHERE kind IN ('spike', 'reset') ORDER BY iteration, kind"
+        self.assertEqual(rarely.ask(events), often.ask(events))
+        self.assertGreater(len(often.ask(events)), 2)
+
+    def test_divergence_is_told_as_if_each_update_were_read(self):
+        """Updates after the one that is not finite do nothing, and the explanation is of that one."""
+        wild = {"LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, "BACKEND": "cuda", "CHECKPOINT_INTERVAL": 0,
+                "EVAL_INTERVAL": 0}
+        often, rarely = Run(program(LOG_INTERVAL=1, **wild)), Run(program(LOG_INTERVAL=60, **wild))
+        often.train(expect=DIVERGED)
+        rarely.train(expect=DIVERGED)
+        self.assertRegex(often.state()[1], r"diverged in iteration [1-9]: .*'[\w./]+'")
+        self.assertEqual(rarely.state(), often.state())
+
+    def test_killed_twenty_times(self):
+        self.kill_often(20, on_gpu())
 
     def test_losses_are_those_of_the_cpu(self):
         gpu, cpu = Run(on_gpu(DROPOUT="0.0")), Run(program(STUDY, STUDY_SETTINGS, DROPOUT="0.0"))

@@ -214,13 +214,14 @@ class Case(unittest.TestCase):
         self.assertEqual(started.end(), RESUMABLE, started.text)
         return run
 
-    def kill_often(self, times):
-        """SIGKILL at moments spread over the time that a whole run takes."""
-        run, seed = Run(study()), random.randrange(1 << 32)
+    def kill_often(self, times, binary=None):
+        """SIGKILL at moments spread over the time that a whole run takes; binary: not of the study."""
+        run, seed = Run(binary or study()), random.randrange(1 << 32)
         print(f"# moments by seed {seed}")
         moments = random.Random(seed)
         began = time.monotonic()
-        Run(study()).train()
+        straight = Run(run.binary)
+        straight.train()
         whole, killed = time.monotonic() - began, 0
         while killed < times:
             started = run.start()
@@ -231,10 +232,10 @@ class Case(unittest.TestCase):
                 killed += 1
             started.end()
             if (run.directory / "done").exists():
-                self.assert_same(run)
+                self.assert_same(run, straight)
                 shutil.rmtree(run.runs)
         run.train()
-        self.assert_same(run)
+        self.assert_same(run, straight)
 
 
 def setUpModule():

@@ -128,6 +128,14 @@ static void cpu_copy_param(const struct backend *b, const struct param *p, int w
 	}
 }
 
+static void cpu_collect(const struct backend *b, enum dtype type, const void *const *from, int n,
+			double *to)
+{
+	(void)b;
+	for (int i = 0; i < n; i++)
+		to[i] = type == F32 ? (double)*(const float *)from[i] : *(const double *)from[i];
+}
+
 /* Every call finishes its work and cannot fail later. */
 static enum status cpu_done(const struct backend *b, struct error *err)
 {
@@ -176,6 +184,7 @@ struct backend backend_cpu(int threads)
 		.find_nonfinite = cpu_find_nonfinite,
 		.begin_run = cpu_begin_run,
 		.copy_param = cpu_copy_param,
+		.collect = cpu_collect,
 		.describe = cpu_describe,
 		.check = cpu_done,
 		.wait = cpu_done,

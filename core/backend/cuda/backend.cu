@@ -205,6 +205,78 @@ static void cuda_copy_param(const struct backend *b, const struct param *p, int 
 	each(&c, p->count, [=] __device__(int64_t i) { to[i] = (__nv_bfloat16)from[i]; });
 }
 
+/* ------------------------------------------------------------------ collecting */
+
+#define COLLECT_MOST 64 /* pointers that a launch takes along */
+
+struct places {
+	const void *at[COLLECT_MOST];
+};
+
+static __global__ void collect_kernel(struct places from, bool narrow, int n, double *to)
+{
+	const int i = threadIdx.x;
+
+	if (i < n)
+		to[i] = narrow ? (double)*(const float *)from.at[i] : *(const double *)from.at[i];
+}
+
+static void cuda_collect(const struct backend *b, enum dtype type, const void *const *from, int n,
+			 double *to)
+{
+	for (int first = 0; first < n; first += COLLECT_MOST) {
+		const int count = n - first < COLLECT_MOST ? n - first : COLLECT_MOST;
+		struct places places;
+
+		for (int i = 0; i < count; i++)
+			places.at[i] = from[first + i];
+		collect_kernel<<<1, COLLECT_MOST, 0, context(b)->stream>>>(places, type == F32, count,
+									   to + first);
+		cuda_note(context(b), cudaPeekAtLastError(), "losses");
+	}
+}
+
+/* --------------------------------------------------------------------- graphs */
+
+static void cuda_capture(const struct backend *b)
+{
+	cuda_note(context(b),
+		  cudaStreamBeginCapture(context(b)->stream, cudaStreamCaptureModeThreadLocal),
+		  "capture");
+}
+
+static void *cuda_captured(const struct backend *b)
+{
+	struct cuda_context *g = context(b);
+	cudaGraphExec_t kept = NULL;
+	cudaGraph_t graph = NULL;
+
+	cuda_note(g, cudaStreamEndCapture(g->stream, &graph), "capture");
+	if (!graph)
+		return NULL;
+	cuda_note(g, cudaGraphInstantiate(&kept, graph, 0), "graph");
+	cudaGraphDestroy(graph);
+	return kept;
+}
+
+static void cuda_replay(const struct backend *b, void *kept)
+{
+	cuda_note(context(b), cudaGraphLaunch((cudaGraphExec_t)kept, context(b)->stream), "graph");
+}
+
+static void cuda_forget(const struct backend *b, void *kept)
+{
+	cuda_note(context(b), cudaGraphExecDestroy((cudaGraphExec_t)kept), "graph");
+}
+
+/* For tests, and to look for a fault: work is never kept. */
+static bool wants_graphs(void)
+{
+	const char *text = getenv("KABLATE_CUDA_GRAPHS");
+
+	return !text || strcmp(text, "off") != 0;
+}
+
 /* ------------------------------------------------------------ opening, closing */
 
 /* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
@@ -290,6 +362,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->name = "cuda";
 	b->precision = precision;
 	b->threads = 1;
+	b->lags = true;
 	b->context = g;
 	b->kernels = precision == BFLOAT16 ? cuda_kernels_bf16 : cuda_kernels;
 	b->optim = cuda_optim;
@@ -301,6 +374,13 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->find_nonfinite = cuda_find_nonfinite;
 	b->begin_run = cuda_begin_run;
 	b->copy_param = cuda_copy_param;
+	b->collect = cuda_collect;
+	if (wants_graphs()) {
+		b->capture = cuda_capture;
+		b->captured = cuda_captured;
+		b->replay = cuda_replay;
+		b->forget = cuda_forget;
+	}
 	b->describe = cuda_describe;
 	b->check = cuda_check;
 	b->wait = cuda_wait;

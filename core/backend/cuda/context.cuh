@@ -26,7 +26,7 @@ struct cuda_context {
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
-	double *scalar;	   /* device: a sum that the host asked for, and its SUM_WORK */
+	double *scalar;	   /* device: a number that the host asked for, and SUM_WORK for sums */
 	struct run *run;   /* device: of the kernels that follow */
 	uint32_t *dropout_key; /* device: of the node that follows */
 	struct staging staging;
@@ -47,7 +47,7 @@ static inline cudaStream_t stream_of(const struct call *c)
 /*
  * The values of the run, to be read on the device: a captured launch finds those of its own run
  * there.  On the host c->run has the same, but only for what is the same in all runs of a captured
- * program: whether micro > 0, and past where the program is never captured.
+ * program: run_adds(), and past where the program is never captured.
  */
 static inline const struct run *run_of(const struct call *c)
 {

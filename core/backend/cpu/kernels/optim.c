@@ -35,12 +35,10 @@ static double add_in_order(const double parts[PARTS])
 	return sum;
 }
 
-static double sum_squares(const struct backend *b, const void *values, int64_t n)
+static double squares_of(const real *x, int64_t n)
 {
-	const real *x = values;
 	double parts[PARTS];
 
-	(void)b;
 #pragma omp parallel for schedule(static) if (n > GRAIN)
 	for (int64_t i = 0; i < PARTS; i++) {
 		const int64_t first = n * i / PARTS, last = n * (i + 1) / PARTS;
@@ -48,6 +46,23 @@ static double sum_squares(const struct backend *b, const void *values, int64_t n
 		parts[i] = part_squares(x + first, last - first);
 	}
 	return add_in_order(parts);
+}
+
+static void sum_squares(const struct backend *b, const void *x, int64_t n, double *sum)
+{
+	(void)b;
+	*sum = squares_of(x, n);
+}
+
+static void add_squares(const struct backend *b, const void *values, int64_t n, double *sum)
+{
+	const real *x = values;
+	double more = *sum;
+
+	(void)b;
+	for (int64_t i = 0; i < n; i++)
+		more += (double)x[i] * (double)x[i];
+	*sum = more;
 }
 
 /* NaN stays NaN, so that the sum tells of it. */
@@ -62,14 +77,10 @@ static void clip_part(real *restrict g, const real *restrict v, real theta, int6
 	}
 }
 
-static double clip_elements(const struct backend *b, void *gradient, const void *second_moment,
-			    double theta, int64_t n)
+static double clipped_squares(real *g, const real *v, double theta, int64_t n)
 {
-	const real *v = second_moment;
-	real *g = gradient;
 	double parts[PARTS];
 
-	(void)b;
 #pragma omp parallel for schedule(static) if (n > GRAIN)
 	for (int64_t i = 0; i < PARTS; i++) {
 		const int64_t first = n * i / PARTS, last = n * (i + 1) / PARTS;
@@ -80,25 +91,48 @@ static double clip_elements(const struct backend *b, void *gradient, const void 
 	return add_in_order(parts);
 }
 
-/* --------------------------------------------------------------- element by element */
-
-static int64_t total(const struct optim_segments *segments)
+static void clip_elements(const struct backend *b, const struct optim_rule *rule,
+			  const struct optim_state *s, void *g, const void *v, int64_t n,
+			  double *sum)
 {
-	int64_t count = 0;
-
-	for (int i = 0; i < segments->n; i++)
-		count += segments->list[i].count;
-	return count;
+	(void)b;
+	*sum = optim_clips_elements(rule, s) ? clipped_squares(g, v, rule->theta, n)
+					     : squares_of(g, n);
 }
 
-static inline void adamw_part(const struct adamw_step *s, bool decays, int64_t n, real *restrict p,
-			      const real *restrict g, real *restrict m, real *restrict v,
-			      real *restrict vmax, const bool amsgrad)
+/* --------------------------------------------------------------- decisions */
+
+static void decide(const struct backend *b, const struct optim_rule *rule, struct optim_state *s,
+		   const double *losses, int n)
 {
-	const real shrink = decays ? (real)s->shrink : 1, scale = (real)s->scale;
-	const real old_m = (real)s->beta1, new_m = (real)(1 - s->beta1), damp_m = (real)s->damp_m;
-	const real old_v = (real)s->beta2, new_v = (real)(1 - s->beta2), damp_v = (real)s->damp_v;
-	const real rate = (real)(s->lr / s->correction1), bias = (real)(1 / s->correction2);
+	(void)b;
+	optim_decide(rule, s, losses, n);
+}
+
+static void restart(const struct backend *b, const struct optim_factors *f,
+		    const struct optim_segments *segments, const struct optim_blocks *blocks)
+{
+	const size_t bytes = (size_t)segments->total * sizeof(real);
+
+	(void)b;
+	if (!f->restart)
+		return;
+	memset(blocks->m, 0, bytes);
+	memset(blocks->v, 0, bytes);
+	memset(blocks->vmax, 0, bytes);
+}
+
+/* --------------------------------------------------------------- element by element */
+
+static inline void adamw_part(const struct optim_factors *f, const struct adamw_constants *s,
+			      bool decays, int64_t n, real *restrict p, const real *restrict g,
+			      real *restrict m, real *restrict v, real *restrict vmax,
+			      const bool amsgrad)
+{
+	const real shrink = decays ? (real)f->shrink : 1, scale = (real)f->scale;
+	const real old_m = (real)s->beta1, new_m = (real)(1 - s->beta1), damp_m = (real)f->damp_m;
+	const real old_v = (real)s->beta2, new_v = (real)(1 - s->beta2), damp_v = (real)f->damp_v;
+	const real rate = (real)f->rate, bias = (real)f->bias;
 	const real eps = (real)s->eps;
 
 #pragma omp simd
@@ -118,15 +152,17 @@ static inline void adamw_part(const struct adamw_step *s, bool decays, int64_t n
 	}
 }
 
-static void adamw(const struct backend *b, const struct adamw_step *s,
-		  const struct optim_segments *segments, void *params, const void *gradient,
-		  void *moment, void *second, void *largest)
+static void adamw(const struct backend *b, const struct optim_factors *f,
+		  const struct adamw_constants *s, const struct optim_segments *segments,
+		  const struct optim_blocks *blocks)
 {
-	real *p = params, *m = moment, *v = second, *vmax = largest;
-	const real *g = gradient;
+	real *p = blocks->p, *m = blocks->m, *v = blocks->v, *vmax = blocks->vmax;
+	const real *g = blocks->g;
 
 	(void)b;
-#pragma omp parallel if (total(segments) > GRAIN)
+	if (f->skip)
+		return;
+#pragma omp parallel if (segments->total > GRAIN)
 	for (int i = 0; i < segments->n; i++) {
 		const struct optim_segment *part = &segments->list[i];
 		int64_t first, last, a, at_second;
@@ -135,19 +171,19 @@ static void adamw(const struct backend *b, const struct adamw_step *s,
 		a = part->offset + first;
 		at_second = part->second + first;
 		if (vmax)
-			adamw_part(s, part->decays, last - first, p + a, g + a, m + a,
+			adamw_part(f, s, part->decays, last - first, p + a, g + a, m + a,
 				   v + at_second, vmax + at_second, true);
 		else
-			adamw_part(s, part->decays, last - first, p + a, g + a, m + a,
+			adamw_part(f, s, part->decays, last - first, p + a, g + a, m + a,
 				   v + at_second, NULL, false);
 	}
 }
 
-static void sgd_part(const struct sgd_step *s, bool decays, int64_t n, real *restrict p,
-		     const real *restrict g, real *restrict m)
+static void sgd_part(const struct optim_factors *f, const struct sgd_constants *s, bool decays,
+		     int64_t n, real *restrict p, const real *restrict g, real *restrict m)
 {
-	const real shrink = decays ? (real)s->shrink : 1, scale = (real)s->scale;
-	const real momentum = (real)s->momentum, lr = (real)s->lr;
+	const real shrink = decays ? (real)f->shrink : 1, scale = (real)f->scale;
+	const real momentum = (real)s->momentum, lr = (real)f->lr;
 
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++) {
@@ -156,15 +192,17 @@ static void sgd_part(const struct sgd_step *s, bool decays, int64_t n, real *res
 	}
 }
 
-static void sgd(const struct backend *b, const struct sgd_step *s,
-		const struct optim_segments *segments, void *params, const void *gradient,
-		void *moment)
+static void sgd(const struct backend *b, const struct optim_factors *f,
+		const struct sgd_constants *s, const struct optim_segments *segments,
+		const struct optim_blocks *blocks)
 {
-	real *p = params, *m = moment;
-	const real *g = gradient;
+	real *p = blocks->p, *m = blocks->m;
+	const real *g = blocks->g;
 
 	(void)b;
-#pragma omp parallel if (total(segments) > GRAIN)
+	if (f->skip)
+		return;
+#pragma omp parallel if (segments->total > GRAIN)
 	for (int i = 0; i < segments->n; i++) {
 		const struct optim_segment *part = &segments->list[i];
 		int64_t first, last;
@@ -172,7 +210,7 @@ static void sgd(const struct backend *b, const struct sgd_step *s,
 		thread_share(part->count, &first, &last);
 		first += part->offset;
 		last += part->offset;
-		sgd_part(s, part->decays, last - first, p + first, g + first, m + first);
+		sgd_part(f, s, part->decays, last - first, p + first, g + first, m + first);
 	}
 }
 
@@ -186,10 +224,10 @@ static size_t muon_workspace(int64_t rows, int64_t columns)
 }
 
 /* m = mu m + (1 - mu) g,  u = nesterov ? mu m + (1 - mu) g : m */
-static void momentum_step(const struct muon_step *s, int64_t n, const real *restrict g,
-			  real *restrict m, real *restrict u)
+static void momentum_step(const struct muon_constants *s, double scaled, int64_t n,
+			  const real *restrict g, real *restrict m, real *restrict u)
 {
-	const real scale = (real)s->scale, old = (real)s->momentum, fresh = (real)(1 - s->momentum);
+	const real scale = (real)scaled, old = (real)s->momentum, fresh = (real)(1 - s->momentum);
 	const real ahead_m = s->nesterov ? old : 1, ahead_g = s->nesterov ? fresh : 0;
 
 #pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
@@ -239,26 +277,34 @@ static void move(real *restrict p, real shrink, real lr, const real *restrict di
 		p[i] = shrink * p[i] - lr * direction[i];
 }
 
-static void muon(const struct backend *b, const struct muon_step *s, int64_t rows, int64_t columns,
-		 void *p, const void *g, void *m, void *work)
+static void muon(const struct backend *b, const struct optim_factors *f,
+		 const struct muon_constants *s, int64_t rows, int64_t columns, void *p,
+		 const void *g, void *m, void *work)
 {
+	const double lr = f->lr * s->lr_ratio;
 	const int64_t n = rows * columns, small = rows < columns ? rows : columns;
 	real *x = work, *y = x + n, *gram = y + n, *polynomial = gram + small * small, *swap;
 
-	momentum_step(s, n, g, m, x);
-	scale_all(x, (real)(1 / fmax(sqrt(sum_squares(b, x, n)), s->eps)), n);
+	(void)b;
+	if (f->skip)
+		return;
+	momentum_step(s, f->scale, n, g, m, x);
+	scale_all(x, (real)(1 / fmax(sqrt(squares_of(x, n)), s->eps)), n);
 	for (int i = 0; i < s->steps; i++) {
 		newton_schulz(rows, columns, x, y, gram, polynomial);
 		swap = x;
 		x = y;
 		y = swap;
 	}
-	move(p, (real)s->shrink, (real)s->lr, x, n);
+	move(p, (real)(1 - lr * s->weight_decay), (real)(lr * s->adjust), x, n);
 }
 
 OPTIM_KERNELS = {
 	.sum_squares = sum_squares,
+	.add_squares = add_squares,
 	.clip_elements = clip_elements,
+	.decide = decide,
+	.restart = restart,
 	.adamw = adamw,
 	.sgd = sgd,
 	.muon = muon,

@@ -16,105 +16,181 @@ static struct call update_call(const struct backend *b)
 
 /* --------------------------------------------------------------- reductions */
 
-/* A sum for the host, which waits for it. */
-static double read_scalar(const struct call *c)
+/* The partial sums of the update that is under way. */
+static double *sum_work(const struct call *c)
 {
-	struct cuda_context *g = context_of(c);
-	double value = NAN;
-
-	cuda_note(g, cudaMemcpyAsync(&value, g->scalar, sizeof(value), cudaMemcpyDeviceToHost, g->stream),
-		  "reading a sum");
-	cuda_note(g, cudaStreamSynchronize(g->stream), "waiting for a sum");
-	return value;
+	return context_of(c)->scalar + 1;
 }
 
-template <typename R> static double sum_squares(const struct backend *b, const void *values, int64_t n)
+template <typename R>
+static void sum_squares(const struct backend *b, const void *values, int64_t n, double *sum)
 {
 	const struct call c = update_call(b);
-	double *scalar = context_of(&c)->scalar;
 	const R *x = (const R *)values;
 
 	sum_all(
-		&c, n, [=] __device__(int64_t i) { return (double)x[i] * (double)x[i]; }, scalar + 1,
-		[=] __device__(double sum) { *scalar = sum; });
-	return read_scalar(&c);
+		&c, n, [=] __device__(int64_t i) { return (double)x[i] * (double)x[i]; },
+		sum_work(&c), [=] __device__(double all) { *sum = all; });
+}
+
+template <typename R>
+static void add_squares(const struct backend *b, const void *values, int64_t n, double *sum)
+{
+	const struct call c = update_call(b);
+	const R *x = (const R *)values;
+
+	sum_all(
+		&c, n, [=] __device__(int64_t i) { return (double)x[i] * (double)x[i]; },
+		sum_work(&c), [=] __device__(double more) { *sum += more; });
 }
 
 /* NaN stays NaN, so that the sum tells of it. */
 template <typename R>
-static double clip_elements(const struct backend *b, void *gradient, const void *second_moment,
-			    double theta, int64_t n)
+static void clip_elements(const struct backend *b, const struct optim_rule *given,
+			  const struct optim_state *s, void *gradient, const void *second_moment,
+			  int64_t n, double *sum)
 {
 	const struct call c = update_call(b);
+	const struct optim_rule rule = *given;
 	const R *v = (const R *)second_moment;
 	R *g = (R *)gradient;
 
 	each(&c, n, [=] __device__(int64_t i) {
-		const R limit = sqrt((R)theta * (v[i] + (R)1e-12));
+		if (!optim_clips_elements(&rule, s))
+			return;
+		const R limit = sqrt((R)rule.theta * (v[i] + (R)1e-12));
 		const R below = g[i] > limit ? limit : g[i];
 
 		g[i] = below < -limit ? -limit : below;
 	});
-	return sum_squares<R>(b, gradient, n);
+	sum_squares<R>(b, gradient, n, sum);
+}
+
+/* --------------------------------------------------------------- decisions */
+
+static __global__ void decide_kernel(struct optim_rule rule, struct optim_state *s,
+				     const double *losses, int n)
+{
+	optim_decide(&rule, s, losses, n);
+}
+
+static void decide(const struct backend *b, const struct optim_rule *rule, struct optim_state *s,
+		   const double *losses, int n)
+{
+	const struct call c = update_call(b);
+
+	decide_kernel<<<1, 1, 0, stream_of(&c)>>>(*rule, s, losses, n);
+	note_launch(&c);
+}
+
+template <typename R>
+static void restart(const struct backend *b, const struct optim_factors *f,
+		    const struct optim_segments *segments, const struct optim_blocks *blocks)
+{
+	const struct call c = update_call(b);
+	R *m = (R *)blocks->m, *v = (R *)blocks->v, *vmax = (R *)blocks->vmax;
+
+	each(&c, segments->total, [=] __device__(int64_t i) {
+		if (f->restart)
+			m[i] = v[i] = vmax[i] = 0;
+	});
 }
 
 /* --------------------------------------------------------------- element by element */
 
-template <typename R>
-static void adamw(const struct backend *b, const struct adamw_step *given,
-		  const struct optim_segments *segments, void *params, const void *gradient,
-		  void *moment, void *second, void *largest)
+/* Elements of the segments, counted through, that a block takes. */
+#define SEGMENT_PART (8 * BLOCK)
+
+/* The segment with element number i of all; `second` counts the elements before a segment. */
+static __device__ int segment_of(const struct optim_segment *list, int n, int64_t i)
 {
-	const struct call c = update_call(b);
-	const struct adamw_step s = *given;
+	int low = 0, high = n - 1;
 
-	for (int i = 0; i < segments->n; i++) {
-		const struct optim_segment part = segments->list[i];
-		R *p = (R *)params + part.offset, *m = (R *)moment + part.offset;
-		R *v = (R *)second + part.second, *vmax = largest ? (R *)largest + part.second : NULL;
-		const R *g = (const R *)gradient + part.offset;
-		const R shrink = part.decays ? (R)s.shrink : 1, scale = (R)s.scale;
-		const R old_m = (R)s.beta1, new_m = (R)(1 - s.beta1), damp_m = (R)s.damp_m;
-		const R old_v = (R)s.beta2, new_v = (R)(1 - s.beta2), damp_v = (R)s.damp_v;
-		const R rate = (R)(s.lr / s.correction1), bias = (R)(1 / s.correction2);
-		const R eps = (R)s.eps;
+	while (low < high) {
+		const int middle = (low + high + 1) / 2;
 
-		each(&c, part.count, [=] __device__(int64_t j) {
-			const R gj = scale * g[j];
-			const R mj = old_m * (damp_m * m[j]) + new_m * gj;
-			const R vj = old_v * (damp_v * v[j]) + new_v * gj * gj;
-			R d = vj;
+		if (list[middle].second <= i)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
 
-			m[j] = mj;
-			v[j] = vj;
-			if (vmax) {
-				d = vmax[j] > vj ? vmax[j] : vj;
-				vmax[j] = d;
-			}
-			p[j] = shrink * p[j] - rate * mj / (sqrt(bias * d) + eps);
-		});
+template <typename F>
+static __global__ void segments_kernel(const struct optim_segment *list, int n, int64_t total, F f)
+{
+	const int64_t first = (int64_t)blockIdx.x * SEGMENT_PART;
+	const int64_t last = first + SEGMENT_PART < total ? first + SEGMENT_PART : total;
+	int at = segment_of(list, n, first);
+
+	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK) {
+		while (i >= list[at].second + list[at].count)
+			at++;
+		f(list[at].offset + i - list[at].second, i, list[at].decays);
 	}
 }
 
+/* f(place in p, g and m; place in v and vmax; decays) for all elements of all segments at once. */
+template <typename F>
+static void each_element(const struct call *c, const struct optim_segments *segments, F f)
+{
+	const int64_t blocks = (segments->total + SEGMENT_PART - 1) / SEGMENT_PART;
+
+	if (segments->total == 0)
+		return;
+	segments_kernel<<<(unsigned)blocks, BLOCK, 0, stream_of(c)>>>(
+		segments->device, segments->n, segments->total, f);
+	note_launch(c);
+}
+
 template <typename R>
-static void sgd(const struct backend *b, const struct sgd_step *given,
-		const struct optim_segments *segments, void *params, const void *gradient,
-		void *moment)
+static void adamw(const struct backend *b, const struct optim_factors *f,
+		  const struct adamw_constants *s, const struct optim_segments *segments,
+		  const struct optim_blocks *blocks)
 {
 	const struct call c = update_call(b);
-	const struct sgd_step s = *given;
+	R *p = (R *)blocks->p, *m = (R *)blocks->m, *v = (R *)blocks->v, *vmax = (R *)blocks->vmax;
+	const R *g = (const R *)blocks->g;
+	const R old_m = (R)s->beta1, new_m = (R)(1 - s->beta1);
+	const R old_v = (R)s->beta2, new_v = (R)(1 - s->beta2), eps = (R)s->eps;
 
-	for (int i = 0; i < segments->n; i++) {
-		const struct optim_segment part = segments->list[i];
-		R *p = (R *)params + part.offset, *m = (R *)moment + part.offset;
-		const R *g = (const R *)gradient + part.offset;
-		const R shrink = part.decays ? (R)s.shrink : 1;
+	each_element(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
+		if (f->skip)
+			return;
+		const R gi = (R)f->scale * g[i];
+		const R mi = old_m * ((R)f->damp_m * m[i]) + new_m * gi;
+		const R vi = old_v * ((R)f->damp_v * v[second]) + new_v * gi * gi;
+		R d = vi;
 
-		each(&c, part.count, [=] __device__(int64_t j) {
-			m[j] = (R)s.momentum * m[j] + (R)s.scale * g[j];
-			p[j] = shrink * p[j] - (R)s.lr * m[j];
-		});
-	}
+		m[i] = mi;
+		v[second] = vi;
+		if (vmax) {
+			d = vmax[second] > vi ? vmax[second] : vi;
+			vmax[second] = d;
+		}
+		p[i] = (decays ? (R)f->shrink : 1) * p[i] -
+		       (R)f->rate * mi / (sqrt((R)f->bias * d) + eps);
+	});
+}
+
+template <typename R>
+static void sgd(const struct backend *b, const struct optim_factors *f,
+		const struct sgd_constants *s, const struct optim_segments *segments,
+		const struct optim_blocks *blocks)
+{
+	const struct call c = update_call(b);
+	R *p = (R *)blocks->p, *m = (R *)blocks->m;
+	const R *g = (const R *)blocks->g;
+	const R momentum = (R)s->momentum;
+
+	each_element(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
+		(void)second;
+		if (f->skip)
+			return;
+		m[i] = momentum * m[i] + (R)f->scale * g[i];
+		p[i] = (decays ? (R)f->shrink : 1) * p[i] - (R)f->lr * m[i];
+	});
 }
 
 /* --------------------------------------------------------------- muon */
@@ -174,11 +250,12 @@ static void newton_schulz(const struct call *call, int64_t rows, int64_t columns
 }
 
 template <typename R>
-static void muon(const struct backend *b, const struct muon_step *given, int64_t rows,
-		 int64_t columns, void *params, const void *gradient, void *moment, void *work)
+static void muon(const struct backend *b, const struct optim_factors *f,
+		 const struct muon_constants *given, int64_t rows, int64_t columns, void *params,
+		 const void *gradient, void *moment, void *work)
 {
 	const struct call c = update_call(b);
-	const struct muon_step s = *given;
+	const struct muon_constants s = *given;
 	const int64_t n = rows * columns;
 	struct space space = { (char *)work, 0 };
 	const struct muon_room<R> r = take_muon<R>(&space, rows, columns);
@@ -186,8 +263,10 @@ static void muon(const struct backend *b, const struct muon_step *given, int64_t
 	const R *g = (const R *)gradient;
 
 	each(&c, n, [=] __device__(int64_t i) {
-		const R gi = (R)s.scale * g[i], old = (R)s.momentum, fresh = (R)(1 - s.momentum);
+		const R gi = (R)f->scale * g[i], old = (R)s.momentum, fresh = (R)(1 - s.momentum);
 
+		if (f->skip)
+			return;
 		m[i] = old * m[i] + fresh * gi;
 		x[i] = s.nesterov ? old * m[i] + fresh * gi : m[i];
 	});
@@ -202,12 +281,18 @@ static void muon(const struct backend *b, const struct muon_step *given, int64_t
 		x = y;
 		y = swap;
 	}
-	each(&c, n, [=] __device__(int64_t i) { p[i] = (R)s.shrink * p[i] - (R)s.lr * x[i]; });
+	each(&c, n, [=] __device__(int64_t i) {
+		const double lr = f->lr * s.lr_ratio;
+
+		if (!f->skip)
+			p[i] = (R)(1 - lr * s.weight_decay) * p[i] - (R)(lr * s.adjust) * x[i];
+	});
 }
 
 template <typename R> static constexpr struct optim_kernels set()
 {
-	return { sum_squares<R>, clip_elements<R>, adamw<R>, sgd<R>, muon<R>, muon_workspace<R> };
+	return { sum_squares<R>, add_squares<R>, clip_elements<R>, decide,
+		 restart<R>,	 adamw<R>,	 sgd<R>,	   muon<R>, muon_workspace<R> };
 }
 
 extern "C" {
