@@ -160,9 +160,12 @@ void description_print(const struct description *d, FILE *file)
 
 void description_json(const struct description *d, FILE *file)
 {
-	fprintf(file, "{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %zu, "
+	const size_t host = d->weights_bytes + d->gradient_bytes + d->optimizer_bytes +
+			    d->activation_bytes;
+
+	fprintf(file, "{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %.0f, "
 		"\"modules\": {", (long long)d->parameters, description_flops(d),
-		d->weights_bytes + d->gradient_bytes + d->optimizer_bytes + d->activation_bytes);
+		d->device_bytes > 0 ? d->device_bytes : (double)host);
 	for (int i = 0; i < MODULES; i++)
 		fprintf(file, "%s\"%s\": {\"parameters\": %lld, \"forward_flops\": %.0f, "
 			"\"backward_flops\": %.0f}", i ? ", " : "", module_names[i],
@@ -172,6 +175,8 @@ void description_json(const struct description *d, FILE *file)
 		"\"gradient_bytes\": %zu, \"optimizer_bytes\": %zu, \"activation_bytes\": %zu, ",
 		d->ffn_per_attention, d->weights_bytes, d->gradient_bytes, d->optimizer_bytes,
 		d->activation_bytes);
+	if (d->device_bytes > 0)
+		fprintf(file, "\"device_own_bytes\": %.0f, ", d->device_own_bytes);
 	fprintf(file, "\"context\": %lld, ", (long long)d->context);
 	if (d->decode_refusal.text[0])
 		fprintf(file, "\"decode_refusal\": \"%s\"}\n", d->decode_refusal.text);

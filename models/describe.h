@@ -21,6 +21,7 @@ struct description {
 	double decode_fixed_bytes;   /* per sequence of any length */
 	int64_t context;	     /* tokens ... */
 	double decode_total_bytes;   /* ... and their state, with the fixed part */
+	double device_bytes, device_own_bytes; /* of the process, and of its blocks; 0: the host's */
 	double ffn_per_attention;    /* parameters of the feed-forward / of the attention */
 };
 

@@ -72,6 +72,15 @@ struct optim_kernels;
 enum precision { FLOAT32, FLOAT64, BFLOAT16 };
 extern const char *const precision_names[]; /* NULL at the end */
 
+/* Memory that is the device's own. */
+struct backend_memory {
+	char device[48];      /* the same for all processes of a machine */
+	double total, free;   /* bytes; other processes share them */
+	double taken, most;   /* what alloc() gave: now, and at most at a time */
+	double opened, later; /* beside it: since opening, and as soon as a run is under way */
+	double unit;	      /* a block of this size and more takes a multiple of it */
+};
+
 struct backend {
 	const char *name;
 	enum precision precision; /* of graphs in float */
@@ -79,8 +88,7 @@ struct backend {
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
 	void *context; /* what the device keeps for itself */
-
-	bool lags; /* work goes on after a call returns, so that each reading waits */
+	bool lags;     /* work goes on after a call returns, so that each reading waits */
 
 	/*
 	 * Work is done in the order in which it is asked for, and a device need not have done it
@@ -112,6 +120,8 @@ struct backend {
 	void *(*captured)(const struct backend *b);
 	void (*replay)(const struct backend *b, void *kept);
 	void (*forget)(const struct backend *b, void *kept);
+	/* NULL: its memory is that of the host. */
+	void (*memory)(const struct backend *b, struct backend_memory *memory);
 	/* What computes, in a line: for records. */
 	void (*describe)(const struct backend *b, char *text, size_t size);
 	enum status (*check)(const struct backend *b, struct error *err);

@@ -139,43 +139,53 @@ static size_t largest_workspace(const struct optimizer *o)
 	return largest;
 }
 
+/* The blocks by size; 0: there is none. */
+enum { BLOCK_M, BLOCK_V, BLOCK_VMAX, BLOCK_WORK, BLOCK_STATE, BLOCK_SEGMENTS };
+
+static void block_sizes(const struct optimizer *o, size_t bytes[OPTIM_BLOCKS])
+{
+	const size_t size = dtype_size(o->params->type);
+	const size_t second = (size_t)o->segments.total * size;
+
+	bytes[BLOCK_M] = (size_t)o->params->total * size;
+	bytes[BLOCK_V] = o->type->has_v ? second : 0;
+	bytes[BLOCK_VMAX] = o->type->has_vmax ? second : 0;
+	bytes[BLOCK_WORK] = largest_workspace(o);
+	bytes[BLOCK_STATE] = sizeof(*o->state);
+	bytes[BLOCK_SEGMENTS] = (size_t)o->segments.n * sizeof(*o->segments.list);
+}
+
 static enum status allocate(struct optimizer *o, void **memory, size_t bytes, struct error *err)
 {
+	if (!bytes)
+		return OK;
 	*memory = o->backend->alloc(o->backend, bytes);
 	return *memory ? OK : fail_memory(err, "optimizer", bytes);
 }
 
 static enum status allocate_blocks(struct optimizer *o, struct error *err)
 {
-	const size_t size = dtype_size(o->params->type);
 	struct optim_blocks *blocks = &o->blocks;
+	void *state = NULL, *segments = NULL;
+	size_t bytes[OPTIM_BLOCKS];
+	enum status status = OK;
 
-	o->work_bytes = largest_workspace(o);
+	block_sizes(o, bytes);
+	o->work_bytes = bytes[BLOCK_WORK];
 	blocks->p = o->params->data;
 	blocks->g = o->params->grad;
-	if (allocate(o, &blocks->m, (size_t)o->params->total * size, err) ||
-	    (o->type->has_v && allocate(o, &blocks->v, (size_t)o->segments.total * size, err)) ||
-	    (o->type->has_vmax &&
-	     allocate(o, &blocks->vmax, (size_t)o->segments.total * size, err)) ||
-	    (o->work_bytes && allocate(o, &o->work, o->work_bytes, err)))
-		return FAIL;
-	return OK;
-}
-
-/* What decisions are made of, and where the segments are. */
-static enum status allocate_decisions(struct optimizer *o, struct error *err)
-{
-	const size_t bytes = (size_t)o->segments.n * sizeof(*o->segments.list);
-	void *state, *segments;
-
-	if (allocate(o, &state, sizeof(*o->state), err))
-		return FAIL;
+	if (allocate(o, &blocks->m, bytes[BLOCK_M], err) ||
+	    allocate(o, &blocks->v, bytes[BLOCK_V], err) ||
+	    allocate(o, &blocks->vmax, bytes[BLOCK_VMAX], err) ||
+	    allocate(o, &o->work, bytes[BLOCK_WORK], err) ||
+	    allocate(o, &state, bytes[BLOCK_STATE], err) ||
+	    allocate(o, &segments, bytes[BLOCK_SEGMENTS], err))
+		status = FAIL;
 	o->state = state;
-	if (allocate(o, &segments, bytes, err))
-		return FAIL;
 	o->segments.device = segments;
-	o->backend->upload(o->backend, segments, o->segments.list, bytes);
-	return OK;
+	if (status == OK)
+		o->backend->upload(o->backend, segments, o->segments.list, bytes[BLOCK_SEGMENTS]);
+	return status;
 }
 
 static struct optim_rule rule_of(const struct optim_options *o)
@@ -230,6 +240,33 @@ static enum status list_tensors(struct optimizer *o, struct error *err)
 	return OK;
 }
 
+/* Without memory. */
+static struct optimizer optimizer_of(const struct optim_options *options, struct params *params,
+				     const struct backend *backend)
+{
+	return (struct optimizer){
+		.type = optim_types[options->kind],
+		.options = *options,
+		.rule = rule_of(options),
+		.params = params,
+		.backend = backend,
+		.kernels = backend->optim(params->type),
+	};
+}
+
+enum status optim_measure(const struct optim_options *options, struct params *params,
+			  const struct backend *backend, size_t bytes[OPTIM_BLOCKS],
+			  struct error *err)
+{
+	struct optimizer o = optimizer_of(options, params, backend);
+	const enum status status = find_segments(&o, err);
+
+	if (status == OK)
+		block_sizes(&o, bytes);
+	pool_free(&o.pool);
+	return status;
+}
+
 enum status optimizer_create(struct optimizer **out, const struct optim_options *options,
 			     struct params *params, struct error *err)
 {
@@ -238,14 +275,8 @@ enum status optimizer_create(struct optimizer **out, const struct optim_options 
 	if (!o)
 		return fail_memory(err, "optimizer", sizeof(*o));
 	assert(params->data && params->grad);
-	o->type = optim_types[options->kind];
-	o->options = *options;
-	o->rule = rule_of(options);
-	o->params = params;
-	o->backend = params->backend;
-	o->kernels = o->backend->optim(params->type);
-	if (find_segments(o, err) || allocate_blocks(o, err) || allocate_decisions(o, err) ||
-	    list_tensors(o, err)) {
+	*o = optimizer_of(options, params, params->backend);
+	if (find_segments(o, err) || allocate_blocks(o, err) || list_tensors(o, err)) {
 		optimizer_destroy(o);
 		return FAIL;
 	}

@@ -573,6 +573,17 @@ static bool must_stop(struct trainer *t, enum train_end *end, struct error *reas
 	return false;
 }
 
+/* What the device gave at most. */
+static void record_device_memory(const struct trainer *t, struct metrics *m, int64_t iteration)
+{
+	struct backend_memory memory;
+
+	if (!t->backend->memory)
+		return;
+	t->backend->memory(t->backend, &memory);
+	metrics_value(m, iteration, "device_megabytes", memory.most / 1048576);
+}
+
 struct interval {
 	double started; /* of the interval */
 	int64_t first;
@@ -586,6 +597,7 @@ static enum status log_interval(struct trainer *t, struct metrics *m, int64_t it
 	*rate = (double)((iteration - interval->first) * update_tokens(t)) / elapsed;
 	metrics_value(m, iteration, "tokens_per_second", *rate);
 	metrics_value(m, iteration, "peak_megabytes", peak_megabytes());
+	record_device_memory(t, m, iteration);
 	metrics_value(m, iteration, "clipped", (double)t->state.clips);
 	t->state.clips = 0;
 	*interval = (struct interval){ .started = now, .first = iteration };

@@ -205,18 +205,11 @@ struct notes {
 };
 
 /* Refuses links and files of other users: everybody may write to the directory. */
-static int open_notes(const struct memory_place *place)
+static int open_file(const char *path)
 {
-	char path[PATH_SIZE];
+	const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	struct stat info;
-	int fd;
 
-	if (place->notes)
-		snprintf(path, sizeof(path), "%s", place->notes);
-	else
-		snprintf(path, sizeof(path), "%s/kablate-memory-%ld",
-			 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getuid());
-	fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
 	if (fstat(fd, &info) != 0 || info.st_uid != geteuid() || !S_ISREG(info.st_mode)) {
@@ -226,6 +219,19 @@ static int open_notes(const struct memory_place *place)
 	while (flock(fd, LOCK_EX) != 0 && errno == EINTR)
 		;
 	return fd;
+}
+
+/* `given`: this file; else the user's, of the machine or of a device. */
+static int open_notes(const char *given, const char *device)
+{
+	char path[PATH_SIZE];
+
+	if (given)
+		return open_file(given);
+	snprintf(path, sizeof(path), "%s/kablate-memory-%ld%s%s",
+		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getuid(),
+		 device ? "-" : "", device ? device : "");
+	return open_file(path);
 }
 
 /* Reads the notes of the processes that still live. */
@@ -333,7 +339,7 @@ enum status memory_reserve(const struct memory_place *place, double bytes, doubl
 			   struct error *err)
 {
 	const struct memory_place *at = place ? place : &here;
-	const int fd = open_notes(at); /* no file: no notes */
+	const int fd = open_notes(at->notes, NULL); /* no file: no notes */
 	struct notes *notes = fd < 0 ? NULL : read_notes(fd);
 	const double others = notes ? promised(notes) : 0;
 	const struct memory_room own = memory_own_room(), shared = memory_shared_room(at);
@@ -353,16 +359,61 @@ enum status memory_reserve(const struct memory_place *place, double bytes, doubl
 	return status;
 }
 
-void memory_release(const struct memory_place *place)
+static void replace_note(int fd, double bytes)
 {
-	const int fd = open_notes(place ? place : &here);
 	struct notes *notes = fd < 0 ? NULL : read_notes(fd);
 
 	if (notes) {
 		remove_own(notes);
+		if (bytes > 0)
+			add_own(notes, bytes);
 		write_notes(notes);
 	}
 	free(notes);
 	if (fd >= 0)
 		close(fd);
+}
+
+void memory_release(const struct memory_place *place)
+{
+	replace_note(open_notes((place ? place : &here)->notes, NULL), 0);
+}
+
+/* What others have noted; none of them has taken it yet. */
+static double noted(const struct notes *notes)
+{
+	double sum = 0;
+
+	for (int i = 0; i < notes->n; i++)
+		if (!is_own(&notes->list[i]))
+			sum += notes->list[i].bytes;
+	return sum;
+}
+
+enum status memory_reserve_device(const struct memory_device *device, double bytes, bool *starting,
+				  struct error *err)
+{
+	const int fd = open_notes(device->notes, device->id);
+	struct notes *notes = fd < 0 ? NULL : read_notes(fd);
+	const double others = notes ? noted(notes) : 0;
+	struct memory_room room = { .bytes = device->free_bytes(device->context) };
+	enum status status = OK;
+
+	*starting = others > 0;
+	snprintf(room.where, sizeof(room.where), "the GPU");
+	if (bytes > room.bytes - others)
+		status = no_room(bytes, &room, others, err);
+	if (status == OK && notes) {
+		add_own(notes, bytes);
+		write_notes(notes);
+	}
+	free(notes);
+	if (fd >= 0)
+		close(fd);
+	return status;
+}
+
+void memory_taken(const struct memory_device *device, double left)
+{
+	replace_note(open_notes(device->notes, device->id), left);
 }

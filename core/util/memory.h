@@ -11,6 +11,7 @@
 #ifndef CORE_UTIL_MEMORY_H
 #define CORE_UTIL_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/util/status.h"
@@ -44,5 +45,24 @@ enum status memory_reserve(const struct memory_place *place, double bytes, doubl
 
 /* Removes the note: for a process that goes on after its run. */
 void memory_release(const struct memory_place *place);
+
+/* Memory of a device of its own, such as a GPU. */
+struct memory_device {
+	const char *id;	   /* names the notes: letters and digits */
+	const char *notes; /* the file of notes; NULL: that of this user */
+	double (*free_bytes)(void *context);
+	void *context;
+};
+
+/*
+ * Note that this process is going to take so many bytes of a device's memory.  FAIL: there is no
+ * room.  *starting: others have noted some that they have not taken yet, or not said so; then it
+ * may help to ask again.
+ */
+enum status memory_reserve_device(const struct memory_device *device, double bytes, bool *starting,
+				  struct error *err) MUST_CHECK;
+
+/* What was noted is taken, and so no longer free, but for so many bytes. */
+void memory_taken(const struct memory_device *device, double left);
 
 #endif

@@ -279,6 +279,75 @@ static void test_notes_that_make_no_sense(void **state)
 	memory_release(&f->place);
 }
 
+/* --------------------------------------------------------------------- a device */
+
+static double device_free(void *bytes)
+{
+	return *(const double *)bytes;
+}
+
+/* A process that has noted so many bytes of the device, and taken all but `left`, waits. */
+static pid_t start_on_device(const struct memory_device *device, double bytes, double left)
+{
+	int ready[2];
+	pid_t child;
+	char answer;
+
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct error err;
+		bool starting;
+
+		answer = memory_reserve_device(device, bytes, &starting, &err) == OK ? 'y' : 'n';
+		if (left < bytes)
+			memory_taken(device, left);
+		if (write(ready[1], &answer, 1) != 1)
+			_exit(1);
+		while (true)
+			pause();
+	}
+	assert_int_equal(read(ready[0], &answer, 1), 1);
+	assert_int_equal(answer, 'y');
+	close(ready[0]);
+	close(ready[1]);
+	return child;
+}
+
+static void test_runs_share_a_device(void **state)
+{
+	struct fixture *f = *state;
+	double now = 2000 * MIB;
+	const struct memory_device device = {
+		.id = "test", .notes = f->notes, .free_bytes = device_free, .context = &now
+	};
+	struct error err;
+	bool starting;
+	pid_t other;
+
+	assert_int_equal(memory_reserve_device(&device, 2001 * MIB, &starting, &err), FAIL);
+	assert_false(starting);
+	assert_string_equal(err.text,
+			    "about 2001 MiB of memory are needed, but the GPU leaves 2000 MiB");
+	other = start_on_device(&device, 1200 * MIB, 1200 * MIB);
+	assert_int_equal(memory_reserve_device(&device, 1200 * MIB, &starting, &err), FAIL);
+	assert_true(starting);
+	assert_contains(err.text, "and runs that are starting will take 1200 MiB of it");
+	must(memory_reserve_device(&device, 700 * MIB, &starting, &err), &err);
+	memory_taken(&device, 0);
+	end_run(other);
+	other = start_on_device(&device, 1200 * MIB, 300 * MIB);
+	now = 1100 * MIB; /* what it took is no longer free, and not noted any more */
+	must(memory_reserve_device(&device, 700 * MIB, &starting, &err), &err);
+	assert_int_equal(memory_reserve_device(&device, 900 * MIB, &starting, &err), FAIL);
+	assert_contains(err.text, "will take 300 MiB of it");
+	end_run(other);
+	must(memory_reserve_device(&device, 900 * MIB, &starting, &err), &err);
+	assert_false(starting);
+	memory_taken(&device, 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -292,6 +361,7 @@ int main(void)
 		CASE(test_runs_that_start_together),
 		CASE(test_what_was_taken_is_not_promised),
 		CASE(test_notes_that_make_no_sense),
+		CASE(test_runs_share_a_device),
 	};
 
 	return cmocka_run_group_tests_name("memory", tests, NULL, NULL);

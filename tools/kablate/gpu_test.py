@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Training on a GPU, end to end: the promises that hold on the CPU hold there."""
+import json
 import shutil
 import signal
 import subprocess
@@ -75,7 +76,8 @@ class Gpu(Case):
 
     def test_reading_rarely_changes_nothing(self):
         """Updates whose outcome is read together: also those with spikes and restarts."""
-        often, rarely = Run(on_gpu(LOG_INTERVAL=1)), Run(on_gpu(LOG_INTERVAL=60, CHECKPOINT_INTERVAL=0, EVAL_INTERVAL=0))
+        rare = {"LOG_INTERVAL": 60, "CHECKPOINT_INTERVAL": 0, "EVAL_INTERVAL": 60}
+        often, rarely = Run(on_gpu(LOG_INTERVAL=1)), Run(on_gpu(**rare))
         often.train()
         rarely.train()
         self.assertEqual(rarely.weights(), often.weights())
@@ -86,7 +88,7 @@ class Gpu(Case):
     def test_divergence_is_told_as_if_each_update_were_read(self):
         """Updates after the one that is not finite do nothing, and the explanation is of that one."""
         wild = {"LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, "BACKEND": "cuda", "CHECKPOINT_INTERVAL": 0,
-                "EVAL_INTERVAL": 0}
+                "EVAL_INTERVAL": 60}
         often, rarely = Run(program(LOG_INTERVAL=1, **wild)), Run(program(LOG_INTERVAL=60, **wild))
         often.train(expect=DIVERGED)
         rarely.train(expect=DIVERGED)
@@ -119,6 +121,23 @@ class Gpu(Case):
         run.train()
         self.assertEqual(run.ask("SELECT audit, subject FROM audits WHERE NOT passed"), [])
         self.assertGreater(run.ask("SELECT count(*) FROM audits")[0][0], 20)
+
+    def test_memory_is_predicted(self):
+        """Our own blocks to the byte."""
+        for settings in ({}, {"PRECISION": "bfloat16"}, {"TRAIN_ACCUMULATE": 3, "REMAKE": "n"}):
+            run = Run(on_gpu(GPT2_MAX_ITERS=3, **settings))
+            run.train()
+            words = [run.binary, "describe", "--json"]
+            done = subprocess.run(words, cwd=train_test.TREE, check=True, capture_output=True, text=True)
+            taken = run.values("device_megabytes")[3] * 2**20
+            self.assertEqual(json.loads(done.stdout)["device_own_bytes"], taken, settings)
+
+    def test_a_run_that_does_not_fit(self):
+        run = Run(on_gpu(TRAIN_BATCH=1 << 20))
+        said = run.train(expect=1)
+        self.assertEqual(len(said.strip().splitlines()), 1, said)
+        self.assertRegex(said, r"MiB of memory are needed, but the GPU leaves \d+ MiB.*: "
+                               r"CONFIG_TRAIN_BATCH=\d+ with CONFIG_TRAIN_ACCUMULATE=\d+ would fit")
 
     def test_the_record_names_the_gpu(self):
         run = Run(on_gpu(GPT2_MAX_ITERS=2))

@@ -13,6 +13,7 @@
 #include "core/record/journal.h"
 #include "models/test_vector.h"
 #include "tools/kablate/bench_decode.h"
+#include "tools/kablate/device_memory.h"
 #include "tools/kablate/fingerprint.h"
 #include "tools/kablate/generate.h"
 #include "tools/kablate/run_setup.h"
@@ -104,15 +105,21 @@ static int run_identity(struct run_setup *setup, const struct arguments *a)
 
 static int run_describe(struct run_setup *setup, const struct arguments *a)
 {
+	struct device_memory device = { 0 };
 	struct description d;
 	struct error err;
 
-	if (run_setup_describe(setup, a->context, &d, &err) != OK)
+	if (run_setup_describe(setup, a->context, &d, &err) != OK ||
+	    (setup->backend.memory && device_memory_predict(setup, &device, &err) != OK))
 		return complain(&err);
+	d.device_bytes = device.whole;
+	d.device_own_bytes = device.own;
 	if (a->json)
 		description_json(&d, stdout);
 	else
 		description_print(&d, stdout);
+	if (setup->backend.memory && !a->json)
+		device_memory_print(&device, stdout);
 	return 0;
 }
 

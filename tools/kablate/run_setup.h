@@ -24,6 +24,8 @@ struct build_info {
 };
 extern const struct build_info build_info;
 
+#define SAMPLE_ROWS 4 /* of the attention metrics */
+
 struct run_setup {
 	struct config *config;
 	struct source source;

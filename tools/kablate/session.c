@@ -15,6 +15,7 @@
 #include "core/record/journal.h"
 #include "core/util/memory.h"
 #include "core/util/signals.h"
+#include "tools/kablate/device_memory.h"
 #include "tools/kablate/fingerprint.h"
 
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run of another process */
@@ -237,8 +238,11 @@ static enum status reserve_memory(struct session *s, struct error *err)
 
 	if (run_setup_memory(s->setup, &s->description, &memory, err) != OK)
 		return FAIL;
-	if (memory_reserve(NULL, memory.resident, memory.idle + buffers, &why) == OK)
-		return OK;
+	if (memory_reserve(NULL, memory.resident, memory.idle + buffers, &why) == OK) {
+		if (device_memory_reserve(s->setup, &why) == OK)
+			return OK;
+		return fail(err, "%s: %s", s->label, why.text);
+	}
 	return fail(err,
 		    "%s: %s: make the model, TRAIN_BATCH or MODEL_BLOCK smaller, or run fewer at a "
 		    "time (make -j1)",
@@ -279,6 +283,7 @@ static enum status prepare(struct session *s, int64_t *resume, struct error *err
 			   &setup->backend, err) != OK ||
 	    trainer_resume(s->trainer, resume, &s->progress, err) != OK)
 		return FAIL;
+	device_memory_taken(setup, *resume < 0);
 	return open_metrics(s, *resume, err);
 }
 
@@ -350,6 +355,7 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,
 				 (long long)resume);
 	}
+	device_memory_taken(s->setup, false);
 	if (show_estimate(s, resume < 0 ? 0 : resume, err) != OK)
 		return FAIL;
 	begin_progress(s, resume < 0 ? 0 : resume);
@@ -412,6 +418,7 @@ enum status session_run(struct run_setup *setup, const struct session_options *o
 	trainer_destroy(s->trainer);
 	metrics_abandon(s->metrics);
 	memory_release(NULL);
+	device_memory_taken(setup, false);
 	if (s->lock >= 0)
 		close(s->lock);
 	free(s);

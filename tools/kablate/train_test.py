@@ -39,7 +39,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items()
 ENVIRONMENT["MAKEFLAGS"] = "".join(ENVIRONMENT.get("MAKEFLAGS", "").partition(" -- ")[1:])
 
 RESUMABLE, DIVERGED, LEFT_AT_ONCE = 75, 76, 128 + signal.SIGINT
-CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes"}
+CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes", "device_megabytes"}
 
 # All there is to remember: dropout, an optimizer with norms and restarts, every mechanism.
 STUDY = "smoke+mla+gate+cross+latent+adamwspam"

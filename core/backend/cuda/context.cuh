@@ -21,6 +21,12 @@ struct staging {
 	cudaEvent_t read[2];
 };
 
+/* What alloc() gave. */
+struct block {
+	void *at;
+	size_t bytes;
+};
+
 struct cuda_context {
 	int device;
 	cudaStream_t stream;
@@ -30,6 +36,9 @@ struct cuda_context {
 	struct run *run;   /* device: of the kernels that follow */
 	uint32_t *dropout_key; /* device: of the node that follows */
 	struct staging staging;
+	struct block *blocks;
+	int n_blocks, block_capacity;
+	size_t taken, most; /* bytes of the blocks */
 	bool failed;
 	struct error err;
 };

@@ -1,0 +1,331 @@
+#include "tools/kablate/device_memory.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "core/engine/program.h"
+#include "core/util/signals.h"
+#include "models/model_program.h"
+
+#define MEBIBYTE 1048576.0
+#define LOOK_MICROSECONDS 100000 /* between two looks for free memory */
+#define MOST_LOOKS 600
+
+/* ------------------------------------------------------------------ counting */
+
+/* Blocks as they are asked for, and as the device rounds them up. */
+struct tally {
+	double bytes, rounded, unit;
+};
+
+static void tally_add(struct tally *t, double bytes)
+{
+	t->bytes += bytes;
+	t->rounded += bytes >= t->unit / 2 ? ceil(bytes / t->unit) * t->unit : bytes;
+}
+
+/* A micro-batch, and how it is computed. */
+struct shape {
+	int64_t batch, accumulate;
+	bool remake;
+};
+
+static struct shape shape_of(const struct run_setup *setup)
+{
+	return (struct shape){
+		.batch = setup->train.batch,
+		.accumulate = setup->train.accumulate,
+		.remake = !setup->train.program.no_remake,
+	};
+}
+
+/* The arena of one program; the copies that it wants are noted in the parameters. */
+static enum status measure_program(const struct run_setup *setup, struct params *params,
+				   const struct model_use *use,
+				   const struct program_options *options, size_t *bytes,
+				   int *losses, struct error *err)
+{
+	enum status status = FAIL;
+	struct token_io io;
+	struct graph *g;
+
+	if (graph_create(&g, params, options->train, err) != OK)
+		return FAIL;
+	model_build(setup->model, g, use->purpose, use->rows, use->length, &io);
+	if (graph_finish(g, err) == OK)
+		status = program_measure(g, &setup->backend, options, bytes, err);
+	*losses = 0;
+	for (int i = 0; i < g->n_outputs; i++)
+		*losses += g->outputs[i].is_loss;
+	graph_destroy(g);
+	return status;
+}
+
+static enum status measure_training(const struct run_setup *setup, const struct shape *shape,
+				    struct params *params, struct tally *t, struct error *err)
+{
+	const struct model_use use = { MODEL_TRAIN, shape->batch, setup->source.length, NULL, 0 };
+	struct program_options options = setup->train.program;
+	int losses, layers = 0;
+	size_t bytes;
+
+	options.train = true;
+	options.no_remake = !shape->remake;
+	if (measure_program(setup, params, &use, &options, &bytes, &losses, err) != OK)
+		return FAIL;
+	for (int i = 0; i < params->n; i++)
+		layers = params->list[i].origin.layer >= layers ? params->list[i].origin.layer + 1
+								: layers;
+	tally_add(t, (double)bytes);
+	tally_add(t, (double)(losses * shape->accumulate) * sizeof(double));
+	tally_add(t, (layers + 1) * (double)sizeof(double));
+	return OK;
+}
+
+static int64_t probe_rows(const struct run_setup *setup)
+{
+	const uint64_t rows = setup->source.valid_rows;
+
+	return rows > 0 && rows < SAMPLE_ROWS ? (int64_t)rows : SAMPLE_ROWS;
+}
+
+static enum status measure_evaluation(const struct run_setup *setup, const struct shape *shape,
+				      struct params *params, struct tally *t, struct error *err)
+{
+	const struct model_use rows = { MODEL_EVAL, shape->batch, setup->source.length, NULL, 0 };
+	const struct model_use probe = { MODEL_PROBE, probe_rows(setup), setup->model->length, NULL,
+					 0 };
+	const struct program_options plain = { .train = false };
+	struct program_options options = setup->train.program;
+	size_t evaluation, measurements;
+	int ignored;
+
+	options.train = false;
+	if (measure_program(setup, params, &rows, &options, &evaluation, &ignored, err) != OK ||
+	    measure_program(setup, params, &probe, &plain, &measurements, &ignored, err) != OK)
+		return FAIL;
+	tally_add(t, (double)evaluation);
+	tally_add(t, (double)measurements);
+	return OK;
+}
+
+static void count_weights(const struct params *params, struct tally *t)
+{
+	tally_add(t, (double)params->total * (double)dtype_size(params->type));
+	for (int i = 0; i < params->n; i++)
+		for (int which = 0; which < PARAM_COPIES; which++)
+			tally_add(t, (double)params->list[i].copy[which].bytes);
+}
+
+static enum status count_optimizer(const struct run_setup *setup,
+				   const struct optim_options *options, struct params *params,
+				   struct tally *t, struct error *err)
+{
+	size_t bytes[OPTIM_BLOCKS];
+
+	if (optim_measure(options, params, &setup->backend, bytes, err) != OK)
+		return FAIL;
+	for (int i = 0; i < OPTIM_BLOCKS; i++)
+		tally_add(t, (double)bytes[i]);
+	return OK;
+}
+
+/* Audits have weights, gradients and an optimizer of their own, and at most two programs. */
+static enum status count_audits(const struct run_setup *setup, struct params *params, double unit,
+				double *bytes, struct error *err)
+{
+	const struct audit_options *a = &setup->audit;
+	const struct model_use update = { MODEL_TRAIN, a->rows, a->length, NULL, 0 };
+	const struct model_use logits = { MODEL_LOGITS, a->rows, a->length, NULL, 0 };
+	const struct optim_options adamw = { .kind = OPTIM_ADAMW };
+	const struct program_options train = { .train = true }, plain = { .train = false };
+	struct tally t = { .unit = unit };
+	size_t training, evaluation;
+	int ignored;
+
+	*bytes = 0;
+	if (!a->wiring && !a->causality && !a->one_batch && !a->training)
+		return OK;
+	if (measure_program(setup, params, &update, &train, &training, &ignored, err) != OK ||
+	    measure_program(setup, params, &logits, &plain, &evaluation, &ignored, err) != OK ||
+	    count_optimizer(setup, &adamw, params, &t, err) != OK)
+		return FAIL;
+	count_weights(params, &t);
+	tally_add(&t, (double)params->total * (double)dtype_size(params->type));
+	tally_add(&t, (double)training);
+	tally_add(&t, (double)evaluation);
+	*bytes = t.rounded;
+	return OK;
+}
+
+static enum status predict(const struct run_setup *setup, const struct shape *shape,
+			   struct params *params, struct device_memory *m, struct error *err)
+{
+	struct backend_memory device;
+	struct tally training = { 0 }, evaluation = { 0 }, optimizer = { 0 }, weights = { 0 };
+	struct tally gradients = { 0 };
+	double rounded;
+
+	setup->backend.memory(&setup->backend, &device);
+	training.unit = evaluation.unit = optimizer.unit = weights.unit = gradients.unit =
+		device.unit;
+	if (measure_training(setup, shape, params, &training, err) != OK ||
+	    measure_evaluation(setup, shape, params, &evaluation, err) != OK ||
+	    count_optimizer(setup, &setup->optim, params, &optimizer, err) != OK)
+		return FAIL;
+	count_weights(params, &weights);
+	tally_add(&gradients, (double)params->total * (double)dtype_size(params->type));
+	m->weights = weights.bytes;
+	m->gradients = gradients.bytes;
+	m->optimizer = optimizer.bytes;
+	m->activations = training.bytes;
+	m->evaluation = evaluation.bytes;
+	m->own = m->weights + m->gradients + m->optimizer + m->activations + m->evaluation;
+	rounded = weights.rounded + gradients.rounded + optimizer.rounded + training.rounded +
+		  evaluation.rounded;
+	if (count_audits(setup, params, device.unit, &m->audits, err) != OK)
+		return FAIL;
+	m->whole = rounded + device.opened + device.later;
+	m->needed = rounded + fmax(m->audits, device.later);
+	return OK;
+}
+
+static enum status predict_shape(const struct run_setup *setup, const struct shape *shape,
+				 struct device_memory *m, struct error *err)
+{
+	struct params *params = NULL;
+	enum status status = FAIL;
+
+	*m = (struct device_memory){ 0 };
+	if (params_create(&params, precision_type(setup->precision), err) == OK)
+		status = predict(setup, shape, params, m, err);
+	params_destroy(params);
+	return status;
+}
+
+enum status device_memory_predict(const struct run_setup *setup, struct device_memory *m,
+				  struct error *err)
+{
+	const struct shape shape = shape_of(setup);
+
+	return predict_shape(setup, &shape, m, err);
+}
+
+void device_memory_print(const struct device_memory *m, FILE *file)
+{
+	fprintf(file,
+		"GPU memory, MiB: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, "
+		"evaluation %.1f; with CUDA about %.0f\n",
+		m->weights / MEBIBYTE, m->gradients / MEBIBYTE, m->optimizer / MEBIBYTE,
+		m->activations / MEBIBYTE, m->evaluation / MEBIBYTE, m->whole / MEBIBYTE);
+}
+
+/* ------------------------------------------------------------------ reserving */
+
+static double free_bytes(void *setup)
+{
+	const struct backend *b = &((const struct run_setup *)setup)->backend;
+	struct backend_memory device;
+
+	b->memory(b, &device);
+	return device.free;
+}
+
+/* `named` holds the device's name while it is used. */
+static struct memory_device device_of(const struct run_setup *setup, struct backend_memory *named)
+{
+	setup->backend.memory(&setup->backend, named);
+	return (struct memory_device){
+		.id = named->device,
+		.free_bytes = free_bytes,
+		.context = (void *)(uintptr_t)setup,
+	};
+}
+
+static bool would_fit(const struct run_setup *setup, const struct memory_device *device,
+		      const struct shape *shape)
+{
+	struct device_memory m;
+	struct error ignored;
+	bool starting;
+
+	if (predict_shape(setup, shape, &m, &ignored) != OK ||
+	    memory_reserve_device(device, m.needed, &starting, &ignored) != OK)
+		return false;
+	memory_taken(device, 0);
+	return true;
+}
+
+/* What to change so that the run fits, in words. */
+static void find_fit(const struct run_setup *setup, const struct memory_device *device,
+		     struct error *advice)
+{
+	const struct shape now = shape_of(setup);
+	const int64_t rows = now.batch * now.accumulate;
+	struct shape try = now;
+
+	try.remake = true;
+	if (!now.remake && would_fit(setup, device, &try)) {
+		fail(advice, "CONFIG_REMAKE=y would fit");
+		return;
+	}
+	for (try.batch = now.batch - 1; try.batch > 0; try.batch--) {
+		try.accumulate = rows / try.batch;
+		if (rows % try.batch || !would_fit(setup, device, &try))
+			continue;
+		fail(advice,
+		     "CONFIG_TRAIN_BATCH=%lld with CONFIG_TRAIN_ACCUMULATE=%lld%s would fit",
+		     (long long)try.batch, (long long)try.accumulate,
+		     now.remake ? "" : " and CONFIG_REMAKE=y");
+		return;
+	}
+	fail(advice,
+	     "no micro-batch would fit: make the model or MODEL_BLOCK smaller, or run fewer "
+	     "at a time (make -j1)");
+}
+
+static enum status refuse(const struct run_setup *setup, const struct memory_device *device,
+			  const struct error *why, struct error *err)
+{
+	struct error advice;
+
+	find_fit(setup, device, &advice);
+	return fail(err, "%s: %s", why->text, advice.text);
+}
+
+enum status device_memory_reserve(const struct run_setup *setup, struct error *err)
+{
+	struct backend_memory named;
+	struct memory_device device;
+	struct device_memory m;
+	struct error why;
+	bool starting;
+	int looks = 0;
+
+	if (!setup->backend.memory)
+		return OK;
+	device = device_of(setup, &named);
+	if (device_memory_predict(setup, &m, err) != OK)
+		return FAIL;
+	while (memory_reserve_device(&device, m.needed, &starting, &why) != OK) {
+		if (!starting || ++looks == MOST_LOOKS || signals_stop())
+			return refuse(setup, &device, &why, err);
+		usleep(LOOK_MICROSECONDS);
+	}
+	return OK;
+}
+
+void device_memory_taken(const struct run_setup *setup, bool audits_to_come)
+{
+	struct backend_memory named;
+	struct memory_device device;
+	struct device_memory m;
+	struct error ignored;
+
+	if (!setup->backend.memory)
+		return;
+	device = device_of(setup, &named);
+	if (!audits_to_come || device_memory_predict(setup, &m, &ignored) != OK)
+		m.audits = 0;
+	memory_taken(&device, m.audits);
+}

@@ -1,0 +1,41 @@
+/*
+ * device_memory - what a run takes of a GPU's memory, known before it starts.
+ *
+ * Every block that the run will ask the backend for is counted: `own` is what the
+ * backend says it gave when the trainer is made.  What CUDA and its libraries take
+ * beside it is measured, and so is about right.
+ */
+#ifndef TOOLS_KABLATE_DEVICE_MEMORY_H
+#define TOOLS_KABLATE_DEVICE_MEMORY_H
+
+#include "core/util/memory.h"
+#include "tools/kablate/run_setup.h"
+
+/* In bytes. */
+struct device_memory {
+	double weights; /* with the copies that kernels keep */
+	double gradients, optimizer;
+	double activations; /* and workspace, of training */
+	double evaluation;  /* ... of evaluation and measurements */
+	double own;	    /* all of these */
+	double audits;	    /* at most, before the first update */
+	double whole;	    /* of the process while it trains */
+	double needed;	    /* of what is free once the device is open */
+};
+
+/* Only where setup->backend.memory is not NULL. */
+enum status device_memory_predict(const struct run_setup *setup, struct device_memory *m,
+				  struct error *err) MUST_CHECK;
+
+void device_memory_print(const struct device_memory *m, FILE *file);
+
+/*
+ * Note what the run is going to take.  While others that are starting leave no room, it waits; then
+ * it fails with one sentence that says what would fit.  On a CPU it does nothing.
+ */
+enum status device_memory_reserve(const struct run_setup *setup, struct error *err) MUST_CHECK;
+
+/* What was noted is taken, but for the audits if they are still to come. */
+void device_memory_taken(const struct run_setup *setup, bool audits_to_come);
+
+#endif
