@@ -100,9 +100,9 @@ struct backend {
 	void (*upload)(const struct backend *b, void *device, const void *host, size_t bytes);
 	void (*download)(const struct backend *b, void *host, const void *device, size_t bytes);
 	void (*zero)(const struct backend *b, void *device, size_t bytes);
-	/* Index of the first NaN or infinity among `count`, or -1. */
+	/* Number of the first NaN or infinity in rows that begin `pitch` elements apart, or -1. */
 	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
-				  int64_t count);
+				  int64_t rows, int64_t row, int64_t pitch);
 	/* What the kernels of the next run find in c->run, on the device as well. */
 	void (*begin_run)(const struct backend *b, const struct run *run);
 	/* Copy number `which` of a parameter, in the layout that copy_bytes() promised. */

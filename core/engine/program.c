@@ -336,24 +336,13 @@ void program_destroy(struct program *p)
 
 /* ------------------------------------------------------------------ running */
 
-/* Index of the first non-finite element, seen row by row through the pitch. */
+/* Index of the first non-finite element. */
 static int64_t find_nonfinite(const struct program *p, const struct tensor *t)
 {
-	const int64_t rows = tensor_count(t) / t->row;
-	const char *start = address(p, t);
-
 	if (t->type == I32)
 		return -1;
-	if (tensor_contiguous(t))
-		return p->backend->find_nonfinite(p->backend, start, t->type, tensor_count(t));
-	for (int64_t i = 0; i < rows; i++) {
-		const char *row = start + (size_t)(i * t->pitch) * dtype_size(t->type);
-		int64_t at = p->backend->find_nonfinite(p->backend, row, t->type, t->row);
-
-		if (at >= 0)
-			return i * t->row + at;
-	}
-	return -1;
+	return p->backend->find_nonfinite(p->backend, address(p, t), t->type,
+					  tensor_count(t) / t->row, t->row, t->pitch);
 }
 
 static enum status check_list(const struct program *p, const struct instr *instr,

@@ -89,17 +89,19 @@ static void cpu_zero(const struct backend *b, void *memory, size_t bytes)
 	memset(memory, 0, bytes);
 }
 
+static double element(const void *memory, enum dtype type, int64_t i)
+{
+	return type == F32 ? (double)((const float *)memory)[i] : ((const double *)memory)[i];
+}
+
 static int64_t cpu_find_nonfinite(const struct backend *b, const void *memory, enum dtype type,
-				  int64_t count)
+				  int64_t rows, int64_t row, int64_t pitch)
 {
 	(void)b;
-	for (int64_t i = 0; i < count; i++) {
-		double value =
-			type == F32 ? ((const float *)memory)[i] : ((const double *)memory)[i];
-
-		if (!isfinite(value))
-			return i;
-	}
+	for (int64_t i = 0; i < rows; i++)
+		for (int64_t j = 0; j < row; j++)
+			if (!isfinite(element(memory, type, i * pitch + j)))
+				return i * row + j;
 	return -1;
 }
 
@@ -133,7 +135,7 @@ static void cpu_collect(const struct backend *b, enum dtype type, const void *co
 {
 	(void)b;
 	for (int i = 0; i < n; i++)
-		to[i] = type == F32 ? (double)*(const float *)from[i] : *(const double *)from[i];
+		to[i] = element(from[i], type, 0);
 }
 
 /* Every call finishes its work and cannot fail later. */

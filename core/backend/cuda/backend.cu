@@ -189,30 +189,54 @@ static void cuda_zero(const struct backend *b, void *device, size_t bytes)
 	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
 }
 
-/* The smallest index of a NaN or infinity that each block has seen, then the smallest of all. */
-template <typename R> static __global__ void first_nonfinite(const R *x, int64_t n, double *out)
+/* Rows of some type that begin `pitch` elements apart. */
+template <typename R> struct spaced_rows {
+	const R *x;
+	int64_t row, pitch;
+
+	__device__ R at(int64_t i) const
+	{
+		return x[i / row * pitch + i % row];
+	}
+};
+
+/* Each block leaves the smallest number of a NaN or infinity in its part. */
+template <typename R>
+static __global__ void first_nonfinite(struct spaced_rows<R> rows, int64_t n, double *parts)
 {
+	const int64_t last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double first = INFINITY;
 
-	for (int64_t i = threadIdx.x; i < n; i += BLOCK)
-		if (!isfinite(x[i]) && (double)i < first)
+	for (int64_t i = n * blockIdx.x / SUM_PARTS + threadIdx.x; i < last; i += BLOCK)
+		if (!isfinite(rows.at(i)) && (double)i < first)
 			first = (double)i;
 	first = -block_max(-first);
 	if (threadIdx.x == 0)
-		*out = first;
+		parts[blockIdx.x] = first;
+}
+
+static __global__ void smallest_part(const double *parts, double *out)
+{
+	const double smallest = -block_max(-parts[threadIdx.x]);
+
+	if (threadIdx.x == 0)
+		*out = smallest;
 }
 
 static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, enum dtype type,
-				   int64_t count)
+				   int64_t rows, int64_t row, int64_t pitch)
 {
 	struct cuda_context *g = context(b);
-	double first;
+	double first, *parts = g->scalar + 1;
 
 	if (type == F32)
-		first_nonfinite<<<1, BLOCK, 0, g->stream>>>((const float *)device, count, g->scalar);
+		first_nonfinite<<<SUM_PARTS, BLOCK, 0, g->stream>>>(
+			spaced_rows<float>{ (const float *)device, row, pitch }, rows * row, parts);
 	else
-		first_nonfinite<<<1, BLOCK, 0, g->stream>>>((const double *)device, count, g->scalar);
-	cuda_note(g, cudaGetLastError(), "search for NaN");
+		first_nonfinite<<<SUM_PARTS, BLOCK, 0, g->stream>>>(
+			spaced_rows<double>{ (const double *)device, row, pitch }, rows * row, parts);
+	smallest_part<<<1, SUM_PARTS, 0, g->stream>>>(parts, g->scalar);
+	cuda_note(g, cudaPeekAtLastError(), "search for NaN");
 	cuda_download(b, &first, g->scalar, sizeof(first));
 	return isfinite(first) ? (int64_t)first : -1;
 }

@@ -1,0 +1,193 @@
+/*
+ * What every backend does apart from kernels: copies in order, searches, numbers collected, work
+ * kept and done again, memory counted.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/open.h"
+#include "core/engine/replay.h"
+#include "core/util/test.h"
+
+#define COUNT 4096
+
+static struct backend open_device(void)
+{
+	return backend_for_tests(FLOAT32, 2);
+}
+
+/* More than a device can hold back for later, from memory of the host that changes at once. */
+static void test_uploads_arrive_in_order(void **state)
+{
+	struct backend b = open_device();
+	float *host = malloc(COUNT * sizeof(*host));
+	float *device = b.alloc(&b, 2 * COUNT * sizeof(*device));
+
+	(void)state;
+	for (int round = 0; round < 2000; round++) {
+		for (int i = 0; i < COUNT; i++)
+			host[i] = (float)(round + i);
+		b.upload(&b, device + (round % 2) * COUNT, host, COUNT * sizeof(*host));
+	}
+	for (int half = 0; half < 2; half++) {
+		b.download(&b, host, device + half * COUNT, COUNT * sizeof(*host));
+		for (int i = 0; i < COUNT; i++)
+			assert_true(host[i] == (float)(1998 + half + i));
+	}
+	b.release(&b, device);
+	free(host);
+}
+
+static void test_large_uploads(void **state)
+{
+	struct backend b = open_device();
+	const size_t n = (size_t)5 << 20;
+	char *host = malloc(n), *back = malloc(n), *device = b.alloc(&b, n);
+
+	(void)state;
+	for (size_t i = 0; i < n; i++)
+		host[i] = (char)(i % 251);
+	b.upload(&b, device, host, n);
+	b.download(&b, back, device, n);
+	assert_memory_equal(host, back, n);
+	b.release(&b, device);
+	free(host);
+	free(back);
+}
+
+/* Rows of 30 elements, 32 apart; what lies between them is not looked at. */
+static void test_finds_the_first_that_is_not_finite(void **state)
+{
+	static const double bad[] = { NAN, INFINITY, -INFINITY };
+	struct backend b = open_device();
+	double host[64 * 32] = { 0 };
+	void *device = b.alloc(&b, sizeof(host));
+
+	(void)state;
+	for (int row = 0; row < 64; row++)
+		host[row * 32 + 31] = NAN;
+	b.upload(&b, device, host, sizeof(host));
+	assert_int_equal(b.find_nonfinite(&b, device, F64, 64, 30, 32), -1);
+	assert_int_equal(b.find_nonfinite(&b, device, F64, 1, 64 * 32, 64 * 32), 31);
+	for (int i = 0; i < 3; i++) {
+		host[(50 - i) * 32 + 7] = bad[i];
+		b.upload(&b, device, host, sizeof(host));
+		assert_int_equal(b.find_nonfinite(&b, device, F64, 64, 30, 32), (50 - i) * 30 + 7);
+	}
+	b.release(&b, device);
+}
+
+static void test_collects_numbers_of_either_type(void **state)
+{
+	struct backend b = open_device();
+	float narrow[100];
+	double wide[100], seen[100], *to = b.alloc(&b, sizeof(seen));
+	float *from_narrow = b.alloc(&b, sizeof(narrow));
+	double *from_wide = b.alloc(&b, sizeof(wide));
+	const void *places[100], *wide_places[100];
+
+	(void)state;
+	for (int i = 0; i < 100; i++) {
+		narrow[i] = (float)i + 0.1F;
+		wide[i] = i + 0.2;
+		places[i] = from_narrow + 99 - i;
+		wide_places[i] = from_wide + 99 - i;
+	}
+	b.upload(&b, from_narrow, narrow, sizeof(narrow));
+	b.upload(&b, from_wide, wide, sizeof(wide));
+	b.collect(&b, F32, places, 100, to);
+	b.download(&b, seen, to, sizeof(seen));
+	for (int i = 0; i < 100; i++)
+		assert_true(seen[i] == (double)narrow[99 - i]);
+	b.collect(&b, F64, wide_places, 100, to);
+	b.download(&b, seen, to, sizeof(seen));
+	for (int i = 0; i < 100; i++)
+		assert_true(seen[i] == wide[99 - i]);
+	b.release(&b, to);
+	b.release(&b, from_narrow);
+	b.release(&b, from_wide);
+}
+
+struct work {
+	struct backend *b;
+	double *from, *to, *cleared;
+	int asked;
+};
+
+static void ask(void *context)
+{
+	struct work *w = context;
+	const void *place = w->from;
+
+	w->asked++;
+	w->b->collect(w->b, F64, &place, 1, w->to);
+	w->b->zero(w->b, w->cleared, sizeof(*w->cleared));
+}
+
+/* What is kept works on what device memory holds when it is done, not when it was asked for. */
+static void test_kept_work_reads_memory_anew(void **state)
+{
+	struct backend b = open_device();
+	double *memory = b.alloc(&b, 3 * sizeof(*memory));
+	struct work w = { &b, memory, memory + 1, memory + 2, 0 };
+	struct replay replay = { 0 };
+	struct error err;
+	double now[3];
+
+	(void)state;
+	for (int i = 1; i <= 5; i++) {
+		const double fresh[3] = { i, -1, -1 };
+
+		b.upload(&b, memory, fresh, sizeof(fresh));
+		replay_run(&replay, &b, ask, &w);
+		b.download(&b, now, memory, sizeof(now));
+		assert_true(now[0] == i && now[1] == i && now[2] == 0);
+	}
+	assert_int_equal(w.asked, b.capture ? 2 : 5);
+	replay_reset(&replay, &b);
+	replay_run(&replay, &b, ask, &w);
+	assert_int_equal(w.asked, b.capture ? 3 : 6);
+	replay_reset(&replay, &b);
+	must(b.wait(&b, &err), &err);
+	b.release(&b, memory);
+}
+
+static void test_memory_is_counted(void **state)
+{
+	struct backend b = open_device();
+	struct backend_memory before, during, after;
+	void *block, *more;
+
+	(void)state;
+	if (!b.memory) {
+		assert_string_equal(b.name, "cpu");
+		return;
+	}
+	b.memory(&b, &before);
+	block = b.alloc(&b, 100);
+	more = b.alloc(&b, (size_t)64 << 20);
+	b.memory(&b, &during);
+	b.release(&b, block);
+	b.release(&b, more);
+	b.memory(&b, &after);
+	assert_true(during.taken == before.taken + 100 + (64 << 20));
+	assert_true(during.most >= during.taken && after.most == during.most);
+	assert_true(after.taken == before.taken);
+	assert_true(during.free > 0 && during.free < during.total);
+	assert_true(strlen(during.device) > 8);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_uploads_arrive_in_order),
+		cmocka_unit_test(test_large_uploads),
+		cmocka_unit_test(test_finds_the_first_that_is_not_finite),
+		cmocka_unit_test(test_collects_numbers_of_either_type),
+		cmocka_unit_test(test_kept_work_reads_memory_anew),
+		cmocka_unit_test(test_memory_is_counted),
+	};
+
+	return cmocka_run_group_tests_name("backend", tests, NULL, NULL);
+}
