@@ -16,9 +16,9 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 
-from tools.bench import bench
+from tools.bench import bench, gnuplot
 from tools.plan import kconfig
-from tools.report import page, plots
+from tools.report import page
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 ATTENTIONS = {"dot": "dot", "mla": "mla", "w2": "w2"}
@@ -115,17 +115,17 @@ def standalone(svg):
 def draw(figure, points, key, unit, factor):
     script, parts = "", []
     for i, name in enumerate(figure.series):
-        script += plots.block(f"d{i}", [(p.x, factor * getattr(p, key)) for p in points if p.series == name])
-        parts.append(f"$d{i} with linespoints lw 2 ps 0.7 {plots.look(i)} title {plots.quoted(name)}")
+        script += gnuplot.block(f"d{i}", [(p.x, factor * getattr(p, key)) for p in points if p.series == name])
+        parts.append(f"$d{i} with linespoints lw 2 ps 0.7 {gnuplot.look(i)} title {gnuplot.quoted(name)}")
     script += "set logscale xy\nset key top left\n"
     script += f"set xtics ({', '.join(map(str, figure.places))})\nset xlabel '{figure.axis}'\nset ylabel '{unit}'\n"
-    return standalone(plots.run_gnuplot(script + "plot " + ", ".join(parts), f"{figure.name}-{key}"))
+    return standalone(gnuplot.run_gnuplot(script + "plot " + ", ".join(parts), f"{figure.name}-{key}"))
 
 
 def save(runner, about, points, chosen):
     path = os.path.join(runner.directory, "scaling")
     kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, points))}, indent=1) + "\n")
-    if not plots.is_there():
+    if not gnuplot.is_there():
         return f"{path}.json; no plots: gnuplot is not installed"
     for figure in chosen:
         of_figure = [p for p in points if p.figure == figure.name]

@@ -1,13 +1,11 @@
-# Results: tables and plots from runs/results.db.  Included by the Makefile.
+# Results: tables and pages from runs/results.db.  Included by the Makefile.
 
 report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 
-# E=NAME reports another experiment than .config's.  Plots need gnuplot; without it the report
-# says that they are missing.
+# E=NAME reports another experiment than .config's.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
 reported = $(or $(E),$(configured))
 report: $(O)/setup-python
-	$(Q)bash tools/make/setup.sh plot || true
 	$(Q)$(report_tool) report $(if $(reported),$(call quoted,$(reported)))
 
 status: $(O)/bin/results

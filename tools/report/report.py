@@ -10,7 +10,7 @@
 A and B are EXPERIMENT, EXPERIMENT/STEP (its name or number) or the beginning of a run's identity.
 Exit status 1: nothing could be reported, or a step was not reproduced.
 
-It is Python because kconfiglib, which knows the defaults, needs Python anyway.  Plots need gnuplot.
+It is Python because kconfiglib, which knows the defaults, needs Python anyway.
 """
 import argparse
 import csv
@@ -24,7 +24,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, decoding, judging, page, plots, samples, stats
+from tools.report import ablation, about, decoding, judging, page, plots, samples, stats
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import records
@@ -36,6 +36,7 @@ READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS = "How to read the verdicts", \
 DELTA, ACCURACY_DELTA = "Δ nats [simultaneous 95%]", "Δ accuracy % [simultaneous 95%]"
 POWER = f"{100 * stats.POWER:.0f}% power from"
 BEYOND, DECODING = "Beyond the trained length", "Decoding"
+DIFFERS = "What differs"
 
 # ---------------------------------------------------------------- cells
 
@@ -123,6 +124,7 @@ COLUMNS = {
     "val. loss ± sd (seeds)": loss_cell,
     DELTA: lambda row: interval(row.delta),
     "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
+    "bits/byte": number_cell("bits_per_byte", "{:.4f}".format),
     "accuracy % ± sd (seeds)": accuracy_cell,
     ACCURACY_DELTA: accuracy_delta_cell,
     POWER: power_cell,
@@ -195,7 +197,13 @@ def difference_lines(table):
         if row.difference:
             yield f"{row.step} against {row.baseline}: " + \
                 "; ".join(symbol_text(*change) for change in row.difference)
-        elif row.is_null:
+
+
+def same_lines(table):
+    for row in table.rows:
+        if row.difference:
+            continue
+        if row.is_null:
             yield f"{row.step}: the same configuration as {row.baseline} with other seeds, paired " \
                   "in their order: a difference would be a false one"
         elif row.step != row.baseline and not row.is_repeat:
@@ -314,7 +322,7 @@ def sections(table):
         yield EFFECTS, effect_lines(table), effect_grid(table)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.notes, None
     yield PROBLEMS, table.problems, None
-    yield "What differs", list(difference_lines(table)), None
+    yield DIFFERS, [*difference_lines(table), *same_lines(table)], None
     yield "Score", score_lines(table), None
     if table.sweeps:
         yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, and a rate with "
@@ -342,12 +350,12 @@ def told_sections(table):
 
 def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
-                    "verdict on B", "against", "it has", "effect", "kind")
+                    "verdict on B", "against", "it has", "effect", "kind", "run", "state", "started",
+                    "revision", "experiment", "question", "symbol", "text", "time")
 
 
 def tone(heading, cell):
-    """Green is for what is better, not for what is as it was."""
-    return "" if cell.startswith("reproduced") else page.tone(heading.removesuffix(" on B"), cell)
+    return page.tone(heading.removesuffix(" on B"), cell)
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -478,14 +486,37 @@ def as_json(table):
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def as_html(table, steps):
-    drawn, missing = plots.draw(table, steps)
-    told = told_sections(table)
+def differences_html(table, steps):
+    """Symbols and steps as a table; in words, the steps that differ in none."""
+    grid_of = about.configuration_grid(table.rows, steps)
+    return f"<h2>{DIFFERS}</h2>" + page.list_html(list(same_lines(table))) + (
+        page.table_html(*grid_of, lambda name: name == "symbol",
+                        is_other=about.differs_from_baseline(steps)) if grid_of[1] else "") \
+        + "".join(page.configuration_html(f"All symbols of {step.name}", step.config)
+                  for step in steps if step.repeat == 0)
+
+
+def runs_html(steps, link):
+    return page.section_html("Runs", [], about.runs_grid([run for step in steps for run in step.runs],
+                                                         link), is_text_column)
+
+
+def as_html(table, steps, link, seconds=None):
+    """link(run): where its name leads; `seconds`: for a page that a server keeps up to date."""
+    drawn, told = plots.draw(table, steps), told_sections(table)
     above = [section for section in told if section[0] in
              (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS)]
-    below = [section for section in told if section not in above]
-    return page.page(table.experiment, headline(table), grid(table), above, drawn, missing, below,
-                     is_text_column)
+    facts = about.facts([run for step in steps for run in step.runs])
+    said = [f"{dict(facts)['Environment']}: all steps"]
+    below = [section for section in told if section not in above
+             and section[0] != DIFFERS and section[1] != said]
+    parts = [page.head_html(table.experiment, about.question(table.experiment), facts),
+             page.table_html(*grid(table), is_text_column, "main"),
+             *(page.section_html(*section, is_text_column) for section in above),
+             page.groups_html(drawn), differences_html(table, steps),
+             *(page.section_html(*section, is_text_column) for section in below),
+             runs_html(steps, link)]
+    return page.document(f"{table.experiment}: report", parts, drawn, seconds)
 
 
 # ---------------------------------------------------------------- commands
@@ -499,22 +530,26 @@ def choose(db, name):
     return known[0]
 
 
+def tabulate(db, runs, name, steps):
+    tuned = tuning.experiment(name)
+    candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
+    table = ablation.tabulate(name, steps, candidates, decoding.read(runs, name, steps),
+                              declaration.read(runs, name))
+    table.samples = samples.collect(steps)
+    return table
+
+
 def report(db, args):
     name = choose(db, args.experiment)
     steps = records.read_experiment(db, name)
-    tuned = tuning.experiment(name)
-    candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
-    table = ablation.tabulate(name, steps, candidates, decoding.read(args.runs, name, steps),
-                              declaration.read(args.runs, name))
-    table.samples = samples.collect(steps)
+    table = tabulate(db, args.runs, name, steps)
     print(as_text(table, sys.stdout), end="")
     directory = os.path.join(args.runs, name, "report")
+    link = about.directory_link(db.path, directory)
     for ending, text in (("md", as_markdown(table)), ("csv", as_csv(table)), ("tex", as_tex(table)),
-                         ("json", as_json(table)), ("html", as_html(table, steps))):
+                         ("json", as_json(table)), ("html", as_html(table, steps, link))):
         kconfig.write_text(os.path.join(directory, f"report.{ending}"), text)
     print(f"\nWritten: {directory}/report.{{md,csv,tex,json,html}}")
-    if not plots.is_there():
-        print("Without plots: gnuplot is not installed.")
     if table.not_reproduced:
         raise Problem(f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
 

@@ -28,7 +28,12 @@ class Run:
     exit_reason: str
     scale: str
     git_revision: str
+    git_dirty: bool
+    directory: str
+    iterations: int
     started: float
+    ended: float
+    heartbeat: float
     environment: dict
     config: dict = field(default_factory=dict)
     series: dict = field(default_factory=dict)      # name -> [(iteration, value)], in order
@@ -174,6 +179,12 @@ def read_details(db, run):
     run.prompt, run.sample = told.get("prompt"), told.get("sample")
 
 
+def events(db, run):
+    """(time, iteration, kind, text) of what training met."""
+    return [tuple(row) for row in db.execute("SELECT time, iteration, kind, text FROM events"
+                                             " WHERE run = ? ORDER BY line", (run.id,))]
+
+
 def runs_where(db, condition, *values):
     rows = db.execute("SELECT runs.*, experiments.name AS experiment_name FROM runs"
                       " JOIN experiments ON experiments.id = runs.experiment"
@@ -182,7 +193,8 @@ def runs_where(db, condition, *values):
                 experiment=row["experiment_name"],
                 **{key: row[key] for key in ("id", "step", "identity", "baseline", "seed", "repeat",
                                              "state", "exit_reason", "scale", "git_revision",
-                                             "started")})
+                                             "git_dirty", "directory", "iterations", "started",
+                                             "ended", "heartbeat")})
             for row in rows]
     for run in runs:
         read_details(db, run)

@@ -1,0 +1,847 @@
+"use strict";
+// Draws the page's pictures from its data, and makes its tables sort and fold.
+//
+// tools/report/plots.py describes the figures and packs the curves; tools/report/page.py writes the
+// page, which holds both and this script.  Nothing is loaded, except by `make serve`: its pages
+// fetch themselves again and keep what the reader has chosen, which is all in `state`.
+
+const state = {
+  off: new Set(),       // steps that are switched off
+  offSeeds: new Set(),
+  each: false,          // a curve per seed, not their mean
+  smooth: 0,            // weight of what came before, as in TensorBoard
+  views: {},            // by figure: metric, logx, logy, zoom, wide
+  tables: {},           // by table: the column that sorts, its direction, columns that are folded
+  open: new Set(),      // details
+};
+let data = { groups: [], runs: [], x: [] };
+let plots = [];
+const drawers = {};     // by the kind of a figure: (plot, width) -> chart
+
+// ---------------------------------------------------------------- elements
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes))
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+const html = (tag, attributes = {}, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+// ---------------------------------------------------------------- numbers
+
+const UNITS = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]];
+
+// Numbers that are `step` apart read differently; `size` is the largest beside it.
+function label(value, step, size) {
+  if (value === 0) return "0";
+  const [, unit, letter] = UNITS.find(([least]) => size >= least) || [0, 1, ""];
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+  if (digits > 6)
+    return value.toExponential(Math.max(0, Math.ceil(Math.log10(Math.abs(value) / step) - 1e-9)));
+  return (value / unit).toFixed(digits) + letter;
+}
+
+function exact(value) {
+  const size = Math.abs(value);
+  return size !== 0 && size < 1e-4 ? value.toExponential(3)
+    : size >= 1e6 ? label(value, size / 1e4, size) : String(Number(value.toPrecision(5)));
+}
+
+function linearTicks(low, high, wanted) {
+  const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find(s => s * power >= 0.999 * rough);
+  const size = Math.max(Math.abs(low), Math.abs(high)), ticks = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++)
+    ticks.push([k * step, label(k * step, step, size)]);
+  return ticks;
+}
+
+function logTicks(low, high, wanted) {
+  const decades = Math.log10(high / low);
+  if (decades < 1) return linearTicks(low, high, wanted);
+  const factors = 3 * decades <= wanted ? [1, 2, 5] : [1], ticks = [];
+  for (let e = Math.floor(Math.log10(low)); 10 ** e <= high; e += Math.ceil(decades / wanted))
+    for (const at of factors.map(f => f * 10 ** e))
+      if (at >= low && at <= high) ticks.push([at, label(at, at, at)]);
+  return ticks;
+}
+
+function scale(low, high, log, from, to) {
+  const there = log ? Math.log : v => v, back = log ? Math.exp : v => v;
+  const a = there(low), b = there(high);
+  return {
+    low, high, log,
+    at: value => from + (there(value) - a) / (b - a) * (to - from),
+    value: at => back(a + (at - from) / (to - from) * (b - a)),
+  };
+}
+
+// The range of numbers with some room, or null; a logarithm knows only positive ones.
+function rangeOf(values, log, room = 0.04) {
+  const known = values.filter(v => v != null && (!log || v > 0));
+  if (!known.length) return null;
+  let low = known.reduce((a, b) => Math.min(a, b)), high = known.reduce((a, b) => Math.max(a, b));
+  if (log) return low === high ? [low / 2, high * 2]
+    : [low / (high / low) ** room, high * (high / low) ** room];
+  const space = room * (high - low) || 0.05 * Math.abs(high) || 1;
+  return [low - space, high + space];
+}
+
+// ---------------------------------------------------------------- curves
+
+function pointsOf(run, metric) {
+  const [place, ys] = run.series[metric];
+  return { xs: data.x[place], ys };
+}
+
+// Over the iterations that as many seeds as possible have reached.
+function meanOf(runs, metric) {
+  const values = new Map();
+  for (const { xs, ys } of runs.map(run => pointsOf(run, metric)))
+    xs.forEach((x, i) => ys[i] != null && values.set(x, [...values.get(x) || [], ys[i]]));
+  const whole = Math.max(0, ...[...values.values()].map(v => v.length));
+  const kept = [...values].filter(([, v]) => v.length === whole).sort((a, b) => a[0] - b[0]);
+  return {
+    xs: kept.map(([x]) => x), ys: kept.map(([, v]) => v.reduce((a, b) => a + b) / whole),
+    low: kept.map(([, v]) => Math.min(...v)), high: kept.map(([, v]) => Math.max(...v)), n: whole,
+  };
+}
+
+// A mean of what came before, whose weights fall by `weight` each time and add up to one.
+function smoothed(values, weight) {
+  let sum = 0, total = 0;
+  return values.map(v => {
+    if (v == null) return null;
+    sum = weight * sum + (1 - weight) * v;
+    total = weight * total + (1 - weight);
+    return sum / total;
+  });
+}
+
+function withSmoothing(series) {
+  if (!state.smooth) return series;
+  const name = key => series[key] && smoothed(series[key], state.smooth);
+  return { ...series, raw: series.ys, ys: name("ys"), low: name("low"), high: name("high") };
+}
+
+const isOn = step => !state.off.has(step.name);
+const isSeedOn = seed => !state.offSeeds.has(seed);
+
+function curvesOf(step, metric) {
+  const runs = data.runs.filter(run => run.step === step.name && isSeedOn(run.seed) &&
+    run.series[metric]);
+  if (state.each)
+    return runs.map(run => ({ ...pointsOf(run, metric), name: `${step.name}, seed ${run.seed}` }));
+  const mean = meanOf(runs.filter(run => run.counts), metric);
+  return mean.n ? [{ ...mean, name: mean.n > 1 ? `${step.name}, mean of ${mean.n}` : step.name }] : [];
+}
+
+// What a figure of lines or points shows: [{name, step, xs, ys, low, high, raw, thin, text}].
+function seriesOf(plot) {
+  const { figure, group, view } = plot;
+  if (figure.kind === "curves")
+    return group.steps.filter(isOn).flatMap(step => curvesOf(step, view.metric).map(series =>
+      withSmoothing({ ...series, step })));
+  return figure.series.map(series => ({ ...series, step: stepOf(group, series.step) }))
+    .filter(series => isOn(series.step));
+}
+
+const stepOf = (group, name) => group.steps.find(step => step.name === name);
+
+// ---------------------------------------------------------------- looks
+
+const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
+const dashOf = step => DASHES[step.shared % DASHES.length];
+const colourOf = step => `var(--c${step.colour})`;
+
+function markOf(step, x, y, r) {
+  const shape = [
+    `M${x - r},${y}a${r},${r} 0 1 0 ${2 * r},0a${r},${r} 0 1 0 ${-2 * r},0z`,
+    `M${x - r},${y - r}h${2 * r}v${2 * r}h${-2 * r}z`,
+    `M${x},${y - 1.2 * r}L${x + 1.1 * r},${y + r}H${x - 1.1 * r}z`,
+    `M${x},${y - 1.3 * r}L${x + 1.3 * r},${y}L${x},${y + 1.3 * r}L${x - 1.3 * r},${y}z`,
+  ][step.shared % 4];
+  return svg("path", { d: shape, fill: colourOf(step) });
+}
+
+function pathOf(xs, ys, across, up) {
+  let path = "", pen = "M";
+  xs.forEach((x, i) => {
+    const y = ys[i];
+    if (y == null || (up.log && y <= 0) || (across.log && x <= 0)) {
+      pen = "M";
+      return;
+    }
+    path += `${pen}${across.at(x).toFixed(1)},${up.at(y).toFixed(1)}`;
+    pen = "L";
+  });
+  return path;
+}
+
+const text = (words, x, y, anchor = "middle", more = {}) =>
+  svg("text", { x, y, "text-anchor": anchor, ...more }, words);
+
+const LETTER = 7.3;     // pixels of a letter, about
+
+function axes(frame, xTicks, yTicks, across, up, xName) {
+  const g = svg("g", { class: "axes" });
+  for (const [at, words] of xTicks) {
+    const x = across.at(at);
+    g.append(svg("path", { d: `M${x},${frame.top}V${frame.bottom}` }),
+      text(words, x, frame.bottom + 17));
+  }
+  for (const [at, words] of yTicks) {
+    const y = up.at(at);
+    g.append(svg("path", { d: `M${frame.left},${y}H${frame.right}` }),
+      text(words, frame.left - 6, y + 4, "end"));
+  }
+  if (xName) g.append(text(xName, (frame.left + frame.right) / 2, frame.bottom + 35));
+  return g;
+}
+
+// Labels that would touch the one before are left out.
+function apart(ticks, across) {
+  let end = -Infinity;
+  return ticks.filter(([at, words]) => {
+    const half = LETTER * words.length / 2 + 4, x = across.at(at);
+    if (x - half < end) return false;
+    end = x + half;
+    return true;
+  });
+}
+
+// ---------------------------------------------------------------- lines and points
+
+function rangesOf(plot, series, log) {
+  const { figure, view } = plot, zoom = view.zoom || {};
+  const xs = series.flatMap(one => one.xs), last = Math.max(...xs);
+  const x = zoom.x || (figure.kind === "curves" && !log.x ? [0, last || 1]
+    : rangeOf(xs, log.x, figure.kind === "points" ? 0.08 : 0.02));
+  // The first fall would flatten everything else.
+  const from = figure.kind === "curves" && !zoom.x && !log.x ? 0.1 * last : -Infinity;
+  const shown = [];
+  for (const one of series)
+    one.xs.forEach((at, i) => at >= Math.max(from, x[0]) && at <= x[1] &&
+      shown.push(one.ys[i], one.low?.[i], one.high?.[i]));
+  if (figure.zero && !log.y) shown.push(0);
+  const all = series.flatMap(one => one.ys);
+  return { x, y: zoom.y || rangeOf(shown, log.y, figure.kind === "points" ? 0.1 : 0.04) ||
+    rangeOf(all, log.y) };
+}
+
+function drawLine(one, across, up) {
+  const { step } = one, g = svg("g", { "data-step": step.name });
+  const line = (ys, more) => svg("path", {
+    d: pathOf(one.xs, ys, across, up), fill: "none", stroke: colourOf(step), ...more });
+  if (one.low && one.n > 1) {
+    const back = pathOf([...one.xs].reverse(), [...one.high].reverse(), across, up);
+    g.append(svg("path", { class: "band", fill: colourOf(step),
+      d: pathOf(one.xs, one.low, across, up) + back.replace("M", "L") + "z" }));
+  }
+  if (one.raw) g.append(line(one.raw, { class: "raw" }));
+  g.append(line(one.ys, { "stroke-width": one.thin ? 1 : 2, "stroke-linejoin": "round",
+    "stroke-dasharray": one.thin ? "1 4" : dashOf(step) }));
+  if (one.xs.length <= 12 && !one.thin)
+    one.xs.forEach((x, i) => one.ys[i] != null && (!up.log || one.ys[i] > 0) &&
+      (!across.log || x > 0) && g.append(markOf(step, across.at(x), up.at(one.ys[i]), 3)));
+  return g;
+}
+
+// The number of a step stands where it covers no point and no other number.
+function placeTexts(points, frame) {
+  const taken = points.map(p => [p.x - 6, p.y - 6, p.x + 6, p.y + 6]), nodes = [];
+  const meets = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+  for (const p of points) {
+    const half = LETTER * p.text.length / 2 + 1;
+    search: for (let away = 13; away < 90; away += 7)
+      for (let turn = 0; turn < 16; turn++) {
+        const angle = Math.PI / 4 + (turn % 2 ? 1 : -1) * Math.ceil(turn / 2) * Math.PI / 8;
+        const x = p.x + (away + half - 4) * Math.cos(angle), y = p.y - away * Math.sin(angle);
+        const box = [x - half, y - 7, x + half, y + 7];
+        if (box[0] < frame.left || box[2] > frame.right || box[1] < frame.top ||
+          box[3] > frame.bottom || taken.some(other => meets(box, other))) continue;
+        taken.push(box);
+        const g = svg("g", { "data-step": p.step.name }, text(p.text, x, y + 4.5));
+        if (away > 20) g.append(svg("path", { class: "leader", d: `M${p.x},${p.y}L${x},${y}` }));
+        nodes.push(g);
+        break search;
+      }
+  }
+  return nodes;
+}
+
+function drawPlane(plot, width) {
+  const { figure, view } = plot, series = seriesOf(plot).filter(one => one.xs.length);
+  const height = view.wide ? 440 : 280;
+  if (!series.length) return empty(width, height);
+  const log = { x: Boolean(view.logx || figure.places), y: Boolean(view.logy) };
+  const ranges = rangesOf(plot, series, log);
+  if (!ranges.x || !ranges.y) return empty(width, height, "no positive value to draw");
+  const wanted = view.wide ? 8 : 5;
+  const yTicks = (log.y ? logTicks : linearTicks)(...ranges.y, wanted);
+  const left = 14 + LETTER * Math.max(...yTicks.map(([, words]) => words.length), 1);
+  const frame = { left, right: width - 14, top: 10, bottom: height - 44 };
+  const across = scale(...ranges.x, log.x, frame.left, frame.right);
+  const up = scale(...ranges.y, log.y, frame.bottom, frame.top);
+  const inside = ([at]) => at >= across.low && at <= across.high;
+  const xTicks = apart(figure.places && !view.zoom ? figure.places.filter(inside)
+    : (log.x ? logTicks : linearTicks)(...ranges.x, Math.max(2, Math.floor(width / 90))), across);
+  const clip = `clip-${plot.key}`;
+  const drawn = svg("g", { "clip-path": `url(#${clip})` });
+  for (const x of figure.uprights || [])
+    drawn.append(svg("path", { class: "mark", d: `M${across.at(x)},${frame.top}V${frame.bottom}` }));
+  const node = svg("g", {}, svg("clipPath", { id: clip }, svg("rect", { x: frame.left - 4,
+    y: frame.top - 4, width: frame.right - frame.left + 8, height: frame.bottom - frame.top + 8 })),
+    axes(frame, xTicks, yTicks, across, up, figure.x), drawn);
+  const cursor = figure.kind === "points" ? pointCursor(figure, series, across, up)
+    : lineCursor(figure, series, across, up);
+  if (figure.kind === "points") {
+    const seen = cursor.points.filter(p => p.x >= frame.left && p.x <= frame.right &&
+      p.y >= frame.top && p.y <= frame.bottom);
+    for (const p of cursor.points)
+      drawn.append(fill(svg("g", { "data-step": p.step.name }), {}, [markOf(p.step, p.x, p.y, 5)]));
+    drawn.append(...placeTexts(seen, frame));
+  } else drawn.append(...series.map(one => drawLine(one, across, up)));
+  return { node, frame, width, height, across, up, ...cursor };
+}
+
+function pointCursor(figure, series, across, up) {
+  const points = series.map(one => ({ step: one.step, text: one.text, x: across.at(one.xs[0]),
+    y: up.at(one.ys[0]), values: [one.xs[0], one.ys[0]] })).sort((a, b) => a.x - b.x);
+  return {
+    points, count: points.length,
+    nearest: (x, y) => smallest(points.map(p => Math.hypot(p.x - x, p.y - y))),
+    tell: i => ({ x: points[i].x, y: points[i].y, step: points[i].step.name, title: points[i].step.name,
+      lines: [[`${figure.x}: ${exact(points[i].values[0])}`], [`${figure.y}: ${exact(points[i].values[1])}`]] }),
+    summary: points.map(p => `${p.step.name}: ${exact(p.values[1])} at ${exact(p.values[0])}`).join("; "),
+  };
+}
+
+const smallest = values => values.reduce((best, v, i) => v < values[best] ? i : best, 0);
+
+function lineCursor(figure, series, across, up) {
+  const places = [...new Set(series.flatMap(one => one.xs))].sort((a, b) => a - b)
+    .filter(x => x >= across.low && x <= across.high && (!across.log || x > 0));
+  const at = x => series.map(one => ({ one, y: one.ys[one.xs.indexOf(x)] }))
+    .filter(({ y }) => y != null).sort((a, b) => b.y - a.y);
+  return {
+    count: places.length,
+    nearest: x => smallest(places.map(place => Math.abs(across.at(place) - x))),
+    tell: (i, y) => {
+      const found = at(places[i]);
+      const near = y == null || !found.length ? null
+        : found[smallest(found.map(f => Math.abs(up.at(f.y) - y)))];
+      return { x: across.at(places[i]), y: near && up.at(near.y), step: near?.one.step.name,
+        title: `${figure.x} ${exact(places[i])}`,
+        lines: found.map(f => [`${f.one.name}: ${exact(f.y)}`, f.one.step, f === near]) };
+    },
+    summary: series.map(one => `${one.name}: ${exact(one.ys.findLast(y => y != null) ?? NaN)} at ` +
+      `${figure.x} ${exact(one.xs.at(-1))}`).join("; "),
+  };
+}
+
+function empty(width, height, words = "nothing is switched on") {
+  return { node: text(words, width / 2, height / 2, "middle", { class: "soft" }), width, height,
+    count: 0, summary: words };
+}
+
+drawers.curves = drawers.lines = drawers.points = drawPlane;
+
+// ---------------------------------------------------------------- a row per step, and bars
+
+// Mean and interval of each step, and its seeds below.
+drawers.rows = (plot, width) => {
+  const { figure, group } = plot;
+  const rows = figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
+    .filter(row => isOn(row.step));
+  const height = 42 * rows.length + 46;
+  if (!rows.length) return empty(width, 100);
+  const frame = { left: 14, right: width - 14, top: 4, bottom: height - 40 };
+  const values = rows.flatMap(row => [...row.values, row.low, row.high]);
+  const across = scale(...rangeOf(figure.zero ? [...values, 0] : values, false), false,
+    frame.left, frame.right);
+  const ticks = apart(linearTicks(across.low, across.high, Math.max(2, Math.floor(width / 90))), across);
+  const node = svg("g", {}, axes(frame, ticks, [], across, null, figure.x));
+  if (figure.zero)
+    node.append(svg("path", { class: "mark", d: `M${across.at(0)},${frame.top}V${frame.bottom}` }));
+  rows.forEach((row, i) => {
+    const y = frame.top + 42 * i, mean = across.at(row.mean);
+    const name = row.step.name, letters = Math.floor((width - 28) / LETTER);
+    const g = svg("g", { "data-step": name }, text(name.length > letters
+      ? name.slice(0, letters - 1) + "…" : name, frame.left, y + 14, "start", { class: "name" }));
+    if (row.low != null)
+      g.append(svg("path", { stroke: colourOf(row.step), "stroke-width": 2, fill: "none",
+        d: `M${across.at(row.low)},${y + 20}v8m0,-4H${across.at(row.high)}m0,-4v8` }));
+    g.append(markOf(row.step, mean, y + 24, 4.5));
+    row.values.forEach((v, k) => isSeedOn(row.seeds[k]) &&
+      g.append(markOf(row.step, across.at(v), y + 36, 2)));
+    node.append(g);
+  });
+  return {
+    node, frame, width, height, count: rows.length, isDown: true,
+    nearest: (x, y) => Math.max(0, Math.min(rows.length - 1, Math.floor((y - frame.top) / 42))),
+    tell: i => ({
+      x: across.at(rows[i].mean), y: frame.top + 42 * i + 24, step: rows[i].step.name,
+      title: rows[i].step.name, lines: [
+        [`mean ${exact(rows[i].mean)}` + (rows[i].low == null ? ""
+          : `, 95% interval ${exact(rows[i].low)} to ${exact(rows[i].high)}`)],
+        ...rows[i].values.map((v, k) => [`seed ${rows[i].seeds[k]}: ${exact(v)}`])],
+    }),
+    summary: rows.map(row => `${row.step.name}: ${exact(row.mean)}`).join("; "),
+  };
+};
+
+drawers.bars = (plot, width) => {
+  const { figure, group, view } = plot, height = view.wide ? 440 : 280;
+  const rows = figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
+    .filter(row => isOn(row.step));
+  if (!rows.length) return empty(width, height);
+  const [low, high] = rangeOf([0, 100, ...rows.flatMap(row => row.values)], false, 0);
+  const frame = { left: 50, right: width - 14, top: 10, bottom: height - 44 };
+  const up = scale(low, high, false, frame.bottom, frame.top);
+  const across = scale(-0.5, figure.names.length - 0.5, false, frame.left, frame.right);
+  const room = across.at(1) - across.at(0), letters = Math.max(3, Math.floor(room / LETTER));
+  const names = figure.names.map((name, i) =>
+    [i, name.length > letters ? name.slice(0, letters - 1) + "…" : name]);
+  const node = svg("g", {}, axes(frame, [], linearTicks(low, high, 5), across, up, figure.x));
+  names.forEach(([i, name]) => node.append(text(name, across.at(i), frame.bottom + 17)));
+  const bar = 0.8 * room / rows.length;
+  rows.forEach((row, place) => row.values.forEach((v, i) => v != null && node.append(svg("rect", {
+    "data-step": row.step.name, fill: colourOf(row.step), width: 0.85 * bar,
+    x: across.at(i) + (place - rows.length / 2) * bar, y: up.at(Math.max(v, 0)),
+    height: Math.abs(up.at(v) - up.at(0)) }))));
+  return {
+    node, frame, width, height, count: figure.names.length,
+    nearest: x => Math.max(0, Math.min(figure.names.length - 1, Math.round(across.value(x)))),
+    tell: i => ({ x: across.at(i), title: figure.names[i], lines: rows.filter(row => row.values[i] != null)
+      .map(row => [`${row.step.name}: ${exact(row.values[i])}${figure.unit}`, row.step]) }),
+    summary: rows.map(row => `${row.step.name}: ` + figure.names.map((name, i) =>
+      row.values[i] == null ? "" : `${name} ${exact(row.values[i])}${figure.unit}`)
+      .filter(Boolean).join(", ")).join("; "),
+  };
+};
+
+// ---------------------------------------------------------------- hover, keys, zoom
+
+const MOST_LINES = 14;  // of a box of values
+
+function showCursor(plot, index, y) {
+  const { chart, over, box } = plot;
+  plot.cursor = index;
+  over.replaceChildren();
+  if (index == null || !chart.count) {
+    box.hidden = true;
+    light("");
+    return;
+  }
+  const told = chart.tell(index, y), { frame } = chart;
+  if (!chart.isDown)
+    over.append(svg("path", { class: "cursor", d: `M${told.x},${frame.top}V${frame.bottom}` }));
+  if (told.y != null) over.append(svg("circle", { class: "cursor", cx: told.x, cy: told.y, r: 7 }));
+  const near = Math.max(0, told.lines.findIndex(line => line[2]));
+  const first = Math.max(0, Math.min(near - MOST_LINES / 2, told.lines.length - MOST_LINES));
+  const lines = told.lines.slice(first, first + MOST_LINES);
+  box.replaceChildren(html("b", {}, told.title), ...lines.map(([words, step, isNear]) =>
+    html("div", { class: isNear && "near" }, ...(step ? [swatch(step)] : []), words)));
+  if (told.lines.length > lines.length)
+    box.append(html("div", { class: "soft" }, `and ${told.lines.length - lines.length} more`));
+  box.hidden = false;
+  const half = told.x < chart.width / 2;
+  box.style.left = half ? `${100 * (told.x + 14) / chart.width}%` : "";
+  box.style.right = half ? "" : `${100 * (1 - (told.x - 14) / chart.width)}%`;
+  light(told.step);
+}
+
+function placeOf(plot, event) {
+  const rect = plot.svg.getBoundingClientRect(), factor = plot.chart.width / rect.width;
+  return [(event.clientX - rect.left) * factor, (event.clientY - rect.top) * factor];
+}
+
+function setZoom(plot, zoom) {
+  plot.view.zoom = zoom;
+  draw(plot);
+}
+
+function zoomTo(plot, [x0, y0], [x1, y1]) {
+  const { across, up, frame } = plot.chart;
+  const within = (v, a, b) => Math.min(Math.max(v, a), b);
+  const xs = [x0, x1].map(x => across.value(within(x, frame.left, frame.right))).sort((a, b) => a - b);
+  const ys = [y0, y1].map(y => up.value(within(y, frame.top, frame.bottom))).sort((a, b) => a - b);
+  setZoom(plot, { x: xs, y: Math.abs(y1 - y0) > 20 ? ys : undefined });
+}
+
+// By keys: a part of the width, around the cursor, moved by `shift` of it.
+function zoomBy(plot, factor, shift = 0) {
+  const { chart } = plot, { frame } = chart;
+  if (!chart.across) return;
+  const middle = plot.cursor == null ? (frame.left + frame.right) / 2 : chart.tell(plot.cursor).x;
+  const from = middle + (frame.left - middle) * factor, to = middle + (frame.right - middle) * factor;
+  const moved = shift * (frame.right - frame.left);
+  const x = [chart.across.value(from + moved), chart.across.value(to + moved)];
+  setZoom(plot, { x, y: plot.view.zoom?.y });
+}
+
+function onKey(plot, event) {
+  const move = by => showCursor(plot, plot.cursor == null ? (by > 0 ? 0 : plot.chart.count - 1)
+    : Math.max(0, Math.min(plot.chart.count - 1, plot.cursor + by)));
+  const keys = {
+    ArrowRight: () => event.shiftKey ? zoomBy(plot, 1, 0.2) : move(1),
+    ArrowLeft: () => event.shiftKey ? zoomBy(plot, 1, -0.2) : move(-1),
+    ArrowDown: () => plot.chart.isDown && move(1),
+    ArrowUp: () => plot.chart.isDown && move(-1),
+    Home: () => showCursor(plot, 0), End: () => showCursor(plot, plot.chart.count - 1),
+    "+": () => zoomBy(plot, 0.5), "=": () => zoomBy(plot, 0.5), "-": () => zoomBy(plot, 2),
+    0: () => setZoom(plot, null), Escape: () => showCursor(plot, null),
+  };
+  const isFree = !["ArrowDown", "ArrowUp"].includes(event.key) || plot.chart.isDown;
+  if (!keys[event.key] || !isFree || event.ctrlKey || event.altKey || event.metaKey) return;
+  event.preventDefault();
+  keys[event.key]();
+}
+
+function listen(plot) {
+  let start = null, frame = null;
+  const on = (name, act) => plot.svg.addEventListener(name, act);
+  on("pointerdown", event => {
+    start = event.button === 0 ? placeOf(plot, event) : null;
+    showCursor(plot, plot.chart.count ? plot.chart.nearest(...placeOf(plot, event)) : null,
+      placeOf(plot, event)[1]);
+  });
+  on("pointermove", event => {
+    if (!plot.chart.count) return;
+    const place = placeOf(plot, event);
+    frame?.remove();
+    if (start && plot.chart.across && Math.abs(place[0] - start[0]) > 6) {
+      plot.svg.setPointerCapture(event.pointerId);
+      frame = svg("rect", { class: "select", x: Math.min(start[0], place[0]),
+        y: Math.min(start[1], place[1]), width: Math.abs(place[0] - start[0]),
+        height: Math.abs(place[1] - start[1]) });
+      plot.svg.append(frame);
+    } else showCursor(plot, plot.chart.nearest(...place), place[1]);
+  });
+  const end = event => {
+    frame?.remove();
+    const place = placeOf(plot, event);
+    if (start && plot.chart.across && event.type === "pointerup" && Math.abs(place[0] - start[0]) > 12)
+      zoomTo(plot, start, place);
+    start = frame = null;
+  };
+  on("pointerup", end);
+  on("pointercancel", end);
+  on("pointerleave", () => document.activeElement !== plot.svg && showCursor(plot, null));
+  on("blur", () => showCursor(plot, null));
+  on("dblclick", () => setZoom(plot, null));
+  on("keydown", event => onKey(plot, event));
+}
+
+// One step stands out; no name: all are as usual.
+function light(step) {
+  for (const node of document.querySelectorAll("[data-step]")) {
+    node.classList.toggle("dim", Boolean(step) && node.dataset.step !== step && node.tagName !== "TR");
+    node.classList.toggle("lit", Boolean(step) && node.dataset.step === step);
+  }
+}
+
+// ---------------------------------------------------------------- figures and their tools
+
+const KEYS = "Keys: arrows move along the values, plus and minus zoom, Shift with arrows moves the view, " +
+  "0 shows all again.";
+
+function draw(plot) {
+  const width = Math.max(240, plot.place.clientWidth || 440), before = plot.chart;
+  const kept = plot.cursor != null && before.across && plot.figure.kind !== "points"
+    ? before.across.value(before.tell(plot.cursor).x) : null;
+  plot.chart = drawers[plot.figure.kind](plot, width);
+  plot.svg.setAttribute("viewBox", `0 0 ${plot.chart.width} ${plot.chart.height}`);
+  const what = plot.figure.kind === "curves" ? `${plot.figure.title} (${plot.view.metric})` : plot.figure.title;
+  plot.svg.setAttribute("aria-label", `${what}: ${plot.chart.summary}`);
+  plot.svg.replaceChildren(plot.chart.node, plot.over);
+  plot.reset.hidden = !plot.view.zoom;
+  showCursor(plot, kept != null && plot.chart.count ? plot.chart.nearest(plot.chart.across.at(kept)) : null);
+}
+
+const drawAll = () => plots.forEach(draw);
+
+function swatch(step) {
+  return html("i", { class: `swatch ${["", "dashed", "dotted", "double"][step.shared % 4]}`,
+    style: `--of: ${colourOf(step)}`, "aria-hidden": "true" });
+}
+
+function check(words, key, isOn, act) {
+  return html("label", {}, html("input", { type: "checkbox", checked: isOn, "data-key": key,
+    onchange: event => act(event.target.checked) }), words);
+}
+
+function toolsOf(plot) {
+  const { figure, view, key } = plot, tools = html("div", { class: "tools" });
+  const redraw = name => value => { view[name] = value; view.zoom = null; draw(plot); };
+  if (figure.kind === "curves" && figure.metrics.length > 1)
+    tools.append(html("select", { "aria-label": `${figure.title}: which record`, "data-key": `${key}-metric`,
+      onchange: event => redraw("metric")(event.target.value) }, ...figure.metrics.map(name =>
+      html("option", { selected: name === view.metric }, name))));
+  if (figure.kind === "curves" || figure.kind === "points")
+    tools.append(check("log x", `${key}-logx`, view.logx, redraw("logx")));
+  if (["curves", "points", "lines"].includes(figure.kind))
+    tools.append(check("log y", `${key}-logy`, view.logy, redraw("logy")));
+  if (figure.kind !== "rows")
+    tools.append(check("wide", `${key}-wide`, view.wide, value => {
+      view.wide = value;
+      plot.place.closest("figure").classList.toggle("whole", value);
+      draw(plot);
+    }));
+  plot.reset = html("button", { type: "button", hidden: true, onclick: () => {
+    setZoom(plot, null);
+    plot.svg.focus();
+  } }, "show all");
+  tools.append(plot.reset);
+  return tools;
+}
+
+function viewOf(key, figure) {
+  const view = state.views[key] ||= { logx: false, logy: Boolean(figure.logy), zoom: null, wide: false };
+  if (figure.kind === "curves" && !figure.metrics.includes(view.metric)) view.metric = figure.metrics[0];
+  return view;
+}
+
+function makePlot(group, figure, key) {
+  const shell = document.getElementById(key);
+  const plot = { group, figure, key, view: viewOf(key, figure), place: shell.querySelector(".plot"),
+    over: svg("g", { class: "over" }), cursor: null,
+    box: html("div", { class: "values", role: "status", hidden: true }) };
+  plot.svg = svg("svg", { role: "img", tabindex: 0, "aria-describedby": `${key}-about ${key}-keys` });
+  plot.place.before(toolsOf(plot));
+  plot.place.replaceChildren(plot.svg, plot.box, html("p", { id: `${key}-keys`, class: "unseen" }, KEYS));
+  shell.classList.toggle("whole", plot.view.wide);
+  listen(plot);
+  return plot;
+}
+
+// ---------------------------------------------------------------- the legend and what holds for all
+
+function toggle(words, key, isOn, act, ...before) {
+  const button = html("button", { type: "button", class: "toggle", "aria-pressed": String(isOn),
+    "data-key": key, onclick: () => {
+      const now = button.getAttribute("aria-pressed") !== "true";
+      act(now);
+      showChoices();
+      drawAll();
+    } }, ...before, words);
+  return button;
+}
+
+const setIn = (set, value) => now => now ? set.delete(value) : set.add(value);
+
+function stepToggle(step, key) {
+  const button = toggle(step.name, `${key}-${step.name}`, isOn(step), setIn(state.off, step.name),
+    swatch(step));
+  button.dataset.toggles = step.name;
+  for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => light(step.name));
+  for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => light(""));
+  return button;
+}
+
+function seedTools(key, seeds) {
+  const tools = [check("each seed", `${key}-each`, state.each, value => {
+    state.each = value;
+    showChoices();
+    drawAll();
+  })];
+  tools[0].querySelector("input").dataset.each = "";
+  return seeds.length < 2 ? tools : [...tools, html("span", { role: "group", "aria-label": "seeds" }, "seeds ",
+    ...seeds.map(seed => {
+      const button = toggle(String(seed), `${key}-seed-${seed}`, isSeedOn(seed), setIn(state.offSeeds, seed));
+      button.setAttribute("aria-label", `seed ${seed}`);
+      button.dataset.seed = seed;
+      return button;
+    }))];
+}
+
+function smoothTool(key) {
+  return html("label", {}, "smoothing ", html("input", { type: "range", min: 0, max: 0.98, step: 0.02,
+    value: state.smooth, "data-key": `${key}-smooth`, "data-smooth": true, oninput: event => {
+      state.smooth = Number(event.target.value);
+      showChoices();
+      drawAll();
+    } }), html("output", {}));
+}
+
+function makeLegend(group, key) {
+  const place = document.getElementById(`${key}-legend`);
+  const seeds = [...new Set(data.runs.map(run => run.seed))].sort((a, b) => a - b);
+  const all = html("button", { type: "button", "data-key": `${key}-all`, onclick: () => {
+    group.steps.forEach(step => state.off.delete(step.name));
+    showChoices();
+    drawAll();
+  } }, "all");
+  const none = html("button", { type: "button", "data-key": `${key}-none`, onclick: () => {
+    group.steps.forEach(step => state.off.add(step.name));
+    showChoices();
+    drawAll();
+  } }, "none");
+  place.replaceChildren(
+    html("div", { class: "steps", role: "group", "aria-label": "steps" },
+      ...group.steps.map(step => stepToggle(step, key)), ...(group.steps.length > 1 ? [all, none] : [])),
+    ...(data.runs.length ? [html("div", { class: "tools" }, ...seedTools(key, seeds), smoothTool(key))] : []));
+}
+
+// Every legend shows the same choices.
+function showChoices() {
+  const each = (selector, act) => document.querySelectorAll(selector).forEach(act);
+  each("[data-toggles]", node => node.setAttribute("aria-pressed", !state.off.has(node.dataset.toggles)));
+  each("[data-seed]", node => node.setAttribute("aria-pressed", isSeedOn(Number(node.dataset.seed))));
+  each("[data-each]", node => { node.checked = state.each; });
+  each("[data-smooth]", node => {
+    node.value = state.smooth;
+    node.nextSibling.textContent = state.smooth ? state.smooth.toFixed(2) : "off";
+  });
+}
+
+// ---------------------------------------------------------------- tables
+
+const FACTORS = { "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
+
+// The first number of a cell, or its words; what is empty comes last.
+function sortValue(cell, isText) {
+  const words = cell.textContent.trim(), found = words.match(/^([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)([kMGT]?)/);
+  return words === "" ? null : !isText && found ? Number(found[1]) * FACTORS[found[2]] : words;
+}
+
+function compareValues(a, b) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  return typeof a === "number" && typeof b === "number" ? a - b
+    : String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+function sortTable(table, chosen) {
+  const rows = [...table.tBodies[0].rows];
+  rows.forEach((row, i) => { row.dataset.place ??= i; });
+  const isText = chosen.column != null && table.tHead.rows[0].cells[chosen.column].classList.contains("text");
+  const value = row => chosen.column == null ? Number(row.dataset.place)
+    : sortValue(row.cells[chosen.column], isText);
+  const keyed = rows.map(row => [value(row), Number(row.dataset.place), row]);
+  keyed.sort(([a, i], [b, j]) => a === null || b === null ? compareValues(a, b) || i - j
+    : (chosen.down ? -1 : 1) * compareValues(a, b) || i - j);
+  table.tBodies[0].append(...keyed.map(([, , row]) => row));
+  [...table.tHead.rows[0].cells].forEach((head, i) => head.setAttribute("aria-sort",
+    i !== chosen.column ? "none" : chosen.down ? "descending" : "ascending"));
+}
+
+function foldColumns(table, chosen) {
+  for (const row of table.rows)
+    [...row.cells].forEach((cell, i) => { cell.hidden = chosen.folded.has(headOf(table, i)); });
+}
+
+const headOf = (table, i) => table.tHead.rows[0].cells[i].textContent;
+
+function showTable(table, chosen) {
+  sortTable(table, chosen);
+  foldColumns(table, chosen);
+}
+
+// Rising, falling, as it was.
+function nextSort(chosen, column) {
+  if (chosen.column !== column) Object.assign(chosen, { column, down: false });
+  else if (!chosen.down) chosen.down = true;
+  else Object.assign(chosen, { column: null, down: false });
+}
+
+function tableTools(table, key, chosen) {
+  const heads = [...table.tHead.rows[0].cells].map((_, i) => headOf(table, i));
+  const order = html("select", { "data-key": `${key}-order`, onchange: event => {
+    const at = Number(event.target.value);
+    Object.assign(chosen, { column: at < 0 ? null : at >> 1, down: at > 0 && at % 2 === 1 });
+    showTable(table, chosen);
+  } }, html("option", { value: -1 }, "as planned"), ...heads.flatMap((head, i) => ["rising", "falling"].map(
+    (way, down) => html("option", { value: 2 * i + down,
+      selected: chosen.column === i && chosen.down === Boolean(down) }, `${head}, ${way}`))));
+  return html("details", { "data-key": `${key}-tools` }, html("summary", {}, "Sort and fold columns"),
+    html("div", { class: "tools" }, html("label", {}, "order ", order), ...heads.slice(1).map(head =>
+      check(head, `${key}-fold-${head}`, !chosen.folded.has(head), now => {
+        setIn(chosen.folded, head)(now);
+        foldColumns(table, chosen);
+      }))));
+}
+
+function makeTable(table, i) {
+  const key = `table-${i}`, chosen = state.tables[key] ||= { column: null, down: false, folded: new Set() };
+  if (table.tBodies[0].rows.length < 2) return;
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = html("button", { type: "button", "data-key": `${key}-${column}`, onclick: () => {
+      nextSort(chosen, column);
+      showTable(table, chosen);
+    } }, ...head.childNodes);
+    head.replaceChildren(button);
+  });
+  table.closest(".wide").before(tableTools(table, key, chosen));
+  showTable(table, chosen);
+}
+
+// ---------------------------------------------------------------- the page, and its newer versions
+
+function build() {
+  data = JSON.parse(document.getElementById("data").textContent);
+  plots = [];
+  data.groups.forEach((group, g) => {
+    makeLegend(group, `g${g}`);
+    group.figures.forEach((figure, f) => plots.push(makePlot(group, figure, `g${g}-f${f}`)));
+  });
+  document.querySelectorAll("table.sorted").forEach(makeTable);
+  document.querySelectorAll("details[data-key]").forEach(node => {
+    node.open = state.open.has(node.dataset.key);
+    node.addEventListener("toggle", () => setIn(state.open, node.dataset.key)(!node.open));
+  });
+  showChoices();
+  drawAll();
+}
+
+function replacePage(words) {
+  const fresh = new DOMParser().parseFromString(words, "text/html");
+  const focus = document.activeElement?.dataset?.key;
+  const plot = plots.find(one => one.svg === document.activeElement)?.key;
+  for (const id of ["page", "data"])
+    document.getElementById(id).replaceWith(fresh.getElementById(id));
+  build();
+  const again = plot ? plots.find(one => one.key === plot)?.svg
+    : focus && document.querySelector(`[data-key="${CSS.escape(focus)}"]`);
+  again?.focus({ preventScroll: true });
+}
+
+async function refresh(status, tag) {
+  if (document.hidden) return tag;
+  try {
+    const answer = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
+    if (answer.status === 200) {
+      const words = await answer.text();
+      if (tag !== answer.headers.get("ETag")) replacePage(words);
+    } else if (answer.status !== 304) throw new Error(await answer.text());
+    status.textContent = `read at ${new Date().toLocaleTimeString()}`;
+    return answer.headers.get("ETag");
+  } catch (error) {
+    status.textContent = `not read since: ${error.message}`;
+    return tag;
+  }
+}
+
+async function live(seconds) {
+  const status = document.getElementById("live");
+  let tag = null;
+  for (;;) {
+    await new Promise(done => setTimeout(done, 1000 * seconds));
+    tag = await refresh(status, tag);
+  }
+}
+
+build();
+let redrawing = 0;
+new ResizeObserver(() => {
+  cancelAnimationFrame(redrawing);
+  redrawing = requestAnimationFrame(drawAll);
+}).observe(document.getElementById("page"));
+if (document.getElementById("live")) live(Number(document.getElementById("live").dataset.seconds));
