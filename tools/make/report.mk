@@ -27,6 +27,13 @@ compare diff: $(O)/setup-python
 		beginning of a run's identity))
 	$(Q)$(report_tool) $@ $(call quoted,$(A)) $(call quoted,$(B))
 
+# Serves pages of all experiments, live.  -B: it writes nothing.  HOST and PORT count only on the
+# command line, because a shell may set them for other purposes.
+told = $(if $(findstring command,$(origin $1)),$2 $(call quoted,$($1)))
+serve: $(O)/setup-python
+	$(Q)$(python) -B -m tools.report.serve --runs $(call quoted,$(RUNS)) \
+		$(call told,HOST,--host) $(call told,PORT,--port)
+
 # Makes the program of a run from the run's record; $$run is the run's directory, $$of the program's.
 need_run = $(if $(RUN),,$(error make $@ RUN=..: which run? Its directory, EXPERIMENT/STEP or the \
 	beginning of its identity))
@@ -46,10 +53,11 @@ export: $(O)/setup-python
 	+$(Q)$(with_run) && $(python) -m tools.export.export $$kablate $$run/weights.safetensors \
 		$(if $(OUT),$(call quoted,$(OUT)),$$run/export)
 
-.PHONY: report status watch power bench-statistics compare diff generate export
+.PHONY: report serve status watch power bench-statistics compare diff generate export
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
+#:   serve                         pages of all experiments, live, read only;  PORT=8000 HOST=127.0.0.1
 #:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
 #:   export RUN=.. OUT=DIR         weights, configuration and tokenizer, as transformers loads them

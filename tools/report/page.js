@@ -127,8 +127,8 @@ function smoothed(values, weight) {
 
 function withSmoothing(series) {
   if (!state.smooth) return series;
-  const name = key => series[key] && smoothed(series[key], state.smooth);
-  return { ...series, raw: series.ys, ys: name("ys"), low: name("low"), high: name("high") };
+  const smooth = key => series[key] && smoothed(series[key], state.smooth);
+  return { ...series, raw: series.ys, ys: smooth("ys"), low: smooth("low"), high: smooth("high") };
 }
 
 const isOn = step => !state.off.has(step.name);
@@ -139,7 +139,8 @@ function curvesOf(step, metric) {
     run.series[metric]);
   if (state.each)
     return runs.map(run => ({ ...pointsOf(run, metric), name: `${step.name}, seed ${run.seed}` }));
-  const mean = meanOf(runs.filter(run => run.counts), metric);
+  const finished = runs.filter(run => run.isFinished);
+  const mean = meanOf(finished.length ? finished : runs.filter(run => run.isRunning), metric);
   return mean.n ? [{ ...mean, name: mean.n > 1 ? `${step.name}, mean of ${mean.n}` : step.name }] : [];
 }
 
@@ -148,7 +149,7 @@ function seriesOf(plot) {
   const { figure, group, view } = plot;
   if (figure.kind === "curves")
     return group.steps.filter(isOn).flatMap(step => curvesOf(step, view.metric).map(series =>
-      withSmoothing({ ...series, step })));
+      figure.smooths ? withSmoothing({ ...series, step }) : { ...series, step }));
   return figure.series.map(series => ({ ...series, step: stepOf(group, series.step) }))
     .filter(series => isOn(series.step));
 }
@@ -339,7 +340,7 @@ function lineCursor(figure, series, across, up) {
       const near = y == null || !found.length ? null
         : found[smallest(found.map(f => Math.abs(up.at(f.y) - y)))];
       return { x: across.at(places[i]), y: near && up.at(near.y), step: near?.one.step.name,
-        title: `${figure.x} ${exact(places[i])}`,
+        title: `${figure.x} ${exact(places[i])}${series[0].raw ? ", smoothed" : ""}`,
         lines: found.map(f => [`${f.one.name}: ${exact(f.y)}`, f.one.step, f === near]) };
     },
     summary: series.map(one => `${one.name}: ${exact(one.ys.findLast(y => y != null) ?? NaN)} at ` +
@@ -805,8 +806,10 @@ function replacePage(words) {
   const fresh = new DOMParser().parseFromString(words, "text/html");
   const focus = document.activeElement?.dataset?.key;
   const plot = plots.find(one => one.svg === document.activeElement)?.key;
+  const chosen = [...document.querySelectorAll("form select")].map(select => [select.name, select.value]);
   for (const id of ["page", "data"])
     document.getElementById(id).replaceWith(fresh.getElementById(id));
+  for (const [name, value] of chosen) document.querySelector(`form select[name="${name}"]`).value = value;
   build();
   const again = plot ? plots.find(one => one.key === plot)?.svg
     : focus && document.querySelector(`[data-key="${CSS.escape(focus)}"]`);
@@ -814,7 +817,7 @@ function replacePage(words) {
 }
 
 async function refresh(status, tag) {
-  if (document.hidden) return tag;
+  if (document.hidden || document.activeElement?.closest("form")) return tag;     // nobody looks, or chooses
   try {
     const answer = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
     if (answer.status === 200) {
@@ -843,5 +846,5 @@ let redrawing = 0;
 new ResizeObserver(() => {
   cancelAnimationFrame(redrawing);
   redrawing = requestAnimationFrame(drawAll);
-}).observe(document.getElementById("page"));
+}).observe(document.body);
 if (document.getElementById("live")) live(Number(document.getElementById("live").dataset.seconds));

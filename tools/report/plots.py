@@ -16,7 +16,8 @@ COLOURS = 8             # of steps; more than that share them, with other dashes
 MOST_POINTS = 2000      # of a curve: longer ones are thinned
 LEAST_SPREAD = 1.01     # sizes that are closer than that are the same to a reader
 
-# Curves: title, which metrics (the first title that fits has them), about.
+# Curves: title, which metrics (the first title that fits has them), about.  What is measured on one batch may be
+# smoothed; what is a mean over many rows is no noise, and the curve would only lag behind.
 FAMILIES = (
     ("Validation loss", r"val/(loss|bits_per_byte)", "Nats per token, or bits per byte of text."),
     ("Training loss", r"train/.*", "Nats per token."),
@@ -29,6 +30,7 @@ FAMILIES = (
      "low where attention is sharp."),
     ("Other records", r".*", "All else that was recorded more than once."),
 )
+NOISY = ("Training loss", "Gradient norm", "Other records")
 FIRST = ("train/loss", "val/loss", "val/accuracy", "grad_norm")     # of their families
 
 
@@ -61,9 +63,9 @@ def pack(named):
             if is_curve(run, name):
                 iterations, values = zip(*thinned(run.series[name]))
                 series[name] = [places.setdefault(iterations, len(places)), [*map(short, values)]]
-        # What failed is drawn, but never averaged.
-        runs.append({"step": step, "seed": run.seed, "series": series,
-                     "counts": run.trouble is None or run.state == "running"})
+        # What failed is drawn, but never averaged; what still runs, only where nothing is finished.
+        runs.append({"step": step, "seed": run.seed, "series": series, "isFinished": run.trouble is None,
+                     "isRunning": run.state == "running"})
     return {"x": [list(iterations) for iterations in places], "runs": runs}
 
 
@@ -81,7 +83,7 @@ def curves(runs):
         left -= metrics
         if metrics:
             yield {"kind": "curves", "title": title, "about": about, "x": "iteration",
-                   "metrics": sorted(metrics, key=in_order)}
+                   "smooths": title in NOISY, "metrics": sorted(metrics, key=in_order)}
 
 
 # ---------------------------------------------------------------- lengths and decoding

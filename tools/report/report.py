@@ -501,7 +501,7 @@ def runs_html(steps, link):
                                                          link), is_text_column)
 
 
-def as_html(table, steps, link, seconds=None):
+def as_html(table, steps, link, seconds=None, above_all=""):
     """link(run): where its name leads; `seconds`: for a page that a server keeps up to date."""
     drawn, told = plots.draw(table, steps), told_sections(table)
     above = [section for section in told if section[0] in
@@ -510,7 +510,7 @@ def as_html(table, steps, link, seconds=None):
     said = [f"{dict(facts)['Environment']}: all steps"]
     below = [section for section in told if section not in above
              and section[0] != DIFFERS and section[1] != said]
-    parts = [page.head_html(table.experiment, about.question(table.experiment), facts),
+    parts = [above_all, page.head_html(table.experiment, about.question(table.experiment), facts),
              page.table_html(*grid(table), is_text_column, "main"),
              *(page.section_html(*section, is_text_column) for section in above),
              page.groups_html(drawn), differences_html(table, steps),
@@ -601,51 +601,64 @@ def print_cost(steps, seeds):
              if all(seconds for seconds, _ in timed) else "of unknown time."))
 
 
-def pairs(db, args):
+def pairs(db, a, b):
     """Steps of the same name if both are experiments, else each of A with each of B."""
-    a, b = records.find(db, args.a), records.find(db, args.b)
-    if len(a) > 1 and len(b) > 1:
-        matched = [(x, y) for x in a for y in b if x.name == y.name]
+    mine, theirs = records.find(db, a), records.find(db, b)
+    if len(mine) > 1 and len(theirs) > 1:
+        matched = [(x, y) for x in mine for y in theirs if x.name == y.name]
         if not matched:
-            raise Problem(f"{args.a} and {args.b} have no step of the same name; name one of each: "
-                          + ", ".join(f"{args.a}/{x.name}" for x in a) + "; "
-                          + ", ".join(f"{args.b}/{y.name}" for y in b))
+            raise Problem(f"{a} and {b} have no step of the same name; name one of each: "
+                          + ", ".join(f"{a}/{x.name}" for x in mine) + "; "
+                          + ", ".join(f"{b}/{y.name}" for y in theirs))
         return matched
-    return [(x, y) for x in a for y in b]
+    return [(x, y) for x in mine for y in theirs]
 
 
-def compare(db, args):
-    matched = pairs(db, args)
-    table = ablation.tabulate_pairs(args.b, matched)
-    if not any(row.delta for row in table.rows):
-        raise Problem("no seed that both have finished: nothing to compare\n"
-                      + "\n".join(f"  {problem}" for problem in table.problems))
-    print(f"{args.b} against {args.a}\n")
+NOT_PAIRED = "no seed that both have finished: nothing to compare"
+
+
+def comparison(table, matched):
+    """Headings and cells, and the lines below them."""
     headings = ["A", "B", "A: val. loss ± sd (seeds)", "B: val. loss ± sd (seeds)", DELTA,
                 "Δ ppl", ACCURACY_DELTA, POWER, "verdict on B"]
     cells = [[a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
               COLUMNS["Δ ppl"](row), accuracy_delta_cell(row), power_cell(row), verdict_cell(row)]
              for (a, _), row in zip(matched, table.rows)]
-    print(aligned(*without_empty(headings, cells), stream=sys.stdout) + "\n")
     shown = " ".join(itertools.chain(*cells))
     marks = [line for line in mark_lines(table) if line.split()[0] in shown]
-    for line in [*reading_lines(table), *marks, *reason_lines(table), *table.problems]:
+    return without_empty(headings, cells), [*reading_lines(table), *marks, *reason_lines(table),
+                                            *table.problems]
+
+
+def compare(db, args):
+    matched = pairs(db, args.a, args.b)
+    table = ablation.tabulate_pairs(args.b, matched)
+    if not any(row.delta for row in table.rows):
+        raise Problem(f"{NOT_PAIRED}\n" + "\n".join(f"  {problem}" for problem in table.problems))
+    print(f"{args.b} against {args.a}\n")
+    cells, lines = comparison(table, matched)
+    print(aligned(*cells, stream=sys.stdout) + "\n")
+    for line in lines:
         print(terminal.wrapped(line, terminal.width(sys.stdout)))
     print()
     print_differences(matched)
 
 
+def difference_title(a, b, changes):
+    return f"{a.runs[0].experiment}/{a.name} → {b.runs[0].experiment}/{b.name}: " \
+        + ("the same configuration" if not changes else plural(len(changes), "symbol"))
+
+
 def print_differences(matched):
     for a, b in matched:
         changes = config_difference.difference(a, b)
-        print(f"{a.runs[0].experiment}/{a.name} → {b.runs[0].experiment}/{b.name}: "
-              + ("the same configuration" if not changes else plural(len(changes), "symbol")))
+        print(difference_title(a, b, changes))
         for change in changes:
             print("  " + symbol_text(*change))
 
 
 def diff(db, args):
-    print_differences(pairs(db, args))
+    print_differences(pairs(db, args.a, args.b))
 
 
 def positive(text):

@@ -42,8 +42,8 @@ class Runs:
     def add(self, experiment, step, seed, loss, *, baseline="0-mla", repeat=0, state="done",
             config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
             started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
-            moved=None, sample=None):
-        """A run that ends at this loss; `values` are recorded beside it."""
+            moved=None, sample=None, curves=()):
+        """A run that ends at this loss; `values` are recorded beside it, once, and `curves` each time."""
         self.made += 1
         directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
         os.makedirs(directory)
@@ -69,6 +69,7 @@ class Runs:
                       self.value(i, "val/accuracy", max(0.0, 1 - 0.1 * now) if now == now else 0),
                       self.value(i, "tokens_per_second", 1000 + i),
                       self.value(i, "peak_megabytes", 100 + seed)]
+            lines += [self.value(i, name, 0.001 * i + seed) for name in curves]
         if moved:
             lines.append({"kind": "event", "iteration": 50, "name": "environment", "text": moved})
         for name, text in zip(("prompt", "sample"), sample or ()):
@@ -1017,7 +1018,7 @@ class Files(Case):
             self.runs.add("e", "0-mla", seed, 3.0, state=state, values={"train/loss": math.nan})
         self.report("e")
         data = self.data("e")
-        self.assertEqual([(run["seed"], run["counts"]) for run in data["runs"]], [(1, True), (2, False)])
+        self.assertEqual([(run["seed"], run["isFinished"]) for run in data["runs"]], [(1, True), (2, False)])
         place, values = data["runs"][0]["series"]["train/loss"]
         self.assertEqual(data["x"][place], [0, *range(10, 101, 10)])
         self.assertEqual((values[0], values[-1]), (None, 2.99))

@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""Pages of all experiments in a browser, up to date while runs go on.  Nothing is ever written.
+
+    /                       all experiments, and a form that compares
+    /experiment/NAME        the page that `make report` writes
+    /run/IDENTITY           one run
+    /compare?a=..&b=..      any two experiments, steps or runs
+
+A page asks for news every few seconds and keeps what its reader has chosen.  Bound to this machine
+alone (the default), the server refuses requests that were sent to another name: a foreign page that
+has its own name point here learns nothing.
+"""
+import argparse
+import hashlib
+import http.server
+import ipaddress
+import os
+import socket
+import socketserver
+import sys
+import threading
+import urllib.parse
+from html import escape
+
+from tools.plan import config_difference, declaration
+from tools.report import about, ablation, decoding, page, plots, report
+from tools.results import records
+
+SECONDS = 5     # between questions for news
+KEPT_PAGES = 32
+HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-cache",
+           "Content-Security-Policy": f"{page.POLICY}; frame-ancestors 'none'",
+           "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+           "Cross-Origin-Resource-Policy": "same-origin"}
+HOME = '<p><a href="/">All experiments</a></p>'
+
+
+class Missing(Exception):
+    """No such page."""
+
+
+def quoted(name):
+    return urllib.parse.quote(name, safe="")
+
+
+def run_link(run):
+    return f"/run/{quoted(run.identity)}"
+
+
+def experiment_link(name):
+    return page.Link.to(f"/experiment/{quoted(name)}", name)
+
+
+# ---------------------------------------------------------------- the index
+
+def run_lines(db):
+    """(experiment, step, identity, seed, state, heartbeat) of every run, without their curves."""
+    return [tuple(row) for row in db.execute(
+        "SELECT experiments.name, step, identity, seed, state, heartbeat FROM runs"
+        " JOIN experiments ON experiments.id = runs.experiment")]
+
+
+def experiment_cells(name, lines):
+    states = [state for *_, state, _ in lines]
+    return [experiment_link(name), about.question(name), str(len({step for _, step, *_ in lines})),
+            ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+            about.moment(max((heartbeat or 0 for *_, heartbeat in lines), default=0))]
+
+
+def choices(lines, chosen):
+    """Options of all steps and runs, by experiment."""
+    parts = []
+    for name in sorted({line[0] for line in lines}):
+        own = sorted((line for line in lines if line[0] == name),
+                     key=lambda line: (records.step_order(line[1]), line[3]))
+        options = [(name, f"{name}, all steps")]
+        for step in dict.fromkeys(line[1] for line in own):
+            options.append((f"{name}/{step}", f"{step}, all seeds"))
+            options += [(identity, f"{step}, seed {seed} ({identity[:12]}, {state})")
+                        for _, other, identity, seed, state, _ in own if other == step]
+        parts.append(f'<optgroup label="{escape(name)}">' + "".join(
+            f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
+            for value, text in options) + "</optgroup>")
+    return "".join(parts)
+
+
+def compare_form(db, a="", b=""):
+    lines = run_lines(db)
+    return '<form class="tools" action="/compare">' + "".join(
+        f'<label>{name.upper()} <select name="{name}">{choices(lines, chosen)}</select></label>'
+        for name, chosen in (("a", a), ("b", b))) + "<button>compare</button></form>"
+
+
+def index(db, _runs):
+    lines, names = run_lines(db), records.experiments(db)
+    cells = [experiment_cells(name, [line for line in lines if line[0] == name]) for name in names]
+    return page.document("kablate: experiments", [
+        "<h1>Experiments</h1>",
+        page.table_html(["experiment", "question", "steps", "runs", "last sign"], cells,
+                        report.is_text_column, "main"),
+        "<h2>Compare any two</h2>", compare_form(db)], seconds=SECONDS)
+
+
+# ---------------------------------------------------------------- an experiment, a run, two of them
+
+def experiment(db, runs, name):
+    if name not in records.experiments(db):
+        raise Missing(f"{name}: no such experiment")
+    steps = records.read_experiment(db, name)
+    try:
+        table = report.tabulate(db, runs, name, steps)
+    except records.Problem as problem:     # nothing is finished yet: curves alone
+        return unfinished(name, steps, str(problem))
+    return report.as_html(table, steps, run_link, SECONDS, HOME)
+
+
+def unfinished(name, steps, problem):
+    every = [run for step in steps for run in step.runs]
+    drawn = plots.draw_curves((run.step, run) for run in every if run.repeat == 0)
+    return page.document(name, [
+        HOME, page.head_html(name, about.question(name), about.facts(every)),
+        page.list_html(problem.splitlines()), page.groups_html(drawn), report.runs_html(steps, run_link),
+    ], drawn, SECONDS)
+
+
+def numbers_html(named):
+    """The table's numbers of (name, step), without differences and verdicts."""
+    rows = [(name, ablation.row_of(step, step)) for name, step in named]
+    columns = {heading: cell for heading, cell in report.COLUMNS.items() if heading != "step"}
+    return page.table_html(*report.without_empty(["step", *columns], [
+        [name, *(cell(row) for cell in columns.values())] for name, row in rows]), report.is_text_column)
+
+
+def one_run(db, _runs, identity):
+    try:
+        step, = records.find(db, identity)
+    except records.Problem as problem:
+        raise Missing(str(problem)) from problem
+    run = step.runs[0]
+    drawn = plots.draw_curves([(run.step, run)])
+    told = [[about.moment(when), str(iteration), kind, text or ""]
+            for when, iteration, kind, text in records.events(db, run)]
+    audits = [[audit, subject, "passed" if passed else "failed", detail or ""]
+              for audit, subject, passed, detail in run.audits]
+    where = [("Experiment", experiment_link(run.experiment)), ("State", about.state(run)),
+             ("Iteration", f"{about.last_iteration(run)} of {run.iterations}"), ("Identity", run.identity),
+             ("Directory", run.directory)]
+    parts = [HOME, page.head_html(f"{run.step}, seed {run.seed}", "", where + about.facts([run])),
+             numbers_html([(run.step, step)]), page.groups_html(drawn)]
+    parts += [page.section_html(title, [], (headings, cells), report.is_text_column)
+              for title, headings, cells in (
+                  ("Events", ["time", "iteration", "kind", "text"], told),
+                  ("Audits", ["audit", "subject", "result", "text"], audits)) if cells]
+    parts += ["<h2>Compare with</h2>", compare_form(db, run.identity),
+              page.configuration_html("All symbols", run.config)]
+    return page.document(f"{run.experiment}: {run}", parts, drawn, SECONDS)
+
+
+def name_of(step):
+    """For a legend: experiment and step, and which run if it is one alone."""
+    run = step.runs[0]
+    return f"{run.experiment}/{step.name}" + (f", {run.identity[:8]}" if len(step.runs) == 1 else "")
+
+
+def differences(matched):
+    for a, b in matched:
+        changes = config_difference.difference(a, b)
+        lines = [[symbol, *("-" if value is None else value for value in values)]
+                 for symbol, *values in changes]
+        yield page.section_html(report.difference_title(a, b, changes), [],
+                                (["symbol", "A", "B"], lines) if lines else None, report.is_text_column)
+
+
+def compare(db, _runs, a, b):
+    try:
+        matched = report.pairs(db, a, b)
+    except records.Problem as problem:
+        raise Missing(str(problem)) from problem
+    table = ablation.tabulate_pairs(b, matched)
+    cells, lines = report.comparison(table, matched)
+    if not any(row.delta for row in table.rows):
+        lines = [report.NOT_PAIRED, *table.problems]
+    steps = {name_of(step): step for pair in matched for step in pair}
+    drawn = plots.draw_curves((name, run) for name, step in steps.items() for run in step.runs)
+    return page.document(f"{b} against {a}", [
+        HOME, f"<h1>{escape(b)} against {escape(a)}</h1>", compare_form(db, a, b),
+        page.table_html(*cells, report.is_text_column), page.list_html(lines),
+        numbers_html(steps.items()), page.groups_html(drawn), *differences(matched)], drawn, SECONDS)
+
+
+# ---------------------------------------------------------------- the server
+
+def answer(db, runs, address):
+    """The page of an address."""
+    path = [urllib.parse.unquote(part) for part in address.path.strip("/").split("/")]
+    asked = dict(urllib.parse.parse_qsl(address.query))
+    match path:
+        case [""]:
+            return index(db, runs)
+        case ["experiment", name]:
+            return experiment(db, runs, name)
+        case ["run", identity]:
+            return one_run(db, runs, identity)
+        case ["compare"] if asked.get("a") and asked.get("b"):
+            return compare(db, runs, asked["a"], asked["b"])
+    raise Missing("no such page")
+
+
+class Pages:
+    """Makes a page again only when what it is made of has changed."""
+
+    def __init__(self, runs):
+        self.runs, self.lock, self.kept = runs, threading.Lock(), {}
+        self.database = os.path.join(runs, "results.db")
+
+    def stamp(self, path):
+        """Of the files that pages are made of."""
+        paths = [self.database]
+        if path.startswith("/experiment/"):
+            directory = os.path.join(self.runs, urllib.parse.unquote(path.split("/")[2]))
+            paths += [os.path.join(directory, name) for name in (declaration.FILE, decoding.DIRECTORY)]
+        return [(found.st_mtime_ns, found.st_size) if found else None
+                for found in map(stat_or_none, paths)]
+
+    def get(self, target):
+        """(status, body); one at a time, since Kconfig's tree is shared."""
+        address = urllib.parse.urlsplit(target)
+        with self.lock:
+            stamp = self.stamp(address.path)
+            if self.kept.get(target, (None,))[0] != stamp:
+                made = self.make(address)
+                if made[0] != 200:
+                    return made
+                while len(self.kept) >= KEPT_PAGES:
+                    del self.kept[next(iter(self.kept))]
+                self.kept[target] = stamp, made
+            return self.kept[target][1]
+
+    def make(self, address):
+        try:
+            db = records.connect(self.database)
+            try:
+                return 200, answer(db, self.runs, address).encode()
+            finally:
+                db.close()
+        except Missing as problem:
+            return 404, str(problem).encode()
+        except (records.Problem, records.sqlite3.Error, OSError) as problem:
+            return 503, str(problem).encode()
+
+
+def stat_or_none(path):
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server_version, sys_version, protocol_version = "kablate", "", "HTTP/1.1"
+    timeout = 30    # of a connection that says nothing
+
+    def do_GET(self):
+        if not self.server.is_for_us(self.headers.get("Host", "")):
+            return self.reply(403, b"this server answers only to the names of this machine")
+        status, body = self.server.pages.get(self.path)
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        if status == 200 and self.headers.get("If-None-Match") == tag:
+            status, body = 304, b""
+        return self.reply(status, body, {"ETag": tag} if status in (200, 304) else {})
+
+    do_HEAD = do_GET
+
+    def reply(self, status, body, more=None):
+        self.send_response(status)
+        headers = HEADERS if status == 200 else {**HEADERS, "Content-Type": "text/plain; charset=utf-8"}
+        for name, value in {**headers, **(more or {}), "Content-Length": str(len(body))}.items():
+            if status != 304 or name != "Content-Length":
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_error(self, code, message=None, explain=None):
+        """Other methods, and what is no HTTP."""
+        self.close_connection = True
+        code = 405 if code == 501 else code
+        self.reply(code, (message or "bad request").encode(), {"Connection": "close"}
+                   | ({"Allow": "GET, HEAD"} if code == 405 else {}))
+
+    def log_message(self, *_):
+        """Pages that ask every few seconds would fill the terminal."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, runs, host, port):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.pages = Pages(runs)
+        super().__init__((host, port), Handler)
+        self.is_local = ipaddress.ip_address(self.server_address[0]).is_loopback
+
+    def is_for_us(self, host):
+        """Bound to this machine alone, it answers to its names only."""
+        try:
+            name = urllib.parse.urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return not self.is_local or name in ("localhost", "127.0.0.1", "::1", self.server_address[0])
+
+    def server_bind(self):
+        """Without the base's question for a full name, which may wait for a name server."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
+
+    @property
+    def url(self):
+        host, port = self.server_address[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: python3 -m tools.report.serve --runs runs --port 8000")
+    parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
+    args = parser.parse_args(argv)
+    try:
+        server = Server(args.runs, args.host, args.port)
+    except (OSError, OverflowError) as error:
+        sys.exit(f"serve: {args.host}, port {args.port}: {error}")
+    print(f"{server.url} shows {args.runs}; Ctrl-C ends it"
+          + ("" if server.is_local else "; everyone who reaches this machine can read it"), flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,224 @@
+"""serve: pages over HTTP, up to date, read only, and only for this machine."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+import urllib.parse
+
+from tools.report import report_test, serve
+from tools.testing import as_user, tap
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.runs = report_test.Runs()
+        self.addCleanup(shutil.rmtree, self.runs.path)
+        self.server = serve.Server(self.runs.path, "127.0.0.1", 0)
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+
+    def ask(self, path, method="GET", **headers):
+        """Status, headers and text."""
+        with contextlib.closing(http.client.HTTPConnection(*self.server.server_address, timeout=60)) as asked:
+            asked.request(method, path, headers={name.replace("_", "-"): v for name, v in headers.items()})
+            answer = asked.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+
+    def page(self, path):
+        status, _, text = self.ask(path)
+        self.assertEqual(status, 200, text)
+        return text
+
+    def assertIn(self, words, text, msg=None):
+        """Without the whole page in its complaint."""
+        self.assertTrue(words in text, msg or f"missing: {words}")
+
+    def study(self):
+        self.runs.study(seeds=(1, 2, 3))
+        self.identity = self.runs.add("new & odd", "0-x", 1, 3.0, ended=False)
+        self.runs.rebuild()
+
+    def data(self, text):
+        return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+
+
+class Pages(Case):
+    def test_index(self):
+        self.study()
+        text = self.page("/")
+        self.assertIn('<a href="/experiment/gpt2-ra-mla-full">gpt2-ra-mla-full</a>', text)
+        self.assertIn('<a href="/experiment/new%20%26%20odd">new &amp; odd</a>', text)
+        self.assertIn("Do the three reciprocal mechanisms", text)
+        self.assertIn(">15 done<", text)
+        self.assertIn(">1 running<", text)
+        self.assertIn('<option value="gpt2-ra-mla-full/0-mla">0-mla, all seeds</option>', text)
+
+    def test_experiment_is_the_report_with_other_links(self):
+        self.study()
+        text = self.page("/experiment/gpt2-ra-mla-full")
+        for words in ('data-head="verdict">better', "Difference to the baseline", 'id="live"',
+                      'href="/run/0001abababababab"'):
+            self.assertIn(words, text)
+        self.assertEqual(self.page("/run/0001abababababab").count("0-mla, seed 1</h1>"), 1)
+
+    def test_what_still_runs_has_curves(self):
+        self.study()
+        text = self.page("/experiment/" + urllib.parse.quote("new & odd"))
+        self.assertIn("no run is finished, nothing to report", text)
+        run, = self.data(text)["runs"]
+        self.assertTrue(run["isRunning"])
+        self.assertEqual(run["series"]["val/loss"][1][-1], 3.0)
+        self.assertIn("running, last sign 2001-09-09 01:46:40 UTC", text)
+
+    def test_run(self):
+        self.runs.add("e", "0-mla", 1, 3.0, moved="another machine", audits=[("wiring", "wte", 0, "no <gradient>")],
+                      state="invalid", config={"SYMBOL": "value"})
+        self.runs.rebuild()
+        text = self.page("/run/0001")
+        for words in ("another machine", "no &lt;gradient&gt;", "SYMBOL=value", "<dd>invalid</dd>",
+                      "100 of 100", 'href="/experiment/e"'):
+            self.assertIn(words, text)
+
+    def test_compare_steps(self):
+        self.study()
+        text = self.page("/compare?a=gpt2-ra-mla-full/0-mla&b=gpt2-ra-mla-full/1-mla%2Bgate")
+        self.assertIn('data-head="verdict on B">better', text)
+        self.assertIn('<td class="text" data-head="symbol">STEP</td><td class="text" data-head="A">mla</td>'
+                      '<td class="text" data-head="B">mla+gate</td>', text)
+        self.assertEqual({run["step"] for run in self.data(text)["runs"]},
+                         {"gpt2-ra-mla-full/0-mla", "gpt2-ra-mla-full/1-mla+gate"})
+
+    def test_compare_any_two_runs(self):
+        """Of other seeds, one of them unfinished: curves and symbols, and no verdict."""
+        self.study()
+        text = self.page(f"/compare?a=0006abababababab&b={self.identity}")
+        self.assertIn("no seed that both have finished: nothing to compare", text)
+        names = [run["step"] for run in self.data(text)["runs"]]
+        self.assertEqual(names, ["gpt2-ra-mla-full/0-mla, 0006abab", "new & odd/0-x, 0010abab"])
+        self.assertIn('<option value="0006abababababab" selected>', text)
+
+    def test_missing(self):
+        self.study()
+        for path in ("/experiment/x", "/run/x", "/run/%25", "/compare", "/compare?a=x&b=y", "/../../etc/passwd",
+                     "/experiment/..", "/results.db", "/compare?a=0001&b=" + urllib.parse.quote("'; DROP")):
+            with self.subTest(path=path):
+                self.assertEqual(self.ask(path)[0], 404)
+
+    def test_without_a_database(self):
+        status, _, text = self.ask("/")
+        self.assertEqual(status, 503)
+        self.assertIn("no database", text)
+
+
+class News(Case):
+    def test_a_page_is_new_when_something_happened(self):
+        self.study()
+        path = "/experiment/gpt2-ra-mla-full"
+        _, headers, first = self.ask(path)
+        status, _, text = self.ask(path, If_None_Match=headers["ETag"])
+        self.assertEqual((status, text), (304, ""))
+        self.runs.add("gpt2-ra-mla-full", "1-mla+gate", 4, 2.9)
+        self.runs.rebuild()
+        status, _, second = self.ask(path, If_None_Match=headers["ETag"])
+        self.assertEqual(status, 200)
+        self.assertFalse("1-mla+gate, 0011" in first)
+        self.assertIn("1-mla+gate, 0011", second)
+
+
+class Safety(Case):
+    def snapshot(self):
+        """Every file with its content and times."""
+        found = {}
+        for directory, _, names in os.walk(self.runs.path):
+            found[directory] = os.stat(directory).st_mtime_ns
+            for name in names:
+                path = os.path.join(directory, name)
+                with open(path, "rb") as file:
+                    found[path] = (os.stat(path).st_mtime_ns, file.read())
+        return found
+
+    def test_nothing_is_written(self):
+        self.study()
+        before = self.snapshot()
+        for path in ("/", "/experiment/gpt2-ra-mla-full", "/run/0001", "/compare?a=0001&b=0002",
+                     "/experiment/new%20%26%20odd", "/nothing"):
+            self.ask(path)
+        self.assertEqual(self.snapshot(), before)
+
+    def test_other_methods_are_refused(self):
+        self.study()
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "NONSENSE"):
+            with self.subTest(method=method):
+                status, headers, _ = self.ask("/", method)
+                self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD"))
+
+    def test_head(self):
+        self.study()
+        status, headers, text = self.ask("/", "HEAD")
+        self.assertEqual((status, text), (200, ""))
+        self.assertEqual(int(headers["Content-Length"]), len(self.page("/").encode()))
+
+    def test_other_names_are_refused(self):
+        self.study()
+        port = self.server.server_address[1]
+        for host, status in ((f"127.0.0.1:{port}", 200), (f"localhost:{port}", 200), ("[::1]", 200),
+                             ("evil.example", 403), (f"evil.example:{port}", 403),
+                             ("127.0.0.1.evil.example", 403), ("", 403), ("[", 403)):
+            with self.subTest(host=host):
+                self.assertEqual(self.ask("/", Host=host)[0], status)
+
+    def test_for_other_machines_only_when_asked(self):
+        with serve.Server(self.runs.path, "0.0.0.0", 0) as server:
+            self.assertFalse(server.is_local)
+            self.assertTrue(server.is_for_us("any.example"))
+
+    def test_headers(self):
+        self.study()
+        _, headers, text = self.ask("/")
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertIn("frame-ancestors 'none'", headers["Content-Security-Policy"])
+        self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+        self.assertNotRegex(text, r"(?:src|href|action)=[\"']?(?:https?:|//)")
+
+
+class Command(unittest.TestCase):
+    def test_make_serve(self):
+        """As a user calls it; HOST and PORT of the environment do not count."""
+        runs = report_test.Runs()
+        self.addCleanup(shutil.rmtree, runs.path)
+        runs.add("e", "0-mla", 1, 3.0)
+        runs.rebuild()
+        server = subprocess.Popen(
+            ["make", "-s", f"O={as_user.BUILD}", f"RUNS={runs.path}", "PORT=0", "serve"], cwd=as_user.ROOT,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            env=as_user.environment(HOST="0.0.0.0", PYTHONUNBUFFERED="1"))
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(os.killpg, server.pid, signal.SIGTERM)
+        line = server.stdout.readline()
+        port = re.fullmatch(rf"http://127\.0\.0\.1:([0-9]+)/ shows {runs.path}; Ctrl-C ends it\n", line)[1]
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)) as asked:
+            asked.request("GET", "/experiment/e")
+            self.assertEqual(asked.getresponse().status, 200)
+
+    def test_a_port_that_is_taken(self):
+        with serve.Server(".", "127.0.0.1", 0) as server:
+            port = server.server_address[1]
+            done = subprocess.run([sys.executable, "-m", "tools.report.serve", "--port", str(port)],
+                                  cwd=as_user.ROOT, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"serve: 127.0.0.1, port {port}: ", done.stderr)
+
+
+if __name__ == "__main__":
+    tap.main()
