@@ -1,10 +1,10 @@
 #!/bin/bash
 # Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
-#   tools/make/setup.sh build|python|test|plot|foreign
+#   tools/make/setup.sh build|python|test|plot|foreign|browser
 #
-# build: to compile;  python: to configure;  test: what the tests add;  plot: to draw results;
-# foreign: to compile for the other architecture and run it emulated.
+# build: to compile;  python: to configure;  test: what the tests add;  plot: to draw measurements;
+# foreign: to compile for the other architecture and run it emulated;  browser: to test pages.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
 # standard output, everything else on standard error.  Installs as root or through passwordless
 # sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
@@ -97,11 +97,12 @@ look_for() {
 		need libcmocka-dev pkg-config --exists cmocka
 		;;
 	plot) need gnuplot-nox gnuplot --version ;;
+	browser) need "chromium fonts-dejavu-core" chromium --version ;;
 	foreign)
 		need "gcc-${foreign//_/-}-linux-gnu" foreign_compiles
 		need qemu-user "qemu-$foreign" --version
 		;;
-	*) die "setup: no group '$1' (build, python, test, plot or foreign)" ;;
+	*) die "setup: no group '$1' (build, python, test, plot, foreign or browser)" ;;
 	esac
 }
 
@@ -212,7 +213,7 @@ flags() {
 	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
 	python) find_python ;;
 	test) pkg-config --cflags --libs cmocka ;;
-	plot | foreign) ;;
+	plot | foreign | browser) ;;
 	esac
 }
 

@@ -293,7 +293,7 @@ function drawPlane(plot, width) {
   const up = scale(...ranges.y, log.y, frame.bottom, frame.top);
   const inside = ([at]) => at >= across.low && at <= across.high;
   const xTicks = apart(figure.places && !view.zoom ? figure.places.filter(inside)
-    : (log.x ? logTicks : linearTicks)(...ranges.x, Math.max(2, Math.floor(width / 90))), across);
+    : (log.x ? logTicks : linearTicks)(...ranges.x, Math.max(2, Math.floor(width / 75))), across);
   const clip = `clip-${plot.key}`;
   const drawn = svg("g", { "clip-path": `url(#${clip})` });
   for (const x of figure.uprights || [])
@@ -368,7 +368,7 @@ drawers.rows = (plot, width) => {
   const values = rows.flatMap(row => [...row.values, row.low, row.high]);
   const across = scale(...rangeOf(figure.zero ? [...values, 0] : values, false), false,
     frame.left, frame.right);
-  const ticks = apart(linearTicks(across.low, across.high, Math.max(2, Math.floor(width / 90))), across);
+  const ticks = apart(linearTicks(across.low, across.high, Math.max(2, Math.floor(width / 75))), across);
   const node = svg("g", {}, axes(frame, ticks, [], across, null, figure.x));
   if (figure.zero)
     node.append(svg("path", { class: "mark", d: `M${across.at(0)},${frame.top}V${frame.bottom}` }));
