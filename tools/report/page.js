@@ -222,7 +222,7 @@ function apart(ticks, across) {
 
 function rangesOf(plot, series, log) {
   const { figure, view } = plot, zoom = view.zoom || {};
-  const xs = series.flatMap(one => one.xs), last = Math.max(...xs);
+  const xs = series.flatMap(one => one.xs), last = xs.reduce((a, b) => Math.max(a, b));
   const x = zoom.x || (figure.kind === "curves" && !log.x ? [0, last || 1]
     : rangeOf(xs, log.x, figure.kind === "points" ? 0.08 : 0.02));
   // The first fall would flatten everything else.

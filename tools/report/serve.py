@@ -53,31 +53,24 @@ def experiment_link(name):
 
 # ---------------------------------------------------------------- the index
 
-def run_lines(db):
-    """(experiment, step, identity, seed, state, heartbeat) of every run, without their curves."""
-    return [tuple(row) for row in db.execute(
-        "SELECT experiments.name, step, identity, seed, state, heartbeat FROM runs"
-        " JOIN experiments ON experiments.id = runs.experiment")]
-
-
 def experiment_cells(name, lines):
-    states = [state for *_, state, _ in lines]
-    return [experiment_link(name), about.question(name), str(len({step for _, step, *_ in lines})),
+    states = [line["state"] for line in lines]
+    return [experiment_link(name), about.question(name), str(len({line["step"] for line in lines})),
             ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
-            about.moment(max((heartbeat or 0 for *_, heartbeat in lines), default=0))]
+            about.moment(max((line["heartbeat"] or 0 for line in lines), default=0))]
 
 
 def choices(lines, chosen):
     """Options of all steps and runs, by experiment."""
     parts = []
-    for name in sorted({line[0] for line in lines}):
-        own = sorted((line for line in lines if line[0] == name),
-                     key=lambda line: (records.step_order(line[1]), line[3]))
+    for name in sorted({line["experiment"] for line in lines}):
+        own = sorted((line for line in lines if line["experiment"] == name),
+                     key=lambda line: (records.step_order(line["step"]), line["seed"]))
         options = [(name, f"{name}, all steps")]
-        for step in dict.fromkeys(line[1] for line in own):
+        for step in dict.fromkeys(line["step"] for line in own):
             options.append((f"{name}/{step}", f"{step}, all seeds"))
-            options += [(identity, f"{step}, seed {seed} ({identity[:12]}, {state})")
-                        for _, other, identity, seed, state, _ in own if other == step]
+            options += [(line["identity"], f"{step}, seed {line['seed']} ({line['identity'][:12]}, "
+                         f"{line['state']})") for line in own if line["step"] == step]
         parts.append(f'<optgroup label="{escape(name)}">' + "".join(
             f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
             for value, text in options) + "</optgroup>")
@@ -85,15 +78,15 @@ def choices(lines, chosen):
 
 
 def compare_form(db, a="", b=""):
-    lines = run_lines(db)
+    lines = records.run_lines(db)
     return '<form class="tools" action="/compare">' + "".join(
         f'<label>{name.upper()} <select name="{name}">{choices(lines, chosen)}</select></label>'
         for name, chosen in (("a", a), ("b", b))) + "<button>compare</button></form>"
 
 
 def index(db, _runs):
-    lines, names = run_lines(db), records.experiments(db)
-    cells = [experiment_cells(name, [line for line in lines if line[0] == name]) for name in names]
+    lines, names = records.run_lines(db), records.experiments(db)
+    cells = [experiment_cells(name, [line for line in lines if line["experiment"] == name]) for name in names]
     return page.document("kablate: experiments", [
         "<h1>Experiments</h1>",
         page.table_html(["experiment", "question", "steps", "runs", "last sign"], cells,

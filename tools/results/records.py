@@ -179,6 +179,12 @@ def read_details(db, run):
     run.prompt, run.sample = told.get("prompt"), told.get("sample")
 
 
+def run_lines(db):
+    """What a list of all runs shows, without their curves."""
+    return db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
+                      " FROM runs JOIN experiments ON experiments.id = runs.experiment")
+
+
 def events(db, run):
     """(time, iteration, kind, text) of what training met."""
     return [tuple(row) for row in db.execute("SELECT time, iteration, kind, text FROM events"

@@ -33,6 +33,8 @@ INSTEAD = {
     "make check": ("make -n check", "all tests would run this one again"),
     "make bench-decode": ("make bench-decode CONTEXTS=64 ROUNDS=1 BENCH_SECONDS=0.01",
                           "two rounds of six models take minutes"),
+    "make serve": ("setsid make serve PORT=0 >log & until grep -q ^http log; do sleep 0.1; done; cat log; "
+                   "kill -- -$!", "it serves until it is stopped"),
 }
 KEYS = {"make menuconfig": b"q"}    # needs a terminal and a key that leaves
 SHOWS = {
@@ -41,6 +43,7 @@ SHOWS = {
     "make audit": r"94 audits, passed",
     "make status": r"gpt2-ra-mla-full +1-mla\+gate +5 +done",
     "make report E=gpt2-ra-mla-full": r"1-mla\+gate +253\.1k\*",
+    "make serve": r"http://127\.0\.0\.1:[0-9]+/ shows runs; Ctrl-C ends it",
     "make data && make": r"2-w2-overlap",
 }
 MISTAKES = [  # commands, first without and then with a configuration, and what the answer must say
