@@ -1,5 +1,6 @@
 """The page in a real browser: wide and narrow, light and dark, by mouse and by keys alone, offline and live."""
 import collections
+import itertools
 import pathlib
 import re
 import shutil
@@ -48,9 +49,14 @@ class Case(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.runs.path)
         add_study(cls.runs)
         cls.runs.rebuild()
+        cls.address = cls.write_report("study")
+
+    @classmethod
+    def write_report(cls, experiment):
+        """Where it is."""
         with mock.patch("sys.stdout"):
-            report.main(["--runs", cls.runs.path, "report", "study"])
-        cls.address = pathlib.Path(cls.runs.path, "study/report/report.html").as_uri()
+            report.main(["--runs", cls.runs.path, "report", experiment])
+        return pathlib.Path(cls.runs.path, experiment, "report/report.html").as_uri()
 
     def show(self, size=DESKTOP, dark=False, address=None, script=True):
         page = self.chromium.page(width=size[0], height=size[1], dark=dark, script=script)
@@ -132,6 +138,24 @@ class Looks(Case):
                     self.assertGreater(page.value(CONTRAST), 4.5)
                     paper = page.value("getComputedStyle(document.body).backgroundColor")
                     self.assertEqual(paper, "rgb(18, 22, 27)" if dark else "rgb(255, 255, 255)")
+
+    def test_many_steps_with_long_names(self):
+        """Every number has its place in a crowd, and no text covers another."""
+        for number, seed in itertools.product(range(18), (1, 2, 3)):
+            self.runs.add("crowd", f"{number}-w2+overlap+lr-5e-3+against-{number}" if number else "0-mla", seed,
+                          3 + 0.001 * number + 0.01 * seed, values={"parameters": 1e6 * (1 + number // 9)})
+        self.runs.rebuild()
+        address = self.write_report("crowd")
+        for size in (DESKTOP, PHONE):
+            with self.subTest(size=size):
+                page = self.show(size, address=address)
+                self.assertEqual(page.faults(), [])
+                self.assertEqual(page.value("document.documentElement.scrollWidth"), size[0])
+                self.assertEqual(page.value(COVERED), [])
+                self.assertEqual(page.value(CUT), [])
+                numbers = page.value(f"[...{svg_of('Loss against parameters')}.querySelectorAll('[data-step] text')]"
+                                     ".map(t => t.textContent)")
+                self.assertEqual(sorted(map(int, numbers)), list(range(18)))
 
     def test_axes(self):
         page = self.show()
