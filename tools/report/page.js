@@ -54,13 +54,18 @@ function exact(value) {
     : size >= 1e6 ? label(value, size / 1e4, size) : String(Number(value.toPrecision(5)));
 }
 
-function linearTicks(low, high, wanted) {
-  const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find(s => s * power >= 0.999 * rough);
+function ticksEvery(step, low, high) {
   const size = Math.max(Math.abs(low), Math.abs(high)), ticks = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++)
     ticks.push([k * step, label(k * step, step, size)]);
   return ticks;
+}
+
+// The widest of round steps that gives at least three ticks and two thirds of those wanted.
+function linearTicks(low, high, wanted) {
+  const power = 10 ** Math.floor(Math.log10(high - low)), least = Math.max(3, Math.floor(2 * wanted / 3));
+  return [5, 2, 1, 0.5, 0.2, 0.1, 0.05].map(step => ticksEvery(step * power, low, high))
+    .find(ticks => ticks.length >= least);
 }
 
 function logTicks(low, high, wanted) {
@@ -138,7 +143,7 @@ function curvesOf(step, metric) {
   const runs = data.runs.filter(run => run.step === step.name && isSeedOn(run.seed) &&
     run.series[metric]);
   if (state.each)
-    return runs.map(run => ({ ...pointsOf(run, metric), name: `${step.name}, seed ${run.seed}` }));
+    return runs.map(run => ({ ...pointsOf(run, metric), name: `${step.name}, seed ${run.seed}`, seed: run.seed }));
   const finished = runs.filter(run => run.isFinished);
   const mean = meanOf(finished.length ? finished : runs.filter(run => run.isRunning), metric);
   return mean.n ? [{ ...mean, name: mean.n > 1 ? `${step.name}, mean of ${mean.n}` : step.name }] : [];
@@ -238,7 +243,7 @@ function rangesOf(plot, series, log) {
 }
 
 function drawLine(one, across, up) {
-  const { step } = one, g = svg("g", { "data-step": step.name });
+  const { step } = one, g = svg("g", { "data-step": step.name, "data-of-seed": one.seed });
   const line = (ys, more) => svg("path", {
     d: pathOf(one.xs, ys, across, up), fill: "none", stroke: colourOf(step), ...more });
   if (one.low && one.n > 1) {
@@ -307,7 +312,7 @@ function drawPlane(plot, width) {
     const seen = cursor.points.filter(p => p.x >= frame.left && p.x <= frame.right &&
       p.y >= frame.top && p.y <= frame.bottom);
     for (const p of cursor.points)
-      drawn.append(fill(svg("g", { "data-step": p.step.name }), {}, [markOf(p.step, p.x, p.y, 5)]));
+      drawn.append(svg("g", { "data-step": p.step.name }, markOf(p.step, p.x, p.y, 5)));
     drawn.append(...placeTexts(seen, frame));
   } else drawn.append(...series.map(one => drawLine(one, across, up)));
   return { node, frame, width, height, across, up, ...cursor };
@@ -382,7 +387,7 @@ drawers.rows = (plot, width) => {
         d: `M${across.at(row.low)},${y + 20}v8m0,-4H${across.at(row.high)}m0,-4v8` }));
     g.append(markOf(row.step, mean, y + 24, 4.5));
     row.values.forEach((v, k) => isSeedOn(row.seeds[k]) &&
-      g.append(markOf(row.step, across.at(v), y + 36, 2)));
+      g.append(fill(markOf(row.step, across.at(v), y + 36, 2), { "data-of-seed": row.seeds[k] }, [])));
     node.append(g);
   });
   return {
@@ -439,7 +444,7 @@ function showCursor(plot, index, y) {
   over.replaceChildren();
   if (index == null || !chart.count) {
     box.hidden = true;
-    light("");
+    light();
     return;
   }
   const told = chart.tell(index, y), { frame } = chart;
@@ -542,11 +547,13 @@ function listen(plot) {
   on("keydown", event => onKey(plot, event));
 }
 
-// One step stands out; no name: all are as usual.
-function light(step) {
-  for (const node of document.querySelectorAll("[data-step]")) {
-    node.classList.toggle("dim", Boolean(step) && node.dataset.step !== step && node.tagName !== "TR");
-    node.classList.toggle("lit", Boolean(step) && node.dataset.step === step);
+// One step, or one seed where seeds are drawn, stands out; none: all are as usual.
+function light(step, seed) {
+  for (const node of document.querySelectorAll("[data-step], [data-of-seed]")) {
+    const { step: own, ofSeed } = node.dataset;
+    node.classList.toggle("dim", node.tagName !== "TR" && Boolean(step && own && own !== step ||
+      seed && ofSeed && ofSeed !== seed));
+    node.classList.toggle("lit", Boolean(step) && own === step);
   }
 }
 
@@ -643,8 +650,13 @@ function stepToggle(step, key) {
   const button = toggle(step.name, `${key}-${step.name}`, isOn(step), setIn(state.off, step.name),
     swatch(step));
   button.dataset.toggles = step.name;
-  for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => light(step.name));
-  for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => light(""));
+  return lights(button, step.name);
+}
+
+// What stands out while it is pointed at, or has the focus.
+function lights(button, step, seed) {
+  for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => light(step, seed));
+  for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => light());
   return button;
 }
 
@@ -660,7 +672,7 @@ function seedTools(key, seeds) {
       const button = toggle(String(seed), `${key}-seed-${seed}`, isSeedOn(seed), setIn(state.offSeeds, seed));
       button.setAttribute("aria-label", `seed ${seed}`);
       button.dataset.seed = seed;
-      return button;
+      return lights(button, "", String(seed));
     }))];
 }
 

@@ -44,7 +44,7 @@ class Link(str):
 
 def tone(heading, cell):
     """Green is for what is better, not for what is as it was."""
-    if heading == "verdict":
+    if heading in ("verdict", "verdict on B"):
         return next((TONES[word] for word in TONES if cell.startswith(word)), "")
     return "bad" if heading == "audits" and ("failed" in cell or "not" in cell) else ""
 

@@ -242,11 +242,21 @@ class Mouse(Case):
         page.mouse("mouseReleased", left + 100, top + 50, button="left", clickCount=2)
         self.assertEqual(self.ticks(page, "Training loss"), before)
 
+    def point_at(self, page, selector):
+        page.hover(*page.value(f"(() => {{ const b = document.querySelector('{selector}'); b.scrollIntoView();"
+                               "const r = b.getBoundingClientRect(); return [r.left + 5, r.top + 5]; })()"))
+
+    def test_pointing_at_a_seed_lights_it(self):
+        page = self.show()
+        page.value("document.querySelector('[data-each]').click()")
+        self.point_at(page, '[data-seed="2"]')
+        self.assertEqual(page.value(f"[...{svg_of('Training loss')}.querySelectorAll('.dim')]"
+                                    ".map(g => g.dataset.ofSeed)"), ["1", "3"] * len(STEPS))
+        self.assertEqual(page.value(f"{svg_of('Final loss')}.querySelectorAll('.dim').length"), 2 * len(STEPS))
+
     def test_pointing_at_a_step_lights_it(self):
         page = self.show()
-        x, y = page.value("(() => { const b = document.querySelector('[data-toggles=\"1-gate\"]'); b.scrollIntoView();"
-                          "const r = b.getBoundingClientRect(); return [r.left + 5, r.top + 5]; })()")
-        page.hover(x, y)
+        self.point_at(page, '[data-toggles="1-gate"]')
         self.assertEqual(page.value("[...new Set([...document.querySelectorAll('svg .dim')].map(g => g.dataset.step))]"
                                     ".sort()"), ["0-mla", "2-gate+cross"])
 

@@ -354,14 +354,10 @@ def is_text_column(name):
                     "revision", "experiment", "question", "symbol", "text", "time")
 
 
-def tone(heading, cell):
-    return page.tone(heading.removesuffix(" on B"), cell)
-
-
 def aligned(headings, cells, indent="", stream=None):
     """For a file; or for a stream, with what its terminal can do."""
     room, colours = (terminal.width(stream), terminal.has_colours(stream)) if stream else (None, False)
-    return terminal.table(headings, cells, is_text_column, room, indent, tone if colours else None)
+    return terminal.table(headings, cells, is_text_column, room, indent, page.tone if colours else None)
 
 
 def as_text(table, stream=None):

@@ -155,6 +155,13 @@ def name_of(step):
     return f"{run.experiment}/{step.name}" + (f", {run.identity[:8]}" if len(step.runs) == 1 else "")
 
 
+def option_of(name, step, known):
+    """As the form calls it: an experiment, an identity or EXPERIMENT/STEP."""
+    run = step.runs[0]
+    return name if name in known else run.identity if run.identity.startswith(name) else \
+        f"{run.experiment}/{step.name}"
+
+
 def differences(matched):
     for a, b in matched:
         changes = config_difference.difference(a, b)
@@ -175,8 +182,10 @@ def compare(db, _runs, a, b):
         lines = [report.NOT_PAIRED, *table.problems]
     steps = {name_of(step): step for pair in matched for step in pair}
     drawn = plots.draw_curves((name, run) for name, step in steps.items() for run in step.runs)
+    known = records.experiments(db)
+    chosen = [option_of(name, step, known) for name, step in zip((a, b), matched[0])]
     return page.document(f"{b} against {a}", [
-        HOME, f"<h1>{escape(b)} against {escape(a)}</h1>", compare_form(db, a, b),
+        HOME, f"<h1>{escape(b)} against {escape(a)}</h1>", compare_form(db, *chosen),
         page.table_html(*cells, report.is_text_column), page.list_html(lines),
         numbers_html(steps.items()), page.groups_html(drawn), *differences(matched)], drawn, SECONDS)
 
