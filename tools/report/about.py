@@ -21,7 +21,8 @@ def revision(run):
 
 
 def environment(run):
-    return ", ".join(f"{key} {value}" for key, value in run.environment.items() if value is not None)
+    return ", ".join(f"{key} {value}" for key, value in run.environment.items()
+                     if value is not None)
 
 
 def facts(runs):
@@ -70,10 +71,12 @@ def runs_grid(runs, link):
     def loss(run):
         value = run.last("val/loss")
         return "" if value is None else f"{value:.4f}"
-    return ["run", "seed", "state", "iteration", "of", "val. loss", "started", "minutes", "revision"], [
+    headings = ["run", "seed", "state", "iteration", "of", "val. loss", "started", "minutes",
+                "revision"]
+    return headings, [
         [page.Link.to(link(run), f"{run.step}, {run.identity[:12]}"), str(run.seed), state(run),
-         str(last_iteration(run)), str(run.iterations), loss(run), moment(run.started), minutes(run),
-         revision(run)] for run in runs]
+         str(last_iteration(run)), str(run.iterations), loss(run), moment(run.started),
+         minutes(run), revision(run)] for run in runs]
 
 
 # ---------------------------------------------------------------- configurations

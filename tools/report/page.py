@@ -24,9 +24,10 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + 
     "'; connect-src 'self'; form-action 'self'; base-uri 'none'"
 
 TONES = {"better": "good", "worse": "bad", "invalid": "bad", "NOT REPRODUCED": "bad"}
-HOW_TO = "Point at a picture for its values, or focus it and use the arrow keys. Drag over it to zoom (keys: " \
-    "+ and -), double click for all of it (key: 0). Curves are means over seeds, with bands from the lowest to " \
-    "the highest; until you zoom, their first tenth does not decide the height of a picture."
+HOW_TO = "Point at a picture for its values, or focus it and use the arrow keys. Drag over it to " \
+    "zoom (keys: + and -), double click for all of it (key: 0). Curves are means over seeds, " \
+    "with bands from the lowest to the highest; until you zoom, their first tenth does not " \
+    "decide the height of a picture."
 
 
 class Link(str):
@@ -65,10 +66,14 @@ def table_html(headings, cells, is_text, name="extra", is_other=lambda line, i: 
         return "text" if is_text(heading) else ""
     head = "".join(f'<th scope="col"{class_html(kind(h))}>'
                    f"{escape(h).replace('/token', '/<wbr>token')}</th>" for h in headings)
-    body = "\n".join((f'<tr data-step="{escape(line[0])}">' if headings[0] == "step" else "<tr>") + "".join(
-        f"<td{class_html(kind(h), tone(h, cell), 'other' if is_other(line, i) else '')}"
-        f' data-head="{escape(h)}">{cell_html(cell)}</td>'
-        for i, (h, cell) in enumerate(zip(headings, line))) + "</tr>" for line in cells)
+
+    def row(line):
+        step = f' data-step="{escape(line[0])}"' if headings[0] == "step" else ""
+        return f"<tr{step}>" + "".join(
+            f"<td{class_html(kind(h), tone(h, cell), 'other' if is_other(line, i) else '')}"
+            f' data-head="{escape(h)}">{cell_html(cell)}</td>'
+            for i, (h, cell) in enumerate(zip(headings, line))) + "</tr>"
+    body = "\n".join(map(row, cells))
     return f'<div class="wide"><table class="{name} sorted"><thead><tr>{head}</tr></thead>\n' \
         f"<tbody>\n{body}\n</tbody></table></div>"
 
@@ -93,31 +98,32 @@ def section_html(title, lines, extra, is_text):
 
 def head_html(name, question, facts):
     """Facts are (name, text or link)."""
-    return f"<h1>{escape(name)}</h1>" + (f'<p class="question">{escape(question)}</p>' if question else "") \
-        + '<dl class="facts">' + "".join(f"<dt>{escape(what)}</dt><dd>{cell_html(text)}</dd>"
-                                         for what, text in facts) + "</dl>"
+    asked = f'<p class="question">{escape(question)}</p>' if question else ""
+    return f"<h1>{escape(name)}</h1>" + asked + '<dl class="facts">' + "".join(
+        f"<dt>{escape(what)}</dt><dd>{cell_html(text)}</dd>" for what, text in facts) + "</dl>"
 
 
 # ---------------------------------------------------------------- pictures
 
 def figure_html(figure, key):
     return f'<figure id="{key}" aria-labelledby="{key}-title"><h3 id="{key}-title">' \
-        f'{escape(figure["title"])}</h3><p class="about" id="{key}-about">{escape(figure["about"])}</p>' \
-        '<div class="plot"></div></figure>'
+        f'{escape(figure["title"])}</h3><p class="about" id="{key}-about">' \
+        f'{escape(figure["about"])}</p><div class="plot"></div></figure>'
 
 
 def group_html(group, number):
     key = f"g{number}"
-    return f"<section><h2>{escape(group['heading'])}</h2>" + (f'<p class="about">{HOW_TO}</p>'
-                                                             if number == 0 else "") \
+    figures = [figure_html(figure, f"{key}-f{i}") for i, figure in enumerate(group["figures"])]
+    return f"<section><h2>{escape(group['heading'])}</h2>" \
+        + (f'<p class="about">{HOW_TO}</p>' if number == 0 else "") \
         + f'<div class="legend" id="{key}-legend"></div><div class="figures">' \
-        + "\n".join(figure_html(figure, f"{key}-f{i}") for i, figure in enumerate(group["figures"])) \
-        + "</div></section>"
+        + "\n".join(figures) + "</div></section>"
 
 
 def groups_html(data):
     groups = "\n".join(group_html(group, i) for i, group in enumerate(data["groups"]))
-    return groups + "<noscript><p>The pictures need JavaScript, which is switched off.</p></noscript>"
+    return groups + \
+        "<noscript><p>The pictures need JavaScript, which is switched off.</p></noscript>"
 
 
 NOTHING = {"groups": [], "runs": [], "x": []}

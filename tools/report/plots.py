@@ -2,7 +2,8 @@
 
 A figure is a dict with title, about (a sentence for readers), x (the name of its axis) and a kind:
     curves   metrics: names; the values are those of the packed runs
-    lines    series of step, name, xs, ys; thin ones are limits; places has the labels of a logarithmic axis
+    lines    series of step, name, xs, ys; thin ones are limits; places has the labels of a
+             logarithmic axis
     points   series of one point each, and its text; y names what is upright
     rows     a row per step: mean, low and high (or None), values with their seeds
     bars     names; a row per step of values in `unit`
@@ -16,20 +17,21 @@ COLOURS = 8             # of steps; more than that share them, with other dashes
 MOST_POINTS = 2000      # of a curve: longer ones are thinned
 LEAST_SPREAD = 1.01     # sizes that are closer than that are the same to a reader
 
-# Curves: title, which metrics (the first title that fits has them), about.  What is measured on one batch may be
-# smoothed; what is a mean over many rows is no noise, and the curve would only lag behind.
+# Curves: title, which metrics (the first title that fits has them), about.
 FAMILIES = (
     ("Validation loss", r"val/(loss|bits_per_byte)", "Nats per token, or bits per byte of text."),
     ("Training loss", r"train/.*", "Nats per token."),
     ("Loss of components", r"val/loss/.*", "Nats per token, for each kind of token of the task."),
     ("Accuracy", r"val/accuracy(/.*)?", "Share of right answers."),
-    ("Gradient norm", r"grad_norm(/.*)?|clipped", "Before clipping: of all parameters, of each layer, "
-     "of the rest; and how many updates were clipped."),
+    ("Gradient norm", r"grad_norm(/.*)?|clipped", "Before clipping: of all parameters, of each "
+     "layer, of the rest; and how many updates were clipped."),
     ("Learning rate", r"learning_rate", "Of each recorded update."),
-    ("Attention entropy", r"attention/entropy/.*", "Nats, as a mean over heads and rows of a layer: "
-     "low where attention is sharp."),
+    ("Attention entropy", r"attention/entropy/.*", "Nats, as a mean over heads and rows of a "
+     "layer: low where attention is sharp."),
     ("Other records", r".*", "All else that was recorded more than once."),
 )
+# What is measured on one batch may be smoothed.  A mean over many rows has little noise, and its
+# curve would only lag behind.
 NOISY = ("Training loss", "Gradient norm", "Other records")
 FIRST = ("train/loss", "val/loss", "val/accuracy", "grad_norm")     # of their families
 
@@ -42,7 +44,7 @@ def short(value):
 
 
 def thinned(points):
-    """Every second, fourth, eighth ... value, so that shorter runs keep the same ones; and the last."""
+    """Every second, fourth, eighth ... value, so that shorter runs keep the same; and the last."""
     stride = 1
     while len(points) > MOST_POINTS * stride:
         stride *= 2
@@ -55,7 +57,7 @@ def is_curve(run, name):
 
 
 def pack(named):
-    """Of (step, run): the curves of all runs.  Lists of iterations that runs share are kept once."""
+    """Of (step, run): the curves of all runs.  Iterations that runs share are kept once."""
     places, runs = {}, []
     for step, run in named:
         series = {}
@@ -64,8 +66,8 @@ def pack(named):
                 iterations, values = zip(*thinned(run.series[name]))
                 series[name] = [places.setdefault(iterations, len(places)), [*map(short, values)]]
         # What failed is drawn, but never averaged; what still runs, only where nothing is finished.
-        runs.append({"step": step, "seed": run.seed, "series": series, "isFinished": run.trouble is None,
-                     "isRunning": run.state == "running"})
+        runs.append({"step": step, "seed": run.seed, "series": series,
+                     "isFinished": run.trouble is None, "isRunning": run.state == "running"})
     return {"x": [list(iterations) for iterations in places], "runs": runs}
 
 
@@ -112,8 +114,8 @@ def positions(rows, table):
                        "ys": [short(loss) for _, loss in x.positions]})
     firsts = sorted({first for x in found for first, _ in x.positions})
     return {"kind": "lines", "title": "Loss by position", "x": "position", "series": series,
-            "about": "Nats per token within the longest rows; right of the dashed line lies what no "
-                     "training row was long enough for.",
+            "about": "Nats per token within the longest rows; right of the dashed line lies what "
+                     "no training row was long enough for.",
             "places": doublings(firsts[1:]),
             "uprights": sorted({x.trained for x in found if x.trained})}
 
@@ -127,14 +129,15 @@ def against_context(rows, table, title, about, read, limit=None, **more):
         for name, number, thin in ((row.step, read, False), (f"{row.step}, limit", limit, True)):
             if own and number:
                 series.append({"step": row.step, "name": name, "thin": thin,
-                               "xs": [m.context for m in own], "ys": [short(number(m)) for m in own]})
+                               "xs": [m.context for m in own],
+                               "ys": [short(number(m)) for m in own]})
     return {"kind": "lines", "title": title, "about": about, "x": "context", "series": series,
             "places": doublings(sorted(contexts)), **more} if series else None
 
 
 def speed(rows, table):
-    return against_context(rows, table, "Decoding speed", "Tokens per second against context; dotted: "
-                           "the limit that reading sets.", lambda m: m.tokens_per_second,
+    return against_context(rows, table, "Decoding speed", "Tokens per second against context; "
+                           "dotted: the limit that reading sets.", lambda m: m.tokens_per_second,
                            lambda m: m.limit, zero=True)
 
 
@@ -146,7 +149,8 @@ def state(rows, table):
 # ---------------------------------------------------------------- rows, points, bars
 
 def row_entry(step, seeds, values, spread, scale=1):
-    return {"step": step, "seeds": seeds, "values": [scale * v for v in values], "mean": scale * spread.mean,
+    return {"step": step, "seeds": seeds, "values": [scale * v for v in values],
+            "mean": scale * spread.mean,
             **{end: None if value is None else scale * value
                for end, value in (("low", spread.low), ("high", spread.high))}}
 
@@ -160,9 +164,9 @@ def finals(rows, by_name):
                                      stats.difference(values)))
     return entries and {
         "kind": "rows", "title": "Final loss", "x": "nats per token", "rows": entries,
-        "about": "After the last update: mean, its 95% interval over seeds, and every seed. Each interval "
-                 "is of one step alone. Verdicts judge differences paired by seed, which vary less: "
-                 "intervals that overlap here do not speak against a verdict."}
+        "about": "After the last update: mean, its 95% interval over seeds, and every seed. Each "
+                 "interval is of one step alone. Verdicts judge differences paired by seed, which "
+                 "vary less: intervals that overlap here do not speak against a verdict."}
 
 
 def deltas(rows, by_name, baseline):
@@ -179,8 +183,9 @@ def deltas(rows, by_name, baseline):
                                      [value for _, value in known], delta, scale))
     unit, side = ("points of accuracy", "Right") if by_accuracy else ("nats per token", "Left")
     return entries and {
-        "kind": "rows", "title": "Difference to the baseline", "x": unit, "rows": entries, "zero": True,
-        "about": f"Paired by seed, with simultaneous 95% interval. {side} of zero (dashed) is better."}
+        "kind": "rows", "title": "Difference to the baseline", "x": unit, "rows": entries,
+        "zero": True, "about": "Paired by seed, with simultaneous 95% interval. "
+                               f"{side} of zero (dashed) is better."}
 
 
 def scatter(rows, quantity, title, unit):

@@ -350,8 +350,8 @@ def told_sections(table):
 
 def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
-                    "verdict on B", "against", "it has", "effect", "kind", "run", "state", "started",
-                    "revision", "experiment", "question", "symbol", "text", "time")
+                    "verdict on B", "against", "it has", "effect", "kind", "run", "state",
+                    "started", "revision", "experiment", "question", "symbol", "text", "time")
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -493,8 +493,8 @@ def differences_html(table, steps):
 
 
 def runs_html(steps, link):
-    return page.section_html("Runs", [], about.runs_grid([run for step in steps for run in step.runs],
-                                                         link), is_text_column)
+    runs = [run for step in steps for run in step.runs]
+    return page.section_html("Runs", [], about.runs_grid(runs, link), is_text_column)
 
 
 def as_html(table, steps, link, seconds=None, above_all=""):

@@ -43,7 +43,7 @@ class Runs:
             config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
             started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
             moved=None, sample=None, curves=()):
-        """A run that ends at this loss; `values` are recorded beside it, once, and `curves` each time."""
+        """A run that ends at this loss; `values` are recorded once, `curves` with each loss."""
         self.made += 1
         directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
         os.makedirs(directory)
@@ -949,14 +949,16 @@ class Files(Case):
         text = self.read("html")
         script = re.search(r"<script>(.*?)</script>", text, re.S)[1]
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        self.assertIn(f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'", text)
+        self.assertIn("default-src 'none'; style-src 'unsafe-inline'; "
+                      f"script-src 'sha256-{digest}'", text)
 
     def test_the_page_says_what_was_asked_when_and_where(self):
         self.runs.study()
         self.report()
         text = self.read("html")
         for words in ("Do the three reciprocal mechanisms help latent attention?",
-                      "<dt>Runs</dt><dd>25, from 2001-09-09 01:46:40 UTC to 2001-09-09 01:46:40 UTC</dd>",
+                      "<dt>Runs</dt><dd>25, from 2001-09-09 01:46:40 UTC to 2001-09-09 01:46:40 UTC"
+                      "</dd>",
                       "<dt>Revision</dt><dd>r1</dd>", "machine aarch64, compiler gcc 12"):
             self.assertIn(words, text)
 
@@ -996,8 +998,8 @@ class Files(Case):
         self.runs.study()
         _, _, table = self.report()
         found = self.figures()
-        for title in ("Validation loss", "Training loss", "Loss of components", "Accuracy", "Final loss",
-                      "Difference to the baseline", "Components", "Loss against parameters"):
+        for title in ("Validation loss", "Training loss", "Loss of components", "Accuracy",
+                      "Final loss", "Difference to the baseline", "Components", "Loss against parameters"):
             self.assertIn(title, found)
             self.assertRegex(self.read("html"), rf'<h3 id="[\w-]+">{title}</h3>')
         for title in ("Loss against memory", "Loss against computation"):
@@ -1018,14 +1020,16 @@ class Files(Case):
             self.runs.add("e", "0-mla", seed, 3.0, state=state, values={"train/loss": math.nan})
         self.report("e")
         data = self.data("e")
-        self.assertEqual([(run["seed"], run["isFinished"]) for run in data["runs"]], [(1, True), (2, False)])
+        self.assertEqual([(run["seed"], run["isFinished"]) for run in data["runs"]],
+                         [(1, True), (2, False)])
         place, values = data["runs"][0]["series"]["train/loss"]
         self.assertEqual(data["x"][place], [0, *range(10, 101, 10)])
         self.assertEqual((values[0], values[-1]), (None, 2.99))
         self.assertNotIn("parameters", data["runs"][0]["series"])
 
     def test_long_curves_are_thinned_alike(self):
-        kept = [[i for i, _ in plots.thinned([(i, 0.0) for i in range(n)])] for n in (5000, 4001, 1999)]
+        kept = [[i for i, _ in plots.thinned([(i, 0.0) for i in range(n)])]
+                for n in (5000, 4001, 1999)]
         self.assertEqual(kept[0][:2], [0, 4])
         self.assertEqual(kept[0][-1], 4999)
         self.assertLess(set(kept[1][:-1]), set(range(4001)))
@@ -1046,14 +1050,15 @@ class Files(Case):
         self.report("e")
         groups = self.data("e")["groups"]
         self.assertEqual([group["heading"] for group in groups], ["Against 0-mla", "Against 1-x"])
-        drawn = [next(figure for figure in group["figures"] if figure["title"].startswith("Difference"))
-                 for group in groups]
+        drawn = [next(figure for figure in group["figures"]
+                      if figure["title"].startswith("Difference")) for group in groups]
         self.assertEqual([[row["step"] for row in figure["rows"]] for figure in drawn],
                          [["1-x"], ["2-y", "3-z"]])
 
     def test_many_steps_share_colours(self):
         for number, seed in itertools.product(range(18), (1, 2, 3)):
-            self.runs.add("e", f"{number}-" + "mla" * (number == 0), seed, 3 + 0.001 * number + 0.01 * seed)
+            self.runs.add("e", f"{number}-" + "mla" * (number == 0), seed,
+                          3 + 0.001 * number + 0.01 * seed)
         self.report("e")
         steps = self.data("e")["groups"][0]["steps"]
         self.assertEqual(len({(step["colour"], step["shared"]) for step in steps}), 18)

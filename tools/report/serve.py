@@ -28,7 +28,7 @@ from tools.results import records
 
 SECONDS = 5     # between questions for news
 KEPT_PAGES = 32
-HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-cache",
+HEADERS = {"Cache-Control": "no-cache",
            "Content-Security-Policy": f"{page.POLICY}; frame-ancestors 'none'",
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
            "Cross-Origin-Resource-Policy": "same-origin"}
@@ -72,8 +72,8 @@ def choices(lines, chosen):
             options += [(line["identity"], f"{step}, seed {line['seed']} ({line['identity'][:12]}, "
                          f"{line['state']})") for line in own if line["step"] == step]
         parts.append(f'<optgroup label="{escape(name)}">' + "".join(
-            f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
-            for value, text in options) + "</optgroup>")
+            f'<option value="{escape(value)}"{" selected" * (value == chosen)}>'
+            f"{escape(text)}</option>" for value, text in options) + "</optgroup>")
     return "".join(parts)
 
 
@@ -86,7 +86,8 @@ def compare_form(db, a="", b=""):
 
 def index(db, _runs):
     lines, names = records.run_lines(db), records.experiments(db)
-    cells = [experiment_cells(name, [line for line in lines if line["experiment"] == name]) for name in names]
+    cells = [experiment_cells(name, [line for line in lines if line["experiment"] == name])
+             for name in names]
     return page.document("kablate: experiments", [
         "<h1>Experiments</h1>",
         page.table_html(["experiment", "question", "steps", "runs", "last sign"], cells,
@@ -112,16 +113,16 @@ def unfinished(name, steps, problem):
     drawn = plots.draw_curves((run.step, run) for run in every if run.repeat == 0)
     return page.document(name, [
         HOME, page.head_html(name, about.question(name), about.facts(every)),
-        page.list_html(problem.splitlines()), page.groups_html(drawn), report.runs_html(steps, run_link),
-    ], drawn, SECONDS)
+        page.list_html(problem.splitlines()), page.groups_html(drawn),
+        report.runs_html(steps, run_link)], drawn, SECONDS)
 
 
 def numbers_html(named):
     """The table's numbers of (name, step), without differences and verdicts."""
     rows = [(name, ablation.row_of(step, step)) for name, step in named]
     columns = {heading: cell for heading, cell in report.COLUMNS.items() if heading != "step"}
-    return page.table_html(*report.without_empty(["step", *columns], [
-        [name, *(cell(row) for cell in columns.values())] for name, row in rows]), report.is_text_column)
+    cells = [[name, *(cell(row) for cell in columns.values())] for name, row in rows]
+    return page.table_html(*report.without_empty(["step", *columns], cells), report.is_text_column)
 
 
 def one_run(db, _runs, identity):
@@ -136,8 +137,8 @@ def one_run(db, _runs, identity):
     audits = [[audit, subject, "passed" if passed else "failed", detail or ""]
               for audit, subject, passed, detail in run.audits]
     where = [("Experiment", experiment_link(run.experiment)), ("State", about.state(run)),
-             ("Iteration", f"{about.last_iteration(run)} of {run.iterations}"), ("Identity", run.identity),
-             ("Directory", run.directory)]
+             ("Iteration", f"{about.last_iteration(run)} of {run.iterations}"),
+             ("Identity", run.identity), ("Directory", run.directory)]
     parts = [HOME, page.head_html(f"{run.step}, seed {run.seed}", "", where + about.facts([run])),
              numbers_html([(run.step, step)]), page.groups_html(drawn)]
     parts += [page.section_html(title, [], (headings, cells), report.is_text_column)
@@ -152,7 +153,8 @@ def one_run(db, _runs, identity):
 def name_of(step):
     """For a legend: experiment and step, and which run if it is one alone."""
     run = step.runs[0]
-    return f"{run.experiment}/{step.name}" + (f", {run.identity[:8]}" if len(step.runs) == 1 else "")
+    return f"{run.experiment}/{step.name}" + \
+        (f", {run.identity[:8]}" if len(step.runs) == 1 else "")
 
 
 def option_of(name, step, known):
@@ -167,8 +169,9 @@ def differences(matched):
         changes = config_difference.difference(a, b)
         lines = [[symbol, *("-" if value is None else value for value in values)]
                  for symbol, *values in changes]
-        yield page.section_html(report.difference_title(a, b, changes), [],
-                                (["symbol", "A", "B"], lines) if lines else None, report.is_text_column)
+        grid = (["symbol", "A", "B"], lines) if lines else None
+        yield page.section_html(report.difference_title(a, b, changes), [], grid,
+                                report.is_text_column)
 
 
 def compare(db, _runs, a, b):
@@ -187,7 +190,8 @@ def compare(db, _runs, a, b):
     return page.document(f"{b} against {a}", [
         HOME, f"<h1>{escape(b)} against {escape(a)}</h1>", compare_form(db, *chosen),
         page.table_html(*cells, report.is_text_column), page.list_html(lines),
-        numbers_html(steps.items()), page.groups_html(drawn), *differences(matched)], drawn, SECONDS)
+        numbers_html(steps.items()), page.groups_html(drawn), *differences(matched)],
+        drawn, SECONDS)
 
 
 # ---------------------------------------------------------------- the server
@@ -220,7 +224,8 @@ class Pages:
         paths = [self.database]
         if path.startswith("/experiment/"):
             directory = os.path.join(self.runs, urllib.parse.unquote(path.split("/")[2]))
-            paths += [os.path.join(directory, name) for name in (declaration.FILE, decoding.DIRECTORY)]
+            paths += [os.path.join(directory, name)
+                      for name in (declaration.FILE, decoding.DIRECTORY)]
         return [(found.st_mtime_ns, found.st_size) if found else None
                 for found in map(stat_or_none, paths)]
 
@@ -275,8 +280,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, status, body, more=None):
         self.send_response(status)
-        headers = HEADERS if status == 200 else {**HEADERS, "Content-Type": "text/plain; charset=utf-8"}
-        for name, value in {**headers, **(more or {}), "Content-Length": str(len(body))}.items():
+        kind = "html" if status == 200 else "plain"
+        headers = {"Content-Type": f"text/{kind}; charset=utf-8", **HEADERS, **(more or {}),
+                   "Content-Length": str(len(body))}
+        for name, value in headers.items():
             if status != 304 or name != "Content-Length":
                 self.send_header(name, value)
         self.end_headers()
@@ -309,7 +316,8 @@ class Server(http.server.ThreadingHTTPServer):
             name = urllib.parse.urlsplit(f"//{host}").hostname
         except ValueError:
             return False
-        return not self.is_local or name in ("localhost", "127.0.0.1", "::1", self.server_address[0])
+        own = ("localhost", "127.0.0.1", "::1", self.server_address[0])
+        return not self.is_local or name in own
 
     def server_bind(self):
         """Without the base's question for a full name, which may wait for a name server."""
@@ -323,18 +331,20 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.report.serve --runs runs --port 8000")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python3 -m tools.report.serve --runs runs --port 8000")
     parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1",
+                        help="address to listen at (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
     args = parser.parse_args(argv)
     try:
         server = Server(args.runs, args.host, args.port)
     except (OSError, OverflowError) as error:
         sys.exit(f"serve: {args.host}, port {args.port}: {error}")
-    print(f"{server.url} shows {args.runs}; Ctrl-C ends it"
-          + ("" if server.is_local else "; everyone who reaches this machine can read it"), flush=True)
+    open_to = "" if server.is_local else "; everyone who reaches this machine can read it"
+    print(f"{server.url} shows {args.runs}; Ctrl-C ends it{open_to}", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

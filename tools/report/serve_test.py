@@ -16,6 +16,10 @@ from tools.report import report_test, serve
 from tools.testing import as_user, tap
 
 
+def connection(host, port):
+    return contextlib.closing(http.client.HTTPConnection(host, port, timeout=60))
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self.runs = report_test.Runs()
@@ -29,8 +33,9 @@ class Case(unittest.TestCase):
 
     def ask(self, path, method="GET", **headers):
         """Status, headers and text."""
-        with contextlib.closing(http.client.HTTPConnection(*self.server.server_address, timeout=60)) as asked:
-            asked.request(method, path, headers={name.replace("_", "-"): v for name, v in headers.items()})
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        with connection(*self.server.server_address) as asked:
+            asked.request(method, path, headers=headers)
             answer = asked.getresponse()
             return answer.status, answer.headers, answer.read().decode()
 
@@ -81,8 +86,8 @@ class Pages(Case):
         self.assertIn("running, last sign 2001-09-09 01:46:40 UTC", text)
 
     def test_run(self):
-        self.runs.add("e", "0-mla", 1, 3.0, moved="another machine", audits=[("wiring", "wte", 0, "no <gradient>")],
-                      state="invalid", config={"SYMBOL": "value"})
+        self.runs.add("e", "0-mla", 1, 3.0, moved="another machine", state="invalid",
+                      audits=[("wiring", "wte", 0, "no <gradient>")], config={"SYMBOL": "value"})
         self.runs.rebuild()
         text = self.page("/run/0001")
         for words in ("another machine", "no &lt;gradient&gt;", "SYMBOL=value", "<dd>invalid</dd>",
@@ -94,7 +99,8 @@ class Pages(Case):
         text = self.page("/compare?a=gpt2-ra-mla-full/0&b=gpt2-ra-mla-full/1-mla%2Bgate")
         self.assertIn('<td class="text good" data-head="verdict on B">better', text)
         self.assertIn('<option value="gpt2-ra-mla-full/0-mla" selected>', text)
-        self.assertIn('<td class="text" data-head="symbol">STEP</td><td class="text" data-head="A">mla</td>'
+        self.assertIn('<td class="text" data-head="symbol">STEP</td>'
+                      '<td class="text" data-head="A">mla</td>'
                       '<td class="text" data-head="B">mla+gate</td>', text)
         self.assertEqual({run["step"] for run in self.data(text)["runs"]},
                          {"gpt2-ra-mla-full/0-mla", "gpt2-ra-mla-full/1-mla+gate"})
@@ -110,8 +116,9 @@ class Pages(Case):
 
     def test_missing(self):
         self.study()
-        for path in ("/experiment/x", "/run/x", "/run/%25", "/compare", "/compare?a=x&b=y", "/../../etc/passwd",
-                     "/experiment/..", "/results.db", "/compare?a=0001&b=" + urllib.parse.quote("'; DROP")):
+        for path in ("/experiment/x", "/run/x", "/run/%25", "/compare", "/compare?a=x&b=y",
+                     "/../../etc/passwd", "/experiment/..", "/results.db",
+                     "/compare?a=0001&b=" + urllib.parse.quote("'; DROP")):
             with self.subTest(path=path):
                 self.assertEqual(self.ask(path)[0], 404)
 
@@ -200,15 +207,16 @@ class Command(unittest.TestCase):
         runs.add("e", "0-mla", 1, 3.0)
         runs.rebuild()
         server = subprocess.Popen(
-            ["make", "-s", f"O={as_user.BUILD}", f"RUNS={runs.path}", "PORT=0", "serve"], cwd=as_user.ROOT,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            ["make", "-s", f"O={as_user.BUILD}", f"RUNS={runs.path}", "PORT=0", "serve"],
+            cwd=as_user.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
             env=as_user.environment(HOST="0.0.0.0", PYTHONUNBUFFERED="1"))
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(os.killpg, server.pid, signal.SIGTERM)
         line = server.stdout.readline()
-        port = re.fullmatch(rf"http://127\.0\.0\.1:([0-9]+)/ shows {runs.path}; Ctrl-C ends it\n", line)[1]
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)) as asked:
+        expected = rf"http://127\.0\.0\.1:([0-9]+)/ shows {runs.path}; Ctrl-C ends it\n"
+        port = re.fullmatch(expected, line)[1]
+        with connection("127.0.0.1", int(port)) as asked:
             asked.request("GET", "/experiment/e")
             self.assertEqual(asked.getresponse().status, 200)
 

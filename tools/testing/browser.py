@@ -21,10 +21,11 @@ import time
 
 SECONDS = 60    # that an answer may take, on a busy machine
 # Without a sandbox, which root does not have: it only ever opens our own pages.
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-           "--disable-background-networking", "--hide-scrollbars", "--remote-debugging-pipe")
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38,
-        "ArrowRight": 39, "ArrowDown": 40}
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+           "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
+           "--remote-debugging-pipe")
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37,
+        "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 TEXTS = {"Enter": "\r"}
 SHIFT = 8
 
@@ -38,7 +39,7 @@ class Browser:
         self.profile = tempfile.mkdtemp(prefix="kablate-chromium-")
         read, self.writer = os.pipe()
         self.reader, write = os.pipe()
-        words = " ".join(("exec chromium", *OPTIONS, f"--user-data-dir='{self.profile}'", "about:blank"))
+        words = " ".join(("exec chromium", *OPTIONS, f"--user-data-dir='{self.profile}'"))
         self.process = subprocess.Popen(["bash", "-c", f"{words} 3<&{read} 4>&{write}"],
                                         pass_fds=(read, write), stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL)
@@ -71,7 +72,9 @@ class Browser:
         """The answer to a command; events on the way are kept."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": parameters}
-        os.write(self.writer, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
+        if session:
+            message["sessionId"] = session
+        os.write(self.writer, json.dumps(message).encode() + b"\0")
         deadline = time.monotonic() + SECONDS
         while True:
             answer = self.receive(deadline)
@@ -93,8 +96,8 @@ class Page:
         self.browser, self.session, self.target, self.script = browser, session, target, script
         for domain in ("Page", "Runtime", "Network", "Log", "Accessibility"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                  mobile=width < 600)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                  deviceScaleFactor=1, mobile=width < 600)
         self.call("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
@@ -110,13 +113,15 @@ class Page:
         deadline = time.monotonic() + SECONDS
         while not self.told("Page.loadEventFired"):
             self.browser.events.append(self.browser.receive(deadline))
-        self.browser.events = [e for e in self.browser.events if e.get("method") != "Page.loadEventFired"]
+        self.browser.events = [event for event in self.browser.events
+                               if event.get("method") != "Page.loadEventFired"]
         if self.script:
             self.settle()
 
     def settle(self):
         """Until everything is drawn."""
-        self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
+        self.value("new Promise(done => requestAnimationFrame(() => "
+                   "requestAnimationFrame(() => done(0))))")
 
     def told(self, method):
         """The parameters of the page's events of this name."""
@@ -126,13 +131,15 @@ class Page:
     def faults(self):
         """What the browser complained about."""
         return [e["exceptionDetails"] for e in self.told("Runtime.exceptionThrown")] + \
-            [e["entry"]["text"] for e in self.told("Log.entryAdded") if e["entry"]["level"] == "error"]
+            [e["entry"]["text"] for e in self.told("Log.entryAdded")
+             if e["entry"]["level"] == "error"]
 
     def requests(self):
         return [event["request"]["url"] for event in self.told("Network.requestWillBeSent")]
 
     def value(self, expression):
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
+                           awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
@@ -142,7 +149,8 @@ class Page:
         words = TEXTS.get(key, key if len(key) == 1 else "")
         for kind in ("keyDown" if words else "rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code,
-                      modifiers=SHIFT if shift else 0, **({"text": words} if kind == "keyDown" else {}))
+                      modifiers=SHIFT if shift else 0,
+                      **({"text": words} if kind == "keyDown" else {}))
 
     def mouse(self, kind, x, y, **more):
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
@@ -153,7 +161,8 @@ class Page:
     def drag(self, start, end):
         self.hover(*start)
         self.mouse("mousePressed", *start, button="left", clickCount=1)
-        self.mouse("mouseMoved", *((a + b) / 2 for a, b in zip(start, end)), button="left", buttons=1)
+        middle = ((a + b) / 2 for a, b in zip(start, end))
+        self.mouse("mouseMoved", *middle, button="left", buttons=1)
         self.mouse("mouseMoved", *end, button="left", buttons=1)
         self.mouse("mouseReleased", *end, button="left", clickCount=1)
 
