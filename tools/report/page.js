@@ -10,8 +10,8 @@ const state = {
   offSeeds: new Set(),
   each: false,          // a curve per seed, not their mean
   smooth: 0,            // weight of what came before, as in TensorBoard
-  views: {},            // by figure: metric, logx, logy, zoom, wide
-  tables: {},           // by table: the column that sorts, its direction, columns that are folded
+  views: {},            // by name of the figure: metric, logx, logy, zoom, wide
+  tables: {},           // by the headings of the table: the column that sorts, its direction, columns that are folded
   open: new Set(),      // details
 };
 let data = { groups: [], runs: [], x: [] };
@@ -588,18 +588,18 @@ function check(words, key, isOn, act) {
 }
 
 function toolsOf(plot) {
-  const { figure, view, key } = plot, tools = html("div", { class: "tools" });
-  const redraw = name => value => { view[name] = value; view.zoom = null; draw(plot); };
+  const { figure, view, name } = plot, tools = html("div", { class: "tools" });
+  const redraw = what => value => { view[what] = value; view.zoom = null; draw(plot); };
   if (figure.kind === "curves" && figure.metrics.length > 1)
-    tools.append(html("select", { "aria-label": `${figure.title}: which record`, "data-key": `${key}-metric`,
-      onchange: event => redraw("metric")(event.target.value) }, ...figure.metrics.map(name =>
-      html("option", { selected: name === view.metric }, name))));
+    tools.append(html("select", { "aria-label": `${figure.title}: which record`, "data-key": `${name}-metric`,
+      onchange: event => redraw("metric")(event.target.value) }, ...figure.metrics.map(metric =>
+      html("option", { selected: metric === view.metric }, metric))));
   if (figure.kind === "curves" || figure.kind === "points")
-    tools.append(check("log x", `${key}-logx`, view.logx, redraw("logx")));
+    tools.append(check("log x", `${name}-logx`, view.logx, redraw("logx")));
   if (["curves", "points", "lines"].includes(figure.kind))
-    tools.append(check("log y", `${key}-logy`, view.logy, redraw("logy")));
+    tools.append(check("log y", `${name}-logy`, view.logy, redraw("logy")));
   if (figure.kind !== "rows")
-    tools.append(check("wide", `${key}-wide`, view.wide, value => {
+    tools.append(check("wide", `${name}-wide`, view.wide, value => {
       view.wide = value;
       plot.place.closest("figure").classList.toggle("whole", value);
       draw(plot);
@@ -612,15 +612,16 @@ function toolsOf(plot) {
   return tools;
 }
 
-function viewOf(key, figure) {
-  const view = state.views[key] ||= { logx: false, logy: Boolean(figure.logy), zoom: null, wide: false };
+function viewOf(name, figure) {
+  const view = state.views[name] ||= { logx: false, logy: Boolean(figure.logy), zoom: null, wide: false };
   if (figure.kind === "curves" && !figure.metrics.includes(view.metric)) view.metric = figure.metrics[0];
   return view;
 }
 
 function makePlot(group, figure, key) {
   const shell = document.getElementById(key);
-  const plot = { group, figure, key, view: viewOf(key, figure), place: shell.querySelector(".plot"),
+  const name = `${group.heading}: ${figure.title}`;     // news may bring other figures, and change keys
+  const plot = { group, figure, key, name, view: viewOf(name, figure), place: shell.querySelector(".plot"),
     over: svg("g", { class: "over" }), cursor: null,
     box: html("div", { class: "values", role: "status", hidden: true }) };
   plot.svg = svg("svg", { role: "img", tabindex: 0, "aria-describedby": `${key}-about ${key}-keys` });
@@ -782,8 +783,9 @@ function tableTools(table, key, chosen) {
       }))));
 }
 
-function makeTable(table, i) {
-  const key = `table-${i}`, chosen = state.tables[key] ||= { column: null, down: false, folded: new Set() };
+function makeTable(table) {
+  const key = `table of ${[...table.tHead.rows[0].cells].map(head => head.textContent).join(", ")}`;
+  const chosen = state.tables[key] ||= { column: null, down: false, folded: new Set() };
   if (table.tBodies[0].rows.length < 2) return;
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = html("button", { type: "button", "data-key": `${key}-${column}`, onclick: () => {
@@ -805,7 +807,7 @@ function build() {
     makeLegend(group, `g${g}`);
     group.figures.forEach((figure, f) => plots.push(makePlot(group, figure, `g${g}-f${f}`)));
   });
-  document.querySelectorAll("table.sorted").forEach(makeTable);
+  document.querySelectorAll("table.sorted").forEach(table => makeTable(table));
   document.querySelectorAll("details[data-key]").forEach(node => {
     node.open = state.open.has(node.dataset.key);
     node.addEventListener("toggle", () => setIn(state.open, node.dataset.key)(!node.open));
@@ -817,13 +819,13 @@ function build() {
 function replacePage(words) {
   const fresh = new DOMParser().parseFromString(words, "text/html");
   const focus = document.activeElement?.dataset?.key;
-  const plot = plots.find(one => one.svg === document.activeElement)?.key;
+  const plot = plots.find(one => one.svg === document.activeElement)?.name;
   const chosen = [...document.querySelectorAll("form select")].map(select => [select.name, select.value]);
   for (const id of ["page", "data"])
     document.getElementById(id).replaceWith(fresh.getElementById(id));
   for (const [name, value] of chosen) document.querySelector(`form select[name="${name}"]`).value = value;
   build();
-  const again = plot ? plots.find(one => one.key === plot)?.svg
+  const again = plot ? plots.find(one => one.name === plot)?.svg
     : focus && document.querySelector(`[data-key="${CSS.escape(focus)}"]`);
   again?.focus({ preventScroll: true });
 }

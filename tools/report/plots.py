@@ -259,4 +259,4 @@ def draw_curves(named):
     """Only the curves, of (name, run)."""
     named = list(named)
     names = list(dict.fromkeys(name for name, _ in named))
-    return {**pack(named), "groups": [group("Curves", names, curves([run for _, run in named]))]}
+    return {**pack(named), "groups": [group("Plots", names, curves([run for _, run in named]))]}
