@@ -1,4 +1,4 @@
-"""What a page says about runs beside their results: the question, when, where, how configured."""
+"""What a page says about its runs: question, dates, revision, environment, configuration."""
 import os
 import time
 import urllib.parse
@@ -8,7 +8,7 @@ from tools.report import page
 
 
 def question(experiment):
-    """Of the defconfig that the experiment is named after, if there is one."""
+    """The question of the defconfig with the experiment's name, if it exists."""
     return kconfig.question(os.path.join(kconfig.DEFCONFIGS, experiment))
 
 
@@ -26,7 +26,7 @@ def environment(run):
 
 
 def facts(runs):
-    """(name, text) of all runs together."""
+    """(name, text) pairs about all runs."""
     started, ended = [r.started for r in runs if r.started], [r.ended for r in runs if r.ended]
     going = sum(run.state == "running" for run in runs)
     until = f"{going} of {len(runs)} still running" if going else moment(max(ended, default=None))
@@ -42,7 +42,7 @@ def facts(runs):
 # ---------------------------------------------------------------- runs
 
 def directory_link(database, page_directory):
-    """From a page in this directory to a run's directory, where that is there."""
+    """Returns link(run): from a page in this directory to the run's directory, if it exists."""
     def link(run):
         path = os.path.join(os.path.dirname(os.path.abspath(database)), run.directory)
         if not os.path.isdir(path):
@@ -67,7 +67,7 @@ def last_iteration(run):
 
 
 def runs_grid(runs, link):
-    """link(run): where its name leads; empty: nowhere."""
+    """link(run) is the address behind the run's name; empty: no link."""
     def loss(run):
         value = run.last("val/loss")
         return "" if value is None else f"{value:.4f}"
@@ -90,7 +90,7 @@ def configuration_grid(rows, steps):
 
 
 def differs_from_baseline(steps):
-    """For the grid above: is this cell another one than that of the step's baseline?"""
+    """Returns differs(line, i) for the grid above: does the cell differ from the baseline's?"""
     shown = [step.name for step in steps if step.repeat == 0]
     baselines = {step.name: step.baseline for step in steps}
 

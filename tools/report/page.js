@@ -1,15 +1,15 @@
 "use strict";
-// Draws the page's pictures from its data, and makes its tables sort and fold.
+// Draws the page's figures from its data, and lets readers sort tables and fold columns.
 //
-// tools/report/plots.py describes the figures and packs the curves; tools/report/page.py writes the
-// page, which holds both and this script.  Nothing is loaded, except by `make serve`: its pages
-// fetch themselves again and keep what the reader has chosen, which is all in `state`.
+// tools/report/plots.py describes the figures and packs the curves.  tools/report/page.py writes the
+// page, which contains this data and this script.  A report loads nothing.  A page of `make serve`
+// fetches itself again and again; `state` keeps what the reader has chosen.
 
 const state = {
-  off: new Set(),       // steps that are switched off
+  off: new Set(),       // steps that are hidden
   offSeeds: new Set(),
   each: false,          // a curve per seed, not their mean
-  smooth: 0,            // weight of what came before, as in TensorBoard
+  smooth: 0,            // weight of older values, as in TensorBoard
   views: {},            // by name of the figure: metric, logx, logy, zoom, wide
   tables: {},           // by the headings of the table: the column that sorts, its direction, columns that are folded
   open: new Set(),      // details
@@ -38,7 +38,7 @@ const svg = (tag, attributes = {}, ...children) =>
 
 const UNITS = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]];
 
-// Numbers that are `step` apart read differently; `size` is the largest beside it.
+// The text of a tick.  Neighbours, which are `step` apart, get different texts; `size` is the largest tick.
 function label(value, step, size) {
   if (value === 0) return "0";
   const [, unit, letter] = UNITS.find(([least]) => size >= least) || [0, 1, ""];
@@ -61,7 +61,7 @@ function ticksEvery(step, low, high) {
   return ticks;
 }
 
-// The widest of round steps that gives at least three ticks and two thirds of those wanted.
+// Uses the widest round step that gives at least three ticks and two thirds of the wanted number.
 function linearTicks(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(high - low)), least = Math.max(3, Math.floor(2 * wanted / 3));
   return [5, 2, 1, 0.5, 0.2, 0.1, 0.05].map(step => ticksEvery(step * power, low, high))
@@ -88,7 +88,7 @@ function scale(low, high, log, from, to) {
   };
 }
 
-// The range of numbers with some room, or null; a logarithm knows only positive ones.
+// The range of the values with some room, or null.  A logarithmic axis shows only positive values.
 function rangeOf(values, log, room = 0.04) {
   const known = values.filter(v => v != null && (!log || v > 0));
   if (!known.length) return null;
@@ -106,7 +106,7 @@ function pointsOf(run, metric) {
   return { xs: data.x[place], ys };
 }
 
-// Over the iterations that as many seeds as possible have reached.
+// The mean over seeds, at the iterations that the largest number of seeds has recorded.
 function meanOf(runs, metric) {
   const values = new Map();
   for (const { xs, ys } of runs.map(run => pointsOf(run, metric)))
@@ -119,7 +119,7 @@ function meanOf(runs, metric) {
   };
 }
 
-// A mean of what came before, whose weights fall by `weight` each time and add up to one.
+// An exponential moving average: older values count less by `weight` each time; the weights add up to one.
 function smoothed(values, weight) {
   let sum = 0, total = 0;
   return values.map(v => {
@@ -149,7 +149,7 @@ function curvesOf(step, metric) {
   return mean.n ? [{ ...mean, name: mean.n > 1 ? `${step.name}, mean of ${mean.n}` : step.name }] : [];
 }
 
-// What a figure of lines or points shows: [{name, step, xs, ys, low, high, raw, thin, text}].
+// The series of a figure of lines or points: [{name, step, xs, ys, low, high, raw, thin, text}].
 function seriesOf(plot) {
   const { figure, group, view } = plot;
   if (figure.kind === "curves")
@@ -212,7 +212,7 @@ function axes(frame, xTicks, yTicks, across, up, xName) {
   return g;
 }
 
-// Labels that would touch the one before are left out.
+// Leaves out labels that would touch the label before them.
 function apart(ticks, across) {
   let end = -Infinity;
   return ticks.filter(([at, words]) => {
@@ -230,7 +230,7 @@ function rangesOf(plot, series, log) {
   const xs = series.flatMap(one => one.xs), last = xs.reduce((a, b) => Math.max(a, b));
   const x = zoom.x || (figure.kind === "curves" && !log.x ? [0, last || 1]
     : rangeOf(xs, log.x, figure.kind === "points" ? 0.08 : 0.02));
-  // The first fall would flatten everything else.
+  // The steep fall at the start would flatten everything else.
   const from = figure.kind === "curves" && !zoom.x && !log.x ? 0.1 * last : -Infinity;
   const shown = [];
   for (const one of series)
@@ -260,7 +260,7 @@ function drawLine(one, across, up) {
   return g;
 }
 
-// The number of a step stands where it covers no point and no other number.
+// Places the numbers of steps such that no number covers a point or another number.
 function placeTexts(points, frame) {
   const taken = points.map(p => [p.x - 6, p.y - 6, p.x + 6, p.y + 6]), nodes = [];
   const meets = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
@@ -353,7 +353,7 @@ function lineCursor(figure, series, across, up) {
   };
 }
 
-function empty(width, height, words = "nothing is switched on") {
+function empty(width, height, words = "all steps are hidden") {
   return { node: text(words, width / 2, height / 2, "middle", { class: "soft" }), width, height,
     count: 0, summary: words };
 }
@@ -362,7 +362,7 @@ drawers.curves = drawers.lines = drawers.points = drawPlane;
 
 // ---------------------------------------------------------------- a row per step, and bars
 
-// Mean and interval of each step, and its seeds below.
+// A row shows a step's mean and interval, and its seeds below them.
 drawers.rows = (plot, width) => {
   const { figure, group } = plot;
   const rows = figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
@@ -483,7 +483,7 @@ function zoomTo(plot, [x0, y0], [x1, y1]) {
   setZoom(plot, { x: xs, y: Math.abs(y1 - y0) > 20 ? ys : undefined });
 }
 
-// By keys: a part of the width, around the cursor, moved by `shift` of it.
+// Zooms around the cursor and moves the view by `shift` of its width.
 function zoomBy(plot, factor, shift = 0) {
   const { chart } = plot, { frame } = chart;
   if (!chart.across) return;
@@ -547,7 +547,7 @@ function listen(plot) {
   on("keydown", event => onKey(plot, event));
 }
 
-// One step, or one seed where seeds are drawn, stands out; none: all are as usual.
+// Highlights one step or one seed; without arguments, nothing.
 function light(step, seed) {
   for (const node of document.querySelectorAll("[data-step], [data-of-seed]")) {
     const { step: own, ofSeed } = node.dataset;
@@ -620,7 +620,7 @@ function viewOf(name, figure) {
 
 function makePlot(group, figure, key) {
   const shell = document.getElementById(key);
-  const name = `${group.heading}: ${figure.title}`;     // news may bring other figures, and change keys
+  const name = `${group.heading}: ${figure.title}`;     // A newer page may have more figures, so keys change.
   const plot = { group, figure, key, name, view: viewOf(name, figure), place: shell.querySelector(".plot"),
     over: svg("g", { class: "over" }), cursor: null,
     box: html("div", { class: "values", role: "status", hidden: true }) };
@@ -632,7 +632,7 @@ function makePlot(group, figure, key) {
   return plot;
 }
 
-// ---------------------------------------------------------------- the legend and what holds for all
+// ---------------------------------------------------------------- the legend, and tools for all figures
 
 function toggle(words, key, isOn, act, ...before) {
   const button = html("button", { type: "button", class: "toggle", "aria-pressed": String(isOn),
@@ -654,7 +654,7 @@ function stepToggle(step, key) {
   return lights(button, step.name);
 }
 
-// What stands out while it is pointed at, or has the focus.
+// Highlights a step or a seed while the button is under the pointer or has the focus.
 function lights(button, step, seed) {
   for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => light(step, seed));
   for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => light());
@@ -721,7 +721,7 @@ function showChoices() {
 
 const FACTORS = { "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
 
-// The first number of a cell, or its words; what is empty comes last.
+// The first number of a cell, else its text; null for an empty cell, which sorts last.
 function sortValue(cell, isText) {
   const words = cell.textContent.trim(), found = words.match(/^([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)([kMGT]?)/);
   return words === "" ? null : !isText && found ? Number(found[1]) * FACTORS[found[2]] : words;
@@ -759,7 +759,7 @@ function showTable(table, chosen) {
   foldColumns(table, chosen);
 }
 
-// Rising, falling, as it was.
+// A heading sorts up, then down, then restores the planned order.
 function nextSort(chosen, column) {
   if (chosen.column !== column) Object.assign(chosen, { column, down: false });
   else if (!chosen.down) chosen.down = true;
@@ -831,7 +831,7 @@ function replacePage(words) {
 }
 
 async function refresh(status, tag) {
-  if (document.hidden || document.activeElement?.closest("form")) return tag;     // nobody looks, or chooses
+  if (document.hidden || document.activeElement?.closest("form")) return tag;     // Not in view, or the reader is choosing.
   try {
     const answer = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
     if (answer.status === 200) {

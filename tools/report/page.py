@@ -1,7 +1,7 @@
-"""Pages as one HTML file each: nothing is loaded; for screens, phones, keyboards and paper.
+"""Writes each page as one HTML file that loads nothing; for screens, phones, keyboards and paper.
 
 page.css styles a page; page.js draws its figures (tools/report/plots.py) and makes its tables sort.
-Without JavaScript the tables and texts are there, and the pictures are missing.
+Without JavaScript a page has its tables and texts, but no pictures.
 """
 import base64
 import hashlib
@@ -18,20 +18,20 @@ def own_file(name):
 
 
 STYLE, SCRIPT = own_file("page.css"), "\n" + own_file("page.js")
-# The browser runs this script and no other, and asks no other host for anything.
+# The browser runs only this script, and sends no request to other hosts.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + \
     base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode() + \
     "'; connect-src 'self'; form-action 'self'; base-uri 'none'"
 
 TONES = {"better": "good", "worse": "bad", "invalid": "bad", "NOT REPRODUCED": "bad"}
-HOW_TO = "Point at a picture for its values, or focus it and use the arrow keys. Drag over it to " \
-    "zoom (keys: + and -), double click for all of it (key: 0). Curves are means over seeds, " \
-    "with bands from the lowest to the highest; until you zoom, their first tenth does not " \
-    "decide the height of a picture."
+HOW_TO = "Point at a picture to see its values, or focus it and use the arrow keys. Drag to zoom " \
+    "(keys: + and -); double-click to reset (key: 0). Curves are means over seeds; bands reach " \
+    "from the lowest to the highest seed. The vertical range ignores the first tenth of a curve " \
+    "until you zoom."
 
 
 class Link(str):
-    """The text of a cell that leads elsewhere."""
+    """A cell with a link."""
     href = ""
 
     @classmethod
@@ -44,7 +44,7 @@ class Link(str):
 # ---------------------------------------------------------------- tables
 
 def tone(heading, cell):
-    """Green is for what is better, not for what is as it was."""
+    """Only "better" is green; "reproduced" has no colour."""
     if heading in ("verdict", "verdict on B"):
         return next((TONES[word] for word in TONES if cell.startswith(word)), "")
     return "bad" if heading == "audits" and ("failed" in cell or "not" in cell) else ""
@@ -61,7 +61,7 @@ def class_html(*names):
 
 
 def table_html(headings, cells, is_text, name="extra", is_other=lambda line, i: False):
-    """is_other(line, i): does this cell differ from what is usual in its line?"""
+    """is_other(line, i): should this cell stand out?"""
     def kind(heading):
         return "text" if is_text(heading) else ""
     head = "".join(f'<th scope="col"{class_html(kind(h))}>'
@@ -79,7 +79,7 @@ def table_html(headings, cells, is_text, name="extra", is_other=lambda line, i: 
 
 
 def configuration_html(title, config):
-    """All symbols, folded."""
+    """A closed list of all symbols."""
     lines = "\n".join(f"{symbol}={value}" for symbol, value in sorted(config.items()))
     return f'<details data-key="{escape(title)}"><summary>{escape(title)}</summary>' \
         f"<pre>{escape(lines)}</pre></details>"
@@ -130,9 +130,9 @@ NOTHING = {"groups": [], "runs": [], "x": []}
 
 
 def document(title, parts, data=None, seconds=None):
-    """A whole page; with `seconds`, one that asks its server for news so often."""
+    """A whole page; with `seconds`, it asks its server for a newer version that often."""
     packed = json.dumps(data or NOTHING, ensure_ascii=False, separators=(",", ":"))
-    packed = packed.replace("<", "\\u003c")     # nothing in it ends the element
+    packed = packed.replace("<", "\\u003c")     # so it cannot end the script element
     live = f'<p id="live" class="soft" data-seconds="{seconds}"></p>' if seconds else ""
     body = "\n".join(parts)
     return f"""<!DOCTYPE html>

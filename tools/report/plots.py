@@ -1,4 +1,4 @@
-"""What the page draws, as plain data: tools/report/page.js draws it.
+"""Describes the page's figures as plain data; tools/report/page.js draws them.
 
 A figure is a dict with title, about (a sentence for readers), x (the name of its axis) and a kind:
     curves   metrics: names; the values are those of the packed runs
@@ -13,11 +13,11 @@ import re
 
 from tools.report import ablation, stats
 
-COLOURS = 8             # of steps; more than that share them, with other dashes and points
-MOST_POINTS = 2000      # of a curve: longer ones are thinned
-LEAST_SPREAD = 1.01     # sizes that are closer than that are the same to a reader
+COLOURS = 8             # more steps share colours, with other dashes and points
+MOST_POINTS = 2000      # longer curves are thinned
+LEAST_SPREAD = 1.01     # a figure of sizes that differ by less would show nothing
 
-# Curves: title, which metrics (the first title that fits has them), about.
+# Families of curves: title, pattern of metrics, about.  A metric belongs to the first that matches.
 FAMILIES = (
     ("Validation loss", r"val/(loss|bits_per_byte)", "Nats per token, or bits per byte of text."),
     ("Training loss", r"train/.*", "Nats per token."),
@@ -25,26 +25,26 @@ FAMILIES = (
     ("Accuracy", r"val/accuracy(/.*)?", "Share of right answers."),
     ("Gradient norm", r"grad_norm(/.*)?|clipped", "Before clipping: of all parameters, of each "
      "layer, of the rest; and how many updates were clipped."),
-    ("Learning rate", r"learning_rate", "Of each recorded update."),
+    ("Learning rate", r"learning_rate", "At each recorded update."),
     ("Attention entropy", r"attention/entropy/.*", "Nats, as a mean over heads and rows of a "
      "layer: low where attention is sharp."),
-    ("Other records", r".*", "All else that was recorded more than once."),
+    ("Other records", r".*", "All other metrics with more than one value."),
 )
-# What is measured on one batch may be smoothed.  A mean over many rows has little noise, and its
-# curve would only lag behind.
+# Values of single batches can be smoothed.  Evaluations are means over many rows: they have little
+# noise, and a smoothed curve would only lag behind.
 NOISY = ("Training loss", "Gradient norm", "Other records")
-FIRST = ("train/loss", "val/loss", "val/accuracy", "grad_norm")     # of their families
+FIRST = ("train/loss", "val/loss", "val/accuracy", "grad_norm")     # in their families
 
 
 # ---------------------------------------------------------------- curves
 
 def short(value):
-    """A number for the page: six digits are more than a picture shows."""
+    """Six digits are more than a figure can show."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def thinned(points):
-    """Every second, fourth, eighth ... value, so that shorter runs keep the same; and the last."""
+    """Every 2nd, 4th, 8th ... point and the last one; so runs of other lengths share points."""
     stride = 1
     while len(points) > MOST_POINTS * stride:
         stride *= 2
@@ -57,7 +57,7 @@ def is_curve(run, name):
 
 
 def pack(named):
-    """Of (step, run): the curves of all runs.  Iterations that runs share are kept once."""
+    """The curves of all (step, run).  Lists of iterations are stored once."""
     places, runs = {}, []
     for step, run in named:
         series = {}
@@ -65,14 +65,14 @@ def pack(named):
             if is_curve(run, name):
                 iterations, values = zip(*thinned(run.series[name]))
                 series[name] = [places.setdefault(iterations, len(places)), [*map(short, values)]]
-        # What failed is drawn, but never averaged; what still runs, only where nothing is finished.
+        # page.js averages finished runs; running ones only if a step has no finished run.
         runs.append({"step": step, "seed": run.seed, "series": series,
                      "isFinished": run.trouble is None, "isRunning": run.state == "running"})
     return {"x": [list(iterations) for iterations in places], "runs": runs}
 
 
 def in_order(name):
-    """h.2 before h.10, the whole before its parts."""
+    """Sorts h.2 before h.10, and the total before its parts."""
     return (name not in FIRST, [(int(part), "") if part.isdigit() else (-1, part)
                                 for part in re.split(r"(\d+)", name)])
 
@@ -114,8 +114,8 @@ def positions(rows, table):
                        "ys": [short(loss) for _, loss in x.positions]})
     firsts = sorted({first for x in found for first, _ in x.positions})
     return {"kind": "lines", "title": "Loss by position", "x": "position", "series": series,
-            "about": "Nats per token within the longest rows; right of the dashed line lies what "
-                     "no training row was long enough for.",
+            "about": "Nats per token within the longest rows; training rows end at the dashed "
+                     "line.",
             "places": doublings(firsts[1:]),
             "uprights": sorted({x.trained for x in found if x.trained})}
 
@@ -166,7 +166,7 @@ def finals(rows, by_name):
         "kind": "rows", "title": "Final loss", "x": "nats per token", "rows": entries,
         "about": "After the last update: mean, its 95% interval over seeds, and every seed. Each "
                  "interval is of one step alone. Verdicts judge differences paired by seed, which "
-                 "vary less: intervals that overlap here do not speak against a verdict."}
+                 "vary less: intervals that overlap here do not contradict a verdict."}
 
 
 def deltas(rows, by_name, baseline):
@@ -189,7 +189,7 @@ def deltas(rows, by_name, baseline):
 
 
 def scatter(rows, quantity, title, unit):
-    """None if all steps have the same: there is nothing to see."""
+    """None if the sizes are practically equal."""
     found = [(row, row.numbers[quantity].mean, row.numbers["loss"].mean) for row in rows
              if row.numbers[quantity] and row.numbers["loss"]]
     sizes = [x for _, x, _ in found]
@@ -237,14 +237,14 @@ def figures(rows, by_name, baseline, table):
 
 
 def group(heading, names, drawn):
-    """Steps with their colours, and what is drawn of them."""
+    """A legend of steps with their colours, and the figures below it."""
     return {"heading": heading, "figures": [figure for figure in drawn if figure],
             "steps": [{"name": name, "colour": i % COLOURS, "shared": i // COLOURS}
                       for i, name in enumerate(names)]}
 
 
 def draw(table, steps):
-    """For the page: a group of figures per baseline, and the curves."""
+    """All data of the page: a group of figures per baseline, and the curves."""
     by_name = {step.name: step for step in steps}
     shown = [row for row in table.rows if not row.is_repeat and by_name[row.step].runs]
     groups = [(one.baseline, [row for row in shown if one.baseline in (row.baseline, row.step)])
@@ -256,7 +256,7 @@ def draw(table, steps):
 
 
 def draw_curves(named):
-    """Only the curves, of (name, run)."""
+    """The same with curves alone, from (name, run)."""
     named = list(named)
     names = list(dict.fromkeys(name for name, _ in named))
     return {**pack(named), "groups": [group("Plots", names, curves([run for _, run in named]))]}

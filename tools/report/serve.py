@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Pages of all experiments in a browser, up to date while runs go on.  Nothing is ever written.
+"""Serves pages of all experiments, which stay up to date during runs.  It never writes.
 
     /                       all experiments, and a form that compares
     /experiment/NAME        the page that `make report` writes
     /run/IDENTITY           one run
     /compare?a=..&b=..      any two experiments, steps or runs
 
-A page asks for news every few seconds and keeps what its reader has chosen.  Bound to this machine
-alone (the default), the server refuses requests that were sent to another name: a foreign page that
-has its own name point here learns nothing.
+A page asks for a newer version every few seconds and keeps what its reader has chosen.  By default
+only this machine can reach the server.  It then also refuses requests for other host names, so that
+a foreign web page whose name resolves to this machine learns nothing.
 """
 import argparse
 import hashlib
@@ -26,7 +26,7 @@ from tools.plan import config_difference, declaration
 from tools.report import about, ablation, decoding, page, plots, report
 from tools.results import records
 
-SECONDS = 5     # between questions for news
+SECONDS = 5     # after which a page asks for a newer version
 KEPT_PAGES = 32
 HEADERS = {"Cache-Control": "no-cache",
            "Content-Security-Policy": f"{page.POLICY}; frame-ancestors 'none'",
@@ -103,7 +103,7 @@ def experiment(db, runs, name):
     steps = records.read_experiment(db, name)
     try:
         table = report.tabulate(db, runs, name, steps)
-    except records.Problem as problem:     # nothing is finished yet: curves alone
+    except records.Problem as problem:     # no run is finished: only curves
         return unfinished(name, steps, str(problem))
     return report.as_html(table, steps, run_link, SECONDS, HOME)
 
@@ -118,7 +118,7 @@ def unfinished(name, steps, problem):
 
 
 def numbers_html(named):
-    """The table's numbers of (name, step), without differences and verdicts."""
+    """A table of (name, step) without differences and verdicts."""
     rows = [(name, ablation.row_of(step, step)) for name, step in named]
     columns = {heading: cell for heading, cell in report.COLUMNS.items() if heading != "step"}
     cells = [[name, *(cell(row) for cell in columns.values())] for name, row in rows]
@@ -151,14 +151,14 @@ def one_run(db, _runs, identity):
 
 
 def name_of(step):
-    """For a legend: experiment and step, and which run if it is one alone."""
+    """The name in the legend: experiment and step; for a single run also its identity."""
     run = step.runs[0]
     return f"{run.experiment}/{step.name}" + \
         (f", {run.identity[:8]}" if len(step.runs) == 1 else "")
 
 
 def option_of(name, step, known):
-    """As the form calls it: an experiment, an identity or EXPERIMENT/STEP."""
+    """The value of the form's option: an experiment, an identity or EXPERIMENT/STEP."""
     run = step.runs[0]
     return name if name in known else run.identity if run.identity.startswith(name) else \
         f"{run.experiment}/{step.name}"
@@ -213,14 +213,14 @@ def answer(db, runs, address):
 
 
 class Pages:
-    """Makes a page again only when what it is made of has changed."""
+    """Makes a page again only if its files have changed."""
 
     def __init__(self, runs):
         self.runs, self.lock, self.kept = runs, threading.Lock(), {}
         self.database = os.path.join(runs, "results.db")
 
     def stamp(self, path):
-        """Of the files that pages are made of."""
+        """Times and sizes of the files behind a page."""
         paths = [self.database]
         if path.startswith("/experiment/"):
             directory = os.path.join(self.runs, urllib.parse.unquote(path.split("/")[2]))
@@ -230,7 +230,7 @@ class Pages:
                 for found in map(stat_or_none, paths)]
 
     def get(self, target):
-        """(status, body); one at a time, since Kconfig's tree is shared."""
+        """(status, body).  One at a time, because Kconfig's tree is shared."""
         address = urllib.parse.urlsplit(target)
         with self.lock:
             stamp = self.stamp(address.path)
@@ -265,11 +265,11 @@ def stat_or_none(path):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     server_version, sys_version, protocol_version = "kablate", "", "HTTP/1.1"
-    timeout = 30    # of a connection that says nothing
+    timeout = 30    # seconds for a silent connection
 
     def do_GET(self):
         if not self.server.is_for_us(self.headers.get("Host", "")):
-            return self.reply(403, b"this server answers only to the names of this machine")
+            return self.reply(403, b"this server answers only requests for 127.0.0.1 or localhost")
         status, body = self.server.pages.get(self.path)
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         if status == 200 and self.headers.get("If-None-Match") == tag:
@@ -291,14 +291,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code, message=None, explain=None):
-        """Other methods, and what is no HTTP."""
+        """Answers other methods and broken requests."""
         self.close_connection = True
         code = 405 if code == 501 else code
         self.reply(code, (message or "bad request").encode(), {"Connection": "close"}
                    | ({"Allow": "GET, HEAD"} if code == 405 else {}))
 
     def log_message(self, *_):
-        """Pages that ask every few seconds would fill the terminal."""
+        """Logs nothing: live pages would fill the terminal."""
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -311,7 +311,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.is_local = ipaddress.ip_address(self.server_address[0]).is_loopback
 
     def is_for_us(self, host):
-        """Bound to this machine alone, it answers to its names only."""
+        """If only this machine can reach the server, other host names are refused."""
         try:
             name = urllib.parse.urlsplit(f"//{host}").hostname
         except ValueError:
@@ -320,7 +320,7 @@ class Server(http.server.ThreadingHTTPServer):
         return not self.is_local or name in own
 
     def server_bind(self):
-        """Without the base's question for a full name, which may wait for a name server."""
+        """Skips the base class's name lookup, which may wait for a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]
 

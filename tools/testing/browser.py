@@ -19,8 +19,8 @@ import subprocess
 import tempfile
 import time
 
-SECONDS = 60    # that an answer may take, on a busy machine
-# Without a sandbox, which root does not have: it only ever opens our own pages.
+SECONDS = 60    # limit for an answer, on a busy machine
+# Without a sandbox, because root cannot use it; the browser opens only our own pages.
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
            "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
            "--remote-debugging-pipe")
@@ -69,7 +69,7 @@ class Browser:
         return json.loads(message)
 
     def call(self, method, session=None, **parameters):
-        """The answer to a command; events on the way are kept."""
+        """The answer to a command.  Keeps events that arrive before it."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": parameters}
         if session:
@@ -119,7 +119,7 @@ class Page:
             self.settle()
 
     def settle(self):
-        """Until everything is drawn."""
+        """Waits until everything is drawn."""
         self.value("new Promise(done => requestAnimationFrame(() => "
                    "requestAnimationFrame(() => done(0))))")
 
@@ -129,7 +129,7 @@ class Page:
                 if event.get("method") == method and event.get("sessionId") == self.session]
 
     def faults(self):
-        """What the browser complained about."""
+        """Errors that the browser reported."""
         return [e["exceptionDetails"] for e in self.told("Runtime.exceptionThrown")] + \
             [e["entry"]["text"] for e in self.told("Log.entryAdded")
              if e["entry"]["level"] == "error"]
