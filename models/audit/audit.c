@@ -194,6 +194,8 @@ enum status audit_model(struct config *c, const struct model_task *task,
 		.partial = !(options->wiring && options->causality && options->one_batch &&
 			     options->data && options->training && options->pairing),
 	};
+	if (!options->wiring && !options->causality && !options->one_batch && !options->training)
+		return OK; /* and no memory is taken */
 	if (open_auditor(&a, err) == OK)
 		status = run_audits(&a, err);
 	close_auditor(&a);

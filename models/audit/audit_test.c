@@ -922,7 +922,7 @@ static void test_one_token(void **state)
 {
 	struct config *c = configured(SETTINGS({ "MODEL_VOCAB", "1" }));
 	const struct backend backend = backend_for_tests(FLOAT32, 1);
-	const struct audit_options options = { .type = F32, .rows = 1, .length = 2 };
+	const struct audit_options options = { .wiring = true, .type = F32, .rows = 1, .length = 2 };
 	struct audit_report report;
 	struct error err;
 

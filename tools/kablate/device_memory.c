@@ -5,7 +5,7 @@
 
 #include "core/engine/program.h"
 #include "core/util/signals.h"
-#include "models/model_program.h"
+#include "models/audit/auditor.h"
 
 #define MEBIBYTE 1048576.0
 #define LOOK_MICROSECONDS 100000 /* between two looks for free memory */
@@ -117,27 +117,29 @@ static void count_weights(const struct params *params, struct tally *t)
 			tally_add(t, (double)params->list[i].copy[which].bytes);
 }
 
-static enum status count_optimizer(const struct run_setup *setup,
-				   const struct optim_options *options, struct params *params,
+static enum status count_optimizer(const struct run_setup *setup, struct params *params,
 				   struct tally *t, struct error *err)
 {
 	size_t bytes[OPTIM_BLOCKS];
 
-	if (optim_measure(options, params, &setup->backend, bytes, err) != OK)
+	if (optim_measure(&setup->optim, params, &setup->backend, bytes, err) != OK)
 		return FAIL;
 	for (int i = 0; i < OPTIM_BLOCKS; i++)
 		tally_add(t, (double)bytes[i]);
 	return OK;
 }
 
-/* Audits have weights, gradients and an optimizer of their own, and at most two programs. */
+/*
+ * Audits have weights, gradients and an optimizer of their own.  Their programs train on a small
+ * batch, two at a time, and make the logits of a larger one.
+ */
 static enum status count_audits(const struct run_setup *setup, struct params *params, double unit,
 				double *bytes, struct error *err)
 {
 	const struct audit_options *a = &setup->audit;
-	const struct model_use update = { MODEL_TRAIN, a->rows, a->length, NULL, 0 };
+	const int64_t length = a->length < TRAINING_LENGTH ? a->length : TRAINING_LENGTH;
+	const struct model_use update = { MODEL_TRAIN, TRAINING_ROWS, length, NULL, 0 };
 	const struct model_use logits = { MODEL_LOGITS, a->rows, a->length, NULL, 0 };
-	const struct optim_options adamw = { .kind = OPTIM_ADAMW };
 	const struct program_options train = { .train = true }, plain = { .train = false };
 	struct tally t = { .unit = unit };
 	size_t training, evaluation;
@@ -148,11 +150,11 @@ static enum status count_audits(const struct run_setup *setup, struct params *pa
 		return OK;
 	if (measure_program(setup, params, &update, &train, &training, &ignored, err) != OK ||
 	    measure_program(setup, params, &logits, &plain, &evaluation, &ignored, err) != OK ||
-	    count_optimizer(setup, &adamw, params, &t, err) != OK)
+	    count_optimizer(setup, params, &t, err) != OK)
 		return FAIL;
 	count_weights(params, &t);
 	tally_add(&t, (double)params->total * (double)dtype_size(params->type));
-	tally_add(&t, (double)training);
+	tally_add(&t, 2 * (double)training);
 	tally_add(&t, (double)evaluation);
 	*bytes = t.rounded;
 	return OK;
@@ -171,7 +173,7 @@ static enum status predict(const struct run_setup *setup, const struct shape *sh
 		device.unit;
 	if (measure_training(setup, shape, params, &training, err) != OK ||
 	    measure_evaluation(setup, shape, params, &evaluation, err) != OK ||
-	    count_optimizer(setup, &setup->optim, params, &optimizer, err) != OK)
+	    count_optimizer(setup, params, &optimizer, err) != OK)
 		return FAIL;
 	count_weights(params, &weights);
 	tally_add(&gradients, (double)params->total * (double)dtype_size(params->type));

@@ -133,7 +133,7 @@ class Gpu(Case):
             self.assertEqual(json.loads(done.stdout)["device_own_bytes"], taken, settings)
 
     def test_a_run_that_does_not_fit(self):
-        run = Run(on_gpu(TRAIN_BATCH=1 << 20))
+        run = Run(on_gpu(TRAIN_BATCH=1 << 16, MODEL_BLOCK=1024))
         said = run.train(expect=1)
         self.assertEqual(len(said.strip().splitlines()), 1, said)
         self.assertRegex(said, r"MiB of memory are needed, but the GPU leaves \d+ MiB.*: "
