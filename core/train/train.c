@@ -387,8 +387,11 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 {
 	struct evaluation e;
 	struct error where;
+	const enum status status = evaluate(t->evaluator, &e, &where);
 
-	if (evaluate(t->evaluator, &e, &where) != OK) {
+	if (t->backend->check(t->backend, err) != OK)
+		return FAIL;
+	if (status != OK) {
 		diverge(t, m, iteration, where.text);
 		return OK;
 	}
@@ -712,7 +715,7 @@ static enum status iterate(struct trainer *t, struct metrics *m, int64_t iterati
 	struct error ignored;
 
 	if (step(t, iteration, &ignored) != OK) {
-		if (settle(t, m, false, err) != OK)
+		if (t->backend->check(t->backend, err) != OK || settle(t, m, false, err) != OK)
 			return FAIL;
 		if (!t->diverged)
 			explain_divergence(t, m, iteration);

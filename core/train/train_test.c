@@ -390,6 +390,92 @@ static void test_divergence_found_by_the_check(void **state)
 	assert_int_equal(told(f, "train/loss", 6, NULL), 1);
 }
 
+/* Reads the outcome of updates as rarely as it may, as from a device that lags behind the host. */
+static void lag(struct fixture *f)
+{
+	f->backend.lags = true;
+	f->options.log_interval = f->options.eval_interval = 100;
+	f->options.checkpoint_interval = 0;
+}
+
+static void test_a_device_that_lags_ends_with_the_same_weights(void **state)
+{
+	struct fixture *f = *state;
+	char prompt[SHA256_HEX_SIZE], late[SHA256_HEX_SIZE];
+	double expected = NAN, loss = NAN;
+
+	open_run(f);
+	run(f);
+	hash(f, prompt);
+	assert_int_equal(told(f, "train/loss", ITERATIONS, &expected), 1);
+	close_run(f);
+	assert_int_equal(test_remove(f->dir), 0);
+	assert_int_equal(mkdir(f->dir, 0777), 0);
+	lag(f);
+	open_run(f);
+	run(f);
+	assert_int_equal(f->end, TRAIN_DONE);
+	hash(f, late);
+	assert_string_equal(late, prompt);
+	assert_int_equal(told(f, "train/loss", ITERATIONS, &loss), 1);
+	assert_true(loss == expected);
+	assert_int_equal(told(f, "train/loss", ITERATIONS - 1, NULL), 0);
+}
+
+/* The updates asked for after the one that was not finite leave no trace. */
+static void test_a_device_that_lags_diverges_in_the_same_iteration(void **state)
+{
+	struct fixture *f = *state;
+
+	lag(f);
+	f->act_at = 7;
+	f->act = poison;
+	check_divergence(f, "diverged in iteration 7: ", 0);
+	assert_non_null(strstr(f->reason.text, "head"));
+	assert_int_equal(told(f, "diverged", 7, NULL), 1);
+}
+
+static void test_a_device_that_lags_saves_on_demand(void **state)
+{
+	struct fixture *f = *state;
+
+	lag(f);
+	f->act_at = 6;
+	f->act = ask_for_checkpoint;
+	signals_install();
+	open_run(f);
+	run(f);
+	for (int i = 0; i <= ITERATIONS; i++)
+		assert_int_equal(has_checkpoint(f, i), i == 6 || i == ITERATIONS);
+}
+
+static enum status broken(const struct backend *b, struct error *err)
+{
+	(void)b;
+	return fail(err, "the device is gone");
+}
+
+static void break_device(struct fixture *f)
+{
+	f->backend.check = broken;
+}
+
+/* A device that fails ends the run with its own words; the run can go on later. */
+static void test_a_failed_device_is_no_divergence(void **state)
+{
+	struct fixture *f = *state;
+
+	f->act_at = 7;
+	f->act = break_device;
+	open_run(f);
+	assert_int_equal(
+		trainer_run(f->trainer, f->metrics, &f->progress, &f->end, &f->reason, &f->err),
+		FAIL);
+	assert_string_equal(f->err.text, "the device is gone");
+	assert_int_equal(told(f, "diverged", 7, NULL), 0);
+	assert_true(has_checkpoint(f, 4));
+}
+
 /* Finite but huge weights: the evaluation fails, and no checkpoint is saved. */
 static void test_divergence_in_an_evaluation(void **state)
 {
@@ -540,6 +626,10 @@ int main(void)
 		CASE(test_micro_batches_add_up),
 		CASE(test_divergence_names_iteration_and_tensor),
 		CASE(test_divergence_found_by_the_check),
+		CASE(test_a_device_that_lags_ends_with_the_same_weights),
+		CASE(test_a_device_that_lags_diverges_in_the_same_iteration),
+		CASE(test_a_device_that_lags_saves_on_demand),
+		CASE(test_a_failed_device_is_no_divergence),
 		CASE(test_divergence_in_an_evaluation),
 		CASE(test_a_loss_below_the_floor),
 		CASE(test_a_loss_above_the_floor),
