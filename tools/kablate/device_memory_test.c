@@ -1,0 +1,207 @@
+/*
+ * The memory of a GPU: what is predicted is what is asked for, and a run that does not fit is told
+ * what would.  The device of the test is the CPU with a memory of its own, whose size the test
+ * says.
+ */
+#include <math.h>
+#include <unistd.h>
+
+#include "core/util/test_dir.h"
+#include "models/model_case.h"
+#include "tools/kablate/device_memory.h"
+
+#define MIB 1048576.0
+
+/* The device; a backend's functions get no context of ours. */
+static struct {
+	void *(*alloc)(const struct backend *b, size_t bytes);
+	double taken, free;
+} device;
+
+static void *counting_alloc(const struct backend *b, size_t bytes)
+{
+	device.taken += (double)bytes;
+	return device.alloc(b, bytes);
+}
+
+static void device_memory(const struct backend *b, struct backend_memory *m)
+{
+	(void)b;
+	*m = (struct backend_memory){
+		.total = device.free, .free = device.free, .later = 1000, .unit = 2 * MIB
+	};
+	snprintf(m->device, sizeof(m->device), "test%ld", (long)getpid());
+}
+
+struct fixture {
+	struct model_case k;
+	struct run_setup setup;
+	struct error err;
+};
+
+static void open_setup(struct fixture *f, enum optim_kind kind, enum precision precision)
+{
+	struct run_setup *s = &f->setup;
+
+	*f = (struct fixture){ 0 };
+	case_open(&f->k, F32,
+		  "MODEL_LAYERS=8 MODEL_EMBD=32 MODEL_HEADS=2 MODEL_BLOCK=64 ATTENTION=mla");
+	device.alloc = backend_for_tests(precision, 1).alloc;
+	device.taken = 0;
+	device.free = INFINITY;
+	s->backend = backend_for_tests(precision, 1);
+	s->backend.alloc = counting_alloc;
+	s->backend.memory = device_memory;
+	s->model = f->k.model;
+	s->precision = precision;
+	s->optim = (struct optim_options){ .kind = kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
+	s->optim.muon.lr_ratio = 1;
+	s->train = (struct train_options){
+		.iterations = 1, .batch = 8, .accumulate = 2, .run_dir = ".", .identity = "test"
+	};
+	source_blank(&s->source, s->model->length, s->model->vocab);
+	s->source.valid_rows = 9;
+	must(params_create(&s->params, precision_type(precision), &f->err), &f->err);
+}
+
+static void close_setup(struct fixture *f)
+{
+	measurer_destroy(f->setup.measurer);
+	optimizer_destroy(f->setup.optimizer);
+	params_destroy(f->setup.params);
+	source_close(&f->setup.source);
+	case_close(&f->k);
+}
+
+static void ignore(void *context, const char *text)
+{
+	(void)context, (void)text;
+}
+
+static void check_prediction(enum optim_kind kind, enum precision precision, bool remake)
+{
+	struct device_memory predicted;
+	struct trainer *trainer;
+	struct workload workload;
+	struct fixture f;
+
+	open_setup(&f, kind, precision);
+	f.setup.train.program.no_remake = !remake;
+	must(device_memory_predict(&f.setup, &predicted, &f.err), &f.err);
+	assert_true(device.taken == 0);
+	must(run_setup_prepare(&f.setup, ignore, NULL, &f.err), &f.err);
+	workload = run_setup_workload(&f.setup);
+	must(trainer_create(&trainer, &workload, &f.setup.train, f.setup.params, f.setup.optimizer,
+			    &f.setup.backend, &f.err),
+	     &f.err);
+	assert_true(predicted.own == device.taken);
+	assert_true(predicted.whole >= predicted.own && predicted.needed >= predicted.own);
+	trainer_destroy(trainer);
+	close_setup(&f);
+}
+
+static void test_own_blocks_to_the_byte(void **state)
+{
+	(void)state;
+	for (int kind = OPTIM_ADAMW; kind <= OPTIM_MUON; kind++)
+		check_prediction((enum optim_kind)kind, FLOAT32, true);
+	check_prediction(OPTIM_ADAMW, FLOAT32, false);
+	check_prediction(OPTIM_ADAMW, FLOAT64, true);
+	check_prediction(OPTIM_ADAMWSPAM, BFLOAT16, true);
+}
+
+/* What a run with this micro-batch needs. */
+static double needed(const struct fixture *f, int64_t batch, bool remake)
+{
+	struct run_setup other = f->setup;
+	struct device_memory m;
+	struct error err;
+
+	other.train.accumulate = other.train.accumulate * other.train.batch / batch;
+	other.train.batch = batch;
+	other.train.program.no_remake = !remake;
+	must(device_memory_predict(&other, &m, &err), &err);
+	return m.needed;
+}
+
+static void refuse(struct fixture *f, double free, const char *advice)
+{
+	device.free = free;
+	assert_int_equal(device_memory_reserve(&f->setup, &f->err), FAIL);
+	assert_contains(f->err.text, "MiB of memory are needed, but the GPU leaves");
+	assert_contains(f->err.text, advice);
+}
+
+static void test_says_what_would_fit(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	open_setup(&f, OPTIM_ADAMW, FLOAT32);
+	device.free = needed(&f, 8, true);
+	must(device_memory_reserve(&f.setup, &f.err), &f.err);
+	device_memory_taken(&f.setup, false);
+	refuse(&f, needed(&f, 4, true),
+	       ": CONFIG_TRAIN_BATCH=4 with CONFIG_TRAIN_ACCUMULATE=4 would fit");
+	refuse(&f, needed(&f, 4, true) - 1,
+	       ": CONFIG_TRAIN_BATCH=2 with CONFIG_TRAIN_ACCUMULATE=8 would fit");
+	refuse(&f, needed(&f, 1, true) - 1, ": no micro-batch would fit");
+	f.setup.train.program.no_remake = true;
+	assert_true(needed(&f, 8, true) < needed(&f, 8, false));
+	refuse(&f, needed(&f, 8, true), ": CONFIG_REMAKE=y would fit");
+	refuse(&f, needed(&f, 8, true) - 1,
+	       ": CONFIG_TRAIN_BATCH=4 with CONFIG_TRAIN_ACCUMULATE=4 and CONFIG_REMAKE=y would "
+	       "fit");
+	close_setup(&f);
+}
+
+static void test_audits_count(void **state)
+{
+	struct device_memory with, without;
+	struct fixture f;
+
+	(void)state;
+	open_setup(&f, OPTIM_ADAMW, FLOAT32);
+	must(device_memory_predict(&f.setup, &without, &f.err), &f.err);
+	f.setup.audit = (struct audit_options){ .wiring = true, .rows = 4, .length = 64 };
+	must(device_memory_predict(&f.setup, &with, &f.err), &f.err);
+	assert_true(without.audits == 0 && with.audits > with.weights + with.gradients);
+	assert_true(with.own == without.own && with.needed > without.needed);
+	close_setup(&f);
+}
+
+static void test_a_cpu_reserves_nothing(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	open_setup(&f, OPTIM_ADAMW, FLOAT32);
+	device.free = 0;
+	f.setup.backend.memory = NULL;
+	must(device_memory_reserve(&f.setup, &f.err), &f.err);
+	device_memory_taken(&f.setup, true);
+	close_setup(&f);
+}
+
+static int remove_notes(void **state)
+{
+	char path[100];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/kablate-memory-%ld-test%ld",
+		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getuid(),
+		 (long)getpid());
+	return unlink(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_own_blocks_to_the_byte),
+		cmocka_unit_test(test_says_what_would_fit),
+		cmocka_unit_test(test_audits_count),
+		cmocka_unit_test(test_a_cpu_reserves_nothing),
+	};
+
+	return cmocka_run_group_tests_name("device_memory", tests, NULL, remove_notes);
+}
