@@ -15,41 +15,9 @@
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
  * Only forward sees tokens before its first query.
  */
-#include "core/backend/cuda/dropout_key.cuh"
-#include "core/backend/cuda/scores.cuh"
-
-enum { Q, K, V, KEY_BIAS, BAND, RECENT };
-enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
+#include "core/backend/cuda/attention.cuh"
 
 static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
-
-/* --------------------------------------------------------------- dropout */
-
-struct dropout_mask {
-	const uint32_t *key; /* device memory */
-	double limit;  /* words below it drop their element */
-	double factor; /* of what is kept; 0: no dropout */
-
-	/* factor or 0 for element number `index` of the stream */
-	__device__ double at(uint64_t index) const
-	{
-		uint32_t word[4];
-
-		if (factor == 0)
-			return 1;
-		philox_block(key, index / 4, word);
-		return word[index % 4] < limit ? 0 : factor;
-	}
-};
-
-static struct dropout_mask dropout_mask_of(const struct call *c)
-{
-	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-
-	if (a->dropout == 0)
-		return { NULL, 0, 0 };
-	return { dropout_key(c), a->dropout * 0x1p32, 1 / (1 - a->dropout) };
-}
 
 /* The number of element (b, h, i, j) in the stream. */
 template <typename P>
@@ -138,31 +106,6 @@ static void softmax(const struct call *c, const struct buffers<P> &f, struct que
 	});
 }
 
-/* The k largest entries of every combined row. */
-template <typename P>
-static void write_routes(const struct call *c, const struct buffers<P> &f, struct query_block x)
-{
-	typedef typename P::real real;
-	const struct scores<P> s = f.s;
-	const int64_t k = c->node->out[ROUTE_INDEX]->dim[2];
-	int32_t *index = (int32_t *)c->out[ROUTE_INDEX];
-	real *weight = output<P>(c, ROUTE_WEIGHT), *route = f.route;
-
-	combine_heads(c, s, x, route);
-	each_row(c, s.B * x.n, [=] __device__(int64_t item) {
-		const int64_t b = item / x.n, r = item % x.n, query = b * s.T + x.first + r;
-		real sum = 0;
-
-		take_largest(route + (b * s.rows + r) * s.pitch, s.past + x.first + r + 1, k,
-			     index + query * k, weight + query * k);
-		for (int64_t at = 0; at < k; at++)
-			sum += weight[query * k + at];
-		__syncthreads();
-		for (int64_t at = threadIdx.x; at < k; at += BLOCK)
-			weight[query * k + at] *= route_factor(s.attr.route, sum);
-	});
-}
-
 /* Probabilities as they multiply V: dropped, and rounded. */
 template <typename P>
 static void drop(const struct call *c, const struct buffers<P> &given, struct query_block x,
@@ -183,7 +126,7 @@ static void drop(const struct call *c, const struct buffers<P> &given, struct qu
 	});
 }
 
-template <typename P> static void forward(const struct call *c)
+template <typename P> static void forward_blocks(const struct call *c)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
 	struct space m = { (char *)c->work, 0 };
@@ -198,8 +141,10 @@ template <typename P> static void forward(const struct call *c)
 
 		block_products(c, s, x);
 		softmax<P>(c, f, x);
-		if (f.route)
-			write_routes<P>(c, f, x);
+		if (f.route) {
+			combine_heads(c, s, x, f.route);
+			write_routes<P>(c, { f.route, s.rows, s.pitch }, s.past, x);
+		}
 		drop<P>(c, f, x, mask);
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
 			      from_buffer((const typename P::factor *)f.p, s.H, s.rows, s.pitch),
@@ -352,36 +297,13 @@ static void backward_block(const struct call *c, const struct buffers<P> &f,
 	}
 }
 
-/* The gradient of an input is the sum over the query heads that share it, in their order. */
-template <typename P>
-static void put_shared(const struct call *c, int input, const typename P::real *sums, int64_t H)
-{
-	const struct tensor *t = c->node->in[input];
-	const auto d = input_gradient<P>(c, input);
-
-	if (!d)
-		return;
-	const struct heads x = heads_of(t, H);
-	const int64_t heads = t->dim[2], S = x.T, w = x.width;
-
-	each(c, tensor_count(t), [=] __device__(int64_t i) {
-		const int64_t channel = i % w, head = i / w % heads, token = i / (w * heads) % S;
-		const int64_t b = i / (w * heads * S), first = b * H + head * x.sharing;
-		typename P::real sum = 0;
-
-		for (int64_t h = first; h < first + x.sharing; h++)
-			sum += sums[(h * S + token) * w + channel];
-		d.put(x.at(b, head * x.sharing, token) + channel, sum);
-	});
-}
-
 template <typename P> static void zero(const struct call *c, typename P::real *x, int64_t n)
 {
 	if (x)
 		each(c, n, [=] __device__(int64_t i) { x[i] = 0; });
 }
 
-template <typename P> static void backward(const struct call *c)
+template <typename P> static void backward_blocks(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
@@ -410,14 +332,35 @@ template <typename P> static void backward(const struct call *c)
 			f.sum_work, [=] __device__(double sum) { dband.put(0, (real)sum); });
 }
 
+/* ---------------------------------------------------------------- passes */
+
+template <typename P> static void forward(const struct call *c)
+{
+	if (fused<P>::takes(c->node))
+		fused<P>::forward(c);
+	else
+		forward_blocks<P>(c);
+}
+
+template <typename P> static void backward(const struct call *c)
+{
+	if (fused<P>::takes(c->node))
+		fused<P>::backward(c);
+	else
+		backward_blocks<P>(c);
+}
+
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	struct space m = { NULL, 0 };
 	typename P::factor *room[3];
-	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
 
 	(void)threads;
+	if (fused<P>::takes(n))
+		return fused<P>::workspace(n, pass);
+	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
+
 	take_buffers<P>(&m, n, pass, s);
 	return m.used;
 }

@@ -1,0 +1,915 @@
+/*
+ * fused_attention - attention in one kernel per result: scores stay on the chip.
+ * kernels/attention.cu has the formulas; names of inputs and gradients are the same.
+ *
+ *     forward    a block of queries, over the keys they see: o and lse by a running softmax
+ *     d_queries  the same walk: dQ
+ *     d_keys     a block of keys, over the queries that see them: dK, dV, dkey_bias
+ *
+ * Scores are made again in each, so no block adds to what another one writes: sums have one
+ * order, and there are no atomics.  The band has two more results,
+ *
+ *     dk_i += scale sum_j dC_ij q_j    the walk of d_queries, over the keys in the band
+ *     dq_j += scale sum_i dC_ij k_i    the walk of d_keys, over the queries in the band
+ *
+ * The tokens whose block a kernel owns are rows of its products, those it walks over are columns.
+ * A result of one product is a factor of the next one in registers (tiles.cuh).
+ *
+ * Factors are read where they are, or from copies [B,heads,tokens,width], which are rounded where
+ * products are in bfloat16 and filled up with zeros to a width that a kernel is made for.
+ * Exponentials are powers of two: scores and lse are multiplied by log2(e) on the way.
+ *
+ * (T. Dao, "FlashAttention-2", 2023.)
+ */
+#ifndef CUDA_FUSED_ATTENTION_CUH
+#define CUDA_FUSED_ATTENTION_CUH
+
+#include <type_traits>
+
+#include "core/backend/cuda/attention.cuh"
+#include "core/backend/cuda/tiles.cuh"
+
+#define LOG2_E 1.4426950408889634
+#define LN_2 0.6931471805599453
+
+/* ------------------------------------------------------------- what kernels read */
+
+/* Rows of a head in memory. */
+template <typename F> struct rows {
+	const F *at;
+	int64_t pitch;
+};
+
+template <typename F>
+static __device__ struct rows<F> rows_of(const struct head_matrix<const F> &x, int head, int H)
+{
+	return { x.at + head / H * x.example + head % H / x.sharing * x.head, x.pitch };
+}
+
+/* One side of the products of a head: queries or keys.  Rows are tokens. */
+template <typename F> struct side {
+	struct rows<F> score, value; /* q and dO, or k and v */
+	struct rows<F> cross;	     /* for the band: k of the queries' tokens, or q of the keys' */
+	int n;
+	int cross_first, cross_n; /* row of cross that belongs to row 0, and how many there are */
+};
+
+template <typename P> struct problem {
+	typedef typename P::real real;
+
+	int H, T;
+	int past; /* position of the first query */
+	int S;	  /* keys that are there: past + T */
+	/* Of the widths of a shape. */
+	struct head_matrix<const typename P::factor> q, k, v, d_o, recent;
+	int recent_first, recent_n;
+	real scale;
+	const real *key_bias; /* or NULL */
+	struct heads bias_layout;
+	bool alibi;
+	int band_window;
+	real constant_band;
+	const real *learned_band; /* or NULL */
+	struct dropout_mask mask;
+	int padded;		  /* queries, in whole blocks */
+	const real *lse2, *delta; /* [B,H,padded], lse in powers of two; backward */
+
+	__device__ real band() const
+	{
+		return learned_band ? *learned_band : constant_band;
+	}
+};
+
+/* ---------------------------------------------------------------------- shapes */
+
+/*
+ * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
+ * many blocks share a multiprocessor.  MORE: a bias, alibi or dropout; BANDED: the reciprocal
+ * term.
+ */
+template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
+	  bool BANDED_>
+struct shape {
+	typedef P_ P;
+	typedef typename P::real real;
+	typedef typename P::factor factor;
+
+	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
+	static constexpr int BLOCKS = BLOCKS_;
+	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_;
+	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
+
+	/* Results in registers: scores, the cross term, sums of score factors and of values. */
+	typedef fragments<real, ROWS, COLUMNS> scores;
+	typedef fragments<real, ROWS, BANDED ? COLUMNS : 1> crosses;
+	typedef fragments<real, ROWS, KW / 8> score_sums;
+	typedef fragments<real, ROWS, DW / 8> value_sums;
+	typedef real row_numbers[ROWS][2]; /* of the thread's rows */
+};
+
+template <typename X> using problem_of = struct problem<typename X::P>;
+template <typename X> using side_of = struct side<typename X::factor>;
+
+template <typename X>
+static __device__ side_of<X> queries_of(const problem_of<X> &p, int head)
+{
+	return { rows_of(p.q, head, p.H), rows_of(p.d_o, head, p.H), rows_of(p.k, head, p.H),
+		 p.T, p.past, p.S };
+}
+
+template <typename X>
+static __device__ side_of<X> keys_of(const problem_of<X> &p, int head)
+{
+	return { rows_of(p.k, head, p.H), rows_of(p.v, head, p.H), rows_of(p.recent, head, p.H),
+		 p.S, -p.recent_first, p.recent_n };
+}
+
+/* --------------------------------------------------------------- shared memory */
+
+/* The tiles of one side in shared memory. */
+template <typename X, int N, bool VALUE> struct tiles {
+	typedef typename X::factor factor;
+
+	struct tile<factor, X::KW> score, cross;
+	struct tile<factor, X::DW> value;
+
+	static constexpr int SCORE = N * X::KW * (int)sizeof(factor), CROSS = X::BANDED ? SCORE : 0;
+	static constexpr int BYTES = SCORE + CROSS + (VALUE ? N * X::DW * (int)sizeof(factor) : 0);
+
+	__device__ explicit tiles(uint32_t at)
+	{
+		score.at = at;
+		cross.at = at + SCORE;
+		value.at = at + SCORE + CROSS;
+	}
+	/* Begin to copy N rows from row `first` on. */
+	__device__ void copy(const struct side<factor> &from, int first, bool in_band) const
+	{
+		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, first, from.n);
+		if (VALUE)
+			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch, first,
+						 from.n);
+		if (X::BANDED && in_band)
+			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch,
+						 first + from.cross_first, from.cross_n);
+	}
+};
+
+/* Two numbers of each column: the bias of a key, or lse and delta of a query. */
+#define COLUMN_NUMBERS 2
+
+/* Shared memory: what the block owns, then two stages of what it walks over. */
+template <typename X, bool OWN_VALUE> struct memory {
+	typedef struct tiles<X, X::OWN, OWN_VALUE> own_tiles;
+	typedef struct tiles<X, X::STEP, true> step_tiles;
+
+	static constexpr int NUMBERS = COLUMN_NUMBERS * X::STEP * (int)sizeof(typename X::real);
+	static constexpr int STAGE = step_tiles::BYTES + NUMBERS;
+	static constexpr int BYTES = own_tiles::BYTES + 2 * STAGE;
+
+	static __device__ uint32_t stage(uint32_t start, int step)
+	{
+		return start + own_tiles::BYTES + step % 2 * STAGE;
+	}
+	static __device__ const typename X::real *numbers(const char *start, int step)
+	{
+		return (const typename X::real *)(start + own_tiles::BYTES + step % 2 * STAGE +
+						  step_tiles::BYTES);
+	}
+};
+
+/* ---------------------------------------------------------------------- scores */
+
+/* The terms of one head, in powers of two. */
+template <typename R> struct terms {
+	R scale, slope, band;
+	int window;
+};
+
+template <typename X> using terms_with = struct terms<typename X::real>;
+
+/*
+ * Without other terms a score stays the bare product until its power is taken: there the scale,
+ * which is then positive, costs nothing.
+ */
+template <typename X>
+static __device__ __forceinline__ typename X::real unit_of(const terms_with<X> &t)
+{
+	return X::MORE ? 1 : t.scale;
+}
+
+template <typename P>
+static __device__ struct terms<typename P::real> terms_of(const struct problem<P> &p, int head)
+{
+	typedef typename P::real real;
+	const real scale = p.scale * (real)LOG2_E;
+
+	return { scale, p.alibi ? (real)(alibi_slope(head % p.H, p.H) * LOG2_E) : 0,
+		 p.band_window >= 0 ? p.band() * scale : 0, p.band_window };
+}
+
+/* 2 to the power x.  bfloat16 asks for less. */
+template <typename X> static __device__ __forceinline__ double power_of_two(double x)
+{
+	return exp2(x);
+}
+
+template <typename X> static __device__ __forceinline__ float power_of_two(float x)
+{
+	float y;
+
+	if (sizeof(typename X::factor) == sizeof(float))
+		return exp2f(x);
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/* The score of query i and key j, in units of unit_of(); `cross` is read inside the band only. */
+template <typename X>
+static __device__ __forceinline__ typename X::real
+score_of(const terms_with<X> &t, typename X::real product, typename X::real bias,
+	 typename X::real cross, bool in_band, int i, int j)
+{
+	typedef typename X::real real;
+	real x = product;
+
+	if (X::MORE)
+		x = x * t.scale + bias * (real)LOG2_E;
+	if (X::MORE && t.slope != 0)
+		x -= t.slope * (real)(i - j);
+	if (X::BANDED && in_band && i - j <= t.window)
+		x += t.band * cross;
+	return x;
+}
+
+/* What dropout makes of the probability of query i and key j: 0, or more. */
+template <typename P>
+static __device__ __forceinline__ typename P::real kept(const struct problem<P> &p, int head, int i,
+							int j)
+{
+	return (typename P::real)p.mask.at((uint64_t)(((int64_t)head * p.T + i) * p.T + j));
+}
+
+/* The sum over the four threads that hold a row, and the largest. */
+template <typename R> static __device__ __forceinline__ R row_sum(R x)
+{
+	x += __shfl_xor_sync(0xffffffffu, x, 1);
+	return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <typename R> static __device__ __forceinline__ R row_largest(R x)
+{
+	x = fmax(x, __shfl_xor_sync(0xffffffffu, x, 1));
+	return fmax(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* --------------------------------------------------------------------- results */
+
+/* Rows of a head in a tensor or buffer; at NULL: not wanted. */
+template <typename R> struct target {
+	struct head_matrix<R> to;
+	int width;
+	bool add, in_pairs; /* two neighbours may be written at once */
+
+	__device__ R *rows(int head, int H) const
+	{
+		return to.at + head / H * to.example + head % H / to.sharing * to.head;
+	}
+};
+
+template <typename R>
+static struct target<R> target_of(struct head_matrix<R> to, int64_t width, bool add)
+{
+	return { to, (int)width, add,
+		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at % (2 * sizeof(R)) == 0 };
+}
+
+static __device__ __forceinline__ void write_pair(float *to, float x, float y)
+{
+	*(float2 *)to = { x, y };
+}
+
+static __device__ __forceinline__ void write_pair(double *to, double x, double y)
+{
+	*(double2 *)to = { x, y };
+}
+
+/* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
+template <typename R, int ROWS, int COLUMNS>
+static __device__ void put_rows(const struct target<R> &t, R *rows, int first, int n,
+				const R (&x)[ROWS][COLUMNS][4], const R (&factor)[ROWS][2])
+{
+#pragma unroll
+	for (int m = 0; m < ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int row = first + 16 * m + fragment_row(2 * half);
+			R *to = rows + row * t.to.pitch + fragment_column(0);
+
+			if (row >= n)
+				continue;
+#pragma unroll
+			for (int c = 0; c < COLUMNS; c++) {
+				const int left = t.width - 8 * c - fragment_column(0);
+				R *at = to + 8 * c, y = x[m][c][2 * half] * factor[m][half];
+				R z = x[m][c][2 * half + 1] * factor[m][half];
+
+				if (t.add && left > 0)
+					y += at[0];
+				if (t.add && left > 1)
+					z += at[1];
+				if (t.in_pairs && left > 0) {
+					write_pair(at, y, z);
+				} else {
+					if (left > 0)
+						at[0] = y;
+					if (left > 1)
+						at[1] = z;
+				}
+			}
+		}
+}
+
+template <typename R, int ROWS> static __device__ void fill(R (&x)[ROWS][2], R value)
+{
+#pragma unroll
+	for (int m = 0; m < ROWS; m++)
+		x[m][0] = x[m][1] = value;
+}
+
+/* --------------------------------------------------------------------- forward */
+
+/* The walk of a block of queries over keys: which block, and which steps. */
+template <typename X> struct query_walk {
+	int head, first; /* query */
+	int position;	 /* of the first query */
+	int begin, end;	 /* steps */
+
+	__device__ explicit query_walk(const problem_of<X> &p)
+	{
+		const int blocks = (p.T + X::OWN - 1) / X::OWN;
+		const int last = p.past + p.T - 1;
+
+		head = (int)(blockIdx.x / blocks);
+		first = (blocks - 1 - (int)(blockIdx.x % blocks)) * X::OWN; /* the longest first */
+		position = p.past + first;
+		begin = 0;
+		end = (position + X::OWN - 1 < last ? position + X::OWN - 1 : last) / X::STEP + 1;
+	}
+	/* Is a key of this step in the band of the block? */
+	__device__ bool in_band(const problem_of<X> &p, int step) const
+	{
+		return X::BANDED && (step + 1) * X::STEP - 1 + p.band_window >= position;
+	}
+	__device__ int band_begin(const problem_of<X> &p) const
+	{
+		return position > p.band_window ? (position - p.band_window) / X::STEP : 0;
+	}
+};
+
+/* Begin to copy the bias of STEP keys of a head from key j0 on; without one it is 0. */
+template <typename X>
+static __device__ void copy_bias(const problem_of<X> &p, int head, int j0, uint32_t to)
+{
+	const auto *none = (const typename X::real *)p.q.at; /* an address that may be named */
+
+	for (int n = threadIdx.x; n < X::STEP; n += X::THREADS) {
+		const bool wanted = p.key_bias && j0 + n < p.S;
+		const int64_t at = wanted ? p.bias_layout.at(head / p.H, head % p.H, j0 + n) : 0;
+
+		copy_number(to + n * (int)sizeof(*none), wanted ? p.key_bias + at : none, wanted);
+	}
+}
+
+/* Begin to copy the keys of a step, and their bias. */
+template <typename X, typename M>
+static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk<X> &w,
+				 const side_of<X> &keys, uint32_t start, int step)
+{
+	const uint32_t stage = M::stage(start, step);
+	const typename M::step_tiles to(stage);
+
+	to.copy(keys, step * X::STEP, w.in_band(p, step));
+	if (X::MORE)
+		copy_bias<X>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
+	copies_end();
+}
+
+/* Products of the warp's queries with the keys of a step become scores. */
+template <typename X, typename M>
+static __device__ void query_scores(const problem_of<X> &p, const struct query_walk<X> &w,
+				    const terms_with<X> &t, const typename M::own_tiles &own,
+				    const typename M::step_tiles &keys,
+				    const typename X::real *bias, int step, typename X::scores &s,
+				    typename X::crosses &cross)
+{
+	typedef typename X::real real;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	const int i0 = w.position + row, j0 = step * X::STEP;
+	const bool in_band = w.in_band(p, step);
+
+	clear(s);
+	multiply_rows(s, own.score, row, keys.score);
+	clear(cross);
+	if constexpr (X::BANDED)
+		if (in_band)
+			multiply_rows(cross, own.cross, row, keys.cross);
+	each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
+		x = score_of<X>(t, x, X::MORE ? bias[c] : 0, X::BANDED ? cross[m][n][e] : 0,
+				in_band, i0 + r, j0 + c);
+	});
+	if (j0 + X::STEP - 1 > i0) /* some keys come after some queries */
+		each_number(s, [&](real &x, int, int, int, int r, int c) {
+			x = j0 + c <= i0 + r ? x : -INFINITY;
+		});
+}
+
+/* The largest score and the sum of the powers of each of the thread's rows so far. */
+template <typename X> struct running {
+	typename X::row_numbers largest, sum;
+};
+
+/* Scores become powers relative to the new largest; o is made relative to it, too. */
+template <typename X>
+static __device__ __forceinline__ void softmax_step(typename X::real unit, struct running<X> &r,
+						    typename X::scores &s,
+						    typename X::value_sums &o)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			typename X::real most = r.largest[m][half], sum = 0, shrink, shift;
+
+#pragma unroll
+			for (int n = 0; n < X::COLUMNS; n++)
+				most = fmax(most, fmax(s[m][n][2 * half], s[m][n][2 * half + 1]));
+			most = row_largest(most);
+			shrink = power_of_two<X>((r.largest[m][half] - most) * unit);
+			shift = most * unit;
+#pragma unroll
+			for (int n = 0; n < X::COLUMNS; n++)
+#pragma unroll
+				for (int e = 2 * half; e < 2 * half + 2; e++) {
+					s[m][n][e] = power_of_two<X>(s[m][n][e] * unit - shift);
+					sum += s[m][n][e];
+				}
+			r.largest[m][half] = most;
+			r.sum[m][half] = r.sum[m][half] * shrink + sum;
+#pragma unroll
+			for (int n = 0; n < X::DW / 8; n++) {
+				o[m][n][2 * half] *= shrink;
+				o[m][n][2 * half + 1] *= shrink;
+			}
+		}
+}
+
+template <typename X>
+static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
+	forward_kernel(const __grid_constant__ problem_of<X> p,
+		       const __grid_constant__ target<typename X::real> out,
+		       typename X::real *lse)
+{
+	typedef typename X::real real;
+	typedef struct memory<X, false> M;
+	extern __shared__ __align__(128) char shared[];
+	const uint32_t start = shared_address(shared);
+	const struct query_walk<X> w(p);
+	const terms_with<X> t = terms_of(p, w.head);
+	const side_of<X> keys = keys_of<X>(p, w.head);
+	const typename M::own_tiles own(start);
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	typename X::scores s;
+	typename X::crosses cross;
+	typename X::value_sums o;
+	struct running<X> r;
+
+	clear(o);
+	fill(r.largest, (real)-INFINITY);
+	fill(r.sum, (real)0);
+	own.copy(queries_of<X>(p, w.head), w.first, true);
+	copy_keys<X, M>(p, w, keys, start, w.begin);
+	for (int step = w.begin; step < w.end; step++) {
+		const typename M::step_tiles at(M::stage(start, step));
+
+		copies_wait<0>();
+		__syncthreads();
+		if (step + 1 < w.end)
+			copy_keys<X, M>(p, w, keys, start, step + 1);
+		if (step * X::STEP > w.position + row + 16 * X::ROWS - 1)
+			continue; /* no query of this warp sees these keys */
+		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
+		softmax_step<X>(unit_of<X>(t), r, s, o);
+		if (X::MORE && p.mask.factor != 0)
+			each_number(s, [&](real &x, int, int, int, int i, int c) {
+				x *= kept(p, w.head, w.first + row + i, step * X::STEP + c);
+			});
+		multiply_result(o, s, at.value);
+	}
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const real sum = row_sum(r.sum[m][half]);
+			const int i = w.first + row + 16 * m + fragment_row(2 * half);
+
+			if (i < p.T && threadIdx.x % 4 == 0)
+				lse[(int64_t)w.head * p.T + i] =
+					r.largest[m][half] * unit_of<X>(t) * (real)LN_2 +
+					log(sum);
+			r.sum[m][half] = 1 / sum;
+		}
+	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, o, r.sum);
+}
+
+/* ---------------------------------------------------------- gradient of queries */
+
+/* dS from scores, of the queries' rows; outside the keys they see it is 0. */
+template <typename X>
+static __device__ __forceinline__ void d_scores(const problem_of<X> &p, typename X::real unit,
+						int head, int i0, int j0,
+						const typename X::row_numbers &lse2,
+						const typename X::row_numbers &delta,
+						const typename X::scores &dp, typename X::scores &s)
+{
+	typedef typename X::real real;
+	const bool drops = X::MORE && p.mask.factor != 0;
+
+	each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
+		real arriving = dp[m][n][e];
+
+		if (drops)
+			arriving *= kept(p, head, i0 + r, j0 + c);
+		x = power_of_two<X>(x * unit - lse2[m][e / 2]) * (arriving - delta[m][e / 2]);
+	});
+}
+
+/* The sum of x over a block of threads, in the thread 0; `room` has a number for each warp. */
+template <int WARPS> static __device__ double sum_of_threads(double x, double *room)
+{
+	for (int step = 16; step > 0; step /= 2)
+		x += __shfl_xor_sync(0xffffffffu, x, step);
+	if (threadIdx.x % 32 == 0)
+		room[threadIdx.x / 32] = x;
+	__syncthreads();
+	x = 0;
+	for (int i = 0; i < WARPS; i++)
+		x += room[i];
+	return x;
+}
+
+/*
+ * dQ = scale dS K.  IN_BAND: dk_i = scale band sum_j dS_ij q_j inside the band instead, and
+ * the block's part of dband.
+ */
+template <typename X, bool IN_BAND>
+static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
+	d_queries_kernel(const __grid_constant__ problem_of<X> p,
+			 const __grid_constant__ target<typename X::real> out, double *dband)
+{
+	typedef typename X::real real;
+	typedef struct memory<X, true> M;
+	extern __shared__ __align__(128) char shared[];
+	const uint32_t start = shared_address(shared);
+	struct query_walk<X> w(p);
+	const terms_with<X> t = terms_of(p, w.head);
+	const side_of<X> keys = keys_of<X>(p, w.head);
+	const typename M::own_tiles own(start);
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	typename X::scores s, dp;
+	typename X::crosses cross;
+	typename X::score_sums d;
+	typename X::row_numbers lse2, delta, factor;
+	real dband_sum = 0;
+
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int64_t at = (int64_t)w.head * p.padded + w.first + row + 16 * m +
+					   fragment_row(2 * half);
+
+			lse2[m][half] = p.lse2[at];
+			delta[m][half] = p.delta[at];
+		}
+	if (IN_BAND)
+		w.begin = w.band_begin(p);
+	clear(d);
+	own.copy(queries_of<X>(p, w.head), w.first, true);
+	copy_keys<X, M>(p, w, keys, start, w.begin);
+	for (int step = w.begin; step < w.end; step++) {
+		const typename M::step_tiles at(M::stage(start, step));
+		const int i0 = w.position + row, j0 = step * X::STEP;
+
+		copies_wait<0>();
+		__syncthreads();
+		if (step + 1 < w.end)
+			copy_keys<X, M>(p, w, keys, start, step + 1);
+		if (j0 > i0 + 16 * X::ROWS - 1)
+			continue;
+		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
+		clear(dp);
+		multiply_rows(dp, own.value, row, at.value);
+		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
+		if constexpr (IN_BAND) {
+			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
+				x = i0 + r - j0 - c <= t.window ? x : 0;
+				dband_sum += x * cross[m][n][e];
+			});
+			multiply_result(d, s, at.cross);
+		} else {
+			multiply_result(d, s, at.score);
+		}
+	}
+	fill(factor, IN_BAND ? p.scale * p.band() : p.scale);
+	if (out.to.at)
+		put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, d, factor);
+	if (IN_BAND) {
+		__syncthreads();
+		const double sum = sum_of_threads<X::WARPS>((double)dband_sum, (double *)shared);
+
+		if (threadIdx.x == 0)
+			dband[blockIdx.x] = sum * (double)p.scale;
+	}
+}
+
+/* ------------------------------------------------------------- gradient of keys */
+
+/* The walk of a block of keys over the queries that see them.  Only forward has a past. */
+template <typename X> struct key_walk {
+	int head, first; /* key */
+	int begin, end;	 /* steps */
+
+	__device__ explicit key_walk(const problem_of<X> &p)
+	{
+		const int blocks = (p.S + X::OWN - 1) / X::OWN;
+
+		head = (int)(blockIdx.x / blocks);
+		first = (int)(blockIdx.x % blocks) * X::OWN;
+		begin = first / X::STEP;
+		end = (p.T + X::STEP - 1) / X::STEP;
+	}
+	__device__ bool in_band(const problem_of<X> &p, int step) const
+	{
+		return X::BANDED && step * X::STEP <= first + X::OWN - 1 + p.band_window;
+	}
+	__device__ int band_end(const problem_of<X> &p) const
+	{
+		const int64_t last = ((int64_t)first + X::OWN - 1 + p.band_window) / X::STEP;
+
+		return last + 1 < end ? (int)last + 1 : end;
+	}
+};
+
+/* Begin to copy the queries of a step, their lse and their delta. */
+template <typename X, typename M>
+static __device__ void copy_queries(const problem_of<X> &p, const struct key_walk<X> &w,
+				    const side_of<X> &queries, uint32_t start, int step)
+{
+	const typename M::step_tiles to(M::stage(start, step));
+	constexpr int N = PIECE<typename X::real>;
+	const uint32_t numbers = M::stage(start, step) + M::step_tiles::BYTES;
+	const int64_t first = (int64_t)w.head * p.padded + step * X::STEP;
+
+	to.copy(queries, step * X::STEP, w.in_band(p, step));
+	for (int n = threadIdx.x; n < X::STEP / N; n += X::THREADS) {
+		copy_piece(numbers + n * 16, p.lse2 + first + n * N, true);
+		copy_piece(numbers + (X::STEP / N + n) * 16, p.delta + first + n * N, true);
+	}
+	copies_end();
+}
+
+/* Products of the warp's keys with the queries of a step become probabilities. */
+template <typename X, typename M>
+static __device__ void key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w,
+					 const terms_with<X> &t, const typename M::own_tiles &own,
+					 const typename M::step_tiles &queries,
+					 const typename X::real *lse2,
+					 const typename X::row_numbers &bias, int step,
+					 typename X::scores &s)
+{
+	typedef typename X::real real;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	const int j0 = w.first + row, i0 = step * X::STEP;
+	const bool in_band = w.in_band(p, step);
+	typename X::crosses cross;
+
+	clear(s);
+	multiply_rows(s, own.score, row, queries.score);
+	clear(cross);
+	if constexpr (X::BANDED)
+		if (in_band)
+			multiply_rows(cross, own.cross, row, queries.cross);
+	each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
+		x = score_of<X>(t, x, bias[m][e / 2], X::BANDED ? cross[m][n][e] : 0, in_band,
+				i0 + c, j0 + r);
+		x = power_of_two<X>(x * unit_of<X>(t) - lse2[c]);
+	});
+	if (i0 < j0 + 16 * X::ROWS - 1) /* some queries come before some keys */
+		each_number(s, [&](real &x, int, int, int, int r, int c) {
+			x = j0 + r <= i0 + c ? x : 0;
+		});
+}
+
+/* The bias of the thread's keys. */
+template <typename X>
+static __device__ void own_bias(const problem_of<X> &p, const struct key_walk<X> &w, int row,
+				typename X::row_numbers &bias)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int j = w.first + row + 16 * m + fragment_row(2 * half);
+
+			bias[m][half] = 0;
+			if (X::MORE && p.key_bias && j < p.S)
+				bias[m][half] = p.key_bias[p.bias_layout.at(w.head / p.H,
+									    w.head % p.H, j)];
+		}
+}
+
+/*
+ * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.
+ * IN_BAND: dq_j = scale band sum_i dS_ij k_i inside the band instead, into dk.
+ */
+template <typename X, bool IN_BAND>
+static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
+	d_keys_kernel(const __grid_constant__ problem_of<X> p,
+		      const __grid_constant__ target<typename X::real> dk,
+		      const __grid_constant__ target<typename X::real> dv,
+		      typename X::real *dbias)
+{
+	typedef typename X::real real;
+	typedef struct memory<X, true> M;
+	extern __shared__ __align__(128) char shared[];
+	const uint32_t start = shared_address(shared);
+	struct key_walk<X> w(p);
+	const terms_with<X> t = terms_of(p, w.head);
+	const side_of<X> queries = queries_of<X>(p, w.head);
+	const typename M::own_tiles own(start);
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	const bool drops = X::MORE && p.mask.factor != 0;
+	typename X::scores s, dp;
+	typename X::score_sums d_score;
+	typename X::value_sums d_value;
+	typename X::row_numbers bias, bias_sum, factor;
+
+	own_bias<X>(p, w, row, bias);
+	fill(bias_sum, (real)0);
+	clear(d_score);
+	clear(d_value);
+	if (IN_BAND)
+		w.end = w.band_end(p);
+	own.copy(keys_of<X>(p, w.head), w.first, true);
+	copy_queries<X, M>(p, w, queries, start, w.begin);
+	for (int step = w.begin; step < w.end; step++) {
+		const typename M::step_tiles at(M::stage(start, step));
+		const real *lse2 = M::numbers(shared, step), *delta = lse2 + X::STEP;
+		const int j0 = w.first + row, i0 = step * X::STEP;
+
+		copies_wait<0>();
+		__syncthreads();
+		if (step + 1 < w.end)
+			copy_queries<X, M>(p, w, queries, start, step + 1);
+		if (i0 + X::STEP - 1 < j0)
+			continue; /* no query of this step sees a key of this warp */
+		key_probabilities<X, M>(p, w, t, own, at, lse2, bias, step, s);
+		clear(dp);
+		multiply_rows(dp, own.value, row, at.value);
+		each_number(dp, [&](real &x, int m, int n, int e, int r, int c) {
+			const real probability = s[m][n][e];
+
+			if (drops) {
+				const real factor = kept(p, w.head, i0 + c, j0 + r);
+
+				x *= factor;
+				s[m][n][e] *= factor;
+			}
+			x = probability * (x - delta[c]);
+			if (X::MORE)
+				bias_sum[m][e / 2] += x;
+			if (IN_BAND)
+				x = i0 + c - j0 - r <= t.window ? x : 0;
+		});
+		if constexpr (IN_BAND) {
+			multiply_result(d_score, dp, at.cross);
+		} else {
+			multiply_result(d_value, s, at.value);
+			multiply_result(d_score, dp, at.score);
+		}
+	}
+	fill(factor, IN_BAND ? p.scale * p.band() : p.scale);
+	if (dk.to.at)
+		put_rows(dk, dk.rows(w.head, p.H), w.first + row, p.S, d_score, factor);
+	if constexpr (!IN_BAND) {
+		fill(factor, (real)1);
+		if (dv.to.at)
+			put_rows(dv, dv.rows(w.head, p.H), w.first + row, p.S, d_value, factor);
+		if (X::MORE && dbias)
+#pragma unroll
+			for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+				for (int half = 0; half < 2; half++) {
+					const real sum = row_sum(bias_sum[m][half]);
+					const int j = w.first + row + 16 * m +
+						      fragment_row(2 * half);
+
+					if (j < p.S && threadIdx.x % 4 == 0)
+						dbias[(int64_t)w.head * p.S + j] = sum;
+				}
+	}
+}
+
+/* --------------------------------------------------------------------- routing */
+
+/*
+ * Rows of routing: the heads' probabilities of queries first .. first + n - 1, combined.  A block
+ * of threads makes OWN rows and STEP columns of one example, a head at a time.
+ */
+template <typename X> struct route_memory {
+	typedef struct tiles<X, X::OWN, false> query_tiles;
+	typedef struct tiles<X, X::STEP, false> key_tiles;
+
+	static constexpr int STAGE = query_tiles::BYTES + key_tiles::BYTES +
+				     X::STEP * (int)sizeof(typename X::real);
+	static constexpr int BYTES = 2 * STAGE;
+};
+
+template <typename X>
+static __device__ void copy_head(const problem_of<X> &p, int head, int first, int j0, bool in_band,
+				 uint32_t stage)
+{
+	typedef struct route_memory<X> M;
+	const typename M::query_tiles queries(stage);
+	const typename M::key_tiles keys(stage + M::query_tiles::BYTES);
+
+	queries.copy(queries_of<X>(p, head), first, in_band);
+	keys.copy(keys_of<X>(p, head), j0, in_band);
+	if (X::MORE)
+		copy_bias<X>(p, head, j0, stage + M::query_tiles::BYTES + M::key_tiles::BYTES);
+	copies_end();
+}
+
+template <typename X>
+static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
+	combine_kernel(const __grid_constant__ problem_of<X> p, const typename X::real *lse,
+		       struct combined<typename X::real> route, struct query_block x, bool maximum)
+{
+	typedef typename X::real real;
+	typedef struct route_memory<X> M;
+	extern __shared__ __align__(128) char shared[];
+	const uint32_t start = shared_address(shared);
+	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
+	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = p.T - 1;
+	const bool in_band = X::BANDED && j0 + X::STEP - 1 + p.band_window >= i0;
+	const real share = 1 / (real)p.H;
+	typename X::scores s, joined;
+	typename X::crosses cross;
+
+	if (j0 > i0 + X::OWN - 1)
+		return; /* no query of this block sees these keys */
+	clear(joined);
+	copy_head<X>(p, b * p.H, first, j0, in_band, start);
+	for (int h = 0; h < p.H; h++) {
+		const int head = b * p.H + h;
+		const uint32_t stage = start + h % 2 * M::STAGE;
+		const typename M::query_tiles queries(stage);
+		const typename M::key_tiles keys(stage + M::query_tiles::BYTES);
+		const real *bias = (const real *)(shared + h % 2 * M::STAGE +
+						    M::query_tiles::BYTES + M::key_tiles::BYTES);
+		const terms_with<X> t = terms_of(p, head);
+
+		copies_wait<0>();
+		__syncthreads();
+		if (h + 1 < p.H)
+			copy_head<X>(p, head + 1, first, j0, in_band,
+				     start + (h + 1) % 2 * M::STAGE);
+		clear(s);
+		multiply_rows(s, queries.score, row, keys.score);
+		clear(cross);
+		if constexpr (X::BANDED)
+			if (in_band)
+				multiply_rows(cross, queries.cross, row, keys.cross);
+		each_number(s, [&](real &y, int m, int n, int e, int r, int c) {
+			const int i = first + row + r < last ? first + row + r : last;
+			const real score = score_of<X>(t, y, X::MORE ? bias[c] : 0,
+							X::BANDED ? cross[m][n][e] : 0, in_band,
+							i0 + row + r, j0 + c);
+			const real lse2 = lse[(int64_t)head * p.T + i] * (real)LOG2_E;
+			const real probability = power_of_two<X>(score * unit_of<X>(t) - lse2);
+
+			joined[m][n][e] = maximum ? fmax(joined[m][n][e], probability) :
+						    joined[m][n][e] + probability * share;
+		});
+	}
+	each_number(joined, [&](real &y, int, int, int, int r, int c) {
+		const int64_t query = first - x.first + row + r;
+
+		if (query < x.n && j0 + c <= i0 + row + r)
+			route.at[(b * route.rows + query) * route.pitch + j0 + c] = y;
+	});
+}
+
+#endif

@@ -1,0 +1,4 @@
+/* Fused attention in float. */
+#include "core/backend/cuda/fused_passes.cuh"
+
+template struct fused<single_precision>;

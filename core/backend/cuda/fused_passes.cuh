@@ -1,0 +1,564 @@
+/*
+ * fused_passes - the passes of fused attention: copies, buffers, and launches of its kernels.
+ *
+ * A file for each precision includes this one, so that they are compiled side by side.
+ */
+#ifndef CUDA_FUSED_PASSES_CUH
+#define CUDA_FUSED_PASSES_CUH
+
+#include "core/backend/cuda/fused_attention.cuh"
+
+/* --------------------------------------------------------- copies of the factors */
+
+static __device__ __forceinline__ uint4 as_piece(const float (&x)[8])
+{
+	return { two_rounded(x[0], x[1]), two_rounded(x[2], x[3]), two_rounded(x[4], x[5]),
+		 two_rounded(x[6], x[7]) };
+}
+
+static __device__ __forceinline__ float4 as_piece(const float (&x)[4])
+{
+	return { x[0], x[1], x[2], x[3] };
+}
+
+static __device__ __forceinline__ double2 as_piece(const double (&x)[2])
+{
+	return { x[0], x[1] };
+}
+
+/* N numbers from `at`, of which `left` are there; the others are 0. */
+template <int N, typename R>
+static __device__ __forceinline__ void read_numbers(R (&x)[N], const R *at, int64_t left,
+						    bool aligned)
+{
+	constexpr int STEP = 16 / (int)sizeof(R);
+
+	if (aligned && left >= N)
+		for (int e = 0; e < N; e += STEP)
+			*(uint4 *)(x + e) = *(const uint4 *)(at + e);
+	else
+		for (int e = 0; e < N; e++)
+			x[e] = e < left ? at[e] : 0;
+}
+
+/* May pieces of N numbers of each head be read 16 bytes at once? */
+template <int N, typename R> static bool is_aligned(struct heads x, const void *data)
+{
+	return x.width % N == 0 && x.pitch * (int64_t)sizeof(R) % 16 == 0 &&
+	       (uintptr_t)data % 16 == 0;
+}
+
+/*
+ * The first `tokens` tokens of x [B,T,n,width] as [B,n,T,W], rounded where P says so, a thread for
+ * every piece.
+ */
+template <typename P>
+static void copy_heads(const struct call *c, const struct tensor *t, const void *data, int64_t W,
+		       int64_t tokens, typename P::factor *out)
+{
+	typedef typename P::real real;
+	constexpr int N = PIECE<typename P::factor>;
+	const struct heads x = heads_of(t, t->dim[2]);
+	const uint32_t T = (uint32_t)t->dim[1], n = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
+	const bool aligned = is_aligned<N, real>(x, data);
+	const real *from = (const real *)data;
+
+	each(c, t->dim[0] * T * n * pieces, [=] __device__(int64_t item) {
+		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
+		const uint32_t head = rest % n, token = rest / n, b = token / T, i = token % T;
+		const int64_t to = ((int64_t)(b * n + head) * T + i) * W + piece * N;
+		real y[N];
+
+		if (i >= tokens)
+			return;
+		read_numbers(y, from + x.at(b, head, i) + piece * N, x.width - piece * N, aligned);
+		*(decltype(as_piece(y)) *)(out + to) = as_piece(y);
+	});
+}
+
+/*
+ * Of every query: delta = dO.o and lse in powers of two, [B,H,padded], and dO as kernels read it
+ * [B,H,T,W], unless that is NULL.  Queries that are not there get an infinite lse: all their
+ * probabilities are 0.  The threads of a row are neighbours in a warp.
+ */
+template <typename P>
+static void prepare_rows(const struct call *c, int64_t W, int64_t padded, typename P::real *lse2,
+			 typename P::real *delta, typename P::factor *out)
+{
+	typedef typename P::real real;
+	constexpr int N = PIECE<typename P::factor>;
+	const struct tensor *t = c->node->out[O];
+	const struct heads x = heads_of(t, t->dim[2]);
+	const real *o = output<P>(c, O), *d_o = output_gradient<P>(c, O), *lse = output<P>(c, LSE);
+	const uint32_t T = (uint32_t)t->dim[1], H = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
+	const uint32_t rows = (uint32_t)padded;
+	const bool aligned = is_aligned<N, real>(x, o) && is_aligned<N, real>(x, d_o);
+
+	each(c, t->dim[0] * H * padded * pieces, [=] __device__(int64_t item) {
+		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
+		const uint32_t h = rest % H, token = rest / H, b = token / rows, i = token % rows;
+		const int64_t from = x.at(b, h, i) + piece * N, head = b * H + h;
+		const int64_t left = i < T ? x.width - piece * N : 0, to = (head * T + i) * W;
+		real y[N], z[N], sum = 0;
+
+		read_numbers(y, d_o + from, left, aligned);
+		read_numbers(z, o + from, left, aligned);
+		for (int e = 0; e < N; e++)
+			sum += y[e] * z[e];
+		for (uint32_t step = pieces / 2; step > 0; step /= 2)
+			sum += __shfl_xor_sync(0xffffffffu, sum, step);
+		if (piece == 0) {
+			lse2[head * rows + i] = i < T ? lse[head * T + i] * (real)LOG2_E : INFINITY;
+			delta[head * rows + i] = sum;
+		}
+		if (out && i < T)
+			*(decltype(as_piece(y)) *)(out + to + piece * N) = as_piece(y);
+	});
+}
+
+/* --------------------------------------------------------------------- buffers */
+
+/* Of all shapes: rows that a block owns, columns of a step. */
+#define MOST_ROWS_OF_BLOCK 128
+
+template <typename P> struct fused_buffers {
+	typename P::factor *q, *k, *v, *recent, *d_o; /* copies, or NULL: read in place */
+	struct combined<typename P::real> route;
+	int64_t padded;
+	typename P::real *lse2, *delta;
+	typename P::real *dk, *dv, *dbias; /* [B,H,S,width], [B,H,S]: sums of each query head */
+	double *dband, *sum_work;
+};
+
+static int64_t filled_width(int64_t width)
+{
+	return width <= 64 ? 64 : 128;
+}
+
+static int64_t value_width(const struct node *n)
+{
+	return filled_width(n->in[V]->dim[3]);
+}
+
+/* At least that of values: fewer shapes. */
+static int64_t score_width(const struct node *n)
+{
+	const int64_t k = filled_width(n->in[Q]->dim[3]);
+
+	return k > value_width(n) ? k : value_width(n);
+}
+
+/* Can kernels read the tensor where it is, as rows of W numbers that start on 16 bytes? */
+template <typename P> static bool is_ready(const struct tensor *t, int64_t W)
+{
+	const int64_t in_piece = 16 / (int64_t)sizeof(typename P::real);
+
+	return sizeof(typename P::factor) == sizeof(typename P::real) && t->dim[3] == W &&
+	       heads_of(t, t->dim[2]).pitch % in_piece == 0 && t->offset % in_piece == 0;
+}
+
+template <typename P>
+static typename P::factor *take_copy(struct space *m, const struct tensor *t, int64_t W)
+{
+	if (!t || is_ready<P>(t, W))
+		return NULL;
+	return m->take<typename P::factor>(tensor_count(t) / t->dim[3] * W);
+}
+
+/* The tensor as kernels read it: in place, or the copy, if there is one. */
+template <typename P>
+static struct head_matrix<const typename P::factor> ready(const struct tensor *t, const void *data,
+							  int64_t H, int64_t W,
+							  const typename P::factor *copy)
+{
+	const struct heads x = heads_of(t, H);
+
+	if (!copy)
+		return from_token((const typename P::factor *)data, x, 0);
+	return { copy, W, t->dim[2] * x.T * W, x.T * W, x.sharing };
+}
+
+/* The same of an input, of which the first `tokens` are there; the copy is made. */
+template <typename P>
+static struct head_matrix<const typename P::factor> ready_input(const struct call *c, int i,
+								int64_t W, int64_t tokens,
+								typename P::factor *copy)
+{
+	if (copy)
+		copy_heads<P>(c, c->node->in[i], c->in[i], W, tokens, copy);
+	return ready<P>(c->node->in[i], c->in[i], c->node->in[Q]->dim[2], W, copy);
+}
+
+/* Of dK or dV: heads that share need their sums apart first. */
+template <typename P>
+static typename P::real *take_sums(struct space *m, const struct node *n, int input)
+{
+	const struct tensor *t = n->in[input];
+	const int64_t H = n->in[Q]->dim[2];
+
+	if (t->dim[2] == H)
+		return NULL;
+	return m->take<typename P::real>(t->dim[0] * H * t->dim[1] * t->dim[3]);
+}
+
+/* Blocks that own `own` queries, or keys, of a head. */
+static int64_t blocks_of(const struct node *n, int64_t own)
+{
+	const struct tensor *q = n->in[Q];
+
+	return q->dim[0] * q->dim[2] * ((q->dim[1] + own - 1) / own);
+}
+
+template <typename P>
+static struct fused_buffers<P> take_fused(struct space *m, const struct node *n, enum pass pass)
+{
+	typedef typename P::real real;
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	const int64_t B = n->in[Q]->dim[0], T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
+	const int64_t S = n->in[K]->dim[1], KW = score_width(n), DW = value_width(n);
+	struct fused_buffers<P> f = {};
+
+	f.q = take_copy<P>(m, n->in[Q], KW);
+	f.k = take_copy<P>(m, n->in[K], KW);
+	f.v = take_copy<P>(m, n->in[V], DW);
+	f.recent = take_copy<P>(m, n->in[RECENT], KW);
+	if (pass == PASS_FORWARD) {
+		f.route = { NULL, block_rows(B, 1, T, S), (S + 15) / 16 * 16 };
+		if (a->route.mode == ROUTE_TOPK)
+			f.route.at = m->take<real>(B * f.route.rows * f.route.pitch);
+		return f;
+	}
+	f.padded = (T + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK * MOST_ROWS_OF_BLOCK;
+	f.d_o = take_copy<P>(m, n->out[O], DW);
+	f.lse2 = m->take<real>(B * H * f.padded);
+	f.delta = m->take<real>(B * H * f.padded);
+	f.dk = take_sums<P>(m, n, K);
+	f.dv = take_sums<P>(m, n, V);
+	f.dbias = n->in[KEY_BIAS] ? m->take<real>(B * H * S) : NULL;
+	f.dband = m->take<double>(blocks_of(n, 16));
+	f.sum_work = m->take<double>(SUM_PARTS);
+	return f;
+}
+
+/* Copies what has to be copied. */
+template <typename P>
+static struct problem<P> open_problem(const struct call *c, const struct fused_buffers<P> &f)
+{
+	const struct node *n = c->node;
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
+	const int64_t KW = score_width(n), DW = value_width(n);
+	struct problem<P> p = {};
+
+	p.H = (int)H;
+	p.T = (int)T;
+	p.past = (int)c->run->past;
+	p.S = p.past + p.T;
+	p.q = ready_input<P>(c, Q, KW, T, f.q);
+	p.k = ready_input<P>(c, K, KW, p.S, f.k);
+	p.v = ready_input<P>(c, V, DW, p.S, f.v);
+	p.recent = p.q;
+	p.recent_n = p.T;
+	if (n->in[RECENT]) {
+		p.recent_n = (int)n->in[RECENT]->dim[1];
+		p.recent = ready_input<P>(c, RECENT, KW, p.recent_n, f.recent);
+	}
+	p.recent_first = p.past + p.T - p.recent_n;
+	p.scale = (typename P::real)a->scale;
+	p.key_bias = input<P>(c, KEY_BIAS);
+	if (p.key_bias)
+		p.bias_layout = heads_of(n->in[KEY_BIAS], p.H);
+	p.alibi = a->alibi;
+	p.band_window = a->band_window < p.S ? (int)a->band_window : p.S;
+	p.constant_band = (typename P::real)a->band;
+	p.learned_band = input<P>(c, BAND);
+	p.mask = dropout_mask_of(c);
+	return p;
+}
+
+/* The same with what only the gradients need. */
+template <typename P>
+static struct problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f)
+{
+	const struct tensor *o = c->node->out[O];
+	const int64_t W = value_width(c->node);
+	struct problem<P> p = open_problem<P>(c, f);
+
+	prepare_rows<P>(c, W, f.padded, f.lse2, f.delta, f.d_o);
+	p.d_o = ready<P>(o, c->dout[O], p.H, W, f.d_o);
+	p.padded = (int)f.padded;
+	p.lse2 = f.lse2;
+	p.delta = f.delta;
+	return p;
+}
+
+/* ---------------------------------------------------------------------- shapes */
+
+/*
+ * Shapes of the four kernels by precision, widths and extras.  Those of the common cases are the
+ * fastest on an H200 of those tried; the others keep within the 99 KiB of shared memory
+ * that every GPU since compute capability 8.6 has.
+ */
+template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
+	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
+	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
+	static constexpr int STEP = LINE == 128 ? 64 : LINE == 256 ? 32 : 16;
+	static constexpr int WIDER = BANDED || LINE == 128 ? STEP : 2 * STEP;
+
+	typedef shape<P, KW, DW, 1, WARPS, STEP, 2, MORE, BANDED> forward, d_queries, d_keys;
+	typedef shape<P, KW, DW, 1, WARPS, WIDER, 2, MORE, BANDED> combine;
+};
+
+#ifndef FORWARD_64
+#define FORWARD_64 2, 4, 64, 2
+#endif
+#ifndef FORWARD_128
+#define FORWARD_128 2, 4, 64, 2
+#endif
+#ifndef D_QUERIES_64
+#define D_QUERIES_64 1, 4, 64, 3
+#endif
+#ifndef D_QUERIES_128
+#define D_QUERIES_128 1, 4, 64, 2
+#endif
+#ifndef D_KEYS_64
+#define D_KEYS_64 1, 4, 64, 3
+#endif
+#ifndef D_KEYS_128
+#define D_KEYS_128 1, 4, 64, 2
+#endif
+
+template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
+	typedef shape<bfloat16_products, 64, 64, FORWARD_64, MORE, false> forward;
+	typedef shape<bfloat16_products, 64, 64, D_QUERIES_64, MORE, false> d_queries;
+	typedef shape<bfloat16_products, 64, 64, D_KEYS_64, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 64, 64, 1, 4, 64, 2, MORE, false> combine;
+};
+
+template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
+	typedef shape<bfloat16_products, 128, 64, FORWARD_128, MORE, false> forward;
+	typedef shape<bfloat16_products, 128, 64, D_QUERIES_128, MORE, false> d_queries;
+	typedef shape<bfloat16_products, 128, 64, D_KEYS_128, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> combine;
+};
+
+template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
+	typedef shape<single_precision, 64, 64, 2, 4, 32, 2, MORE, false> forward, d_queries;
+	typedef shape<single_precision, 64, 64, 1, 4, 32, 2, MORE, false> d_keys;
+	typedef shape<single_precision, 64, 64, 1, 4, 64, 2, MORE, false> combine;
+};
+
+/* -------------------------------------------------------------------- launches */
+
+/* Kernels of more than 48 KiB of shared memory have to ask for it. */
+template <typename Kernel, typename... Arguments>
+static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int threads, int bytes,
+		   const Arguments &...arguments)
+{
+	cuda_note(context_of(c),
+		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+		  "shared memory");
+	kernel<<<blocks, threads, bytes, stream_of(c)>>>(arguments...);
+	note_launch(c);
+}
+
+template <typename P, typename Shapes> struct launches {
+	typedef typename P::real real;
+
+	static constexpr bool banded = Shapes::forward::BANDED;
+	static constexpr int64_t own_queries = Shapes::d_queries::OWN;
+
+	static void forward(const struct call *c, const struct problem<P> &p)
+	{
+		typedef typename Shapes::forward X;
+		const struct tensor *o = c->node->out[O];
+		const auto to = from_token(output<P>(c, O), heads_of(o, p.H), 0);
+
+		launch(c, forward_kernel<X>, dim3((unsigned)blocks_of(c->node, X::OWN)), X::THREADS,
+		       memory<X, false>::BYTES, p, target_of(to, o->dim[3], false),
+		       output<P>(c, LSE));
+	}
+	static void combine(const struct call *c, const struct problem<P> &p,
+			    struct combined<real> route, struct query_block x, bool maximum)
+	{
+		typedef typename Shapes::combine X;
+		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
+				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
+				  (unsigned)c->node->in[Q]->dim[0]);
+
+		launch(c, combine_kernel<X>, blocks, X::THREADS, route_memory<X>::BYTES, p,
+		       (const real *)output<P>(c, LSE), route, x, maximum);
+	}
+	template <bool IN_BAND>
+	static void d_queries(const struct call *c, const struct problem<P> &p,
+			      struct target<real> out, double *dband)
+	{
+		typedef typename Shapes::d_queries X;
+
+		launch(c, d_queries_kernel<X, IN_BAND>, dim3((unsigned)blocks_of(c->node, X::OWN)),
+		       X::THREADS, memory<X, true>::BYTES, p, out, dband);
+	}
+	template <bool IN_BAND>
+	static void d_keys(const struct call *c, const struct problem<P> &p, struct target<real> dk,
+			   struct target<real> dv, real *dbias)
+	{
+		typedef typename Shapes::d_keys X;
+
+		launch(c, d_keys_kernel<X, IN_BAND>, dim3((unsigned)blocks_of(c->node, X::OWN)),
+		       X::THREADS, memory<X, true>::BYTES, p, dk, dv, dbias);
+	}
+};
+
+static bool has_band(const struct node *n)
+{
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+
+	return a->band_window >= 0;
+}
+
+/* f(launches) for widths KW and DW and the node's extras. */
+template <typename P, int KW, int DW, typename F> static void with_extras(const struct node *n, F f)
+{
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+
+	if (has_band(n))
+		f(launches<P, shapes<P, KW, DW, true, true>>());
+	else if (n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0))
+		f(launches<P, shapes<P, KW, DW, true, false>>());
+	else
+		f(launches<P, shapes<P, KW, DW, false, false>>());
+}
+
+/* The widest rows that fit: doubles of 64, others of 128. */
+template <typename P> static constexpr int64_t widest()
+{
+	return sizeof(typename P::factor) == sizeof(double) ? 64 : 128;
+}
+
+template <typename P, typename F> static void with_shapes(const struct node *n, F f)
+{
+	if constexpr (widest<P>() == 128) {
+		if (value_width(n) == 128)
+			return with_extras<P, 128, 128>(n, f);
+		if (score_width(n) == 128)
+			return with_extras<P, 128, 64>(n, f);
+	}
+	with_extras<P, 64, 64>(n, f);
+}
+
+/* ---------------------------------------------------------------------- passes */
+
+/* A block walks over all keys of its queries: one query of many keys would leave the GPU idle. */
+#define MOST_KEYS_OF_ONE_QUERY 2048
+
+template <typename P> bool fused<P>::takes(const struct node *n)
+{
+	const struct tensor *q = n->in[Q], *k = n->in[K], *v = n->in[V];
+
+	return q->dim[3] <= widest<P>() && v->dim[3] <= widest<P>() &&
+	       (q->dim[1] > 1 || k->dim[1] <= MOST_KEYS_OF_ONE_QUERY);
+}
+
+template <typename P>
+static void route_queries(const struct call *c, const struct problem<P> &p,
+			  struct combined<typename P::real> route)
+{
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+
+	for (int64_t first = 0; first < p.T; first += route.rows) {
+		const int64_t n = p.T - first < route.rows ? p.T - first : route.rows;
+		const struct query_block x = { first, n, c->node->in[K]->dim[1], 0 };
+
+		with_shapes<P>(c->node,
+			       [&](auto by) { by.combine(c, p, route, x, a->route.head_maximum); });
+		write_routes<P>(c, route, p.past, x);
+	}
+}
+
+template <typename P> void fused<P>::forward(const struct call *c)
+{
+	struct space m = { (char *)c->work, 0 };
+	const struct fused_buffers<P> f = take_fused<P>(&m, c->node, PASS_FORWARD);
+	const struct problem<P> p = open_problem<P>(c, f);
+
+	with_shapes<P>(c->node, [&](auto by) { by.forward(c, p); });
+	if (f.route.at)
+		route_queries<P>(c, p, f.route);
+}
+
+/* Where the sums of a head's keys or values go: into the gradient, or first into `sums`. */
+template <typename P>
+static struct target<typename P::real> sums_of(const struct call *c, int input,
+					       typename P::real *sums, int64_t H)
+{
+	const struct tensor *t = c->node->in[input];
+	const auto d = input_gradient<P>(c, input);
+
+	if (sums && d)
+		return target_of(from_buffer(sums, H, t->dim[1], t->dim[3]), t->dim[3], false);
+	return target_of(from_token(d.at, heads_of(t, H), 0), t->dim[3], d.add);
+}
+
+/* More of dq and dk, and dband: dq and dk hold the rest already. */
+template <typename P>
+static void add_band(const struct call *c, const struct problem<P> &p,
+		     const struct fused_buffers<P> &f, struct target<typename P::real> dq,
+		     struct target<typename P::real> dk)
+{
+	typedef typename P::real real;
+	const auto dband = input_gradient<P>(c, BAND);
+	double *parts = f.dband;
+	int64_t blocks = 0;
+
+	dq.add = dk.add = true;
+	with_shapes<P>(c->node, [&](auto by) {
+		typedef decltype(by) L;
+
+		blocks = blocks_of(c->node, L::own_queries);
+		if constexpr (L::banded) {
+			L::template d_queries<true>(c, p, dk, f.dband);
+			L::template d_keys<true>(c, p, dq, dq, NULL);
+		}
+	});
+	if (dband)
+		sum_all(
+			c, blocks, [=] __device__(int64_t i) { return parts[i]; }, f.sum_work,
+			[=] __device__(double sum) { dband.put(0, (real)sum); });
+}
+
+template <typename P> void fused<P>::backward(const struct call *c)
+{
+	struct space m = { (char *)c->work, 0 };
+	const struct fused_buffers<P> f = take_fused<P>(&m, c->node, PASS_BACKWARD);
+	const struct problem<P> p = open_gradients<P>(c, f);
+	const struct tensor *q = c->node->in[Q];
+	const auto d = input_gradient<P>(c, Q);
+	const auto dq = target_of(from_token(d.at, heads_of(q, p.H), 0), q->dim[3], d.add);
+	const auto dk = sums_of<P>(c, K, f.dk, p.H), dv = sums_of<P>(c, V, f.dv, p.H);
+
+	if (d)
+		with_shapes<P>(c->node,
+			       [&](auto by) { by.template d_queries<false>(c, p, dq, NULL); });
+	if (c->din[K] || c->din[V] || c->din[KEY_BIAS])
+		with_shapes<P>(c->node, [&](auto by) {
+			by.template d_keys<false>(c, p, dk, dv, f.dbias);
+		});
+	if (has_band(c->node))
+		add_band<P>(c, p, f, dq, dk);
+	if (f.dk)
+		put_shared<P>(c, K, f.dk, p.H);
+	if (f.dv)
+		put_shared<P>(c, V, f.dv, p.H);
+	if (f.dbias)
+		put_shared<P>(c, KEY_BIAS, f.dbias, p.H);
+}
+
+template <typename P> size_t fused<P>::workspace(const struct node *n, enum pass pass)
+{
+	struct space m = { NULL, 0 };
+
+	take_fused<P>(&m, n, pass);
+	return m.used;
+}
+
+#endif

@@ -1,0 +1,363 @@
+/*
+ * tiles - products of tiles in shared memory, with results in registers.
+ *
+ * A tile has rows of W numbers: bfloat16, float or double.  They lie in pieces of 16 bytes; piece
+ * p of row r is stored as piece p ^ (r % 8), so that 8 rows of one piece lie in different banks.
+ *
+ * A warp holds a result as fragments of 16 rows and 8 columns.  Number e of a thread's four is
+ * in row lane / 4 + 8 (e / 2), column 2 (lane % 4) + e % 2: the layout of mma.sync m16n8k16
+ * (sm_80 and newer), by which tensor cores multiply bfloat16 and sum up in float.  Two
+ * neighbouring fragments have the layout of a left factor of 16 columns: a result is a
+ * factor of the next product without leaving registers.  float and double use the same layout
+ * with plain arithmetic, so that one kernel serves all.
+ */
+#ifndef CUDA_TILES_CUH
+#define CUDA_TILES_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+template <typename F> static constexpr int PIECE = 16 / (int)sizeof(F); /* numbers in 16 bytes */
+
+typedef __nv_bfloat16 bf16;
+
+/* ------------------------------------------------------------------ fragments */
+
+/* Row and column of number e of a thread's four. */
+static __device__ __forceinline__ int fragment_row(int e)
+{
+	return (int)(threadIdx.x % 32) / 4 + 8 * (e / 2);
+}
+
+static __device__ __forceinline__ int fragment_column(int e)
+{
+	return 2 * (int)(threadIdx.x % 4) + e % 2;
+}
+
+template <typename R, int ROWS, int COLUMNS> using fragments = R[ROWS][COLUMNS][4];
+
+/* f(number, m, n, e, row, column) for every number of the result. */
+template <typename R, int ROWS, int COLUMNS, typename F>
+static __device__ __forceinline__ void each_number(R (&x)[ROWS][COLUMNS][4], F f)
+{
+#pragma unroll
+	for (int m = 0; m < ROWS; m++)
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				f(x[m][n][e], m, n, e, 16 * m + fragment_row(e),
+				  8 * n + fragment_column(e));
+}
+
+template <typename R, int ROWS, int COLUMNS>
+static __device__ __forceinline__ void clear(R (&x)[ROWS][COLUMNS][4])
+{
+#pragma unroll
+	for (int m = 0; m < ROWS; m++)
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				x[m][n][e] = 0;
+}
+
+/* ---------------------------------------------------------------------- tiles */
+
+template <typename F, int W> struct tile {
+	uint32_t at; /* address in shared memory */
+
+	__device__ uint32_t piece(int row, int number) const
+	{
+		return at + (uint32_t)(row * W * (int)sizeof(F) + ((number ^ (row & 7)) * 16));
+	}
+};
+
+/* --------------------------------------------------------------- tensor cores */
+
+static __device__ __forceinline__ uint32_t two_rounded(float low, float high)
+{
+	const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+
+	return *(const uint32_t *)&two;
+}
+
+/* d += a b' */
+static __device__ __forceinline__ void multiply_fragment(float (&d)[4], const uint32_t (&a)[4],
+							 uint32_t b0, uint32_t b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+		     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+		     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void read_matrices(uint32_t (&x)[4], uint32_t address)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+		     : "r"(address)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void read_matrices_turned(uint32_t (&x)[4], uint32_t address)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+		     : "r"(address)
+		     : "memory");
+}
+
+/* Where a thread reads 16 x 16 numbers of a tile with ldmatrix. */
+template <int W> struct reader {
+	uint32_t at;   /* its row of the first 16 */
+	uint32_t turn; /* its piece, and the exclusive or of its row, in bytes */
+
+	/* Its row and piece of 16 x 16 numbers from row `first` on, a multiple of 8. */
+	__device__ reader(struct tile<bf16, W> t, int first, int row, int piece)
+		: at(t.at + (uint32_t)((first + row) * W * 2)),
+		  turn((uint32_t)((piece ^ (row & 7)) * 16))
+	{
+	}
+	__device__ uint32_t address(int row, int piece) const
+	{
+		return at + (uint32_t)(row * W * 2) + ((uint32_t)(piece * 16) ^ turn);
+	}
+};
+
+/* As left factor [rows, k], or turned as right factor [k, columns]. */
+template <int W>
+static __device__ __forceinline__ struct reader<W> read_rows(struct tile<bf16, W> t, int first)
+{
+	const int lane = threadIdx.x % 32;
+
+	return { t, first, lane % 16, lane / 16 };
+}
+
+/* As right factor [columns, k]. */
+template <int W>
+static __device__ __forceinline__ struct reader<W> read_columns(struct tile<bf16, W> t)
+{
+	const int lane = threadIdx.x % 32;
+
+	return { t, 0, lane % 8 + lane / 16 * 8, lane / 8 % 2 };
+}
+
+/* x [m, n] += a [m, W] b [n, W]', a from row `first` on */
+template <int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4],
+						     struct tile<bf16, W> a, int first,
+						     struct tile<bf16, W> b)
+{
+	const struct reader<W> from_a = read_rows(a, first), from_b = read_columns(b);
+
+#pragma unroll
+	for (int k = 0; k < W / 8; k += 2) {
+		uint32_t left[ROWS][4], right[4];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++)
+			read_matrices(left[m], from_a.address(16 * m, k));
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n += 2) {
+			read_matrices(right, from_b.address(8 * n, k));
+#pragma unroll
+			for (int m = 0; m < ROWS; m++) {
+				multiply_fragment(x[m][n], left[m], right[0], right[1]);
+				multiply_fragment(x[m][n + 1], left[m], right[2], right[3]);
+			}
+		}
+	}
+}
+
+/* x [m, W] += p [m, k] b [k, W], with p rounded */
+template <int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4],
+						       const float (&p)[ROWS][COLUMNS][4],
+						       struct tile<bf16, W> b)
+{
+	const struct reader<W> from_b = read_rows(b, 0);
+
+#pragma unroll
+	for (int k = 0; k < COLUMNS; k += 2) {
+		uint32_t left[ROWS][4], right[4];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++) {
+			left[m][0] = two_rounded(p[m][k][0], p[m][k][1]);
+			left[m][1] = two_rounded(p[m][k][2], p[m][k][3]);
+			left[m][2] = two_rounded(p[m][k + 1][0], p[m][k + 1][1]);
+			left[m][3] = two_rounded(p[m][k + 1][2], p[m][k + 1][3]);
+		}
+#pragma unroll
+		for (int n = 0; n < W / 8; n += 2) {
+			read_matrices_turned(right, from_b.address(8 * k, n));
+#pragma unroll
+			for (int m = 0; m < ROWS; m++) {
+				multiply_fragment(x[m][n], left[m], right[0], right[1]);
+				multiply_fragment(x[m][n + 1], left[m], right[2], right[3]);
+			}
+		}
+	}
+}
+
+/* ----------------------------------------------------------- plain arithmetic */
+
+static __device__ __forceinline__ void read_piece(float (&x)[4], uint32_t address)
+{
+	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+		     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+		     : "r"(address)
+		     : "memory");
+}
+
+static __device__ __forceinline__ void read_piece(double (&x)[2], uint32_t address)
+{
+	asm volatile("ld.shared.v2.f64 {%0,%1}, [%2];"
+		     : "=d"(x[0]), "=d"(x[1])
+		     : "r"(address)
+		     : "memory");
+}
+
+/* Numbers of the thread's two columns of fragment n in one row of a tile. */
+template <int W>
+static __device__ __forceinline__ void read_pair(float (&x)[2], struct tile<float, W> t, int row,
+						 int n)
+{
+	const int column = 8 * n + fragment_column(0);
+
+	asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
+		     : "=f"(x[0]), "=f"(x[1])
+		     : "r"(t.piece(row, column / 4) + (uint32_t)(column % 4 * 4))
+		     : "memory");
+}
+
+template <int W>
+static __device__ __forceinline__ void read_pair(double (&x)[2], struct tile<double, W> t, int row,
+						 int n)
+{
+	read_piece(x, t.piece(row, 4 * n + fragment_column(0) / 2));
+}
+
+/* x [m, n] += a [m, W] b [n, W]', a from row `first` on */
+template <typename R, int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], struct tile<R, W> a,
+						     int first, struct tile<R, W> b)
+{
+#pragma unroll 1
+	for (int k = 0; k < W / PIECE<R>; k++) {
+		R left[ROWS][2][PIECE<R>], right[PIECE<R>];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++)
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+				read_piece(left[m][half],
+					   a.piece(first + 16 * m + fragment_row(2 * half), k));
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				read_piece(right, b.piece(8 * n + fragment_column(e), k));
+#pragma unroll
+				for (int m = 0; m < ROWS; m++)
+#pragma unroll
+					for (int half = 0; half < 2; half++)
+#pragma unroll
+						for (int i = 0; i < PIECE<R>; i++)
+							x[m][n][2 * half + e] +=
+								left[m][half][i] * right[i];
+			}
+	}
+}
+
+/* x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers */
+template <typename R, int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
+						       const R (&p)[ROWS][COLUMNS][4],
+						       struct tile<R, W> b)
+{
+	const int quad = (int)(threadIdx.x % 32) & ~3;
+
+#pragma unroll
+	for (int k = 0; k < 8 * COLUMNS; k++) {
+		R left[ROWS][2], right[2];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++)
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+				left[m][half] =
+					__shfl_sync(0xffffffffu, p[m][k / 8][2 * half + k % 2],
+						    quad + k % 8 / 2);
+#pragma unroll
+		for (int n = 0; n < W / 8; n++) {
+			read_pair(right, b, k, n);
+#pragma unroll
+			for (int m = 0; m < ROWS; m++)
+#pragma unroll
+				for (int e = 0; e < 4; e++)
+					x[m][n][e] += left[m][e / 2] * right[e % 2];
+		}
+	}
+}
+
+/* --------------------------------------------------------------------- copies */
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes from global to shared memory, or zeros; begun now, there after copies_wait(). */
+static __device__ __forceinline__ void copy_piece(uint32_t to, const void *from, bool wanted)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+		     :
+		     : "r"(to), "l"(from), "r"(wanted ? 16 : 0)
+		     : "memory");
+}
+
+/* The same for one number of 4 or 8 bytes. */
+template <typename R>
+static __device__ __forceinline__ void copy_number(uint32_t to, const R *from, bool wanted)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+		     :
+		     : "r"(to), "l"(from), "n"(sizeof(R)), "r"(wanted ? (int)sizeof(R) : 0)
+		     : "memory");
+}
+
+/* The copies that this thread began since the last call are one group. */
+static __device__ __forceinline__ void copies_end(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most `left` groups of this thread are under way. */
+template <int LEFT> static __device__ __forceinline__ void copies_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/*
+ * Rows first .. first + ROWS - 1 of x [n, W], `pitch` apart, by THREADS threads; rows outside
+ * [0, n) are zeros.
+ */
+template <int ROWS, int THREADS, typename F, int W>
+static __device__ __forceinline__ void copy_tile(struct tile<F, W> to, const F *x, int64_t pitch,
+						 int first, int n)
+{
+	constexpr int PIECES = W / PIECE<F>;
+
+#pragma unroll
+	for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS) {
+		const int row = i / PIECES, number = i % PIECES;
+		const bool wanted = first + row >= 0 && first + row < n;
+
+		copy_piece(to.piece(row, number),
+			   x + (wanted ? (first + row) * pitch + number * PIECE<F> : 0), wanted);
+	}
+}
+
+#endif
