@@ -416,17 +416,21 @@ static bool has_band(const struct node *n)
 	return a->band_window >= 0;
 }
 
-/* f(launches) for widths KW and DW and the node's extras. */
+/*
+ * f(launches) for widths KW and DW and the node's extras.  Kernels with extras also do without;
+ * where speed matters less none are compiled that have no extras.
+ */
 template <typename P, int KW, int DW, typename F> static void with_extras(const struct node *n, F f)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	constexpr bool rare = DW == 128 || sizeof(typename P::factor) == sizeof(double);
 
 	if (has_band(n))
 		f(launches<P, shapes<P, KW, DW, true, true>>());
-	else if (n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0))
+	else if (rare || n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0))
 		f(launches<P, shapes<P, KW, DW, true, false>>());
 	else
-		f(launches<P, shapes<P, KW, DW, false, false>>());
+		f(launches<P, shapes<P, KW, DW, rare, false>>());
 }
 
 /* The widest rows that fit: doubles of 64, others of 128. */
