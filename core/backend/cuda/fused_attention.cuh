@@ -84,8 +84,8 @@ template <typename P> struct problem {
 
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
- * many blocks share a multiprocessor.  MORE: a bias, alibi or dropout; BANDED: the reciprocal
- * term.
+ * many blocks share a multiprocessor.  MORE: there may be a bias, alibi or dropout; BANDED: and
+ * the reciprocal term.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
 	  bool BANDED_>
@@ -224,22 +224,32 @@ template <typename X> static __device__ __forceinline__ float power_of_two(float
 	return y;
 }
 
-/* The score of query i and key j, in units of unit_of(); `cross` is read inside the band only. */
-template <typename X>
-static __device__ __forceinline__ typename X::real
-score_of(const terms_with<X> &t, typename X::real product, typename X::real bias,
-	 typename X::real cross, bool in_band, int i, int j)
+/*
+ * Products become scores, in units of unit_of().  bias(m, e, c) is the bias of the key,
+ * distance(r, c) that of the query from it; `cross` is read inside the band only.  There is a
+ * loop for each term: what a head does not have costs nothing.
+ */
+template <typename X, typename Bias, typename Distance>
+static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, bool in_band,
+						     const typename X::crosses &cross, Bias bias,
+						     Distance distance, typename X::scores &s)
 {
 	typedef typename X::real real;
-	real x = product;
 
-	if (X::MORE)
-		x = x * t.scale + bias * (real)LOG2_E;
-	if (X::MORE && t.slope != 0)
-		x -= t.slope * (real)(i - j);
-	if (X::BANDED && in_band && i - j <= t.window)
-		x += t.band * cross;
-	return x;
+	if constexpr (X::MORE) {
+		each_number(s, [&](real &x, int m, int, int e, int, int c) {
+			x = x * t.scale + bias(m, e, c) * (real)LOG2_E;
+		});
+		if (t.slope != 0)
+			each_number(s, [&](real &x, int, int, int, int r, int c) {
+				x -= t.slope * (real)distance(r, c);
+			});
+	}
+	if constexpr (X::BANDED)
+		if (in_band)
+			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
+				x += distance(r, c) <= t.window ? t.band * cross[m][n][e] : 0;
+			});
 }
 
 /* What dropout makes of the probability of query i and key j: 0, or more. */
@@ -359,7 +369,8 @@ template <typename X> struct query_walk {
 	/* Is a key of this step in the band of the block? */
 	__device__ bool in_band(const problem_of<X> &p, int step) const
 	{
-		return X::BANDED && (step + 1) * X::STEP - 1 + p.band_window >= position;
+		return X::BANDED && p.band_window >= 0 &&
+		       (step + 1) * X::STEP - 1 + p.band_window >= position;
 	}
 	__device__ int band_begin(const problem_of<X> &p) const
 	{
@@ -414,10 +425,9 @@ static __device__ void query_scores(const problem_of<X> &p, const struct query_w
 	if constexpr (X::BANDED)
 		if (in_band)
 			multiply_rows(cross, own.cross, row, keys.cross);
-	each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
-		x = score_of<X>(t, x, X::MORE ? bias[c] : 0, X::BANDED ? cross[m][n][e] : 0,
-				in_band, i0 + r, j0 + c);
-	});
+	finish_scores<X>(
+		t, in_band, cross, [=](int, int, int c) { return bias[c]; },
+		[=](int r, int c) { return i0 + r - j0 - c; }, s);
 	if (j0 + X::STEP - 1 > i0) /* some keys come after some queries */
 		each_number(s, [&](real &x, int, int, int, int r, int c) {
 			x = j0 + c <= i0 + r ? x : -INFINITY;
@@ -487,7 +497,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	clear(o);
 	fill(r.largest, (real)-INFINITY);
 	fill(r.sum, (real)0);
-	own.copy(queries_of<X>(p, w.head), w.first, true);
+	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_keys<X, M>(p, w, keys, start, w.begin);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
@@ -524,23 +534,22 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 /* ---------------------------------------------------------- gradient of queries */
 
-/* dS from scores, of the queries' rows; outside the keys they see it is 0. */
+/* dS from scores and dP, of the queries' rows; outside the keys they see it is 0. */
 template <typename X>
 static __device__ __forceinline__ void d_scores(const problem_of<X> &p, typename X::real unit,
 						int head, int i0, int j0,
 						const typename X::row_numbers &lse2,
 						const typename X::row_numbers &delta,
-						const typename X::scores &dp, typename X::scores &s)
+						typename X::scores &dp, typename X::scores &s)
 {
 	typedef typename X::real real;
-	const bool drops = X::MORE && p.mask.factor != 0;
 
-	each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
-		real arriving = dp[m][n][e];
-
-		if (drops)
-			arriving *= kept(p, head, i0 + r, j0 + c);
-		x = power_of_two<X>(x * unit - lse2[m][e / 2]) * (arriving - delta[m][e / 2]);
+	if (X::MORE && p.mask.factor != 0)
+		each_number(dp, [&](real &x, int, int, int, int r, int c) {
+			x *= kept(p, head, i0 + r, j0 + c);
+		});
+	each_number(s, [&](real &x, int m, int n, int e, int, int) {
+		x = power_of_two<X>(x * unit - lse2[m][e / 2]) * (dp[m][n][e] - delta[m][e / 2]);
 	});
 }
 
@@ -595,7 +604,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	if (IN_BAND)
 		w.begin = w.band_begin(p);
 	clear(d);
-	own.copy(queries_of<X>(p, w.head), w.first, true);
+	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_keys<X, M>(p, w, keys, start, w.begin);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
@@ -651,7 +660,8 @@ template <typename X> struct key_walk {
 	}
 	__device__ bool in_band(const problem_of<X> &p, int step) const
 	{
-		return X::BANDED && step * X::STEP <= first + X::OWN - 1 + p.band_window;
+		return X::BANDED && p.band_window >= 0 &&
+		       step * X::STEP <= first + X::OWN - 1 + p.band_window;
 	}
 	__device__ int band_end(const problem_of<X> &p) const
 	{
@@ -700,9 +710,10 @@ static __device__ void key_probabilities(const problem_of<X> &p, const struct ke
 	if constexpr (X::BANDED)
 		if (in_band)
 			multiply_rows(cross, own.cross, row, queries.cross);
-	each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
-		x = score_of<X>(t, x, bias[m][e / 2], X::BANDED ? cross[m][n][e] : 0, in_band,
-				i0 + c, j0 + r);
+	finish_scores<X>(
+		t, in_band, cross, [&](int m, int e, int) { return bias[m][e / 2]; },
+		[=](int r, int c) { return i0 + c - j0 - r; }, s);
+	each_number(s, [&](real &x, int, int, int, int, int c) {
 		x = power_of_two<X>(x * unit_of<X>(t) - lse2[c]);
 	});
 	if (i0 < j0 + 16 * X::ROWS - 1) /* some queries come before some keys */
@@ -749,7 +760,6 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	const side_of<X> queries = queries_of<X>(p, w.head);
 	const typename M::own_tiles own(start);
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	const bool drops = X::MORE && p.mask.factor != 0;
 	typename X::scores s, dp;
 	typename X::score_sums d_score;
 	typename X::value_sums d_value;
@@ -761,7 +771,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	clear(d_value);
 	if (IN_BAND)
 		w.end = w.band_end(p);
-	own.copy(keys_of<X>(p, w.head), w.first, true);
+	own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_queries<X, M>(p, w, queries, start, w.begin);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
@@ -777,21 +787,25 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		key_probabilities<X, M>(p, w, t, own, at, lse2, bias, step, s);
 		clear(dp);
 		multiply_rows(dp, own.value, row, at.value);
-		each_number(dp, [&](real &x, int m, int n, int e, int r, int c) {
-			const real probability = s[m][n][e];
+		if (X::MORE && p.mask.factor != 0)
+			each_number(dp, [&](real &x, int m, int n, int e, int r, int c) {
+				const real k = kept(p, w.head, i0 + c, j0 + r);
 
-			if (drops) {
-				const real factor = kept(p, w.head, i0 + c, j0 + r);
-
-				x *= factor;
-				s[m][n][e] *= factor;
-			}
-			x = probability * (x - delta[c]);
-			if (X::MORE)
+				x = s[m][n][e] * (x * k - delta[c]);
+				s[m][n][e] *= k;
+			});
+		else
+			each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
+				x = s[m][n][e] * (x - delta[c]);
+			});
+		if (X::MORE && dbias)
+			each_number(dp, [&](real &x, int m, int, int e, int, int) {
 				bias_sum[m][e / 2] += x;
-			if (IN_BAND)
+			});
+		if (IN_BAND)
+			each_number(dp, [&](real &x, int, int, int, int r, int c) {
 				x = i0 + c - j0 - r <= t.window ? x : 0;
-		});
+			});
 		if constexpr (IN_BAND) {
 			multiply_result(d_score, dp, at.cross);
 		} else {
@@ -863,7 +877,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
 	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first;
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = p.T - 1;
-	const bool in_band = X::BANDED && j0 + X::STEP - 1 + p.band_window >= i0;
+	const bool in_band = X::BANDED && p.band_window >= 0 &&
+			     j0 + X::STEP - 1 + p.band_window >= i0;
 	const real share = 1 / (real)p.H;
 	typename X::scores s, joined;
 	typename X::crosses cross;
@@ -892,13 +907,13 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		if constexpr (X::BANDED)
 			if (in_band)
 				multiply_rows(cross, queries.cross, row, keys.cross);
-		each_number(s, [&](real &y, int m, int n, int e, int r, int c) {
+		finish_scores<X>(
+			t, in_band, cross, [=](int, int, int c) { return bias[c]; },
+			[=](int r, int c) { return i0 + row + r - j0 - c; }, s);
+		each_number(s, [&](real &y, int m, int n, int e, int r, int) {
 			const int i = first + row + r < last ? first + row + r : last;
-			const real score = score_of<X>(t, y, X::MORE ? bias[c] : 0,
-							X::BANDED ? cross[m][n][e] : 0, in_band,
-							i0 + row + r, j0 + c);
 			const real lse2 = lse[(int64_t)head * p.T + i] * (real)LOG2_E;
-			const real probability = power_of_two<X>(score * unit_of<X>(t) - lse2);
+			const real probability = power_of_two<X>(y * unit_of<X>(t) - lse2);
 
 			joined[m][n][e] = maximum ? fmax(joined[m][n][e], probability) :
 						    joined[m][n][e] + probability * share;

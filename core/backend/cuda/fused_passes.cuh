@@ -130,22 +130,34 @@ template <typename P> struct fused_buffers {
 	double *dband, *sum_work;
 };
 
-static int64_t filled_width(int64_t width)
+/* The widest rows that fit: doubles of 64, others of 128. */
+template <typename P> static constexpr int widest()
 {
-	return width <= 64 ? 64 : 128;
+	return sizeof(typename P::factor) == sizeof(double) ? 64 : 128;
 }
 
-static int64_t value_width(const struct node *n)
+static bool has_band(const struct node *n)
 {
-	return filled_width(n->in[V]->dim[3]);
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+
+	return a->band_window >= 0;
 }
 
-/* At least that of values: fewer shapes. */
-static int64_t score_width(const struct node *n)
-{
-	const int64_t k = filled_width(n->in[Q]->dim[3]);
+/*
+ * Widths to which scores and values are filled up.  Kernels take long to compile, so there are
+ * few: for the common values of up to 64, and one for everything else.
+ */
+struct widths {
+	int64_t score, value;
+};
 
-	return k > value_width(n) ? k : value_width(n);
+template <typename P> static struct widths widths_of(const struct node *n)
+{
+	const int64_t score = n->in[Q]->dim[3], value = n->in[V]->dim[3];
+
+	if (has_band(n) || value > 64)
+		return { widest<P>(), widest<P>() };
+	return { score <= 64 ? 64 : 128, 64 };
 }
 
 /* Can kernels read the tensor where it is, as rows of W numbers that start on 16 bytes? */
@@ -215,13 +227,14 @@ static struct fused_buffers<P> take_fused(struct space *m, const struct node *n,
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t B = n->in[Q]->dim[0], T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
-	const int64_t S = n->in[K]->dim[1], KW = score_width(n), DW = value_width(n);
+	const int64_t S = n->in[K]->dim[1];
+	const struct widths w = widths_of<P>(n);
 	struct fused_buffers<P> f = {};
 
-	f.q = take_copy<P>(m, n->in[Q], KW);
-	f.k = take_copy<P>(m, n->in[K], KW);
-	f.v = take_copy<P>(m, n->in[V], DW);
-	f.recent = take_copy<P>(m, n->in[RECENT], KW);
+	f.q = take_copy<P>(m, n->in[Q], w.score);
+	f.k = take_copy<P>(m, n->in[K], w.score);
+	f.v = take_copy<P>(m, n->in[V], w.value);
+	f.recent = take_copy<P>(m, n->in[RECENT], w.score);
 	if (pass == PASS_FORWARD) {
 		f.route = { NULL, block_rows(B, 1, T, S), (S + 15) / 16 * 16 };
 		if (a->route.mode == ROUTE_TOPK)
@@ -229,7 +242,7 @@ static struct fused_buffers<P> take_fused(struct space *m, const struct node *n,
 		return f;
 	}
 	f.padded = (T + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK * MOST_ROWS_OF_BLOCK;
-	f.d_o = take_copy<P>(m, n->out[O], DW);
+	f.d_o = take_copy<P>(m, n->out[O], w.value);
 	f.lse2 = m->take<real>(B * H * f.padded);
 	f.delta = m->take<real>(B * H * f.padded);
 	f.dk = take_sums<P>(m, n, K);
@@ -247,21 +260,21 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
-	const int64_t KW = score_width(n), DW = value_width(n);
+	const struct widths w = widths_of<P>(n);
 	struct problem<P> p = {};
 
 	p.H = (int)H;
 	p.T = (int)T;
 	p.past = (int)c->run->past;
 	p.S = p.past + p.T;
-	p.q = ready_input<P>(c, Q, KW, T, f.q);
-	p.k = ready_input<P>(c, K, KW, p.S, f.k);
-	p.v = ready_input<P>(c, V, DW, p.S, f.v);
+	p.q = ready_input<P>(c, Q, w.score, T, f.q);
+	p.k = ready_input<P>(c, K, w.score, p.S, f.k);
+	p.v = ready_input<P>(c, V, w.value, p.S, f.v);
 	p.recent = p.q;
 	p.recent_n = p.T;
 	if (n->in[RECENT]) {
 		p.recent_n = (int)n->in[RECENT]->dim[1];
-		p.recent = ready_input<P>(c, RECENT, KW, p.recent_n, f.recent);
+		p.recent = ready_input<P>(c, RECENT, w.score, p.recent_n, f.recent);
 	}
 	p.recent_first = p.past + p.T - p.recent_n;
 	p.scale = (typename P::real)a->scale;
@@ -281,7 +294,7 @@ template <typename P>
 static struct problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f)
 {
 	const struct tensor *o = c->node->out[O];
-	const int64_t W = value_width(c->node);
+	const int64_t W = widths_of<P>(c->node).value;
 	struct problem<P> p = open_problem<P>(c, f);
 
 	prepare_rows<P>(c, W, f.padded, f.lse2, f.delta, f.d_o);
@@ -295,18 +308,16 @@ static struct problem<P> open_gradients(const struct call *c, const struct fused
 /* ---------------------------------------------------------------------- shapes */
 
 /*
- * Shapes of the four kernels by precision, widths and extras.  Those of the common cases are the
- * fastest on an H200 of those tried; the others keep within the 99 KiB of shared memory
+ * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 are
+ * the fastest on an H200 of those tried; the others keep within the 99 KiB of shared memory
  * that every GPU since compute capability 8.6 has.
  */
 template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
 	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
 	static constexpr int STEP = LINE == 128 ? 64 : LINE == 256 ? 32 : 16;
-	static constexpr int WIDER = BANDED || LINE == 128 ? STEP : 2 * STEP;
 
 	typedef shape<P, KW, DW, 1, WARPS, STEP, 2, MORE, BANDED> forward, d_queries, d_keys;
-	typedef shape<P, KW, DW, 1, WARPS, WIDER, 2, MORE, BANDED> combine;
 };
 
 #ifndef FORWARD_64
@@ -332,20 +343,26 @@ template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
 	typedef shape<bfloat16_products, 64, 64, FORWARD_64, MORE, false> forward;
 	typedef shape<bfloat16_products, 64, 64, D_QUERIES_64, MORE, false> d_queries;
 	typedef shape<bfloat16_products, 64, 64, D_KEYS_64, MORE, false> d_keys;
-	typedef shape<bfloat16_products, 64, 64, 1, 4, 64, 2, MORE, false> combine;
 };
 
 template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
 	typedef shape<bfloat16_products, 128, 64, FORWARD_128, MORE, false> forward;
 	typedef shape<bfloat16_products, 128, 64, D_QUERIES_128, MORE, false> d_queries;
 	typedef shape<bfloat16_products, 128, 64, D_KEYS_128, MORE, false> d_keys;
-	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> combine;
 };
 
 template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
 	typedef shape<single_precision, 64, 64, 2, 4, 32, 2, MORE, false> forward, d_queries;
 	typedef shape<single_precision, 64, 64, 1, 4, 32, 2, MORE, false> d_keys;
-	typedef shape<single_precision, 64, 64, 1, 4, 64, 2, MORE, false> combine;
+};
+
+/* Routing reads no values, and a kernel with extras also does without. */
+template <typename P, int KW, bool BANDED> struct combine_shape {
+	static constexpr int LINE = KW * (int)sizeof(typename P::factor);
+	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
+	static constexpr int STEP = LINE <= 256 && !BANDED ? 64 : LINE == 512 && BANDED ? 16 : 32;
+
+	typedef shape<P, KW, 64, 1, WARPS, STEP, 2, true, BANDED> type;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -362,10 +379,11 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	note_launch(c);
 }
 
-template <typename P, typename Shapes> struct launches {
+template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 	typedef typename P::real real;
+	typedef shapes<P, KW, DW, MORE, BANDED> Shapes;
 
-	static constexpr bool banded = Shapes::forward::BANDED;
+	static constexpr bool banded = BANDED;
 	static constexpr int64_t own_queries = Shapes::d_queries::OWN;
 
 	static void forward(const struct call *c, const struct problem<P> &p)
@@ -381,7 +399,7 @@ template <typename P, typename Shapes> struct launches {
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
 	{
-		typedef typename Shapes::combine X;
+		typedef typename combine_shape<P, KW, BANDED>::type X;
 		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
 				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
 				  (unsigned)c->node->in[Q]->dim[0]);
@@ -409,45 +427,23 @@ template <typename P, typename Shapes> struct launches {
 	}
 };
 
-static bool has_band(const struct node *n)
-{
-	const struct attention_attr *a = (const struct attention_attr *)n->attr;
-
-	return a->band_window >= 0;
-}
-
-/*
- * f(launches) for widths KW and DW and the node's extras.  Kernels with extras also do without;
- * where speed matters less none are compiled that have no extras.
- */
-template <typename P, int KW, int DW, typename F> static void with_extras(const struct node *n, F f)
-{
-	const struct attention_attr *a = (const struct attention_attr *)n->attr;
-	constexpr bool rare = DW == 128 || sizeof(typename P::factor) == sizeof(double);
-
-	if (has_band(n))
-		f(launches<P, shapes<P, KW, DW, true, true>>());
-	else if (rare || n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0))
-		f(launches<P, shapes<P, KW, DW, true, false>>());
-	else
-		f(launches<P, shapes<P, KW, DW, rare, false>>());
-}
-
-/* The widest rows that fit: doubles of 64, others of 128. */
-template <typename P> static constexpr int64_t widest()
-{
-	return sizeof(typename P::factor) == sizeof(double) ? 64 : 128;
-}
-
+/* f(launches) for the node.  What is rare shares kernels with what has more. */
 template <typename P, typename F> static void with_shapes(const struct node *n, F f)
 {
-	if constexpr (widest<P>() == 128) {
-		if (value_width(n) == 128)
-			return with_extras<P, 128, 128>(n, f);
-		if (score_width(n) == 128)
-			return with_extras<P, 128, 64>(n, f);
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	constexpr bool is_bf16 = sizeof(typename P::factor) < sizeof(typename P::real);
+	constexpr bool is_double = sizeof(typename P::factor) == sizeof(double);
+	const bool more = n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0);
+
+	if constexpr (!is_double) {
+		if (widths_of<P>(n).value == 64 && widths_of<P>(n).score == 64)
+			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>()) :
+						  f(launches<P, 64, 64, !is_bf16, false>());
+		if (widths_of<P>(n).value == 64)
+			return more || !is_bf16 ? f(launches<P, 128, 64, true, false>()) :
+						  f(launches<P, 128, 64, !is_bf16, false>());
 	}
-	with_extras<P, 64, 64>(n, f);
+	f(launches<P, widest<P>(), widest<P>(), true, true>());
 }
 
 /* ---------------------------------------------------------------------- passes */
