@@ -71,7 +71,8 @@ programs_c := $(shell grep -ls '^int main\b' $(filter-out $(step_main),$(tools_c
 # beside kablate.c are linked to every program.
 own_c := $(filter-out $(programs_c) $(dir $(step_main))%,$(tools_c))
 own_objects := $(own_c:%.c=$(O)/%.o)
-parts := $(filter-out $(tests_c) $(programs_c) $(own_c) $(step_main) %_fuzz.c,$(sources))
+# MPI's transport is a library of its own (tools/make/ranks.mk).
+parts := $(filter-out $(tests_c) $(programs_c) $(own_c) $(step_main) %_fuzz.c core/ranks/mpi.c,$(sources))
 
 # These files say which configuration symbol selects which variant or task.  No symbol is set here,
 # so all variants collect in obj-: tools and tests link all of them, a step only its own.
@@ -172,6 +173,8 @@ $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 
 # From here the GPU backend is loaded.  It is built if nvcc is found.
 $(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"'
+$(O)/core/ranks/ranks.o: private CPPFLAGS += -DMPI_LIBRARY='"$(abspath $(O))/kablate_mpi.so"' \
+	-DNCCL_LIBRARY='"$(abspath $(O))/kablate_nccl.so"'
 
 $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
@@ -194,7 +197,7 @@ $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
 make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk bench.mk \
-	tests.mk cuda.mk)
+	tests.mk cuda.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- sanitizers
@@ -218,7 +221,7 @@ setup:
 
 made := core data models tools bin generated plan of-run foreign fuzz toolchain flags \
 	objects parts.a \
-	setup-build setup-python setup-test
+	setup-build setup-python setup-test setup-ranks mpi-compiler kablate_mpi.so kablate_nccl.so
 clean:
 	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made)))
 mrproper: clean

@@ -40,7 +40,7 @@ cuda: $(cuda_built)
 # ---------------------------------------------------------------- tests on a GPU
 # The tests of ops, optimizers and models reach a device only through its backend, so the same programs
 # test a GPU; gpu_test.py trains on it.
-gpu_tests := core/backend/backend_test core/optim/optim_test \
+gpu_tests := core/backend/backend_test core/optim/optim_test core/ranks/ranks_test \
 	$(addprefix core/ops/,op_test attention_test attention_bf16_test fused_test state_test) \
 	$(addprefix models/,parity_test measure_test decode_test test_vector_test)
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)

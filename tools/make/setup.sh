@@ -1,10 +1,11 @@
 #!/bin/bash
 # Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
-#   tools/make/setup.sh build|python|test|plot|foreign|browser
+#   tools/make/setup.sh build|python|test|plot|ranks|foreign|browser
 #
 # build: to compile;  python: to configure;  test: what the tests add;  plot: to draw measurements;
-# foreign: to compile for the other architecture and run it emulated;  browser: to test pages.
+# ranks: to run over several processes;  foreign: to compile for the other architecture and run it
+# emulated;  browser: to test pages.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
 # standard output, everything else on standard error.  Installs as root or through passwordless
 # sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
@@ -98,11 +99,15 @@ look_for() {
 		;;
 	plot) need gnuplot-nox gnuplot --version ;;
 	browser) need "chromium fonts-dejavu-core" chromium --version ;;
+	ranks)
+		need libopenmpi-dev "${MPICC:-mpicc}" --version
+		need openmpi-bin mpirun --version
+		;;
 	foreign)
 		need "gcc-${foreign//_/-}-linux-gnu" foreign_compiles
 		need qemu-user "qemu-$foreign" --version
 		;;
-	*) die "setup: no group '$1' (build, python, test, plot, foreign or browser)" ;;
+	*) die "setup: no group '$1' (build, python, test, plot, ranks, foreign or browser)" ;;
 	esac
 }
 
@@ -119,6 +124,8 @@ in_words() {
 	python3) echo "Python 3" ;;
 	python3-kconfiglib) echo "kconfiglib for ${PYTHON:-python3} (pip install kconfiglib)" ;;
 	gnuplot-nox) echo "gnuplot" ;;
+	libopenmpi-dev) echo "MPI with its compiler mpicc" ;;
+	openmpi-bin) echo "mpirun" ;;
 	*) echo "$1" ;;
 	esac
 }
@@ -213,7 +220,7 @@ flags() {
 	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
 	python) find_python ;;
 	test) pkg-config --cflags --libs cmocka ;;
-	plot | foreign | browser) ;;
+	plot | ranks | foreign | browser) ;;
 	esac
 }
 
