@@ -15,7 +15,7 @@
 enum grad_mode {
 	GRAD_WRITE,	 /* first contribution: overwrite */
 	GRAD_ACCUMULATE, /* add to what is there */
-	GRAD_MICRO,	 /* a parameter's first: overwrite in micro-batch 0, else add */
+	GRAD_MICRO,	 /* a parameter's first: as run_adds() says */
 };
 
 /* What changes from run to run of the same program. */
@@ -23,13 +23,14 @@ struct run {
 	uint64_t seed;	    /* of dropout */
 	uint64_t iteration; /* counts updates from 1 */
 	uint64_t micro;	    /* micro-batch within the update, from 0 */
+	bool alone;	    /* its gradients overwrite those of earlier micro-batches */
 	int64_t past;	    /* tokens of earlier runs, where runs continue each other */
 };
 
 /* Are a parameter's gradients added to those of earlier micro-batches? */
 static inline bool run_adds(const struct run *run)
 {
-	return run->micro > 0;
+	return run->micro > 0 && !run->alone;
 }
 
 /*
@@ -122,6 +123,9 @@ struct backend {
 	void (*forget)(const struct backend *b, void *kept);
 	/* NULL: its memory is that of the host. */
 	void (*memory)(const struct backend *b, struct backend_memory *memory);
+	/* Memory of the host that copies fast to the device.  NULL: the device is the host. */
+	void *(*host_alloc)(const struct backend *b, size_t bytes);
+	void (*host_release)(const struct backend *b, void *memory);
 	/* What computes, in a line: for records. */
 	void (*describe)(const struct backend *b, char *text, size_t size);
 	enum status (*check)(const struct backend *b, struct error *err);

@@ -22,7 +22,9 @@ struct program {
 	const void **losses; /* by output that is a loss */
 	int n_losses;
 	struct run run;
-	struct replay replays[2]; /* of a first micro-batch, and of one that adds to it */
+	program_watcher watch; /* NULL: nobody watches */
+	void *watch_context;
+	struct replay replays[2]; /* of a run that overwrites gradients, and of one that adds to them */
 };
 
 /* ---------------------------------------------------------------- lifetimes */
@@ -409,7 +411,8 @@ static enum status run_checked(struct program *p, struct error *err)
 		const struct instr *instr = &p->lowered.instrs[i];
 
 		run_instr(p, i);
-		if (p->backend->check(p->backend, err) != OK)
+		if (p->backend->check(p->backend, err) != OK ||
+		    (p->watch && p->watch(p->watch_context, i + 1, err) != OK))
 			return FAIL;
 		if (instr->kind == INSTR_ZERO)
 			continue;
@@ -428,6 +431,17 @@ static void run_all(void *program)
 		run_instr(p, i);
 }
 
+/* Who watches acts between two instructions, so that nothing can be kept for the next run. */
+static enum status run_watched(struct program *p, struct error *err)
+{
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
+		run_instr(p, i);
+		if (p->watch(p->watch_context, i + 1, err) != OK)
+			return FAIL;
+	}
+	return p->backend->check(p->backend, err);
+}
+
 /* Where runs continue each other, the shapes of attention's launches depend on the past. */
 static bool asks_for_the_same(const struct program *p)
 {
@@ -441,6 +455,8 @@ enum status program_run(struct program *p, const struct run *run, struct error *
 	params_prepare(p->graph->params);
 	if (p->options.check_nan)
 		return run_checked(p, err);
+	if (p->watch)
+		return run_watched(p, err);
 	if (asks_for_the_same(p))
 		replay_run(&p->replays[run_adds(run)], p->backend, run_all, p);
 	else
@@ -456,6 +472,37 @@ int program_loss_count(const struct program *p)
 void program_collect_losses(const struct program *p, double *to)
 {
 	p->backend->collect(p->backend, p->graph->type, p->losses, p->n_losses, to);
+}
+
+void program_watch(struct program *p, program_watcher watch, void *context)
+{
+	p->watch = watch;
+	p->watch_context = context;
+}
+
+static bool is_gradient_of(const struct tensor *t, int param)
+{
+	return t && tensor_root(t)->kind == TENSOR_GRADIENT && tensor_root(t)->param == param;
+}
+
+static bool writes_gradient(const struct instr *instr, int param)
+{
+	for (int i = 0; i < OP_MAX_INPUTS; i++)
+		if (is_gradient_of(instr->din[i], param))
+			return true;
+	return is_gradient_of(instr->zero, param);
+}
+
+void program_gradient_span(const struct program *p, int param, int *first, int *last)
+{
+	*first = p->lowered.n_instrs;
+	*last = 0;
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
+		if (!writes_gradient(&p->lowered.instrs[i], param))
+			continue;
+		*first = i < *first ? i : *first;
+		*last = i + 1;
+	}
 }
 
 int program_step_count(const struct program *p)

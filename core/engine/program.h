@@ -43,6 +43,16 @@ enum status program_measure(const struct graph *g, const struct backend *backend
  */
 enum status program_run(struct program *p, const struct run *run, struct error *err) MUST_CHECK;
 
+/* Told after every instruction how many are done; FAIL ends the run. */
+typedef enum status (*program_watcher)(void *context, int done, struct error *err);
+void program_watch(struct program *p, program_watcher watch, void *context);
+
+/*
+ * The instructions [*first, *last) write the gradient of a parameter: before them it is not
+ * touched, after them it is whole.  No instruction does: *last is 0.
+ */
+void program_gradient_span(const struct program *p, int param, int *first, int *last);
+
 /* Switch the check after every instruction on or off. */
 void program_check_nan(struct program *p, bool on);
 

@@ -91,6 +91,9 @@ struct optim_kernels {
 		    const struct sgd_constants *constants, const struct optim_segments *segments,
 		    const struct optim_blocks *blocks);
 
+	/* sum = x where x comes first, else sum + x. */
+	void (*add)(const struct backend *b, void *sum, const void *x, int64_t n, bool first);
+
 	/* One matrix. */
 	void (*muon)(const struct backend *b, const struct optim_factors *factors,
 		     const struct muon_constants *constants, int64_t rows, int64_t columns, void *p,

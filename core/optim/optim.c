@@ -78,6 +78,11 @@ static bool is_elementwise(const struct optim_type *type, const struct param *p)
 	return !type->elementwise || type->elementwise(p);
 }
 
+bool optim_elementwise(enum optim_kind kind, const struct param *p)
+{
+	return is_elementwise(optim_types[kind], p);
+}
+
 /* Every parameter has m; v and vmax, where the optimizer has them, are kept element by element. */
 int optim_numbers(enum optim_kind kind, const struct param *p)
 {
@@ -291,6 +296,7 @@ void optimizer_destroy(struct optimizer *o)
 	replay_reset(&o->replay, o->backend);
 	o->backend->release(o->backend, (void *)(uintptr_t)o->segments.device);
 	o->backend->release(o->backend, o->state);
+	o->backend->release(o->backend, o->squares);
 	o->backend->release(o->backend, o->work);
 	o->backend->release(o->backend, o->blocks.vmax);
 	o->backend->release(o->backend, o->blocks.v);
@@ -301,16 +307,31 @@ void optimizer_destroy(struct optimizer *o)
 
 /* --------------------------------------------------------------- use */
 
-/* The squares of the gradient, whose entries may be clipped first. */
-static void sum_gradient(const struct optimizer *o, double *sum)
+/* The squares of a stretch of the gradient, whose entries may be clipped first. */
+static void sum_gradient(const struct optimizer *o, int64_t offset, int64_t count, double *sum)
 {
-	const struct params *p = o->params;
+	const size_t at = (size_t)offset * dtype_size(o->params->type);
+	char *gradient = (char *)o->params->grad + at;
 
 	if (o->rule.clip_elements)
-		o->kernels->clip_elements(o->backend, &o->rule, o->state, p->grad, o->blocks.v,
-					  p->total, sum);
+		o->kernels->clip_elements(o->backend, &o->rule, o->state, gradient,
+					  (const char *)o->blocks.v + at, count, sum);
 	else
-		o->kernels->sum_squares(o->backend, p->grad, p->total, sum);
+		o->kernels->sum_squares(o->backend, gradient, count, sum);
+}
+
+/* The squares of the gradient of all ranks, which the host adds up. */
+static void join_gradient(const struct optimizer *o)
+{
+	const struct params *p = o->params;
+	double all;
+
+	for (int i = 0; i < p->n; i++)
+		sum_gradient(o, p->list[i].offset, p->list[i].count, &o->squares[i]);
+	o->backend->download(o->backend, o->seen_squares, o->squares,
+			     (size_t)p->n * sizeof(*o->squares));
+	all = o->join(o->join_context, o->seen_squares);
+	o->backend->upload(o->backend, &o->state->squares, &all, sizeof(all));
 }
 
 /* All of it is decided in device memory. */
@@ -318,7 +339,10 @@ static void ask(void *optimizer)
 {
 	const struct optimizer *o = optimizer;
 
-	sum_gradient(o, &o->state->squares);
+	if (o->join)
+		join_gradient(o);
+	else
+		sum_gradient(o, 0, o->params->total, &o->state->squares);
 	o->kernels->decide(o->backend, &o->rule, o->state, o->losses, o->n_losses);
 	o->type->update(optimizer);
 	params_changed(o->params);
@@ -344,7 +368,10 @@ void optimizer_ask(struct optimizer *o, int64_t t, double lr, const double *loss
 	o->asked++;
 	o->backend->upload(o->backend, &o->state->request, &request, sizeof(request));
 	forget_other(o, losses, n);
-	replay_run(&o->replay, o->backend, ask, o);
+	if (o->join)
+		ask(o);
+	else
+		replay_run(&o->replay, o->backend, ask, o);
 	o->params->stale = false;
 }
 
@@ -372,6 +399,22 @@ void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_re
 	optimizer_ask(o, t, lr, NULL, 0);
 	optimizer_read(o, reports);
 	*report = reports[0];
+}
+
+enum status optimizer_join(struct optimizer *o, optim_join join, void *context, struct error *err)
+{
+	const size_t bytes = (size_t)o->params->n * sizeof(*o->squares);
+	void *squares = NULL;
+
+	o->seen_squares = pool_alloc(&o->pool, bytes);
+	if (!o->seen_squares)
+		return fail_memory(err, "optimizer", bytes);
+	if (allocate(o, &squares, bytes, err))
+		return FAIL;
+	o->squares = squares;
+	o->join = join;
+	o->join_context = context;
+	return OK;
 }
 
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count)

@@ -102,12 +102,23 @@ int optimizer_read(struct optimizer *o, struct optim_report reports[OPTIM_REPORT
 /* Ask for one update, and read what it did. */
 void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report);
 
+/*
+ * For an optimizer of a part of all parameters.  `join` gets the sums of squares of the gradients of
+ * its parameters, and returns the sum over all parameters of all parts.
+ */
+typedef double (*optim_join)(void *context, const double *squares);
+enum status optimizer_join(struct optimizer *o, optim_join join, void *context,
+			   struct error *err) MUST_CHECK;
+
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count);
 struct optim_scalars optimizer_scalars(const struct optimizer *o);
 void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scalars);
 
 /* Add the squares of one parameter's gradient to a number in device memory. */
 void optimizer_add_squares(const struct optimizer *o, int index, double *sum);
+
+/* Is every element of this parameter updated for itself?  Then the parameter may be cut into pieces. */
+bool optim_elementwise(enum optim_kind kind, const struct param *p);
 
 /* Numbers of state that an optimizer keeps for every element of this parameter. */
 int optim_numbers(enum optim_kind kind, const struct param *p);

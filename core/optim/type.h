@@ -31,6 +31,11 @@ struct optimizer {
 
 	struct optim_tensor *tensors;
 	int tensor_count;
+
+	optim_join join; /* NULL: these are all parameters */
+	void *join_context;
+	double *squares;      /* device: for join, by parameter */
+	double *seen_squares; /* the same on the host */
 };
 
 struct optim_type {

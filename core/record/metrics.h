@@ -89,7 +89,10 @@ struct metrics;
 enum status metrics_open(struct metrics **m, const struct metrics_options *options,
 			 int64_t resume_iteration, struct error *err) MUST_CHECK;
 
-/* Kept until the next commit.  metrics_commit() reports a lack of memory. */
+/*
+ * Kept until the next commit.  metrics_commit() reports a lack of memory.  Without m, which only
+ * one rank of a run has, nothing is kept.
+ */
 void metrics_value(struct metrics *m, int64_t iteration, const char *name, double value);
 void metrics_event(struct metrics *m, int64_t iteration, const char *kind, const char *text);
 void metrics_audit(struct metrics *m, const char *audit, const char *subject, bool passed,

@@ -14,6 +14,7 @@
 
 #include "core/engine/backend.h"
 #include "core/record/journal.h"
+#include "core/train/shards.h"
 #include "core/util/hash.h"
 #include "core/util/replace.h"
 #include "core/util/safetensors.h"
@@ -29,10 +30,12 @@ enum { WEIGHTS, MOMENTS, TENSOR_FILES };
 
 /* ------------------------------------------------------------------ writing */
 
-/* Device memory handed to the writer piece by piece. */
+/* Device memory, or state that is spread over ranks, handed to the writer piece by piece. */
 struct source {
 	const struct backend *backend;
 	const char *device;
+	struct shards *shards; /* NULL: `device` has it */
+	int tensor;
 };
 
 static enum status fill_from_device(void *context, size_t offset, size_t size, void *buffer,
@@ -40,7 +43,8 @@ static enum status fill_from_device(void *context, size_t offset, size_t size, v
 {
 	const struct source *s = context;
 
-	(void)err;
+	if (s->shards)
+		return shards_read(s->shards, s->tensor, offset, size, buffer, err);
 	s->backend->download(s->backend, buffer, s->device + offset, size);
 	return OK;
 }
@@ -100,7 +104,8 @@ enum status weights_save(const struct params *params, const char *path,
 		goto free_lists;
 	}
 	for (int i = 0; i < params->n; i++) {
-		sources[i] = (struct source){ params->backend, param_data(params, i) };
+		sources[i] = (struct source){ .backend = params->backend,
+					      .device = param_data(params, i) };
 		tensors[i] =
 			entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
 	}
@@ -112,10 +117,26 @@ free_lists:
 	return status;
 }
 
+/* The state of all parameters. */
+static const struct optim_tensor *state_tensors(const struct checkpoint *c, int *n)
+{
+	return c->shards ? shards_state(c->shards, n) : optimizer_tensors(c->optimizer, n);
+}
+
+static struct source state_source(const struct checkpoint *c, const struct optim_tensor *state, int i)
+{
+	return (struct source){
+		.backend = c->params->backend,
+		.device = state[i].data,
+		.shards = c->shards,
+		.tensor = i,
+	};
+}
+
 static enum status optimizer_save(const struct checkpoint *c, const char *path, struct error *err)
 {
 	int n;
-	const struct optim_tensor *state = optimizer_tensors(c->optimizer, &n);
+	const struct optim_tensor *state = state_tensors(c, &n);
 	struct safetensors_tensor *tensors;
 	struct source *sources;
 	enum status status = FAIL;
@@ -125,7 +146,7 @@ static enum status optimizer_save(const struct checkpoint *c, const char *path, 
 		goto free_lists;
 	}
 	for (int i = 0; i < n; i++) {
-		sources[i] = (struct source){ c->params->backend, state[i].data };
+		sources[i] = state_source(c, state, i);
 		tensors[i] = entry(state[i].name, state[i].param, c->params->type, &sources[i]);
 	}
 	status = safetensors_write(path, tensors, n, NULL, 0, err);
@@ -225,7 +246,7 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 double checkpoint_bytes(const struct checkpoint *c)
 {
 	int n;
-	const struct optim_tensor *state = optimizer_tensors(c->optimizer, &n);
+	const struct optim_tensor *state = state_tensors(c, &n);
 	double numbers = (double)params_count(c->params);
 
 	for (int i = 0; i < n; i++)
@@ -549,6 +570,15 @@ static enum status check_tensor(const struct safetensors *file, const char *name
 	return OK;
 }
 
+static enum status put_state(const struct checkpoint *c, const struct optim_tensor *state, int i,
+			     const struct safetensors_tensor *t, struct error *err)
+{
+	if (c->shards)
+		return shards_write(c->shards, i, t->data, err);
+	c->params->backend->upload(c->params->backend, state[i].data, t->data, safetensors_bytes(t));
+	return OK;
+}
+
 /* Two passes over each file: check everything, then upload. */
 static enum status load_tensors(const struct checkpoint *c, const struct safetensors *weights,
 				const struct safetensors *moments, bool upload, struct error *err)
@@ -556,6 +586,7 @@ static enum status load_tensors(const struct checkpoint *c, const struct safeten
 	const struct backend *backend = c->params->backend;
 	const struct safetensors_tensor *t = NULL;
 	const struct optim_tensor *state;
+	enum status status = OK;
 	int n;
 
 	for (int i = 0; i < c->params->n; i++) {
@@ -566,17 +597,17 @@ static enum status load_tensors(const struct checkpoint *c, const struct safeten
 		if (upload)
 			backend->upload(backend, param_data(c->params, i), t->data, safetensors_bytes(t));
 	}
-	state = optimizer_tensors(c->optimizer, &n);
-	for (int i = 0; i < n; i++) {
+	state = state_tensors(c, &n);
+	for (int i = 0; i < n && status == OK; i++) {
 		if (check_tensor(moments, state[i].name, state[i].param, c->params->type, &t, err))
 			return FAIL;
 		if (upload)
-			backend->upload(backend, state[i].data, t->data, safetensors_bytes(t));
+			status = put_state(c, state, i, t, err);
 	}
-	return OK;
+	return status;
 }
 
-static enum status check_memory(const struct checkpoint *c, const char *name, const void *device,
+static enum status check_memory(struct source *source, const char *name,
 				const struct safetensors_tensor *t, struct error *err)
 {
 	const size_t bytes = safetensors_bytes(t);
@@ -585,7 +616,10 @@ static enum status check_memory(const struct checkpoint *c, const char *name, co
 
 	if (!host)
 		return fail_memory(err, name, bytes);
-	c->params->backend->download(c->params->backend, host, device, bytes);
+	if (fill_from_device(source, 0, bytes, host, err) != OK) {
+		free(host);
+		return FAIL;
+	}
 	same = memcmp(host, t->data, bytes) == 0;
 	free(host);
 	return same ? OK : fail(err, "audit resume FAILED: '%s' was not restored", name);
@@ -597,19 +631,23 @@ static enum status check_restored(const struct checkpoint *c, const struct safet
 {
 	const struct safetensors_tensor *t;
 	const struct optim_tensor *state;
+	struct source source;
 	int n;
 
 	for (int i = 0; i < c->params->n; i++) {
 		const char *name = c->params->list[i].name;
 
+		source = (struct source){ .backend = c->params->backend,
+					  .device = param_data(c->params, i) };
 		t = safetensors_find(weights, name);
-		if (!t || check_memory(c, name, param_data(c->params, i), t, err) != OK)
+		if (!t || check_memory(&source, name, t, err) != OK)
 			return FAIL;
 	}
-	state = optimizer_tensors(c->optimizer, &n);
+	state = state_tensors(c, &n);
 	for (int i = 0; i < n; i++) {
+		source = state_source(c, state, i);
 		t = safetensors_find(moments, state[i].name);
-		if (!t || check_memory(c, state[i].name, state[i].data, t, err) != OK)
+		if (!t || check_memory(&source, state[i].name, t, err) != OK)
 			return FAIL;
 	}
 	return OK;

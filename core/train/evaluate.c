@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct evaluator {
 	struct workload workload;
@@ -10,7 +11,9 @@ struct evaluator {
 	int32_t *tokens, *targets;
 	uint8_t *component;
 	float *floor;
-	double *nll, *hit;
+	double *nll, *hit; /* one after the other */
+	struct ranks *ranks; /* NULL: this process evaluates alone */
+	double *all; /* by rank: nll and hit */
 };
 
 enum status evaluator_create(struct evaluator **out, const struct workload *workload,
@@ -30,13 +33,13 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 	e->targets = malloc(n * sizeof(*e->targets));
 	e->component = malloc(n);
 	e->floor = malloc(n * sizeof(*e->floor));
-	e->nll = malloc(n * sizeof(*e->nll));
-	e->hit = malloc(n * sizeof(*e->hit));
-	if (!e->tokens || !e->targets || !e->component || !e->floor || !e->nll || !e->hit) {
+	e->nll = malloc(2 * n * sizeof(*e->nll));
+	if (!e->tokens || !e->targets || !e->component || !e->floor || !e->nll) {
 		fail_memory(err, "evaluation", n * sizeof(double));
 		evaluator_destroy(e);
 		return FAIL;
 	}
+	e->hit = e->nll + n;
 	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK) {
 		evaluator_destroy(e);
 		return FAIL;
@@ -55,7 +58,7 @@ void evaluator_destroy(struct evaluator *e)
 	free(e->component);
 	free(e->floor);
 	free(e->nll);
-	free(e->hit);
+	free(e->all);
 	free(e);
 }
 
@@ -118,21 +121,70 @@ static void collect(const struct evaluator *e, struct evaluation *out)
 	}
 }
 
-enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err)
+/* The losses of the rows from `first` on; beyond the last row there are none. */
+static enum status score_rows(struct evaluator *e, uint64_t first, struct error *err)
 {
 	const struct run run = { .iteration = 0 };
 
-	*out = (struct evaluation){ .bits_per_byte = NAN };
-	token_program_weigh(&e->forward, 1, 1);
-	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
-		fill(e, first);
-		token_program_feed(&e->forward, e->tokens, e->targets);
-		if (program_run(e->forward.p, &run, err) != OK)
+	if (first >= e->workload.valid_rows)
+		return OK;
+	fill(e, first);
+	token_program_feed(&e->forward, e->tokens, e->targets);
+	if (program_run(e->forward.p, &run, err) != OK)
+		return FAIL;
+	program_read(e->forward.p, e->forward.io.nll, e->nll);
+	program_read(e->forward.p, e->forward.io.hit, e->hit);
+	return OK;
+}
+
+static size_t loss_bytes(const struct evaluator *e)
+{
+	return (size_t)(2 * e->rows * e->workload.length) * sizeof(*e->nll);
+}
+
+/* As many rows per rank; every rank adds up the losses of all, in the order of rows. */
+static enum status evaluate_shared(struct evaluator *e, struct evaluation *out, struct error *err)
+{
+	const uint64_t rows = (uint64_t)e->rows, ranks = (uint64_t)e->ranks->size;
+
+	for (uint64_t first = 0; first < e->workload.valid_rows; first += rows * ranks) {
+		const uint64_t mine = first + rows * (uint64_t)e->ranks->rank;
+
+		if (ranks_agree(e->ranks, score_rows(e, mine, err), err) != OK ||
+		    ranks_gather(e->ranks, e->nll, e->all, loss_bytes(e), err) != OK)
 			return FAIL;
-		program_read(e->forward.p, e->forward.io.nll, e->nll);
-		program_read(e->forward.p, e->forward.io.hit, e->hit);
+		for (uint64_t r = 0; r < ranks && first + rows * r < e->workload.valid_rows; r++) {
+			fill(e, first + rows * r);
+			memcpy(e->nll, (const char *)e->all + r * loss_bytes(e), loss_bytes(e));
+			collect(e, out);
+		}
+	}
+	return OK;
+}
+
+static enum status evaluate_alone(struct evaluator *e, struct evaluation *out, struct error *err)
+{
+	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
+		if (score_rows(e, first, err) != OK)
+			return FAIL;
 		collect(e, out);
 	}
+	return OK;
+}
+
+enum status evaluator_share(struct evaluator *e, struct ranks *ranks, struct error *err)
+{
+	e->ranks = ranks;
+	e->all = malloc((size_t)ranks->size * loss_bytes(e));
+	return e->all ? OK : fail_memory(err, "evaluation", (size_t)ranks->size * loss_bytes(e));
+}
+
+enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err)
+{
+	*out = (struct evaluation){ .bits_per_byte = NAN };
+	token_program_weigh(&e->forward, 1, 1);
+	if ((e->ranks ? evaluate_shared : evaluate_alone)(e, out, err) != OK)
+		return FAIL;
 	score_finish(&out->all);
 	for (int i = 0; i < WORKLOAD_MAX_COMPONENTS; i++)
 		score_finish(&out->component[i]);

@@ -4,6 +4,7 @@
 #ifndef CORE_TRAIN_EVALUATE_H
 #define CORE_TRAIN_EVALUATE_H
 
+#include "core/ranks/ranks.h"
 #include "core/train/workload.h"
 
 /* Means over scored targets, of all or of one component. */
@@ -26,6 +27,9 @@ enum status evaluator_create(struct evaluator **e, const struct workload *worklo
 			     struct params *params, int64_t rows, const struct backend *backend,
 			     const struct program_options *options, struct error *err) MUST_CHECK;
 void evaluator_destroy(struct evaluator *e);
+
+/* Divide the work with the other ranks, which evaluate at the same time and get the same result. */
+enum status evaluator_share(struct evaluator *e, struct ranks *ranks, struct error *err) MUST_CHECK;
 
 enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err) MUST_CHECK;
 

@@ -26,6 +26,9 @@ struct trainer {
 	double *squares;	   /* device: of the gradient, by layer */
 	int n_losses;		   /* of a micro-batch */
 	int unsettled;		   /* updates that were asked for, and whose outcome is not known */
+	int64_t scored;		   /* targets of the update */
+	struct ranks *ranks;	   /* NULL: this process is alone */
+	double *own_losses, *all_losses; /* by round and loss; by rank, round and loss */
 	struct checkpoint checkpoint;
 	struct checkpoint_state state;
 	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
@@ -55,6 +58,32 @@ static int64_t batch_tokens(const struct trainer *t)
 static int64_t update_tokens(const struct trainer *t)
 {
 	return batch_tokens(t) * t->options.accumulate;
+}
+
+static struct shards *shards(const struct trainer *t)
+{
+	return t->options.shards;
+}
+
+static int64_t rank_count(const struct trainer *t)
+{
+	return t->ranks ? t->ranks->size : 1;
+}
+
+/* In round i, rank r runs micro-batch i * ranks + r, if there is one. */
+static int64_t round_count(const struct trainer *t)
+{
+	return (t->options.accumulate + rank_count(t) - 1) / rank_count(t);
+}
+
+static int64_t micro_of(const struct trainer *t, int64_t round)
+{
+	return round * rank_count(t) + (t->ranks ? t->ranks->rank : 0);
+}
+
+static bool is_leader(const struct trainer *t)
+{
+	return !t->ranks || t->ranks->rank == 0;
 }
 
 /* The output head's losses are weighted by targets; the others are means over a micro-batch. */
@@ -116,6 +145,20 @@ static enum status open_measures(struct trainer *t, struct error *err)
 	return OK;
 }
 
+static size_t own_losses(const struct trainer *t)
+{
+	return (size_t)(round_count(t) * t->n_losses);
+}
+
+static enum status allocate_losses(struct trainer *t, struct error *err)
+{
+	const size_t bytes = own_losses(t) * sizeof(*t->own_losses);
+
+	t->own_losses = calloc(own_losses(t), sizeof(*t->own_losses));
+	t->all_losses = calloc(own_losses(t) * (size_t)rank_count(t), sizeof(*t->all_losses));
+	return t->own_losses && t->all_losses ? OK : fail_memory(err, "losses", bytes);
+}
+
 static enum status open_programs(struct trainer *t, struct error *err)
 {
 	struct program_options train = t->options.program;
@@ -136,6 +179,16 @@ static enum status open_programs(struct trainer *t, struct error *err)
 				t->backend, &t->options.program, err);
 }
 
+static enum status join_ranks(struct trainer *t, struct error *err)
+{
+	if (!shards(t))
+		return OK;
+	shards_watch(shards(t), t->training.p);
+	if (allocate_losses(t, err) != OK)
+		return FAIL;
+	return evaluator_share(t->evaluator, t->ranks, err);
+}
+
 enum status trainer_create(struct trainer **out, const struct workload *workload,
 			   const struct train_options *options, struct params *params,
 			   struct optimizer *optimizer, const struct backend *backend,
@@ -149,6 +202,7 @@ enum status trainer_create(struct trainer **out, const struct workload *workload
 	t->options = *options;
 	t->params = params;
 	t->optimizer = optimizer;
+	t->ranks = options->shards ? shards_ranks(options->shards) : NULL;
 	t->backend = backend;
 	t->saved = -1;
 	t->loss = t->validation = NAN;
@@ -159,10 +213,12 @@ enum status trainer_create(struct trainer **out, const struct workload *workload
 		.about = options->about,
 		.params = params,
 		.optimizer = optimizer,
+		.shards = options->shards,
 		.keep = options->checkpoint_keep,
 		.megabytes = options->checkpoint_megabytes,
 	};
-	if (check_disk_budget(t, err) != OK || open_programs(t, err) != OK) {
+	if (check_disk_budget(t, err) != OK || open_programs(t, err) != OK ||
+	    join_ranks(t, err) != OK) {
 		trainer_destroy(t);
 		return FAIL;
 	}
@@ -181,6 +237,8 @@ void trainer_destroy(struct trainer *t)
 	free(t->seen_losses);
 	free(t->tokens);
 	free(t->targets);
+	free(t->own_losses);
+	free(t->all_losses);
 	free(t);
 }
 
@@ -217,28 +275,54 @@ static void parts_add(struct loss_parts *parts, const char *name, double value)
 	parts->total += value;
 }
 
-/* Fill all rows of an update; returns the number of scored targets. */
-static int64_t fill_update(struct trainer *t, int64_t iteration)
+/* Fill the rows of a micro-batch; returns the number of scored targets. */
+static int64_t fill_micro(struct trainer *t, int64_t iteration, int64_t micro)
 {
-	const int64_t T = t->workload.length, rows = t->options.batch * t->options.accumulate;
+	const int64_t T = t->workload.length, rows = t->options.batch, first = micro * rows;
 	int64_t scored = 0;
 
-	for (int64_t row = 0; row < rows; row++)
+	for (int64_t row = first; row < first + rows; row++)
 		t->workload.train_row(t->workload.context, (uint64_t)iteration, (uint64_t)row,
 				      t->tokens + row * T, t->targets + row * T);
-	for (int64_t i = 0; i < rows * T; i++)
+	for (int64_t i = first * T; i < (first + rows) * T; i++)
 		scored += t->targets[i] >= 0;
 	return scored;
 }
 
-static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro,
+static enum status sum_over_ranks(struct trainer *t, int64_t *value, struct error *err)
+{
+	int64_t *all = malloc((size_t)rank_count(t) * sizeof(*all)), mine = *value;
+	enum status status;
+
+	if (!all)
+		return fail_memory(err, "ranks", (size_t)rank_count(t) * sizeof(*all));
+	status = ranks_gather(t->ranks, &mine, all, sizeof(*all), err);
+	*value = 0;
+	for (int64_t r = 0; status == OK && r < rank_count(t); r++)
+		*value += all[r];
+	free(all);
+	return status;
+}
+
+/* Fill the rows of this rank; count the scored targets of all. */
+static enum status fill_update(struct trainer *t, int64_t iteration, struct error *err)
+{
+	t->scored = 0;
+	for (int64_t round = 0; round < round_count(t); round++)
+		if (micro_of(t, round) < t->options.accumulate)
+			t->scored += fill_micro(t, iteration, micro_of(t, round));
+	return t->ranks ? sum_over_ranks(t, &t->scored, err) : OK;
+}
+
+static enum status run_micro(struct trainer *t, int64_t iteration, int64_t round,
 			     struct error *err)
 {
-	const int64_t n = batch_tokens(t);
+	const int64_t n = batch_tokens(t), micro = micro_of(t, round);
 	const struct run run = {
 		.seed = t->options.seed,
 		.iteration = (uint64_t)iteration,
 		.micro = (uint64_t)micro,
+		.alone = t->options.ordered_sum || round == 0,
 	};
 
 	token_program_feed(&t->training, t->tokens + micro * n, t->targets + micro * n);
@@ -248,20 +332,90 @@ static enum status run_micro(struct trainer *t, int64_t iteration, int64_t micro
 	return OK;
 }
 
+/* Every rank gets the losses of all micro-batches, in their order. */
+static enum status gather_losses(struct trainer *t, struct error *err)
+{
+	const size_t each = (size_t)t->n_losses * sizeof(*t->losses);
+	const size_t bytes = (size_t)update_losses(t) * sizeof(*t->losses);
+
+	t->backend->download(t->backend, t->seen_losses, t->losses, bytes);
+	for (int64_t round = 0; round < round_count(t); round++)
+		if (micro_of(t, round) < t->options.accumulate)
+			memcpy(t->own_losses + round * t->n_losses,
+			       t->seen_losses + micro_of(t, round) * t->n_losses, each);
+	if (ranks_gather(t->ranks, t->own_losses, t->all_losses,
+			 own_losses(t) * sizeof(*t->own_losses), err) != OK)
+		return FAIL;
+	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
+		memcpy(t->seen_losses + micro * t->n_losses,
+		       t->all_losses + (size_t)(micro % rank_count(t)) * own_losses(t) +
+			       micro / rank_count(t) * t->n_losses,
+		       each);
+	t->backend->upload(t->backend, t->losses, t->seen_losses, bytes);
+	return OK;
+}
+
+/* Gradients travel after every micro-batch, or after the last one of this rank. */
+static enum status begin_round(struct trainer *t, int64_t round, struct error *err)
+{
+	const int64_t micros = t->options.accumulate, ranks = rank_count(t);
+	const int64_t done = t->options.ordered_sum ? round * ranks : 0;
+
+	return shards_begin_round(shards(t), (int)fmin((double)(micros - done), (double)ranks),
+				  done == 0, err);
+}
+
+static enum status run_round(struct trainer *t, int64_t iteration, int64_t round, struct error *err)
+{
+	const bool travels = t->options.ordered_sum || round == round_count(t) - 1;
+	enum status status = OK;
+	struct error lost;
+
+	if (shards(t) && travels && begin_round(t, round, err) != OK)
+		return FAIL;
+	if (micro_of(t, round) < t->options.accumulate)
+		status = run_micro(t, iteration, round, err);
+	if (shards(t) && travels && shards_end_round(shards(t), &lost) != OK && status == OK) {
+		*err = lost;
+		return FAIL;
+	}
+	return status;
+}
+
+/* Also after a failure on this rank, the others get what they wait for. */
+static enum status run_rounds(struct trainer *t, int64_t iteration, struct error *err)
+{
+	enum status status = OK;
+	struct error later;
+
+	for (int64_t round = 0; round < round_count(t); round++) {
+		if (status == OK)
+			status = run_round(t, iteration, round, err);
+		else if (t->ranks)
+			(void)!run_round(t, iteration, round, &later);
+	}
+	if (!shards(t))
+		return status;
+	if (shards_sum(shards(t), &later) != OK && status == OK) {
+		*err = later;
+		status = FAIL;
+	}
+	return ranks_agree(t->ranks, status, err);
+}
+
 /*
- * Forward and backward over all micro-batches: the gradients are in params, the losses in
- * t->losses.
+ * Forward and backward over all micro-batches: the gradients are in params or in shards, the
+ * losses in t->losses.
  */
 static enum status run_passes(struct trainer *t, int64_t iteration, struct error *err)
 {
-	const int64_t scored = fill_update(t, iteration);
-
-	token_program_weigh(&t->training, 1 / fmax((double)scored, 1),
+	if (fill_update(t, iteration, err) != OK)
+		return FAIL;
+	token_program_weigh(&t->training, 1 / fmax((double)t->scored, 1),
 			    1 / (double)update_tokens(t));
-	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
-		if (run_micro(t, iteration, micro, err) != OK)
-			return FAIL;
-	return OK;
+	if (run_rounds(t, iteration, err) != OK)
+		return FAIL;
+	return t->ranks ? gather_losses(t, err) : OK;
 }
 
 /* The losses of the last update. */
@@ -402,20 +556,20 @@ static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t it
 	t->validation = e.all.loss;
 	record_evaluation(t, m, iteration, &e);
 	check_floor(t, m, iteration, &e);
-	if (t->workload.measure &&
+	if (m && t->workload.measure &&
 	    t->workload.measure(t->workload.context, m, iteration, err) != OK)
 		return FAIL;
 	if (!(e.all.loss < t->state.best_loss))
 		return OK;
 	t->state.best_loss = e.all.loss;
 	t->state.best_iteration = iteration;
-	return iteration > 0 && t->options.save_best ? save_best(t, err) : OK;
+	return iteration > 0 && t->options.save_best && is_leader(t) ? save_best(t, err) : OK;
 }
 
 static enum status conclude(struct trainer *t, struct metrics *m, int64_t iteration,
 			    struct error *err)
 {
-	if (t->diverged || !t->workload.conclude)
+	if (t->diverged || !m || !t->workload.conclude)
 		return OK;
 	return t->workload.conclude(t->workload.context, m, iteration, err);
 }
@@ -427,6 +581,26 @@ static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t i
 	if (evaluate_now(t, m, iteration, err) != OK)
 		return FAIL;
 	return conclude(t, m, iteration, err);
+}
+
+/* Rank 0 gets the gradient of the update just made. */
+static enum status fetch_gradient(struct trainer *t, struct error *err)
+{
+	if (!shards(t))
+		return OK;
+	if (!is_leader(t))
+		return shards_serve(shards(t), err);
+	if (shards_fetch_gradient(shards(t), err) != OK)
+		return FAIL;
+	return shards_done(shards(t), err);
+}
+
+static void add_squares(struct trainer *t, int index, double *sum)
+{
+	if (shards(t))
+		shards_add_squares(shards(t), index, sum);
+	else
+		optimizer_add_squares(t->optimizer, index, sum);
 }
 
 /* The norms of the gradient of the update just made: of each layer, and of everything else. */
@@ -444,7 +618,7 @@ static enum status record_layer_norms(struct trainer *t, struct metrics *m, int6
 	for (int i = 0; i < t->params->n; i++) {
 		const int layer = t->params->list[i].origin.layer;
 
-		optimizer_add_squares(t->optimizer, i, &t->squares[layer < 0 ? layers : layer]);
+		add_squares(t, i, &t->squares[layer < 0 ? layers : layer]);
 	}
 	t->backend->download(t->backend, squares, t->squares, bytes);
 	for (int i = 0; i < layers; i++) {
@@ -497,6 +671,9 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 		if (run_passes(t, 1, err) != OK || t->backend->wait(t->backend, err) != OK)
 			return FAIL;
 		*seconds = seconds_now() - start;
+		if (t->ranks &&
+		    ranks_broadcast(t->ranks, 0, seconds, sizeof(*seconds), err) != OK)
+			return FAIL;
 	}
 	program_check_nan(t->training.p, t->options.program.check_nan);
 	return OK;
@@ -516,8 +693,8 @@ static double main_loss(const struct trainer *t)
 enum status trainer_first_loss(struct trainer *t, double *trained, double *mean, struct error *err)
 {
 	const int64_t n = batch_tokens(t), all = update_tokens(t);
+	const int who = (int)((t->options.accumulate - 1) % rank_count(t)); /* has the last rows */
 	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
-	int64_t scored = 0;
 
 	if (!nll)
 		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
@@ -526,27 +703,51 @@ enum status trainer_first_loss(struct trainer *t, double *trained, double *mean,
 		return FAIL;
 	}
 	program_read(t->training.p, t->training.io.nll, nll);
-	for (int64_t i = 0; i < all; i++)
-		scored += t->targets[i] >= 0;
 	for (int64_t i = 0; i < n; i++) /* of the last micro-batch */
 		if (t->targets[all - n + i] >= 0)
 			sum += nll[i];
 	free(nll);
 	*trained = main_loss(t);
-	*mean = sum / (double)(scored ? scored : 1);
+	*mean = sum / (double)(t->scored ? t->scored : 1);
+	if (t->ranks && (ranks_broadcast(t->ranks, who, trained, sizeof(*trained), err) != OK ||
+			 ranks_broadcast(t->ranks, who, mean, sizeof(*mean), err) != OK))
+		return FAIL;
 	return OK;
+}
+
+/* Rank 0 reads the checkpoint and gives every rank its part. */
+static enum status load_checkpoint(struct trainer *t, bool *found, struct progress *progress,
+				   struct error *err)
+{
+	struct optim_scalars scalars;
+
+	if (!is_leader(t) && shards_serve(shards(t), err) != OK)
+		return FAIL;
+	if (is_leader(t) &&
+	    checkpoint_load(&t->checkpoint, &t->state, found, progress_warn, progress, err) != OK)
+		return FAIL;
+	if (!shards(t))
+		return OK;
+	scalars = optimizer_scalars(t->optimizer);
+	if ((is_leader(t) && shards_done(shards(t), err) != OK) ||
+	    ranks_broadcast(t->ranks, 0, found, sizeof(*found), err) != OK ||
+	    ranks_broadcast(t->ranks, 0, &t->state, sizeof(t->state), err) != OK ||
+	    ranks_broadcast(t->ranks, 0, &scalars, sizeof(scalars), err) != OK)
+		return FAIL;
+	optimizer_set_scalars(t->optimizer, &scalars);
+	return shards_spread(shards(t), err);
 }
 
 enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
 			   struct error *err)
 {
-	bool found;
+	bool found = false;
 
-	if (checkpoint_load(&t->checkpoint, &t->state, &found, progress_warn, progress, err) != OK)
+	if (load_checkpoint(t, &found, progress, err) != OK)
 		return FAIL;
 	t->saved = *iteration = found ? t->state.iteration : -1;
 	/* The run may have been killed after it saved and before it pruned. */
-	return found ? checkpoint_prune(&t->checkpoint, t->saved, err) : OK;
+	return found && is_leader(t) ? checkpoint_prune(&t->checkpoint, t->saved, err) : OK;
 }
 
 static bool due(int64_t iteration, int64_t interval, int64_t last)
@@ -554,26 +755,47 @@ static bool due(int64_t iteration, int64_t interval, int64_t last)
 	return iteration == last || (interval > 0 && iteration % interval == 0);
 }
 
-/* Must the run stop before the next iteration? */
-static bool must_stop(struct trainer *t, enum train_end *end, struct error *reason)
+/* The first answer that is not 0: a signal may reach one rank alone, or between other iterations. */
+static enum status any_of_ranks(struct trainer *t, int mine, int *any, struct error *err)
 {
-	if (signals_stop()) {
-		*end = TRAIN_INTERRUPTED;
-		fail(reason, "signal %d", signals_stop());
-		return true;
-	}
-	if (t->options.tokens_budget > 0 && t->state.tokens >= t->options.tokens_budget) {
-		*end = TRAIN_BUDGET;
-		fail(reason, "token budget of %.0f is used up", t->options.tokens_budget);
-		return true;
-	}
-	if (t->options.seconds_budget > 0 &&
-	    seconds_now() - t->started > t->options.seconds_budget) {
-		*end = TRAIN_BUDGET;
-		fail(reason, "time budget of %.0f s is used up", t->options.seconds_budget);
-		return true;
-	}
-	return false;
+	int *all;
+	enum status status;
+
+	*any = mine;
+	if (!t->ranks)
+		return OK;
+	all = malloc((size_t)rank_count(t) * sizeof(*all));
+	if (!all)
+		return fail_memory(err, "ranks", (size_t)rank_count(t) * sizeof(*all));
+	status = ranks_gather(t->ranks, &mine, all, sizeof(mine), err);
+	*any = 0;
+	for (int64_t r = 0; status == OK && r < rank_count(t); r++)
+		*any = *any ? *any : all[r];
+	free(all);
+	return status;
+}
+
+/* Must the run stop before the next iteration?  Its time goes by the clock of rank 0. */
+static enum status must_stop(struct trainer *t, bool *stops, enum train_end *end,
+			     struct error *reason, struct error *err)
+{
+	const double seconds = t->options.seconds_budget, tokens = t->options.tokens_budget;
+	int late = is_leader(t) && seconds > 0 && seconds_now() - t->started > seconds, signal;
+
+	if (any_of_ranks(t, signals_stop(), &signal, err) != OK ||
+	    (seconds > 0 && any_of_ranks(t, late, &late, err) != OK))
+		return FAIL;
+	*stops = signal || late || (tokens > 0 && t->state.tokens >= tokens);
+	if (!*stops)
+		return OK;
+	*end = signal ? TRAIN_INTERRUPTED : TRAIN_BUDGET;
+	if (signal)
+		fail(reason, "signal %d", signal);
+	else if (tokens > 0 && t->state.tokens >= tokens)
+		fail(reason, "token budget of %.0f is used up", tokens);
+	else
+		fail(reason, "time budget of %.0f s is used up", seconds);
+	return OK;
 }
 
 /* What the device gave at most. */
@@ -652,6 +874,16 @@ static enum status settle(struct trainer *t, struct metrics *m, bool logging, st
 	return OK;
 }
 
+/* Rank 0 writes what all ranks have. */
+static enum status save_checkpoint(struct trainer *t, struct error *err)
+{
+	if (!is_leader(t))
+		return shards_serve(shards(t), err);
+	if (checkpoint_save(&t->checkpoint, &t->state, err) != OK)
+		return FAIL;
+	return shards(t) ? shards_done(shards(t), err) : OK;
+}
+
 /* Does not replace a whole checkpoint of this iteration: a kill in between would leave none. */
 static enum status save(struct trainer *t, struct metrics *m, struct error *err)
 {
@@ -660,8 +892,9 @@ static enum status save(struct trainer *t, struct metrics *m, struct error *err)
 	if (t->saved == t->state.iteration)
 		return OK;
 	t->state.seconds = seconds_now() - t->started;
-	t->state.journal = metrics_mark(m);
-	if (checkpoint_save(&t->checkpoint, &t->state, err) != OK)
+	if (m)
+		t->state.journal = metrics_mark(m);
+	if (save_checkpoint(t, err) != OK)
 		return FAIL;
 	t->saved = t->state.iteration;
 	return OK;
@@ -672,15 +905,21 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 				    struct error *err)
 {
 	const int64_t last = t->options.iterations;
+	int wanted = true; /* a checkpoint */
 
 	if (due(iteration, t->options.eval_interval, last) &&
-	    (record_layer_norms(t, m, iteration, err) != OK ||
+	    (fetch_gradient(t, err) != OK ||
+	     (m && record_layer_norms(t, m, iteration, err) != OK) ||
 	     (iteration == last ? evaluate_last : evaluate_now)(t, m, iteration, err) != OK))
 		return FAIL;
 	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
 		return FAIL;
-	if (t->diverged ||
-	    (!due(iteration, t->options.checkpoint_interval, last) && !signals_save()))
+	if (t->diverged)
+		return OK;
+	if (!due(iteration, t->options.checkpoint_interval, last) &&
+	    any_of_ranks(t, signals_save(), &wanted, err) != OK)
+		return FAIL;
+	if (!wanted)
 		return OK;
 	if (settle(t, m, false, err) != OK)
 		return FAIL;
@@ -721,6 +960,8 @@ static enum status iterate(struct trainer *t, struct metrics *m, int64_t iterati
 			explain_divergence(t, m, iteration);
 		return OK;
 	}
+	if (shards(t) && shards_share(shards(t), err) != OK)
+		return FAIL;
 	return must_settle(t, iteration, logging) ? settle(t, m, logging, err) : OK;
 }
 
@@ -730,13 +971,16 @@ static enum status train(struct trainer *t, struct metrics *m, struct progress *
 	const int64_t last = t->options.iterations;
 	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
 	double rate = NAN;
+	bool stops;
 
 	if (t->saved < 0 && evaluate_now(t, m, 0, err) != OK)
 		return FAIL;
 	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
 		const bool logging = due(i, t->options.log_interval, last);
 
-		if (must_stop(t, end, reason)) {
+		if (must_stop(t, &stops, end, reason, err) != OK)
+			return FAIL;
+		if (stops) {
 			if (settle(t, m, false, err) != OK)
 				return FAIL;
 			return t->diverged ? OK : stop(t, m, *end, err);

@@ -13,6 +13,7 @@
 #include "core/optim/optim.h"
 #include "core/train/progress.h"
 #include "core/train/schedule.h"
+#include "core/train/shards.h"
 #include "core/train/workload.h"
 
 struct train_options {
@@ -25,6 +26,8 @@ struct train_options {
 	bool check_floor; /* a loss below the smallest possible one ends the run */
 	struct schedule schedule;
 	struct program_options program;
+	struct shards *shards; /* NULL: one process, whose kernels add up micro-batches in place */
+	bool ordered_sum;      /* the gradient of every micro-batch is made alone, then added */
 	const char *run_dir;
 	const char *identity;
 	const struct safetensors_pair *about; /* as weights_save() takes it */
@@ -41,6 +44,9 @@ enum train_end {
 struct trainer;
 
 /*
+ * With shards, every rank makes a trainer, and all of them call the same functions in the same order.
+ * Rank 0 writes: the others have neither metrics nor a run directory.
+ *
  * Builds the programs and takes all memory; runs nothing.  `params` must have
  * been initialised or loaded, and `optimizer` must be made for them.
  */

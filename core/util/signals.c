@@ -14,7 +14,8 @@ static void on_signal(int number)
 	}
 	if (number == SIGINT && stop)
 		_exit(128 + SIGINT);
-	stop = number;
+	if (number != SIGUSR1 || !stop)
+		stop = number;
 }
 
 void signals_install(void)
@@ -27,6 +28,7 @@ void signals_install(void)
 		sigaction(SIGHUP, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGUSR1, &action, NULL);
 	sigaction(SIGUSR2, &action, NULL);
 	/* A file that may not grow, or a reader that left, makes a write fail and does not kill. */
 	action.sa_handler = SIG_IGN;

@@ -1,7 +1,7 @@
 /*
  * signals - requests from outside, seen between two iterations.
  *
- * SIGINT, SIGTERM and SIGHUP (unless under nohup) ask the program to stop after
+ * SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless under nohup) ask the program to stop after
  * the iteration; a second SIGINT ends it at once.  SIGUSR2 asks for a checkpoint.
  */
 #ifndef CORE_UTIL_SIGNALS_H

@@ -160,6 +160,24 @@ static void *staged(struct cuda_context *g, const void *host, size_t bytes)
 	return copy;
 }
 
+/* Pinned. */
+static void *cuda_host_alloc(const struct backend *b, size_t bytes)
+{
+	void *memory;
+
+	(void)b;
+	if (cudaMallocHost(&memory, bytes ? bytes : 1) != cudaSuccess) {
+		cudaGetLastError();
+		return NULL;
+	}
+	return memory;
+}
+
+static void cuda_host_release(const struct backend *b, void *memory)
+{
+	cuda_note(context(b), cudaFreeHost(memory), "releasing memory of the host");
+}
+
 /* The host's memory may be used again at once. */
 static void cuda_upload(const struct backend *b, void *device, const void *host, size_t bytes)
 {
@@ -468,6 +486,8 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 		b->forget = cuda_forget;
 	}
 	b->memory = cuda_memory;
+	b->host_alloc = cuda_host_alloc;
+	b->host_release = cuda_host_release;
 	b->describe = cuda_describe;
 	b->check = cuda_check;
 	b->wait = cuda_wait;

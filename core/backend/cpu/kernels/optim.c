@@ -214,6 +214,21 @@ static void sgd(const struct backend *b, const struct optim_factors *f,
 	}
 }
 
+static void add(const struct backend *b, void *total_of_all, const void *summand, int64_t n, bool first)
+{
+	real *sum = total_of_all;
+	const real *x = summand;
+
+	(void)b;
+	if (first) {
+		memcpy(sum, x, (size_t)n * sizeof(real));
+		return;
+	}
+#pragma omp parallel for simd schedule(static) if (parallel : n > GRAIN)
+	for (int64_t i = 0; i < n; i++)
+		sum[i] += x[i];
+}
+
 /* --------------------------------------------------------------- muon */
 
 static size_t muon_workspace(int64_t rows, int64_t columns)
@@ -307,6 +322,7 @@ OPTIM_KERNELS = {
 	.restart = restart,
 	.adamw = adamw,
 	.sgd = sgd,
+	.add = add,
 	.muon = muon,
 	.muon_workspace = muon_workspace,
 };

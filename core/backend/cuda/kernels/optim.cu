@@ -193,6 +193,16 @@ static void sgd(const struct backend *b, const struct optim_factors *f,
 	});
 }
 
+template <typename R>
+static void add(const struct backend *b, void *total, const void *summand, int64_t n, bool first)
+{
+	const struct call c = update_call(b);
+	const R *x = (const R *)summand;
+	R *sum = (R *)total;
+
+	each(&c, n, [=] __device__(int64_t i) { sum[i] = first ? x[i] : sum[i] + x[i]; });
+}
+
 /* --------------------------------------------------------------- muon */
 
 template <typename R> struct muon_room {
@@ -292,7 +302,8 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 template <typename R> static constexpr struct optim_kernels set()
 {
 	return { sum_squares<R>, add_squares<R>, clip_elements<R>, decide,
-		 restart<R>,	 adamw<R>,	 sgd<R>,	   muon<R>, muon_workspace<R> };
+		 restart<R>,	 adamw<R>,	 sgd<R>,	   add<R>,
+		 muon<R>,	 muon_workspace<R> };
 }
 
 extern "C" {

@@ -1,0 +1,80 @@
+/*
+ * shards - the parameters of a run, divided over its ranks.
+ *
+ * Every rank has all weights and computes gradients of its own micro-batches.  The parameters
+ * are cut into pieces, and each piece belongs to one rank, which adds up its gradients, keeps its
+ * optimizer state, updates it and gives it to the others.  Pieces do not depend on the number of
+ * ranks.  Gradients are added in the order of micro-batches, and squares in the order of pieces.
+ * So any number of ranks, one included, gives the same bits.
+ *
+ * An update is made of rounds.  In each round, every rank runs one micro-batch at most.  A piece
+ * travels to its owner as soon as the backward pass has made it; the rest of a round may still
+ * travel in the forward pass of the next one.
+ */
+#ifndef CORE_TRAIN_SHARDS_H
+#define CORE_TRAIN_SHARDS_H
+
+#include "core/engine/program.h"
+#include "core/optim/optim.h"
+#include "core/ranks/ranks.h"
+
+struct shards;
+
+/* The parameters must be named and allocated with gradients; both must outlive the shards. */
+enum status shards_create(struct shards **s, struct ranks *ranks, struct params *whole,
+			  enum optim_kind kind, struct error *err) MUST_CHECK;
+void shards_destroy(struct shards *s);
+
+/* The pieces of this rank: what its optimizer updates. */
+struct params *shards_own(struct shards *s);
+struct ranks *shards_ranks(const struct shards *s);
+
+/* Memory beside weights and gradients of the whole model, without the optimizer's. */
+size_t shards_bytes(const struct shards *s);
+
+/* The optimizer of the own pieces, from now on with the norm of all. */
+enum status shards_join(struct shards *s, struct optimizer *optimizer,
+			struct error *err) MUST_CHECK;
+
+/* The program that makes the gradients. */
+void shards_watch(struct shards *s, struct program *p);
+
+/*
+ * Begin a round in which ranks 0 to contributors - 1 make a gradient, then run the program on those
+ * ranks, then end the round on all.  `first`: sums begin with this round.
+ */
+enum status shards_begin_round(struct shards *s, int contributors, bool first,
+			       struct error *err) MUST_CHECK;
+enum status shards_end_round(struct shards *s, struct error *err) MUST_CHECK;
+
+/* After the last round: the gradients of the own pieces are summed up. */
+enum status shards_sum(struct shards *s, struct error *err) MUST_CHECK;
+
+/* After an update: every rank gets the new weights.  FAIL also when the norm could not be joined.
+ */
+enum status shards_share(struct shards *s, struct error *err) MUST_CHECK;
+
+/* Every rank gets all weights of rank 0. */
+enum status shards_spread(struct shards *s, struct error *err) MUST_CHECK;
+
+/* ------------------------------------------------------- whole state on rank 0 */
+
+/* The state of all ranks, with data NULL: to be reached by the functions below. */
+const struct optim_tensor *shards_state(const struct shards *s, int *count);
+
+/*
+ * Rank 0 reads and writes state that lies on other ranks, which serve until rank 0 says that it is
+ * done.  Bytes and offsets are those of the whole tensor.
+ */
+enum status shards_read(struct shards *s, int tensor, size_t offset, size_t bytes, void *host,
+			struct error *err) MUST_CHECK;
+enum status shards_write(struct shards *s, int tensor, const void *host,
+			 struct error *err) MUST_CHECK;
+/* The summed gradient of this update comes into the whole parameters of rank 0. */
+enum status shards_fetch_gradient(struct shards *s, struct error *err) MUST_CHECK;
+/* Then rank 0 adds the squares of one parameter's gradient to a number in device memory. */
+void shards_add_squares(struct shards *s, int param, double *sum);
+enum status shards_done(struct shards *s, struct error *err) MUST_CHECK;
+enum status shards_serve(struct shards *s, struct error *err) MUST_CHECK;
+
+#endif
