@@ -160,6 +160,20 @@ static enum status count_audits(const struct run_setup *setup, struct params *pa
 	return OK;
 }
 
+/* What a rank has of its own pieces, and what arrives; its optimizer has less than is counted. */
+static void count_shards(const struct run_setup *setup, const struct params *params, struct tally *t)
+{
+	const double bytes = (double)params->total * (double)dtype_size(params->type);
+	const double ranks = setup->rank_count;
+
+	if (!setup->train.ordered_sum && setup->rank_count < 2)
+		return;
+	tally_add(t, bytes / ranks);
+	tally_add(t, bytes / ranks);
+	if (setup->rank_count > 1)
+		tally_add(t, bytes);
+}
+
 static enum status predict(const struct run_setup *setup, const struct shape *shape,
 			   struct params *params, struct device_memory *m, struct error *err)
 {
@@ -177,6 +191,7 @@ static enum status predict(const struct run_setup *setup, const struct shape *sh
 		return FAIL;
 	count_weights(params, &weights);
 	tally_add(&gradients, (double)params->total * (double)dtype_size(params->type));
+	count_shards(setup, params, &gradients);
 	m->weights = weights.bytes;
 	m->gradients = gradients.bytes;
 	m->optimizer = optimizer.bytes;

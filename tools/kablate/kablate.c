@@ -317,7 +317,9 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 
 	if (config_check_read(setup->config, &err) != OK)
 		return complain(&err);
-	return session_run(setup, &a->session, &end, &err) == OK ? exits[end] : complain(&err);
+	if (session_run(setup, &a->session, &end, &err) != OK)
+		return complain(&err);
+	return run_setup_leads(setup) ? exits[end] : 0; /* rank 0 speaks for all */
 }
 
 /* --------------------------------------------------------------------- main */

@@ -8,6 +8,7 @@
 
 #include "core/backend/open.h"
 #include "core/util/processors.h"
+#include "core/train/shards.h"
 #include "data/source_audit.h"
 #include "models/gpt2_names.h"
 #include "tools/kablate/generate.h"
@@ -21,7 +22,10 @@ static int configured_threads(struct config *c)
 {
 	int64_t threads = config_int(c, "THREADS");
 
-	return threads > 0 ? (int)threads : usable_processors();
+	const char *ranks = config_raw(c, "RANKS"); /* see read_ranks() */
+	const int share = usable_processors() / (ranks ? atoi(ranks) : 1);
+
+	return threads > 0 ? (int)threads : share > 1 ? share : 1;
 }
 
 static struct train_options configured_training(struct config *c)
@@ -53,6 +57,65 @@ static void hash_symbol(void *context, const char *name, const char *value)
 
 	sha256_add(s, name, strlen(name) + 1);
 	sha256_add(s, value, strlen(value) + 1);
+}
+
+/*
+ * Sums in the order of micro-batches do not depend on the number of ranks; other sums do.  A symbol
+ * that is only looked at here changes no identity, and is read afterwards.
+ */
+static enum status read_ranks(struct run_setup *setup, struct error *err)
+{
+	struct config *c = setup->config;
+	const char *ranks = config_raw(c, "RANKS"), *ordered = config_raw(c, "ORDERED_SUM");
+
+	setup->rank_count = ranks ? atoi(ranks) : 1;
+	setup->train.ordered_sum = ordered && strcmp(ordered, "y") == 0;
+	if (setup->train.ordered_sum)
+		config_bool(c, "ORDERED_SUM");
+	else if (setup->rank_count > 1)
+		config_int(c, "RANKS");
+	if (setup->rank_count <= setup->train.accumulate)
+		return OK;
+	return fail(err, "CONFIG_RANKS=%d: an update has only CONFIG_TRAIN_ACCUMULATE=%lld micro-batches",
+		    setup->rank_count, (long long)setup->train.accumulate);
+}
+
+static void read_rest_of_ranks(struct run_setup *setup)
+{
+	static const char *const transports[] = { "auto", "nccl", "host", NULL };
+	struct config *c = setup->config;
+
+	config_int(c, "RANKS");
+	config_bool(c, "ORDERED_SUM");
+	if (strcmp(setup->backend.name, "cuda") != 0)
+		return;
+	config_int(c, "CUDA_DEVICE");
+	setup->transport = transports[config_choice(c, "RANKS_TRANSPORT", transports)];
+	if (setup->rank_count > 1)
+		config_int(c, "RANKS_PER_GPU");
+}
+
+/* The number of this process among those that mpirun or srun started on this machine. */
+static int rank_on_machine(void)
+{
+	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+					     "SLURM_LOCALID" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (getenv(names[i]))
+			return atoi(getenv(names[i]));
+	return 0;
+}
+
+static int number_of_gpu(const struct config *c)
+{
+	const char *device = config_raw(c, "CUDA_DEVICE"), *ranks = config_raw(c, "RANKS");
+	const char *share = config_raw(c, "RANKS_PER_GPU");
+	const int first = device ? atoi(device) : 0;
+
+	if (!ranks || atoi(ranks) < 2)
+		return first;
+	return first + rank_on_machine() / (share ? atoi(share) : 1);
 }
 
 /* Everything that decides what the run computes, and nothing else. */
@@ -90,12 +153,11 @@ static enum status open_source(struct run_setup *setup, bool model_only, struct 
 static enum status open_backend(struct run_setup *setup, struct error *err)
 {
 	const char *name = config_text(setup->config, "BACKEND");
-	const char *device = config_raw(setup->config, "CUDA_DEVICE"); /* not part of the identity */
 	const struct backend_options options = {
 		.name = name,
 		.precision = setup->precision,
 		.threads = configured_threads(setup->config),
-		.device = device ? atoi(device) : 0,
+		.device = number_of_gpu(setup->config),
 	};
 
 	if (config_check(setup->config, err) != OK)
@@ -129,6 +191,8 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	setup->optim = optim_configured(c);
 	setup->train = configured_training(c);
 	setup->train.seed = seed;
+	if (read_ranks(setup, err) != OK)
+		return FAIL;
 	setup->train.identity = setup->identity;
 	setup->init_from = config_text(c, "INIT_FROM");
 	if (setup->init_from && setup->init_from[0])
@@ -149,8 +213,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 		return fail_prefix(err, "CONFIG_INIT_FROM");
 	if (!model_only)
 		make_identity(setup);
-	if (strcmp(setup->backend.name, "cuda") == 0)
-		config_int(c, "CUDA_DEVICE"); /* read, now that it cannot change the identity */
+	read_rest_of_ranks(setup);
 	/* Audits and samples change no result: they are read after the identity was made. */
 	setup->sample = config_int(c, "EVAL_SAMPLE");
 	setup->audit = audit_configured(c, setup->model, type, seed);
@@ -235,6 +298,47 @@ static enum status load_initial(struct run_setup *setup, void (*note)(void *cont
 			    context, err);
 }
 
+/* The ranks of a run on several GPUs may use NCCL. */
+static enum status choose_transport(struct run_setup *setup, struct error *err)
+{
+	enum status status;
+
+	if (!setup->transport || strcmp(setup->transport, "host") == 0 ||
+	    (strcmp(setup->transport, "auto") == 0 && setup->rank_count == 1))
+		return OK;
+	status = ranks_use_nccl(&setup->ranks, setup->backend.context, err);
+	if (status != OK && strcmp(setup->transport, "auto") == 0)
+		return OK;
+	return status == OK ? OK : fail_prefix(err, "CONFIG_RANKS_TRANSPORT_NCCL");
+}
+
+enum status run_setup_join_ranks(struct run_setup *setup, struct error *err)
+{
+	if (ranks_open(&setup->ranks, setup->rank_count, err) != OK)
+		return FAIL;
+	return choose_transport(setup, err);
+}
+
+bool run_setup_leads(const struct run_setup *setup)
+{
+	return !setup->ranks || setup->ranks->rank == 0;
+}
+
+/* Does each rank have pieces of the parameters of its own? */
+static bool is_divided(const struct run_setup *setup)
+{
+	return setup->ranks && (setup->train.ordered_sum || setup->ranks->size > 1);
+}
+
+static enum status divide(struct run_setup *setup, struct error *err)
+{
+	if (shards_create(&setup->shards, setup->ranks, setup->params, setup->optim.kind, err) != OK ||
+	    optimizer_create(&setup->optimizer, &setup->optim, shards_own(setup->shards), err) != OK)
+		return FAIL;
+	setup->train.shards = setup->shards;
+	return shards_join(setup->shards, setup->optimizer, err);
+}
+
 enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void *context, const char *text),
 				void *context, struct error *err)
 {
@@ -244,6 +348,8 @@ enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void
 		return FAIL;
 	if (setup->init_hash[0] && load_initial(setup, note, context, err) != OK)
 		return FAIL;
+	if (is_divided(setup))
+		return divide(setup, err);
 	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
 }
 
@@ -283,11 +389,13 @@ void run_setup_close(struct run_setup *setup)
 	measurer_destroy(setup->measurer);
 	weights_record_free(&setup->record);
 	optimizer_destroy(setup->optimizer);
+	shards_destroy(setup->shards);
 	params_destroy(setup->params);
 	model_free(setup->model);
 	if (setup->source_open)
 		source_close(&setup->source);
 	config_free(setup->config);
+	ranks_close(setup->ranks);
 }
 
 /* ---------------------------------------------------------------- examining */
@@ -348,6 +456,18 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 	       largest * (sizeof(float) + sizeof(double)) + 2 * logits;
 }
 
+/* What a rank has beside weights and gradients, without the optimizer's state that others have. */
+static double shard_bytes(const struct run_setup *setup, const struct description *d)
+{
+	const double ranks = setup->ranks ? setup->ranks->size : 1;
+	const double gradients = (double)d->gradient_bytes;
+
+	if (!is_divided(setup))
+		return 0;
+	return 2 * gradients / ranks + (ranks > 1 ? gradients : 0) -
+	       (double)d->optimizer_bytes * (1 - 1 / ranks);
+}
+
 /*
  * What CUDA and its libraries take of the host.  In all a small run took 430 MiB, and a run of 74
  * million parameters without audits 530 MiB.
@@ -371,7 +491,8 @@ enum status run_setup_memory(const struct run_setup *setup, const struct descrip
 		return OK;
 	}
 	memory->resident = libraries + probe + (double)d->weights_bytes + (double)d->gradient_bytes +
-			   (double)d->optimizer_bytes + fmax(arena, audits);
+			   (double)d->optimizer_bytes + shard_bytes(setup, d) +
+			   fmax(arena, audits);
 	memory->idle = fmin(arena, audits);
 	return OK;
 }

@@ -34,6 +34,10 @@ struct run_setup {
 	struct backend backend;
 	struct params *params;
 	struct optimizer *optimizer;
+	struct ranks *ranks;   /* NULL: nothing is trained, or by this process alone */
+	struct shards *shards; /* NULL: this process updates all parameters in place */
+	int rank_count;
+	const char *transport; /* of gradients between GPUs */
 	struct measurer *measurer;
 	struct optim_options optim;
 	struct train_options train;
@@ -61,6 +65,12 @@ enum status run_setup_open_model(struct run_setup *setup, struct error *err) MUS
 /* The same from any configuration, which the setup then owns. */
 enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed,
 				  uint64_t repeat, struct error *err) MUST_CHECK;
+
+/* To be called before training: join the other processes of this run. */
+enum status run_setup_join_ranks(struct run_setup *setup, struct error *err) MUST_CHECK;
+
+/* Does this process write what the run tells?  One of its ranks does. */
+bool run_setup_leads(const struct run_setup *setup);
 
 /* Parameters with their starting values, and the optimizer. */
 enum status run_setup_make_parameters(struct run_setup *setup,

@@ -27,6 +27,7 @@ struct session {
 	int lock;
 	char label[300];
 	struct progress progress;
+	FILE *nowhere; /* what ranks other than 0 tell */
 	struct provenance provenance;
 	struct metrics *metrics;
 	struct trainer *trainer;
@@ -223,7 +224,7 @@ static enum status audit_loss(struct session *s, struct error *err)
 	snprintf(f.detail, sizeof(f.detail), "it is %.6g, the mean over scored targets is %.6g",
 		 trained, mean);
 	record_finding(s, &f);
-	if (f.passed)
+	if (f.passed || !run_setup_leads(s->setup))
 		return OK;
 	s->failure = RUN_INVALID;
 	return fail(err, "an audit failed: the trained loss is not the mean over scored targets");
@@ -284,12 +285,12 @@ static enum status prepare(struct session *s, int64_t *resume, struct error *err
 	    trainer_resume(s->trainer, resume, &s->progress, err) != OK)
 		return FAIL;
 	device_memory_taken(setup, *resume < 0);
-	return open_metrics(s, *resume, err);
+	return run_setup_leads(setup) ? open_metrics(s, *resume, err) : OK;
 }
 
 static void begin_progress(struct session *s, int64_t first)
 {
-	progress_begin(&s->progress, stderr, s->label, s->o->lines ? PROGRESS_LINES : PROGRESS_AUTO,
+	progress_begin(&s->progress, s->nowhere ? s->nowhere : stderr, s->label, s->o->lines ? PROGRESS_LINES : PROGRESS_AUTO,
 		       first);
 }
 
@@ -330,6 +331,8 @@ static enum status finish(struct session *s, enum train_end end, const struct er
 	const bool ended = end == TRAIN_DONE || end == TRAIN_BUDGET;
 
 	progress_end(&s->progress);
+	if (!run_setup_leads(s->setup))
+		return OK;
 	if (end != TRAIN_DONE)
 		progress_message(&s->progress, "%s: %s", s->label, reason->text);
 	if (ended && save_final(s, err) != OK)
@@ -339,6 +342,25 @@ static enum status finish(struct session *s, enum train_end end, const struct er
 	return ended ? mark_done(s, err) : OK;
 }
 
+static void tell_ranks(struct session *s, int64_t iteration)
+{
+	const struct ranks *r = s->setup->ranks;
+	char text[60];
+
+	snprintf(text, sizeof(text), "%d ranks, %s", r->size, r->type->name);
+	if (r->size > 1)
+		metrics_event(s->metrics, iteration, "ranks", text);
+}
+
+/* What one rank finds out for all. */
+static enum status audit_alone(struct session *s, struct error *err)
+{
+	record_constants(s);
+	if (audit_first(s, err) != OK)
+		return FAIL;
+	return audit_pairing(s, err);
+}
+
 static enum status train(struct session *s, enum train_end *end, struct error *err)
 {
 	struct error reason = { "" };
@@ -346,10 +368,11 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 
 	if (prepare(s, &resume, err) != OK)
 		return FAIL;
+	tell_ranks(s, resume < 0 ? 0 : resume);
 	if (resume < 0) {
-		record_constants(s);
-		if (audit_first(s, err) != OK || audit_pairing(s, err) != OK ||
-		    audit_loss(s, err) != OK)
+		if (run_setup_leads(s->setup) && audit_alone(s, err) != OK)
+			return FAIL;
+		if (audit_loss(s, err) != OK)
 			return FAIL;
 	} else {
 		progress_message(&s->progress, "%s: resuming after iteration %lld", s->label,
@@ -364,8 +387,10 @@ static enum status train(struct session *s, enum train_end *end, struct error *e
 	return finish(s, *end, &reason, err);
 }
 
-/* Takes the run directory, unless the run is done already. */
-static enum status claim_and_train(struct session *s, enum train_end *end, struct error *err)
+/* What is to be done with the run. */
+enum claim { CLAIM_TRAIN, CLAIM_DONE, CLAIM_STOPPED };
+
+static enum status claim(struct session *s, enum claim *what, struct error *err)
 {
 	const char *wanted = s->o->identity;
 
@@ -376,17 +401,29 @@ static enum status claim_and_train(struct session *s, enum train_end *end, struc
 			    s->label, wanted);
 	if (make_run_dir(s, err) != OK || lock_run_dir(s, err) != OK)
 		return FAIL;
-	*end = TRAIN_INTERRUPTED;
-	if (signals_stop())
-		return OK;
-	if (access(s->done, F_OK) != 0)
-		return train(s, end, err);
-	*end = TRAIN_DONE;
-	progress_message(&s->progress, "%s: is done", s->label);
+	*what = signals_stop() ? CLAIM_STOPPED : access(s->done, F_OK) != 0 ? CLAIM_TRAIN : CLAIM_DONE;
 	return OK;
 }
 
-/* Records the failure as far as possible. */
+/* Takes the run directory, unless the run is done already.  Rank 0 finds out. */
+static enum status claim_and_train(struct session *s, enum train_end *end, struct error *err)
+{
+	enum claim what = CLAIM_STOPPED;
+
+	if ((run_setup_leads(s->setup) && claim(s, &what, err) != OK) ||
+	    ranks_broadcast(s->setup->ranks, 0, &what, sizeof(what), err) != OK)
+		return FAIL;
+	*end = TRAIN_INTERRUPTED;
+	if (what == CLAIM_TRAIN)
+		return train(s, end, err);
+	if (what == CLAIM_DONE) {
+		*end = TRAIN_DONE;
+		progress_message(&s->progress, "%s: is done", s->label);
+	}
+	return OK;
+}
+
+/* Records the failure as far as possible.  Other ranks wait for this one, so all of them end here. */
 static void record_failure(struct session *s, const struct error *err)
 {
 	struct error another;
@@ -394,6 +431,24 @@ static void record_failure(struct session *s, const struct error *err)
 	progress_end(&s->progress);
 	if (close_metrics(s, s->failure, err->text, &another) != OK)
 		progress_warn(&s->progress, another.text);
+	if (!s->setup->ranks || s->setup->ranks->size == 1)
+		return;
+	fprintf(stderr, "kablate: rank %d: %s\n", s->setup->ranks->rank, err->text);
+	ranks_abort(s->setup->ranks, 1);
+}
+
+/* The other processes of the run are joined after signals were: none of them ends it unsaved. */
+static enum status join_and_train(struct session *s, enum train_end *end, struct error *err)
+{
+	if (run_setup_join_ranks(s->setup, err) != OK)
+		return FAIL;
+	if (!run_setup_leads(s->setup)) {
+		s->nowhere = fopen("/dev/null", "w");
+		if (!s->nowhere)
+			return fail_errno(err, "cannot open /dev/null");
+		begin_progress(s, 0);
+	}
+	return claim_and_train(s, end, err);
 }
 
 enum status session_run(struct run_setup *setup, const struct session_options *options, enum train_end *end,
@@ -412,7 +467,7 @@ enum status session_run(struct run_setup *setup, const struct session_options *o
 		 options->names.step, setup->seed);
 	signals_install();
 	begin_progress(s, 0);
-	status = claim_and_train(s, end, err);
+	status = join_and_train(s, end, err);
 	if (status != OK)
 		record_failure(s, err);
 	trainer_destroy(s->trainer);
@@ -421,6 +476,8 @@ enum status session_run(struct run_setup *setup, const struct session_options *o
 	device_memory_taken(setup, false);
 	if (s->lock >= 0)
 		close(s->lock);
+	if (s->nowhere)
+		fclose(s->nowhere);
 	free(s);
 	return status;
 }

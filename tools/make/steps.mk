@@ -48,6 +48,7 @@ obj- :=
 include $(plan)/$1/auto.conf
 include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
+ranks-$1 := $$(filter-out 1,$$(CONFIG_RANKS))
 library-$1 := $$(if $$(CONFIG_BACKEND_CUDA),$$(cuda_built))
 inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
 endef
@@ -80,7 +81,8 @@ $(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/b
 		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
 		-MF $@.d -MT $@ -c $< -o $@.new && mv $@.new $@
 
-$(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a
+$(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a \
+		| $$(if $$(ranks-$$*),$$(mpi_library) $$(if $$(library-$$*),$$(nccl_built)))
 	$(call ld)
 
 steps: $(step_programs)
@@ -120,12 +122,15 @@ export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
 # nothing to compare if a step is its own baseline, or if its baseline is not in this plan.
 baseline_program = $(addprefix --baseline-program $(plan)/,$(addsuffix /kablate,$(filter-out $(STEP),\
 	$(filter $(baseline-$(STEP)),$(built-steps)))))
+# Several ranks are started by mpirun.
+launch = $(if $(ranks-$(STEP)),$(python) -m tools.kablate.launch --ranks $(ranks-$(STEP)) \
+	--mpirun $(call quoted,$(MPIRUN)))
 $(run-targets) $(tuning-targets):
 	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
 		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
 	$(call say,RUN,"$(EXPERIMENT) $(STEP) seed $(SEED): $$($(python) -m tools.results.runs_left \
 		--runs $(RUNS) --this $(@D) $(known_runs))")
-	$(Q)$(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
+	$(Q)$(launch) $(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 		--identity $(IDENTITY) --seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
 		$(baseline_program) \
 		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
@@ -144,7 +149,7 @@ runs-forget:
 
 # As many runs side by side as there are processors for their threads, unless -j says otherwise.
 processors := $(shell nproc)
-threads := $(filter-out 0,$(plan-threads))
+threads := $(foreach n,$(filter-out 0,$(plan-threads)),$(shell echo $$(( $n * $(plan-ranks) ))))
 jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
 side_by_side = $(if $(call given,j),,-j$(jobs))
 

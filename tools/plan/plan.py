@@ -250,7 +250,7 @@ def for_make(steps, values):
     now, tuned = steps_to_run(steps), tuned_steps(steps)
     candidates = [candidate for step in tuned for candidate in step.candidates]
     lines = [f"plan-experiment := {values['EXPERIMENT']}", f"plan-scale := {values['SCALE']}",
-             f"plan-threads := {values['THREADS']}",
+             f"plan-threads := {values['THREADS']}", f"plan-ranks := {values['RANKS']}",
              f"plan-steps := {' '.join(step.name for step in now)}",
              f"plan-open := {' '.join(s.name for s in steps if s.selected and s.is_open)}",
              f"plan-tuned := {' '.join(step.name for step in tuned)}",

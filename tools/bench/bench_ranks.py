@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Ranks of one thread each beside one rank with as many threads, on a model of 124M.
+
+    bench_ranks.py [--ranks 2] [--rounds 3] [--iterations 5] [--precision float32] [--batch 4] [--length 256]
+                   [--micro 2] [--backend cpu]
+
+Every arm is an experiment of its own under make, trained as a user would train it.  The arms take turns.  A
+number is the median of tokens per second over the iterations after the first; the table has the median
+over the rounds and, in brackets, the least and the largest.  `taskset -c 0,1` before it pins all of it.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+SETTINGS = {"PLAN": "single", "SEEDS": "1", "TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw",
+            "LOG_INTERVAL": 1, "EVAL_INTERVAL": 1000000, "EVAL_ROWS": 4, "EVAL_SAMPLE": 0,
+            "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n", "AUDIT_DATA": "n",
+            "AUDIT_TRAINING": "n"}
+
+
+class Arm:
+    def __init__(self, place, name, options, settings):
+        self.name, self.options = name, options
+        self.directory = place / name
+        self.directory.mkdir()
+        self.make("defconfig-null+124m+dot")
+        self.make("set", *(f"CONFIG_{key}={value}" for key, value in (SETTINGS | settings).items()))
+        self.make("built")
+        self.speeds = []
+
+    def make(self, *words):
+        command = ["make", "-s", f"O={self.options.build}", f"PLAN={self.directory}/plan",
+                   f"RUNS={self.directory}/runs", f"KCONFIG_CONFIG={self.directory}/config", *words]
+        done = subprocess.run(command, cwd=TREE, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(words)}:\n{done.stdout}")
+
+    def run(self):
+        self.make("runs")
+        journal = next((self.directory / "runs").glob("*/*/journal.jsonl"))
+        rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        values = [row["value"] for row in rows if row.get("name") == "tokens_per_second"]
+        self.speeds.append(statistics.median(values[1:]))
+        shutil.rmtree(self.directory / "runs")
+
+    def show(self, first):
+        ratios = [mine / his for mine, his in zip(self.speeds, first.speeds)]
+        print(f"{self.name:28} {statistics.median(self.speeds):9.1f} tok/s   {statistics.median(ratios):6.1%} "
+              f"[{min(ratios):.1%} to {max(ratios):.1%}]", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=os.environ.get("O", "build"))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--micro", type=int, default=2, help="micro-batches per update, of all ranks")
+    options = parser.parse_args()
+    common = {"GPT2_MAX_ITERS": options.iterations, "PRECISION": options.precision, "TRAIN_BATCH": options.batch,
+              "MODEL_BLOCK": options.length, "TRAIN_ACCUMULATE": options.micro}
+    many, threads = {"RANKS": options.ranks, "THREADS": 1}, {"THREADS": options.ranks}
+    with tempfile.TemporaryDirectory(prefix="kablate-ranks-") as name:
+        place = pathlib.Path(name)
+        arms = [Arm(place, f"1-rank-{options.ranks}-threads", options, common | threads),
+                Arm(place, f"{options.ranks}-ranks-1-thread", options, common | many),
+                Arm(place, f"{options.ranks}-ranks-unordered", options, common | many | {"ORDERED_SUM": "n"}),
+                Arm(place, f"1-rank-{options.ranks}-threads-ordered", options,
+                    common | threads | {"ORDERED_SUM": "y"})]
+        print(f"124M, {options.precision}, {options.micro} micro-batches of {options.batch} x {options.length}, "
+              f"{options.rounds} rounds of {options.iterations} updates")
+        for _ in range(options.rounds):
+            for arm in arms:
+                arm.run()
+        for arm in arms:
+            arm.show(arms[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""One run over several processes: any number of them gives the same bits, also after another number went
+before, and a rank that dies costs only the time since the last checkpoint."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.kablate import launch, train_test
+from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, ROOT, STUDY, STUDY_SETTINGS, Case, Run, Tree, program
+from tools.testing import tap
+
+tearDownModule = train_test.tearDownModule
+
+# Six micro-batches: four ranks cannot divide them evenly.
+TOGETHER = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": 20, "TRAIN_BATCH": 2, "TRAIN_ACCUMULATE": 6, "EVAL_ROWS": 20,
+            "ORDERED_SUM": "y"}
+# A matrix of 288 x 1152 is more than one piece, except for Muon, which keeps it whole.
+LARGE = {**TOGETHER, "MODEL_EMBD": 288, "MODEL_LAYERS": 1, "GPT2_MAX_ITERS": 6}
+
+
+def why_no_mpi():
+    """A reason to skip; None: MPI is there."""
+    if not shutil.which("mpirun"):
+        return "there is no mpirun: openmpi-bin is not installed"
+    return None if (OUTPUT / "kablate_mpi.so").exists() else "the transport of MPI is not built: no mpicc"
+
+
+def ranks_program(ranks, defconfig=STUDY, base=None, **settings):
+    return program(defconfig, base or TOGETHER, **settings, RANKS=ranks)
+
+
+class Ranks(Run):
+    """A run of several processes."""
+
+    def __init__(self, ranks, runs=None, **settings):
+        super().__init__(ranks_program(ranks, **settings), runs=runs)
+        if ranks > 1:
+            self.command = [sys.executable, "-m", "tools.kablate.launch", "--ranks", str(ranks), *self.command]
+
+    def story(self):
+        files, weights, rows, events, checkpoints = super().story()
+        return files, weights, rows, [event for event in events if event[0] != "ranks"], checkpoints
+
+    def processes(self):
+        """Of the ranks, by number."""
+        found = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    rank = re.search(rb"(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)", file.read())
+            except OSError:
+                continue
+            if str(self.runs).encode() in words and rank:
+                found[int(rank[1])] = int(name)
+        return found
+
+
+@unittest.skipIf(why_no_mpi(), why_no_mpi())
+class Together(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.alone = Ranks(1)
+        cls.alone.train()
+
+    def test_any_number_gives_the_same_bits(self):
+        for ranks in (2, 3, 4):
+            with self.subTest(ranks=ranks):
+                run = Ranks(ranks)
+                run.train()
+                self.assertEqual(run.identity, self.alone.identity)
+                self.assert_same(run, self.alone)
+                self.assertIn(("ranks", 0, f"{ranks} ranks, MPI"), run.ask("SELECT kind, iteration, text FROM events"))
+
+    def test_pieces_of_parameters(self):
+        for optimizer in ("adamw", "muon"):
+            settings = {"defconfig": f"smoke+{optimizer}", "base": {k: v for k, v in LARGE.items() if k != "SPAM_INTERVAL"}}
+            with self.subTest(optimizer):
+                one, three = Ranks(1, **settings), Ranks(3, **settings)
+                one.train()
+                three.train()
+                self.assert_same(three, one)
+
+    def test_goes_on_with_another_number(self):
+        run = Ranks(2)
+        started = run.start().until(r" 9/20 ").send(signal.SIGTERM)
+        self.assertEqual(started.end(), RESUMABLE, started.text)
+        self.assertEqual(run.state()[0], "interrupted")
+        run = Ranks(3, runs=run.runs)
+        started = run.start().until(r"resuming after iteration").until(r" 15/20 ").send(signal.SIGINT)
+        self.assertEqual(started.end(), RESUMABLE, started.text)
+        run = Ranks(1, runs=run.runs)
+        self.assertIn("resuming after iteration", run.train())
+        self.assert_same(run, self.alone)
+
+    def test_a_dead_rank_ends_the_run_with_its_name(self):
+        run = Ranks(3)
+        started = run.start().until(r" 9/20 ")
+        os.kill(run.processes()[2], signal.SIGKILL)
+        self.assertNotEqual(started.end(), 0)
+        self.assertRegex(started.text, r"kablate: rank 2 \(process \d+ on \S+\) died of signal 9")
+        self.assertEqual(run.processes(), {})
+        self.assertIn("resuming after iteration 7", run.train())
+        self.assert_same(run, self.alone)
+
+    def test_a_failure_of_rank_0_ends_all(self):
+        """Here the directory of the run is a file."""
+        run = Ranks(2)
+        run.directory.parent.mkdir(parents=True)
+        run.directory.touch()
+        text = run.train(expect=1)
+        self.assertIn("kablate: rank 0: ", text)
+        self.assertEqual(run.processes(), {})
+
+    def test_all_ranks_see_a_divergence(self):
+        settings = {"defconfig": "smoke", "base": {**train_test.SETTINGS, "TRAIN_ACCUMULATE": 2, "TRAIN_BATCH": 2,
+                                                   "GPT2_MAX_ITERS": 20, "ORDERED_SUM": "y"},
+                    "LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, "GRAD_CLIP": "0"}
+        one, two = Ranks(1, **settings), Ranks(2, **settings)
+        one.train(expect=DIVERGED)
+        two.train(expect=DIVERGED)
+        self.assertEqual(two.state()[0], "diverged")
+        self.assertEqual([row[:2] for row in two.ask("SELECT iteration, kind FROM events WHERE kind = 'diverged'")],
+                         one.ask("SELECT iteration, kind FROM events WHERE kind = 'diverged'"))
+
+    def test_sums_of_ranks_without_an_order(self):
+        """Other bits, the same training."""
+        run = Ranks(2, ORDERED_SUM="n")
+        run.train()
+        self.assertNotEqual(run.identity, self.alone.identity)
+        mine, his = run.values("val/loss"), self.alone.values("val/loss")
+        for iteration, value in his.items():
+            self.assertAlmostEqual(mine[iteration], value, delta=1e-4)  # measured: below 1e-5
+
+    def test_under_make(self):
+        tree = Tree(ROOT / "together", STUDY, {**TOGETHER, "RANKS": 2})
+        tree.make("runs")
+        journal = next(tree.runs.glob("*/*/journal.jsonl")).read_text()
+        self.assertIn("2 ranks, MPI", journal)
+        weights = next(tree.runs.glob("*/*/weights.safetensors"))
+        self.assertEqual(weights.read_bytes(), (self.alone.directory / "weights.safetensors").read_bytes())
+
+
+class Alone(Case):
+    """What needs no MPI."""
+
+    def test_what_belongs_to_the_identity(self):
+        plain, ordered = program(STUDY, TOGETHER, ORDERED_SUM="n"), ranks_program(1)
+        self.assertNotEqual(Run(plain).identity, Run(ordered).identity)
+        # Sums of one process, as they were: nothing about ranks is told.
+        done = subprocess.run([plain, "describe"], capture_output=True, text=True, check=True)
+        self.assertNotIn("rank", done.stdout)
+
+    def test_ordered_sums_are_other_sums(self):
+        ordered, plain = Run(ranks_program(1)), Run(program(STUDY, TOGETHER, ORDERED_SUM="n"))
+        ordered.train()
+        plain.train()
+        self.assertNotEqual(ordered.weights(), plain.weights())
+        for iteration, value in plain.values("val/loss").items():
+            self.assertAlmostEqual(ordered.values("val/loss")[iteration], value, delta=1e-4)
+
+    def test_more_ranks_than_micro_batches(self):
+        tree = Tree(ROOT / "many", STUDY, {**TOGETHER, "TRAIN_ACCUMULATE": 2, "RANKS": 3, "ORDERED_SUM": "n"})
+        self.assertIn("CONFIG_RANKS=3: an update has only CONFIG_TRAIN_ACCUMULATE=2 micro-batches",
+                      tree.make("runs", expect=2))
+
+    def test_without_mpirun(self):
+        done = subprocess.run([sys.executable, "-m", "tools.kablate.launch", "--ranks", "2", "--mpirun", "no-mpirun",
+                               "kablate"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "kablate: CONFIG_RANKS=2 needs no-mpirun: install openmpi-bin, or set CONFIG_RANKS=1\n"))
+
+    def test_messages_of_mpirun(self):
+        dead = ["mpirun noticed that process rank 1 with PID 7 on\n", "node far exited on signal 9 (Killed).\n"]
+        self.assertEqual(launch.told(dead), ["kablate: rank 1 (process 7 on far) died of signal 9; the run ends, and make "
+                                             "goes on from its last checkpoint\n"])
+        self.assertEqual(launch.told(["Process returned a non-zero exit code.\n"]), [])
+        self.assertEqual(launch.told(["No slots.\n"]), ["No slots.\n"])
+
+
+if __name__ == "__main__":
+    tap.main()
