@@ -10,7 +10,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.kablate import train_test
+from tools.kablate import ranks_test, train_test
 from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
 from tools.testing import tap
 
@@ -159,6 +159,30 @@ class WithoutGpu(Case):
         self.assertEqual(len(said.strip().splitlines()), 1, said)
         self.assertRegex(said, "no GPU|no GPU backend|GPU backend cannot be loaded")
         self.assertEqual(list(run.runs.iterdir()), [])
+
+
+
+class GpuRanks(Case):
+    """Several processes on GPUs: as many GPUs as there are, or one that they share."""
+
+    SETTINGS = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": 20, "TRAIN_BATCH": 2, "TRAIN_ACCUMULATE": 4, "ORDERED_SUM": "y",
+                "BACKEND": "cuda"}
+
+    def run_with(self, ranks, **settings):
+        run = ranks_test.Ranks(ranks, base=self.SETTINGS, **settings)
+        run.train()
+        return run
+
+    @unittest.skipIf(why_no_gpu(), why_no_gpu())
+    @unittest.skipUnless((OUTPUT / "kablate_nccl.so").exists(), "the transport of NCCL is not built")
+    def test_nccl_with_one_rank(self):
+        """It sends every piece to itself, beside the kernels."""
+        self.assert_same(self.run_with(1, RANKS_TRANSPORT="nccl"), self.run_with(1))
+
+    @unittest.skipIf(why_no_gpu(), why_no_gpu())
+    @unittest.skipIf(ranks_test.why_no_mpi(), ranks_test.why_no_mpi())
+    def test_two_ranks_share_a_gpu(self):
+        self.assert_same(self.run_with(2, RANKS_PER_GPU=2), self.run_with(1))
 
 
 if __name__ == "__main__":

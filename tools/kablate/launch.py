@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Start the ranks of one run through mpirun:  launch.py --ranks N PROGRAM ARGUMENTS...
 
-A signal to stop reaches every rank, and the run saves, which mpirun alone does not wait for: it would kill
-the ranks within seconds.  When a rank dies, its name is told in one line.
+A signal to stop reaches every rank, and the run saves, which mpirun alone does not wait for: it
+would kill the ranks within seconds.  When a rank dies, its name is told in one line.
+
+Example: python3 -m tools.kablate.launch --ranks 2 build/plan/0-baseline/kablate train --seed 1
 """
 import argparse
 import os
@@ -53,7 +55,7 @@ def pass_on(stream, out):
                 out.writelines(told(message))
             message = [] if message is None else None
         elif message is None:
-            out.write(line)
+            out.write("" if line.startswith("mpirun: Forwarding signal") else line)
         else:
             message.append(line)
         out.flush()
@@ -65,7 +67,7 @@ def forward_signals(job):
     asked = []
 
     def stop(number, _frame):
-        again = number == signal.SIGINT and asked
+        again = number == signal.SIGINT and bool(asked)
         asked.append(number)
         job.send_signal(signal.SIGTERM if again else signal.SIGUSR1)
 
@@ -77,7 +79,7 @@ def forward_signals(job):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--mpirun", default="mpirun", help="and options of it, such as --hostfile FILE")
     parser.add_argument("program")

@@ -90,11 +90,11 @@ class Together(Case):
 
     def test_goes_on_with_another_number(self):
         run = Ranks(2)
-        started = run.start().until(r" 9/20 ").send(signal.SIGTERM)
+        started = run.start().until(r" 3/20 ").send(signal.SIGTERM)
         self.assertEqual(started.end(), RESUMABLE, started.text)
         self.assertEqual(run.state()[0], "interrupted")
         run = Ranks(3, runs=run.runs)
-        started = run.start().until(r"resuming after iteration").until(r" 15/20 ").send(signal.SIGINT)
+        started = run.start().until(r"resuming after iteration").until(r" 9/20 ").send(signal.SIGINT)
         self.assertEqual(started.end(), RESUMABLE, started.text)
         run = Ranks(1, runs=run.runs)
         self.assertIn("resuming after iteration", run.train())

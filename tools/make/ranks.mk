@@ -32,7 +32,8 @@ ranks: $(mpi_built) $(nccl_built)
 	@echo 'built: $(notdir $(or $(strip $(mpi_built) $(nccl_built)),nothing: there is no mpicc and no NCCL))'
 
 # What the tests load, where it can be built.
-$(call results,core/ranks/ranks_test) $(O)/gpu/core/ranks/ranks_test.result: $(mpi_built) $(nccl_built)
+$(call results,core/ranks/ranks_test tools/kablate/gpu_test.py) $(O)/gpu/core/ranks/ranks_test.result: \
+	$(mpi_built) $(nccl_built)
 $(call results,tools/kablate/ranks_test.py tools/kablate/ranks_longtest.py): $(mpi_built)
 
 .PHONY: ranks
