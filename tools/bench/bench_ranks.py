@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Ranks of one thread each beside one rank with as many threads, on a model of 124M.
 
-    bench_ranks.py [--ranks 2] [--rounds 3] [--iterations 5] [--precision float32] [--batch 4] [--length 256]
-                   [--micro 2] [--backend cpu]
+    bench_ranks.py [--ranks 2] [--rounds 3] [--iterations 5] [--precision float32]
+                   [--batch 4] [--length 256] [--micro 2]
 
-Every arm is an experiment of its own under make, trained as a user would train it.  The arms take turns.  A
-number is the median of tokens per second over the iterations after the first; the table has the median
-over the rounds and, in brackets, the least and the largest.  `taskset -c 0,1` before it pins all of it.
+Every arm is an experiment of its own under make, trained as a user would train it.  The arms take
+turns.  A number is the median of tokens per second over the iterations after the first; the table
+has the median over the rounds and, in brackets, the least and the largest.
+
+Example: taskset -c 0,1 python3 -m tools.bench.bench_ranks --ranks 2 --precision bfloat16
 """
 import argparse
 import json
