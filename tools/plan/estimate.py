@@ -41,7 +41,7 @@ def run_seconds(values, seconds_per_token):
     evaluations = 2 + (updates - 1) // int(values["EVAL_INTERVAL"])     # first and last, too
     evaluations += len(list(filter(None, values["EVAL_LENGTHS"].split(","))))
     evaluated = evaluations * int(values["EVAL_ROWS"]) * int(values["MODEL_BLOCK"])
-    seconds = seconds_per_token * (updates * per_update + FORWARD * evaluated)
+    seconds = seconds_per_token * (updates * per_update + FORWARD * evaluated) / int(values.get("RANKS", 1))
     budget = int(values["TRAIN_SECONDS_BUDGET"])
     return min(seconds, budget) if budget else seconds
 

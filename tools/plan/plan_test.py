@@ -339,6 +339,7 @@ class Plans(PlanCase):
                       EVAL_ROWS="3")
         self.assertEqual([estimate.run_seconds({**values, "EVAL_LENGTHS": lengths}, 1)
                           for lengths in ("", "16", "16,24")], [96, 104, 112])
+        self.assertEqual(estimate.run_seconds({**values, "EVAL_LENGTHS": "", "RANKS": "2"}, 1), 48)
 
     def test_what_the_scale_changes(self):
         self.configure(defconfig="gpt2-ra-mla-full")
