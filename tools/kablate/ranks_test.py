@@ -44,8 +44,9 @@ class Ranks(Run):
             self.command = [sys.executable, "-m", "tools.kablate.launch", "--ranks", str(ranks), *self.command]
 
     def story(self):
+        """(A run that was stopped has checkpoints of its own.)"""
         files, weights, rows, events, checkpoints = super().story()
-        return files, weights, rows, [event for event in events if event[0] != "ranks"], checkpoints
+        return files, weights, rows, [event for event in events if event[0] != "ranks"], checkpoints[-1]
 
     def processes(self):
         """Of the ranks, by number."""
