@@ -4,9 +4,10 @@
     bench_ranks.py [--ranks 2] [--rounds 3] [--iterations 5] [--precision float32]
                    [--batch 4] [--length 256] [--micro 2]
 
-Every arm is an experiment of its own under make, trained as a user would train it.  The arms take
-turns.  A number is the median of tokens per second over the iterations after the first; the table
-has the median over the rounds and, in brackets, the least and the largest.
+Every arm is a program that make builds for its configuration; the ranks are started as make starts
+them.  The arms take turns, and each is ended after so many updates.  A number is the median of
+tokens per second over the updates after the first; the table has the median over the rounds and,
+in brackets, the least and the largest.
 
 Example: taskset -c 0,1 python3 -m tools.bench.bench_ranks --ranks 2 --precision bfloat16
 """
@@ -15,10 +16,12 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {"PLAN": "single", "SEEDS": "1", "TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw",
@@ -29,7 +32,7 @@ SETTINGS = {"PLAN": "single", "SEEDS": "1", "TASK": "copy", "COPY_VOCAB": 50304,
 
 class Arm:
     def __init__(self, place, name, options, settings):
-        self.name, self.options = name, options
+        self.name, self.options, self.ranks = name, options, settings.get("RANKS", 1)
         self.directory = place / name
         self.directory.mkdir()
         self.make("defconfig-null+124m+dot")
@@ -45,13 +48,37 @@ class Arm:
         if done.returncode:
             sys.exit(f"{' '.join(words)}:\n{done.stdout}")
 
+    def start(self):
+        command = [str(self.directory / "plan/0-baseline/kablate"), "train", "--lines", "--runs",
+                   str(self.directory / "runs")]
+        if self.ranks > 1:
+            command = [sys.executable, "-m", "tools.kablate.launch", "--ranks", str(self.ranks), *command]
+        return subprocess.Popen(command, cwd=TREE, text=True, stderr=subprocess.PIPE)
+
+    def end(self, process):
+        """Nothing of it is needed any more; two interrupts end ranks at once."""
+        if self.ranks == 1:
+            process.kill()
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        process.stderr.close()
+
     def run(self):
-        self.make("runs")
+        process, said = self.start(), []
+        for line in process.stderr:
+            said.append(line)
+            if f" {self.options.iterations}/" in line:
+                break
+        else:
+            sys.exit(f"{self.name} ended early:\n{''.join(said)}")
         journal = next((self.directory / "runs").glob("*/*/journal.jsonl"))
         rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        self.end(process)
         values = [row["value"] for row in rows if row.get("name") == "tokens_per_second"]
         self.speeds.append(statistics.median(values[1:]))
         shutil.rmtree(self.directory / "runs")
+        print(f"  {self.name}: {self.speeds[-1]:.1f}", flush=True)
 
     def show(self, first):
         ratios = [mine / his for mine, his in zip(self.speeds, first.speeds)]
@@ -70,7 +97,7 @@ def main():
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--micro", type=int, default=2, help="micro-batches per update, of all ranks")
     options = parser.parse_args()
-    common = {"GPT2_MAX_ITERS": options.iterations, "PRECISION": options.precision, "TRAIN_BATCH": options.batch,
+    common = {"GPT2_MAX_ITERS": 1000000, "PRECISION": options.precision, "TRAIN_BATCH": options.batch,
               "MODEL_BLOCK": options.length, "TRAIN_ACCUMULATE": options.micro}
     many, threads = {"RANKS": options.ranks, "THREADS": 1}, {"THREADS": options.ranks}
     with tempfile.TemporaryDirectory(prefix="kablate-ranks-") as name:
@@ -81,7 +108,7 @@ def main():
                 Arm(place, f"1-rank-{options.ranks}-threads-ordered", options,
                     common | threads | {"ORDERED_SUM": "y"})]
         print(f"124M, {options.precision}, {options.micro} micro-batches of {options.batch} x {options.length}, "
-              f"{options.rounds} rounds of {options.iterations} updates")
+              f"{options.rounds} rounds of {options.iterations} updates", flush=True)
         for _ in range(options.rounds):
             for arm in arms:
                 arm.run()

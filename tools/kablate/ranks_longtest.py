@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Many deaths of ranks: whichever rank is killed, and however many go on, the run ends in the same bits."""
 import contextlib
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.kablate import train_test
 from tools.kablate.ranks_test import TOGETHER, Ranks, why_no_mpi
-from tools.kablate.train_test import Case
+from tools.kablate.train_test import ROOT, STUDY, Case, Started, Tree
 from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
@@ -52,6 +54,14 @@ class Deaths(Case):
         os.kill(run.processes()[1], signal.SIGTERM)
         self.assertEqual(started.end(), train_test.RESUMABLE, started.text)
         self.assertEqual(run.state(), ("interrupted", "signal 15"))
+
+    def test_make_stop(self):
+        tree = Tree(ROOT / "stopped", STUDY, {**LONGER, "GPT2_MAX_ITERS": 100000, "RANKS": 2})
+        started = Started(tree.command("runs")).until(r" \d+/100000 ")
+        self.assertEqual(len(re.findall("will save and stop", tree.make("stop"))), 1)
+        self.assertNotEqual(started.end(), 0)
+        last = next(tree.runs.glob("*/*/journal.jsonl")).read_text().splitlines()[-1]
+        self.assertEqual(json.loads(last)["state"], "interrupted", started.text)
 
 
 if __name__ == "__main__":
