@@ -172,7 +172,7 @@ def main():
     print("\n".join(table(machine, options.tokens)))
     print()
     for gpus in (1, 8, 64, 512):
-        print(f"{gpus} GPUs: weights fit whole up to {largest(gpus) / 1e9:.1f}B parameters (80 GB: "
+        print(f"{gpus} GPU{'s' * (gpus > 1)}: weights fit whole up to {largest(gpus) / 1e9:.1f}B parameters (80 GB: "
               f"{largest(gpus, 80e9) / 1e9:.1f}B)")
 
 
