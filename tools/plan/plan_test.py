@@ -266,7 +266,10 @@ class Plans(PlanCase):
         self.listed("baseline gate cross+against-1 latent+against-1")
         self.assertEqual([step["baseline"] for step in self.plan()["steps"]],
                          ["0-baseline", "0-baseline", "1-gate", "1-gate"])
-        for wrong in ("gate+against-1", "gate+against-2", "gate again-1 cross+against-2"):
+        self.listed("baseline gate+against-1 cross+against-1")
+        self.assertEqual([step["baseline"] for step in self.plan()["steps"]],
+                         ["0-baseline", "1-gate", "1-gate"])
+        for wrong in ("gate+against-2", "gate again-1 cross+against-2"):
             self.listed(f"baseline {wrong}")
             self.assertIn("there is no other step", self.refuse(tool=PLAN, tree=self.directory))
 

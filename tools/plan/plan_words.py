@@ -4,7 +4,8 @@ A word is a step: names of fragments joined by "+".  Some names are not fragment
 step 2 again; "null-2" runs it with other seeds, so there is no difference to find; "baseline"
 stands for no fragment; "parameters-of-2" and "flops-of-2" widen the feed-forward until the step is
 as near as possible to step 2 (tools/plan/matching.py); "tuned" takes the best of several learning
-rates (tools/plan/tuning.py); "against-2" compares the step with step 2 instead of the baseline.
+rates (tools/plan/tuning.py); "against-2" compares the step with step 2 instead of the baseline, and
+makes step 2 itself a baseline.
 """
 import itertools
 import re
@@ -146,7 +147,7 @@ def grid(words):
 def check_references(steps):
     """Refuses words that name a step which does not exist or cannot be meant."""
     for step in steps:
-        compared = (step.against,) if step.against is not None else ()
+        compared = () if step.against in (None, step.number) else (step.against,)
         for number in (*compared, *((step.match.number,) if step.match else ())):
             if number >= len(steps) or number == step.number or steps[number].twin is not None:
                 raise Unfit([f"{step.name}: there is no other step {number}, or it is a "
