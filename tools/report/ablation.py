@@ -457,11 +457,11 @@ def effect_row(effect, all_seeds):
     return row
 
 
-def effect_rows(steps, rows, all_seeds):
+def effect_rows(steps, rows, all_seeds, tuned):
     for those in comparable_steps(steps, rows):
         root = next((step for step in those if step.baseline == step.name), None)
         if root:
-            for effect in factorial.effects_of(those, root):
+            for effect in factorial.effects_of(those, root, tuned):
                 yield effect_row(effect, all_seeds)
 
 
@@ -658,8 +658,9 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
                               + "\n".join(f"  {problem}" for problem in problems))
     groups = make_groups(steps, rows, seeds)
     sweeps = list(sweeps_of(candidates, by_name))
-    controls = list(control_rows(steps, rows, seeds, {sweep.step for sweep in sweeps}, declared))
-    effects = list(effect_rows(steps, rows, seeds))
+    tuned = {sweep.step for sweep in sweeps}
+    controls = list(control_rows(steps, rows, seeds, tuned, declared))
+    effects = list(effect_rows(steps, rows, seeds, tuned))
     judgement = judge([row for group in groups for row in group.rows] + controls + effects,
                       steps, declared)
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),

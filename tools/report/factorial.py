@@ -4,10 +4,13 @@ Two steps are cells of a grid if a third one has the changes of both: the config
 the words of the plan.  If the grid is complete, the main effect of a change is its mean over all
 settings of the others.  The interaction of two changes is what both together do beyond the sum of
 what each does alone, again as a mean over the rest.  If combinations are missing, there are only
-interactions, each from its own square of four steps.
+interactions, each from its own square of four steps.  The learning rates that a tuned step chose
+are no change of their own: they belong to what it changes.
 """
 import itertools
 from dataclasses import dataclass
+
+from tools.plan import tuning
 
 
 @dataclass
@@ -17,10 +20,10 @@ class Effect:
     cells: list         # (step, coefficient)
 
 
-def changes(root, step):
-    """The symbols in which a step differs from the root, with its values."""
+def changes(root, step, free=()):
+    """The symbols in which a step differs from the root, with its values; but for the free ones."""
     a, b = root.config, step.config
-    return frozenset((name, b.get(name)) for name in a.keys() | b.keys()
+    return frozenset((name, b.get(name)) for name in (a.keys() | b.keys()).difference(free)
                      if a.get(name) != b.get(name))
 
 
@@ -76,11 +79,15 @@ def is_full(axes, cells):
     return combined == cells.keys()
 
 
-def effects_of(steps, root):
-    """Of the steps that can be compared with the root, which is one of them."""
+def effects_of(steps, root, tuned=()):
+    """Of the steps that can be compared with the root, which is one of them.
+
+    `tuned` names steps.  Where the root and a step are both tuned, their rates are free.
+    """
     cells = {}
     for step in [root, *steps]:
-        cells.setdefault(changes(root, step), step)
+        free = tuning.RATES if {root.name, step.name} <= set(tuned) else ()
+        cells.setdefault(changes(root, step, free), step)
     axes = axes_of(cells)
     if len(axes) < 2:
         return []

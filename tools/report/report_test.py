@@ -249,7 +249,7 @@ class Study(Case):
 
     def test_published_window(self):
         """The W2 benchmark gives the mean of its last 100 training losses."""
-        self.runs.add("w2-copy", "1-dot+e96", 1, 3.6, curve=False, baseline="1-dot+e96",
+        self.runs.add("w2-copy", "5-dot+e96", 1, 3.6, curve=False, baseline="5-dot+e96",
                       values={"train/loss": 9.0})
         _, text, table = self.report("w2-copy")
         self.assertAlmostEqual(table["published"]["steps"][0]["ours"]["mean"], 3.59)
@@ -470,16 +470,17 @@ class Grid(Case):
     GATE = {"GATE": "y", "READ_BY_BOTH": "n"}       # a program records what it reads
     MUON = {"OPTIMIZER": "muon", "RATE": "2", "READ_BY_BOTH": "n"}
 
-    def add(self, together, steps=4, **more):
+    def add(self, together, steps=4, rates=None, **more):
         draw = random.Random(5)
         cells = [("0-mla", {}, 0), ("1-mla+gate", self.GATE, -0.2),
                  ("2-mla+muon", self.MUON, -0.1),
                  ("3-mla+gate+muon", self.GATE | self.MUON, together)]
         for seed in (1, 2, 3, 4, 5):
             common = draw.gauss(0, 0.5)
-            for step, change, shift in cells[:steps]:
+            for number, (step, change, shift) in enumerate(cells[:steps]):
+                rate = {"LEARNING_RATE": rates[number]} if rates else {}
                 self.runs.add("e", step, seed, 5 + common + shift + draw.gauss(0, 0.01),
-                              config={**self.BASE, **change}, **more)
+                              config={**self.BASE, **change, **rate}, **more)
 
     def effects(self):
         _, text, table = self.report("e")
@@ -508,6 +509,14 @@ class Grid(Case):
     def test_without_all_corners_there_are_no_effects(self):
         self.add(0, steps=3)
         self.assertEqual(self.effects()[1], {})
+
+    def test_tuned_steps_may_have_chosen_any_rate(self):
+        """The rates are those of the arms; where they were not chosen, they are a change."""
+        self.add(-0.3, rates=("1e-3", "2e-3", "4e-3", "1e-3"))
+        self.assertEqual(self.effects()[1], {})
+        for step in ("0-mla", "1-mla+gate", "2-mla+muon", "3-mla+gate+muon"):
+            self.runs.add("e-tuning", f"{step}@1e-3", 11, 3.0, config={"LEARNING_RATE": "1e-3"})
+        self.assertEqual(list(self.effects()[1]), ["gate", "muon", "gate × muon"])
 
     def test_an_invalid_corner_makes_the_effects_invalid(self):
         self.add(-0.3, audits=[("wiring", "wte", 0, "no gradient")])
