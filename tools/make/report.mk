@@ -18,6 +18,15 @@ power: $(O)/setup-python
 	$(if $(EFFECT),,$(error power: give EFFECT=, the smallest difference that matters to you))
 	$(Q)$(report_tool) power --effect $(call quoted,$(EFFECT)) $(if $(reported),$(call quoted,$(reported)))
 
+# What docs/findings/*.csv keeps of an experiment, and its table made from that again, without runs.
+values: $(O)/setup-python
+	$(Q)$(report_tool) values $(if $(reported),$(call quoted,$(reported)))
+judge: $(O)/setup-python
+	$(if $(CSV),,$(error judge: give CSV=, a file that make values wrote, such as docs/findings/ra-controls.csv))
+	$(Q)$(report_tool) judge $(call quoted,$(CSV))
+chance: $(O)/setup-python
+	$(Q)$(report_tool) chance $(or $(CSV),docs/findings/*.csv)
+
 # Simulates what docs/statistics.md promises.
 bench-statistics: $(O)/bin/null_tables $(O)/setup-python
 	$(Q)$(python) -m tools.report.simulate $(if $(TABLES),--tables $(TABLES))
@@ -53,12 +62,13 @@ export: $(O)/setup-python
 	+$(Q)$(with_run) && $(python) -m tools.export.export $$kablate $$run/weights.safetensors \
 		$(if $(OUT),$(call quoted,$(OUT)),$$run/export)
 
-.PHONY: report serve status watch power bench-statistics compare diff generate export
+.PHONY: report serve status watch power values judge chance bench-statistics compare diff generate export
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
 #:   serve                         pages of all experiments, live, read only;  PORT=8000 HOST=127.0.0.1
 #:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
+#:   values, judge CSV=FILE        final values of all runs; judge them again;  chance: all findings
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
 #:   export RUN=.. OUT=DIR         weights, configuration and tokenizer, as transformers loads them
 #:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=

@@ -6,6 +6,9 @@
     report.py power [EXPERIMENT]    how many seeds an effect needs, by the noise of its runs
     report.py compare A B           any two experiments, steps or runs
     report.py diff A B              their configurations only
+    report.py values [EXPERIMENT]   the final values of every run, as docs/findings/*.csv keeps them
+    report.py judge FILE            the table of such a file, without runs
+    report.py chance FILE...        how many verdicts of such files chance may have made
 
 A and B are EXPERIMENT, EXPERIMENT/STEP (its name or number) or the beginning of a run's identity.
 Exit status 1: nothing could be reported, or a step was not reproduced.
@@ -24,7 +27,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, page, plots, samples, stats
+from tools.report import ablation, about, decoding, judging, page, plots, samples, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import records
@@ -351,7 +354,8 @@ def told_sections(table):
 def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
                     "verdict on B", "against", "it has", "effect", "kind", "run", "state",
-                    "started", "revision", "experiment", "question", "symbol", "text", "time")
+                    "started", "revision", "experiment", "family", "question", "symbol", "text",
+                    "time")
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -526,11 +530,15 @@ def choose(db, name):
     return known[0]
 
 
-def tabulate(db, runs, name, steps):
+def candidates_of(db, name):
+    """The steps of the experiment that chose its rates."""
     tuned = tuning.experiment(name)
-    candidates = records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
-    table = ablation.tabulate(name, steps, candidates, decoding.read(runs, name, steps),
-                              declaration.read(runs, name))
+    return records.read_experiment(db, tuned) if tuned in records.experiments(db) else []
+
+
+def tabulate(db, runs, name, steps):
+    table = ablation.tabulate(name, steps, candidates_of(db, name),
+                              decoding.read(runs, name, steps), declaration.read(runs, name))
     table.samples = samples.collect(steps)
     return table
 
@@ -548,6 +556,47 @@ def report(db, args):
     print(f"\nWritten: {directory}/report.{{md,csv,tex,json,html}}")
     if table.not_reproduced:
         raise Problem(f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
+
+
+def values_of(db, args):
+    name = choose(db, args.experiment)
+    print(values.text(records.read_experiment(db, name), candidates_of(db, name),
+                      declaration.read(args.runs, name)), end="")
+
+
+def judge(args):
+    print(as_text(values.table(args.file), sys.stdout), end="")
+
+
+def is_verdict(row):
+    return row.verdict.startswith((stats.BETTER, stats.WORSE)) or row.verdict == stats.EQUIVALENT
+
+
+def chance(args):
+    """What was compared, in which families, and how often something was said."""
+    lines, families = [], 0
+    for file in args.files:
+        table = values.table(file)
+        primary = [row for row in table.comparisons if not row.is_exploratory]
+        others = [row for row in table.comparisons if row.is_exploratory]
+        for kind, rows, size in (("primary", primary, table.judgement.family),
+                                 ("exploratory", others, table.judgement.exploratory)):
+            if size:
+                families += 1
+                said = [row.verdict for row in rows if is_verdict(row)]
+                lines.append([table.experiment, kind, size, *(
+                    sum(word.startswith(start) for word in said)
+                    for start in (stats.BETTER, stats.WORSE, stats.EQUIVALENT))])
+    total = [sum(column) for column in zip(*(line[2:] for line in lines))]
+    headings = ["experiment", "family", "comparisons", "better", "worse", "equivalent"]
+    print(markdown_table(headings, [[str(cell) for cell in line]
+                                    for line in [*lines, ["all", "", *total]]]))
+    print(f"{plural(total[0], 'comparison')} in {families} families; "
+          f"{plural(sum(total[1:]), 'verdict')}. At most {100 * stats.ALPHA:.0f}% of families hold a "
+          f"false verdict. So on average at most {stats.ALPHA * families:.2f} of these verdicts are "
+          f"false, and with at most {100 * (1 - (1 - stats.ALPHA) ** families):.0f}% any of them is. "
+          f"Without the correction, {stats.ALPHA * total[0]:.1f} false verdicts would be expected if "
+          "nothing differed anywhere.")
 
 
 def step_seconds(step):
@@ -685,9 +734,22 @@ def main(argv):
         command.add_argument("a", metavar="A")
         command.add_argument("b", metavar="B")
         command.set_defaults(run=run)
+    command = commands.add_parser("values", help="the final values of every run")
+    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
+    command.set_defaults(run=values_of)
+    command = commands.add_parser("judge", help="the table of a file of values")
+    command.add_argument("file", metavar="FILE")
+    command.set_defaults(run=judge, has_runs=False)
+    command = commands.add_parser("chance", help="verdicts that chance may have made")
+    command.add_argument("files", nargs="+", metavar="FILE")
+    command.set_defaults(run=chance, has_runs=False)
+    parser.set_defaults(has_runs=True)
     args = parser.parse_args(argv)
     try:
-        args.run(records.connect(args.db or os.path.join(args.runs, "results.db")), args)
+        if args.has_runs:
+            args.run(records.connect(args.db or os.path.join(args.runs, "results.db")), args)
+        else:
+            args.run(args)
     except (Problem, OSError, records.sqlite3.Error) as problem:
         sys.exit(f"report: {problem}")
 

@@ -21,7 +21,7 @@ import unittest
 import urllib.parse
 
 from tools.plan import config_difference, declaration, plan_words
-from tools.report import ablation, plots, report, stats
+from tools.report import ablation, plots, report, stats, values
 from tools.results import records
 from tools.testing import tap
 
@@ -1092,6 +1092,85 @@ class Balance(html.parser.HTMLParser):
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+
+class Values(Case):
+    """A file of final values gives the table that the runs gave."""
+
+    def file(self, experiment):
+        status, text = self.call("values", experiment)
+        self.assertEqual(status, 0)
+        path = os.path.join(self.runs.path, f"{experiment}.csv")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def judged_again(self, experiment):
+        """What decides, in full precision, from the runs and from the file."""
+        _, _, table = self.report(experiment)
+        again = json.loads(report.as_json(values.table(self.file(experiment))))
+        for name in ("rows", "controls", "effects", "judgement", "groups", "sweeps", "problems",
+                     "scores", "published", "environments", "seeds", "scales", "lengths"):
+            self.assertEqual(again[name], table[name], name)
+        return self.call("judge", self.file(experiment))[1]
+
+    def test_a_study_with_a_repetition_and_a_leak(self):
+        self.runs.study()
+        text = self.judged_again("gpt2-ra-mla-full")
+        self.assertRegex(text, r"1-mla\+gate .* better")
+        self.assertRegex(text, r"3-mla\+gate\+cross\+latent .* invalid")
+        self.assertRegex(text, r"4-mla\+gate\+cross-again .* reproduced")
+
+    def test_tuned_and_declared(self):
+        for seed in (1, 2, 3, 4, 5):
+            common = 0.1 * seed
+            self.runs.add("e", "0-mla", seed, 3 + common, started=2e9,
+                          config={"LEARNING_RATE": "1e-3", "NAME": ""})
+            self.runs.add("e", "1-x", seed, 2.5 + common + 0.01 * (seed % 2), started=2e9,
+                          config={"LEARNING_RATE": "1e-2", "OTHER": "y"},
+                          state="diverged" if seed == 5 else "done")
+        for step, rate, loss in (("0-mla", "1e-3", 3.0), ("1-x", "1e-2", 2.0)):
+            self.runs.add("e-tuning", f"{step}@{rate}", 11, loss, config={"LEARNING_RATE": rate})
+        self.runs.add("e-tuning", "1-x@1", 11, None, state="diverged", config={"LEARNING_RATE": "1"})
+        declaration.record(declaration.path_of(self.runs.path, "e"), {
+            "asked": "1", "primary": [["1-x", "0-mla"]], "steps": ["0-mla", "1-x"],
+            "margin": 0.1, "looks": [5], "seeds": [1, 2, 3, 4, 5]}, 1e9)
+        text = self.judged_again("e")
+        self.assertIn("Look 1 of 1, at 5 seeds.", text)
+        self.assertRegex(text, r"1-x .* better‡")
+        self.assertRegex(text, r"1-x +1 +1\n")
+
+    def test_accuracy_and_length(self):
+        for seed in (1, 2, 3, 4, 5):
+            for step, loss in (("0-mla", 9.0), ("1-x", 1.0)):
+                self.runs.add("e", step, seed, loss + 0.01 * seed, values={
+                    "judged_by_accuracy": 1, "length/64/loss": 2.0 + seed, "length/64/rows": 8,
+                    "length/64/accuracy": 0.5, "length/64/state_bytes": 512})
+        self.assertIn("5 of 5 solve it, 0 there", self.judged_again("e"))
+
+    def test_what_chance_may_have_made(self):
+        self.runs.study()
+        self.runs.study("other", seeds=(1, 2, 3))
+        self.runs.rebuild()
+        status, text = self.call("chance", self.file("gpt2-ra-mla-full"), self.file("other"))
+        self.assertEqual(status, 0)
+        self.assertIn("| gpt2-ra-mla-full | primary | 2 | 1 | 0 | 0 |", text)
+        self.assertIn("4 comparisons in 2 families", text)
+        self.assertIn("on average at most 0.10 of these", text)
+
+    def test_other_files(self):
+        self.runs.study()
+        self.runs.rebuild()
+        path = self.file("gpt2-ra-mla-full")
+        with open(path, encoding="utf-8") as file:
+            good = file.read()
+        for text, why in (("step,seed\n", "not a file of values"),
+                          (good.replace("\n1-mla+gate,", "\n"), "damaged"), ("", "not a file of values"),
+                          (good.split("step,")[0], "damaged")):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            with self.subTest(why=why):
+                self.assertIn(why, self.call("judge", path)[0])
 
 
 class CompareAndDiff(Case):

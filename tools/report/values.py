@@ -1,0 +1,136 @@
+"""The final values of an experiment, run by run, as a small file of text.
+
+docs/findings/ keeps one such file for each finding.  It holds all that verdicts depend on, so that
+a finding can be judged again without its runs, by the code that judges reports.
+
+Lines "# NAME: VALUE" stand above the table: what is the same in all runs, and what was declared.
+An empty cell is a value that the run does not have; a symbol whose value is empty is "".
+"""
+import csv
+import dataclasses
+import io
+import json
+import re
+
+from tools.plan import declaration, tuning
+from tools.report import ablation
+from tools.results import records
+from tools.results.records import Problem
+
+FORMAT, VERSION, DECLARED = "kablate values", "1", "declared"
+FIELDS = {"experiment": str, "step": str, "baseline": str, "seed": int, "repeat": int, "state": str,
+          "exit_reason": str, "identity": str, "scale": str, "git_revision": str, "started": float,
+          "weights": str, "moved": str}
+HASHES, HASH = ("identity", "weights"), 16     # letters that tell hashes apart
+AUDITS, FAILED = "audits", "failed_audits"
+SYMBOL = "CONFIG_"
+EMPTY = '""'
+# Metrics whose last value is kept.  Of tuning only the loss matters.
+LAST = re.compile(r"val/(loss|accuracy|floor|bits_per_byte)|chance|parameters|flops_per_token|"
+                  r"peak_megabytes|decode_token_bytes|judged_by_accuracy|length/.*")
+BEST, SPEED, TRAINING = "best val/loss", "tokens_per_second", "train/loss"
+WINDOW = 100            # updates over which the training loss is averaged
+
+
+# ---------------------------------------------------------------- writing
+
+def metrics_of(run, is_tuning):
+    if is_tuning:
+        return {records.LOSS: run.last(records.LOSS)}
+    found = {name: run.last(name) for name in run.series if LAST.fullmatch(name)}
+    return found | {BEST: run.best(records.LOSS), SPEED: ablation.median_speed(run),
+                    TRAINING: run.tail_mean(TRAINING, WINDOW)}
+
+
+def cells_of(run, is_tuning):
+    """Name -> text; what a run has not is left out."""
+    numbers = metrics_of(run, is_tuning)
+    values = {name: getattr(run, name) for name in FIELDS} | run.environment | {
+        AUDITS: len(run.audits), FAILED: json.dumps(run.failed_audits) if run.failed_audits else None}
+    cells = {name: str(value)[:HASH] if name in HASHES else str(value)
+             for name, value in values.items() if value is not None}
+    cells |= {name: repr(float(value)) for name, value in numbers.items() if value is not None}
+    return cells | {SYMBOL + name: value or EMPTY for name, value in run.config.items()}
+
+
+def text(steps, candidates=(), declared=None):
+    """Of the steps of an experiment, and of those that chose their rates."""
+    lines = [cells_of(run, is_tuning) for those, is_tuning in ((steps, False), (candidates, True))
+             for step in those for run in step.runs]
+    names = list(dict.fromkeys(name for cells in lines for name in cells))
+    shared = {name for name in names if len({cells.get(name) for cells in lines}) == 1}
+    out = io.StringIO()
+    print(f"# {FORMAT}: {VERSION}", file=out)
+    if declared:
+        print(f"# {DECLARED}: {json.dumps(dataclasses.asdict(declared))}", file=out)
+    for name in names:
+        if name in shared:
+            print(f"# {name}: {lines[0][name]}", file=out)
+    table = csv.DictWriter(out, [name for name in names if name not in shared],
+                           extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
+    return out.getvalue()
+
+
+# ---------------------------------------------------------------- reading
+
+def read_head(lines):
+    """Name -> text, of the lines above the table, and how many these are."""
+    head = {}
+    for number, line in enumerate(lines):
+        if not line.startswith("# "):
+            return head, number
+        name, _, value = line[2:].rstrip("\n").partition(": ")
+        head[name] = value
+    return head, len(lines)
+
+
+def run_of(number, cells):
+    """The run that a line tells of."""
+    given = {name: text for name, text in cells.items() if text}
+    fields = {name: kind(given[name]) if name in given else None for name, kind in FIELDS.items()}
+    config = {name.removeprefix(SYMBOL): "" if text == EMPTY else text
+              for name, text in given.items() if name.startswith(SYMBOL)}
+    environment = {name: given.get(name) for name in records.ENVIRONMENT}
+    if environment["threads"]:
+        environment["threads"] = int(environment["threads"])
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(records.Run)
+                            if field.default_factory is dataclasses.MISSING)
+    run = records.Run(**{**unknown, **fields, "id": number, "environment": environment,
+                         "config": config})
+    series = {name: [(1, float(text))] for name, text in given.items()
+              if LAST.fullmatch(name) or name in (SPEED, TRAINING)}
+    if BEST in given:
+        series[records.LOSS].insert(0, (0, float(given[BEST])))
+    run.series = series
+    failed = [tuple(audit) for audit in json.loads(given.get(FAILED, "[]"))]
+    passed = int(given[AUDITS]) - len(failed)
+    run.audits = [("", str(i), 1, "") for i in range(passed)] + failed
+    return run
+
+
+def read(path):
+    """The experiment's name, its steps, those that chose rates, and what was declared."""
+    with open(path, encoding="utf-8", newline="") as file:
+        lines = file.readlines()
+    head, above = read_head(lines)
+    if head.pop(FORMAT, None) != VERSION:
+        raise Problem(f"{path}: not a file of values of version {VERSION}; 'make values' writes one")
+    declared = head.pop(DECLARED, None)
+    try:
+        runs = [run_of(number, head | cells)
+                for number, cells in enumerate(csv.DictReader(lines[above:]))]
+        experiments = list(dict.fromkeys(run.experiment for run in runs))
+        of = {name: records.steps_of([run for run in runs if run.experiment == name])
+              for name in experiments}
+        return experiments[0], of[experiments[0]], of.get(tuning.experiment(experiments[0]), []), \
+            declaration.Declaration(**json.loads(declared)) if declared else None
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise Problem(f"{path}: damaged: {type(error).__name__} {error}") from error
+
+
+def table(path):
+    """As a report has it."""
+    name, steps, candidates, declared = read(path)
+    return ablation.tabulate(name, steps, candidates, declared=declared)
