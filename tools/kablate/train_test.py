@@ -947,6 +947,7 @@ class Plans(Case):
         """Stopped, gone on with, chosen, and left alone when done."""
         tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned again-1", TUNE_RATES="1e-4,1e-2,1e30",
                          TUNE_SEEDS="11,12", CHECKPOINT_INTERVAL=5)
+        self.assertRegex(tree.make("audit"), "\n0-mla\n.*passed.*\n1-mla\\+tuned@1e-4\n.*passed")
         started = Started(tree.command("-j1", "runs")).until(" 15/60 ")
         tree.make("stop")
         self.assertNotEqual(started.end(), 0)

@@ -190,8 +190,10 @@ plan-examined: $(foreach s,$(plan-examined),$(plan)/$s/describe.json $(plan)/$s/
 plan: built
 	+$(Q)$(MAKE) -j1 plan-examined
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --show $(RUNS) --jobs $(jobs)
+# A tuned step whose rate is still to be found is seen through its first candidate.
+seen := $(plan-steps) $(filter-out $(plan-steps),$(plan-examined))
 describe: built
-	$(Q)$(foreach s,$(plan-steps),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
+	$(Q)$(foreach s,$(seen),echo '$s' && $(plan)/$s/kablate describe && echo &&) true
 bench-decode: built
 	$(Q)$(python) -m tools.bench.bench_decode $(plan) $(RUNS)/$(plan-experiment)/decode \
 		$(foreach s,$(plan-steps),$(if $(filter 0,$(repeat-$s)),$s)) \
@@ -199,9 +201,9 @@ bench-decode: built
 		$(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS)) \
 		$(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
 audit: built
-	$(Q)status=0; $(foreach s,$(plan-steps),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
+	$(Q)status=0; $(foreach s,$(seen),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
 unread: built
-	$(Q)status=0; $(foreach s,$(plan-steps),$(plan)/$s/kablate unread || status=1;) exit $$status
+	$(Q)status=0; $(foreach s,$(seen),$(plan)/$s/kablate unread || status=1;) exit $$status
 endif
 
 # Finds the processes without .config: a bad configuration must not keep them from being stopped.
