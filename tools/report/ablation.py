@@ -517,7 +517,13 @@ def common_words(rows):
     return "+".join(word for word in labels[0] if all(word in label for label in labels))
 
 
-def scores_of(groups, rows, steps):
+def own_changes(row, tuned):
+    """What the step changes; the rates that a tuned one chose are no change of its own."""
+    free = tuning.RATES if row.step in tuned else ()
+    return tuple(change for change in row.difference if change[0] not in free)
+
+
+def scores_of(groups, rows, steps, tuned):
     """Mean accuracy over tasks, of arms that differ from their baselines in the same way."""
     baselines = [group.baseline for group in groups
                  if group.by_accuracy and not all(row.is_null for row in group.rows)]
@@ -525,7 +531,7 @@ def scores_of(groups, rows, steps):
     for row in rows:
         if row.baseline in baselines and not (row.is_repeat or row.is_null or
                                               row.verdict.endswith(INVALID)):
-            arms.setdefault(tuple(row.difference), []).append(row)
+            arms.setdefault(own_changes(row, tuned), []).append(row)
     for arm in arms.values():
         seeds = set.intersection(*(set(row.seeds) for row in arm))
         if len(arm) == len(baselines) > 1 and seeds:
@@ -582,8 +588,7 @@ def make_groups(steps, rows, all_seeds):
 
 def is_control(row, tuned):
     """Does it differ only in the width of the feed-forward, and in rates that it chose?"""
-    free = tuning.RATES if row.step in tuned else ()
-    return {change[0] for change in row.difference}.difference(free) == {"FFN_HIDDEN"}
+    return {change[0] for change in own_changes(row, tuned)} == {"FFN_HIDDEN"}
 
 
 def matched_steps(control, steps, rows):
@@ -668,7 +673,7 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
                  [c for step in steps if not step.repeat for c in components_of(step)],
                  [x for step in steps if not step.repeat
                   for x in lengths_of(step, by_name.get(step.baseline, step))],
-                 decoded, list(scores_of(groups, rows, by_name)),
+                 decoded, list(scores_of(groups, rows, by_name, tuned)),
                  sweeps, beside_published(experiment, by_name),
                  list_environments(steps), problems, list(find_notes(steps)))
 

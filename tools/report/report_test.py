@@ -879,7 +879,7 @@ class Unusual(Case):
         self.assertRegex(text, r"1-x .* 1 passed, not audited: wiring, one batch +not decidable\n")
         self.assertRegex(text, r"2-y .* 1 passed +not decidable\n")
 
-    def two_tasks(self, *more):
+    def two_tasks(self, *more, rates=None):
         """Each with its own baseline."""
         arms = [(task, arm) for task in ("recall", "noisy") for arm in ("dot", "mla", *more)]
         for number, (task, arm) in enumerate(arms):
@@ -889,8 +889,17 @@ class Unusual(Case):
                               (2 if arm == "dot" else 1) + 0.001 * seed * number,
                               baseline=f"{first}-task-{task}+dot",
                               config={"TASK": task, "ATTENTION": arm,
+                                      "LEARNING_RATE": rates[number] if rates else "1",
                                       "AUDIT_LEAK_DECLARED": "y" if arm == "leaky" else "n"},
                               values={"judged_by_accuracy": 1})
+
+    def test_tuned_arms_have_a_score(self):
+        """Whatever rates they chose on each task."""
+        self.two_tasks(rates="1234")
+        self.assertNotIn("mla: mean accuracy", self.report("mad")[1])
+        for step in ("1-task-recall+mla", "3-task-noisy+mla"):
+            self.runs.add("mad-tuning", f"{step}@1", 11, 3.0, config={"LEARNING_RATE": "1"})
+        self.assertIn("mla: mean accuracy over 2 tasks", self.report("mad")[1])
 
     def test_an_invalid_step_has_no_score(self):
         self.two_tasks("leaky")
@@ -904,7 +913,7 @@ class Unusual(Case):
             for seed in (1001, 1002, 1003):
                 self.runs.add("mad", f"{4 + number}-task-recall+{arm}-null", seed, 1.5,
                               baseline=f"{number}-task-recall+{arm}",
-                              config={"TASK": "recall", "ATTENTION": arm,
+                              config={"TASK": "recall", "ATTENTION": arm, "LEARNING_RATE": "1",
                                       "AUDIT_LEAK_DECLARED": "n"},
                               values={"judged_by_accuracy": 1})
         _, text, table = self.report("mad")
