@@ -591,7 +591,7 @@ def chance(args):
     headings = ["experiment", "family", "comparisons", "better", "worse", "equivalent"]
     print(markdown_table(headings, [[str(cell) for cell in line]
                                     for line in [*lines, ["all", "", *total]]]))
-    print(f"{plural(total[0], 'comparison')} in {families} families; "
+    print(f"{plural(total[0], 'comparison')} in {families} famil{'y' if families == 1 else 'ies'}; "
           f"{plural(sum(total[1:]), 'verdict')}. At most {100 * stats.ALPHA:.0f}% of families hold a "
           f"false verdict. So on average at most {stats.ALPHA * families:.2f} of these verdicts are "
           f"false, and with at most {100 * (1 - (1 - stats.ALPHA) ** families):.0f}% any of them is. "

@@ -69,6 +69,16 @@ class Commands(unittest.TestCase):
                                     f"{page.name}: {line}")
 
 
+class Findings(unittest.TestCase):
+    def test_what_chance_may_have_made_is_counted_from_all_files(self):
+        told = as_user.make("chance").stdout
+        page = (ROOT / "docs/findings/chance.md").read_text()
+        lines = [line for line in told.splitlines() if line.startswith("|")]
+        self.assertGreater(len(lines), 3)
+        for line in lines:
+            self.assertIn(line, page)
+
+
 class Messages(unittest.TestCase):
     def test_every_quoted_message_is_in_the_sources(self):
         sources = [prose(path.read_text()) for path in SOURCES]
