@@ -196,7 +196,7 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
-make_files := $(addprefix tools/make/,steps.mk report.mk kconfig.mk data.mk models.mk bench.mk \
+make_files := $(addprefix tools/make/,steps.mk slurm.mk report.mk kconfig.mk data.mk models.mk bench.mk \
 	tests.mk cuda.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
@@ -245,4 +245,5 @@ help:
 #:   WERROR=1      warnings are errors                  PORTABLE=1   for other processors, too
 #:   NO_INSTALL=1  never call apt                       PYTHON=      instead of python3
 #:   ANY_ENVIRONMENT=1   go on with runs that began with another compiler, BLAS or machine
+#:   SLURM=1       queue the runs of all, runs, step, rerun on a cluster (docs/cluster.md)
 #:   BLAS=blis     instead of openblas: also any pkg-config name, or BLAS_CFLAGS= and BLAS_LIBS=

@@ -137,6 +137,7 @@ struct database {
 	sqlite3_stmt *statements[STATEMENTS]; /* prepared when first used */
 	char *path, *directory;		      /* as given; absolute */
 	bool busy;
+	bool batch; /* a transaction is open around those of single runs */
 };
 
 static enum status fail_sql(struct database *d, struct error *err)
@@ -203,7 +204,7 @@ static enum status step(struct database *d, enum statement s, struct error *err)
 static enum status begin(struct database *d, struct error *err)
 {
 	d->busy = false;
-	return execute(d, "BEGIN IMMEDIATE", err);
+	return execute(d, d->batch ? "SAVEPOINT one" : "BEGIN IMMEDIATE", err);
 }
 
 /* Commits after OK; otherwise leaves the database as it was. */
@@ -212,10 +213,25 @@ static enum status end(struct database *d, enum status status, struct error *err
 	struct error ignored;
 
 	if (status == OK)
-		status = execute(d, "COMMIT", err);
-	if (status && !sqlite3_get_autocommit(d->handle) && execute(d, "ROLLBACK", &ignored))
+		status = execute(d, d->batch ? "RELEASE one" : "COMMIT", err);
+	if (status && !sqlite3_get_autocommit(d->handle) &&
+	    execute(d, d->batch ? "ROLLBACK TO one; RELEASE one" : "ROLLBACK", &ignored))
 		return FAIL;
 	return status;
+}
+
+enum status database_begin_batch(struct database *d, struct error *err)
+{
+	if (begin(d, err))
+		return FAIL;
+	d->batch = true;
+	return OK;
+}
+
+enum status database_end_batch(struct database *d, struct error *err)
+{
+	d->batch = false;
+	return end(d, OK, err);
 }
 
 /* --------------------------------------------------------------- open */

@@ -41,6 +41,13 @@ enum status database_import(struct database *d, const char *run_dir, int64_t *ru
 enum status database_append(struct database *d, int64_t run, const char *lines, size_t size,
 			    int64_t first_line, struct error *err) MUST_CHECK;
 
+/*
+ * Between these two, imports share one transaction, which saves the disk a sync for each of them;
+ * one that fails changes nothing.  Other writers wait meanwhile.
+ */
+enum status database_begin_batch(struct database *d, struct error *err) MUST_CHECK;
+enum status database_end_batch(struct database *d, struct error *err) MUST_CHECK;
+
 /* Did the last call fail because another process held the database too long? */
 bool database_was_busy(const struct database *d);
 

@@ -37,7 +37,7 @@ struct arguments {
 	uint64_t seed, repeat;
 	int64_t context, batch;
 	double seconds;
-	const char *lengths;
+	const char *lengths, *seeds;
 	struct session_options session;
 	struct generate_options generate;
 	bool json;
@@ -48,6 +48,7 @@ static const char usage[] =
 	"\n"
 	"    kablate train [--seed N] [--repeat N] [--runs DIR] [--experiment NAME] [--step NAME]\n"
 	"    kablate identity [--seed N] [--repeat N]   the run's identity, and nothing else\n"
+	"    kablate identity --seeds N,N.. [--repeat N]    of many runs, a line each\n"
 	"    kablate describe [--json] [--context N]    parameters, work, memory, decode state\n"
 	"    kablate estimate                           seconds per trained token, as JSON\n"
 	"    kablate audit [--seed N]                   is the step what it claims? (no training)\n"
@@ -75,6 +76,7 @@ static const char usage[] =
 	"  --identity HEX   train only if the run's identity begins with this\n"
 	"  --any-environment    go on with a run even if its bits may differ\n"
 	"  --lines          a line per interval, also on a terminal\n"
+	"  --journal-only   leave results.db alone: `results update` brings it up to date\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
 	"  --tokenizer T (that of the data)         for generate; --seed chooses another text.\n"
 	"                   The default prompt is the beginning of a validation row\n"
@@ -338,6 +340,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 {
 	static const struct option options[] = {
 		{ "seed", required_argument, NULL, 's' },
+		{ "seeds", required_argument, NULL, 'E' },
 		{ "repeat", required_argument, NULL, 'r' },
 		{ "runs", required_argument, NULL, 'd' },
 		{ "experiment", required_argument, NULL, 'e' },
@@ -352,6 +355,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "lines", no_argument, NULL, 'l' },
 		{ "identity", required_argument, NULL, 'i' },
 		{ "any-environment", no_argument, NULL, 'a' },
+		{ "journal-only", no_argument, NULL, 'J' },
 		{ "weights", required_argument, NULL, 'w' },
 		{ "lengths", required_argument, NULL, 'L' },
 		{ "batch", required_argument, NULL, 'B' },
@@ -429,6 +433,12 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		case 'a':
 			a->session.any_environment = true;
 			break;
+		case 'E':
+			a->seeds = optarg;
+			break;
+		case 'J':
+			a->session.journal_only = true;
+			break;
 		case 'w':
 			a->generate.weights = optarg;
 			break;
@@ -501,6 +511,26 @@ static int run_command(const struct command *command, const struct arguments *a)
 	return result;
 }
 
+/* As if the command were called once per seed: a study of thousands asks for all at once. */
+static int run_for_seeds(const struct command *command, const struct arguments *a)
+{
+	char *rest = strdup(a->seeds), *list = rest;
+	struct arguments one = *a;
+	const char *word;
+	int result = 0;
+
+	while (list && result == 0 && (word = strsep(&rest, ","))) {
+		if (parse_number(word, &one.seed)) {
+			result = run_command(command, &one);
+		} else {
+			fprintf(stderr, "kablate: '%s' is not a whole number\n", word);
+			result = EXIT_USAGE;
+		}
+	}
+	free(list);
+	return list ? result : EXIT_WRONG;
+}
+
 static int show_version(void)
 {
 	char blas[BLAS_DESCRIPTION_TEXT];
@@ -553,5 +583,5 @@ int main(int argc, char **argv)
 		fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", argv[1]);
 		return EXIT_USAGE;
 	}
-	return run_command(command, &a);
+	return a.seeds ? run_for_seeds(command, &a) : run_command(command, &a);
 }

@@ -115,7 +115,7 @@ static enum status open_metrics(struct session *s, int64_t resume, struct error 
 	char db[2048], tensorboard[4200];
 	struct metrics_options options = {
 		.run_dir = s->run_dir,
-		.db_path = db,
+		.db_path = s->o->journal_only ? NULL : db,
 		.tensorboard_dir = s->setup->tensorboard ? tensorboard : NULL,
 		.warn = progress_warn,
 		.warn_context = &s->progress,

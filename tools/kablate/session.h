@@ -16,6 +16,7 @@ struct session_options {
 	const char *identity; /* NULL, or how the run's identity must begin */
 	bool lines;	      /* of progress, also on a terminal */
 	bool any_environment; /* go on with a run even if its bits may differ */
+	bool journal_only;    /* leave results.db alone: another machine may be writing it */
 };
 
 /*

@@ -1,4 +1,4 @@
-# Whole iterations beside PyTorch, and how their cost grows.  Included by the Makefile.
+# Whole iterations beside PyTorch, how their cost grows, and studies of many runs.  Included by the Makefile.
 
 TORCH_PYTHON ?= $(python)
 bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o) $(O)/setup-python
@@ -19,8 +19,12 @@ profile: $(bench_needs) $(if $(filter cuda,$(BACKEND)),$(cuda_built))
 bench-list: $(O)/setup-python
 	$(Q)$(python) -m tools.bench.bench --list
 
-.PHONY: bench profile bench-list bench-scaling
+bench-runs: $(bench_needs) $(O)/bin/results
+	$(Q)$(python) -m tools.bench.bench_runs --build '$(O)' $(if $(COUNTS),--counts $(COUNTS))
+
+.PHONY: bench profile bench-list bench-scaling bench-runs
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
 #:   bench-scaling plot time and memory against length, layers and width;  LONGEST=8192
+#:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000,10000

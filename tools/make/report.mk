@@ -5,13 +5,15 @@ report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 # E=NAME reports another experiment than .config's.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
 reported = $(or $(E),$(configured))
-report: $(O)/setup-python
+report: $(O)/setup-python $(O)/bin/results
+	$(Q)$(update_index)
 	$(Q)$(report_tool) report $(if $(reported),$(call quoted,$(reported)))
 
-status: $(O)/bin/results
-	$(Q)$< $(if $(E),--experiment '$(E)') status $(RUNS)
-watch: $(O)/bin/results
-	$(Q)$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS)
+# Runs that went to Slurm are shown by their journals (tools/make/slurm.mk).
+status: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
+	$(Q)$(if $(on_cluster),$(cluster_status),$< $(if $(E),--experiment '$(E)') status $(RUNS))
+watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
+	$(Q)$(if $(on_cluster),$(cluster_status) --watch 5,$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS))
 
 # EFFECT: nats, or the share of right answers.
 power: $(O)/setup-python

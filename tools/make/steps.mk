@@ -14,7 +14,8 @@ PLAN ?= $(O)/plan
 plan := $(PLAN)
 
 # Targets that need a configuration; all others work without one.
-run_goals := all experiment built runs plan plan-examined step steps describe audit bench-decode rerun unread runs-% step-%
+run_goals := all experiment built runs plan plan-examined step steps describe audit bench-decode rerun unread \
+	runs-% step-% slurm-next
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 
 $(need_config)
@@ -98,7 +99,7 @@ $(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
 	$(call write_stamp,$(RUNS))
 $(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
 	$(stop_restarting)
-	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS)
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS) && touch $@
 include $(plan)/runs.mk
 
 # A rate is chosen again when the list of its runs changes, or a run is new.
@@ -144,6 +145,7 @@ known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
 run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
 runs-forget:
 	$(if $(run_to_forget),,$(error make rerun RUN=DIRECTORY: one of $(known_runs)))
+	$(if $(SLURM),$(Q)$(cluster_submit) --forget '$(run_to_forget)')
 	$(Q)test ! -d '$(run_to_forget)' || flock -n '$(run_to_forget)' rm -rf '$(run_to_forget)' || \
 		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
 
@@ -154,9 +156,10 @@ jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(pro
 side_by_side = $(if $(call given,j),,-j$(jobs))
 
 # Rates first, then the programs with these rates, then the runs of $2.  Under -k a failure does not
-# stop the rest.
+# stop the rest.  With SLURM=1 the runs are submitted instead (tools/make/slurm.mk).
 and_then = || $(if $(call given,k),status=$$?,exit $$?);
-tune_and_run = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
+tune_and_run = $(if $(SLURM),$(tune_and_submit),$(tune_and_run_here))
+tune_and_run_here = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
 	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
 
 # Records what the plan declares before the first run begins.
@@ -165,7 +168,7 @@ declared: built
 runs: declared
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 experiment: runs
-	+$(Q)$(MAKE) --no-print-directory report
+	+$(Q)$(report_unless_queued) $(MAKE) --no-print-directory report
 
 # One step alone: make step N=3
 wanted := $(filter $(N)-%,$(plan-steps) $(plan-open))
@@ -219,6 +222,7 @@ stop:
 				echo "process $$pid will save and stop"; \
 		done; sleep 0.3; \
 	done
+	$(stop_cluster)
 
 .PHONY: experiment steps built declared runs runs-all plan-examined runs-forget step plan describe audit \
 	bench-decode unread stop rerun

@@ -26,7 +26,8 @@ from tools.plan.ranges import NUMBER
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
 FRAGMENTS = os.path.join(DEFCONFIGS, "fragments")
-TOOLS_KCONFIG = "tools/plan/Kconfig"  # its symbols are for the tools, the program never sees them
+# Their symbols are for the tools, the program never sees them.
+TOOLS_KCONFIG = ("tools/plan/Kconfig", "tools/cluster/Kconfig")
 
 ASSIGNMENT = re.compile(r"CONFIG_(\w+)=(.*)")
 NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
@@ -330,7 +331,7 @@ def terms(expression):
 
 
 def is_for_tools(item):
-    return item.nodes[0].filename == TOOLS_KCONFIG
+    return item.nodes[0].filename in TOOLS_KCONFIG
 
 
 def is_number(sym):

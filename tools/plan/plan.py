@@ -10,6 +10,7 @@ of the files that build and run read:
     DIR/NUMBER-NAME/generated/config_table.h    the same for the program
     DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
     DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
+    DIR/runs.json, DIR/runs.mk                  all runs, likewise, when the programs are built
     DIR/configuration                           the .config they were made of, for make to compare
 
 If the step's directory has describe.json and estimate.json, which its program writes, the plan
@@ -168,6 +169,11 @@ def plan(tree, directory=None):
 
 # ---------------------------------------------------------------- output
 
+# Symbols that tools/cluster reads.
+CLUSTER = ("SLURM_PARTITION", "SLURM_ACCOUNT", "SLURM_TIME", "SLURM_SAVE_SECONDS", "SLURM_GPUS",
+           "SLURM_AT_ONCE", "SLURM_OPTIONS")
+
+
 def as_json(steps, values, seeds):
     own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
     return {
@@ -177,6 +183,7 @@ def as_json(steps, values, seeds):
         "plan": values["PLAN"],
         "seeds": seeds,
         "declaration": declaration.declared(steps, values),
+        "cluster": {name: values[name] for name in CLUSTER},
         "steps": [{
             "number": step.number,
             "name": step.name,
@@ -199,6 +206,17 @@ def as_json(steps, values, seeds):
 
 REFUSED = "refused"  # in place of an identity
 REFUSAL = 1          # the program's exit status when it says why it cannot work
+IDENTITY = re.compile("[0-9a-f]{64}")
+
+
+SEEDS_AT_ONCE = 500     # of which a program tells the identities in one call
+
+
+def ask_identities(directory, step, seeds):
+    """The program's own words and exit status."""
+    program = os.path.join(directory, step.name, "kablate")
+    return subprocess.run([program, "identity", "--seeds", ",".join(map(str, seeds)), "--repeat",
+                           str(step.repeat)], capture_output=True, check=False, text=True)
 
 
 def identity(directory, step, seed):
@@ -206,16 +224,27 @@ def identity(directory, step, seed):
 
     A program that ended in another way, perhaps killed, says nothing about its configuration.
     """
-    program = os.path.join(directory, step.name, "kablate")
-    result = subprocess.run([program, "identity", "--seed", str(seed), "--repeat", str(step.repeat)],
-                            capture_output=True, check=False, text=True)
+    result = ask_identities(directory, step, [seed])
     if result.returncode == REFUSAL:
         return REFUSED
     known = result.stdout.strip()
-    if result.returncode or not re.fullmatch("[0-9a-f]{64}", known):
+    if result.returncode or not IDENTITY.fullmatch(known):
         raise Unfit([f"{step.name} did not tell the identity of its run with seed {seed}: it "
                      f"{ending(result.returncode)}.  Make again.", *result.stderr.splitlines()])
     return known[:12]
+
+
+def identities(directory, step, seeds):
+    """Of many runs: seed by seed only where the program does not tell all of them."""
+    found = {}
+    for first in range(0, len(seeds), SEEDS_AT_ONCE):
+        some = seeds[first:first + SEEDS_AT_ONCE]
+        told = ask_identities(directory, step, some).stdout.split()
+        if len(told) == len(some) and all(map(IDENTITY.fullmatch, told)):
+            found.update((seed, known[:12]) for seed, known in zip(some, told))
+        else:
+            found.update((seed, identity(directory, step, seed)) for seed in some)
+    return found
 
 
 def ending(status):
@@ -224,23 +253,37 @@ def ending(status):
     return f"ended with status {status}"
 
 
-def runs_for_make(steps, values, seeds, directory, runs):
-    """A target for every run.  Its path has the run's identity, so another run has another path."""
+def all_runs(steps, values, seeds, directory, runs):
+    """Every run of the plan; first those whose programs refuse, so that make fails early.
+
+    The path of a run has the run's identity, so another run has another path.
+    """
     name = values["EXPERIMENT"]
-    wanted = [("run", name, step, step, seed)
-              for step in steps_to_run(steps) for seed in seeds_of(step, seeds)]
-    wanted += [("tuning", tuning.experiment(name), step, candidate, seed)
-               for step in tuned_steps(steps) for candidate in step.candidates
-               for seed in tuning_seeds(values)]
-    known = [(*run, identity(directory, *run[3:])) for run in wanted]
+    wanted = [("run", name, step, step, seeds_of(step, seeds)) for step in steps_to_run(steps)]
+    wanted += [("tuning", tuning.experiment(name), step, candidate, tuning_seeds(values))
+               for step in tuned_steps(steps) for candidate in step.candidates]
+    known = [(*run, seed, its_identity) for *run, its_seeds in wanted
+             for seed, its_identity in identities(directory, run[3], its_seeds).items()]
+    return [{"kind": kind, "experiment": experiment, "of": step.name, "step": program.name,
+             "seed": seed, "identity": its_identity,
+             "repeat": program.repeat if kind == "run" else 0,
+             "baseline": steps[program.baseline].name if kind == "run" else program.name,
+             "threads": int(program.values["THREADS"]),
+             "directory": f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}"}
+            for kind, experiment, step, program, seed, its_identity in sorted(
+                known, key=lambda run: run[-1] != REFUSED)]
+
+
+def runs_for_make(known, directory):
     lines = []
-    for kind, experiment, step, program, seed, its_identity in sorted(
-            known, key=lambda run: run[-1] != REFUSED):     # fail early
-        target = f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}/done"
-        lines += [f"{kind}-targets += {target}", f"{kind}-targets-of-{step.name} += {target}",
-                  f"{target}: STEP := {program.name}", f"{target}: SEED := {seed}",
-                  f"{target}: IDENTITY := {its_identity}", f"{target}: EXPERIMENT := {experiment}"]
-    if any(run[-1] == REFUSED for run in known):
+    for run in known:
+        target = f"{run['directory']}/done"
+        lines += [f"{run['kind']}-targets += {target}",
+                  f"{run['kind']}-targets-of-{run['of']} += {target}",
+                  f"{target}: STEP := {run['step']}", f"{target}: SEED := {run['seed']}",
+                  f"{target}: IDENTITY := {run['identity']}",
+                  f"{target}: EXPERIMENT := {run['experiment']}"]
+    if any(run["identity"] == REFUSED for run in known):
         # The reason, such as a lack of memory or data, may be gone next time.
         lines.append(f"{directory}/runs.mk: $(if $(MAKE_RESTARTS),,FORCE)")
     return "\n".join(lines) + "\n"
@@ -314,8 +357,10 @@ def main(argv):
         if args.output:
             write(steps, values, head, args.output, configuration)
         if args.runs:
+            known = all_runs(steps, values, seeds, args.output, args.runs)
+            kconfig.write_text(os.path.join(args.output, "runs.json"), json.dumps(known) + "\n")
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
-                               runs_for_make(steps, values, seeds, args.output, args.runs))
+                               runs_for_make(known, args.output))
         elif not args.quiet:
             plan_table.show(tree, head, steps, values, args)
     except (OSError, ValueError) as error:

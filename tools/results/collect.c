@@ -2,9 +2,11 @@
 #include "tools/results/collect.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fts.h>
 #include <libgen.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +14,7 @@
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
+#include <sqlite3.h>
 
 #include "core/record/database.h"
 #include "core/record/journal.h"
@@ -118,12 +121,46 @@ static enum status check_end(const char *run_dir, struct error *err)
 	return status;
 }
 
+#define BATCH_SECONDS 1 /* for which other writers wait: a tenth of their patience */
+
+static double clock_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Thousands of runs need few transactions. */
+static enum status next_batch(struct collect *c, struct database *d, struct error *err)
+{
+	const double now = clock_seconds();
+
+	if (c->batch_began > 0 && now < c->batch_began + BATCH_SECONDS)
+		return OK;
+	if (c->batch_began > 0 && database_end_batch(d, err))
+		return FAIL;
+	c->batch_began = 0;
+	if (database_begin_batch(d, err))
+		return FAIL;
+	c->batch_began = now;
+	return OK;
+}
+
+static enum status end_batch(struct collect *c, struct database *d, struct error *err)
+{
+	const bool is_open = c->batch_began > 0;
+
+	c->batch_began = 0;
+	return is_open ? database_end_batch(d, err) : OK;
+}
+
 static enum status import_run(struct collect *c, struct database *d, const char *run_dir,
 			      struct error *err)
 {
 	int64_t run;
 
-	if (database_import(d, run_dir, &run, err))
+	if (next_batch(c, d, err) || database_import(d, run_dir, &run, err))
 		return FAIL;
 	c->updated++;
 	return check_end(run_dir, err);
@@ -168,6 +205,146 @@ enum status collect_rebuild(struct collect *c, struct error *err)
 	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
 	status = visit_all(c, d, c->runs, import_run, NULL, err);
+	if (status == OK)
+		status = end_batch(c, d, err);
+	database_close(d);
+	return status;
+}
+
+/* --------------------------------------------------------------- update */
+
+/* A run's directory below RUNS, and the time of the last line that the database has of it. */
+struct known_run {
+	char *directory;
+	double heartbeat;
+};
+
+struct known {
+	struct known_run *list;
+	size_t n, room;
+};
+
+static int by_directory(const void *a, const void *b)
+{
+	return strcmp(((const struct known_run *)a)->directory,
+		      ((const struct known_run *)b)->directory);
+}
+
+static void forget_known(struct known *k)
+{
+	for (size_t i = 0; i < k->n; i++)
+		free(k->list[i].directory);
+	free(k->list);
+}
+
+static enum status add_known(struct known *k, const char *directory, double heartbeat,
+			     struct error *err)
+{
+	if (k->n == k->room) {
+		const size_t room = k->room ? 2 * k->room : 64;
+		struct known_run *grown = realloc(k->list, room * sizeof(*grown));
+
+		if (!grown)
+			return fail_memory(err, "runs", room * sizeof(*grown));
+		k->list = grown;
+		k->room = room;
+	}
+	k->list[k->n].directory = strdup(directory);
+	k->list[k->n].heartbeat = heartbeat;
+	return k->list[k->n].directory ? (k->n++, OK) : fail_memory(err, directory, 0);
+}
+
+static enum status read_known(struct known *k, struct database *d, struct error *err)
+{
+	enum status status = OK;
+	sqlite3_stmt *row = NULL;
+	int code;
+
+	code = sqlite3_prepare_v2(database_handle(d),
+				  "SELECT directory, heartbeat FROM runs"
+				  " WHERE heartbeat IS NOT NULL ORDER BY directory",
+				  -1, &row, NULL);
+	while (code == SQLITE_OK && status == OK && (code = sqlite3_step(row)) == SQLITE_ROW) {
+		status = add_known(k, (const char *)sqlite3_column_text(row, 0),
+				   sqlite3_column_double(row, 1), err);
+		code = SQLITE_OK;
+	}
+	if (status == OK && code != SQLITE_DONE)
+		status = fail(err, "%s", sqlite3_errmsg(database_handle(d)));
+	sqlite3_finalize(row);
+	return status;
+}
+
+#define TAIL_BYTES 4096 /* most lines of a journal have some hundred */
+
+/* The time of the journal's last whole line; NAN where that cannot be told from its end. */
+static double last_time(const char *run_dir)
+{
+	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;
+	double time = NAN;
+	ssize_t size = -1;
+	struct stat about;
+	cJSON *json;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && fstat(fd, &about) == 0)
+		size = pread(fd, tail, TAIL_BYTES,
+			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);
+	if (fd >= 0)
+		close(fd);
+	while (size > 0 && tail[size - 1] != '\n') /* half a line */
+		size--;
+	if (size <= 0)
+		return NAN;
+	tail[size - 1] = '\0';
+	line = strrchr(tail, '\n');
+	json = cJSON_Parse(line ? line + 1 : tail);
+	if (json)
+		time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time"));
+	cJSON_Delete(json);
+	return time;
+}
+
+/* Does the database have the journal's last line? */
+static bool is_known(const struct collect *c, const char *run_dir)
+{
+	const size_t above = strlen(c->runs);
+	struct known_run key = { .directory = (char *)run_dir };
+	const struct known_run *found;
+
+	if (strncmp(run_dir, c->runs, above) == 0)
+		key.directory += above + strspn(run_dir + above, "/");
+	found = bsearch(&key, c->known->list, c->known->n, sizeof(key), by_directory);
+	return found && found->heartbeat == last_time(run_dir);
+}
+
+static enum status import_unknown(struct collect *c, struct database *d, const char *run_dir,
+				  struct error *err)
+{
+	if (!is_known(c, run_dir))
+		return import_run(c, d, run_dir, err);
+	c->unchanged++;
+	return OK;
+}
+
+enum status collect_update(struct collect *c, struct error *err)
+{
+	struct known known = { 0 };
+	struct database *d;
+	enum status status;
+
+	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
+		return FAIL;
+	c->known = &known;
+	status = read_known(&known, d, err);
+	if (status == OK)
+		status = visit_all(c, d, c->runs, import_unknown, NULL, err);
+	if (status == OK)
+		status = end_batch(c, d, err);
+	c->known = NULL;
+	forget_known(&known);
 	database_close(d);
 	return status;
 }

@@ -19,10 +19,18 @@ struct collect {
 	const char *db_path; /* the database */
 	FILE *out;	     /* gets a line for each run that changed or has a problem */
 	int added, updated, unchanged, problems;
+	struct known *known; /* collect_update(): what the database has */
+	double batch_began;  /* monotonic seconds; 0: no batch is open */
 };
 
 /* Makes all rows of the database again from our runs; puts a damaged database aside first. */
 enum status collect_rebuild(struct collect *c, struct error *err) MUST_CHECK;
+
+/*
+ * Takes in those of our runs whose journals are longer than the database knows: runs on other
+ * machines write only their journals.
+ */
+enum status collect_update(struct collect *c, struct error *err) MUST_CHECK;
 
 /*
  * Copies the records and journals of another directory of runs into ours and into the database, and

@@ -34,6 +34,8 @@ static const char help[] =
 	"  watch [SECONDS [RUNS]]   the same again and again, until interrupted (default: 2)\n"
 	"  rebuild [RUNS]           make the database from the run directories; put a damaged\n"
 	"                           database aside; keep runs without a directory\n"
+	"  update [RUNS]            take in the runs whose journals are longer than the database\n"
+	"                           knows: runs on the nodes of a cluster\n"
 	"  merge OTHER [RUNS]       copy the records and journals of another directory of runs\n"
 	"                           into RUNS and the database, and the measurements of\n"
 	"                           bench-decode into RUNS; overwrite and double nothing\n"
@@ -359,6 +361,20 @@ static int run_rebuild(struct request *r, const char *argument)
 	return report(&r->collect, collect_rebuild(&r->collect, &err), &err);
 }
 
+/* Says nothing when nothing was to do. */
+static int run_update(struct request *r, const char *argument)
+{
+	struct collect *c = &r->collect;
+	struct error err;
+	enum status status;
+
+	(void)argument;
+	status = collect_update(c, &err);
+	if (c->updated || c->problems)
+		return report(c, status, &err);
+	return end(status, 0, &err);
+}
+
 static int run_merge(struct request *r, const char *argument)
 {
 	struct error err;
@@ -372,9 +388,8 @@ static const struct command {
 	bool has_argument; /* before RUNS */
 	int (*run)(struct request *r, const char *argument);
 } commands[] = {
-	{ "status", false, run_status },
-	{ "watch", true, run_watch },
-	{ "rebuild", false, run_rebuild },
+	{ "status", false, run_status },   { "watch", true, run_watch },
+	{ "rebuild", false, run_rebuild }, { "update", false, run_update },
 	{ "merge", true, run_merge },
 };
 

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""How plan, make, status, report and the database grow with the number of runs.
+
+A study of ten steps gets as many seeds as it takes.  One run of each step is trained; the records and
+journals of all others are made from it, with other losses.  Every command is called as a user would
+call it.  A line per number of runs: seconds by the clock and of the processors, and the memory
+of the largest process.
+"""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from tools.terminal import terminal
+
+STEPS = "mla gate cross latent gate+cross gate+latent cross+latent gate+cross+latent muon adamwspam"
+NOISE = 0.01        # nats between seeds
+SETTINGS = ["CONFIG_PLAN_STEPS=y", f'CONFIG_PLAN_FRAGMENTS="{STEPS}"', "CONFIG_THREADS=1"]
+CHANGED = ("train/loss", "train/main", "val/loss")
+HEADINGS = ["runs", "identities", "database", "MB", "plan", "make", "make again", "status", "report"]
+
+
+class Study:
+    def __init__(self, directory, build, count):
+        self.build = build
+        self.plan, self.runs = directory / "plan", directory / "runs"
+        self.words = ["make", "-s", f"O={build}", f"PLAN={self.plan}", f"RUNS={self.runs}",
+                      f"KCONFIG_CONFIG={directory}/config"]
+        seeds = ",".join(str(1 + i) for i in range(count // len(STEPS.split())))
+        self.make("defconfig-smoke")
+        self.make("set", *SETTINGS, f'CONFIG_SEEDS="{seeds}"')
+        self.make("steps")
+
+    def make(self, *words):
+        """Seconds by the clock, seconds of the processors, MB of the largest process."""
+        return call(*self.words, *words)
+
+    def known(self):
+        return json.loads((self.plan / "runs.json").read_text())
+
+    def train(self, run):
+        call(self.plan / run["step"] / "kablate", "train", "--runs", self.runs, "--experiment",
+             run["experiment"], "--step", run["step"], "--seed", str(run["seed"]), "--repeat",
+             str(run["repeat"]), "--baseline", run["baseline"], "--journal-only", "--lines")
+
+
+def call(*words):
+    began = time.monotonic()
+    process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, env={**os.environ, "MAKEFLAGS": variables()})
+    said = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(map(str, words))} failed:\n{said[-3000:]}")
+    return time.monotonic() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def variables():
+    """Those given to the make around this, without its flags."""
+    return "".join(os.environ.get("MAKEFLAGS", "").partition(" -- ")[1:])
+
+
+# ---------------------------------------------------------------- made-up runs
+
+def with_sums(entries):
+    """The text of a journal (core/record/line_sum.h)."""
+    before, lines = "", []
+    for number, entry in enumerate(entries, 1):
+        text = json.dumps({**entry, "line": number}, separators=(",", ":"), ensure_ascii=False)[:-1]
+        before = hashlib.sha256((before + text).encode()).hexdigest()[:16]
+        lines.append(f'{text},"sum":"{before}"}}\n')
+    return "".join(lines)
+
+
+def make_up(run, record, entries):
+    directory = pathlib.Path(run["directory"])
+    directory.mkdir(parents=True)
+    shift = random.Random(run["seed"]).gauss(0, NOISE)
+    changed = [{**entry, "value": entry["value"] + shift} if entry.get("name") in CHANGED else entry
+               for entry in entries]
+    identity = run["identity"] + hashlib.sha256(run["identity"].encode()).hexdigest()[12:]
+    (directory / "run.json").write_text(json.dumps({**record, "seed": run["seed"],
+                                                    "identity": identity}))
+    (directory / "journal.jsonl").write_text(with_sums(changed))
+    (directory / "done").touch()
+
+
+def read_trained(run):
+    directory = pathlib.Path(run["directory"])
+    entries = [json.loads(line) for line in (directory / "journal.jsonl").read_text().splitlines()]
+    for entry in entries:
+        del entry["line"], entry["sum"]
+    return json.loads((directory / "run.json").read_text()), entries
+
+
+def make_up_all(study):
+    trained = {}
+    for run in study.known():
+        if run["step"] not in trained:
+            study.train(run)
+            trained[run["step"]] = read_trained(run)
+        else:
+            make_up(run, *trained[run["step"]])
+
+
+# ---------------------------------------------------------------- measuring
+
+def measure(build, count):
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="kablate-runs-"))
+    try:
+        study = Study(directory, build, count)
+        cells = {"identities": study.make("runs-tuned")}
+        make_up_all(study)
+        cells["database"] = call(build / "bin/results", "update", study.runs)
+        size = (study.runs / "results.db").stat().st_size / 1e6
+        cells["plan"] = study.make("plan")
+        cells["make"] = study.make()
+        cells["make again"] = study.make()
+        cells["status"] = study.make("status")
+        shutil.rmtree(study.runs / "smoke" / "report")
+        cells["report"] = study.make("report")
+    finally:
+        shutil.rmtree(directory)
+    return {"runs": str(count), "MB": f"{size:.0f}",
+            **{name: f"{clock:.1f} s ({used:.1f}), {megabytes:.0f} MB"
+               for name, (clock, used, megabytes) in cells.items()}}
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: python3 -m tools.bench.bench_runs --counts 100,1000")
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--counts", default="100,1000,10000", help="numbers of runs, multiples of ten")
+    args = parser.parse_args(argv)
+    rows = []
+    for count in map(int, args.counts.split(",")):
+        rows.append(measure(args.build.resolve(), count))
+        print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), file=sys.stderr, flush=True)
+    print(terminal.table(HEADINGS, [[row[name] for name in HEADINGS] for row in rows],
+                         lambda heading: False))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

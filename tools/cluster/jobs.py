@@ -1,0 +1,131 @@
+"""Which run is which task of which job: the records that a directory of the build keeps.
+
+    jobs.jsonl          a line per job, in the order in which they were submitted
+    tasks-N.json        the runs of one job array, by the number of the task
+    log/JOB_TASK.log    what a task said
+    programs/           the programs of queued runs: a later build does not change them
+    next                the job that goes on when these have ended, if one is queued
+"""
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from dataclasses import dataclass
+
+from tools.cluster import slurm
+from tools.cluster.slurm import Problem
+
+RUN, TUNING, NEXT = "run", "tuning", "next"     # kinds of jobs
+
+
+@dataclass
+class Place:
+    """The last task that a run was."""
+    job: int
+    index: int
+
+
+class Records:
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+
+    def exist(self):
+        return (self.directory / "jobs.jsonl").exists()
+
+    @contextlib.contextmanager
+    def lock(self):
+        """One process at a time submits."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with open(self.directory / "lock", "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def jobs(self):
+        """A half line at the end is of a submission that was killed."""
+        try:
+            lines = (self.directory / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def remember(self, job, kind, tasks=None):
+        with open(self.directory / "jobs.jsonl", "a", encoding="utf-8") as file:
+            file.write("\n" * self.is_cut(file) + json.dumps({"job": job, "kind": kind, "tasks": tasks})
+                       + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def is_cut(file):
+        size = file.tell()
+        with open(file.name, "rb") as same:
+            same.seek(max(0, size - 1))
+            return bool(size) and same.read(1) != b"\n"
+
+    def new_tasks(self, entries):
+        """Write the list of a new array; its name."""
+        number = 1 + sum(1 for _ in self.directory.glob("tasks-*.json"))
+        path = self.directory / f"tasks-{number}.json"
+        text = json.dumps(entries)
+        new = path.with_suffix(".new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+        return path.name
+
+    def tasks(self, name):
+        try:
+            return json.loads((self.directory / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise Problem(f"{self.directory / name}: {error}") from None
+
+    def places(self):
+        """From the directory of each run that was ever submitted to its last task."""
+        found = {}
+        for job in self.jobs():
+            if job["tasks"]:
+                for index, task in enumerate(self.tasks(job["tasks"])):
+                    found[task["directory"]] = Place(job["job"], index)
+        return found
+
+    def log(self, place):
+        return self.directory / "log" / f"{place.job}_{place.index}.log"
+
+    @functools.cache
+    def keep_program(self, path):
+        """Another name for the same file; the linker replaces files and never changes one."""
+        digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
+        kept = self.directory / "programs" / digest / "kablate"
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.link(path, kept)
+        return str(kept)
+
+
+def by_place(queue):
+    return {(task.job, task.index): task for task in queue}
+
+
+def known_tasks(records, queue):
+    """Those of the queue that belong to these records."""
+    ours = {job["job"] for job in records.jobs()}
+    return [task for task in queue if task.job in ours]
+
+
+def read_runs(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise Problem(f"{path}: {error}") from None
+
+
+def is_done(run):
+    return os.path.exists(os.path.join(run["directory"], "done"))

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""A study on a real Slurm, disturbed in every way, ends as on one machine: same bits, same rows.
+
+The test starts Debian's Slurm with a controller and four nodes (tools/cluster/fixture.py).  In the
+middle of the study a node dies, the controller dies and comes back, the file system of the runs is
+full, a job of another partition preempts a run, the time of a run is over, and the user stops and
+goes on.  Here 8 runs; 60 in slurm_soaktest.py.
+"""
+import collections
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.cluster import fixture, jobs, journals
+from tools.cluster.fixture import until
+from tools.kablate import fault_longtest, train_test
+from tools.kablate.train_test import ENVIRONMENT, ROOT, Tree
+from tools.testing import tap
+
+tearDownModule = train_test.tearDownModule
+
+SETTINGS = {**train_test.SETTINGS, "PLAN": "steps", "PLAN_FRAGMENTS": "mla mla+gate mla+gate+cross again-1",
+            "SEEDS": "1,2", "LOG_INTERVAL": 10, "EVAL_INTERVAL": 50, "CHECKPOINT_INTERVAL": 20,
+            "DROPOUT": "0.1"}
+
+
+def new_tree(settings):
+    return Tree(pathlib.Path(tempfile.mkdtemp(dir=ROOT)) / "tree", "smoke", settings)
+
+
+class WithCluster(unittest.TestCase):
+    nodes, largest_array = 4, 1001
+
+    @classmethod
+    def setUpClass(cls):
+        why = fixture.missing()
+        if why:
+            raise unittest.SkipTest(why)
+        cls.cluster = fixture.Cluster(cls.nodes, cls.largest_array)
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.cluster.start()
+        ENVIRONMENT["SLURM_CONF"] = str(cls.cluster.conf)
+        cls.addClassCleanup(ENVIRONMENT.pop, "SLURM_CONF")
+
+    def wait(self, tree, seconds):
+        """Until the queue is empty: also the job that goes on has ended."""
+        def is_over():
+            self.cluster.hurry()
+            return self.cluster.is_idle()
+        until(is_over, seconds, f"{self.cluster.tasks()}\n{self.logs(tree)}")
+
+    @staticmethod
+    def logs(tree):
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-600:]}"
+                         for path in sorted(pathlib.Path(f"{tree.plan}-slurm/log").glob("*")))
+
+    def status(self, tree):
+        """From (step, seed) to state and the rest of the line."""
+        lines = tree.make("-s", "status").splitlines()
+        found = {}
+        for line in lines[1:-1]:
+            words = line.split()
+            if len(words) > 3 and words[2].isdigit():
+                found[words[1], words[2]] = (words[3], line)
+        return found
+
+
+class Disturbed(WithCluster):
+    """One study.  All runs are held while an event is prepared: how fast the machine is does not matter."""
+    settings = {**SETTINGS, "GPT2_MAX_ITERS": 1500}
+    rounds = 1
+    seconds = 300       # for the rest of the study; only one that hangs takes them
+
+    def test_a_disturbed_study_ends_as_on_one_machine(self):
+        straight, self.tree = new_tree(self.settings), new_tree(self.settings)
+        straight.make("-s", timeout=3600)
+        self.tree.runs = self.cluster.small / "runs"
+        self.submit()
+        for _ in range(self.rounds):
+            for event in (self.kill_node, self.end_time, self.restart_controller, self.preempt,
+                          self.fill_disk, self.stop_and_go_on):
+                task, node = self.hold_a_run()
+                print(f"# {time.strftime('%T')} {event.__name__}: {task} on {node} of "
+                      f"{self.states()}", flush=True)
+                event(task, node)
+        self.wait(self.tree, self.seconds)
+        print(f"# {time.strftime('%T')} {self.states()}", flush=True)
+        self.assertEqual(set(self.states()), {"done"}, self.logs(self.tree))
+        self.assertEqual(fault_longtest.rows_of(self.tree.runs), fault_longtest.rows_of(straight.runs))
+        report = self.tree.runs / "smoke/report/report.md"
+        self.assertTrue(report.exists(), self.logs(self.tree))
+        self.assertNotIn("submitted", self.submit())
+
+    # ------------------------------------------------------------ the study
+
+    def submit(self):
+        return self.tree.make("-s", "SLURM=1", timeout=600)
+
+    def states(self):
+        return collections.Counter(state for state, _ in self.status(self.tree).values())
+
+    def signal_runs(self, number):
+        """To all runs of this study, whatever their node."""
+        ours = f"{self.tree.plan}-slurm/programs".encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if path.read_bytes().startswith(ours):
+                    os.kill(int(path.parent.name), number)
+
+    def go_on(self):
+        self.signal_runs(signal.SIGCONT)
+
+    def hold_a_run(self):
+        """All runs are held when one has made its way since its last start: its task and node."""
+        self.addCleanup(self.go_on)
+        records = jobs.Records(f"{self.tree.plan}-slurm")
+        runs = jobs.read_runs(self.tree.plan / "runs.json")
+
+        def find():
+            self.cluster.hurry()
+            self.signal_runs(signal.SIGSTOP)
+            places = records.places()
+            on_node = {task: node for task, state, node, _ in self.cluster.tasks() if state == "RUNNING"}
+            for run in runs:
+                place = places.get(run["directory"])
+                task = place and f"{place.job}_{place.index}"
+                if task in on_node and not jobs.is_done(run) and journals.read(run["directory"]).rate:
+                    return task, on_node[task]
+            self.go_on()
+            return None
+        return until(find, 120, f"no run to disturb: {self.cluster.tasks()}")
+
+    def log(self, task):
+        return pathlib.Path(f"{self.tree.plan}-slurm/log/{task}.log").read_text()
+
+    # ------------------------------------------------------------ events
+
+    def kill_node(self, _task, node):
+        self.cluster.kill(node)
+        until(lambda: node in self.cluster.nodes("down*"), 120, f"{node} is not missed")
+        self.cluster.start_node(node)
+        self.go_on()
+
+    def end_time(self, task, _node):
+        """What Slurm sends before the time of a task is over."""
+        before = self.log(task).count("queued again")
+        self.cluster.command("scancel", "--batch", "--signal=USR1", task)
+        time.sleep(1)
+        self.go_on()
+        until(lambda: self.log(task).count("queued again") > before, 60, f"{task} is not queued again")
+
+    def restart_controller(self, _task, _node):
+        self.cluster.kill("slurmctld")
+        self.assertIn("Slurm does not tell", self.tree.make("-s", "status"))
+        self.go_on()
+        time.sleep(1)
+        self.cluster.start_controller()
+
+    def preempt(self, task, node):
+        before = self.log(task).count("DUE TO PREEMPTION")
+        self.cluster.preempt(node, 2)
+        until(lambda: self.log(task).count("DUE TO PREEMPTION") > before, 60, f"{task} is not preempted")
+        self.go_on()
+
+    def fill_disk(self, _task, _node):
+        filler = self.tree.runs / "filler"
+        with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        self.go_on()
+        failed = until(lambda: [line for state, line in self.status(self.tree).values()
+                                if state not in ("done", "running", "queued")], 60, "nothing fails")
+        filler.unlink()
+        self.assertIn("No space left", "\n".join(failed))
+        self.submit()
+
+    def stop_and_go_on(self, _task, _node):
+        self.assertIn("will save and stop", self.tree.make("-s", "stop"))
+        self.go_on()
+        until(self.cluster.is_idle, 60, "the queue is not empty after a stop")
+        self.assertIn("interrupted", self.states())
+        self.assertIn("submitted as job", self.submit())
+        self.assertNotIn("submitted as job", self.submit())     # only what is missing
+
+
+class Tuned(WithCluster):
+    """Rates are chosen before the arms are built; arrays are as small as the cluster wants them."""
+    largest_array = 4
+
+    def test_tuning_comes_first(self):
+        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla+tuned mla+gate", "SEEDS": "1,2", "GPT2_MAX_ITERS": 20,
+                    "TUNE_RATES": "1e-3,3e-3", "TUNE_SEEDS": "7", "SLURM_AT_ONCE": 2}
+        straight, tree = new_tree(settings), new_tree(settings)
+        straight.make("-s", timeout=600)
+        tree.make("-s", "SLURM=1")
+        self.wait(tree, 300)
+        self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
+        self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))
+        self.assertEqual((tree.plan / "0-mla+tuned/rate").read_text(),
+                         (straight.plan / "0-mla+tuned/rate").read_text())
+
+    def test_a_run_is_made_again(self):
+        tree = new_tree({**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 20})
+        tree.make("-s", "SLURM=1")
+        self.wait(tree, 120)
+        run, = (path.parent for path in tree.runs.glob("*/*/done"))
+        before = (run / "done").stat().st_mtime_ns
+        said = tree.make("-s", "SLURM=1", "rerun", f"RUN={run}")
+        self.assertIn("1 submitted", said)
+        self.wait(tree, 120)
+        self.assertGreater((run / "done").stat().st_mtime_ns, before)
+
+
+class WithoutSlurm(unittest.TestCase):
+    def test_a_clear_message(self):
+        tree = new_tree({**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 20})
+        with tempfile.TemporaryDirectory() as empty:
+            for directory in os.environ["PATH"].split(":"):
+                for path in pathlib.Path(directory).glob("*"):
+                    link = pathlib.Path(empty, path.name)
+                    if path.name != "sbatch" and not link.is_symlink():
+                        link.symlink_to(path)
+            before, ENVIRONMENT["PATH"] = ENVIRONMENT["PATH"], empty
+            try:
+                said = tree.make("-s", "SLURM=1", expect=1)
+            finally:
+                ENVIRONMENT["PATH"] = before
+        self.assertIn("there is no sbatch on this machine", said)
+        self.assertNotIn("Traceback", said)
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Queue the runs of a plan that are missing, as tasks of job arrays, and the job that goes on after them.
+
+A run is missing if it is neither done nor queued.  Runs for tuning have arrays of their own: when these
+have ended, the next job chooses the rates, builds the steps and submits their runs.  When all
+have ended, the next job makes the report.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+from tools.cluster import jobs, slurm
+from tools.cluster.jobs import NEXT, RUN, TUNING
+from tools.cluster.slurm import Problem
+from tools.plan.plan import REFUSED
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+# ---------------------------------------------------------------- what is to do
+
+def chosen_runs(runs, only):
+    """Those of one step, with those that choose its rate; all if none is named."""
+    return [run for run in runs if not only or run["of"] in only]
+
+
+def refuse_what_cannot_run(runs, plan):
+    for run in runs:
+        program = os.path.join(plan, run["step"], "kablate")
+        if run["identity"] == REFUSED:
+            said = subprocess.run([program, "identity", "--seed", str(run["seed"])], text=True,
+                                  capture_output=True, check=False).stderr.strip()
+            raise Problem(f"{run['step']} seed {run['seed']} cannot run: {said}")
+        if run["threads"] == 0:
+            raise Problem("CONFIG_THREADS=0 means as many threads as a node has processors, and their "
+                          "number is part of a run's identity: set CONFIG_THREADS for SLURM=1")
+
+
+def missing_runs(runs, records, queue, is_new_only):
+    """Neither done nor queued; on request only those that were never submitted."""
+    places, waiting = records.places(), jobs.by_place(queue)
+    found = []
+    for run in runs:
+        place = places.get(run["directory"])
+        is_queued = place is not None and (place.job, place.index) in waiting
+        if not jobs.is_done(run) and not is_queued and not (is_new_only and place):
+            found.append(run)
+    return found
+
+
+def tuned_and_done(runs):
+    """Steps all of whose runs for tuning are done."""
+    of = {}
+    for run in runs:
+        if run["kind"] == TUNING:
+            of.setdefault(run["of"], []).append(jobs.is_done(run))
+    return [step for step, done in of.items() if all(done)]
+
+
+# ---------------------------------------------------------------- arrays
+
+def command_of(run, plan, records, runs_directory, built, common):
+    """As the recipe of a run in tools/make/steps.mk, but without the database."""
+    program = records.keep_program(os.path.join(plan, run["step"], "kablate"))
+    baseline = []
+    if run["baseline"] != run["step"] and run["baseline"] in built:
+        baseline = ["--baseline-program",
+                    records.keep_program(os.path.join(plan, run["baseline"], "kablate"))]
+    return [program, "train", "--runs", runs_directory, "--experiment", run["experiment"],
+            "--step", run["step"], "--identity", run["identity"], "--seed", str(run["seed"]),
+            "--repeat", str(run["repeat"]), "--baseline", run["baseline"], *baseline,
+            "--lines", "--journal-only", *common]
+
+
+def common_options(cluster, records):
+    """Of all jobs."""
+    options = [f"--chdir={ROOT}", "--requeue", "--open-mode=append", "--ntasks=1"]
+    for name, option in (("SLURM_PARTITION", "partition"), ("SLURM_ACCOUNT", "account"),
+                         ("SLURM_TIME", "time")):
+        if cluster[name]:
+            options.append(f"--{option}={cluster[name]}")
+    (records.directory / "log").mkdir(parents=True, exist_ok=True)
+    return options + shlex.split(cluster["SLURM_OPTIONS"])
+
+
+def array_options(cluster, count, threads):
+    at_once = int(cluster["SLURM_AT_ONCE"])
+    options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else ""),
+               f"--cpus-per-task={threads}", f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
+    if int(cluster["SLURM_GPUS"]):
+        options.append(f"--gres=gpu:{cluster['SLURM_GPUS']}")
+    return options
+
+
+def write_script(path, *command):
+    path.write_text("#!/bin/sh\nexec " + shlex.join(map(str, command)) + "\n", encoding="utf-8")
+    return str(path)
+
+
+class Submission:
+    def __init__(self, args, plan_json, records):
+        self.args, self.records = args, records
+        self.cluster, self.experiment = plan_json["cluster"], plan_json["experiment"]
+        self.arrays = []        # numbers of the new jobs
+        self.before = {}        # by kind: the array that must end first, to keep SLURM_AT_ONCE
+
+    def submit_array(self, kind, threads, entries):
+        name = self.records.new_tasks(entries)
+        script = write_script(self.records.directory / f"{name}.sh", sys.executable, "-m",
+                              "tools.cluster.task", self.records.directory / name)
+        options = [*common_options(self.cluster, self.records),
+                   *array_options(self.cluster, len(entries), threads),
+                   f"--job-name=kablate-{self.experiment}",
+                   f"--output={self.records.directory}/log/%A_%a.log"]
+        if int(self.cluster["SLURM_AT_ONCE"]) and self.before.get(kind):
+            options.append(f"--dependency=afterany:{self.before[kind]}")
+        job = slurm.submit(script, *options)
+        self.records.remember(job, kind, name)
+        self.before[kind] = job
+        self.arrays.append(job)
+
+    def submit_runs(self, missing, built):
+        """Arrays of runs of one kind that need the same."""
+        most = slurm.largest_array() if missing else 1
+        for kind in (TUNING, RUN):
+            for threads in sorted({run["threads"] for run in missing}):
+                entries = [{"directory": run["directory"],
+                            "divergence_is_a_result": kind == TUNING,
+                            "command": command_of(run, self.args.plan, self.records, self.args.runs,
+                                                  built, self.args.common)}
+                           for run in missing if (run["kind"], run["threads"]) == (kind, threads)]
+                for first in range(0, len(entries), most):
+                    self.submit_array(kind, threads, entries[first:first + most])
+
+    def submit_next(self, queue):
+        """The job that goes on; an older one that still waits is of no use any more."""
+        kinds = {job["job"]: job["kind"] for job in self.records.jobs()}
+        waiting = jobs.known_tasks(self.records, queue)
+        slurm.cancel([task for task in waiting
+                      if kinds[task.job] == NEXT and task.state == "PENDING"])
+        live = {task.job for task in waiting if kinds[task.job] != NEXT} | set(self.arrays)
+        tuning = {job for job in live if kinds[job] == TUNING}
+        note = self.records.directory / "next"
+        if not live:
+            note.unlink(missing_ok=True)
+            return None
+        script = write_script(self.records.directory / "next.sh", *self.args.next)
+        after = ":".join(map(str, sorted(tuning or live)))
+        job = slurm.submit(script, *common_options(self.cluster, self.records),
+                           f"--job-name=kablate-{self.experiment}-next",
+                           f"--dependency=afterany:{after}",
+                           f"--output={self.records.directory}/log/next-%j.log")
+        self.records.remember(job, NEXT)
+        note.write_text(f"{job}\n", encoding="utf-8")
+        return job
+
+
+def tell(runs, missing, submission, next_job):
+    done = sum(map(jobs.is_done, runs))
+    words = [f"{len(runs)} run{'s' * (len(runs) != 1)}: {done} done"]
+    queued = len(runs) - done - len(missing)
+    words += [f"{queued} queued before or not wanted"] * bool(queued)
+    words += [f"{len(missing)} submitted as job{'s' * (len(submission.arrays) != 1)} "
+              + ", ".join(map(str, submission.arrays))] * bool(missing)
+    print(", ".join(words) + (f"; job {next_job} goes on after them" if next_job else ""))
+
+
+def submit(args):
+    slurm.need()
+    records = jobs.Records(args.records)
+    runs = chosen_runs(jobs.read_runs(os.path.join(args.plan, "runs.json")), args.step)
+    with open(os.path.join(args.plan, "plan.json"), encoding="utf-8") as file:
+        plan_json = json.load(file)
+    with records.lock():
+        queue = slurm.queue()
+        missing = missing_runs(runs, records, queue, args.new)
+        refuse_what_cannot_run(missing, args.plan)
+        submission = Submission(args, plan_json, records)
+        submission.submit_runs(missing, set(args.built))
+        next_job = submission.submit_next(queue)
+    tell(runs, missing, submission, next_job)
+
+
+def forget(args):
+    """Is a run free to be removed?"""
+    records = jobs.Records(args.records)
+    place = records.places().get(args.forget)
+    if place and (place.job, place.index) in jobs.by_place(slurm.queue()):
+        raise Problem(f"{args.forget}: it is task {place.job}_{place.index} of Slurm, so make stop first")
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python3 -m tools.cluster.submit --plan build/plan --runs runs "
+               "--records build/plan-slurm --next 'make SLURM=1 slurm-next' -- --scale laptop")
+    parser.add_argument("--plan", default="build/plan", help="its directory, with runs.json")
+    parser.add_argument("--runs", default="runs", help="the directory of runs")
+    parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")
+    parser.add_argument("--step", action="append", help="only the runs of this step and others named so")
+    parser.add_argument("--built", nargs="*", default=[], help="steps that have a program")
+    parser.add_argument("--new", action="store_true", help="nothing that was submitted before")
+    parser.add_argument("--next", type=shlex.split, default=["true"], help="the command that goes on")
+    parser.add_argument("--tuned", action="store_true",
+                        help="only print the steps all of whose runs for tuning are done")
+    parser.add_argument("--forget", metavar="RUN",
+                        help="only tell, by the exit status, whether a run is not queued")
+    parser.add_argument("--need", action="store_true", help="only tell whether there is a Slurm")
+    parser.add_argument("common", nargs="*", help="arguments of every run")
+    args = parser.parse_args(argv)
+    try:
+        if args.need:
+            slurm.need()
+        elif args.tuned:
+            runs = jobs.read_runs(os.path.join(args.plan, "runs.json"))
+            print(" ".join(tuned_and_done(chosen_runs(runs, args.step))))
+        elif args.forget:
+            forget(args)
+        else:
+            submit(args)
+    except (Problem, OSError, ValueError) as problem:
+        sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""What a node executes for one task of a job array: one run, and the signals that Slurm sends.
+
+SIGUSR1 comes before the time is over (sbatch --signal): the run saves, and the task is queued again.
+SIGTERM comes at a preemption, at a stop and when the time is over: the run saves, and whoever sent the
+signal decides what becomes of the task.
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+from tools.cluster import slurm
+
+RESUMABLE, DIVERGED = 75, 76        # exit statuses of kablate
+
+
+class Runner:
+    def __init__(self, command):
+        self.is_requeue_wanted = self.is_stopped = False
+        signal.signal(signal.SIGUSR1, self.save_and_requeue)
+        signal.signal(signal.SIGTERM, self.save_and_end)
+        self.process = subprocess.Popen(command)
+        if self.is_stopped:     # before there was a process to tell
+            self.process.terminate()
+
+    def save_and_requeue(self, *_):
+        self.is_requeue_wanted = True
+        self.save()
+
+    def save_and_end(self, *_):
+        """Also after a SIGUSR1: whoever stops a run does not want it queued again."""
+        self.is_requeue_wanted = False
+        self.save()
+
+    def save(self):
+        """Slurm may have told the run already: a second SIGTERM changes nothing."""
+        self.is_stopped = True
+        if hasattr(self, "process"):
+            self.process.terminate()
+
+    def wait(self):
+        return self.process.wait()
+
+
+def task_name(environment):
+    return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+
+
+def run(task):
+    runner = Runner(task["command"])
+    status = runner.wait()
+    if status == DIVERGED and task["divergence_is_a_result"]:
+        pathlib.Path(task["directory"], "done").touch()
+        return 0
+    if status in (RESUMABLE, -signal.SIGTERM) and runner.is_requeue_wanted:
+        print("saved; queued again", flush=True)
+        slurm.requeue(task_name(os.environ))    # which ends this process
+    return status if status >= 0 else 128 - status
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="example: python3 -m tools.cluster.task tasks-1.json, in "
+                                            "a job of sbatch --array")
+    parser.add_argument("tasks", help="the list of the array's runs")
+    args = parser.parse_args(argv)
+    try:
+        with open(args.tasks, encoding="utf-8") as file:
+            task = json.load(file)[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+        sys.exit(run(task))
+    except KeyError as missing:
+        sys.exit(f"there is no {missing} in the environment: this is no task of a job array")
+    except (OSError, ValueError, IndexError, slurm.Problem) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

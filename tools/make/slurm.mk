@@ -1,0 +1,40 @@
+# Runs as tasks of Slurm: make SLURM=1.  Included by the Makefile; docs/cluster.md explains it.
+#
+# The programs are built here, the runs are job arrays, and a last job, slurm-next, goes on after
+# them: it chooses the rates of tuned steps and submits their runs, or makes the report.
+
+cluster := $(plan)-slurm
+cluster_submit = $(python) -m tools.cluster.submit --plan $(plan) --runs $(RUNS) --records $(cluster)
+cluster_status = $(python) -m tools.cluster.status --plan $(plan) --records $(cluster) \
+	$(if $(E),--experiment '$(E)')
+on_cluster := $(wildcard $(cluster)/jobs.jsonl)
+
+# Runs on nodes write their journals only: the database is brought up to date before it is read.
+update_index = $(if $(wildcard $(RUNS)),$(O)/bin/results update $(RUNS))
+
+# The next job must find its make, its variables (in MAKEFLAGS) and nothing that was queued before.
+next_command := $(firstword $(MAKE)) --no-print-directory SLURM=1 slurm-next
+wanted_steps = $(if $(N),$(addprefix --step=,$(wanted) $(tuned-for-$(wanted))))
+
+# Rates that can be chosen already, the programs with these rates, then what is missing.
+tune_and_submit = $(cluster_submit) --need && $(MAKE) runs-tuned && $(MAKE) built && \
+	$(MAKE) runs-submit
+report_unless_queued = $(if $(SLURM),test -e $(cluster)/next ||)
+
+runs-tuned: $(O)/bin/results
+	+$(Q)$(if $(plan-tuned),$(update_index) && tuned=$$($(cluster_submit) --tuned $(wanted_steps)) && \
+		{ test -z "$$tuned" || $(MAKE) $$(printf 'runs-rate-%s ' $$tuned); },:)
+runs-submit:
+	$(Q)$(cluster_submit) $(wanted_steps) $(if $(SLURM_NEW),--new) --next '$(next_command)' \
+		--built $(built-steps) -- --scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) \
+		$(git_dirty) $(if $(ANY_ENVIRONMENT),--any-environment)
+
+# What failed is not tried again before somebody calls make SLURM=1.
+slurm-next: built
+	+$(Q)$(MAKE) runs-tuned && $(MAKE) built && $(MAKE) SLURM_NEW=1 runs-submit
+	+$(Q)test -e $(cluster)/next || $(MAKE) report
+
+stop_cluster = $(if $(on_cluster),$(Q)$(python) -m tools.cluster.status --plan $(plan) \
+	--records $(cluster) --stop)
+
+.PHONY: runs-tuned runs-submit slurm-next
