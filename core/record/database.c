@@ -13,6 +13,7 @@
 #include <sqlite3.h>
 
 #include "core/record/journal.h"
+#include "core/record/lease.h"
 
 /* --------------------------------------------------------------- the schema */
 
@@ -200,11 +201,28 @@ static enum status step(struct database *d, enum statement s, struct error *err)
 
 /* --------------------------------------------------------------- transactions */
 
+/* Another machine writes: trying again at once does not help, as with another process's lock. */
+static enum status fail_foreign(struct database *d)
+{
+	d->busy = true;
+	return FAIL;
+}
+
 /* Immediate: SQLite waits for the lock here, before the transaction has changed anything. */
 static enum status begin(struct database *d, struct error *err)
 {
+	struct error ignored;
+
 	d->busy = false;
-	return execute(d, d->batch ? "SAVEPOINT one" : "BEGIN IMMEDIATE", err);
+	if (lease_check(d->path, err))
+		return fail_foreign(d);
+	if (execute(d, d->batch ? "SAVEPOINT one" : "BEGIN IMMEDIATE", err))
+		return FAIL;
+	if (lease_take(d->path, err) == OK)
+		return OK;
+	if (execute(d, d->batch ? "ROLLBACK TO one; RELEASE one" : "ROLLBACK", &ignored))
+		return FAIL;
+	return fail_foreign(d);
 }
 
 /* Commits after OK; otherwise leaves the database as it was. */
@@ -300,8 +318,13 @@ static enum status find_directory(struct database *d, struct error *err)
 
 static enum status connect(struct database *d, double busy_seconds, struct error *err)
 {
-	const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+	/* A reader that may write would roll back what a writer elsewhere has just begun. */
+	const bool is_foreign = lease_check(d->path, err) != OK;
+	const int flags =
+		is_foreign ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
 
+	if (is_foreign && access(d->path, F_OK) != 0)
+		return fail_foreign(d);
 	if (sqlite3_open_v2(d->path, &d->handle, flags, NULL))
 		return d->handle ? fail_sql(d, err) : fail_memory(err, d->path, 0);
 	sqlite3_busy_timeout(d->handle, (int)(1000 * busy_seconds));

@@ -2,6 +2,7 @@
 #include <float.h>
 #include <glob.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "core/record/metrics_case.h"
 #include "core/util/process.h"
@@ -546,6 +547,51 @@ static void test_a_process_lives_and_dies(void **state)
 	close(ends[1]);
 }
 
+/* ---------------------------------------------------------------- another machine */
+
+static void write_lease(const struct place *p, const char *boot, long long seconds)
+{
+	char path[400];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s-writer", p->db);
+	file = fopen(path, "w");
+	assert_non_null(file);
+	fprintf(file, "%s %lld there\n", boot, (long long)time(NULL) + seconds);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void test_another_machine_writes(void **state)
+{
+	struct place *p = *state;
+	struct database *d;
+	struct metrics *m;
+	struct error err;
+	int64_t run;
+
+	write_lease(p, "another-boot", 100);
+	m = begin_run(p, -1);
+	tell(m, 1, 2);
+	assert_false(metrics_in_database(m));
+	assert_int_equal(p->warnings, 1);
+	assert_non_null(strstr(p->warning, "the machine there writes it"));
+	write_lease(p, "another-boot", -1); /* it has not written for a while */
+	finish(m);
+	assert_answer(p, "SELECT count(*) FROM metrics", 2);
+
+	/* What was opened before the other machine came must not write either. */
+	must(database_open(&d, p->db, 1, &err), &err);
+	write_lease(p, "another-boot", 100);
+	assert_int_equal(database_import(d, p->run_dir, &run, &err), FAIL);
+	assert_true(database_was_busy(d));
+	database_close(d);
+
+	/* Reading is free. */
+	must(database_open(&d, p->db, 1, &err), &err);
+	assert_int_equal(sqlite3_db_readonly(database_handle(d), "main"), 1);
+	database_close(d);
+}
+
 #define with_place(test) cmocka_unit_test_setup_teardown(test, place_make, place_remove)
 
 int main(void)
@@ -571,6 +617,7 @@ int main(void)
 		with_place(test_a_run_may_move),
 		with_place(test_an_older_database_is_brought_up_to_date),
 		with_place(test_a_newer_database_is_left_alone),
+		with_place(test_another_machine_writes),
 		cmocka_unit_test(test_a_process_lives_and_dies),
 	};
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,9 +19,12 @@
 
 #include "core/record/database.h"
 #include "core/record/journal.h"
+#include "core/record/lease.h"
 #include "core/record/metrics.h"
 #include "core/util/replace.h"
 
+#define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
+#define DECLARATION_FILE "declaration.json"
 #define DECODE_DIRECTORY "decode" /* of an experiment: what `make bench-decode` measured */
 
 /* --------------------------------------------------------------- every run of a directory */
@@ -50,6 +54,13 @@ static bool is_measurement(const FTSENT *entry)
 	       !strcmp(ending, ".json") && !strcmp(entry->fts_parent->fts_name, DECODE_DIRECTORY);
 }
 
+/* RUNS/EXPERIMENT/declaration.json (tools/plan/declaration.py) */
+static bool is_declaration(const FTSENT *entry)
+{
+	return entry->fts_info == FTS_F && entry->fts_level >= 1 &&
+	       !strcmp(entry->fts_name, DECLARATION_FILE);
+}
+
 /* Reports and counts a problem; the other runs are still visited. */
 static void visit_one(struct collect *c, struct database *d, const char *path, visitor visit)
 {
@@ -61,9 +72,13 @@ static void visit_one(struct collect *c, struct database *d, const char *path, v
 	c->problems++;
 }
 
-/* Visits runs and, if there is a visitor for them, the measurements beside them. */
+/* What is called for each run and, unless NULL, for each measurement and declaration. */
+struct visitors {
+	visitor run, measurement, declaration;
+};
+
 static enum status visit_all(struct collect *c, struct database *d, const char *directory,
-			     visitor visit_run, visitor visit_measurement, struct error *err)
+			     const struct visitors *visit, struct error *err)
 {
 	char *roots[] = { (char *)directory, NULL };
 	enum status status = OK;
@@ -81,10 +96,12 @@ static enum status visit_all(struct collect *c, struct database *d, const char *
 			errno = entry->fts_errno;
 			status = fail_errno(err, "%s", entry->fts_path);
 		} else if (entry->fts_info == FTS_D && holds_run(entry->fts_path)) {
-			visit_one(c, d, entry->fts_path, visit_run);
+			visit_one(c, d, entry->fts_path, visit->run);
 			fts_set(tree, entry, FTS_SKIP);
-		} else if (visit_measurement && is_measurement(entry)) {
-			visit_one(c, d, entry->fts_path, visit_measurement);
+		} else if (visit->measurement && is_measurement(entry)) {
+			visit_one(c, d, entry->fts_path, visit->measurement);
+		} else if (visit->declaration && is_declaration(entry)) {
+			visit_one(c, d, entry->fts_path, visit->declaration);
 		}
 	}
 	fts_close(tree);
@@ -197,6 +214,8 @@ enum status collect_rebuild(struct collect *c, struct error *err)
 	struct error why;
 	enum status status;
 
+	if (lease_wait(c->db_path, PATIENCE_SECONDS, err))
+		return FAIL;
 	if (database_is_damaged(c->db_path, &why)) {
 		fprintf(c->out, "%s is damaged (%s): put aside\n", c->db_path, why.text);
 		if (put_aside(c->db_path, err))
@@ -204,7 +223,7 @@ enum status collect_rebuild(struct collect *c, struct error *err)
 	}
 	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_all(c, d, c->runs, import_run, NULL, err);
+	status = visit_all(c, d, c->runs, &(struct visitors){ .run = import_run }, err);
 	if (status == OK)
 		status = end_batch(c, d, err);
 	database_close(d);
@@ -335,12 +354,13 @@ enum status collect_update(struct collect *c, struct error *err)
 	struct database *d;
 	enum status status;
 
-	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
+	if (lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
+	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
 	c->known = &known;
 	status = read_known(&known, d, err);
 	if (status == OK)
-		status = visit_all(c, d, c->runs, import_unknown, NULL, err);
+		status = visit_all(c, d, c->runs, &(struct visitors){ .run = import_unknown }, err);
 	if (status == OK)
 		status = end_batch(c, d, err);
 	c->known = NULL;
@@ -439,13 +459,14 @@ static enum status mark_done(const char *ours, const struct text *journal, struc
 }
 
 /* The record comes after the journal: a directory without a record is not a run yet. */
-static enum status take_over(struct database *d, const char *ours, const struct run_record *r,
-			     const struct text *journal, struct error *err)
+static enum status take_over(const struct collect *c, struct database *d, const char *ours,
+			     const struct run_record *r, const struct text *journal,
+			     struct error *err)
 {
 	char path[PATH_MAX];
 	int64_t run;
 
-	if (journal_is_open(ours))
+	if (c->is_busy || journal_is_open(ours))
 		return fail(err, "%s: a process is working on this run; merge again later", ours);
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, ours);
 	if (write_text(path, journal, err) || record_write(r, ours, err) ||
@@ -458,7 +479,7 @@ static enum status add_run(struct collect *c, struct database *d, const char *ou
 			   const struct run_record *r, const struct text *journal,
 			   struct error *err)
 {
-	if (take_over(d, ours, r, journal, err))
+	if (take_over(c, d, ours, r, journal, err))
 		return FAIL;
 	fprintf(c->out, "added %s\n", ours);
 	c->added++;
@@ -493,7 +514,7 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	if (begins_with(&our_journal, their_journal)) {
 		c->unchanged++;
 	} else if (begins_with(their_journal, &our_journal)) {
-		status = take_over(d, ours, r, their_journal, err);
+		status = take_over(c, d, ours, r, their_journal, err);
 		if (status == OK) {
 			fprintf(c->out, "updated %s\n", ours);
 			c->updated++;
@@ -508,6 +529,19 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	return status;
 }
 
+/*
+ * A run locks its directory as long as it lives.  One that starts from here on waits until the
+ * merge is over; on one that was first nothing is changed.
+ */
+static enum status lock_ours(struct collect *c, const char *ours, int *lock, struct error *err)
+{
+	*lock = open(ours, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (*lock < 0)
+		return fail_errno(err, "%s", ours);
+	c->is_busy = flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+	return OK;
+}
+
 static enum status merge_run(struct collect *c, struct database *d, const char *theirs,
 			     struct error *err)
 {
@@ -515,6 +549,7 @@ static enum status merge_run(struct collect *c, struct database *d, const char *
 	struct text journal;
 	enum status status = FAIL;
 	char *ours;
+	int lock;
 
 	if (record_read(&file, theirs, err))
 		return FAIL;
@@ -522,10 +557,14 @@ static enum status merge_run(struct collect *c, struct database *d, const char *
 		goto free_record;
 	if (our_directory(c, &file.record, theirs, &ours, err))
 		goto free_journal;
+	if (lock_ours(c, ours, &lock, err))
+		goto free_ours;
 	if (holds_run(ours))
 		status = join_run(c, d, ours, theirs, &file.record, &journal, err);
 	else
 		status = add_run(c, d, ours, &file.record, &journal, err);
+	close(lock);
+free_ours:
 	free(ours);
 free_journal:
 	free(journal.bytes);
@@ -584,8 +623,8 @@ static enum status our_measurement(const struct collect *c, const char *theirs, 
 	return make_directory(directory, err);
 }
 
-static enum status add_measurement(struct collect *c, const char *ours, const struct text *t,
-				   struct error *err)
+static enum status add_file(struct collect *c, const char *ours, const struct text *t,
+			    struct error *err)
 {
 	if (write_text(ours, t, err))
 		return FAIL;
@@ -631,20 +670,101 @@ static enum status merge_measurement(struct collect *c, struct database *d, cons
 	else if (access(ours, F_OK) == 0)
 		status = compare_measurement(c, ours, theirs, &t, err);
 	else
-		status = add_measurement(c, ours, &t, err);
+		status = add_file(c, ours, &t, err);
+	free(t.bytes);
+	return status;
+}
+
+/* --------------------------------------------------------------- merge declarations */
+
+static const cJSON *entries_of(const cJSON *json)
+{
+	return cJSON_GetObjectItemCaseSensitive(json, "declarations");
+}
+
+/* Does the one list of declarations begin with the other? */
+static bool list_begins_with(const cJSON *list, const cJSON *other)
+{
+	const int n = cJSON_GetArraySize(other);
+	bool same = n <= cJSON_GetArraySize(list);
+
+	for (int i = 0; same && i < n; i++)
+		same = cJSON_Compare(cJSON_GetArrayItem(list, i), cJSON_GetArrayItem(other, i),
+				     true);
+	return same;
+}
+
+/* Theirs, or ours, or one that goes on where the other stops; else nobody knows what was declared.
+ */
+static enum status join_declaration(struct collect *c, const char *ours, const char *theirs,
+				    const struct text *their_text, const cJSON *their_list,
+				    struct error *err)
+{
+	struct text our_text;
+	enum status status = OK;
+	const cJSON *our_list;
+	cJSON *our_json;
+
+	if (read_text(ours, &our_text, err))
+		return FAIL;
+	our_json = cJSON_ParseWithOpts(our_text.bytes, NULL, true);
+	our_list = entries_of(our_json);
+	if (cJSON_IsArray(our_list) && list_begins_with(our_list, their_list)) {
+		c->unchanged++;
+	} else if (cJSON_IsArray(our_list) && list_begins_with(their_list, our_list)) {
+		status = write_text(ours, their_text, err);
+		c->updated += status == OK;
+	} else {
+		status = fail(err,
+			      "%s and %s declare different things; ours is kept: remove it to "
+			      "take theirs",
+			      ours, theirs);
+	}
+	cJSON_Delete(our_json);
+	free(our_text.bytes);
+	return status;
+}
+
+static enum status merge_declaration(struct collect *c, struct database *d, const char *theirs,
+				     struct error *err)
+{
+	char real[PATH_MAX], experiment[PATH_MAX], ours[PATH_MAX + sizeof(DECLARATION_FILE)];
+	enum status status;
+	struct text t;
+	cJSON *json;
+
+	(void)d; /* only reports read it */
+	if (!realpath(theirs, real))
+		return fail_errno(err, "%s", theirs);
+	if (read_text(theirs, &t, err))
+		return FAIL;
+	json = cJSON_ParseWithOpts(t.bytes, NULL, true);
+	if (!cJSON_IsArray(entries_of(json))) {
+		status = fail(err, "%s: no list of declarations", theirs);
+	} else if (our_experiment(c, basename(dirname(real)), theirs, experiment, err)) {
+		status = FAIL;
+	} else {
+		snprintf(ours, sizeof(ours), "%s/" DECLARATION_FILE, experiment);
+		if (access(ours, F_OK) == 0)
+			status = join_declaration(c, ours, theirs, &t, entries_of(json), err);
+		else
+			status = add_file(c, ours, &t, err);
+	}
+	cJSON_Delete(json);
 	free(t.bytes);
 	return status;
 }
 
 enum status collect_merge(struct collect *c, const char *other, struct error *err)
 {
+	const struct visitors merging = { merge_run, merge_measurement, merge_declaration };
 	struct database *d;
 	enum status status;
 
-	if (make_directory(c->runs, err) ||
+	if (make_directory(c->runs, err) || lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
 	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_all(c, d, other, merge_run, merge_measurement, err);
+	status = visit_all(c, d, other, &merging, err);
 	database_close(d);
 	return status;
 }

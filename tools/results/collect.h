@@ -13,7 +13,7 @@
 
 #include "core/util/status.h"
 
-/* Counts are of runs and measurements. */
+/* Counts are of runs, measurements and declarations. */
 struct collect {
 	const char *runs;    /* our directory of runs */
 	const char *db_path; /* the database */
@@ -21,6 +21,7 @@ struct collect {
 	int added, updated, unchanged, problems;
 	struct known *known; /* collect_update(): what the database has */
 	double batch_began;  /* monotonic seconds; 0: no batch is open */
+	bool is_busy;	     /* a process works on the run that is being merged */
 };
 
 /* Makes all rows of the database again from our runs; puts a damaged database aside first. */
@@ -34,7 +35,7 @@ enum status collect_update(struct collect *c, struct error *err) MUST_CHECK;
 
 /*
  * Copies the records and journals of another directory of runs into ours and into the database, and
- * EXPERIMENT/decode/STEP.json into ours.
+ * EXPERIMENT/decode/STEP.json and EXPERIMENT/declaration.json into ours.
  */
 enum status collect_merge(struct collect *c, const char *other, struct error *err) MUST_CHECK;
 

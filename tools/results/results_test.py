@@ -239,7 +239,98 @@ class Rebuild(Case):
         self.assertFalse((self.runs / "results.db").exists())
 
 
+class Update(Case):
+    """Runs of other machines write nothing but their journals."""
+
+    def add_line(self, directory, line):
+        with open(directory / "journal.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def test_only_what_has_gone_on(self):
+        first = write_run(self.runs, "a1", WHOLE[:8])
+        write_run(self.runs, "a2")
+        self.assertIn("2 updated, 0 unchanged", self.results("update"))
+        self.assertEqual(self.results("update"), "")
+        self.add_line(first, {**END, "time": NOW + 1})
+        self.assertIn("1 updated, 1 unchanged", self.results("update", self.runs))
+        updated = contents(self.runs)
+        self.results("rebuild")
+        self.assertEqual(contents(self.runs), updated)
+
+    def test_half_a_line_is_none(self):
+        run = write_run(self.runs, "a1", WHOLE[:8])
+        self.results("update")
+        with open(run / "journal.jsonl", "a", encoding="utf-8") as file:
+            file.write('{"kind":"end","ti')
+        self.assertEqual(self.results("update"), "")
+
+    def test_long_lines(self):
+        run = write_run(self.runs, "a1", WHOLE[:8])
+        self.add_line(run, {"kind": "event", "time": NOW + 1, "iteration": 10, "name": "sample",
+                            "text": "x" * 9000})
+        self.results("update")
+        self.assertEqual(self.ask("SELECT length(text) FROM events"), 9000)
+
+    def test_a_problem_is_told(self):
+        run = write_run(self.runs, "a1")
+        write_run(self.runs, "a2")
+        (run / "run.json").write_text("{")
+        self.assertIn("1 updated, 0 unchanged, 1 with problems", self.results("update", expect=1))
+
+    def lease(self, seconds):
+        (self.runs / "results.db-writer").write_text(f"another-boot {int(time.time()) + seconds} there\n")
+
+    def test_another_machine_is_waited_for(self):
+        write_run(self.runs, "a1")
+        self.results("update")
+        write_run(self.runs, "a2")
+        self.lease(3)
+        before = (self.runs / "results.db").read_bytes()
+        self.assertIn("1 run: 1 done", self.results("status"))
+        self.assertEqual((self.runs / "results.db").read_bytes(), before)
+        self.assertIn("1 updated", self.results("update"))
+        self.assertIn(birth_of(os.getpid()).partition(":")[0],
+                      (self.runs / "results.db-writer").read_text())
+
+
 class Merge(Case):
+    def test_a_run_that_starts_is_left_alone(self):
+        """A run locks its directory before it opens its journal."""
+        write_run(self.other, "a1")
+        ours = self.runs / "ra/a1"
+        ours.mkdir(parents=True)
+        lock = os.open(ours, os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.assertIn("a process is working on this run", self.results("merge", self.other, expect=1))
+        self.assertEqual(list(ours.iterdir()), [])
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        self.assertIn("1 added", self.results("merge", self.other))
+
+    def declare(self, runs, *words):
+        path = pathlib.Path(runs, "ra/declaration.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"declarations": [{"time": i, "declared": word}
+                                                     for i, word in enumerate(words)]}))
+        return path
+
+    def test_declarations_come_along(self):
+        write_run(self.other, "a1")
+        theirs, ours = self.declare(self.other, "x"), self.runs / "ra/declaration.json"
+        self.assertIn("2 added", self.results("merge", self.other))
+        self.assertEqual(ours.read_text(), theirs.read_text())
+        self.assertIn("0 added, 0 updated, 2 unchanged", self.results("merge", self.other))
+        self.declare(self.other, "x", "y")
+        self.assertIn("1 updated", self.results("merge", self.other / "ra"))
+        self.assertEqual(ours.read_text(), theirs.read_text())
+        before = self.declare(self.runs, "x", "y", "z").read_text()
+        self.assertIn("0 with problems", self.results("merge", self.other))
+        self.declare(self.other, "other")
+        self.assertIn("declare different things", self.results("merge", self.other, expect=1))
+        self.assertEqual(ours.read_text(), before)
+        theirs.write_text("[]")
+        self.assertIn("no list of declarations", self.results("merge", self.other, expect=1))
+
     def test_new_runs_are_added(self):
         write_run(self.runs, "a1")
         write_run(self.other, "a2")
