@@ -27,7 +27,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, page, plots, samples, stats, values
+from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import records
@@ -521,6 +521,9 @@ def as_html(table, steps, link, seconds=None, above_all=""):
 
 # ---------------------------------------------------------------- commands
 
+ENDINGS = ("md", "csv", "tex", "json", "html")
+
+
 def choose(db, name):
     if name:
         return name
@@ -545,17 +548,28 @@ def tabulate(db, runs, name, steps):
 
 def report(db, args):
     name = choose(db, args.experiment)
+    directory = os.path.join(args.runs, name, "report")
+    memory = memo.Memory(directory, memo.key_of(args, name), sys.stdout)
+    said = memory.recall([f"report.{ending}" for ending in ENDINGS])
+    if said is None:
+        said = make_report(db, args, name, directory)
+        memory.keep(said)
+    print(said.text, end="")
+    if said.failure:
+        raise Problem(said.failure)
+
+
+def make_report(db, args, name, directory):
     steps = records.read_experiment(db, name)
     table = tabulate(db, args.runs, name, steps)
-    print(as_text(table, sys.stdout), end="")
-    directory = os.path.join(args.runs, name, "report")
     link = about.directory_link(db.path, directory)
-    for ending, text in (("md", as_markdown(table)), ("csv", as_csv(table)), ("tex", as_tex(table)),
-                         ("json", as_json(table)), ("html", as_html(table, steps, link))):
+    texts = (as_markdown(table), as_csv(table), as_tex(table), as_json(table),
+             as_html(table, steps, link))
+    for ending, text in zip(ENDINGS, texts, strict=True):
         kconfig.write_text(os.path.join(directory, f"report.{ending}"), text)
-    print(f"\nWritten: {directory}/report.{{md,csv,tex,json,html}}")
-    if table.not_reproduced:
-        raise Problem(f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
+    return memo.Said(as_text(table, sys.stdout) + f"\nWritten: {directory}/report.{{{','.join(ENDINGS)}}}\n",
+                     table.not_reproduced and
+                     f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
 
 
 def values_of(db, args):
