@@ -92,15 +92,48 @@ static int complain(const struct error *err)
 	return EXIT_WRONG;
 }
 
+static bool parse_number(const char *text, uint64_t *value)
+{
+	char *end;
+
+	errno = 0;
+	*value = strtoull(text, &end, 10);
+	/* Records are JSON, whose numbers are doubles. */
+	return !errno && *text && !*end && text[0] != '-' && *value <= UINT64_C(1) << 53;
+}
+
 /* ----------------------------------------------------------------- examining */
+
+/* A study of thousands of runs asks for all at once: only the seed differs. */
+static int tell_identities(const struct run_setup *setup, const char *seeds)
+{
+	char hex[SHA256_HEX_SIZE], *copy = strdup(seeds), *rest = copy;
+	int result = copy ? 0 : EXIT_WRONG;
+	uint64_t seed;
+
+	while (rest && result == 0) {
+		const char *word = strsep(&rest, ",");
+
+		if (parse_number(word, &seed)) {
+			run_setup_identity(setup, seed, hex);
+			printf("%s\n", hex);
+		} else {
+			fprintf(stderr, "kablate: '%s' is not a whole number\n", word);
+			result = EXIT_USAGE;
+		}
+	}
+	free(copy);
+	return result;
+}
 
 static int run_identity(struct run_setup *setup, const struct arguments *a)
 {
 	struct error err;
 
-	(void)a;
 	if (config_check_read(setup->config, &err) != OK)
 		return complain(&err);
+	if (a->seeds)
+		return tell_identities(setup, a->seeds);
 	printf("%s\n", setup->identity);
 	return 0;
 }
@@ -326,16 +359,6 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 
 /* --------------------------------------------------------------------- main */
 
-static bool parse_number(const char *text, uint64_t *value)
-{
-	char *end;
-
-	errno = 0;
-	*value = strtoull(text, &end, 10);
-	/* Records are JSON, whose numbers are doubles. */
-	return !errno && *text && !*end && text[0] != '-' && *value <= UINT64_C(1) << 53;
-}
-
 static bool parse_arguments(int argc, char **argv, struct arguments *a)
 {
 	static const struct option options[] = {
@@ -511,26 +534,6 @@ static int run_command(const struct command *command, const struct arguments *a)
 	return result;
 }
 
-/* As if the command were called once per seed: a study of thousands asks for all at once. */
-static int run_for_seeds(const struct command *command, const struct arguments *a)
-{
-	char *rest = strdup(a->seeds), *list = rest;
-	struct arguments one = *a;
-	const char *word;
-	int result = 0;
-
-	while (list && result == 0 && (word = strsep(&rest, ","))) {
-		if (parse_number(word, &one.seed)) {
-			result = run_command(command, &one);
-		} else {
-			fprintf(stderr, "kablate: '%s' is not a whole number\n", word);
-			result = EXIT_USAGE;
-		}
-	}
-	free(list);
-	return list ? result : EXIT_WRONG;
-}
-
 static int show_version(void)
 {
 	char blas[BLAS_DESCRIPTION_TEXT];
@@ -583,5 +586,5 @@ int main(int argc, char **argv)
 		fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", argv[1]);
 		return EXIT_USAGE;
 	}
-	return a.seeds ? run_for_seeds(command, &a) : run_command(command, &a);
+	return run_command(command, &a);
 }

@@ -119,20 +119,25 @@ static int number_of_gpu(const struct config *c)
 }
 
 /* Everything that decides what the run computes, and nothing else. */
-static void make_identity(struct run_setup *setup)
+void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[SHA256_HEX_SIZE])
 {
+	struct sha256 s = setup->symbols;
 	char text[160];
-	struct sha256 s;
 
-	sha256_init(&s);
-	config_visit_read(setup->config, hash_symbol, &s);
-	snprintf(text, sizeof(text), "seed %" PRIu64 " repeat %" PRIu64 " threads %d", setup->seed,
+	snprintf(text, sizeof(text), "seed %" PRIu64 " repeat %" PRIu64 " threads %d", seed,
 		 setup->repeat, setup->backend.threads);
 	sha256_add(&s, text, strlen(text) + 1);
 	sha256_add(&s, build_info.sources, strlen(build_info.sources) + 1);
 	sha256_add(&s, setup->source.hash, strlen(setup->source.hash) + 1);
 	sha256_add(&s, setup->init_hash, strlen(setup->init_hash) + 1);
-	sha256_hex(&s, setup->identity);
+	sha256_hex(&s, hex);
+}
+
+static void make_identity(struct run_setup *setup)
+{
+	sha256_init(&setup->symbols);
+	config_visit_read(setup->config, hash_symbol, &setup->symbols);
+	run_setup_identity(setup, setup->seed, setup->identity);
 }
 
 static enum status open_source(struct run_setup *setup, bool model_only, struct error *err)

@@ -46,6 +46,7 @@ struct run_setup {
 	const char *init_from, *init_allow;
 	const char *lengths; /* "1024,2048": evaluated after the last update */
 	char init_hash[SHA256_HEX_SIZE];
+	struct sha256 symbols; /* the part of the identity that all seeds share */
 	char identity[SHA256_HEX_SIZE];
 	struct weights_record record; /* of its weights */
 	int64_t sample; /* tokens to be generated after the last update */
@@ -65,6 +66,9 @@ enum status run_setup_open_model(struct run_setup *setup, struct error *err) MUS
 /* The same from any configuration, which the setup then owns. */
 enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed,
 				  uint64_t repeat, struct error *err) MUST_CHECK;
+
+/* The identity that the run has with another seed: nothing else of it depends on the seed. */
+void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[SHA256_HEX_SIZE]);
 
 /* To be called before training: join the other processes of this run. */
 enum status run_setup_join_ranks(struct run_setup *setup, struct error *err) MUST_CHECK;
