@@ -70,22 +70,27 @@ def variables():
 
 # ---------------------------------------------------------------- made-up runs
 
-def with_sums(entries):
+def line_text(number, entry):
+    """Without its sum and its end."""
+    return json.dumps({**entry, "line": number}, separators=(",", ":"), ensure_ascii=False)[:-1]
+
+
+def with_sums(texts):
     """The text of a journal (core/record/line_sum.h)."""
     before, lines = "", []
-    for number, entry in enumerate(entries, 1):
-        text = json.dumps({**entry, "line": number}, separators=(",", ":"), ensure_ascii=False)[:-1]
+    for text in texts:
         before = hashlib.sha256((before + text).encode()).hexdigest()[:16]
         lines.append(f'{text},"sum":"{before}"}}\n')
     return "".join(lines)
 
 
-def make_up(run, record, entries):
+def make_up(run, record, entries, texts):
     directory = pathlib.Path(run["directory"])
     directory.mkdir(parents=True)
     shift = random.Random(run["seed"]).gauss(0, NOISE)
-    changed = [{**entry, "value": entry["value"] + shift} if entry.get("name") in CHANGED else entry
-               for entry in entries]
+    changed = [line_text(number, {**entry, "value": entry["value"] + shift})
+               if entry.get("name") in CHANGED else text
+               for number, (entry, text) in enumerate(zip(entries, texts), 1)]
     identity = run["identity"] + hashlib.sha256(run["identity"].encode()).hexdigest()[12:]
     (directory / "run.json").write_text(json.dumps({**record, "seed": run["seed"],
                                                     "identity": identity}))
@@ -98,7 +103,8 @@ def read_trained(run):
     entries = [json.loads(line) for line in (directory / "journal.jsonl").read_text().splitlines()]
     for entry in entries:
         del entry["line"], entry["sum"]
-    return json.loads((directory / "run.json").read_text()), entries
+    texts = [line_text(number, entry) for number, entry in enumerate(entries, 1)]
+    return json.loads((directory / "run.json").read_text()), entries, texts
 
 
 def make_up_all(study):
