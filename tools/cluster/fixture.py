@@ -143,11 +143,15 @@ class Cluster:
     def start_node(self, name):
         self.launch(name, *NAMESPACES, "sh", "-c", NODE_SCRIPT.format(name=name, conf=self.conf))
 
-    def kill(self, name):
-        """A node with all that runs there, or the controller; no warning."""
+    def kill(self, name, number=signal.SIGKILL):
+        """A node with all that runs there, or another daemon; by default without a warning."""
         daemon = self.daemons.pop(name)
-        os.killpg(daemon.pid, signal.SIGKILL)
-        daemon.wait()
+        os.killpg(daemon.pid, number)
+        daemon.wait(60)
+
+    def stop_controller(self):
+        """One that is killed at once would forget what it was told in its last seconds."""
+        self.kill("slurmctld", signal.SIGTERM)
 
     def stop(self):
         for name in reversed(list(self.daemons)):

@@ -1,6 +1,5 @@
 """Slurm's commands.  A controller that does not answer is asked again for a while."""
 import os
-import shutil
 import subprocess
 import time
 from dataclasses import dataclass
@@ -26,12 +25,6 @@ class Task:
     state: str          # PENDING, RUNNING, ...
     node: str
     reason: str         # why it waits
-
-
-def need():
-    if not shutil.which("sbatch"):
-        raise Problem("SLURM=1: there is no sbatch on this machine; call make where Slurm's commands "
-                      "are installed, or without SLURM=1 to run here")
 
 
 def environment():

@@ -158,7 +158,7 @@ class Disturbed(WithCluster):
         until(lambda: self.log(task).count("queued again") > before, 60, f"{task} is not queued again")
 
     def restart_controller(self, _task, _node):
-        self.cluster.kill("slurmctld")
+        self.cluster.stop_controller()
         self.assertIn("Slurm does not tell", self.tree.make("-s", "status"))
         self.go_on()
         time.sleep(1)

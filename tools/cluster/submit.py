@@ -170,7 +170,6 @@ def tell(runs, missing, submission, next_job):
 
 
 def submit(args):
-    slurm.need()
     records = jobs.Records(args.records)
     runs = chosen_runs(jobs.read_runs(os.path.join(args.plan, "runs.json")), args.step)
     with open(os.path.join(args.plan, "plan.json"), encoding="utf-8") as file:
@@ -209,13 +208,10 @@ def main(argv):
                         help="only print the steps all of whose runs for tuning are done")
     parser.add_argument("--forget", metavar="RUN",
                         help="only tell, by the exit status, whether a run is not queued")
-    parser.add_argument("--need", action="store_true", help="only tell whether there is a Slurm")
     parser.add_argument("common", nargs="*", help="arguments of every run")
     args = parser.parse_args(argv)
     try:
-        if args.need:
-            slurm.need()
-        elif args.tuned:
+        if args.tuned:
             runs = jobs.read_runs(os.path.join(args.plan, "runs.json"))
             print(" ".join(tuned_and_done(chosen_runs(runs, args.step))))
         elif args.forget:

@@ -9,16 +9,21 @@ cluster_status = $(python) -m tools.cluster.status --plan $(plan) --records $(cl
 	$(if $(E),--experiment '$(E)')
 on_cluster := $(wildcard $(cluster)/jobs.jsonl)
 
+ifneq ($(and $(SLURM),$(filter all experiment runs step rerun,$(or $(MAKECMDGOALS),all))),)
+$(if $(shell command -v sbatch),,$(error SLURM=1: there is no sbatch on this machine; call make where the \
+	commands of Slurm are installed, or without SLURM=1 to run here))
+endif
+
 # Runs on nodes write their journals only: the database is brought up to date before it is read.
-update_index = $(if $(wildcard $(RUNS)),$(O)/bin/results update $(RUNS))
+# (A run that cannot be taken in is told; the others count.)
+update_index = $(if $(wildcard $(RUNS)/*),{ $(O)/bin/results update $(call quoted,$(RUNS)) || true; },:)
 
 # The next job must find its make, its variables (in MAKEFLAGS) and nothing that was queued before.
 next_command := $(firstword $(MAKE)) --no-print-directory SLURM=1 slurm-next
 wanted_steps = $(if $(N),$(addprefix --step=,$(wanted) $(tuned-for-$(wanted))))
 
 # Rates that can be chosen already, the programs with these rates, then what is missing.
-tune_and_submit = $(cluster_submit) --need && $(MAKE) runs-tuned && $(MAKE) built && \
-	$(MAKE) runs-submit
+tune_and_submit = $(MAKE) runs-tuned && $(MAKE) built && $(MAKE) runs-submit
 report_unless_queued = $(if $(SLURM),test -e $(cluster)/next ||)
 
 runs-tuned: $(O)/bin/results
