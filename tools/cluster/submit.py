@@ -40,6 +40,11 @@ def refuse_what_cannot_run(runs, plan):
                           "number is part of a run's identity: set CONFIG_THREADS for SLURM=1")
 
 
+def is_held(run, still_open):
+    """Its baseline has no program yet: a run is audited beside it."""
+    return run["kind"] == RUN and run["baseline"] in still_open
+
+
 def missing_runs(runs, records, queue, is_new_only):
     """Neither done nor queued; on request only those that were never submitted."""
     places, waiting = records.places(), jobs.by_place(queue)
@@ -159,11 +164,12 @@ class Submission:
         return job
 
 
-def tell(runs, missing, submission, next_job):
+def tell(runs, missing, held, submission, next_job):
     done = sum(map(jobs.is_done, runs))
     words = [f"{len(runs)} run{'s' * (len(runs) != 1)}: {done} done"]
-    queued = len(runs) - done - len(missing)
-    words += [f"{queued} queued before or not wanted"] * bool(queued)
+    others = len(runs) - done - len(missing) - held
+    words += [f"{others} submitted before"] * bool(others)
+    words += [f"{held} held until the rate of their baseline is chosen"] * bool(held)
     words += [f"{len(missing)} submitted as job{'s' * (len(submission.arrays) != 1)} "
               + ", ".join(map(str, submission.arrays))] * bool(missing)
     print(", ".join(words) + (f"; job {next_job} goes on after them" if next_job else ""))
@@ -176,12 +182,13 @@ def submit(args):
         plan_json = json.load(file)
     with records.lock():
         queue = slurm.queue()
-        missing = missing_runs(runs, records, queue, args.new)
+        found = missing_runs(runs, records, queue, args.new)
+        missing = [run for run in found if not is_held(run, args.open)]
         refuse_what_cannot_run(missing, args.plan)
         submission = Submission(args, plan_json, records)
         submission.submit_runs(missing, set(args.built))
         next_job = submission.submit_next(queue)
-    tell(runs, missing, submission, next_job)
+    tell(runs, missing, len(found) - len(missing), submission, next_job)
 
 
 def forget(args):
@@ -202,6 +209,7 @@ def main(argv):
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")
     parser.add_argument("--step", action="append", help="only the runs of this step and others named so")
     parser.add_argument("--built", nargs="*", default=[], help="steps that have a program")
+    parser.add_argument("--open", nargs="*", default=[], help="steps whose rates are not chosen yet")
     parser.add_argument("--new", action="store_true", help="nothing that was submitted before")
     parser.add_argument("--next", type=shlex.split, default=["true"], help="the command that goes on")
     parser.add_argument("--tuned", action="store_true",
