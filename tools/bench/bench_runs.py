@@ -87,7 +87,7 @@ def with_sums(texts):
 def make_up(run, record, entries, texts):
     directory = pathlib.Path(run["directory"])
     directory.mkdir(parents=True)
-    shift = random.Random(run["seed"]).gauss(0, NOISE)
+    shift = random.Random(f"{run['step']} {run['seed']}").gauss(0, NOISE)
     changed = [line_text(number, {**entry, "value": entry["value"] + shift})
                if entry.get("name") in CHANGED else text
                for number, (entry, text) in enumerate(zip(entries, texts), 1)]

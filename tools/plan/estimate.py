@@ -17,6 +17,7 @@ from tools.results import records
 from tools.terminal.terminal import duration
 
 FORWARD = 1 / 3
+SPEED = "tokens_per_second"
 RECORD_BYTES = 2000     # per logging interval, in journal and database: 1979 in the laptop study
 
 
@@ -60,7 +61,7 @@ def run_bytes(values, account):
 def recorded_seconds(run, per_update):
     """Seconds of the run's logging intervals, evaluations included."""
     seconds, last = 0.0, 0
-    for iteration, rate in run.series.get("tokens_per_second", []):
+    for iteration, rate in run.series.get(SPEED, []):
         seconds += (iteration - last) * per_update / rate
         last = iteration
     return seconds or None
@@ -70,7 +71,8 @@ def past_steps(experiment, runs):
     """The steps of the experiment that the database knows, by name."""
     try:
         db = records.connect(os.path.join(runs, "results.db"))
-        return {step.name: step for step in records.read_experiment(db, experiment)}
+        steps = records.read_experiment(db, experiment, names=(records.LOSS, SPEED))
+        return {step.name: step for step in steps}
     except records.Problem:
         return {}
 

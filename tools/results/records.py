@@ -1,7 +1,9 @@
 """Reads runs and their steps from runs/results.db.  docs/database.md has the tables."""
+import functools
 import math
 import os
 import sqlite3
+import sys
 import urllib.parse
 from dataclasses import dataclass, field
 
@@ -95,9 +97,9 @@ class Step:
     def repeat(self):
         return self.runs[0].repeat
 
-    @property
+    @functools.cached_property
     def usable(self):
-        """Runs with a headline, by seed."""
+        """Runs with a headline, by seed; looked up once, as a grid asks for each of its seeds."""
         return {run.seed: run for run in self.runs if run.trouble is None}
 
     @property
@@ -158,14 +160,17 @@ def experiments(db):
     return [name for name, in db.execute("SELECT name FROM experiments ORDER BY name")]
 
 
-def read_details(db, run):
-    run.config = dict(db.execute("SELECT symbol, value FROM config WHERE run = ?", (run.id,))
-                      .fetchall())
+def read_details(db, run, names):
+    """Thousands of runs have the same texts: each is kept once."""
+    run.config = {sys.intern(symbol): sys.intern(value) for symbol, value in db.execute(
+        "SELECT symbol, value FROM config WHERE run = ?", (run.id,))}
+    wanted = f"AND name IN ({','.join('?' * len(names))})" if names else ""
     for name, iteration, value in db.execute(
-            "SELECT name, iteration, value FROM metrics WHERE run = ? ORDER BY name, iteration",
-            (run.id,)):
+            f"SELECT name, iteration, value FROM metrics WHERE run = ? {wanted}"
+            " ORDER BY name, iteration", (run.id, *names)):
         # SQLite has no NaN: it stores NULL.
-        run.series.setdefault(name, []).append((iteration, math.nan if value is None else value))
+        run.series.setdefault(sys.intern(name), []).append(
+            (iteration, math.nan if value is None else value))
     run.audits = [tuple(row) for row in db.execute(
         "SELECT audit, subject, passed, detail FROM audits WHERE run = ?", (run.id,))]
     weights = db.execute("SELECT sha256 FROM artifacts WHERE run = ? AND kind = 'weights'"
@@ -191,7 +196,8 @@ def events(db, run):
                                              " WHERE run = ? ORDER BY line", (run.id,))]
 
 
-def runs_where(db, condition, *values):
+def runs_where(db, condition, *values, names=()):
+    """With the metrics of these names, or of all."""
     rows = db.execute("SELECT runs.*, experiments.name AS experiment_name FROM runs"
                       " JOIN experiments ON experiments.id = runs.experiment"
                       f" WHERE {condition} ORDER BY runs.id", values).fetchall()
@@ -203,7 +209,7 @@ def runs_where(db, condition, *values):
                                              "ended", "heartbeat")})
             for row in rows]
     for run in runs:
-        read_details(db, run)
+        read_details(db, run, names)
     return runs
 
 
@@ -234,11 +240,11 @@ def steps_of(runs):
     return [newest_runs(name, by_name[name]) for name in sorted(by_name, key=step_order)]
 
 
-def read_experiment(db, name):
+def read_experiment(db, name, names=()):
     known = experiments(db)
     if name not in known:
         raise Problem(f"{name}: no such experiment; there are: {', '.join(known) or 'none'}")
-    steps = steps_of(runs_where(db, "experiments.name = ?", name))
+    steps = steps_of(runs_where(db, "experiments.name = ?", name, names=names))
     if not steps:
         raise Problem(f"{name}: the experiment has no runs yet")
     return steps
