@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 TAIL = 16384        # bytes: more than two logging intervals have
-ENDED = "ended"
+LOSS, VALIDATION = "train/loss", "val/loss"
 
 
 @dataclass
@@ -16,7 +16,6 @@ class Progress:
     validation: float = None
     state: str = None           # of a run that has ended: done, failed, ...
     reason: str = None
-    host: str = None            # where it was started last, if that is in the tail
 
     @property
     def seconds_left(self):
@@ -26,16 +25,19 @@ class Progress:
 
 
 def tail_lines(path):
-    """The last whole lines, decoded; none if there is no journal."""
+    """The last whole lines; none if there is no journal."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
             start = max(0, file.tell() - TAIL)
             file.seek(start)
-            lines = file.read().split(b"\n")
+            return file.read().split(b"\n")[1 if start else 0:-1]
     except FileNotFoundError:
-        return
-    for line in lines[1 if start else 0:-1]:
+        return []
+
+
+def decoded(lines):
+    for line in lines:
         try:
             yield json.loads(line)
         except ValueError:
@@ -57,21 +59,42 @@ def pace(points):
     return (points[-1][0] - points[0][0]) / (points[-1][1] - points[0][1])
 
 
-def read(directory):
-    found, points = Progress(), []
-    for line in tail_lines(os.path.join(directory, "journal.jsonl")):
-        kind = line.get("kind")
-        if kind == "start":
-            found.host, found.state, found.reason = line.get("host"), None, None
-            found.iteration, points = line.get("iteration"), []
-        elif kind == "end":
+def read_ended(lines):
+    """From its end back to the last losses: most runs of a large study have ended."""
+    found = Progress()
+    for line in decoded(reversed(lines)):
+        kind, name = line.get("kind"), line.get("name")
+        if kind == "start" or None not in (found.loss, found.validation):
+            break
+        if kind == "end":
             found.state, found.reason = line.get("state"), line.get("reason")
         elif kind == "value":
             found.iteration = max(found.iteration or 0, line["iteration"])
-            if line["name"] == "train/loss":
+            if name == LOSS and found.loss is None:
+                found.loss = line["value"]
+            elif name == VALIDATION and found.validation is None:
+                found.validation = line["value"]
+    return found
+
+
+def read_running(lines):
+    found, points = Progress(), []
+    for line in decoded(lines):
+        kind = line.get("kind")
+        if kind == "start":
+            found.iteration, points = line.get("iteration"), []
+        elif kind == "value":
+            found.iteration = max(found.iteration or 0, line["iteration"])
+            if line["name"] == LOSS:
                 found.loss = line["value"]
                 points.append((line["iteration"], line["time"]))
-            elif line["name"] == "val/loss":
+            elif line["name"] == VALIDATION:
                 found.validation = line["value"]
     found.rate = pace(points)
     return found
+
+
+def read(directory):
+    lines = tail_lines(os.path.join(directory, "journal.jsonl"))
+    has_ended = any(line.get("kind") == "end" for line in decoded(lines[-1:]))
+    return read_ended(lines) if has_ended else read_running(lines)

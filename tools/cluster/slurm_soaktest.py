@@ -16,7 +16,7 @@ STEPS = "mla mla+gate mla+gate+cross mla+gate+cross+latent gate cross"
 
 class SixtyRuns(slurm_longtest.Disturbed):
     settings = {**SETTINGS, "PLAN_FRAGMENTS": STEPS, "SEEDS": "1,2,3,4,5,6,7,8,9,10",
-                "GPT2_MAX_ITERS": 2500}
+                "GPT2_MAX_ITERS": 1200}
     rounds = 3
     seconds = 3600
 
@@ -26,7 +26,7 @@ class TimeLimits(slurm_longtest.WithCluster):
     nodes = 2
 
     def test_a_run_longer_than_its_limit(self):
-        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1,2", "GPT2_MAX_ITERS": 150000,
+        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1,2", "GPT2_MAX_ITERS": 60000,
                     "LOG_INTERVAL": 1000, "EVAL_INTERVAL": 5000, "CHECKPOINT_INTERVAL": 0,
                     "SLURM_TIME": "1", "SLURM_SAVE_SECONDS": 30}
         straight, tree = map(slurm_longtest.new_tree, (settings, settings))
