@@ -2,6 +2,7 @@
 """Tests of what Slurm is asked for and how its answers are read, with commands that only write down
 their arguments.  tools/cluster/slurm_longtest.py has a real Slurm."""
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -187,6 +188,14 @@ class Submitting(Case):
                          self.run_of("1-b@1", 9, "tuning", of="1-b")])
         self.assertIn("2 runs: 0 done, 2 submitted", self.submit("--step=1-b"))
 
+    def test_an_array_that_is_refused(self):
+        """The next job goes on with those that were accepted."""
+        self.write_plan([self.run_of("0-a", 1), self.run_of("1-b", 1, threads=4)])
+        refusing = COMMANDS["sbatch"].replace("grep", 'case "$*" in *task=4*) echo "too many" >&2; exit 1; esac; grep')
+        (self.place / "bin/sbatch").write_text(f"#!/bin/sh\n{refusing}\n")
+        self.submit(expect="sbatch: too many")
+        self.assertIn("--dependency=afterany:1 ", self.calls("sbatch")[-1])
+
     def test_threads_must_be_known(self):
         self.write_plan([self.run_of("0-a", 1, threads=0)])
         self.submit(expect="CONFIG_THREADS=0")
@@ -264,6 +273,16 @@ class Showing(Case):
             for word in words:
                 self.assertIn(word, line)
         self.assertEqual(lines[-1], "7 runs: 1 done, 1 died, 1 diverged, 1 failed, 2 queued, 1 running")
+
+    def test_a_run_outside_of_slurm(self):
+        run = self.run_of("0-a", 1)
+        self.write_plan([run])
+        self.journal(run, {"kind": "start", "time": 0, "iteration": 0}, *self.values((10, 5)))
+        self.assertIn("died", self.show()[1])
+        lock = os.open(run["directory"], os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.assertIn("outside of Slurm", self.show()[1])
 
     def test_stop(self):
         self.write_plan([self.run_of("0-a", seed) for seed in range(3)])

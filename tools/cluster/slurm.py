@@ -30,8 +30,7 @@ class Task:
 def environment():
     """What a job inherits: the user's environment and the variables given to make, not make's own."""
     kept = {name: value for name, value in os.environ.items()
-            if name not in ("MAKELEVEL", "MFLAGS", "MAKE_RESTARTS", "KABLATE_BEGAN")
-            and not name.startswith("SBATCH_")}
+            if name not in ("MAKELEVEL", "MFLAGS", "MAKE_RESTARTS", "KABLATE_BEGAN")}
     kept["MAKEFLAGS"] = "".join(os.environ.get("MAKEFLAGS", "").partition(" -- ")[1:])
     return kept
 

@@ -11,7 +11,7 @@ from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
 
-STEPS = "mla mla+gate mla+gate+cross mla+gate+cross+latent gate cross"
+STEPS = "mla gate cross latent gate+cross gate+latent"
 
 
 class SixtyRuns(slurm_longtest.Disturbed):

@@ -5,6 +5,7 @@ Slurm says what waits and runs, the journals say how far a run has come and how 
 """
 import argparse
 import collections
+import fcntl
 import os
 import sys
 import time
@@ -46,6 +47,23 @@ def last_words(path):
                  if line.strip() and not line.startswith("slurmstepd")), "")
 
 
+def is_locked(directory):
+    """Does a process work on the run?  (One on another machine is seen if the file system has locks.)"""
+    try:
+        lock = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:         # a file system without locks
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
 def state_of(run, place, task, records):
     progress = journals.read(run["directory"])
     if jobs.is_done(run):
@@ -56,6 +74,9 @@ def state_of(run, place, task, records):
     if task and task.state in BUSY:
         progress.iterations = journals.planned(run["directory"])
         return Line(run, "running", "", task.node, progress)
+    if is_locked(run["directory"]):
+        progress.iterations = journals.planned(run["directory"])
+        return Line(run, "running", "outside of Slurm", "", progress)
     if place is None and progress.state is None and progress.iteration is None:
         return Line(run, "not queued", "make SLURM=1 submits it", "", progress)
     reason = progress.reason or (place and last_words(records.log(place))) or ""

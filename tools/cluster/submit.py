@@ -186,8 +186,10 @@ def submit(args):
         missing = [run for run in found if not is_held(run, args.open)]
         refuse_what_cannot_run(missing, args.plan)
         submission = Submission(args, plan_json, records)
-        submission.submit_runs(missing, set(args.built))
-        next_job = submission.submit_next(queue)
+        try:
+            submission.submit_runs(missing, set(args.built))
+        finally:    # also after a refusal: what was submitted before it must be gone on with
+            next_job = submission.submit_next(queue)
     tell(runs, missing, len(found) - len(missing), submission, next_job)
 
 

@@ -31,8 +31,9 @@ runs-tuned: $(O)/bin/results
 		{ test -z "$$tuned" || $(MAKE) $$(printf 'runs-rate-%s ' $$tuned); },:)
 runs-submit:
 	$(Q)$(cluster_submit) $(wanted_steps) $(if $(SLURM_NEW),--new) --next '$(next_command)' \
-		--built $(built-steps) $(if $(plan-open),--open $(plan-open)) -- --scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) \
-		$(git_dirty) $(if $(ANY_ENVIRONMENT),--any-environment)
+		--built $(built-steps) $(if $(plan-open),--open $(plan-open)) -- --scale $(plan-scale) \
+		$(if $(git_revision),--git $(git_revision)) $(git_dirty) \
+		$(if $(ANY_ENVIRONMENT),--any-environment)
 
 # What failed is not tried again before somebody calls make SLURM=1.
 slurm-next: built
