@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How plan, make, status, report and the database grow with the number of runs.
 
-A study of ten steps gets as many seeds as it takes.  One run of each step is trained; the records and
-journals of all others are made from it, with other losses.  Every command is called as a user would
-call it.  A line per number of runs: seconds by the clock and of the processors, and the memory
-of the largest process.
+A study of ten steps gets as many seeds as it takes.  One run of each step is trained; the records
+and journals of all others are made from it, with other losses.  Every command is called as a user
+would call it.  A line per number of runs: seconds by the clock and of the processors, and the
+memory of the largest process.
 """
 import argparse
 import hashlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Queue the runs of a plan that are missing, as tasks of job arrays, and the job that goes on after them.
+"""Queue the missing runs of a plan as tasks of job arrays, and the job that goes on after them.
 
-A run is missing if it is neither done nor queued.  Runs for tuning have arrays of their own: when these
-have ended, the next job chooses the rates, builds the steps and submits their runs.  When all
-have ended, the next job makes the report.
+A run is missing if it is neither done nor queued.  Runs for tuning have arrays of their own: after
+them the next job chooses the rates, builds the steps and submits their runs.  After all runs the
+next job makes the report.
 """
 import argparse
 import json
@@ -204,8 +204,8 @@ def forget(args):
 def main(argv):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.cluster.submit --plan build/plan --runs runs "
-               "--records build/plan-slurm --next 'make SLURM=1 slurm-next' -- --scale laptop")
+        epilog="example: python3 -m tools.cluster.submit --next 'make SLURM=1 slurm-next' "
+               "-- --scale laptop")
     parser.add_argument("--plan", default="build/plan", help="its directory, with runs.json")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a node executes for one task of a job array: one run, and the signals that Slurm sends.
 
-SIGUSR1 comes before the time is over (sbatch --signal): the run saves, and the task is queued again.
-SIGTERM comes at a preemption, at a stop and when the time is over: the run saves, and whoever sent the
-signal decides what becomes of the task.
+SIGUSR1 comes before the time is over (sbatch --signal): the run saves, and the task is queued
+again.  SIGTERM comes at a preemption, at a stop and when the time is over: the run saves, and
+whoever sent the signal decides what becomes of the task.
 """
 import argparse
 import json
@@ -65,8 +65,8 @@ def run(task):
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.cluster.task tasks-1.json, in "
-                                            "a job of sbatch --array")
+                                     epilog="example: python3 -m tools.cluster.task tasks-1.json "
+                                            "(in a job of sbatch --array)")
     parser.add_argument("tasks", help="the list of the array's runs")
     args = parser.parse_args(argv)
     try:

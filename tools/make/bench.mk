@@ -27,4 +27,4 @@ bench-runs: $(bench_needs) $(O)/bin/results
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
 #:   bench-scaling plot time and memory against length, layers and width;  LONGEST=8192
-#:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000,10000
+#:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000
