@@ -17,7 +17,7 @@ import time
 from tools.testing.as_user import ROOT
 
 HIGH, LOW = "high", "low"       # partitions: jobs of the first preempt those of the second
-SMALL_MEGABYTES = 64
+SMALL_MEGABYTES = 512
 NODE_SCRIPT = "hostname {name} && mount -t tmpfs tmpfs /dev/shm && slurmd -D -N {name} -f {conf}; exit"
 NAMESPACES = ["unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
 

@@ -72,6 +72,43 @@ class WithCluster(unittest.TestCase):
                 found[words[1], words[2]] = (words[3], line)
         return found
 
+    @staticmethod
+    def processes(tree):
+        """Of all runs of this study, whatever their node."""
+        ours = f"{tree.plan}-slurm/programs".encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if path.read_bytes().startswith(ours):
+                    yield int(path.parent.name)
+
+    def signal_runs(self, tree, number):
+        for process in self.processes(tree):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    def go_on(self, tree):
+        self.signal_runs(tree, signal.SIGCONT)
+
+    def hold_a_run(self, tree):
+        """All runs are held when one has made its way since its last start: its task and node."""
+        self.addCleanup(self.go_on, tree)
+        records = jobs.Records(f"{tree.plan}-slurm")
+        runs = jobs.read_runs(tree.plan / "runs.json")
+
+        def find():
+            self.cluster.hurry()
+            self.signal_runs(tree, signal.SIGSTOP)
+            places = records.places()
+            on_node = {task: node for task, state, node, _ in self.cluster.tasks() if state == "RUNNING"}
+            for run in runs:
+                place = places.get(run["directory"])
+                task = place and f"{place.job}_{place.index}"
+                if task in on_node and not jobs.is_done(run) and journals.read(run["directory"]).rate:
+                    return task, on_node[task]
+            self.go_on(tree)
+            return None
+        return until(find, 120, f"no run to disturb: {self.cluster.tasks()}")
+
 
 class Disturbed(WithCluster):
     """One study.  All runs are held while an event is prepared: how fast the machine is does not matter."""
@@ -87,7 +124,7 @@ class Disturbed(WithCluster):
         for _ in range(self.rounds):
             for event in (self.kill_node, self.end_time, self.restart_controller, self.preempt,
                           self.fill_disk, self.stop_and_go_on):
-                task, node = self.hold_a_run()
+                task, node = self.hold_a_run(self.tree)
                 print(f"# {time.strftime('%T')} {event.__name__}: {task} on {node} of "
                       f"{self.states()}", flush=True)
                 event(task, node)
@@ -107,37 +144,6 @@ class Disturbed(WithCluster):
     def states(self):
         return collections.Counter(state for state, _ in self.status(self.tree).values())
 
-    def signal_runs(self, number):
-        """To all runs of this study, whatever their node."""
-        ours = f"{self.tree.plan}-slurm/programs".encode()
-        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if path.read_bytes().startswith(ours):
-                    os.kill(int(path.parent.name), number)
-
-    def go_on(self):
-        self.signal_runs(signal.SIGCONT)
-
-    def hold_a_run(self):
-        """All runs are held when one has made its way since its last start: its task and node."""
-        self.addCleanup(self.go_on)
-        records = jobs.Records(f"{self.tree.plan}-slurm")
-        runs = jobs.read_runs(self.tree.plan / "runs.json")
-
-        def find():
-            self.cluster.hurry()
-            self.signal_runs(signal.SIGSTOP)
-            places = records.places()
-            on_node = {task: node for task, state, node, _ in self.cluster.tasks() if state == "RUNNING"}
-            for run in runs:
-                place = places.get(run["directory"])
-                task = place and f"{place.job}_{place.index}"
-                if task in on_node and not jobs.is_done(run) and journals.read(run["directory"]).rate:
-                    return task, on_node[task]
-            self.go_on()
-            return None
-        return until(find, 120, f"no run to disturb: {self.cluster.tasks()}")
-
     def log(self, task):
         return pathlib.Path(f"{self.tree.plan}-slurm/log/{task}.log").read_text()
 
@@ -147,20 +153,20 @@ class Disturbed(WithCluster):
         self.cluster.kill(node)
         until(lambda: node in self.cluster.nodes("down*"), 120, f"{node} is not missed")
         self.cluster.start_node(node)
-        self.go_on()
+        self.go_on(self.tree)
 
     def end_time(self, task, _node):
         """What Slurm sends before the time of a task is over."""
         before = self.log(task).count("queued again")
         self.cluster.command("scancel", "--batch", "--signal=USR1", task)
         time.sleep(1)
-        self.go_on()
+        self.go_on(self.tree)
         until(lambda: self.log(task).count("queued again") > before, 60, f"{task} is not queued again")
 
     def restart_controller(self, _task, _node):
         self.cluster.stop_controller()
         self.assertIn("Slurm does not tell", self.tree.make("-s", "status"))
-        self.go_on()
+        self.go_on(self.tree)
         time.sleep(1)
         self.cluster.start_controller()
 
@@ -168,14 +174,14 @@ class Disturbed(WithCluster):
         before = self.log(task).count("DUE TO PREEMPTION")
         self.cluster.preempt(node, 2)
         until(lambda: self.log(task).count("DUE TO PREEMPTION") > before, 60, f"{task} is not preempted")
-        self.go_on()
+        self.go_on(self.tree)
 
     def fill_disk(self, _task, _node):
         filler = self.tree.runs / "filler"
         with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1 << 16))
-        self.go_on()
+        self.go_on(self.tree)
         failed = until(lambda: [line for state, line in self.status(self.tree).values()
                                 if state not in ("done", "running", "queued")], 60, "nothing fails")
         filler.unlink()
@@ -184,7 +190,7 @@ class Disturbed(WithCluster):
 
     def stop_and_go_on(self, _task, _node):
         self.assertIn("will save and stop", self.tree.make("-s", "stop"))
-        self.go_on()
+        self.go_on(self.tree)
         until(self.cluster.is_idle, 60, "the queue is not empty after a stop")
         self.assertIn("interrupted", self.states())
         self.assertIn("submitted as job", self.submit())
@@ -217,6 +223,33 @@ class Tuned(WithCluster):
         self.assertIn("1 submitted", said)
         self.wait(tree, 120)
         self.assertGreater((run / "done").stat().st_mtime_ns, before)
+
+
+class TimeLimit(WithCluster):
+    """Slurm's shortest limit is a minute; its signal comes half a minute before."""
+    nodes = 1
+
+    def test_a_run_longer_than_its_limit(self):
+        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 1500,
+                    "CHECKPOINT_INTERVAL": 0, "SLURM_TIME": "1", "SLURM_SAVE_SECONDS": 30}
+        straight, tree = new_tree(settings), new_tree(settings)
+        straight.make("-s", timeout=600)
+        tree.make("-s", "SLURM=1")
+        self.hold_a_run(tree)
+        # The signal of Slurm waits in the run that is held.
+        until(lambda: self.is_told(tree), 90, "Slurm sends no signal")
+        self.go_on(tree)
+        self.wait(tree, 300)
+        self.assertIn("queued again", self.logs(tree))
+        self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))
+
+    def is_told(self, tree):
+        """Does a SIGTERM wait in a run?  Bit n - 1 of ShdPnd is signal n (proc(5))."""
+        for process in self.processes(tree):
+            status = pathlib.Path(f"/proc/{process}/status").read_text()
+            if int(status.split("ShdPnd:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+                return True
+        return False
 
 
 class WithoutSlurm(unittest.TestCase):
