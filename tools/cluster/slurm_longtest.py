@@ -28,7 +28,7 @@ from tools.testing import tap
 tearDownModule = train_test.tearDownModule
 
 SETTINGS = {**train_test.SETTINGS, "PLAN": "steps",
-            "PLAN_FRAGMENTS": "mla mla+gate mla+gate+cross mla+gate+cross+latent", "SEEDS": "1,2", "LOG_INTERVAL": 10, "EVAL_INTERVAL": 50, "CHECKPOINT_INTERVAL": 20,
+            "PLAN_FRAGMENTS": "mla mla+gate mla+gate+cross mla+gate+cross+latent", "SEEDS": "1,2", "LOG_INTERVAL": 10, "EVAL_INTERVAL": 50, "CHECKPOINT_INTERVAL": 100,
             "DROPOUT": "0.1"}
 
 
