@@ -67,9 +67,9 @@ class Case(unittest.TestCase):
         (self.plan / "plan.json").write_text(json.dumps({"experiment": "x",
                                                          "cluster": {**CLUSTER, **cluster}}))
 
-    def run_of(self, step, seed, kind="run", threads=1, of=None, identity="0123456789ab"):
+    def run_of(self, step, seed, kind="run", threads=1, of=None, identity="0123456789ab", ranks=1):
         return {"kind": kind, "experiment": "x", "of": of or step, "step": step, "seed": seed,
-                "identity": identity, "repeat": 0, "threads": threads,
+                "identity": identity, "repeat": 0, "threads": threads, "ranks": ranks,
                 "baseline": "0-a" if kind == "run" else step,
                 "directory": f"{self.runs}/x/{step}-{seed}-{identity}"}
 
@@ -158,6 +158,14 @@ class Submitting(Case):
         self.submit()
         self.assertEqual([line.split("--cpus-per-task=")[1].split()[0]
                           for line in self.calls("sbatch")[:2]], ["1", "4"])
+
+    def test_runs_of_several_processes(self):
+        self.write_plan([self.run_of("0-a", 1, threads=2, ranks=3)])
+        self.submit("--mpirun", "mpirun -x A")
+        self.assertIn("--cpus-per-task=6 ", self.calls("sbatch")[0])
+        command = json.loads((self.records / "tasks-1.json").read_text())[0]["command"]
+        self.assertEqual(command[1:7], ["-m", "tools.kablate.launch", "--ranks", "3", "--mpirun",
+                                        "mpirun -x A"])
 
     def test_tuning_comes_first(self):
         tuning = self.run_of("1-b@1", 9, "tuning", of="1-b")

@@ -240,7 +240,7 @@ class TimeLimit(WithCluster):
         until(lambda: self.is_told(tree), 90, "Slurm sends no signal")
         self.go_on(tree)
         self.wait(tree, 300)
-        self.assertIn("queued again", self.logs(tree))
+        self.assertIn("queued again", pathlib.Path(f"{tree.plan}-slurm/log/1_0.log").read_text())
         self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))
 
     def is_told(self, tree):

@@ -68,17 +68,30 @@ def tuned_and_done(runs):
 
 # ---------------------------------------------------------------- arrays
 
-def command_of(run, plan, records, runs_directory, built, common):
+def cores_of(run):
+    """All processes of a run are on one node."""
+    return run["threads"] * run["ranks"]
+
+
+def launcher_of(run, mpirun):
+    """Several processes are started by mpirun, as in tools/make/steps.mk."""
+    if run["ranks"] == 1:
+        return []
+    return [sys.executable, "-m", "tools.kablate.launch", "--ranks", str(run["ranks"]),
+            "--mpirun", mpirun]
+
+
+def command_of(run, plan, records, args, built):
     """As the recipe of a run in tools/make/steps.mk, but without the database."""
     program = records.keep_program(os.path.join(plan, run["step"], "kablate"))
     baseline = []
     if run["baseline"] != run["step"] and run["baseline"] in built:
         baseline = ["--baseline-program",
                     records.keep_program(os.path.join(plan, run["baseline"], "kablate"))]
-    return [program, "train", "--runs", runs_directory, "--experiment", run["experiment"],
+    return [*launcher_of(run, args.mpirun), program, "train", "--runs", args.runs, "--experiment", run["experiment"],
             "--step", run["step"], "--identity", run["identity"], "--seed", str(run["seed"]),
             "--repeat", str(run["repeat"]), "--baseline", run["baseline"], *baseline,
-            "--lines", "--journal-only", *common]
+            "--lines", "--journal-only", *args.common]
 
 
 def common_options(cluster, records):
@@ -92,10 +105,10 @@ def common_options(cluster, records):
     return options + shlex.split(cluster["SLURM_OPTIONS"])
 
 
-def array_options(cluster, count, threads):
+def array_options(cluster, count, cores):
     at_once = int(cluster["SLURM_AT_ONCE"])
     options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else ""),
-               f"--cpus-per-task={threads}", f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
+               f"--cpus-per-task={cores}", f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
     if int(cluster["SLURM_GPUS"]):
         options.append(f"--gres=gpu:{cluster['SLURM_GPUS']}")
     return options
@@ -113,12 +126,12 @@ class Submission:
         self.arrays = []        # numbers of the new jobs
         self.before = {}        # by kind: the array that must end first, to keep SLURM_AT_ONCE
 
-    def submit_array(self, kind, threads, entries):
+    def submit_array(self, kind, cores, entries):
         name = self.records.new_tasks(entries)
         script = write_script(self.records.directory / f"{name}.sh", sys.executable, "-m",
                               "tools.cluster.task", self.records.directory / name)
         options = [*common_options(self.cluster, self.records),
-                   *array_options(self.cluster, len(entries), threads),
+                   *array_options(self.cluster, len(entries), cores),
                    f"--job-name=kablate-{self.experiment}",
                    f"--output={self.records.directory}/log/%A_%a.log"]
         if int(self.cluster["SLURM_AT_ONCE"]) and self.before.get(kind):
@@ -132,14 +145,13 @@ class Submission:
         """Arrays of runs of one kind that need the same."""
         most = slurm.largest_array() if missing else 1
         for kind in (TUNING, RUN):
-            for threads in sorted({run["threads"] for run in missing}):
+            for cores in sorted(set(map(cores_of, missing))):
                 entries = [{"directory": run["directory"],
                             "divergence_is_a_result": kind == TUNING,
-                            "command": command_of(run, self.args.plan, self.records, self.args.runs,
-                                                  built, self.args.common)}
-                           for run in missing if (run["kind"], run["threads"]) == (kind, threads)]
+                            "command": command_of(run, self.args.plan, self.records, self.args, built)}
+                           for run in missing if (run["kind"], cores_of(run)) == (kind, cores)]
                 for first in range(0, len(entries), most):
-                    self.submit_array(kind, threads, entries[first:first + most])
+                    self.submit_array(kind, cores, entries[first:first + most])
 
     def submit_next(self, queue):
         """The job that goes on; an older one that still waits is of no use any more."""
@@ -211,6 +223,7 @@ def main(argv):
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")
     parser.add_argument("--step", action="append", help="only the runs of this step and others named so")
     parser.add_argument("--built", nargs="*", default=[], help="steps that have a program")
+    parser.add_argument("--mpirun", default="mpirun", help="what starts several processes of a run")
     parser.add_argument("--open", nargs="*", default=[], help="steps whose rates are not chosen yet")
     parser.add_argument("--new", action="store_true", help="nothing that was submitted before")
     parser.add_argument("--next", type=shlex.split, default=["true"], help="the command that goes on")

@@ -9,11 +9,12 @@ report: $(O)/setup-python $(O)/bin/results
 	$(Q)$(update_index)
 	$(Q)$(report_tool) report $(if $(reported),$(call quoted,$(reported)))
 
-# Runs that went to Slurm are shown by their journals (tools/make/slurm.mk).
+# Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
+shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))
 status: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
-	$(Q)$(if $(on_cluster),$(cluster_status),$< $(if $(E),--experiment '$(E)') status $(RUNS))
+	$(Q)$(if $(shown_by_slurm),$(cluster_status),$< $(if $(E),--experiment '$(E)') status $(RUNS))
 watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
-	$(Q)$(if $(on_cluster),$(cluster_status) --watch 5,$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS))
+	$(Q)$(if $(shown_by_slurm),$(cluster_status) --watch 5,$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS))
 
 # EFFECT: nats, or the share of right answers.
 power: $(O)/setup-python

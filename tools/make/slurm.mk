@@ -31,6 +31,7 @@ runs-tuned: $(O)/bin/results
 		{ test -z "$$tuned" || $(MAKE) $$(printf 'runs-rate-%s ' $$tuned); },:)
 runs-submit:
 	$(Q)$(cluster_submit) $(wanted_steps) $(if $(SLURM_NEW),--new) --next '$(next_command)' \
+		$(if $(MPIRUN),--mpirun $(call quoted,$(MPIRUN))) \
 		--built $(built-steps) $(if $(plan-open),--open $(plan-open)) -- --scale $(plan-scale) \
 		$(if $(git_revision),--git $(git_revision)) $(git_dirty) \
 		$(if $(ANY_ENVIRONMENT),--any-environment)

@@ -269,6 +269,7 @@ def all_runs(steps, values, seeds, directory, runs):
              "repeat": program.repeat if kind == "run" else 0,
              "baseline": steps[program.baseline].name if kind == "run" else program.name,
              "threads": int(program.values["THREADS"]),
+             "ranks": int(program.values.get("RANKS") or 1),
              "directory": f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}"}
             for kind, experiment, step, program, seed, its_identity in sorted(
                 known, key=lambda run: run[-1] != REFUSED)]
