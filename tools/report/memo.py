@@ -53,6 +53,7 @@ def key_of(args, experiment):
     measured = sorted(pathlib.Path(args.runs, experiment, "decode").glob("*.json"))
     parts = [database_state(database), args.runs,
              file_state(declaration.path_of(args.runs, experiment)),
+             file_state(os.path.join(kconfig.DEFCONFIGS, experiment)),      # its question
              *([str(path), file_state(path)] for path in (*measured, *sources()))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
