@@ -1182,6 +1182,64 @@ class Values(Case):
                 self.assertIn(why, self.call("judge", path)[0])
 
 
+class Memory(Case):
+    """A report is made again only when something changed."""
+
+    def setUp(self):
+        super().setUp()
+        self.runs.study(twin="other bits")
+        self.runs.rebuild()
+        self.first = self.ask()
+
+    def ask(self):
+        """Exit status, what was said, and whether the report was made."""
+        made = []
+        before = report.make_report
+        report.make_report = lambda *arguments: made.append(1) or before(*arguments)
+        try:
+            return (*self.call("report", "gpt2-ra-mla-full"), bool(made))
+        finally:
+            report.make_report = before
+
+    def test_nothing_changed(self):
+        status, said, made = self.ask()
+        self.assertTrue(self.first[2])
+        self.assertFalse(made)
+        self.assertEqual((status, said), self.first[:2])
+        self.assertIn("not reproduced", str(status))
+
+    def test_other_results(self):
+        self.runs.add("gpt2-ra-mla-full", STUDY[0], 6, 3.0)
+        self.runs.rebuild()
+        self.assertTrue(self.ask()[2])
+
+    def test_a_declaration(self):
+        path = os.path.join(self.runs.path, "gpt2-ra-mla-full", "declaration.json")
+        declaration.record(path, None, 0)
+        self.assertFalse(self.ask()[2])     # nothing was declared
+        declaration.record(path, {"asked": "1", "primary": [[STUDY[1], STUDY[0]]], "steps": STUDY[:2],
+                                  "margin": None, "looks": [5], "seeds": [1, 2, 3, 4, 5]}, 1)
+        self.assertTrue(self.ask()[2])
+
+    def test_a_measurement(self):
+        self.runs.decoded("gpt2-ra-mla-full", STUDY[0], [64])
+        self.assertTrue(self.ask()[2])
+
+    def test_a_file_is_gone(self):
+        path = os.path.join(self.runs.path, "gpt2-ra-mla-full", "report", "report.csv")
+        os.unlink(path)
+        self.assertTrue(self.ask()[2])
+        self.assertTrue(os.path.exists(path))
+
+    def test_what_is_remembered_is_damaged(self):
+        path = os.path.join(self.runs.path, "gpt2-ra-mla-full", "report", "said.json")
+        for text in ("", "{", "[]", '{"key": 1}'):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            self.assertTrue(self.ask()[2])
+            self.assertFalse(self.ask()[2])
+
+
 class CompareAndDiff(Case):
     def setUp(self):
         super().setUp()
