@@ -90,7 +90,10 @@ class WithCluster(unittest.TestCase):
         self.signal_runs(tree, signal.SIGCONT)
 
     def hold_a_run(self, tree):
-        """All runs are held when one has made its way since its last start: its task and node."""
+        """All runs are held when one has made its way since its last start.
+
+        Returns its task and node; nothing if the study is over.
+        """
         self.addCleanup(self.go_on, tree)
         records = jobs.Records(f"{tree.plan}-slurm")
         runs = jobs.read_runs(tree.plan / "runs.json")
@@ -106,8 +109,9 @@ class WithCluster(unittest.TestCase):
                 if task in on_node and not jobs.is_done(run) and journals.read(run["directory"]).rate:
                     return task, on_node[task]
             self.go_on(tree)
-            return None
-        return until(find, 120, f"no run to disturb: {self.cluster.tasks()}")
+            return all(map(jobs.is_done, runs))
+        found = until(find, 120, f"no run to disturb: {self.cluster.tasks()}")
+        return None if found is True else found
 
 
 class Disturbed(WithCluster):
@@ -121,10 +125,15 @@ class Disturbed(WithCluster):
         straight.make("-s", timeout=3600)
         self.tree.runs = self.cluster.small / "runs"
         self.submit()
-        for _ in range(self.rounds):
-            for event in (self.kill_node, self.end_time, self.restart_controller, self.preempt,
-                          self.fill_disk, self.stop_and_go_on):
-                task, node = self.hold_a_run(self.tree)
+        events = (self.kill_node, self.end_time, self.restart_controller, self.preempt,
+                  self.fill_disk, self.stop_and_go_on)
+        for count in range(self.rounds):
+            for event in events:
+                held = self.hold_a_run(self.tree)
+                if not held and count > 0:      # a study may end in a later round
+                    break
+                self.assertTrue(held, f"the study was over before {event.__name__}")
+                task, node = held
                 print(f"# {time.strftime('%T')} {event.__name__}: {task} on {node} of "
                       f"{self.states()}", flush=True)
                 event(task, node)

@@ -57,7 +57,7 @@ def run(task):
         pathlib.Path(task["directory"], "done").touch()
         return 0
     if status in (RESUMABLE, -signal.SIGTERM) and runner.is_requeue_wanted:
-        print("saved; queued again", flush=True)
+        print("saved; to be queued again", flush=True)
         slurm.requeue(task_name(os.environ))    # which ends this process
     return status if status >= 0 else 128 - status
 

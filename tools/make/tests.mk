@@ -28,6 +28,7 @@ results = $(patsubst %,$(O)/%.result,$1)
 limit-tools/kablate/train_test.py := 1200
 limit-tools/testing/readme_test.py := 900
 limit-tools/testing/cross_longtest.sh := 600
+limit-tools/cluster/slurm_longtest.py := 1800
 limit = $(or $(TEST_SECONDS),$(limit-$1),$(if $(filter $1,$(soak_tests)),7200),$(if \
 	$(filter $1,$(long_tests)),900),$(if $(filter %.py %.sh,$1),600,300))
 
