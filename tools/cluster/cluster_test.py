@@ -108,6 +108,8 @@ class Submitting(Case):
             self.assertIn(option, array)
         self.assertIn("--dependency=afterany:1 ", next_job)
         self.assertNotIn("--gres", next_job)
+        self.assertNotIn("--time", next_job)
+        self.assertIn("--partition=long", next_job)
 
     def test_a_task_knows_its_run(self):
         first, second = self.run_of("0-a", 1), self.run_of("1-b", 7)

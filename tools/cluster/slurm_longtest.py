@@ -250,6 +250,7 @@ class TimeLimit(WithCluster):
         self.go_on(tree)
         self.wait(tree, 300)
         self.assertIn("queued again", pathlib.Path(f"{tree.plan}-slurm/log/1_0.log").read_text())
+        self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
         self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))
 
     def is_told(self, tree):

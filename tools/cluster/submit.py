@@ -97,8 +97,7 @@ def command_of(run, plan, records, args, built):
 def common_options(cluster, records):
     """Of all jobs."""
     options = [f"--chdir={ROOT}", "--requeue", "--open-mode=append", "--ntasks=1"]
-    for name, option in (("SLURM_PARTITION", "partition"), ("SLURM_ACCOUNT", "account"),
-                         ("SLURM_TIME", "time")):
+    for name, option in (("SLURM_PARTITION", "partition"), ("SLURM_ACCOUNT", "account")):
         if cluster[name]:
             options.append(f"--{option}={cluster[name]}")
     (records.directory / "log").mkdir(parents=True, exist_ok=True)
@@ -106,9 +105,12 @@ def common_options(cluster, records):
 
 
 def array_options(cluster, count, cores):
+    """Only runs have a time limit: the job that goes on builds and reports, and cannot be cut in two."""
     at_once = int(cluster["SLURM_AT_ONCE"])
     options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else ""),
                f"--cpus-per-task={cores}", f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
+    if cluster["SLURM_TIME"]:
+        options.append(f"--time={cluster['SLURM_TIME']}")
     if int(cluster["SLURM_GPUS"]):
         options.append(f"--gres=gpu:{cluster['SLURM_GPUS']}")
     return options
