@@ -46,13 +46,17 @@ $(O)/fuzz/%.o: %.c $(O)/fuzz/libraries
 	$(Q)$(fuzz_compile) -fsanitize=fuzzer-no-link -c $< -o $@
 $(fuzzers): %: %.o $(fuzzed:%.c=$(O)/fuzz/%.o)
 	$(call say,LD,$(@:$(O)/%=%))
-	$(Q)$(fuzz_compile) -fsanitize=fuzzer $^ $(call link_part,$(strip $(file <$(O)/fuzz/libraries))) -lm -o $@
+	$(Q)$(fuzz_compile) $(LDFLAGS) -fsanitize=fuzzer $^ $(call link_part,$(strip $(file <$(O)/fuzz/libraries))) -lm -o $@
+$(O)/fuzz/data/tokenizer/bpe_fuzz: private LDFLAGS += -Wl,--wrap=split_new,--wrap=split_free
 -include $(addprefix $(O)/fuzz/,$(fuzz_c:.c=.d) $(fuzzed:.c=.d))
 
-fuzz: $(fuzzers)
-	$(Q)$(foreach f,$(fuzzers),mkdir -p $(f).corpus && (cd $(dir $(f)) && echo '$(notdir $(f))' && \
-		$(abspath $(f)) $(fuzz_stop) -verbosity=0 -print_final_stats=1 -timeout=10 -rss_limit_mb=2048 \
-		$(abspath $(f)).corpus $(abspath data/fuzz/$(notdir $(f)))) &&) true
+# Several at once with -j: each one says in one piece what it tried.
+fuzz_runs := $(fuzzers:=.run)
+$(fuzz_runs): $(O)/fuzz/%.run: $(O)/fuzz/% FORCE
+	$(Q)mkdir -p $<.corpus && cd $(<D) && { $(abspath $<) $(fuzz_stop) -verbosity=0 -print_final_stats=1 \
+		-timeout=10 -rss_limit_mb=2048 $(abspath $<).corpus $(abspath data/fuzz/$(<F)) >$(<F).log 2>&1; \
+		status=$$?; printf '%s\n%s\n' $(<F) "$$(cat $(<F).log)"; exit $$status; }
+fuzz: $(fuzz_runs)
 
 .PHONY: data fuzz
 
