@@ -1,6 +1,7 @@
 #include "models/decode.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,22 +93,94 @@ void decoder_destroy(struct decoder *d)
 	free(d);
 }
 
-enum status decoder_check(const struct model *m, int64_t capacity, struct error *err)
+/* A decoder's graph, to look at: its parameters and its state are named, not allocated. */
+static enum status name_extension(struct graph **g, const struct model *m,
+				  const struct model_use *use, struct params *params,
+				  struct error *err)
 {
-	struct params *params = NULL, *state = NULL;
-	struct graph *g = NULL;
-	enum status status = FAIL;
 	struct token_io io;
 
-	if (params_create(&params, F32, err) != OK || params_create(&state, F32, err) != OK ||
-	    graph_create(&g, params, false, err) != OK)
-		goto destroy;
-	graph_continue(g, state, capacity);
-	model_build(m, g, MODEL_EVAL, 1, 1, &io);
-	status = graph_finish(g, err);
-destroy:
+	if (graph_create(g, params, false, err) != OK)
+		return FAIL;
+	graph_continue(*g, use->state, use->capacity);
+	model_build(m, *g, use->purpose, use->rows, use->length, &io);
+	return graph_finish(*g, err);
+}
+
+enum status decoder_check(const struct model *m, int64_t capacity, struct error *err)
+{
+	struct model_use use = { MODEL_EVAL, 1, 1, NULL, capacity };
+	struct params *params = NULL;
+	struct graph *g = NULL;
+	enum status status = FAIL;
+
+	if (params_create(&params, F32, err) == OK && params_create(&use.state, F32, err) == OK)
+		status = name_extension(&g, m, &use, params, err);
 	graph_destroy(g);
-	params_destroy(state);
+	params_destroy(use.state);
+	params_destroy(params);
+	return status;
+}
+
+static enum status measure_extension(struct decoder_memory *memory, const struct model *m,
+				     const struct model_use *use, struct params *params,
+				     const struct backend *backend, struct error *err)
+{
+	const struct program_options options = { 0 };
+	struct graph *g = NULL;
+	size_t arena = 0;
+	enum status status = name_extension(&g, m, use, params, err);
+
+	if (status == OK)
+		status = program_measure(g, backend, &options, &arena, err);
+	memory->own += (double)arena;
+	graph_destroy(g);
+	return status;
+}
+
+static double block_bytes(const struct params *p)
+{
+	return (double)p->total * (double)dtype_size(p->type);
+}
+
+int64_t decoder_largest_rest(int64_t capacity)
+{
+	return capacity < DECODER_PIECE_TOKENS ? capacity : DECODER_PIECE_TOKENS - 1;
+}
+
+static void measure_blocks(struct decoder_memory *memory, const struct params *params,
+			   const struct params *state)
+{
+	memory->own += block_bytes(state);
+	memory->weights = block_bytes(params) + (double)params->copy_bytes;
+	for (int i = 0; i < params->n; i++)
+		memory->largest = fmax(memory->largest, (double)params->list[i].count);
+}
+
+enum status decoder_measure(struct decoder_memory *memory, const struct model *m, enum dtype type,
+			    const struct backend *backend, const struct decoder_use *use,
+			    struct error *err)
+{
+	const int64_t lengths[EXTENSIONS] = {
+		[ONE] = 1,
+		[FULL_PIECE] = use->capacity < DECODER_PIECE_TOKENS ? 0 : DECODER_PIECE_TOKENS,
+		[OTHER] = use->rest > 1 ? use->rest : 0,
+	};
+	struct model_use x = { use->purpose, use->batch, 0, NULL, use->capacity };
+	struct params *params = NULL;
+	enum status status = FAIL;
+
+	*memory = (struct decoder_memory){ 0 };
+	if (params_create(&params, type, err) == OK && params_create(&x.state, type, err) == OK)
+		status = OK;
+	for (int i = 0; i < EXTENSIONS && status == OK; i++) {
+		x.length = lengths[i];
+		if (x.length > 0)
+			status = measure_extension(memory, m, &x, params, backend, err);
+	}
+	if (status == OK)
+		measure_blocks(memory, params, x.state);
+	params_destroy(x.state);
 	params_destroy(params);
 	return status;
 }
@@ -197,5 +270,5 @@ enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost, str
 
 size_t decoder_state_bytes(const struct decoder *d)
 {
-	return (size_t)d->state->total * dtype_size(d->state->type);
+	return (size_t)block_bytes(d->state);
 }

@@ -30,6 +30,28 @@ void decoder_destroy(struct decoder *d);
 /* Can this model decode?  Fails with the reason if not. */
 enum status decoder_check(const struct model *m, int64_t capacity, struct error *err) MUST_CHECK;
 
+/* Bytes that a decoder takes, and the parameters that it reads. */
+struct decoder_memory {
+	double own;	/* state, and the activations of its pieces */
+	double weights; /* including the copies that kernels keep */
+	double largest; /* numbers of the largest parameter */
+};
+
+/* What a decoder will be used for. */
+struct decoder_use {
+	enum model_purpose purpose;
+	int64_t batch, capacity; /* as of decoder_create() */
+	int64_t rest; /* the largest piece of more than 1 token that is not full; 0: none */
+};
+
+/* Where texts of any length up to the capacity come, in pieces. */
+int64_t decoder_largest_rest(int64_t capacity);
+
+/* Nothing large is allocated. */
+enum status decoder_measure(struct decoder_memory *memory, const struct model *m, enum dtype type,
+			    const struct backend *backend, const struct decoder_use *use,
+			    struct error *err) MUST_CHECK;
+
 /* Append n tokens to every row: tokens, and for MODEL_EVAL targets, [batch,n]. */
 enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 			 const int32_t *targets, struct error *err) MUST_CHECK;

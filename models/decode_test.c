@@ -1,7 +1,7 @@
 /*
  * Decoding is exact: a prompt and then one token at a time give the logits of the full pass, for
  * every variant, their combinations and every committed vector.  The decoder's state has the size
- * that describe predicts.
+ * that describe predicts, and its memory is measured before it is taken.
  */
 #include <glob.h>
 #include <math.h>
@@ -358,6 +358,61 @@ static void test_state_is_as_described(void **state)
 		}
 }
 
+static size_t allocated;
+static void *(*plain_alloc)(const struct backend *b, size_t bytes);
+
+static void *counted_alloc(const struct backend *b, size_t bytes)
+{
+	allocated += bytes;
+	return plain_alloc(b, bytes);
+}
+
+/* What a decoder allocates for so many tokens, which it gets in pieces. */
+static double allocated_for(struct model_case *k, int64_t n)
+{
+	int32_t *tokens = calloc(2 * (size_t)n, sizeof(*tokens));
+	struct decoder *d;
+	struct error err;
+
+	allocated = 0;
+	plain_alloc = k->backend.alloc;
+	k->backend.alloc = counted_alloc;
+	must(decoder_create(&d, k->model, k->params, &k->backend, MODEL_NEXT, 2, n, &err), &err);
+	must(decoder_prompt(d, n, tokens, &err), &err);
+	k->backend.alloc = plain_alloc;
+	decoder_destroy(d);
+	free(tokens);
+	return (double)allocated;
+}
+
+/* Texts with and without whole pieces and a rest. */
+static void test_memory_is_measured(void **state)
+{
+	static const int64_t numbers[] = { 1, 2, 200, 256, 300, 511 };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(attentions); i++)
+		for (size_t j = 0; j < COUNT(numbers); j++) {
+			const int64_t n = numbers[j];
+			struct decoder_use use = { MODEL_NEXT, 2, n, n % DECODER_PIECE_TOKENS };
+			struct decoder_memory memory;
+			struct model_case k;
+			struct error err;
+			char symbols[300];
+			double used;
+
+			snprintf(symbols, sizeof(symbols), "POS=rope %s", attentions[i]);
+			open_drawn(&k, F32, symbols);
+			must(decoder_measure(&memory, k.model, F32, &k.backend, &use, &err), &err);
+			used = allocated_for(&k, n);
+			if (used != memory.own)
+				fail_msg("%s: %lld tokens take %.0f bytes, %.0f were measured",
+					 symbols, (long long)n, used, memory.own);
+			assert_true(memory.weights >= 4 * (double)k.params->total);
+			case_close(&k);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -367,6 +422,7 @@ int main(void)
 		cmocka_unit_test(test_long_prompt),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_state_is_as_described),
+		cmocka_unit_test(test_memory_is_measured),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

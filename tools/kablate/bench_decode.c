@@ -221,18 +221,33 @@ static enum status run(struct bench *b, FILE *out, struct error *err)
 	return OK;
 }
 
-/* A learned table of positions gets the length of the longest context. */
-static enum status lengthen(struct run_setup *setup, const char *contexts, struct error *err)
+static enum status longest_context(const char *contexts, int64_t *longest, struct error *err)
 {
 	int64_t context;
 
-	while (contexts[0]) {
+	for (*longest = 0; contexts[0];) {
 		if (next_length(&contexts, &context, err) != OK)
 			return FAIL;
-		if (context > setup->model->length)
-			setup->model->length = context;
+		if (context > *longest)
+			*longest = context;
 	}
 	return OK;
+}
+
+/* A learned table of positions is drawn as long as the longest context needs. */
+static enum status make_room(struct run_setup *setup, const struct bench_decode_options *o,
+			     struct error *err)
+{
+	struct decoder_use use = { MODEL_NEXT, o->batch, 0, 0 };
+	int64_t longest;
+
+	if (longest_context(o->contexts, &longest, err) != OK)
+		return FAIL;
+	if (longest > setup->model->length)
+		setup->model->length = longest;
+	use.capacity = longest;
+	use.rest = longest < DECODER_PIECE_TOKENS ? longest : 0;
+	return run_setup_reserve_decoder(setup, &use, err);
 }
 
 enum status bench_decode(struct run_setup *setup, const struct bench_decode_options *o, FILE *out,
@@ -249,7 +264,7 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 	b.machine.array = setup->backend.alloc(&setup->backend, READ_BYTES);
 	if (!b.machine.array || !b.tokens)
 		fail_memory(err, "measurement", READ_BYTES);
-	else if (lengthen(setup, o->contexts, err) == OK && run_setup_draw(setup, err) == OK)
+	else if (make_room(setup, o, err) == OK && run_setup_draw(setup, err) == OK)
 		status = run(&b, out, err);
 	setup->backend.release(&setup->backend, b.machine.array);
 	free(b.tokens);

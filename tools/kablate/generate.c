@@ -77,12 +77,21 @@ int64_t sample_token(const double *logits, int64_t vocab, double temperature, in
 
 /* ----------------------------------------------------------------- the model */
 
+struct decoder_use sample_use(const struct run_setup *setup, int64_t context)
+{
+	const int64_t capacity = context > 0 ? context : setup->model->length;
+
+	return (struct decoder_use){ MODEL_NEXT, 1, capacity, decoder_largest_rest(capacity) };
+}
+
 static enum status open_generator(struct generator *x, const struct run_setup *setup, int64_t context,
 				  struct error *err)
 {
-	x->capacity = context > 0 ? context : setup->model->length;
-	if (decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_NEXT, 1,
-			   x->capacity, err) != OK)
+	const struct decoder_use use = sample_use(setup, context);
+
+	x->capacity = use.capacity;
+	if (decoder_create(&x->d, setup->model, setup->params, &setup->backend, use.purpose,
+			   use.batch, use.capacity, err) != OK)
 		return FAIL;
 	x->window = malloc((size_t)x->capacity * sizeof(*x->window));
 	x->logits = malloc((size_t)setup->model->vocab * sizeof(*x->logits));
@@ -235,9 +244,11 @@ static enum status generate_text(const struct run_setup *setup, const struct gen
 enum status generate(struct run_setup *setup, const struct generate_options *o, FILE *out,
 		     struct error *err)
 {
+	const struct decoder_use use = sample_use(setup, o->context);
 	struct weights_origin origin;
 
-	if (run_setup_load(setup, o->weights, &origin, err) != OK ||
+	if (run_setup_reserve_decoder(setup, &use, err) != OK ||
+	    run_setup_load(setup, o->weights, &origin, err) != OK ||
 	    generate_text(setup, o, out, out, err) != OK)
 		return FAIL;
 	fputc('\n', out);

@@ -279,15 +279,13 @@ static int run_generate(struct run_setup *setup, const struct arguments *a)
 
 static int run_evaluate(struct run_setup *setup, const struct arguments *a)
 {
-	struct weights_origin origin;
 	struct error err;
 
 	if (!a->generate.weights) {
 		fprintf(stderr, "kablate: evaluate needs --weights FILE\n");
 		return EXIT_USAGE;
 	}
-	if (run_setup_load(setup, a->generate.weights, &origin, &err) != OK ||
-	    evaluate_lengths(setup, a->lengths, &origin, a->json, stdout, &err) != OK)
+	if (evaluate_lengths(setup, a->lengths, a->generate.weights, a->json, stdout, &err) != OK)
 		return complain(&err);
 	return 0;
 }

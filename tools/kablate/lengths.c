@@ -271,6 +271,16 @@ enum status next_length(const char **list, int64_t *length, struct error *err)
 	return OK;
 }
 
+enum status next_length_use(const char **list, struct decoder_use *use, struct error *err)
+{
+	int64_t length;
+
+	if (next_length(list, &length, err) != OK)
+		return FAIL;
+	*use = (struct decoder_use){ MODEL_EVAL, 1, length, length % DECODER_PIECE_TOKENS };
+	return OK;
+}
+
 static enum status evaluate_each(struct run_setup *setup, const char *lengths, length_visitor visit,
 				 void *context, struct error *err)
 {
@@ -296,6 +306,18 @@ enum status check_lengths(const struct run_setup *setup, const char *lengths, st
 	return OK;
 }
 
+static enum status reserve_each(const struct run_setup *setup, const char *lengths,
+				struct error *err)
+{
+	struct decoder_use use;
+
+	while (lengths[0])
+		if (next_length_use(&lengths, &use, err) != OK ||
+		    run_setup_reserve_decoder(setup, &use, err) != OK)
+			return FAIL;
+	return OK;
+}
+
 static void print_origin(const struct weights_origin *origin, bool json, FILE *out)
 {
 	if (json && origin->foreign)
@@ -308,10 +330,10 @@ static void print_origin(const struct weights_origin *origin, bool json, FILE *o
 		fprintf(out, "weights of run %.12s\n", origin->identity);
 }
 
-enum status evaluate_lengths(struct run_setup *setup, const char *lengths,
-			     const struct weights_origin *origin, bool json, FILE *out,
-			     struct error *err)
+enum status evaluate_lengths(struct run_setup *setup, const char *lengths, const char *weights,
+			     bool json, FILE *out, struct error *err)
 {
+	struct weights_origin origin;
 	struct printer printer = { .out = out, .before = "\"lengths\": [" };
 	char trained[24];
 
@@ -319,7 +341,10 @@ enum status evaluate_lengths(struct run_setup *setup, const char *lengths,
 		snprintf(trained, sizeof(trained), "%lld", (long long)setup->source.length);
 		lengths = trained;
 	}
-	print_origin(origin, json, out);
+	if (check_lengths(setup, lengths, err) != OK || reserve_each(setup, lengths, err) != OK ||
+	    run_setup_load(setup, weights, &origin, err) != OK)
+		return FAIL;
+	print_origin(&origin, json, out);
 	if (evaluate_each(setup, lengths, json ? json_length : print_length, &printer, err) != OK)
 		return FAIL;
 	if (json)

@@ -13,12 +13,11 @@
 #include "tools/kablate/run_setup.h"
 
 /*
- * `lengths` is "512,1024", or NULL for the trained length.  The setup's weights must be loaded; the
+ * `lengths` is "512,1024", or NULL for the trained length.  The weights are loaded from a file; the
  * result says whose they are.
  */
-enum status evaluate_lengths(struct run_setup *setup, const char *lengths,
-			     const struct weights_origin *origin, bool json, FILE *out,
-			     struct error *err) MUST_CHECK;
+enum status evaluate_lengths(struct run_setup *setup, const char *lengths, const char *weights,
+			     bool json, FILE *out, struct error *err) MUST_CHECK;
 
 /*
  * Records the same for a run: length/N/loss and length/N/accuracy, both also for the stretch of
@@ -31,7 +30,9 @@ enum status record_lengths(struct run_setup *setup, const char *lengths, struct 
 enum status check_lengths(const struct run_setup *setup, const char *lengths,
 			  struct error *err) MUST_CHECK;
 
-/* The next number of such a list; moves *list after it. */
+/* The next number of such a list, or the decoder for it; moves *list after it. */
 enum status next_length(const char **list, int64_t *length, struct error *err) MUST_CHECK;
+enum status next_length_use(const char **list, struct decoder_use *use,
+			    struct error *err) MUST_CHECK;
 
 #endif

@@ -6,7 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/backend/cpu/blas.h"
 #include "core/backend/open.h"
+#include "core/util/memory.h"
 #include "core/util/processors.h"
 #include "core/train/shards.h"
 #include "data/source_audit.h"
@@ -447,6 +449,21 @@ destroy:
 	return status;
 }
 
+/* Libraries, and what BLAS touches of its buffers: 60 to 110 MiB. */
+static const double LIBRARY_BYTES = 128 << 20;
+
+/*
+ * What CUDA and its libraries take of the host.  In all a small run took 430 MiB, and a run of 74
+ * million parameters without audits 530 MiB.
+ */
+#define CUDA_HOST_BYTES (512 << 20)
+
+/* Drawing and loading: the largest parameter once more, in double and float. */
+static double draw_bytes(double largest)
+{
+	return largest * (sizeof(float) + sizeof(double));
+}
+
 /* Audits have weights, gradients and an optimizer of their own, and compare logits. */
 static double audit_bytes(const struct run_setup *setup, const struct description *d,
 			  double largest)
@@ -458,7 +475,7 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 			      (double)dtype_size(a->type);
 
 	return (double)d->weights_bytes + (1 + state) * (double)d->gradient_bytes +
-	       largest * (sizeof(float) + sizeof(double)) + 2 * logits;
+	       draw_bytes(largest) + 2 * logits;
 }
 
 /* What a rank has beside weights and gradients, without the optimizer's state that others have. */
@@ -473,31 +490,73 @@ static double shard_bytes(const struct run_setup *setup, const struct descriptio
 	       (double)d->optimizer_bytes * (1 - 1 / ranks);
 }
 
-/*
- * What CUDA and its libraries take of the host.  In all a small run took 430 MiB, and a run of 74
- * million parameters without audits 530 MiB.
- */
-#define CUDA_HOST_BYTES (512 << 20)
+static enum status measure_decoder(const struct run_setup *setup, const struct decoder_use *use,
+				   struct decoder_memory *memory, struct error *err)
+{
+	return decoder_measure(memory, setup->model, precision_type(setup->precision),
+			       &setup->backend, use, err);
+}
+
+/* What follows the last update: decoders, one after the other. */
+static enum status measure_conclusion(const struct run_setup *setup, double *bytes,
+				      struct error *err)
+{
+	const char *lengths = setup->lengths;
+	struct decoder_memory memory;
+	struct decoder_use use;
+	struct error no_decoder;
+
+	*bytes = 0;
+	while (lengths[0]) {
+		if (next_length_use(&lengths, &use, err) != OK ||
+		    measure_decoder(setup, &use, &memory, err) != OK)
+			return FAIL;
+		*bytes = fmax(*bytes, memory.own);
+	}
+	use = sample_use(setup, 0);
+	if (setup->sample == 0 || decoder_check(setup->model, use.capacity, &no_decoder) != OK)
+		return OK;
+	if (measure_decoder(setup, &use, &memory, err) != OK)
+		return FAIL;
+	*bytes = fmax(*bytes, memory.own);
+	return OK;
+}
+
+enum status run_setup_reserve_decoder(const struct run_setup *setup, const struct decoder_use *use,
+				      struct error *err)
+{
+	struct decoder_memory memory;
+	double bytes;
+
+	if (measure_decoder(setup, use, &memory, err) != OK)
+		return FAIL;
+	bytes = setup->backend.memory ?
+			LIBRARY_BYTES + CUDA_HOST_BYTES + memory.weights +
+				draw_bytes(memory.largest) :
+			LIBRARY_BYTES + memory.weights +
+				fmax(memory.own, draw_bytes(memory.largest));
+	return memory_reserve(NULL, bytes, blas_buffer_bytes(setup->backend.threads), err);
+}
 
 /* Audits end before training touches its first activation. */
 enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
 			     struct run_memory *memory, struct error *err)
 {
-	const double libraries = 128 << 20; /* and what BLAS touches of its buffers: 60 to 110 MiB */
-	double arena = 0, probe = 0, largest = 0, audits;
+	double arena = 0, probe = 0, largest = 0, conclusion, audits;
 
 	if (measure_forward(setup, MODEL_EVAL, setup->train.batch, &arena, &largest, err) != OK ||
-	    measure_forward(setup, MODEL_PROBE, SAMPLE_ROWS, &probe, &largest, err) != OK)
+	    measure_forward(setup, MODEL_PROBE, SAMPLE_ROWS, &probe, &largest, err) != OK ||
+	    measure_conclusion(setup, &conclusion, err) != OK)
 		return FAIL;
-	arena += (double)d->activation_bytes;
+	arena += (double)d->activation_bytes + conclusion;
 	audits = audit_bytes(setup, d, largest);
 	if (setup->backend.memory) { /* a GPU holds all but the numbers that are looked at */
-		*memory = (struct run_memory){ .resident = libraries + CUDA_HOST_BYTES + audits };
+		*memory = (struct run_memory){ .resident = LIBRARY_BYTES + CUDA_HOST_BYTES + audits };
 		return OK;
 	}
-	memory->resident = libraries + probe + (double)d->weights_bytes + (double)d->gradient_bytes +
-			   (double)d->optimizer_bytes + shard_bytes(setup, d) +
-			   fmax(arena, audits);
+	memory->resident = LIBRARY_BYTES + probe + (double)d->weights_bytes +
+			   (double)d->gradient_bytes + (double)d->optimizer_bytes +
+			   shard_bytes(setup, d) + fmax(arena, audits);
 	memory->idle = fmin(arena, audits);
 	return OK;
 }

@@ -12,6 +12,7 @@
 #include "core/train/train.h"
 #include "data/source.h"
 #include "models/audit/audit.h"
+#include "models/decode.h"
 #include "models/describe.h"
 #include "models/measure.h"
 #include "models/model.h"
@@ -103,6 +104,13 @@ struct run_memory {
 
 enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
 			     struct run_memory *memory, struct error *err) MUST_CHECK;
+
+/*
+ * Notes, as a run does, what a decoder is going to take, with the weights and the libraries.  Call
+ * this before the weights are drawn or loaded.  FAIL: there is no room.
+ */
+enum status run_setup_reserve_decoder(const struct run_setup *setup, const struct decoder_use *use,
+				      struct error *err) MUST_CHECK;
 
 /*
  * Audits the data, and the model on weights of its own.  Free the report even after FAIL.  A setup

@@ -581,12 +581,45 @@ class Surroundings(Case):
         """Audits, evaluations and checkpoints of a large vocabulary were counted, too."""
         binary = program(MODEL_VOCAB=50304, GPT2_MAX_ITERS=2, EVAL_INTERVAL=1, EVAL_ROWS=32,
                          AUDIT_ONE_BATCH="y")
-        kilobytes = 150_000 + os.sysconf("SC_NPROCESSORS_ONLN") * (1 << 17)
-        text = Run(binary).train(expect=1, preexec_fn=self.limit(kilobytes))
-        needed, left = map(int, re.search("about ([0-9]+) MiB .* leaves ([0-9]+) MiB", text).groups())
+        kilobytes, needed, left = self.needed(binary)
         run = Run(binary)
         run.train(preexec_fn=self.limit(kilobytes + (needed - left + 2 << 10)))
         self.assertEqual(run.state(), ("done", None))
+
+    def needed(self, binary):
+        """A limit that is too low; MiB that training needs and that this limit leaves."""
+        kilobytes = 150_000 + os.sysconf("SC_NPROCESSORS_ONLN") * (1 << 17)
+        text = Run(binary).train(expect=1, preexec_fn=self.limit(kilobytes))
+        return kilobytes, *self.numbers_of_refusal(text)
+
+    def numbers_of_refusal(self, text):
+        self.assertRegex(text, self.REFUSAL)
+        return map(int, re.search(self.REFUSAL, text).groups())
+
+    REFUSAL = "about ([0-9]+) MiB .* leaves ([0-9]+) MiB"
+
+    @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
+    def test_decoding_is_counted(self):
+        """What follows the last update, and what evaluates, generates and measures without training."""
+        few = {"ATTENTION": "dot", "POS": "rope", "GPT2_MAX_ITERS": 2, "EVAL_ROWS": 1 << 13}
+        length, plain = 1 << 18, program(**few)
+        described = json.loads(subprocess.run([plain, "describe", "--json", "--context", str(length)],
+                                              check=True, capture_output=True, text=True).stdout)
+        state = described["decode_total_bytes"] / (1 << 20)
+        self.assertGreater(state, 100)
+        more = self.needed(program(EVAL_LENGTHS=length, **few))[1] - self.needed(plain)[1]
+        self.assertGreater(more, state)     # and the activations of a piece, which look back on it
+        run = Run(plain)
+        run.train()
+        weights = ["--weights", run.directory / "weights.safetensors"]
+        for command in (["evaluate", *weights, "--lengths", f"32,{length}"],
+                        ["generate", *weights, "--context", str(length), "--tokens", "1"],
+                        ["bench-decode", "--lengths", f"32,{length}", "--seconds", "0.01"]):
+            kilobytes = 250_000 + os.sysconf("SC_NPROCESSORS_ONLN") * (1 << 17)
+            done = subprocess.run([plain, *command], text=True, capture_output=True, cwd=TREE,
+                                  preexec_fn=self.limit(kilobytes), timeout=60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertGreater(next(self.numbers_of_refusal(done.stderr)), state)
 
     @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
     def test_too_little_memory(self):
