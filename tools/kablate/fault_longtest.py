@@ -9,9 +9,11 @@ happened.  Kills come at random moments of make, with all that it starts.
 Here every 50th allocation, every call to the disk that is an 8th, and 10 kills; all of them in
 fault_soaktest.py.
 """
+import concurrent.futures
 import contextlib
 import functools
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -66,8 +68,21 @@ def rows_of(runs):
                     "ORDER BY step, seed, 1"))
 
 
+attempt = None      # of one number; set before worker processes begin, which find it here
+
+
+def problem_with(n):
+    """What the attempt found wrong, or None."""
+    try:
+        attempt(n)
+    except AssertionError as problem:
+        return str(problem)
+    return None
+
+
 class Faults(unittest.TestCase):
     steps = STEPS
+    workers = 1
 
     @classmethod
     def setUpClass(cls):
@@ -101,10 +116,22 @@ class Faults(unittest.TestCase):
         self.assertEqual(status, 0, said)
         total = int(count.read_text())
         self.assertGreater(total, 20)
-        first = 1 + random.randrange(self.steps[kind])
-        chosen = range(first, total + 1, self.steps[kind])
-        print(f"# {kind}: {len(chosen)} of {total} calls, from {first} on", flush=True)
+        chosen = self.choose(kind, total)
+        print(f"# {kind}: {len(chosen)} of {total} calls, from {chosen[0]} on", flush=True)
         return chosen
+
+    def choose(self, kind, total):
+        return range(1 + random.randrange(self.steps[kind]), total + 1, self.steps[kind])
+
+    def attempt_each(self, kind, numbers, function):
+        """Several at once, each in a process of its own."""
+        global attempt
+        attempt = function
+        fork = multiprocessing.get_context("fork")
+        with concurrent.futures.ProcessPoolExecutor(self.workers, fork) as pool:
+            for n, problem in zip(numbers, pool.map(problem_with, numbers, chunksize=8)):
+                with self.subTest(f"{kind} {n}"):
+                    self.assertIsNone(problem)
 
     def check_end(self, status, said, name):
         self.assertIn(status, (0, 1), f"{name}: {said}")
@@ -113,13 +140,13 @@ class Faults(unittest.TestCase):
 
     def check_run(self, kind, prepare):
         """prepare() makes a run that has begun, or not."""
-        for n in self.numbers(kind, prepare().command):
+        def check(n):
             run = prepare()
-            with self.subTest(f"{kind} {n}"):
-                self.check_end(*self.fault(kind, n, run.command), f"{kind} {n}")
-                run.train()
-                self.assertEqual(rows_of(run.runs), self.rows)
+            self.check_end(*self.fault(kind, n, run.command), f"{kind} {n}")
+            run.train()
+            self.assertEqual(rows_of(run.runs), self.rows)
             shutil.rmtree(run.runs)
+        self.attempt_each(kind, self.numbers(kind, prepare().command), check)
 
     def fresh(self):
         return Run(self.binary)
@@ -155,9 +182,8 @@ class Faults(unittest.TestCase):
                    "--weights", self.whole.directory / "weights.safetensors"]
         status, said = self.fault("memory", 0, command)
         self.assertEqual(status, 0, said)
-        for n in self.numbers("memory", command):
-            with self.subTest(n):
-                self.check_end(*self.fault("memory", n, command), f"decoding, {n}")
+        self.attempt_each("memory", self.numbers("memory", command), lambda n: self.check_end(
+            *self.fault("memory", n, command), f"decoding, {n}"))
 
 
 class Kills(unittest.TestCase):

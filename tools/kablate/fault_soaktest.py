@@ -3,7 +3,11 @@
 
 Every allocation and every call to the disk fails once; 100 kills.  Sanitizers have an allocator
 of their own, so there the calls of our sources alone go through fault.c, by --wrap.
+
+As many runs at once as there are processors, or as FAULT_WORKERS says.  FAULT_PART=2/5 is the
+second fifth of the calls: for several machines, or several nights.
 """
+import os
 import subprocess
 import sys
 
@@ -20,8 +24,16 @@ WRAPPED = ("malloc calloc realloc aligned_alloc open open64 fopen fopen64 write 
            "fclose fsync fdatasync rename mkdir ftruncate").split()
 
 
+PART, PARTS = map(int, os.environ.get("FAULT_PART", "1/1").split("/"))
+WORKERS = int(os.environ.get("FAULT_WORKERS", len(os.sched_getaffinity(0))))
+
+
 class EveryFault(fault_longtest.Faults):
     steps = {"memory": 1, "disk": 1}
+    workers = WORKERS
+
+    def choose(self, kind, total):
+        return range(PART, total + 1, PARTS)
 
 
 class ManyKills(fault_longtest.Kills):
@@ -30,7 +42,8 @@ class ManyKills(fault_longtest.Kills):
 
 class FaultsWithSanitizers(fault_longtest.Faults):
     """Leaks on the way out of a failure are no fault: the process ends."""
-    steps = {"memory": 5, "disk": 1}
+    steps = {"memory": 1, "disk": 1}
+    workers = WORKERS
 
     @classmethod
     def make_binary(cls):

@@ -14,7 +14,7 @@ import unittest
 sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.kablate import train_test
-from tools.kablate.train_test import OUTPUT, ROOT, TREE, Case, Run, Tree, study
+from tools.kablate.train_test import OUTPUT, ROOT, TREE, Case, Run, Tree, program, study
 from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
@@ -43,6 +43,19 @@ class Load(Case):
                     process.kill()
                     process.wait()
         self.assertEqual(len(set(hashes)), 1, hashes)
+
+
+class Memory(train_test.Limits):
+    """At the size of GPT-2, where each part takes hundreds of MiB."""
+
+    @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
+    def test_what_passes_the_check_ends(self):
+        for more in ({}, {"PRECISION": "bfloat16"}, {"POS": "rope", "EVAL_LENGTHS": 8192}):
+            with self.subTest(more):
+                self.check_with_what_is_needed(program(
+                    MODEL_LAYERS=12, MODEL_HEADS=12, MODEL_EMBD=768, MODEL_BLOCK=1024,
+                    MODEL_VOCAB=50304, ATTENTION="dot", TRAIN_BATCH=1, GPT2_MAX_ITERS=1,
+                    EVAL_INTERVAL=1, EVAL_ROWS=8, CHECKPOINT_INTERVAL=1, **more))
 
 
 def write_tokens(directory):
