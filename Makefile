@@ -11,9 +11,9 @@ MAKEFLAGS += -rR --no-print-directory
 all: experiment
 FORCE:
 
-O ?= build
-override O := $(O:%/=%)
-KCONFIG_CONFIG ?= .config
+# Settings that are given and empty are those that are not given.
+override O := $(or $(O:%/=%),build)
+override KCONFIG_CONFIG := $(or $(KCONFIG_CONFIG),.config)
 BLAS ?= openblas
 CFLAGS ?= -O3 -g
 CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
@@ -24,6 +24,10 @@ export O CC SANITIZE BLAS BLAS_CFLAGS BLAS_LIBS NO_INSTALL
 ifneq ($(word 2,$(CURDIR))$(word 2,$(O)),)
 $(error make cannot work in a path with blanks: move $(if $(word 2,$(CURDIR)),$(CURDIR),O=$(O)))
 endif
+# And what means something to make or to a shell cannot stand in the name of a target.
+special := ' " ; & | < > ( ) ` \ * ? [ ] { } : % \# $$
+$(foreach name,O RUNS PLAN KCONFIG_CONFIG,$(if $(word 2,$($(name)))$(strip $(foreach c,$(special),$(findstring \
+	$c,$($(name))))),$(error $(name)=$($(name)): make cannot work in a path with blanks or any of $(special))))
 # `make clean` removes directories of $(O) by name: they must never be the sources.
 ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
 $(error O=$(O) holds the sources; choose a directory of its own)
@@ -59,6 +63,8 @@ given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLA
 
 # Quotes a text as one word of a shell.
 quoted = '$(subst ','\'',$1)'
+# An option of a command, with the value of a variable that the user may give: $(call option,--rows,ROWS)
+option = $(if $($2),$1 $(call quoted,$($2)))
 
 # ---------------------------------------------------------------- what is built
 sources := $(sort $(shell find core data models tools -name '[!.]*.c' 2>/dev/null))
@@ -222,8 +228,12 @@ setup:
 made := core data models tools bin generated plan of-run foreign fuzz toolchain flags \
 	objects parts.a \
 	setup-build setup-python setup-test setup-ranks mpi-compiler kablate_mpi.so kablate_nccl.so
+# Others may have directories of these names where nothing was built, say in O=$HOME.
+build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan,$(if $(wildcard $(o)/toolchain),$(o))))
 clean:
-	$(Q)rm -rf $(foreach o,$(O) $(O)-asan $(O)-tsan,$(addprefix $(o)/,$(made)))
+	$(if $(build_directories),,$(if $(wildcard $(O)/*),$(error O=$(O): nothing was built there, so \
+		nothing is removed)))
+	$(Q)rm -rf $(foreach o,$(build_directories),$(addprefix $(o)/,$(made)))
 mrproper: clean
 	$(Q)rm -f $(KCONFIG_CONFIG) $(KCONFIG_CONFIG).old
 	$(Q)for o in $(O) $(O)-asan $(O)-tsan; do rmdir "$$o" 2>/dev/null || true; done

@@ -4,13 +4,12 @@ TORCH_PYTHON ?= $(python)
 bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o) $(O)/setup-python
 
 bench: $(bench_needs)
-	$(Q)$(python) -m tools.bench.bench --build '$(O)' --torch '$(TORCH_PYTHON)' $(if $(ROWS),--rows '$(ROWS)') \
-		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(FORMS),--forms '$(FORMS)') \
-		$(if $(PRECISION),--precision '$(PRECISION)')
+	$(Q)$(python) -m tools.bench.bench --build '$(O)' $(call option,--torch,TORCH_PYTHON) $(call option,--rows,ROWS) \
+		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION)
 
 bench-scaling: $(bench_needs)
 	$(Q)bash tools/make/setup.sh plot || true
-	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(if $(LONGEST),--longest $(LONGEST))
+	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(call option,--longest,LONGEST)
 
 profile: $(bench_needs) $(if $(filter cuda,$(BACKEND)),$(cuda_built))
 	$(Q)$(python) -m tools.bench.profile --build '$(O)' $(if $(ROWS),--rows '$(ROWS)') \

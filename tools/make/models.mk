@@ -2,7 +2,7 @@
 
 check-vector: $(O)/bin/check_vector
 	$(if $(VECTOR),,$(error check-vector: say which: VECTOR=path.safetensors))
-	$(Q)$< $(if $(BACKEND),--backend $(BACKEND)) $(call quoted,$(VECTOR))
+	$(Q)$< $(call option,--backend,BACKEND) $(call quoted,$(VECTOR))
 
 .PHONY: check-vector
 

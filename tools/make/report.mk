@@ -3,7 +3,7 @@
 report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 
 # E=NAME reports another experiment than .config's.
-configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' '$(KCONFIG_CONFIG)' 2>/dev/null)
+configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' $(call quoted,$(KCONFIG_CONFIG)) 2>/dev/null)
 reported = $(or $(E),$(configured))
 report: $(O)/setup-python $(O)/bin/results
 	$(Q)$(update_index)
@@ -12,9 +12,9 @@ report: $(O)/setup-python $(O)/bin/results
 # Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
 shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))
 status: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
-	$(Q)$(if $(shown_by_slurm),$(cluster_status),$< $(if $(E),--experiment '$(E)') status $(RUNS))
+	$(Q)$(if $(shown_by_slurm),$(cluster_status),$< $(call option,--experiment,E) status $(call quoted,$(RUNS)))
 watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
-	$(Q)$(if $(shown_by_slurm),$(cluster_status) --watch 5,$< $(if $(E),--experiment '$(E)') watch 5 $(RUNS))
+	$(Q)$(if $(shown_by_slurm),$(cluster_status) --watch 5,$< $(call option,--experiment,E) watch 5 $(call quoted,$(RUNS)))
 
 # EFFECT: nats, or the share of right answers.
 power: $(O)/setup-python
@@ -28,11 +28,11 @@ judge: $(O)/setup-python
 	$(if $(CSV),,$(error judge: give CSV=, a file that make values wrote, such as docs/findings/ra-controls.csv))
 	$(Q)$(report_tool) judge $(call quoted,$(CSV))
 chance: $(O)/setup-python
-	$(Q)$(report_tool) chance $(or $(CSV),docs/findings/*.csv)
+	$(Q)$(report_tool) chance $(or $(foreach path,$(CSV),$(call quoted,$(path))),docs/findings/*.csv)
 
 # Simulates what docs/statistics.md promises.
 bench-statistics: $(O)/bin/null_tables $(O)/setup-python
-	$(Q)$(python) -m tools.report.simulate $(if $(TABLES),--tables $(TABLES))
+	$(Q)$(python) -m tools.report.simulate $(call option,--tables,TABLES)
 
 compare diff: $(O)/setup-python
 	$(if $(and $(A),$(B)),,$(error $@: give A= and B=, each EXPERIMENT, EXPERIMENT/STEP or the \
@@ -49,7 +49,7 @@ serve: $(O)/setup-python
 # Makes the program of a run from the run's record; $$run is the run's directory, $$of the program's.
 need_run = $(if $(RUN),,$(error make $@ RUN=..: which run? Its directory, EXPERIMENT/STEP or the \
 	beginning of its identity))
-with_run = found=$$($(python) -m tools.results.run_program --runs '$(RUNS)' --output '$(O)/of-run' \
+with_run = found=$$($(python) -m tools.results.run_program --runs $(call quoted,$(RUNS)) --output '$(O)/of-run' \
 	$(call quoted,$(RUN))) && set -- $$found && run=$$1 of=$$2 && \
 	$(MAKE) -s PLAN=$$of/plan KCONFIG_CONFIG=$$of/config built && kablate=$$of/plan/0-baseline/kablate
 
@@ -57,8 +57,8 @@ generate: $(O)/setup-python
 	$(need_run)
 	+$(Q)$(with_run) && $$kablate generate --weights $$run/weights.safetensors \
 		$(if $(filter-out undefined,$(origin PROMPT)),--prompt $(call quoted,$(PROMPT))) \
-		$(if $(N),--tokens $(N)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(TEMPERATURE),--temperature $(TEMPERATURE)) $(if $(TOP_K),--top-k $(TOP_K))
+		$(call option,--tokens,N) $(call option,--seed,SEED) \
+		$(call option,--temperature,TEMPERATURE) $(call option,--top-k,TOP_K)
 
 export: $(O)/setup-python
 	$(need_run)

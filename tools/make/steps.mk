@@ -9,9 +9,8 @@
 # The name of a run's directory ends in its identity: another run has another name.  So make needs
 # to know only whether the target exists.
 
-RUNS ?= runs
-PLAN ?= $(O)/plan
-plan := $(PLAN)
+override RUNS := $(or $(RUNS),runs)
+plan := $(or $(PLAN),$(O)/plan)
 
 # Targets that need a configuration; all others work without one.
 run_goals := all experiment built runs plan plan-examined step steps describe audit bench-decode rerun unread \
@@ -200,9 +199,8 @@ describe: built
 bench-decode: built
 	$(Q)$(python) -m tools.bench.bench_decode $(plan) $(RUNS)/$(plan-experiment)/decode \
 		$(foreach s,$(plan-steps),$(if $(filter 0,$(repeat-$s)),$s)) \
-		$(if $(CONTEXTS),--lengths $(CONTEXTS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-		$(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS)) \
-		$(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
+		$(call option,--lengths,CONTEXTS) $(call option,--rounds,ROUNDS) \
+		$(call option,--seconds,BENCH_SECONDS) $(call option,--python,TORCH_PYTHON)
 audit: built
 	$(Q)status=0; $(foreach s,$(seen),echo '$s'; $(plan)/$s/kablate audit || status=1;) exit $$status
 unread: built

@@ -472,6 +472,24 @@ class Make(Case):
         self.make("compare", f"A={bait.format(trap)}", "B=it's", expect=2, RUNS=self.path("runs"))
         self.assertFalse(os.path.exists(trap) or os.path.exists(os.path.join(kconfig.ROOT, "trap")))
 
+    def test_nothing_given_is_a_command(self):
+        """Whatever a user gives to a target is one word."""
+        self.write(DEFAULTS)
+        trap = self.path("trap")
+        for bait in (f"a';touch {trap};'b", f"1;touch {trap}", f"`touch {trap}`"):
+            for words in (["status", "E="], ["report", "E="], ["power", "EFFECT="], ["diff", "B=b", "A="],
+                          ["generate", "RUN="], ["export", "RUN=x", "OUT="], ["check-vector", "VECTOR="],
+                          ["check-vector", "VECTOR=x", "BACKEND="], ["bench", "ROWS="],
+                          ["bench-statistics", "TABLES="], ["bench-scaling", "LONGEST="],
+                          ["rerun", "RUN="], ["step", "N="]):
+                words[-1] += bait
+                said = self.make(*words, expect=2, RUNS=self.path("runs"))
+                self.assertNotIn("Syntax error", said)
+                self.assertFalse(os.path.exists(trap), words)
+        for name in "N", "SEED", "TEMPERATURE", "TOP_K":    # of a run, if there were one
+            shown = self.make("-n", "generate", "RUN=x", f"{name}=1;touch {trap}", expect=2)
+            self.assertIn(f"'1;touch {trap}'", shown)
+
     def test_report_of_no_name(self):
         self.write(DEFAULTS.replace('EXPERIMENT="default"', "EXPERIMENT=\"a';touch x;'b\""))
         self.assertNotIn("touch", self.make("-n", "report"))
@@ -500,6 +518,29 @@ class Make(Case):
         said = self.make("-C", tree, "help", expect=2)
         self.assertIn(f"make cannot work in a path with blanks: move {tree}", said)
         self.assertIn("blanks: move O=a b", self.make("O=a b", "help", expect=2))
+        for name in "O", "RUNS", "PLAN", "KCONFIG_CONFIG":
+            for letter in " '\";&|<>()`\\*?[]{}:%#$":
+                path = f"a{letter}b".replace("$", "$$")
+                self.assertIn("cannot work in a path with blanks",
+                              self.make(f"{name}={path}", "help", expect=2))
+
+    def test_clean_removes_only_what_was_built(self):
+        for name in "bin", "data", "tools":
+            os.makedirs(self.path(f"home/{name}/mine"))
+        home = self.path("home")
+        for target in "clean", "mrproper":
+            self.assertIn(f"O={home}: nothing was built there, so nothing is removed",
+                          self.make(f"O={home}", target, expect=2))
+        self.assertEqual(len(os.listdir(home)), 3)
+        self.make(f"O={self.path('nowhere')}", "clean")
+        os.mkdir(self.path("build"))
+        self.make(f"O={self.path('build')}", self.path("build/toolchain"))
+        self.make(f"O={self.path('build')}", "clean")
+        self.assertEqual(os.listdir(self.path("build")), [])
+
+    def test_empty_is_not_given(self):
+        self.assertIn("mkdir -p build/plan", self.make("-n", "O=", "PLAN=", "stop"))
+        self.assertIn("build/bin/results  status 'runs'", self.make("-n", "O=", "RUNS=", "status"))
 
     def test_two_makes_set_up(self):
         os.mkdir(self.path("setup-python.new"))     # the other one's
