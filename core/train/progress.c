@@ -224,15 +224,17 @@ static void clear(struct progress *p)
 	p->drawn_at = -INFINITY;
 }
 
+/* In one piece: others write to the same place. */
 void progress_message(struct progress *p, const char *format, ...)
 {
+	char text[4 * ERROR_TEXT_SIZE];
 	va_list args;
 
 	clear(p);
 	va_start(args, format);
-	vfprintf(p->stream, format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	fputc('\n', p->stream);
+	fprintf(p->stream, "%s\n", text);
 	fflush(p->stream);
 }
 

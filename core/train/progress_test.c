@@ -325,6 +325,26 @@ static void test_the_estimate_counts_from_the_resume(void **state)
 	assert_int_equal(count(text, "ETA 2 h 33 min\n"), 1); /* 9190 s */
 }
 
+/* Runs side by side write to one place: a line must not be torn.  Such a pipe tells writes apart.
+ */
+static void test_a_message_is_written_in_one_piece(void **state)
+{
+	struct progress p;
+	char text[4096];
+	FILE *stream;
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe2(fds, O_DIRECT), 0);
+	stream = fdopen(fds[1], "w");
+	setvbuf(stream, NULL, _IONBF, 0); /* as stderr */
+	progress_begin(&p, stream, "label", PROGRESS_LINES, 0);
+	progress_message(&p, "%s: %d parameters", "label", 7);
+	assert_int_equal(read(fds[0], text, sizeof(text)), strlen("label: 7 parameters\n"));
+	fclose(stream);
+	close(fds[0]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -340,6 +360,7 @@ int main(void)
 		cmocka_unit_test(test_quiet_means_only_messages),
 		cmocka_unit_test(test_lines_on_a_terminal_that_cannot_redraw),
 		cmocka_unit_test(test_the_estimate_counts_from_the_resume),
+		cmocka_unit_test(test_a_message_is_written_in_one_piece),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
