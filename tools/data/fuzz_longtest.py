@@ -21,7 +21,7 @@ FEWEST = 200    # inputs in that time, of the slowest parser on a busy machine
 
 def fuzz(**settings):
     """Inputs that each fuzzer tried; AssertionError with its words if one found something."""
-    done = as_user.make("fuzz", *(f"{name}={value}" for name, value in settings.items()))
+    done = as_user.make(f"-j{os.cpu_count()}", "fuzz", *(f"{name}={value}" for name, value in settings.items()))
     said = done.stdout + done.stderr
     if done.returncode:
         raise AssertionError(said[-5000:])
