@@ -61,8 +61,12 @@ stop_restarting = $(if $(shell test 0$(MAKE_RESTARTS) -le $(most_restarts) || ec
 # Was an option of one letter given to make?  (Known when recipes run.)
 given = $(or $(findstring $1,$(firstword -$(MAKEFLAGS))),$(filter -$1%,$(MAKEFLAGS)))
 
-# Quotes a text as one word of a shell.
-quoted = '$(subst ','\'',$1)'
+# Quotes a text as one word of a shell.  (make ends a command where a line ends.)
+define newline
+
+
+endef
+quoted = $(if $(findstring $(newline),$1),$(error what is given must be one line: $1))'$(subst ','\'',$1)'
 # An option of a command, with the value of a variable that the user may give: $(call option,--rows,ROWS)
 option = $(if $($2),$1 $(call quoted,$($2)))
 

@@ -29,6 +29,7 @@ import time
 from dataclasses import asdict, dataclass, field
 
 from tools.plan import kconfig
+from tools.terminal import terminal
 
 TURN = 1.5          # seconds that one side computes before the other's turn
 MOST = 50           # iterations of a turn, at most
@@ -504,7 +505,7 @@ def main(argv):
                                      epilog="example: python3 -m tools.bench.bench --rows 'laptop-*' --list")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--rows", default="*", metavar="PATTERN,...")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=terminal.count, default=5)
     parser.add_argument("--precision", default="*", metavar="PATTERN")
     parser.add_argument("--forms", default="*", metavar="PATTERN,...", help="of PyTorch: " + ", ".join(FORMS))
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has torch")

@@ -135,7 +135,7 @@ def main():
     parser.add_argument("keep", type=pathlib.Path)
     parser.add_argument("steps", nargs="+")
     parser.add_argument("--lengths", help="contexts (default: up to the trained length)")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=terminal.count, default=2)
     parser.add_argument("--seconds", help="on each number (default: the program's)")
     parser.add_argument("--python", default=sys.executable, help="one that may have PyTorch")
     o = parser.parse_args()

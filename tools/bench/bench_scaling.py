@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from tools.bench import bench, gnuplot
 from tools.plan import kconfig
 from tools.report import page
+from tools.terminal import terminal
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 ATTENTIONS = {"dot": "dot", "mla": "mla", "w2": "w2"}
@@ -138,7 +139,7 @@ def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
                                      epilog="example: python3 -m tools.bench.bench_scaling --longest 1024")
     parser.add_argument("--build", default="build", metavar="DIR")
-    parser.add_argument("--longest", type=int, default=LENGTHS[-1], metavar="T")
+    parser.add_argument("--longest", type=terminal.count, default=LENGTHS[-1], metavar="T")
     args = parser.parse_args(argv)
     runner = bench.Bench(args.build)
     about, points = bench.machine(runner), []

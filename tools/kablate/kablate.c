@@ -357,6 +357,31 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 
 /* --------------------------------------------------------------------- main */
 
+static bool parse_size(const char *text, double *value)
+{
+	struct error err;
+
+	if (parse_real(text, value, &err) != OK)
+		complain(&err);
+	else if (*value < 0)
+		fprintf(stderr, "kablate: '%s' is less than 0\n", text);
+	else
+		return true;
+	return false;
+}
+
+/* Directories are named after experiments and steps: such a name leads nowhere else. */
+static bool is_name(const char *text)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-";
+
+	if (text[0] && text[0] != '.' && text[0] != '-' && !text[strspn(text, letters)])
+		return true;
+	fprintf(stderr, "kablate: '%s': letters, digits and ._+- make a name, neither . nor - in front\n",
+		text);
+	return false;
+}
+
 static bool parse_arguments(int argc, char **argv, struct arguments *a)
 {
 	static const struct option options[] = {
@@ -390,7 +415,6 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 	};
 	uint64_t number = 0;
 	double real = 0;
-	struct error err;
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -398,10 +422,9 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			fprintf(stderr, "kablate: '%s' is not a whole number\n", optarg);
 			return false;
 		}
-		if (strchr("xu", option) && parse_real(optarg, &real, &err) != OK) {
-			complain(&err);
+		if ((strchr("xu", option) && !parse_size(optarg, &real)) ||
+		    (strchr("etb", option) && !is_name(optarg)))
 			return false;
-		}
 		switch (option) {
 		case 's':
 			a->seed = number;

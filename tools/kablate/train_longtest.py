@@ -50,12 +50,12 @@ class Memory(train_test.Limits):
 
     @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
     def test_what_passes_the_check_ends(self):
-        for more in ({}, {"PRECISION": "bfloat16"}, {"POS": "rope", "EVAL_LENGTHS": 8192}):
+        for more in ({}, {"PRECISION": "bfloat16"}, {"POS": "rope", "EVAL_LENGTHS": 4096}):
             with self.subTest(more):
                 self.check_with_what_is_needed(program(
                     MODEL_LAYERS=12, MODEL_HEADS=12, MODEL_EMBD=768, MODEL_BLOCK=1024,
                     MODEL_VOCAB=50304, ATTENTION="dot", TRAIN_BATCH=1, GPT2_MAX_ITERS=1,
-                    EVAL_INTERVAL=1, EVAL_ROWS=8, CHECKPOINT_INTERVAL=1, **more))
+                    EVAL_INTERVAL=1, EVAL_ROWS=4, CHECKPOINT_INTERVAL=1, **more))
 
 
 def write_tokens(directory):

@@ -919,6 +919,25 @@ class Generation(Case):
         self.assertEqual(short, self.text(run, "--tokens", "100", "--context", "32"))
 
 
+    def test_wrong_words(self):
+        run = Run(program(POS="rope", MODEL_VOCAB=300))
+        run.train()
+        weights = "--weights", run.directory / "weights.safetensors"
+        for words, said in (
+                (("generate", *weights, "--context", str(1 << 53)), "positions are too many"),
+                (("generate", *weights, "--temperature", "-1"), "'-1' is less than 0"),
+                (("generate", *weights, "--tokens", "-1"), "'-1' is not a whole number"),
+                (("bench-decode", "--lengths", "16", "--batch", "0"), "is not positive"),
+                (("bench-decode", "--lengths", "16", "--batch", str(1 << 53)), "memory"),
+                (("bench-decode", "--lengths", "16", "--seconds", "-1"), "'-1' is less than 0"),
+                (("train", "--experiment", "../../x"), "make a name"),
+                (("train", "--step", "a/b"), "make a name"),
+                (("train", "--baseline", ""), "make a name")):
+            done = subprocess.run([run.binary, *words], cwd=ROOT, text=True, capture_output=True, timeout=60)
+            self.assertIn(done.returncode, (1, 2), words)
+            self.assertRegex(done.stderr, said, words)
+
+
 class Plans(Case):
     """Steps that end early, each way."""
 

@@ -35,7 +35,10 @@ fuzzed := core/record/journal.c core/record/line_sum.c \
 	$(filter-out core/util/config.c data/source.c data/source_audit.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
 fuzz_compile = $(FUZZ_CC) -std=gnu17 -O1 -g -fopenmp -fsanitize=address,undefined \
 	-fno-sanitize-recover=all -I. $(call compile_part,$(strip $(file <$(O)/fuzz/libraries))) -MMD -MP
-fuzz_stop = $(call quoted,$(if $(FUZZ_RUNS),-runs=$(FUZZ_RUNS),-max_total_time=$(FUZZ_SECONDS)))
+# libFuzzer takes what is no number for 0, which is for ever.
+fuzz_number = $(or $(shell echo $(call quoted,$($1)) | grep -x '[1-9][0-9]*'),$(error \
+	$1=$($1): expected a whole number))
+fuzz_stop = $(if $(FUZZ_RUNS),-runs=$(call fuzz_number,FUZZ_RUNS),-max_total_time=$(call fuzz_number,FUZZ_SECONDS))
 
 $(O)/fuzz/libraries: tools/make/setup.sh
 	@mkdir -p $(@D)

@@ -53,10 +53,11 @@ with_run = found=$$($(python) -m tools.results.run_program --runs $(call quoted,
 	$(call quoted,$(RUN))) && set -- $$found && run=$$1 of=$$2 && \
 	$(MAKE) -s PLAN=$$of/plan KCONFIG_CONFIG=$$of/config built && kablate=$$of/plan/0-baseline/kablate
 
+# A prompt may have several lines: make puts what is given into the environment.
 generate: $(O)/setup-python
 	$(need_run)
 	+$(Q)$(with_run) && $$kablate generate --weights $$run/weights.safetensors \
-		$(if $(filter-out undefined,$(origin PROMPT)),--prompt $(call quoted,$(PROMPT))) \
+		$(if $(filter-out undefined,$(origin PROMPT)),--prompt "$$PROMPT") \
 		$(call option,--tokens,N) $(call option,--seed,SEED) \
 		$(call option,--temperature,TEMPERATURE) $(call option,--top-k,TOP_K)
 

@@ -170,7 +170,7 @@ experiment: runs
 	+$(Q)$(report_unless_queued) $(MAKE) --no-print-directory report
 
 # One step alone: make step N=3
-wanted := $(filter $(N)-%,$(plan-steps) $(plan-open))
+wanted := $(if $(word 2,$(N)),,$(filter $(N)-%,$(plan-steps) $(plan-open)))
 step: declared
 	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
 	+$(Q)$(call tune_and_run,$(tuned-for-$(wanted)),step-$(wanted))

@@ -490,6 +490,21 @@ class Make(Case):
             shown = self.make("-n", "generate", "RUN=x", f"{name}=1;touch {trap}", expect=2)
             self.assertIn(f"'1;touch {trap}'", shown)
 
+    def test_several_lines(self):
+        self.write(DEFAULTS)
+        self.assertIn("must be one line", self.make("set", "CONFIG_EXPERIMENT=a\nb", expect=2))
+        self.assertIn('--prompt "$PROMPT"', self.make("-n", "generate", "RUN=x", "PROMPT=a\nb", expect=2))
+        self.assertNotIn("--prompt", self.make("-n", "generate", "RUN=x", expect=2))
+
+    def test_numbers(self):
+        self.write(DEFAULTS)
+        for words, name in ((["fuzz", "FUZZ_SECONDS="], "FUZZ_SECONDS"), (["fuzz", "FUZZ_RUNS="], "FUZZ_RUNS"),
+                            (["bench-statistics", "TABLES="], "--tables"), (["bench", "ROUNDS="], "--rounds"),
+                            (["bench-scaling", "LONGEST="], "--longest")):
+            for number in "abc", "-1", "1e3", "0":
+                said = self.make(*words[:-1], words[-1] + number, expect=2)
+                self.assertRegex(said, f"{name}.*expected a whole number")
+
     def test_report_of_no_name(self):
         self.write(DEFAULTS.replace('EXPERIMENT="default"', "EXPERIMENT=\"a';touch x;'b\""))
         self.assertNotIn("touch", self.make("-n", "report"))

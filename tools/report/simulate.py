@@ -16,6 +16,7 @@ import zlib
 from dataclasses import dataclass
 
 from tools.report import stats
+from tools.terminal import terminal
 
 PROGRAM = os.path.join(os.environ.get("O", "build"), "bin/null_tables")
 PROMISE = 5.6       # percent: 5 and what 20,000 tables cannot tell from it (4 standard errors)
@@ -211,7 +212,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: python3 -m tools.report.simulate --tables 1000")
-    parser.add_argument("--tables", type=int, default=20_000, help="of each cell (default: 20000)")
+    parser.add_argument("--tables", type=terminal.count, default=20_000, help="of each cell (default: 20000)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     began = time.monotonic()

@@ -1,4 +1,5 @@
 """Tables and colours for the person at a terminal; a file or a pipe gets plain, whole lines."""
+import argparse
 import os
 import textwrap
 
@@ -29,6 +30,13 @@ def has_colours(stream):
 def painted(text, tone):
     """Blanks around the text stay as they are."""
     return f"\033[{COLOURS[tone]}m{text}\033[m" if tone and text.strip() else text
+
+
+def count(text):
+    """A whole number of a command line, 1 or more: a type for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 1 or more")
+    return int(text)
 
 
 def duration(seconds):
