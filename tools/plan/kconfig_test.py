@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -595,7 +596,7 @@ class Menus(Case):
             self.settle()
 
     def drive(self, *keys):
-        """Press keys in menuconfig; its exit status."""
+        """Press keys in menuconfig, or send signals; its exit status."""
         self.terminal, inner = pty.openpty()
         self.addCleanup(os.close, self.terminal)
         environment = {**self.environment, "TERM": "xterm", "LINES": "40", "COLUMNS": "100"}
@@ -606,10 +607,23 @@ class Menus(Case):
         self.shown = b""
         self.wait(lambda: b"Experiment" in self.shown)
         for key in keys:
-            os.write(self.terminal, key.encode())
+            if isinstance(key, signal.Signals):
+                self.program.send_signal(key)
+            else:
+                os.write(self.terminal, key.encode())
             self.settle()
         self.wait(lambda: self.program.poll() is not None)
         return self.program.returncode
+
+    def test_interrupted(self):
+        """By Ctrl-C, after a change that was not saved: the terminal is as before, and so is the file."""
+        self.write(DEFAULTS)
+        before = self.read()
+        status = self.drive("/", "GPT2_MAX_ITERS", "\r", "\r", "\x7f" * 8, "7", "\r", signal.SIGINT)
+        self.assertEqual(status, -signal.SIGINT, self.shown.decode(errors="replace")[-2000:])
+        self.assertNotIn(b"Traceback", self.shown)
+        self.assertIn(b"\033[?1049l", self.shown)   # back from the second screen
+        self.assertEqual(self.read(), before)
 
     def test_open_change_save(self):
         self.write(DEFAULTS)

@@ -6,6 +6,7 @@ The plan is included, so make makes it before anything else, even with -n, and s
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,14 @@ from tools.testing.as_user import ROOT
 
 LENGTHS = 1, 30, 150            # of a directory's name
 ENVIRONMENTS = 0, 1000, 50000   # bytes beside what is there
+
+
+class Interrupted(unittest.TestCase):
+    def test_a_tool_ends_without_a_traceback(self):
+        for module in "tools.report.report", "tools.plan.plan", "tools.plan.declaration":
+            code = f"import {module}; raise KeyboardInterrupt"
+            done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (-signal.SIGINT, ""))
 
 
 class Case(unittest.TestCase):
