@@ -153,8 +153,10 @@ def main(argv):
     args = parser.parse_args(argv)
     try:
         architecture = export(args.program, args.weights, args.directory)
-    except (OSError, tokenizer.Unfit) as problem:
+    except tokenizer.Unfit as problem:
         sys.exit(f"export: {problem}")
+    except OSError as problem:
+        sys.exit(f"export: {problem.filename or args.directory}: {problem.strerror}")
     own_code = ", trust_remote_code=True" if architecture.startswith("Kablate") else ""
     print(f"{args.directory}: {architecture}\n"
           f"    AutoModelForCausalLM.from_pretrained('{args.directory}'{own_code})")

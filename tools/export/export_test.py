@@ -2,7 +2,9 @@
 """Tests of `make export` without a client: files, names, shapes, tokens.  Clients: export_soaktest."""
 import array
 import json
+import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -47,6 +49,18 @@ class Weights(unittest.TestCase):
             weights.write(path, tensors, {"format": "pt"})
             self.assertEqual(weights.read(path), (tensors, {"format": "pt"}))
             self.assertEqual([*pathlib.Path(directory).iterdir()], [path])
+
+    def test_a_full_disk_leaves_nothing(self):
+        tensors = {"a": weights.Tensor("F32", [1 << 16], bytes(4 << 16))}
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with tempfile.TemporaryDirectory() as directory:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+            try:
+                with self.assertRaises(OSError):
+                    weights.write(pathlib.Path(directory, "x.safetensors"), tensors, {})
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            self.assertEqual(os.listdir(directory), [])
 
 
 class Tokenizers(unittest.TestCase):

@@ -2,7 +2,6 @@
 import array
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 
 CODES = {"F32": "f", "F64": "d"}
@@ -63,10 +62,14 @@ def write(path, tensors, about):
         at += len(tensor.data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    directory = os.path.dirname(os.path.abspath(path))
-    with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in sorted(tensors):
-            file.write(tensors[name].data)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    new = f"{path}.new{os.getpid()}"
+    try:
+        with open(new, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name in sorted(tensors):
+                file.write(tensors[name].data)
+        os.replace(new, path)
+    except BaseException:
+        if os.path.exists(new):
+            os.unlink(new)
+        raise

@@ -371,17 +371,19 @@ def write_text(path, text):
     """Replaces a file as a whole, and only if it changes; True: it did."""
     if read_text(path) == text:
         return False
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     new = f"{path}.new{os.getpid()}"
     try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(new, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
-    except BaseException:
+    except BaseException as problem:
         if os.path.exists(new):
             os.unlink(new)
+        if isinstance(problem, OSError):    # which seldom names the file
+            raise Unfit([f"{shorten(path)}: {problem.strerror}"]) from None
         raise
     return True
 

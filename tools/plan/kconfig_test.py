@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of tools/plan/kconfig.py and of the Kconfig files, defconfigs and fragments themselves."""
+import errno
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
@@ -228,6 +230,16 @@ class Files(Case):
             os.replace = replace
         self.assertEqual(self.read(), "old\n")
         self.assertEqual(os.listdir(self.directory), ["config"])
+
+    def test_a_full_disk_is_told_with_the_file(self):
+        self.write("old\n")
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with unittest.mock.patch("os.fsync", side_effect=full), \
+                self.assertRaisesRegex(kconfig.Unfit, f"{self.config}: No space left on device"):
+            kconfig.write_text(self.config, "new\n")
+        self.assertEqual((self.read(), os.listdir(self.directory)), ("old\n", ["config"]))
+        with self.assertRaisesRegex(kconfig.Unfit, f"{self.config}/x/y: Not a directory"):
+            kconfig.write_text(f"{self.config}/x/y", "new\n")
 
 
 # ---------------------------------------------------------------- what is accepted
