@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/util/standard.h"
 #include "data/prepare.h"
 #include "data/tokens.h"
 
@@ -367,13 +368,14 @@ int main(int argc, char **argv)
 {
 	struct error err;
 
+	standard_occupy();
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--help")) {
 			fputs(HELP, stdout);
 			return 0;
 		}
 	}
-	if (run_command(argc, argv, &err)) {
+	if (run_command(argc, argv, &err) || standard_output_end(&err)) {
 		fprintf(stderr, "data: %s\n", err.text);
 		return 1;
 	}

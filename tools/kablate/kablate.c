@@ -11,6 +11,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/record/journal.h"
+#include "core/util/standard.h"
 #include "models/test_vector.h"
 #include "tools/kablate/bench_decode.h"
 #include "tools/kablate/device_memory.h"
@@ -576,6 +577,17 @@ static bool asked_for(int argc, char **argv, const char *option)
 	return strcmp(argv[1], option) == 0 || (argc > 2 && strcmp(argv[2], option) == 0);
 }
 
+/* Nobody has seen what did not reach its place. */
+static int end_output(int result)
+{
+	struct error err;
+
+	if (standard_output_end(&err) == OK)
+		return result;
+	complain(&err);
+	return result ? result : EXIT_WRONG;
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments a = {
@@ -587,6 +599,7 @@ int main(int argc, char **argv)
 	};
 	const struct command *command;
 
+	standard_occupy();
 	if (argc < 2) {
 		fputs(usage, stderr);
 		return EXIT_USAGE;
@@ -607,5 +620,5 @@ int main(int argc, char **argv)
 		fprintf(stderr, "kablate: there is no command '%s'; see kablate --help\n", argv[1]);
 		return EXIT_USAGE;
 	}
-	return run_command(command, &a);
+	return end_output(run_command(command, &a));
 }

@@ -646,6 +646,26 @@ class Surroundings(Limits):
         run.train()     # nothing of it stays
         self.assert_same(run)
 
+    def test_no_standard_files(self):
+        """What is opened in their place does not get the messages."""
+        for close in (">&- 2>&-", "2>&-", "<&- >&-"):
+            run = Run(study())
+            done = subprocess.run(["sh", "-c", f"{' '.join(map(str, run.command))} {close}"], cwd=TREE,
+                                  env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, 0)
+            self.assert_same(run)
+            self.assertGreater(len(run.journal()), 20)      # each line is JSON
+
+    def test_lost_output(self):
+        run = self.straight()
+        weights = run.directory / "weights.safetensors"
+        for words in ([run.binary, "describe"], [run.binary, "generate", "--weights", weights],
+                      [OUTPUT / "bin/results", "status", run.runs]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run(words, cwd=TREE, stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("cannot write the output", done.stderr)
+
     def test_missing_data(self):
         nowhere = ROOT / "nowhere.bin"
         run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96,

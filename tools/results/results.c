@@ -18,6 +18,7 @@
 #include "core/record/database.h"
 #include "core/record/metrics.h"
 #include "core/util/process.h"
+#include "core/util/standard.h"
 #include "core/train/progress.h"
 #include "core/util/status.h"
 #include "tools/results/collect.h"
@@ -416,6 +417,16 @@ static int find_and_run(struct request *r, int n, char **words)
 	return misused(n > 0 ? "no such command" : "no command");
 }
 
+static int end_output(int result)
+{
+	struct error err;
+
+	if (standard_output_end(&err) == OK)
+		return result;
+	fprintf(stderr, "results: %s\n", err.text);
+	return result ? result : EXIT_FAILURE;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -427,6 +438,7 @@ int main(int argc, char **argv)
 	struct request r = { .collect.out = stdout };
 	int option;
 
+	standard_occupy();
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		if (option == 'h') {
 			fputs(help, stdout);
@@ -439,5 +451,5 @@ int main(int argc, char **argv)
 		else
 			return misused("unknown option");
 	}
-	return find_and_run(&r, argc - optind, argv + optind);
+	return end_output(find_and_run(&r, argc - optind, argv + optind));
 }

@@ -30,6 +30,14 @@ class Interrupted(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (-signal.SIGINT, ""))
 
 
+class Terminals(unittest.TestCase):
+    def test_letters_that_it_lacks(self):
+        code = "import tools.report.report; print('4.9 \u00b1 0.1')"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                              env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        self.assertEqual((done.stdout, done.stderr), ("4.9 ? 0.1\n", ""))
+
+
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
