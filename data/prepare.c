@@ -115,8 +115,8 @@ static enum status write_job(struct pipeline *p, struct job *job, struct error *
 /*
  * Step k reads batch k + 1, encodes batch k and writes batch k - 1; returns whether to go on.
  *
- * A loop, not tasks: the thread sanitizer does not see how libomp gives the memory of a task to a
- * later one, and may take two tasks in one place for a race.
+ * A loop, not tasks (docs/reliability.md): libomp gives the memory of a finished task to a new one,
+ * the thread sanitizer does not see that, and reports the new task's arguments as a race.
  */
 static bool step(struct pipeline *p, size_t k, enum status status[2], struct error err[2])
 {

@@ -99,5 +99,13 @@ class Rooms(unittest.TestCase):
         self.assertFalse(any(below("core/util", user) for user in users_of("core/engine")))
 
 
+class Threads(unittest.TestCase):
+    def test_no_tasks(self):
+        """The thread sanitizer reports tasks that have no race: docs/reliability.md."""
+        for path in sources():
+            if path.suffix != ".py":
+                self.assertNotRegex((ROOT / path).read_text(), r"#pragma omp.*\btask", path)
+
+
 if __name__ == "__main__":
     tap.main()
