@@ -9,6 +9,7 @@
 #include "core/backend/cpu/cpu.h"
 #include "core/backend/open.h"
 #include "core/train/checkpoint.h"
+#include "core/util/memory_file.h"
 #include "models/gpt2_names.h"
 #include "models/model_program.h"
 
@@ -188,18 +189,16 @@ void vector_describe(const struct config *c, const struct model *m, FILE *out)
 
 static enum status config_of(const cJSON *json, struct config **c, struct error *err)
 {
-	enum status status;
-	char *text = NULL;
-	size_t size;
-	FILE *out = open_memstream(&text, &size);
+	struct memory_file out;
+	enum status status = memory_file_open(&out, "configuration", err);
 
-	if (!out)
-		return fail_memory(err, "configuration", 0);
-	status = write_config(out, json, err);
-	fclose(out);
 	if (status == OK)
-		status = config_parse(c, text, err);
-	free(text);
+		status = write_config(out.stream, json, err);
+	if (status == OK)
+		status = memory_file_close(&out, "configuration", err);
+	if (status == OK)
+		status = config_parse(c, out.text, err);
+	memory_file_free(&out);
 	return status;
 }
 

@@ -16,6 +16,7 @@
 #include "core/record/journal.h"
 #include "core/train/shards.h"
 #include "core/util/hash.h"
+#include "core/util/memory_file.h"
 #include "core/util/replace.h"
 #include "core/util/safetensors.h"
 
@@ -215,31 +216,22 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 			      const char *dir, struct error *err)
 {
 	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE], own[SHA256_HEX_SIZE];
+	struct memory_file memory;
 	struct replace r;
-	FILE *memory;
-	size_t size = 0;
-	char *text = NULL;
-	bool lost;
 
 	snprintf(path, sizeof(path), "%s/" STATE, dir);
 	if (hash_tensors(dir, hashes, err) != OK)
 		return FAIL;
-	memory = open_memstream(&text, &size);
-	if (!memory)
-		return fail_memory(err, path, 0);
-	print_state(memory, c, state, hashes);
-	lost = ferror(memory);
-	if (fclose(memory) != 0 || lost || !text) { /* glibc's fclose() does not tell */
-		free(text);
-		return fail_memory(err, path, size);
-	}
-	if (replace_begin(&r, path, err) != OK) {
-		free(text);
+	if (memory_file_open(&memory, path, err) != OK)
+		return FAIL;
+	print_state(memory.stream, c, state, hashes);
+	if (memory_file_close(&memory, path, err) != OK || replace_begin(&r, path, err) != OK) {
+		memory_file_free(&memory);
 		return FAIL;
 	}
-	hash_bytes(text, size, own);
-	fprintf(r.stream, "%s" STATE_HASH "\"%s\"\n}\n", text, own);
-	free(text);
+	hash_bytes(memory.text, memory.size, own);
+	fprintf(r.stream, "%s" STATE_HASH "\"%s\"\n}\n", memory.text, own);
+	memory_file_free(&memory);
 	return replace_commit(&r, err);
 }
 

@@ -8,6 +8,26 @@
 
 #include "core/util/replace.h"
 
+static enum status check_regular(int fd, const char *path, struct error *err)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return fail_errno(err, "cannot read %s", path);
+	return S_ISREG(st.st_mode) ? OK : fail(err, "%s is not a regular file", path);
+}
+
+enum status file_open(const char *path, int *fd, struct error *err)
+{
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
+	if (*fd < 0)
+		return fail_errno(err, "cannot open %s", path);
+	if (check_regular(*fd, path, err) == OK)
+		return OK;
+	close(*fd);
+	return FAIL;
+}
+
 static enum status map_open(int fd, const char *path, struct mapping *m, struct error *err)
 {
 	struct stat st;
@@ -15,8 +35,6 @@ static enum status map_open(int fd, const char *path, struct mapping *m, struct 
 
 	if (fstat(fd, &st))
 		return fail_errno(err, "cannot read %s", path);
-	if (!S_ISREG(st.st_mode))
-		return fail(err, "%s is not a regular file", path);
 	*m = (struct mapping){ (const uint8_t *)"", 0 };
 	if (st.st_size == 0)
 		return OK;
@@ -29,11 +47,11 @@ static enum status map_open(int fd, const char *path, struct mapping *m, struct 
 
 enum status file_map(const char *path, struct mapping *m, struct error *err)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	enum status status;
+	int fd;
 
-	if (fd < 0)
-		return fail_errno(err, "cannot open %s", path);
+	if (file_open(path, &fd, err) != OK)
+		return FAIL;
 	status = map_open(fd, path, m, err);
 	close(fd);
 	return status;

@@ -9,6 +9,9 @@
 
 #include "core/util/status.h"
 
+/* Open a regular file for reading: nothing that could make the caller wait, or never end. */
+enum status file_open(const char *path, int *fd, struct error *err) MUST_CHECK;
+
 struct mapping {
 	const uint8_t *data; /* not NULL, even when the file is empty */
 	size_t size;

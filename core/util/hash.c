@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "core/util/file.h"
 
 /* Round constants of SHA-256: first 32 bits of the fractional parts of cube roots of primes. */
 static const uint32_t ROUND[64] = {
@@ -104,10 +107,15 @@ enum status sha256_file(const char *path, char hex[SHA256_HEX_SIZE], struct erro
 	uint8_t *piece;
 	FILE *file;
 	size_t n;
+	int fd;
 
-	file = fopen(path, "rb");
-	if (!file)
+	if (file_open(path, &fd, err) != OK)
+		return FAIL;
+	file = fdopen(fd, "rb");
+	if (!file) {
+		close(fd);
 		return fail_errno(err, "cannot open %s", path);
+	}
 	piece = malloc(PIECE);
 	if (!piece) {
 		fail_memory(err, path, PIECE);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/util/hash.h"
@@ -121,6 +122,24 @@ static void test_sha256_of_a_file(void **state)
 	assert_file_hash("0123456789\n", 300000, whole);
 }
 
+/* What never ends, and what would wait for somebody to write. */
+static void test_only_regular_files(void **state)
+{
+	char hex[SHA256_HEX_SIZE], fifo[4096];
+	struct error err;
+
+	(void)state;
+	assert_int_equal(sha256_file("/dev/zero", hex, &err), FAIL);
+	assert_string_equal(err.text, "/dev/zero is not a regular file");
+	test_template(fifo, sizeof(fifo), "fifo");
+	assert_int_equal(close(mkstemp(fifo)), 0);
+	assert_int_equal(unlink(fifo), 0);
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	assert_int_equal(sha256_file(fifo, hex, &err), FAIL);
+	unlink(fifo);
+	assert_non_null(strstr(err.text, "is not a regular file"));
+}
+
 static void test_a_missing_file_is_named(void **state)
 {
 	char hex[SHA256_HEX_SIZE];
@@ -138,7 +157,7 @@ static void test_a_directory_is_no_file(void **state)
 
 	(void)state;
 	assert_int_equal(sha256_file("/", hex, &err), FAIL);
-	assert_string_equal(err.text, "cannot read /: Is a directory");
+	assert_string_equal(err.text, "/ is not a regular file");
 }
 
 /* Test vectors of the FNV distribution (fnv64a). */
@@ -157,6 +176,7 @@ int main(void)
 		cmocka_unit_test(test_sha256_of_a_million_letters),
 		cmocka_unit_test(test_sha256_does_not_see_the_cuts),
 		cmocka_unit_test(test_sha256_of_a_file),
+		cmocka_unit_test(test_only_regular_files),
 		cmocka_unit_test(test_a_missing_file_is_named),
 		cmocka_unit_test(test_a_directory_is_no_file),
 		cmocka_unit_test(test_names_known_answers),

@@ -1,8 +1,11 @@
 #include "tools/kablate/fingerprint.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/util/memory_file.h"
 
 /* Hashes of different things agree once in 2^64 times. */
 #define HASH_DIGITS 16
@@ -85,22 +88,23 @@ static enum status put_rows(struct run_setup *setup, FILE *file, struct error *e
 
 static enum status put_graph(const struct graph *g, FILE *file, struct error *err)
 {
-	char *text = NULL;
+	struct memory_file dump;
 	struct sha256 s;
-	size_t size;
-	FILE *dump = open_memstream(&text, &size);
+	enum status status;
 
-	if (!dump)
-		return fail_memory(err, "fingerprint", 0);
-	graph_dump_json(g, dump);
+	if (memory_file_open(&dump, "fingerprint", err) != OK)
+		return FAIL;
+	graph_dump_json(g, dump.stream);
 	for (int i = 0; i < g->n_outputs; i++)
-		fprintf(dump, "%s %a\n", g->outputs[i].name, g->outputs[i].loss_weight);
-	fclose(dump);
-	sha256_init(&s);
-	sha256_add(&s, text, size);
-	put(file, "graph", "-", "-", &s);
-	free(text);
-	return OK;
+		fprintf(dump.stream, "%s %a\n", g->outputs[i].name, g->outputs[i].loss_weight);
+	status = memory_file_close(&dump, "fingerprint", err);
+	if (status == OK) {
+		sha256_init(&s);
+		sha256_add(&s, dump.text, dump.size);
+		put(file, "graph", "-", "-", &s);
+	}
+	memory_file_free(&dump);
+	return status;
 }
 
 static void describe_rule(const struct param *p, char *text, size_t size)
@@ -383,45 +387,45 @@ enum status fingerprint_compare(const char *mine, const char *baseline, fingerpr
 	return OK;
 }
 
-/* What a command prints, for the caller to free; NULL: it could not be run, or it failed. */
-static char *output_of(const char *command)
+/* What a command prints, for the caller to free; no text: it could not be run, or it failed. */
+static enum status output_of(const char *command, struct memory_file *output, struct error *err)
 {
-	char *text = NULL, buffer[4096];
-	size_t size, n;
-	FILE *copy, *pipe = popen(command, "r");
+	FILE *pipe = popen(command, "r");
+	enum status status;
+	char buffer[4096];
+	size_t n;
 
 	if (!pipe)
-		return NULL;
-	copy = open_memstream(&text, &size);
-	while (copy && (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0)
-		fwrite(buffer, 1, n, copy);
-	if (copy)
-		fclose(copy);
-	if (pclose(pipe) != 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+		return errno == ENOMEM ? fail_memory(err, "fingerprint", 0) : OK;
+	status = memory_file_open(output, "fingerprint", err);
+	while (status == OK && (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0)
+		fwrite(buffer, 1, n, output->stream);
+	if (status == OK)
+		status = memory_file_close(output, "fingerprint", err);
+	if (pclose(pipe) != 0)
+		memory_file_free(output);
+	return status;
 }
 
 enum status fingerprint_compare_program(struct run_setup *setup, const char *program,
 					fingerprint_visitor visit, void *context, struct error *err)
 {
-	char command[4300], *mine = NULL, *baseline;
-	enum status status;
-	size_t size;
-	FILE *file = open_memstream(&mine, &size);
+	struct memory_file mine, baseline = { 0 };
+	enum status status = memory_file_open(&mine, "fingerprint", err);
+	char command[4300];
 
-	if (!file)
-		return fail_memory(err, "fingerprint", 0);
-	status = fingerprint_take(setup, file, err);
-	fclose(file);
 	snprintf(command, sizeof(command), "'%s' fingerprint --seed %" PRIu64, program,
 		 setup->seed);
-	baseline = status == OK ? output_of(command) : NULL;
 	if (status == OK)
-		status = fingerprint_compare(mine, baseline ? baseline : "", visit, context, err);
-	free(mine);
-	free(baseline);
+		status = fingerprint_take(setup, mine.stream, err);
+	if (status == OK)
+		status = memory_file_close(&mine, "fingerprint", err);
+	if (status == OK)
+		status = output_of(command, &baseline, err);
+	if (status == OK)
+		status = fingerprint_compare(mine.text, baseline.text ? baseline.text : "", visit,
+					     context, err);
+	memory_file_free(&mine);
+	memory_file_free(&baseline);
 	return status;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/util/memory_file.h"
 #include "core/util/rng.h"
 #include "data/tokenizer/utf8.h"
 #include "models/decode.h"
@@ -274,62 +275,64 @@ static void write_valid(const char *text, size_t size, FILE *out)
 }
 
 static enum status record_text(struct metrics *m, int64_t iteration, const char *kind,
-			       const char *text, size_t size, struct error *err)
+			       const struct memory_file *text, struct error *err)
 {
-	char *valid = NULL;
-	size_t valid_size;
-	FILE *out = open_memstream(&valid, &valid_size);
+	struct memory_file valid;
+	enum status status;
 
-	if (out)
-		write_valid(text, size, out);
-	if (!out || fclose(out) != 0)
-		return fail_memory(err, "sample", size);
-	metrics_event(m, iteration, kind, valid);
-	free(valid);
-	return OK;
+	if (memory_file_open(&valid, "sample", err) != OK)
+		return FAIL;
+	write_valid(text->text, text->size, valid.stream);
+	status = memory_file_close(&valid, "sample", err);
+	if (status == OK)
+		metrics_event(m, iteration, kind, valid.text);
+	memory_file_free(&valid);
+	return status;
 }
 
-struct memory_file {
-	FILE *file;
-	char *text;
-	size_t size;
-};
-
-static bool open_memory(struct memory_file *f)
+/* Can the model decode?  Want of memory is no answer. */
+static enum status can_sample(const struct run_setup *setup, bool *can, struct error *err)
 {
-	f->file = open_memstream(&f->text, &f->size);
-	return f->file != NULL;
+	struct error reason;
+
+	*can = decoder_check(setup->model, setup->model->length, &reason) == OK;
+	if (*can || !is_lack_of_memory(&reason))
+		return OK;
+	*err = reason;
+	return FAIL;
 }
 
-static bool close_memory(struct memory_file *f)
+static enum status sample_texts(const struct run_setup *setup, int64_t tokens,
+				struct memory_file *prompt, struct memory_file *text,
+				struct error *err)
 {
-	const bool written = f->file && fclose(f->file) == 0;
+	const struct generate_options o = { .tokens = tokens, .temperature = TEMPERATURE };
 
-	f->file = NULL;
-	return written;
+	if (memory_file_open(prompt, "sample", err) != OK ||
+	    memory_file_open(text, "sample", err) != OK ||
+	    generate_text(setup, &o, prompt->stream, text->stream, err) != OK ||
+	    memory_file_close(prompt, "sample", err) != OK)
+		return FAIL;
+	return memory_file_close(text, "sample", err);
 }
 
 enum status record_sample(const struct run_setup *setup, int64_t tokens, struct metrics *m,
 			  int64_t iteration, struct error *err)
 {
-	const struct generate_options o = { .tokens = tokens, .temperature = TEMPERATURE };
 	struct memory_file prompt = { 0 }, text = { 0 };
-	enum status status = FAIL;
-	struct error no_decoder;
+	enum status status = OK;
+	bool can = false;
 
-	if (tokens == 0 || decoder_check(setup->model, setup->model->length, &no_decoder) != OK)
-		return OK;
-	if (!open_memory(&prompt) || !open_memory(&text))
-		fail_memory(err, "sample", 0);
-	else
-		status = generate_text(setup, &o, prompt.file, text.file, err);
-	if (!close_memory(&prompt) || !close_memory(&text))
-		status = status == OK ? fail_memory(err, "sample", 0) : FAIL;
+	if (tokens > 0)
+		status = can_sample(setup, &can, err);
+	if (!can)
+		return status;
+	status = sample_texts(setup, tokens, &prompt, &text, err);
 	if (status == OK)
-		status = record_text(m, iteration, "prompt", prompt.text, prompt.size, err);
+		status = record_text(m, iteration, "prompt", &prompt, err);
 	if (status == OK)
-		status = record_text(m, iteration, "sample", text.text, text.size, err);
-	free(prompt.text);
-	free(text.text);
+		status = record_text(m, iteration, "sample", &text, err);
+	memory_file_free(&prompt);
+	memory_file_free(&text);
 	return status;
 }

@@ -358,13 +358,16 @@ def shorten(path):
 def read_text(path):
     """None if there is no such file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        with open(path, encoding="utf-8", newline="") as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise Unfit([f"{shorten(path)}: {reason}"]) from None
+    if "\r" in text:    # make and shells would read others
+        raise Unfit([f"{shorten(path)}: its lines end as those of Windows; sed -i 's/\\r$//' mends that"])
+    return text
 
 
 def write_text(path, text):

@@ -214,6 +214,11 @@ class Files(Case):
         self.write(DEFAULTS)
         self.assertEqual(self.succeed("check"), "")
 
+    def test_lines_of_windows(self):
+        with open(self.config, "w", newline="") as file:
+            file.write(DEFAULTS.replace("\n", "\r\n"))
+        self.assertIn("its lines end as those of Windows", self.refuse("check"))
+
     def test_many_problems_are_all_told(self):
         self.write(DEFAULTS + "CONFIG_A=1\nCONFIG_B=2\n")
         said = self.refuse("check")
