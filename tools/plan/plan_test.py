@@ -654,7 +654,7 @@ class Make(Case):
     def plan_of(self, name, expected):
         self.environment["KCONFIG_CONFIG"] = self.path(name)
         self.make("-n", "steps")
-        self.assertIn(f"plan-threads := {expected}\n", self.read("plan/plan.mk"))
+        self.assertIn(f"plan-threads := {expected}\nplan-ranks := 1\n", self.read("plan/plan.mk"))
 
     def test_plan_of_another_configuration(self):
         """None is newer than the plan."""
