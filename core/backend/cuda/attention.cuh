@@ -145,11 +145,12 @@ static void put_shared(const struct call *c, int input, const typename P::real *
 	if (!d)
 		return;
 	const struct heads x = heads_of(t, H);
-	const int64_t heads = t->dim[2], S = x.T, w = x.width;
+	const uint32_t heads = (uint32_t)t->dim[2], S = (uint32_t)x.T, w = (uint32_t)x.width;
 
-	each(c, tensor_count(t), [=] __device__(int64_t i) {
-		const int64_t channel = i % w, head = i / w % heads, token = i / (w * heads) % S;
-		const int64_t b = i / (w * heads * S), first = b * H + head * x.sharing;
+	each(c, tensor_count(t), [=] __device__(int64_t item) {
+		const uint32_t line = (uint32_t)item / w, channel = (uint32_t)item % w;
+		const uint32_t head = line % heads, row = line / heads, token = row % S, b = row / S;
+		const int64_t first = b * H + head * x.sharing;
 		typename P::real sum = 0;
 
 		for (int64_t h = first; h < first + x.sharing; h++)

@@ -320,35 +320,15 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 	typedef shape<P, KW, DW, 1, WARPS, STEP, 2, MORE, BANDED> forward, d_queries, d_keys;
 };
 
-#ifndef FORWARD_64
-#define FORWARD_64 2, 4, 64, 2
-#endif
-#ifndef FORWARD_128
-#define FORWARD_128 2, 4, 64, 2
-#endif
-#ifndef D_QUERIES_64
-#define D_QUERIES_64 1, 4, 64, 3
-#endif
-#ifndef D_QUERIES_128
-#define D_QUERIES_128 1, 4, 64, 2
-#endif
-#ifndef D_KEYS_64
-#define D_KEYS_64 1, 4, 64, 3
-#endif
-#ifndef D_KEYS_128
-#define D_KEYS_128 1, 4, 64, 2
-#endif
-
 template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
-	typedef shape<bfloat16_products, 64, 64, FORWARD_64, MORE, false> forward;
-	typedef shape<bfloat16_products, 64, 64, D_QUERIES_64, MORE, false> d_queries;
-	typedef shape<bfloat16_products, 64, 64, D_KEYS_64, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward;
+	typedef shape<bfloat16_products, 64, 64, 1, 4, 64, 3, MORE, false> d_queries;
+	typedef shape<bfloat16_products, 64, 64, 1, 4, 64, MORE ? 2 : 3, MORE, false> d_keys;
 };
 
 template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
-	typedef shape<bfloat16_products, 128, 64, FORWARD_128, MORE, false> forward;
-	typedef shape<bfloat16_products, 128, 64, D_QUERIES_128, MORE, false> d_queries;
-	typedef shape<bfloat16_products, 128, 64, D_KEYS_128, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 128, 64, 2, 4, 64, 2, MORE, false> forward;
+	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> d_queries, d_keys;
 };
 
 template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {

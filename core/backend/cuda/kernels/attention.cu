@@ -14,6 +14,9 @@
  *
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
  * Only forward sees tokens before its first query.
+ *
+ * fused_attention.cuh does all of it with scores on the chip.  This file is for the nodes that it
+ * does not take: blocks of scores in memory, and cuBLAS.
  */
 #include "core/backend/cuda/attention.cuh"
 
