@@ -200,10 +200,11 @@ static enum status predict(const struct run_setup *setup, const struct shape *sh
 	m->own = m->weights + m->gradients + m->optimizer + m->activations + m->evaluation;
 	rounded = weights.rounded + gradients.rounded + optimizer.rounded + training.rounded +
 		  evaluation.rounded;
-	if (count_audits(setup, params, device.unit, &m->audits, err) != OK)
+	if (count_audits(setup, params, device.unit, &m->audits, err) != OK ||
+	    run_setup_measure_conclusion(setup, &m->conclusion, err) != OK)
 		return FAIL;
-	m->whole = rounded + device.opened + device.later;
-	m->needed = rounded + fmax(m->audits, device.later);
+	m->whole = rounded + m->conclusion + device.opened + device.later;
+	m->needed = rounded + fmax(m->audits, m->conclusion) + device.later;
 	return OK;
 }
 
@@ -232,9 +233,10 @@ void device_memory_print(const struct device_memory *m, FILE *file)
 {
 	fprintf(file,
 		"GPU memory, MiB: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, "
-		"evaluation %.1f; with CUDA about %.0f\n",
+		"evaluation %.1f, conclusion %.1f; with CUDA about %.0f\n",
 		m->weights / MEBIBYTE, m->gradients / MEBIBYTE, m->optimizer / MEBIBYTE,
-		m->activations / MEBIBYTE, m->evaluation / MEBIBYTE, m->whole / MEBIBYTE);
+		m->activations / MEBIBYTE, m->evaluation / MEBIBYTE, m->conclusion / MEBIBYTE,
+		m->whole / MEBIBYTE);
 }
 
 /* ------------------------------------------------------------------ reserving */

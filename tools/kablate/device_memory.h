@@ -19,7 +19,8 @@ struct device_memory {
 	double evaluation;  /* ... of evaluation and measurements */
 	double own;	    /* all of these */
 	double audits;	    /* at most, before the first update */
-	double whole;	    /* of the process while it trains */
+	double conclusion;  /* at most, after the last: a sample, rows of other lengths */
+	double whole;	    /* of the process, audits aside */
 	double needed;	    /* of what is free once the device is open */
 };
 

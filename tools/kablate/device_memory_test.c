@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/util/test_dir.h"
+#include "models/decode.h"
 #include "models/model_case.h"
 #include "tools/kablate/device_memory.h"
 
@@ -59,6 +60,7 @@ static void open_setup(struct fixture *f, enum optim_kind kind, enum precision p
 	s->train = (struct train_options){
 		.iterations = 1, .batch = 8, .accumulate = 2, .run_dir = ".", .identity = "test"
 	};
+	s->lengths = "";
 	source_blank(&s->source, s->model->length, s->model->vocab);
 	s->source.valid_rows = 9;
 	must(params_create(&s->params, precision_type(precision), &f->err), &f->err);
@@ -170,6 +172,33 @@ static void test_audits_count(void **state)
 	close_setup(&f);
 }
 
+/* A sample after the last update takes more than training: what its decoder takes, at most. */
+static void test_the_conclusion_counts(void **state)
+{
+	struct device_memory with, without;
+	int32_t tokens[64] = { 0 };
+	struct decoder *decoder;
+	struct fixture f;
+
+	(void)state;
+	open_setup(&f, OPTIM_ADAMW, FLOAT32);
+	must(device_memory_predict(&f.setup, &without, &f.err), &f.err);
+	f.setup.sample = 64;
+	must(device_memory_predict(&f.setup, &with, &f.err), &f.err);
+	assert_true(without.conclusion == 0 && with.own == without.own);
+	assert_true(with.needed == without.needed + with.conclusion);
+	assert_true(with.whole == without.whole + with.conclusion);
+	must(run_setup_draw(&f.setup, &f.err), &f.err);
+	device.taken = 0;
+	must(decoder_create(&decoder, f.setup.model, f.setup.params, &f.setup.backend, MODEL_NEXT,
+			    1, f.setup.model->length, &f.err),
+	     &f.err);
+	must(decoder_prompt(decoder, 63, tokens, &f.err), &f.err);
+	assert_true(device.taken > with.conclusion / 2 && device.taken <= with.conclusion);
+	decoder_destroy(decoder);
+	close_setup(&f);
+}
+
 static void test_a_cpu_reserves_nothing(void **state)
 {
 	struct fixture f;
@@ -200,6 +229,7 @@ int main(void)
 		cmocka_unit_test(test_own_blocks_to_the_byte),
 		cmocka_unit_test(test_says_what_would_fit),
 		cmocka_unit_test(test_audits_count),
+		cmocka_unit_test(test_the_conclusion_counts),
 		cmocka_unit_test(test_a_cpu_reserves_nothing),
 	};
 

@@ -497,9 +497,8 @@ static enum status measure_decoder(const struct run_setup *setup, const struct d
 			       &setup->backend, use, err);
 }
 
-/* What follows the last update: decoders, one after the other. */
-static enum status measure_conclusion(const struct run_setup *setup, double *bytes,
-				      struct error *err)
+enum status run_setup_measure_conclusion(const struct run_setup *setup, double *bytes,
+					 struct error *err)
 {
 	const char *lengths = setup->lengths;
 	struct decoder_memory memory;
@@ -546,7 +545,7 @@ enum status run_setup_memory(const struct run_setup *setup, const struct descrip
 
 	if (measure_forward(setup, MODEL_EVAL, setup->train.batch, &arena, &largest, err) != OK ||
 	    measure_forward(setup, MODEL_PROBE, SAMPLE_ROWS, &probe, &largest, err) != OK ||
-	    measure_conclusion(setup, &conclusion, err) != OK)
+	    run_setup_measure_conclusion(setup, &conclusion, err) != OK)
 		return FAIL;
 	arena += (double)d->activation_bytes + conclusion;
 	audits = audit_bytes(setup, d, largest);

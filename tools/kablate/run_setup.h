@@ -102,6 +102,10 @@ struct run_memory {
 	double idle;	 /* taken as well, but not in use at that time */
 };
 
+/* Bytes of what follows the last update: decoders, one after the other. */
+enum status run_setup_measure_conclusion(const struct run_setup *setup, double *bytes,
+					 struct error *err) MUST_CHECK;
+
 enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
 			     struct run_memory *memory, struct error *err) MUST_CHECK;
 
