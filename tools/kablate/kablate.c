@@ -374,11 +374,9 @@ static bool parse_size(const char *text, double *value)
 /* Directories are named after experiments and steps: such a name leads nowhere else. */
 static bool is_name(const char *text)
 {
-	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-";
-
-	if (text[0] && text[0] != '.' && text[0] != '-' && !text[strspn(text, letters)])
+	if (text[0] && text[0] != '.' && text[0] != '-' && !strchr(text, '/'))
 		return true;
-	fprintf(stderr, "kablate: '%s': letters, digits and ._+- make a name, neither . nor - in front\n",
+	fprintf(stderr, "kablate: '%s' is no name: it must not be empty, hold a / or begin with . or -\n",
 		text);
 	return false;
 }
