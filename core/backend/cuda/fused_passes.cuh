@@ -428,15 +428,12 @@ template <typename P, typename F> static void with_shapes(const struct node *n, 
 
 /* ---------------------------------------------------------------------- passes */
 
-/* A block walks over all keys of its queries: one query of many keys would leave the GPU idle. */
-#define MOST_KEYS_OF_ONE_QUERY 2048
-
+/* A block walks over all keys of its queries: a single query would leave the GPU idle. */
 template <typename P> bool fused<P>::takes(const struct node *n)
 {
-	const struct tensor *q = n->in[Q], *k = n->in[K], *v = n->in[V];
+	const struct tensor *q = n->in[Q], *v = n->in[V];
 
-	return q->dim[3] <= widest<P>() && v->dim[3] <= widest<P>() &&
-	       (q->dim[1] > 1 || k->dim[1] <= MOST_KEYS_OF_ONE_QUERY);
+	return q->dim[1] > 1 && q->dim[3] <= widest<P>() && v->dim[3] <= widest<P>();
 }
 
 template <typename P>
