@@ -308,9 +308,9 @@ static struct problem<P> open_gradients(const struct call *c, const struct fused
 /* ---------------------------------------------------------------------- shapes */
 
 /*
- * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 are
- * the fastest on an H200 of those tried; the others keep within the 99 KiB of shared memory
- * that every GPU since compute capability 8.6 has.
+ * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 were
+ * the fastest of three tried on a busy H200; all keep within the 99 KiB of shared memory that
+ * every GPU since compute capability 8.6 has.
  */
 template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
