@@ -174,8 +174,8 @@ FAULTS = [
           '.clip = config_real(c, "GRAD_CLIP")', '.clip = config_real(c, "GRAD_CLIP") * '
           '!config_bool(c, "RA_MLA_MLP_ATTN_GATE")', ("training", "is not clipped")),
     fault("a loss averaged over padding", "copy", "core/train/train.c",
-          "token_program_weigh(&t->training, 1 / fmax((double)scored, 1),",
-          "token_program_weigh(&t->training, 1 / (double)update_tokens(t) + 0 * (double)scored,",
+          "token_program_weigh(&t->training, 1 / fmax((double)t->scored, 1),",
+          "token_program_weigh(&t->training, 1 / (double)update_tokens(t),",
           ("training", "the mean over scored targets is")),
     fault("sums in bfloat16", "gate", "core/backend/cpu/kernels/linear.c",
           "s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);\n}",
@@ -194,8 +194,8 @@ FAULTS = [
           'rng_subkey(rng_key(seed, "init"), (uint64_t)p->offset)',
           ("pairing", "starts with other values than in the baseline")),
     fault("a checkpoint without its moments", "gate", "core/train/checkpoint.c",
-          "if (upload)\n\t\t\tbackend->upload(backend, state[i].data, t->data, safetensors_bytes(t));",
-          "if (upload && i < 0)\n\t\t\tbackend->upload(backend, state[i].data, t->data, safetensors_bytes(t));",
+          "if (upload)\n\t\t\tstatus = put_state(c, state, i, t, err);",
+          "if (upload && i < 0)\n\t\t\tstatus = put_state(c, state, i, t, err);",
           ("resume", "was not restored")),
     # ---------------------------------------------------------- what no audit can see
     fault("an option with the wrong default", "gate", "models/reciprocal/Kconfig",
