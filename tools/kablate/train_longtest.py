@@ -81,6 +81,11 @@ class Defconfigs(unittest.TestCase):
         if 'CONFIG_EVAL_LENGTHS=""' not in config:
             block = int(re.search(r"CONFIG_MODEL_BLOCK=(\d+)", config)[1])
             tree.set({"EVAL_LENGTHS": f"{block},{2 * block}"})  # two rows hold no more tokens
+        rates = re.search(r'CONFIG_TUNE_RATES="([^",]+,[^",]+)', config)
+        if "CONFIG_TUNE_ALL=y" in config:
+            tree.set({"TUNE_RATES": ""})    # a third of the time; w2-copy is tuned below
+        elif rates:
+            tree.set({"TUNE_RATES": rates[1], "TUNE_SEEDS": "101"})
         text = tree.make("runs")
         with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:
             states = db.execute("SELECT step, state FROM runs").fetchall()
