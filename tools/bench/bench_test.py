@@ -9,7 +9,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from tools.bench import bench, bench_decode, profile
+from tools.bench import bench, bench_decode, op_profile
 from tools.plan import kconfig
 from tools.testing import tap
 
@@ -114,14 +114,21 @@ class Process(unittest.TestCase):
             self.start(self.config)
 
 
+class Names(unittest.TestCase):
+    def test_no_module_hides_one_of_python(self):
+        """PyTorch's side is started by its path: what lies beside it is found before Python's own modules."""
+        here = {name[:-3] for name in os.listdir(os.path.dirname(bench.TORCH_TOOL)) if name.endswith(".py")}
+        self.assertEqual(here & set(sys.stdlib_module_names), set())
+
+
 class Profile(unittest.TestCase):
     def test_ops_are_added_up_and_the_largest_comes_first(self):
         steps = [{"op": op, "pass": name, "seconds": seconds} for op, name, seconds in
                  (("gelu", "forward", 1), ("linear", "forward", 2), ("gelu", "forward", 3), ("gelu", "backward", 1))]
-        groups = profile.by_op(steps)
+        groups = op_profile.by_op(steps)
         self.assertEqual(groups, [(("gelu", "forward"), [2, 4]), (("linear", "forward"), [1, 2]),
                                   (("gelu", "backward"), [1, 1])])
-        self.assertIn("57.1%", next(profile.lines(groups, 10)))
+        self.assertIn("57.1%", next(op_profile.lines(groups, 10)))
 
 
 class Table(unittest.TestCase):

@@ -12,7 +12,7 @@ bench-scaling: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(call option,--longest,LONGEST)
 
 profile: $(bench_needs) $(if $(filter cuda,$(BACKEND)),$(cuda_built))
-	$(Q)$(python) -m tools.bench.profile --build '$(O)' $(if $(ROWS),--rows '$(ROWS)') \
+	$(Q)$(python) -m tools.bench.op_profile --build '$(O)' $(if $(ROWS),--rows '$(ROWS)') \
 		$(if $(PRECISION),--precision '$(PRECISION)') $(if $(BACKEND),--backend '$(BACKEND)')
 
 bench-list: $(O)/setup-python

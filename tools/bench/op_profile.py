@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Where the time of an iteration goes: by op and pass, from the instructions of the program.
 
-    profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda] [--passes N]
+    op_profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda] [--passes N]
 
 The rows are those of bench.py.  Every instruction runs alone, N times, and its least time counts.
 On a GPU each is waited for, which adds some microseconds.  A whole iteration, the least of three, has the
@@ -50,7 +50,7 @@ def profile(runner, row, precision, backend, passes):
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
-                                     epilog="example: python3 -m tools.bench.profile --rows 124m-dot-1x1024")
+                                     epilog="example: python3 -m tools.bench.op_profile --rows 124m-dot-1x1024")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--rows", default="laptop-step3", metavar="PATTERN,...")
     parser.add_argument("--precision", default="float32", choices=bench.PRECISIONS)
