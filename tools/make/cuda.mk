@@ -17,6 +17,8 @@ cuda_needs := core/engine/tensor.c core/util/dtype.c core/util/hash.c core/util/
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
 cuda_library := $(O)/kablate_cuda.so
 cuda_built := $(if $(NVCC),$(cuda_library))
+# Where cuBLAS is, if the system's loader does not know it (tools/make/nvcc.sh).
+toolkit := $(wildcard $(patsubst %/bin/nvcc,%,$(lastword $(NVCC)))/lib64)
 
 # The compiler's version belongs to the stamp, as for C.
 cuda_flags = $(NVCC) $(nvcc_flags) $(if $(NVCC),$(shell $(NVCC) --version | tail -n 1))
@@ -31,9 +33,11 @@ $(O)/%.pic.o: %.c $(O)/flags
 	$(call cc,-fPIC)
 $(cuda_library): $(cuda_objects)
 	$(call say,NVCC,$(@F))
-	$(Q)$(NVCC) -shared -cudart static $^ -lcublas -o $@
+	$(Q)$(NVCC) -shared -cudart static $^ -lcublas $(toolkit:%=-Xlinker -rpath=%) -o $@
 -include $(cuda_objects:.o=.d)
 
+which-nvcc:
+	@echo $(NVCC)
 cuda: $(cuda_built)
 	$(if $(NVCC),@:,@echo 'no nvcc: the GPU backend is not built; set NVCC= or CUDA_HOME=')
 
@@ -59,6 +63,6 @@ check-gpu-sanitize: $(O)/core/ops/op_test $(O)/core/ops/attention_test $(cuda_bu
 		echo "  $$tool $$t" && KABLATE_TEST_BACKEND=cuda compute-sanitizer --tool $$tool --error-exitcode 9 \
 		$(O)/core/ops/$$t >$(O)/sanitize.log 2>&1 || { tail -n 40 $(O)/sanitize.log; exit 1; }; done; done
 
-.PHONY: cuda check-gpu check-gpu-sanitize
+.PHONY: cuda which-nvcc check-gpu check-gpu-sanitize
 
 #:   cuda          build the GPU backend (nvcc);  check-gpu: test it;  check-gpu-sanitize: sanitizers

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
-#   tools/make/setup.sh build|python|test|plot|ranks|foreign|browser|slurm
+#   tools/make/setup.sh build|python|test|plot|ranks|nvcc|foreign|browser|slurm
 #
 # build: to compile;  python: to configure;  test: what the tests add;  plot: to draw measurements;
-# ranks: to run over several processes;  foreign: to compile for the other architecture and run it
-# emulated;  browser: to test pages;  slurm: to test with a cluster.
+# ranks: to run over several processes;  nvcc: what nvcc from PyPI needs;  foreign: to compile for
+# the other architecture and run it emulated;  browser: to test pages;  slurm: to test with a cluster.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
 # standard output, everything else on standard error.  Installs as root or through passwordless
 # sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
@@ -103,6 +103,10 @@ look_for() {
 		need libopenmpi-dev "${MPICC:-mpicc}" --version
 		need openmpi-bin mpirun --version
 		;;
+	nvcc)
+		need g++ g++ --version
+		need python3-venv /usr/bin/python3 -c 'import ensurepip'
+		;;
 	foreign)
 		need "gcc-${foreign//_/-}-linux-gnu" foreign_compiles
 		need qemu-user "qemu-$foreign" --version
@@ -111,7 +115,7 @@ look_for() {
 		need slurm-wlm slurmctld -V
 		need munge munged --version
 		;;
-	*) die "setup: no group '$1' (build, python, test, plot, ranks, foreign, browser or slurm)" ;;
+	*) die "setup: no group '$1' (build, python, test, plot, ranks, nvcc, foreign, browser or slurm)" ;;
 	esac
 }
 
@@ -224,7 +228,7 @@ flags() {
 	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
 	python) find_python ;;
 	test) pkg-config --cflags --libs cmocka ;;
-	plot | ranks | foreign | browser | slurm) ;;
+	plot | ranks | nvcc | foreign | browser | slurm) ;;
 	esac
 }
 
