@@ -28,7 +28,7 @@ COMMANDS = {
     "scontrol": 'test "$1" = show || echo "scontrol $*" >>$PLACE/calls; echo "MaxArraySize = 4"',
 }
 CLUSTER = {"SLURM_PARTITION": "long", "SLURM_ACCOUNT": "me", "SLURM_TIME": "4:00:00",
-           "SLURM_SAVE_SECONDS": "90", "SLURM_GPUS": "2", "SLURM_AT_ONCE": "0",
+           "SLURM_SAVE_SECONDS": "90", "SLURM_NODES": "1", "SLURM_GPUS": "2", "SLURM_AT_ONCE": "0",
            "SLURM_OPTIONS": "--mem=8G --comment='two words'"}
 
 
@@ -168,6 +168,16 @@ class Submitting(Case):
         command = json.loads((self.records / "tasks-1.json").read_text())[0]["command"]
         self.assertEqual(command[1:7], ["-m", "tools.kablate.launch", "--ranks", "3", "--mpirun",
                                         "mpirun -x A"])
+
+    def test_processes_on_several_nodes(self):
+        self.write_plan([self.run_of("0-a", 1, threads=2, ranks=3)], SLURM_NODES="2")
+        self.submit()
+        self.assertIn("--nodes=2 --ntasks=3 --cpus-per-task=2 ", self.calls("sbatch")[0])
+
+    def test_more_nodes_than_processes(self):
+        self.write_plan([self.run_of("0-a", 1, ranks=2)], SLURM_NODES="4")
+        self.submit(expect=r"0-a: CONFIG_SLURM_NODES=4 is more than its processes \(CONFIG_RANKS=2\)")
+        self.assertEqual(self.calls("sbatch"), [])
 
     def test_tuning_comes_first(self):
         tuning = self.run_of("1-b@1", 9, "tuning", of="1-b")

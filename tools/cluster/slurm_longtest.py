@@ -22,6 +22,7 @@ sys.dont_write_bytecode = True  # the tree stays as it was
 from tools.cluster import fixture, jobs, journals
 from tools.cluster.fixture import until
 from tools.kablate import fault_longtest, train_test
+from tools.kablate.ranks_test import why_no_mpi
 from tools.kablate.train_test import ENVIRONMENT, ROOT, Tree
 from tools.testing import tap
 
@@ -75,10 +76,10 @@ class WithCluster(unittest.TestCase):
     @staticmethod
     def processes(tree):
         """Of all runs of this study, whatever their node."""
-        ours = f"{tree.plan}-slurm/programs".encode()
+        ours = f"{tree.plan}-slurm/programs".encode()    # mpirun gets it with another slash before
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                if path.read_bytes().startswith(ours):
+                if path.read_bytes().startswith((ours, b"/" + ours)):
                     yield int(path.parent.name)
 
     def signal_runs(self, tree, number):
@@ -267,6 +268,28 @@ class TimeLimit(WithCluster):
             if int(status.split("ShdPnd:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
                 return True
         return False
+
+
+@unittest.skipIf(why_no_mpi(), why_no_mpi())
+class Together(WithCluster):
+    """The processes of one run are on two nodes."""
+    nodes = 3
+
+    def test_two_nodes_give_the_bits_of_one_process(self):
+        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 300, "TRAIN_BATCH": 2,
+                    "TRAIN_ACCUMULATE": 4, "ORDERED_SUM": "y"}
+        straight, tree = new_tree(settings), new_tree({**settings, "RANKS": 2, "SLURM_NODES": 2})
+        straight.make("-s", timeout=600)
+        tree.make("-s", "SLURM=1")
+        _, nodes = self.hold_a_run(tree)
+        self.assertEqual(len(list(self.processes(tree))), 2)
+        _, second = self.cluster.command("scontrol", "show", "hostnames", nodes).stdout.split()
+        self.cluster.kill(second)
+        until(lambda: second in self.cluster.nodes("down*"), 120, f"{second} is not missed")
+        self.go_on(tree)
+        self.wait(tree, 300)
+        self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
+        self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))
 
 
 class WithoutSlurm(unittest.TestCase):

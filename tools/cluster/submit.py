@@ -68,9 +68,18 @@ def tuned_and_done(runs):
 
 # ---------------------------------------------------------------- arrays
 
-def cores_of(run):
-    """All processes of a run are on one node."""
-    return run["threads"] * run["ranks"]
+def shape_of(run, nodes):
+    """What sbatch is asked for: nodes, tasks and cores of each.
+
+    On one node all processes are one task, which mpirun divides.  On several each is a task, so that
+    Slurm says how many belong on which node.
+    """
+    if nodes == 1:
+        return ("--ntasks=1", f"--cpus-per-task={run['threads'] * run['ranks']}")
+    if run["ranks"] < nodes:
+        raise Problem(f"{run['step']}: CONFIG_SLURM_NODES={nodes} is more than its processes "
+                      f"(CONFIG_RANKS={run['ranks']})")
+    return (f"--nodes={nodes}", f"--ntasks={run['ranks']}", f"--cpus-per-task={run['threads']}")
 
 
 def launcher_of(run, mpirun):
@@ -96,7 +105,7 @@ def command_of(run, plan, records, args, built):
 
 def common_options(cluster, records):
     """Of all jobs."""
-    options = [f"--chdir={ROOT}", "--requeue", "--open-mode=append", "--ntasks=1"]
+    options = [f"--chdir={ROOT}", "--requeue", "--open-mode=append"]
     for name, option in (("SLURM_PARTITION", "partition"), ("SLURM_ACCOUNT", "account")):
         if cluster[name]:
             options.append(f"--{option}={cluster[name]}")
@@ -104,11 +113,11 @@ def common_options(cluster, records):
     return options + shlex.split(cluster["SLURM_OPTIONS"])
 
 
-def array_options(cluster, count, cores):
+def array_options(cluster, count, shape):
     """Only runs have a time limit: the job that goes on builds and reports, and cannot be cut in two."""
     at_once = int(cluster["SLURM_AT_ONCE"])
     options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else ""),
-               f"--cpus-per-task={cores}", f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
+               *shape, f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
     if cluster["SLURM_TIME"]:
         options.append(f"--time={cluster['SLURM_TIME']}")
     if int(cluster["SLURM_GPUS"]):
@@ -128,12 +137,12 @@ class Submission:
         self.arrays = []        # numbers of the new jobs
         self.before = {}        # by kind: the array that must end first, to keep SLURM_AT_ONCE
 
-    def submit_array(self, kind, cores, entries):
+    def submit_array(self, kind, shape, entries):
         name = self.records.new_tasks(entries)
         script = write_script(self.records.directory / f"{name}.sh", sys.executable, "-m",
                               "tools.cluster.task", self.records.directory / name)
         options = [*common_options(self.cluster, self.records),
-                   *array_options(self.cluster, len(entries), cores),
+                   *array_options(self.cluster, len(entries), shape),
                    f"--job-name=kablate-{self.experiment}",
                    f"--output={self.records.directory}/log/%A_%a.log"]
         if int(self.cluster["SLURM_AT_ONCE"]) and self.before.get(kind):
@@ -146,14 +155,16 @@ class Submission:
     def submit_runs(self, missing, built):
         """Arrays of runs of one kind that need the same."""
         most = slurm.largest_array() if missing else 1
+        nodes = int(self.cluster["SLURM_NODES"])
+        shapes = {run["directory"]: shape_of(run, nodes) for run in missing}
         for kind in (TUNING, RUN):
-            for cores in sorted(set(map(cores_of, missing))):
+            for shape in sorted(set(shapes.values())):
                 entries = [{"directory": run["directory"],
                             "divergence_is_a_result": kind == TUNING,
                             "command": command_of(run, self.args.plan, self.records, self.args, built)}
-                           for run in missing if (run["kind"], cores_of(run)) == (kind, cores)]
+                           for run in missing if (run["kind"], shapes[run["directory"]]) == (kind, shape)]
                 for first in range(0, len(entries), most):
-                    self.submit_array(kind, cores, entries[first:first + most])
+                    self.submit_array(kind, shape, entries[first:first + most])
 
     def submit_next(self, queue):
         """The job that goes on; an older one that still waits is of no use any more."""
@@ -169,7 +180,7 @@ class Submission:
             return None
         script = write_script(self.records.directory / "next.sh", *self.args.next)
         after = ":".join(map(str, sorted(tuning or live)))
-        job = slurm.submit(script, *common_options(self.cluster, self.records),
+        job = slurm.submit(script, *common_options(self.cluster, self.records), "--ntasks=1",
                            f"--job-name=kablate-{self.experiment}-next",
                            f"--dependency=afterany:{after}",
                            f"--output={self.records.directory}/log/next-%j.log")

@@ -170,8 +170,8 @@ def plan(tree, directory=None):
 # ---------------------------------------------------------------- output
 
 # Symbols that tools/cluster reads.
-CLUSTER = ("SLURM_PARTITION", "SLURM_ACCOUNT", "SLURM_TIME", "SLURM_SAVE_SECONDS", "SLURM_GPUS",
-           "SLURM_AT_ONCE", "SLURM_OPTIONS")
+CLUSTER = ("SLURM_PARTITION", "SLURM_ACCOUNT", "SLURM_TIME", "SLURM_SAVE_SECONDS", "SLURM_NODES",
+           "SLURM_GPUS", "SLURM_AT_ONCE", "SLURM_OPTIONS")
 
 
 def as_json(steps, values, seeds):
