@@ -18,6 +18,7 @@ from tools.testing.as_user import ROOT
 
 HIGH, LOW = "high", "low"       # partitions: jobs of the first preempt those of the second
 SMALL_MEGABYTES = 512
+REFUSAL_SECONDS = 3
 NODE_SCRIPT = "hostname {name} && mount -t tmpfs tmpfs /dev/shm && slurmd -D -N {name} -f {conf}; exit"
 NAMESPACES = ["unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
 
@@ -97,6 +98,7 @@ class Cluster:
         self.conf = self.place / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         self.daemons = {}
+        self.waiting = {}       # since when a task waits that was queued again
         self.small = self.place / "small"       # a file system that all nodes see; it gets full
         (self.place / "state").mkdir()
         self.configure(free_ports(nodes + 1), largest_array)
@@ -183,9 +185,15 @@ class Cluster:
         return said.returncode == 0 and not said.stdout.strip()
 
     def hurry(self):
-        """Slurm lets a task that was queued again wait for two minutes."""
-        for task, state, _, reason in self.tasks():
-            if state == "PENDING" and reason == "BeginTime":
+        """Slurm lets a task that was queued again wait for two minutes, and we for some seconds.
+
+        For a second a node refuses a task that it has just ended, and Slurm then gives the task up.
+        """
+        now = time.monotonic()
+        self.waiting = {task: self.waiting.get(task, now) for task, state, _, reason in self.tasks()
+                        if state == "PENDING" and reason == "BeginTime"}
+        for task, since in self.waiting.items():
+            if now - since > REFUSAL_SECONDS:
                 self.command("scontrol", "update", f"JobId={task}", "StartTime=now")
 
     def preempt(self, node, seconds):
