@@ -332,13 +332,14 @@ print("runs", flush=True)
 time.sleep(60)
 """
 
-    def start(self, program, divergence_is_a_result=False):
+    def start(self, program, divergence_is_a_result=False, nodes=1):
         tasks = self.place / "tasks.json"
         tasks.write_text(json.dumps([{"directory": str(self.place), "command": [sys.executable, "-c", program],
                                       "divergence_is_a_result": divergence_is_a_result}]))
         return subprocess.Popen([sys.executable, "-m", "tools.cluster.task", tasks], cwd=ROOT, text=True,
                                 stdout=subprocess.PIPE, env={**os.environ, "SLURM_ARRAY_JOB_ID": "5",
-                                                             "SLURM_ARRAY_TASK_ID": "0"})
+                                                             "SLURM_ARRAY_TASK_ID": "0",
+                                                             "SLURM_JOB_NUM_NODES": str(nodes)})
 
     def end_by(self, *numbers):
         task = self.start(self.PROGRAM)
@@ -364,6 +365,13 @@ time.sleep(60)
                 task.communicate(timeout=60)
                 self.assertEqual((task.returncode, (self.place / "done").exists()), (expected, is_result))
                 (self.place / "done").unlink(missing_ok=True)
+
+    def test_a_run_that_may_have_lost_a_node(self):
+        task = self.start("raise SystemExit(1)", nodes=2)
+        self.assertRegex(task.stdout.readline(), r"waiting \d+ s: perhaps Slurm misses its node")
+        task.send_signal(signal.SIGTERM)
+        task.communicate(timeout=60)
+        self.assertEqual(task.returncode, 1)
 
     def test_outside_of_slurm(self):
         done = subprocess.run([sys.executable, "-m", "tools.cluster.task", self.plan], cwd=ROOT,

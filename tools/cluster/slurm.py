@@ -9,7 +9,8 @@ PAUSE = 3
 # What the commands say then (slurm_errno.c).
 NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Connection refused",
              "Zero Bytes were transmitted", "Unexpected message received", "Resource temporarily")
-DEFAULT_ARRAY = 1001        # MaxArraySize of slurm.conf(5)
+# Of slurm.conf(5), if the cluster does not tell.
+DEFAULTS = {"MaxArraySize": 1001, "SlurmdTimeout": 300}
 FIELDS = "%F|%K|%T|%N|%r"
 
 
@@ -67,13 +68,18 @@ def submit(script, *options):
     return int(call("sbatch", "--parsable", *options, script).split(";")[0])
 
 
-def largest_array():
-    """As many tasks as the cluster allows in one array."""
+def configured(wanted):
+    """A number of the cluster's configuration: "MaxArraySize = 1001", "SlurmdTimeout = 300 sec"."""
     for line in call("scontrol", "show", "config").splitlines():
         name, _, value = line.partition("=")
-        if name.strip() == "MaxArraySize":
-            return max(1, int(value) - 1)
-    return DEFAULT_ARRAY - 1
+        if name.strip() == wanted:
+            return int(value.split()[0])
+    return DEFAULTS[wanted]
+
+
+def largest_array():
+    """As many tasks as the cluster allows in one array."""
+    return max(1, configured("MaxArraySize") - 1)
 
 
 def name_of(task):

@@ -12,8 +12,9 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
-from tools.cluster import slurm
+from tools.cluster import journals, slurm
 
 RESUMABLE, DIVERGED = 75, 76        # exit statuses of kablate
 
@@ -46,6 +47,24 @@ class Runner:
         return self.process.wait()
 
 
+def is_torn(task, status):
+    """Has a run over several nodes ended without a word?  Then one of them may be lost."""
+    return status != 0 and int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) > 1 \
+        and journals.read(task["directory"]).state is None
+
+
+def wait_for_slurm(runner):
+    """A lost node ends the run at once, but Slurm misses the node only later, and then queues the task again.
+
+    That works only as long as the task lives.
+    """
+    seconds = slurm.configured("SlurmdTimeout") + 60
+    print(f"a process of the run is gone; waiting {seconds} s: perhaps Slurm misses its node", flush=True)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not runner.is_stopped:
+        time.sleep(1)
+
+
 def task_name(environment):
     return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
 
@@ -59,6 +78,8 @@ def run(task):
     if status in (RESUMABLE, -signal.SIGTERM) and runner.is_requeue_wanted:
         print("saved; to be queued again", flush=True)
         slurm.requeue(task_name(os.environ))    # which ends this process
+    if is_torn(task, status):
+        wait_for_slurm(runner)
     return status if status >= 0 else 128 - status
 
 
