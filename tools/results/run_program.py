@@ -43,21 +43,30 @@ def read_record(directory):
         raise records.Problem(f"{directory / RECORD}: {error}") from error
 
 
-def kconfig(config, *words):
-    """Calls tools.plan.kconfig on a configuration of our own; it reports what it refuses."""
-    done = subprocess.run([sys.executable, "-m", "tools.plan.kconfig", *words], text=True,
+def call_kconfig(config, *words):
+    """tools.plan.kconfig, on a configuration of our own."""
+    return subprocess.run([sys.executable, "-m", "tools.plan.kconfig", *words], text=True,
                           env={**os.environ, "KCONFIG_CONFIG": str(config)},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def kconfig(config, *words):
+    """The same; it reports what kconfig refuses."""
+    done = call_kconfig(config, *words)
     if done.returncode:
         raise records.Problem("the run's configuration does not fit this version of kablate:\n"
                               + done.stdout.rstrip())
 
 
 def write_config(directory, symbols):
-    """Writes nothing if the same symbols were written before: then the program stays as it is."""
+    """Writes nothing if the same symbols were written before: then the program stays as it is.
+
+    (A configuration of an older version lacks the symbols that are new.)
+    """
     wanted = json.dumps(symbols, indent=1, sort_keys=True)
     kept, config = directory / "symbols.json", directory / "config"
-    if config.exists() and kept.exists() and kept.read_text() == wanted:
+    if config.exists() and kept.exists() and kept.read_text() == wanted \
+            and call_kconfig(config, "check").returncode == 0:
         return
     directory.mkdir(parents=True, exist_ok=True)
     kconfig(config, "defconfig")

@@ -70,6 +70,16 @@ class Generate(unittest.TestCase):
         self.assertTrue(generate(None, "RUN=smoke/0", "N=5", "PROMPT=", runs=tree.runs).strip())
         self.assertIn("U+00E9", generate(None, "RUN=smoke/0", "PROMPT=é", runs=tree.runs, expect=1))
 
+    def test_a_configuration_of_an_older_version(self):
+        """It lacks a symbol that is new."""
+        run = Run(program(**FEW))
+        run.train()
+        text = generate(run, f"RUN={run.directory}", "N=12")
+        config = OUTPUT / "of-run" / run.identity[:12] / "config"
+        config.write_text(re.sub("^CONFIG_SLURM_GPUS=.*\n", "", config.read_text(), flags=re.M))
+        self.assertEqual(generate(run, f"RUN={run.directory}", "N=12"), text)
+        self.assertIn("CONFIG_SLURM_GPUS", config.read_text())
+
     def test_questions(self):
         run = Run(program(**FEW))
         run.train()
