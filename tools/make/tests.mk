@@ -5,13 +5,15 @@ scripts := $(sort $(shell find core data models tools -name '[!.]*_*test.[ps][yh
 test_kinds := test longtest soaktest
 all_tests := $(filter $(foreach kind,$(test_kinds),%_$(kind).py %_$(kind).sh),$(scripts)) $(tests_c:.c=)
 tests_of_kind = $(filter %_$1.py %_$1.sh %_$1,$(all_tests))
-# make starts tests in this order: the longest must not begin last.
-slow := tools/kablate/train_test.py tools/testing/readme_test.py tools/plan/plan_test.py
-slow_first = $(filter $(slow),$1) $(filter-out $(slow),$1)
-short_tests := $(call slow_first,$(call tests_of_kind,test))
+short_tests := $(call tests_of_kind,test)
 long_tests := $(call tests_of_kind,longtest)
 soak_tests := $(call tests_of_kind,soaktest)
 tests_of_tier = $(if $(filter all,$1),$(short_tests) $(long_tests),$($1_tests))
+# make starts tests in the order of their names, but these first: the longest must not begin last.
+slow := $(addprefix tools/kablate/,defconfigs_longtest.py train_longtest.py fault_longtest.py train_test.py) \
+	$(addprefix tools/testing/,cuda_longtest.sh cross_longtest.sh readme_test.py) models/planted_longtest.py \
+	tools/cluster/slurm_longtest.py $(addprefix tools/plan/,plan_test.py kconfig_test.py)
+slow_first = $(filter $1,$(slow)) $(filter-out $(slow),$1)
 
 # A tier runs in a make of its own (the target tests), and TIER tells that make which one.
 TIER ?= short
@@ -19,7 +21,7 @@ ifdef T
 chosen_tests := $(filter $(T) $(T:=.sh) $(T:=.py),$(all_tests))
 $(if $(chosen_tests),,$(error T=$(T): no such test; there are: $(all_tests)))
 else
-chosen_tests := $(call tests_of_tier,$(TIER))
+chosen_tests := $(call slow_first,$(call tests_of_tier,$(TIER)))
 endif
 results = $(patsubst %,$(O)/%.result,$1)
 
@@ -27,10 +29,9 @@ results = $(patsubst %,$(O)/%.result,$1)
 # a test that hangs exceeds them on a busy machine.
 limit-tools/kablate/train_test.py := 1200
 limit-tools/testing/readme_test.py := 900
-limit-tools/testing/cross_longtest.sh := 600
-limit-tools/cluster/slurm_longtest.py := 1800
+limit-tools/kablate/defconfigs_longtest.py := 3000
 limit = $(or $(TEST_SECONDS),$(limit-$1),$(if $(filter $1,$(soak_tests)),7200),$(if \
-	$(filter $1,$(long_tests)),900),$(if $(filter %.py %.sh,$1),600,300))
+	$(filter $1,$(long_tests)),1800),$(if $(filter %.py %.sh,$1),600,300))
 
 # EMULATOR runs programs that were made for another machine (tools/testing/cross_longtest.sh).
 run_test = @sh tools/testing/runtest.sh $1 $@ $(call limit,$1)

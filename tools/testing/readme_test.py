@@ -32,7 +32,8 @@ esac
 INSTEAD = {
     "make check": ("make -n check", "all tests would run this one again"),
     "make defconfig-ra-controls && make": (
-        "make defconfig-ra-controls && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 && make",
+        "make defconfig-ra-controls && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 "
+        "CONFIG_RA_MLA_ABLATION_STEPS=0,6,7 && make",
         "132 runs take minutes"),
     "make bench-decode": ("make bench-decode CONTEXTS=64 ROUNDS=1 BENCH_SECONDS=0.01",
                           "two rounds of six models take minutes"),

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Every defconfig as a user starts it, cut to two iterations."""
+import contextlib
+import pathlib
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.kablate import train_test
+from tools.kablate.train_test import OUTPUT, ROOT, TREE, Tree
+from tools.testing import tap
+
+tearDownModule = train_test.tearDownModule
+
+
+def write_tokens(directory):
+    """Token files for the defconfigs that train on text."""
+    text = directory / "text.txt"
+    text.write_text("\n\n".join(f"Paragraph {i}: {' '.join(str(i * k) for k in range(1, 40))}."
+                                for i in range(600)))
+    tokens = directory / "tokens"
+    subprocess.run([OUTPUT / "bin/data", "prepare", "--out", tokens, text], check=True,
+                   capture_output=True)
+    return {"DATA_TRAIN": tokens / "train-*.bin", "DATA_VALID": tokens / "valid-*.bin"}
+
+
+class Defconfigs(unittest.TestCase):
+    """Every one builds and runs two iterations of every step, audits included."""
+
+    def check(self, name):
+        place = pathlib.Path(tempfile.mkdtemp(dir=ROOT))
+        tree = Tree(place / "tree", name, {"GPT2_MAX_ITERS": 2, "EVAL_ROWS": 2, "SEEDS": "1"})
+        config = (tree.directory / "config").read_text()
+        if "CONFIG_TASK_TEXT=y" in config:
+            tree.set(write_tokens(place))
+        if 'CONFIG_EVAL_LENGTHS=""' not in config:
+            block = int(re.search(r"CONFIG_MODEL_BLOCK=(\d+)", config)[1])
+            tree.set({"EVAL_LENGTHS": f"{block},{2 * block}"})  # two rows hold no more tokens
+        rates = re.search(r'CONFIG_TUNE_RATES="([^",]+,[^",]+)', config)
+        if "CONFIG_TUNE_ALL=y" in config:
+            tree.set({"TUNE_RATES": ""})    # a third of the time; w2-copy is tuned below
+        elif rates:
+            tree.set({"TUNE_RATES": rates[1], "TUNE_SEEDS": "101"})
+        text = tree.make("runs")
+        with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:
+            states = db.execute("SELECT step, state FROM runs").fetchall()
+        self.assertEqual({state for _, state in states}, {"done"})
+        self.assertEqual(len(states), text.count("  RUN "))
+        self.assertNotIn("RUN ", tree.make("runs"))
+        shutil.rmtree(place)
+
+
+for path in sorted((TREE / "defconfigs").iterdir()):
+    if path.is_file():
+        setattr(Defconfigs, f"test_{path.name}", lambda self, name=path.name: self.check(name))
+
+
+if __name__ == "__main__":
+    tap.main()
