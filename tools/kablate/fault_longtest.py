@@ -129,9 +129,12 @@ class Faults(unittest.TestCase):
         attempt = function
         fork = multiprocessing.get_context("fork")
         with concurrent.futures.ProcessPoolExecutor(self.workers, fork) as pool:
-            for n, problem in zip(numbers, pool.map(problem_with, numbers, chunksize=8)):
+            problems = pool.map(problem_with, numbers, chunksize=8)
+            for count, (n, problem) in enumerate(zip(numbers, problems), 1):
                 with self.subTest(f"{kind} {n}"):
                     self.assertIsNone(problem)
+                if count % 1000 == 0:
+                    print(f"# {kind}: {count} of {len(numbers)}", flush=True)
 
     def check_end(self, status, said, name):
         self.assertIn(status, (0, 1), f"{name}: {said}")
