@@ -248,12 +248,14 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	double first, *parts = g->scalar + 1;
 
 	if (type == F32)
-		first_nonfinite<<<SUM_PARTS, BLOCK, 0, g->stream>>>(
-			spaced_rows<float>{ (const float *)device, row, pitch }, rows * row, parts);
+		launch_kernel(first_nonfinite<float>, SUM_PARTS, BLOCK, 0, g->stream,
+			      spaced_rows<float>{ (const float *)device, row, pitch }, rows * row,
+			      parts);
 	else
-		first_nonfinite<<<SUM_PARTS, BLOCK, 0, g->stream>>>(
-			spaced_rows<double>{ (const double *)device, row, pitch }, rows * row, parts);
-	smallest_part<<<1, SUM_PARTS, 0, g->stream>>>(parts, g->scalar);
+		launch_kernel(first_nonfinite<double>, SUM_PARTS, BLOCK, 0, g->stream,
+			      spaced_rows<double>{ (const double *)device, row, pitch }, rows * row,
+			      parts);
+	launch_kernel(smallest_part, 1, SUM_PARTS, 0, g->stream, parts, g->scalar);
 	cuda_note(g, cudaPeekAtLastError(), "search for NaN");
 	cuda_download(b, &first, g->scalar, sizeof(first));
 	return isfinite(first) ? (int64_t)first : -1;
@@ -304,8 +306,8 @@ static void cuda_collect(const struct backend *b, enum dtype type, const void *c
 
 		for (int i = 0; i < count; i++)
 			places.at[i] = from[first + i];
-		collect_kernel<<<1, COLLECT_MOST, 0, context(b)->stream>>>(places, type == F32, count,
-									   to + first);
+		launch_kernel(collect_kernel, 1, COLLECT_MOST, 0, context(b)->stream, places,
+			      type == F32, count, to + first);
 		cuda_note(context(b), cudaPeekAtLastError(), "losses");
 	}
 }

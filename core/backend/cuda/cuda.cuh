@@ -24,6 +24,7 @@ extern "C" {
 }
 
 #include "core/backend/cuda/context.cuh"
+#include "core/backend/cuda/launch.cuh"
 
 struct single_precision {
 	typedef float real;
@@ -132,8 +133,8 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 
 	if (n == 0)
 		return;
-	each_kernel<<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0,
-		      stream_of(c)>>>(n, f);
+	launch_kernel(each_kernel<F>, (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK,
+		      0, stream_of(c), n, f);
 	note_launch(c);
 }
 
@@ -150,8 +151,8 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 {
 	if (rows == 0)
 		return;
-	each_row_kernel<<<(unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK, 0,
-			  stream_of(c)>>>(rows, f);
+	launch_kernel(each_row_kernel<F>, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK,
+		      0, stream_of(c), rows, f);
 	note_launch(c);
 }
 
@@ -266,9 +267,10 @@ template <typename F> static __global__ void finish_sum_kernel(const double *par
 template <typename F, typename G>
 static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
 {
-	sum_parts_kernel<<<SUM_PARTS, BLOCK, 0, stream_of(c)>>>(n, value, (double *)work);
+	launch_kernel(sum_parts_kernel<F>, SUM_PARTS, BLOCK, 0, stream_of(c), n, value,
+		      (double *)work);
 	note_launch(c);
-	finish_sum_kernel<<<1, BLOCK, 0, stream_of(c)>>>((const double *)work, finish);
+	launch_kernel(finish_sum_kernel<G>, 1, BLOCK, 0, stream_of(c), (const double *)work, finish);
 	note_launch(c);
 }
 
@@ -309,7 +311,8 @@ static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F v
 	const dim3 grid((unsigned)((columns + 127) / 128), (unsigned)parts);
 	R *partial = (R *)work;
 
-	column_parts_kernel<R><<<grid, 128, 0, stream_of(c)>>>(rows, columns, parts, value, partial);
+	launch_kernel(column_parts_kernel<R, F>, grid, 128, 0, stream_of(c), rows, columns, parts,
+		      value, partial);
 	note_launch(c);
 	each(c, columns, [=] __device__(int64_t column) {
 		R sum = 0;

@@ -355,7 +355,7 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	cuda_note(context_of(c),
 		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
 		  "shared memory");
-	kernel<<<blocks, threads, bytes, stream_of(c)>>>(arguments...);
+	launch_kernel(kernel, blocks, threads, bytes, stream_of(c), arguments...);
 	note_launch(c);
 }
 

@@ -1,5 +1,4 @@
-#include <cub/device/device_radix_sort.cuh>
-
+#include "core/backend/cuda/sort.cuh"
 #include "core/backend/cuda/cuda.cuh"
 
 /* y[r] = table[tokens[r]] + positions[past + t] */
@@ -33,9 +32,7 @@ static struct sorted take_sorted(struct space *m, int64_t rows)
 	s.tokens = m->take<int32_t>(rows);
 	s.rows = m->take<int32_t>(rows);
 	s.numbers = m->take<int32_t>(rows);
-	s.sort_bytes = 0;
-	cub::DeviceRadixSort::SortPairs(NULL, s.sort_bytes, (const int32_t *)NULL, (int32_t *)NULL,
-					(const int32_t *)NULL, (int32_t *)NULL, (int)rows);
+	s.sort_bytes = sort_work((int)rows);
 	s.sort_work = m->take<char>((int64_t)s.sort_bytes);
 	return s;
 }
@@ -47,13 +44,11 @@ template <typename P> static void backward_table(const struct call *c, int64_t r
 	const struct sorted s = take_sorted(&m, rows);
 	const auto *dy = output_gradient<P>(c, 0);
 	const auto d = input_gradient<P>(c, 0);
-	size_t bytes = s.sort_bytes;
 
 	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
 	cuda_note(context_of(c),
-		  cub::DeviceRadixSort::SortPairs(s.sort_work, bytes, (const int32_t *)c->in[1],
-						  s.tokens, (const int32_t *)s.numbers, s.rows,
-						  (int)rows, 0, 32, stream_of(c)),
+		  sort_pairs(s.sort_work, s.sort_bytes, (const int32_t *)c->in[1], s.tokens,
+			     s.numbers, s.rows, (int)rows, stream_of(c)),
 		  "sort of tokens");
 	if (!d.add)
 		each(c, c->node->in[0]->dim[0] * e, [=] __device__(int64_t i) { d.at[i] = 0; });

@@ -79,7 +79,7 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	decide_kernel<<<1, 1, 0, stream_of(&c)>>>(*rule, s, losses, n);
+	launch_kernel(decide_kernel, 1, 1, 0, stream_of(&c), *rule, s, losses, n);
 	note_launch(&c);
 }
 
@@ -139,8 +139,8 @@ static void each_element(const struct call *c, const struct optim_segments *segm
 
 	if (segments->total == 0)
 		return;
-	segments_kernel<<<(unsigned)blocks, BLOCK, 0, stream_of(c)>>>(
-		segments->device, segments->n, segments->total, f);
+	launch_kernel(segments_kernel<F>, (unsigned)blocks, BLOCK, 0, stream_of(c), segments->device,
+		      segments->n, segments->total, f);
 	note_launch(c);
 }
 
