@@ -216,12 +216,7 @@ template <typename X> static __device__ __forceinline__ double power_of_two(doub
 
 template <typename X> static __device__ __forceinline__ float power_of_two(float x)
 {
-	float y;
-
-	if (sizeof(typename X::factor) == sizeof(float))
-		return exp2f(x);
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
+	return sizeof(typename X::factor) == sizeof(float) ? exp2f(x) : power_of_two_about(x);
 }
 
 /*
@@ -482,7 +477,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, false> M;
-	extern __shared__ __align__(128) char shared[];
+	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	const struct query_walk<X> w(p);
 	const terms_with<X> t = terms_of(p, w.head);
@@ -578,7 +573,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
-	extern __shared__ __align__(128) char shared[];
+	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	struct query_walk<X> w(p);
 	const terms_with<X> t = terms_of(p, w.head);
@@ -753,7 +748,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
-	extern __shared__ __align__(128) char shared[];
+	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	struct key_walk<X> w(p);
 	const terms_with<X> t = terms_of(p, w.head);
@@ -872,7 +867,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct route_memory<X> M;
-	extern __shared__ __align__(128) char shared[];
+	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
 	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first;

@@ -14,8 +14,7 @@
 #ifndef CUDA_TILES_CUH
 #define CUDA_TILES_CUH
 
-#include <cuda_bf16.h>
-#include <stdint.h>
+#include "core/backend/cuda/instructions.cuh"
 
 template <typename F> static constexpr int PIECE = 16 / (int)sizeof(F); /* numbers in 16 bytes */
 
@@ -74,39 +73,6 @@ template <typename F, int W> struct tile {
 };
 
 /* --------------------------------------------------------------- tensor cores */
-
-static __device__ __forceinline__ uint32_t two_rounded(float low, float high)
-{
-	const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-
-	return *(const uint32_t *)&two;
-}
-
-/* d += a b' */
-static __device__ __forceinline__ void multiply_fragment(float (&d)[4], const uint32_t (&a)[4],
-							 uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-		     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-		     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ void read_matrices(uint32_t (&x)[4], uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-		     : "r"(address)
-		     : "memory");
-}
-
-static __device__ __forceinline__ void read_matrices_turned(uint32_t (&x)[4], uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-		     : "r"(address)
-		     : "memory");
-}
 
 /* Where a thread reads 16 x 16 numbers of a tile with ldmatrix. */
 template <int W> struct reader {
@@ -203,22 +169,6 @@ static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4
 
 /* ----------------------------------------------------------- plain arithmetic */
 
-static __device__ __forceinline__ void read_piece(float (&x)[4], uint32_t address)
-{
-	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-		     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-		     : "r"(address)
-		     : "memory");
-}
-
-static __device__ __forceinline__ void read_piece(double (&x)[2], uint32_t address)
-{
-	asm volatile("ld.shared.v2.f64 {%0,%1}, [%2];"
-		     : "=d"(x[0]), "=d"(x[1])
-		     : "r"(address)
-		     : "memory");
-}
-
 /* Numbers of the thread's two columns of fragment n in one row of a tile. */
 template <int W>
 static __device__ __forceinline__ void read_pair(float (&x)[2], struct tile<float, W> t, int row,
@@ -226,10 +176,7 @@ static __device__ __forceinline__ void read_pair(float (&x)[2], struct tile<floa
 {
 	const int column = 8 * n + fragment_column(0);
 
-	asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
-		     : "=f"(x[0]), "=f"(x[1])
-		     : "r"(t.piece(row, column / 4) + (uint32_t)(column % 4 * 4))
-		     : "memory");
+	read_half_piece(x, t.piece(row, column / 4) + (uint32_t)(column % 4 * 4));
 }
 
 template <int W>
@@ -303,42 +250,6 @@ static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 }
 
 /* --------------------------------------------------------------------- copies */
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes from global to shared memory, or zeros; begun now, there after copies_wait(). */
-static __device__ __forceinline__ void copy_piece(uint32_t to, const void *from, bool wanted)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :
-		     : "r"(to), "l"(from), "r"(wanted ? 16 : 0)
-		     : "memory");
-}
-
-/* The same for one number of 4 or 8 bytes. */
-template <typename R>
-static __device__ __forceinline__ void copy_number(uint32_t to, const R *from, bool wanted)
-{
-	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-		     :
-		     : "r"(to), "l"(from), "n"(sizeof(R)), "r"(wanted ? (int)sizeof(R) : 0)
-		     : "memory");
-}
-
-/* The copies that this thread began since the last call are one group. */
-static __device__ __forceinline__ void copies_end(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until at most `left` groups of this thread are under way. */
-template <int LEFT> static __device__ __forceinline__ void copies_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 
 /*
  * Rows first .. first + ROWS - 1 of x [n, W], `pitch` apart, by THREADS threads; rows outside
