@@ -13,7 +13,7 @@ nvcc_flags := -std=c++17 -O3 --extended-lambda -lineinfo -Xcompiler -fPIC \
 
 cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
 # Kernels use these files of the engine: the library has its own copy of them.
-cuda_needs := core/engine/tensor.c core/util/dtype.c core/util/hash.c core/util/rng.c core/util/status.c
+cuda_needs := core/engine/tensor.c $(addprefix core/util/,dtype.c file.c hash.c replace.c rng.c status.c)
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
 cuda_library := $(O)/kablate_cuda.so
 cuda_built := $(if $(NVCC),$(cuda_library))
@@ -33,7 +33,7 @@ $(O)/%.pic.o: %.c $(O)/flags
 	$(call cc,-fPIC)
 $(cuda_library): $(cuda_objects)
 	$(call say,NVCC,$(@F))
-	$(Q)$(NVCC) -shared -cudart static $^ -lcublas $(toolkit:%=-Xlinker -rpath=%) -o $@
+	$(Q)$(NVCC) -shared -cudart static $^ -lcublas $(toolkit:%=-Xlinker -rpath=%) -Xlinker --no-undefined -o $@
 -include $(cuda_objects:.o=.d)
 
 which-nvcc:
