@@ -277,6 +277,7 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 		p.recent = ready_input<P>(c, RECENT, w.score, p.recent_n, f.recent);
 	}
 	p.recent_first = p.past + p.T - p.recent_n;
+	p.d_o.sharing = 1; /* it is there only for gradients */
 	p.scale = (typename P::real)a->scale;
 	p.key_bias = input<P>(c, KEY_BIAS);
 	if (p.key_bias)
