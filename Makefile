@@ -182,7 +182,8 @@ $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 	$(call cc,$(call compile_part,$(test_library_flags)))
 
 # From here the GPU backend is loaded.  It is built if nvcc is found.
-$(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"'
+$(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"' \
+	-DEMULATED_LIBRARY='"$(abspath $(O))/emulated/kablate_cuda.so"'
 $(O)/core/ranks/ranks.o: private CPPFLAGS += -DMPI_LIBRARY='"$(abspath $(O))/kablate_mpi.so"' \
 	-DNCCL_LIBRARY='"$(abspath $(O))/kablate_nccl.so"'
 
@@ -207,7 +208,7 @@ $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
 make_files := $(addprefix tools/make/,steps.mk slurm.mk report.mk kconfig.mk data.mk models.mk bench.mk \
-	tests.mk cuda.mk ranks.mk)
+	tests.mk cuda.mk emulated.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- sanitizers
@@ -229,9 +230,9 @@ setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
-made := core data models tools bin generated plan of-run foreign fuzz toolchain flags \
+made := core data models tools bin generated plan of-run foreign emulated fuzz toolchain flags \
 	objects parts.a \
-	setup-build setup-python setup-test setup-ranks mpi-compiler kablate_mpi.so kablate_nccl.so
+	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler kablate_mpi.so kablate_nccl.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.
 build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan,$(if $(wildcard $(o)/toolchain),$(o))))
 clean:

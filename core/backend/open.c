@@ -10,20 +10,19 @@
 
 #ifndef CUDA_LIBRARY
 #define CUDA_LIBRARY "kablate_cuda.so"
+#define EMULATED_LIBRARY "emulated/kablate_cuda.so"
 #endif
 
 typedef enum status (*cuda_opener)(struct backend *b, enum precision precision, int device,
 				   struct error *err);
 
-static enum status open_cuda(struct backend *b, const struct backend_options *o, struct error *err)
+static enum status open_library(const char *path, struct backend *b,
+				const struct backend_options *o, struct error *err)
 {
 	cuda_opener open;
 	void *library;
 
-	if (access(CUDA_LIBRARY, R_OK))
-		return fail(err, "this build has no GPU backend: install the CUDA toolkit (nvcc), "
-				 "then make; or choose CONFIG_BACKEND=cpu");
-	library = dlopen(CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!library)
 		return fail(err, "the GPU backend cannot be loaded: %s", dlerror());
 	*(void **)&open = dlsym(library, "cuda_backend_open");
@@ -32,12 +31,33 @@ static enum status open_cuda(struct backend *b, const struct backend_options *o,
 	return open(b, o->precision, o->device, err);
 }
 
+static enum status open_cuda(struct backend *b, const struct backend_options *o, struct error *err)
+{
+	if (access(CUDA_LIBRARY, R_OK))
+		return fail(err, "this build has no GPU backend: install the CUDA toolkit (nvcc), "
+				 "then make; or choose CONFIG_BACKEND=cpu");
+	return open_library(CUDA_LIBRARY, b, o, err);
+}
+
+static enum status open_emulated(struct backend *b, const struct backend_options *o,
+				 struct error *err)
+{
+	if (access(EMULATED_LIBRARY, R_OK))
+		return fail(err, "the emulated GPU is not built: make emulated");
+	if (open_library(EMULATED_LIBRARY, b, o, err) != OK)
+		return FAIL;
+	b->name = "emulated";
+	return OK;
+}
+
 enum status backend_open(struct backend *b, const struct backend_options *o, struct error *err)
 {
 	if (strcmp(o->name, "cpu") == 0)
 		return backend_cpu_open(b, o->precision, o->threads, err);
 	if (strcmp(o->name, "cuda") == 0)
 		return open_cuda(b, o, err);
+	if (strcmp(o->name, "emulated") == 0)
+		return open_emulated(b, o, err);
 	return fail(err, "there is no backend '%s': choose cpu or cuda", o->name);
 }
 

@@ -3,6 +3,8 @@
  *
  * The CPU is always there.  "cuda" is a library of its own: it is built if nvcc is found,
  * and loaded on request.  So a program also starts, and trains on the CPU, without CUDA.
+ * "emulated" is the same library with its GPU emulated on the CPU: for tests, and far too slow for
+ * anything else.  No configuration can name it.
  */
 #ifndef CORE_BACKEND_OPEN_H
 #define CORE_BACKEND_OPEN_H
@@ -10,7 +12,7 @@
 #include "core/engine/backend.h"
 
 struct backend_options {
-	const char *name; /* "cpu", "cuda" */
+	const char *name; /* "cpu", "cuda", "emulated" */
 	enum precision precision;
 	int threads; /* of the CPU */
 	int device;  /* number of the GPU */

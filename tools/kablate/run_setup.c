@@ -169,6 +169,8 @@ static enum status open_backend(struct run_setup *setup, struct error *err)
 
 	if (config_check(setup->config, err) != OK)
 		return FAIL;
+	if (strcmp(name, "emulated") == 0)
+		return fail(err, "CONFIG_BACKEND=emulated: the emulated GPU is for tests, not for runs");
 	return backend_open(&setup->backend, &options, err);
 }
 

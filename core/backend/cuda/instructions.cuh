@@ -7,6 +7,10 @@
 #ifndef CUDA_INSTRUCTIONS_CUH
 #define CUDA_INSTRUCTIONS_CUH
 
+#ifndef __CUDACC__
+#include "core/backend/cuda/emulated/instructions.cuh"
+#else
+
 #include <cuda_bf16.h>
 #include <stdint.h>
 
@@ -133,4 +137,5 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait(void)
 	asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+#endif
 #endif

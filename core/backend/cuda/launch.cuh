@@ -4,6 +4,10 @@
 #ifndef CUDA_LAUNCH_CUH
 #define CUDA_LAUNCH_CUH
 
+#ifndef __CUDACC__
+#include "core/backend/cuda/emulated/launch.cuh"
+#else
+
 #include <cuda_runtime.h>
 
 /* `bytes` of shared memory, which the kernel finds by launch_memory(). */
@@ -14,4 +18,5 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 	kernel<<<blocks, threads, bytes, stream>>>(arguments...);
 }
 
+#endif
 #endif

@@ -5,6 +5,10 @@
 #ifndef CUDA_SORT_CUH
 #define CUDA_SORT_CUH
 
+#ifndef __CUDACC__
+#include "core/backend/cuda/emulated/sort.cuh"
+#else
+
 #include <cub/device/device_radix_sort.cuh>
 
 /* Bytes of workspace for n pairs. */
@@ -25,4 +29,5 @@ static inline cudaError_t sort_pairs(void *work, size_t bytes, const int32_t *ke
 					       sorted_values, n, 0, 32, stream);
 }
 
+#endif
 #endif

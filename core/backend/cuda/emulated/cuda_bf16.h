@@ -1,0 +1,40 @@
+/*
+ * cuda_bf16 - bfloat16 of the emulated GPU.
+ */
+#ifndef EMULATED_CUDA_BF16_H
+#define EMULATED_CUDA_BF16_H
+
+#include <cuda_runtime.h>
+
+struct __nv_bfloat16 {
+	uint16_t bits;
+
+	__nv_bfloat16() = default;
+	/* To the nearest, of two the even one. */
+	__nv_bfloat16(float x)
+	{
+		uint32_t all;
+
+		memcpy(&all, &x, sizeof(all));
+		bits = x != x ? 0x7fff : (uint16_t)((all + 0x7fff + (all >> 16 & 1)) >> 16);
+	}
+	operator float() const
+	{
+		const uint32_t all = (uint32_t)bits << 16;
+		float x;
+
+		memcpy(&x, &all, sizeof(x));
+		return x;
+	}
+};
+
+struct alignas(4) __nv_bfloat162 {
+	__nv_bfloat16 x, y;
+};
+
+static inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high)
+{
+	return { low, high };
+}
+
+#endif

@@ -1,0 +1,459 @@
+/*
+ * The emulated GPU finds what it is there to find: each mistake is planted in a kernel.  And it computes
+ * what the PTX ISA says.  Each case is a process of its own, because a GPU is of no use after a mistake.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/backend/cuda/instructions.cuh"
+#include "core/backend/cuda/launch.cuh"
+
+#define THREADS 64
+
+struct gpu {
+	cudaStream_t stream;
+	float *memory; /* THREADS numbers, not set */
+
+	gpu()
+	{
+		cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+		cudaMalloc(&memory, THREADS * sizeof(*memory));
+	}
+	template <typename... P> void run(void (*kernel)(P...), int bytes = 0)
+	{
+		launch_kernel(kernel, 1, THREADS, bytes, stream, memory);
+	}
+	cudaError_t wait(void)
+	{
+		return cudaStreamSynchronize(stream);
+	}
+	/* Does the work end with this message? */
+	bool fails(const char *message)
+	{
+		const cudaError_t error = wait();
+		const bool right = error == cudaErrorLaunchFailure &&
+				   strstr(cudaGetErrorString(error), message);
+
+		if (!right)
+			printf("# error %d: %s\n", error, cudaGetErrorString(error));
+		return right;
+	}
+};
+
+static void look_for_races(void)
+{
+	setenv("KABLATE_EMULATED_RACES", "on", 1);
+}
+
+/* -------------------------------------------------------------------- barriers */
+
+static void reverse_kernel(float *x)
+{
+	__shared__ float shared[THREADS];
+
+	shared[threadIdx.x] = (float)threadIdx.x;
+	__syncthreads();
+	x[threadIdx.x] = shared[THREADS - 1 - threadIdx.x];
+}
+
+static bool barrier_orders_threads(void)
+{
+	struct gpu g;
+
+	look_for_races();
+	g.run(reverse_kernel);
+	if (g.wait() != cudaSuccess)
+		return false;
+	for (int i = 0; i < THREADS; i++)
+		if (g.memory[i] != (float)(THREADS - 1 - i))
+			return false;
+	return true;
+}
+
+static void reverse_without_barrier(float *x)
+{
+	__shared__ float shared[THREADS];
+
+	shared[threadIdx.x] = (float)threadIdx.x;
+	x[threadIdx.x] = shared[THREADS - 1 - threadIdx.x];
+}
+
+static bool missing_barrier_gives_nan(void)
+{
+	struct gpu g;
+
+	g.run(reverse_without_barrier);
+	return g.wait() == cudaSuccess && isnan(g.memory[0]);
+}
+
+static bool missing_barrier_is_a_race(void)
+{
+	struct gpu g;
+
+	look_for_races();
+	g.run(reverse_without_barrier);
+	return g.fails("race");
+}
+
+static void blocks_write_one_number(float *x)
+{
+	x[0] = (float)blockIdx.x;
+}
+
+static bool blocks_that_race(void)
+{
+	struct gpu g;
+
+	look_for_races();
+	launch_kernel(blocks_write_one_number, 2, 1, 0, g.stream, g.memory);
+	return g.fails("race");
+}
+
+static void barrier_of_some(float *)
+{
+	if (threadIdx.x < 10)
+		__syncthreads();
+}
+
+static bool barrier_that_some_threads_pass_by(void)
+{
+	struct gpu g;
+
+	g.run(barrier_of_some);
+	return g.fails("ended");
+}
+
+static void barrier_or_shuffle(float *x)
+{
+	if (threadIdx.x < 10)
+		__syncthreads();
+	else
+		x[0] = __shfl_xor_sync(0xffffffffu, x[0], 1);
+}
+
+static bool threads_that_wait_for_each_other(void)
+{
+	struct gpu g;
+
+	launch_kernel(barrier_or_shuffle, 1, 32, 0, g.stream, g.memory);
+	return g.fails("not all threads of the warp");
+}
+
+static void two_barriers(float *)
+{
+	if (threadIdx.x % 2)
+		__syncthreads();
+	else
+		__syncthreads();
+}
+
+static bool two_barriers_at_once(void)
+{
+	struct gpu g;
+
+	g.run(two_barriers);
+	return g.fails("another barrier");
+}
+
+static void shuffle_of_some(float *x)
+{
+	if (threadIdx.x % 32 < 8)
+		x[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0F, 1);
+}
+
+static bool shuffle_without_some_lanes(void)
+{
+	struct gpu g;
+
+	g.run(shuffle_of_some);
+	return g.fails("not all threads of the warp");
+}
+
+/* ---------------------------------------------------------------------- memory */
+
+static void copy_itself(float *x)
+{
+	x[threadIdx.x] += 1;
+}
+
+static bool unset_memory_is_nan(void)
+{
+	struct gpu g;
+
+	g.run(copy_itself);
+	return g.wait() == cudaSuccess && isnan(g.memory[0]) && isnan(g.memory[THREADS - 1]);
+}
+
+static void read_beyond_shared(float *x)
+{
+	float piece[4];
+
+	read_piece(piece, shared_address(launch_memory()) + 16 * threadIdx.x);
+	x[threadIdx.x] = piece[0];
+}
+
+static bool address_outside_shared_memory(void)
+{
+	struct gpu g;
+
+	g.run(read_beyond_shared, 16 * THREADS - 16);
+	return g.fails("outside the shared memory");
+}
+
+static void write_beyond(float *x)
+{
+	x[threadIdx.x + 1] = 0;
+}
+
+/* Only a sanitizer sees it: it ends the process. */
+static bool address_outside_device_memory(void)
+{
+	struct gpu g;
+
+	g.run(write_beyond);
+	g.wait();
+	return false;
+}
+
+static void write_beyond_variable(float *x)
+{
+	__shared__ float shared[THREADS];
+
+	shared[threadIdx.x + 1] = 0;
+	x[threadIdx.x] = shared[threadIdx.x];
+}
+
+static bool address_outside_shared_variable(void)
+{
+	struct gpu g;
+
+	g.run(write_beyond_variable);
+	g.wait();
+	return false;
+}
+
+static void copy_late(float *x)
+{
+	char *shared = launch_memory();
+
+	copy_number(shared_address(shared) + 4 * threadIdx.x, x + threadIdx.x, true);
+	copies_end();
+	x[threadIdx.x] = ((float *)shared)[threadIdx.x];
+}
+
+static bool missing_wait_for_a_copy(void)
+{
+	struct gpu g;
+	float ones[THREADS];
+
+	for (float &one : ones)
+		one = 1;
+	look_for_races();
+	cudaMemcpyAsync(g.memory, ones, sizeof(ones), cudaMemcpyHostToDevice, g.stream);
+	g.run(copy_late, sizeof(ones));
+	return g.fails("race");
+}
+
+/* ------------------------------------------------------------------------ host */
+
+static bool host_changes_what_is_to_be_read(void)
+{
+	struct gpu g;
+	float x = 1;
+
+	cudaMemcpyAsync(g.memory, &x, sizeof(x), cudaMemcpyHostToDevice, g.stream);
+	x = 2;
+	return g.wait() == cudaSuccess && g.memory[0] == 2;
+}
+
+static bool impossible_launches(void)
+{
+	struct gpu g;
+
+	launch_kernel(copy_itself, 1, 1025, 0, g.stream, g.memory);
+	if (cudaGetLastError() != cudaErrorInvalidConfiguration)
+		return false;
+	launch_kernel(copy_itself, 0, 1, 0, g.stream, g.memory);
+	if (cudaGetLastError() != cudaErrorInvalidConfiguration)
+		return false;
+	launch_kernel(copy_itself, 1, 1, 64 << 10, g.stream, g.memory);
+	if (cudaGetLastError() != cudaErrorInvalidConfiguration)
+		return false;
+	cudaFuncSetAttribute(copy_itself, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10);
+	launch_kernel(copy_itself, 1, 1, 64 << 10, g.stream, g.memory);
+	return g.wait() == cudaSuccess;
+}
+
+static bool captured_work_waits_for_its_replay(void)
+{
+	struct gpu g;
+	cudaGraphExec_t kept;
+	cudaGraph_t graph;
+
+	cudaMemsetAsync(g.memory, 0, THREADS * sizeof(float), g.stream);
+	cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeThreadLocal);
+	g.run(copy_itself);
+	cudaStreamEndCapture(g.stream, &graph);
+	cudaGraphInstantiate(&kept, graph, 0);
+	cudaGraphDestroy(graph);
+	if (g.wait() != cudaSuccess || g.memory[5] != 0)
+		return false;
+	for (int i = 0; i < 3; i++)
+		cudaGraphLaunch(kept, g.stream);
+	return g.wait() == cudaSuccess && g.memory[5] == 3;
+}
+
+static bool capture_forbids_to_wait(void)
+{
+	struct gpu g;
+	cudaGraph_t graph;
+
+	cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeThreadLocal);
+	return g.wait() == cudaErrorStreamCaptureUnsupported &&
+	       cudaStreamEndCapture(g.stream, &graph) == cudaErrorStreamCaptureInvalidated;
+}
+
+/* ---------------------------------------------------------------- instructions */
+
+#define SIDE 16
+
+/* a [16, 16] and b [16, 16] as bfloat16 in shared memory, both read as PTX says. */
+static void multiply_kernel(const float *a, const float *b, float *out)
+{
+	__nv_bfloat16 *shared = (__nv_bfloat16 *)launch_memory();
+	const int lane = (int)threadIdx.x;
+	uint32_t left[4], right[4];
+	float d[2][4] = {};
+
+	for (int i = lane; i < SIDE * SIDE; i += 32) {
+		shared[i] = a[i];
+		shared[SIDE * SIDE + i] = b[i];
+	}
+	__syncwarp();
+	read_matrices(left, shared_address(shared + lane % 16 * SIDE + lane / 16 * 8));
+	read_matrices_turned(right, shared_address(shared + SIDE * SIDE + lane % 16 * SIDE +
+						   lane / 16 * 8));
+	multiply_fragment(d[0], left, right[0], right[1]);
+	multiply_fragment(d[1], left, right[2], right[3]);
+	for (int n = 0; n < 2; n++)
+		for (int e = 0; e < 4; e++)
+			out[(lane / 4 + 8 * (e / 2)) * SIDE + 8 * n + 2 * (lane % 4) + e % 2] = d[n][e];
+}
+
+static bool tensor_cores_multiply(void)
+{
+	struct gpu g;
+	float *a, *b, *c;
+	const size_t bytes = SIDE * SIDE * sizeof(float);
+
+	cudaMalloc(&a, bytes);
+	cudaMalloc(&b, bytes);
+	cudaMalloc(&c, bytes);
+	for (int i = 0; i < SIDE * SIDE; i++) { /* whole numbers: exact in any order */
+		a[i] = (float)(i * 7 % 31 - 15);
+		b[i] = (float)(i * 11 % 29 - 14);
+	}
+	look_for_races();
+	launch_kernel(multiply_kernel, 1, 32, 2 * SIDE * SIDE * 2, g.stream, a, b, c);
+	if (g.wait() != cudaSuccess)
+		return false;
+	for (int i = 0; i < SIDE; i++)
+		for (int j = 0; j < SIDE; j++) {
+			float sum = 0;
+
+			for (int k = 0; k < SIDE; k++)
+				sum += a[i * SIDE + k] * b[k * SIDE + j];
+			if (c[i * SIDE + j] != sum)
+				return false;
+		}
+	return true;
+}
+
+static bool rounds_to_even(void)
+{
+	const struct {
+		float x, rounded;
+	} cases[] = { { 1, 1 }, { 1 + 0x1p-8F, 1 }, { 1 + 3 * 0x1p-8F, 1 + 0x1p-6F },
+		      { 1 + 0x1.1p-8F, 1 + 0x1p-7F }, { -INFINITY, -INFINITY }, { 0x1.ffp127F, INFINITY } };
+
+	for (const auto &c : cases)
+		if ((float)(__nv_bfloat16)c.x != c.rounded)
+			return false;
+	return isnan((float)(__nv_bfloat16)NAN);
+}
+
+/* ------------------------------------------------------------------------ main */
+
+enum end { HOLDS, ENDED_BY_SANITIZER };
+
+static const struct {
+	const char *name;
+	bool (*holds)(void);
+	enum end end;
+} tests[] = {
+#define TEST(name) { #name, name, HOLDS }
+#define SANITIZED(name) { #name, name, ENDED_BY_SANITIZER }
+	TEST(barrier_orders_threads),
+	TEST(missing_barrier_gives_nan),
+	TEST(missing_barrier_is_a_race),
+	TEST(blocks_that_race),
+	TEST(barrier_that_some_threads_pass_by),
+	TEST(threads_that_wait_for_each_other),
+	TEST(two_barriers_at_once),
+	TEST(shuffle_without_some_lanes),
+	TEST(unset_memory_is_nan),
+	TEST(address_outside_shared_memory),
+	SANITIZED(address_outside_device_memory),
+	SANITIZED(address_outside_shared_variable),
+	TEST(missing_wait_for_a_copy),
+	TEST(host_changes_what_is_to_be_read),
+	TEST(impossible_launches),
+	TEST(captured_work_waits_for_its_replay),
+	TEST(capture_forbids_to_wait),
+	TEST(tensor_cores_multiply),
+	TEST(rounds_to_even),
+};
+
+/* In a child: its exit status says how it ended. */
+static int status_of(bool (*holds)(void), bool quiet)
+{
+	int status;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		if (quiet && !freopen("/dev/null", "w", stderr))
+			_exit(2);
+		const bool right = holds();
+
+		fflush(stdout);
+		_exit(right ? 0 : 2);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int main(void)
+{
+	bool all = true;
+
+	for (const auto &t : tests) {
+		bool right;
+
+#ifndef __SANITIZE_ADDRESS__
+		if (t.end == ENDED_BY_SANITIZER) {
+			printf("ok %s # SKIP built without SANITIZE=address\n", t.name);
+			continue;
+		}
+#endif
+		right = t.end == HOLDS ? status_of(t.holds, false) == 0 : status_of(t.holds, true) == 1;
+		printf("%s %s\n", right ? "ok" : "not ok", t.name);
+		all = all && right;
+	}
+	return all ? 0 : 1;
+}

@@ -1,0 +1,505 @@
+#include "core/backend/cuda/emulated/threads.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#else
+#define __sanitizer_start_switch_fiber(save, bottom, size) ((void)(save))
+#define __sanitizer_finish_switch_fiber(save, bottom, size) ((void)(save))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at))
+#endif
+
+struct uint3 threadIdx, blockIdx;
+struct dim3 blockDim, gridDim;
+
+/* Variables of kernels that are __shared__ lie in a section of their own. */
+extern EMULATED_HIDDEN char __start_emulated_shared[], __stop_emulated_shared[];
+__attribute__((section("emulated_shared"), used)) static char some_shared[1];
+
+namespace
+{
+using namespace emulated;
+
+#define STACK ((size_t)1 << 20)
+#define COLOUR 704 /* bytes by which stacks are apart in the caches */
+#define COLOURS 256
+#define GUARD ((size_t)1 << 12)
+#define SHARED_ALIGNMENT 128
+
+/* A stack, and where the work on it stands. */
+struct fiber {
+	const void *stack;
+	size_t bytes;
+	void *fake_stack; /* of a sanitizer */
+#ifdef __x86_64__
+	void *at;
+#else
+	ucontext_t at;
+#endif
+};
+
+struct copy {
+	uint32_t to;
+	const void *from;
+	uint32_t bytes;
+	bool ends_group;
+	const char *file;
+	int line;
+};
+
+enum state : char { UNBORN, READY, WAITS, ENDED };
+
+struct thread {
+	struct uint3 index;
+	struct fiber *fiber;
+	std::deque<struct copy> copies;
+};
+
+/* The barrier where threads wait. */
+struct meeting {
+	int arrived;
+	const char *file;
+	int line;
+};
+
+struct warp {
+	struct meeting meeting;
+	int round;
+	struct message messages[2][EMULATED_LANES];
+};
+
+/* The block that runs.  One thread of the host emulates one GPU. */
+struct {
+	const struct launch *launch;
+	enum order order;
+	std::vector<struct thread> threads;
+	std::vector<enum state> states; /* of the threads: looked through at every switch */
+	std::vector<struct warp> warps;
+	std::vector<struct fiber *> idle;
+	int current, n, ended;
+	struct meeting meeting;
+	char *shared;
+	std::string failure;
+	struct fiber host;
+} gpu;
+
+/* ---------------------------------------------------------------------- fibers */
+
+#ifdef __x86_64__
+/*
+ * Saves what a called function must keep on its own stack, and goes on where the other one did that.
+ * (swapcontext() asks the kernel for the mask of signals: ten times slower.)
+ */
+extern "C" void emulated_switch(void **from, void *to);
+asm(".pushsection .text\n"
+    ".type emulated_switch, @function\n"
+    "emulated_switch:\n"
+    "	push %rbp\n	push %rbx\n	push %r12\n	push %r13\n	push %r14\n	push %r15\n"
+    "	mov %rsp, (%rdi)\n"
+    "	mov %rsi, %rsp\n"
+    "	pop %r15\n	pop %r14\n	pop %r13\n	pop %r12\n	pop %rbx\n	pop %rbp\n"
+    "	ret\n"
+    ".size emulated_switch, . - emulated_switch\n"
+    ".popsection");
+
+inline void exchange(struct fiber *from, struct fiber *to)
+{
+	emulated_switch(&from->at, to->at);
+}
+
+/* As if `begin` had been called from nowhere, and had been left at its first instruction. */
+void set_begin(struct fiber *f, void (*begin)(void))
+{
+	void **top = (void **)(((uintptr_t)f->stack + f->bytes) & ~(uintptr_t)15);
+
+	top[-1] = NULL;
+	top[-2] = (void *)begin;
+	for (int i = 3; i <= 8; i++)
+		top[-i] = NULL;
+	f->at = top - 8;
+}
+#else
+inline void exchange(struct fiber *from, struct fiber *to)
+{
+	swapcontext(&from->at, &to->at);
+}
+
+void set_begin(struct fiber *f, void (*begin)(void))
+{
+	getcontext(&f->at);
+	f->at.uc_stack.ss_sp = (void *)f->stack;
+	f->at.uc_stack.ss_size = f->bytes;
+	f->at.uc_link = NULL;
+	makecontext(&f->at, begin, 0);
+}
+#endif
+
+struct thread &current(void)
+{
+	return gpu.threads[(size_t)gpu.current];
+}
+
+/* Returns when another fiber goes back to this one; `over`: none will. */
+inline void go_to(struct fiber *from, struct fiber *to, bool over)
+{
+	__sanitizer_start_switch_fiber(over ? NULL : &from->fake_stack, to->stack, to->bytes);
+	exchange(from, to);
+	__sanitizer_finish_switch_fiber(from->fake_stack, NULL, NULL);
+}
+
+int next_thread(void);
+
+/* The next thread is `next`. */
+inline void choose(int next)
+{
+	gpu.current = next;
+	threadIdx = current().index;
+	gpu.states[(size_t)next] = READY;
+}
+
+/* A thread that has ended leaves its fiber to the next one that was not yet born. */
+void begin(void)
+{
+	struct fiber *mine = current().fiber;
+
+	/* The first of all fibers comes from the host. */
+	__sanitizer_finish_switch_fiber(NULL, gpu.host.stack ? NULL : &gpu.host.stack,
+					gpu.host.stack ? NULL : &gpu.host.bytes);
+	for (;;) {
+		int next;
+
+		gpu.launch->thread();
+		gpu.states[(size_t)gpu.current] = ENDED;
+		current().copies.clear();
+		gpu.ended++;
+		if (gpu.meeting.arrived > 0)
+			fail("a thread has ended that others wait for", gpu.meeting.file,
+			     gpu.meeting.line);
+		next = next_thread();
+		if (next >= 0 && gpu.states[(size_t)next] == UNBORN) {
+			gpu.threads[(size_t)next].fiber = mine;
+			choose(next);
+			continue;
+		}
+		gpu.idle.push_back(mine);
+		if (next >= 0)
+			choose(next);
+		go_to(mine, next >= 0 ? current().fiber : &gpu.host, false);
+	}
+}
+
+void start(struct fiber *f)
+{
+	ASAN_UNPOISON_MEMORY_REGION(f->stack, f->bytes);
+	f->fake_stack = NULL;
+	set_begin(f, begin);
+}
+
+/* Never given back: the next launch takes it. */
+struct fiber *new_fiber(size_t number)
+{
+	struct fiber *f = new struct fiber();
+	void *memory = mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED || mprotect(memory, GUARD, PROT_NONE)) {
+		perror("emulated: the stack of a thread");
+		abort();
+	}
+	f->stack = (char *)memory + GUARD;
+	f->bytes = STACK - number % COLOURS * COLOUR;
+	start(f);
+	return f;
+}
+
+struct fiber *take_fiber(void)
+{
+	static size_t made;
+	struct fiber *f;
+
+	if (gpu.idle.empty())
+		return new_fiber(made++);
+	f = gpu.idle.back();
+	gpu.idle.pop_back();
+	return f;
+}
+
+/* ------------------------------------------------------------------- who is next */
+
+/* The next of n threads that can run, after `from`, in the order of the launch; -1: none. */
+int next_among(int first, int n, int from)
+{
+	const int step = gpu.order == FORWARDS ? 1 : -1;
+
+	for (int i = 0, number = from; i < n; i++) {
+		number += step;
+		if (number == first + n)
+			number = first;
+		else if (number < first)
+			number = first + n - 1;
+		if (gpu.states[(size_t)number] <= READY)
+			return number;
+	}
+	return -1;
+}
+
+int lanes_of(int warp)
+{
+	const int left = gpu.n - warp * EMULATED_LANES;
+
+	return left < EMULATED_LANES ? left : EMULATED_LANES;
+}
+
+/* Of the same warp first; -1: all have ended. */
+int next_thread(void)
+{
+	const int warp = gpu.current / EMULATED_LANES;
+	int next = next_among(warp * EMULATED_LANES, lanes_of(warp), gpu.current);
+
+	if (next < 0)
+		next = next_among(0, gpu.n, gpu.current);
+	if (next >= 0 || gpu.ended == gpu.n)
+		return next;
+	for (const struct warp &w : gpu.warps)
+		if (w.meeting.arrived)
+			fail("not all threads of the warp come here", w.meeting.file, w.meeting.line);
+	fail("not all threads of the block come here", gpu.meeting.file, gpu.meeting.line);
+}
+
+/* Others run, until this one may. */
+inline void wait(void)
+{
+	struct fiber *mine = current().fiber;
+	int next;
+
+	gpu.states[(size_t)gpu.current] = WAITS;
+	next = next_thread();
+	if (gpu.states[(size_t)next] == UNBORN)
+		gpu.threads[(size_t)next].fiber = take_fiber();
+	choose(next);
+	go_to(mine, current().fiber, false);
+}
+
+void join(struct meeting *m, const char *file, int line)
+{
+	if (m->arrived && (m->line != line || (m->file != file && strcmp(m->file, file) != 0)))
+		fail("others wait at another barrier than this", file, line);
+	m->file = file;
+	m->line = line;
+	m->arrived++;
+}
+
+/* ---------------------------------------------------------------------- copies */
+
+void do_copy(const struct copy &c)
+{
+	char *to = shared_at(c.to, c.bytes, c.file, c.line);
+
+	if (c.from)
+		memcpy(to, c.from, c.bytes);
+	else
+		memset(to, 0, c.bytes);
+}
+
+/* ---------------------------------------------------------------------- blocks */
+
+__attribute__((no_sanitize_address)) void unset_variables(void)
+{
+	for (volatile char *at = __start_emulated_shared; at < __stop_emulated_shared; at++)
+		*at = (char)EMULATED_UNSET;
+}
+
+void prepare_block(void)
+{
+	const struct dim3 size = gpu.launch->threads;
+
+	for (int i = 0; i < gpu.n; i++) {
+		struct thread &t = gpu.threads[(size_t)i];
+
+		gpu.states[(size_t)i] = UNBORN;
+		t.index = { (unsigned)i % size.x, (unsigned)i / size.x % size.y,
+			    (unsigned)i / size.x / size.y };
+	}
+	for (struct warp &w : gpu.warps)
+		w.meeting = {};
+	gpu.meeting = {};
+	gpu.ended = 0;
+	unset_variables();
+	memset(gpu.shared, EMULATED_UNSET, (size_t)gpu.launch->bytes);
+}
+
+void run_block(void)
+{
+	const int first = gpu.order == FORWARDS ? 0 : gpu.n - 1;
+
+	prepare_block();
+	gpu.threads[(size_t)first].fiber = take_fiber();
+	choose(first);
+	go_to(&gpu.host, current().fiber, false);
+}
+
+/* Fibers of threads that a failure left in the middle begin anew. */
+void clear_fibers(void)
+{
+	for (int i = 0; i < gpu.n; i++) {
+		struct thread &t = gpu.threads[(size_t)i];
+
+		t.copies.clear();
+		if (gpu.states[(size_t)i] == UNBORN || gpu.states[(size_t)i] == ENDED)
+			continue;
+		start(t.fiber);
+		gpu.idle.push_back(t.fiber);
+	}
+}
+
+void run_blocks(void)
+{
+	const uint64_t n = gridDim.count();
+
+	for (uint64_t i = 0; i < n && gpu.failure.empty(); i++) {
+		const uint64_t number = gpu.order == FORWARDS ? i : n - 1 - i;
+
+		blockIdx = { (unsigned)(number % gridDim.x),
+			     (unsigned)(number / gridDim.x % gridDim.y),
+			     (unsigned)(number / gridDim.x / gridDim.y) };
+		run_block();
+	}
+	if (!gpu.failure.empty())
+		clear_fibers();
+}
+}
+
+/* -------------------------------------------------------------------- interface */
+
+void *emulated::exact_memory(size_t alignment, size_t bytes)
+{
+	void *memory;
+
+	return posix_memalign(&memory, alignment, bytes ? bytes : 1) ? NULL : memory;
+}
+
+std::string emulated::run(const struct launch &launch, enum order order)
+{
+	gpu.launch = &launch;
+	gpu.order = order;
+	gpu.n = (int)launch.threads.count();
+	gpu.threads.resize((size_t)gpu.n);
+	gpu.states.resize((size_t)gpu.n);
+	gpu.warps.resize((size_t)(gpu.n + EMULATED_LANES - 1) / EMULATED_LANES);
+	gpu.failure.clear();
+	gpu.shared = (char *)exact_memory(SHARED_ALIGNMENT, (size_t)launch.bytes);
+	blockDim = launch.threads;
+	gridDim = launch.blocks;
+	run_blocks();
+	free(gpu.shared);
+	return gpu.failure;
+}
+
+void emulated::fail(const char *why, const char *file, int line)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s:%d: %s (block %u,%u,%u, thread %u,%u,%u, kernel %.200s)",
+		 file ? file : "", line, why, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x,
+		 threadIdx.y, threadIdx.z, gpu.launch->kernel);
+	gpu.failure = text;
+	go_to(current().fiber, &gpu.host, true);
+	abort();
+}
+
+void emulated::wait_for_block(const char *file, int line)
+{
+	if (gpu.ended)
+		fail("some threads of the block have ended before this barrier", file, line);
+	join(&gpu.meeting, file, line);
+	if (gpu.meeting.arrived < gpu.n) {
+		wait();
+		return;
+	}
+	gpu.meeting.arrived = 0;
+	std::fill(gpu.states.begin(), gpu.states.end(), READY);
+}
+
+struct emulated::message *emulated::tell_warp(const void *mine, size_t bytes,
+					      void (*together)(struct message *), const char *file,
+					      int line)
+{
+	const int number = gpu.current / EMULATED_LANES, first = number * EMULATED_LANES;
+	struct warp &w = gpu.warps[(size_t)number];
+	struct message *messages = w.messages[w.round % 2];
+
+	memcpy(messages[gpu.current - first].bytes, mine, bytes);
+	join(&w.meeting, file, line);
+	if (w.meeting.arrived < lanes_of(number)) {
+		wait();
+		return messages;
+	}
+	w.meeting.arrived = 0;
+	w.round++;
+	std::fill_n(gpu.states.begin() + first, lanes_of(number), READY);
+	if (together)
+		together(messages);
+	return messages;
+}
+
+char *emulated::shared_memory(void)
+{
+	return gpu.shared;
+}
+
+char *emulated::shared_at(uint32_t address, size_t bytes, const char *file, int line)
+{
+	if (address % bytes)
+		fail("an address of shared memory is not aligned", file, line);
+	if (address + bytes > (size_t)gpu.launch->bytes)
+		fail("an address is outside the shared memory of the launch", file, line);
+	return gpu.shared + address;
+}
+
+void emulated::begin_copy(uint32_t to, const void *from, size_t bytes, const char *file, int line)
+{
+	const struct copy c = { to, from, (uint32_t)bytes, false, file, line };
+
+	if ((uintptr_t)from % bytes)
+		fail("an address of a copy is not aligned", file, line);
+	shared_at(to, bytes, file, line);
+	if (gpu.order == BACKWARDS)
+		do_copy(c);
+	else
+		current().copies.push_back(c);
+}
+
+void emulated::end_group(void)
+{
+	if (gpu.order == FORWARDS)
+		current().copies.push_back({ 0, NULL, 0, true, NULL, 0 });
+}
+
+void emulated::wait_for_groups(size_t left)
+{
+	std::deque<struct copy> &copies = current().copies;
+	size_t groups = 0;
+
+	for (const struct copy &c : copies)
+		groups += c.ends_group;
+	while (groups > left) {
+		const struct copy c = copies.front();
+
+		copies.pop_front();
+		if (c.ends_group)
+			groups--;
+		else
+			do_copy(c);
+	}
+}

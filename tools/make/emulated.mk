@@ -1,0 +1,51 @@
+# The GPU backend with its GPU emulated on the CPU: the same sources, compiled by g++ with the headers of
+# core/backend/cuda/emulated instead of CUDA's.  Included by the Makefile.  docs/gpu.md says what it finds.
+
+CXX := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
+emulated_room := core/backend/cuda/emulated
+emulated_library := $(O)/emulated/kablate_cuda.so
+emulated_own := $(sort $(wildcard $(emulated_room)/*.cpp))
+emulated_objects := $(patsubst %,$(O)/emulated/%.o,$(cuda_c) $(filter-out %_test.cpp,$(emulated_own)))
+# -O2: the time to compile counts, too.  Kernels read numbers of one type as another one, and write `#pragma
+# unroll`; a fortified longjmp() does not expect threads with stacks of their own.
+emulated_flags := -std=gnu++17 -O2 -g $(if $(PORTABLE),,$(native)) -fPIC -fno-math-errno -fno-strict-aliasing \
+	-U_FORTIFY_SOURCE $(if $(SANITIZE),$(sanitize) -fsanitize-sections=emulated_shared) \
+	-Wall -Wextra $(if $(WERROR),-Werror) -Wno-unknown-pragmas -Wno-missing-field-initializers
+emulated_stamp = $(CXX) $(emulated_flags) $(shell $(CXX) --version 2>/dev/null | head -n 1)
+
+$(O)/emulated/flags: $(O)/setup-emulated $(call unless_holds,$(O)/emulated/flags,$(emulated_stamp))
+	$(call write_stamp,$(emulated_stamp))
+$(O)/emulated/%.cu.o: %.cu $(O)/emulated/flags
+	$(emulated_compile)
+$(O)/emulated/%.cpp.o: %.cpp $(O)/emulated/flags
+	$(emulated_compile)
+define emulated_compile
+	$(call say,CXX,$(@:$(O)/%=%))
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(emulated_flags) -I$(emulated_room) -I. -MMD -MP -MF $(@:.o=.d) -x c++ -c $< -o $@
+endef
+define emulated_link
+	$(call say,LD,$(@:$(O)/%=%))
+	$(Q)$(CXX) $(emulated_flags) -Wl,--no-undefined $1 $(filter %.o,$^) -o $@.new && mv $@.new $@
+endef
+$(emulated_library): $(emulated_objects) $(cuda_needs:%.c=$(O)/%.pic.o)
+	$(call emulated_link,-shared)
+emulated_test := $(O)/emulated/$(emulated_room)/emulated_test
+$(emulated_test): $(emulated_own:%=$(O)/emulated/%.o)
+	$(call emulated_link)
+-include $(emulated_objects:.o=.d) $(emulated_test).cpp.d
+
+emulated: $(emulated_library)
+
+# ---------------------------------------------------------------- tests
+# As on a GPU (tools/make/cuda.mk), after the test of the emulation itself.
+emulated_tests := $(filter-out core/ranks/%,$(gpu_tests))
+emulated_results := $(emulated_tests:%=$(O)/emulated/%.result)
+$(emulated_results): $(O)/emulated/%.result: $(O)/% $(emulated_library) FORCE
+	@KABLATE_TEST_BACKEND=emulated sh tools/testing/runtest.sh 'emulated $*' $@ 480 $<
+$(emulated_test).result: $(emulated_test) FORCE
+	@sh tools/testing/runtest.sh 'emulated' $@ 60 $<
+check-emulated: $(emulated_test).result $(emulated_results)
+	@sh tools/testing/summary.sh $(O) $(emulated_test:$(O)/%=%) $(emulated_tests:%=emulated/%)
+
+.PHONY: emulated check-emulated
