@@ -6,10 +6,12 @@ emulated_room := core/backend/cuda/emulated
 emulated_library := $(O)/emulated/kablate_cuda.so
 emulated_own := $(sort $(wildcard $(emulated_room)/*.cpp))
 emulated_objects := $(patsubst %,$(O)/emulated/%.o,$(cuda_c) $(filter-out %_test.cpp,$(emulated_own)))
+# Threads of a block.  Sums have as many blocks, so a GPU's 256 would take 16 times as long.
+EMULATED_BLOCK ?= 64
 # -O2: the time to compile counts, too.  Kernels read numbers of one type as another one, and write `#pragma
 # unroll`; a fortified longjmp() does not expect threads with stacks of their own.
-emulated_flags := -std=gnu++17 -O2 -g $(if $(PORTABLE),,$(native)) -fPIC -fno-math-errno -fno-strict-aliasing \
-	-U_FORTIFY_SOURCE $(if $(SANITIZE),$(sanitize) -fsanitize-sections=emulated_shared) \
+emulated_flags := -std=gnu++17 $(if $(SANITIZE),-O1,-O2) -g $(if $(PORTABLE),,$(native)) -fPIC -fno-math-errno -fno-strict-aliasing \
+	-U_FORTIFY_SOURCE -DBLOCK=$(EMULATED_BLOCK) $(if $(SANITIZE),$(sanitize) -fsanitize-sections=emulated_shared) \
 	-Wall -Wextra $(if $(WERROR),-Werror) -Wno-unknown-pragmas -Wno-missing-field-initializers
 emulated_stamp = $(CXX) $(emulated_flags) $(shell $(CXX) --version 2>/dev/null | head -n 1)
 
@@ -35,17 +37,23 @@ $(emulated_test): $(emulated_own:%=$(O)/emulated/%.o)
 	$(call emulated_link)
 -include $(emulated_objects:.o=.d) $(emulated_test).cpp.d
 
-emulated: $(emulated_library)
+emulated: $(emulated_library) $(emulated_test)
 
 # ---------------------------------------------------------------- tests
 # As on a GPU (tools/make/cuda.mk), after the test of the emulation itself.
 emulated_tests := $(filter-out core/ranks/%,$(gpu_tests))
 emulated_results := $(emulated_tests:%=$(O)/emulated/%.result)
 $(emulated_results): $(O)/emulated/%.result: $(O)/% $(emulated_library) FORCE
-	@KABLATE_TEST_BACKEND=emulated sh tools/testing/runtest.sh 'emulated $*' $@ 480 $<
+	@KABLATE_TEST_BACKEND=emulated sh tools/testing/runtest.sh 'emulated $*' $@ $(or $(TEST_SECONDS),3600) $<
 $(emulated_test).result: $(emulated_test) FORCE
-	@sh tools/testing/runtest.sh 'emulated' $@ 60 $<
+	@sh tools/testing/runtest.sh $(emulated_test:$(O)/emulated/%=%) $@ $(or $(TEST_SECONDS),300) $<
 check-emulated: $(emulated_test).result $(emulated_results)
 	@sh tools/testing/summary.sh $(O) $(emulated_test:$(O)/%=%) $(emulated_tests:%=emulated/%)
 
+# The long test runs some of them.  Without g++ it installs it, or is skipped.
+$(call results,tools/testing/emulated_longtest.sh): $(addprefix $(O)/,$(emulated_tests)) \
+	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),emulated)
+
 .PHONY: emulated check-emulated
+
+#:   check-emulated  test the GPU backend on an emulated GPU (g++; no GPU, no nvcc)

@@ -114,7 +114,9 @@ static struct scalar_factor<typename P::real> factor(const struct call *c, int l
 
 /* --------------------------------------------------------------- elements, rows */
 
-#define BLOCK 256 /* threads */
+#ifndef BLOCK
+#define BLOCK 256 /* threads; fewer where they are emulated */
+#endif
 #define WARP 32
 
 template <typename F> static __global__ void each_kernel(int64_t n, F f)

@@ -12,12 +12,12 @@
 
 static inline char *launch_memory(void)
 {
-	return emulated::shared_memory();
+	return emulated::shared_memory;
 }
 
 static inline uint32_t shared_address(const void *p)
 {
-	return (uint32_t)((const char *)p - emulated::shared_memory());
+	return (uint32_t)((const char *)p - emulated::shared_memory);
 }
 
 template <typename R, int N>

@@ -22,6 +22,8 @@
 
 struct uint3 threadIdx, blockIdx;
 struct dim3 blockDim, gridDim;
+char *emulated::shared_memory;
+size_t emulated::shared_bytes;
 
 /* Variables of kernels that are __shared__ lie in a section of their own. */
 extern EMULATED_HIDDEN char __start_emulated_shared[], __stop_emulated_shared[];
@@ -89,7 +91,6 @@ struct {
 	std::vector<struct fiber *> idle;
 	int current, n, ended;
 	struct meeting meeting;
-	char *shared;
 	std::string failure;
 	struct fiber host;
 } gpu;
@@ -336,7 +337,7 @@ void prepare_block(void)
 	gpu.meeting = {};
 	gpu.ended = 0;
 	unset_variables();
-	memset(gpu.shared, EMULATED_UNSET, (size_t)gpu.launch->bytes);
+	memset(shared_memory, EMULATED_UNSET, shared_bytes);
 }
 
 void run_block(void)
@@ -398,11 +399,12 @@ std::string emulated::run(const struct launch &launch, enum order order)
 	gpu.states.resize((size_t)gpu.n);
 	gpu.warps.resize((size_t)(gpu.n + EMULATED_LANES - 1) / EMULATED_LANES);
 	gpu.failure.clear();
-	gpu.shared = (char *)exact_memory(SHARED_ALIGNMENT, (size_t)launch.bytes);
+	shared_bytes = (size_t)launch.bytes;
+	shared_memory = (char *)exact_memory(SHARED_ALIGNMENT, shared_bytes);
 	blockDim = launch.threads;
 	gridDim = launch.blocks;
 	run_blocks();
-	free(gpu.shared);
+	free(shared_memory);
 	return gpu.failure;
 }
 
@@ -439,7 +441,8 @@ struct emulated::message *emulated::tell_warp(const void *mine, size_t bytes,
 	struct warp &w = gpu.warps[(size_t)number];
 	struct message *messages = w.messages[w.round % 2];
 
-	memcpy(messages[gpu.current - first].bytes, mine, bytes);
+	if (bytes)
+		memcpy(messages[gpu.current - first].bytes, mine, bytes);
 	join(&w.meeting, file, line);
 	if (w.meeting.arrived < lanes_of(number)) {
 		wait();
@@ -451,20 +454,6 @@ struct emulated::message *emulated::tell_warp(const void *mine, size_t bytes,
 	if (together)
 		together(messages);
 	return messages;
-}
-
-char *emulated::shared_memory(void)
-{
-	return gpu.shared;
-}
-
-char *emulated::shared_at(uint32_t address, size_t bytes, const char *file, int line)
-{
-	if (address % bytes)
-		fail("an address of shared memory is not aligned", file, line);
-	if (address + bytes > (size_t)gpu.launch->bytes)
-		fail("an address is outside the shared memory of the launch", file, line);
-	return gpu.shared + address;
 }
 
 void emulated::begin_copy(uint32_t to, const void *from, size_t bytes, const char *file, int line)

@@ -82,8 +82,17 @@ EMULATED_HIDDEN struct message *tell_warp(const void *mine, size_t bytes,
 					  int line);
 
 /* The shared memory that the launch asked for, and an address in it. */
-EMULATED_HIDDEN char *shared_memory(void);
-EMULATED_HIDDEN char *shared_at(uint32_t address, size_t bytes, const char *file, int line);
+extern EMULATED_HIDDEN char *shared_memory;
+extern EMULATED_HIDDEN size_t shared_bytes;
+
+static inline char *shared_at(uint32_t address, size_t bytes, const char *file, int line)
+{
+	if (address % bytes)
+		fail("an address of shared memory is not aligned", file, line);
+	if (address + bytes > shared_bytes)
+		fail("an address is outside the shared memory of the launch", file, line);
+	return shared_memory + address;
+}
 
 /* Copies to shared memory that end later; from NULL: zeros. */
 EMULATED_HIDDEN void begin_copy(uint32_t to, const void *from, size_t bytes, const char *file,

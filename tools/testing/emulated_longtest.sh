@@ -1,0 +1,57 @@
+#!/bin/bash
+# The kernels of the GPU backend on an emulated GPU (core/backend/cuda/emulated): the test of the
+# emulation, then the test programs that take less than a minute there.  `make check-emulated` runs
+# all.  Where there is no g++, each is skipped by name, with the reason.
+set -uo pipefail
+O=$(realpath "${O:-build}")
+emulation=core/backend/cuda/emulated/emulated_test
+tests="core/ops/op_test models/test_vector_test core/ops/attention_bf16_test core/ops/state_test
+	core/ops/attention_test core/optim/optim_test models/measure_test core/ops/fused_test core/backend/backend_test"
+races="core/backend/backend_test core/ops/fused_test core/ops/attention_bf16_test"
+
+skip_all() { # WHY
+	local test
+
+	for test in $emulation $tests; do
+		echo "ok $test emulated # SKIP $1"
+	done
+	exit 0
+}
+
+# The program's own lines, under its name and the device.
+retell() { # TEST LOG DEVICE
+	sed -nE -e "s|^((not )?ok) ([a-z_]+)( # SKIP.*)?$|\1 $1 \3 $3\4|p" \
+		-e "s|^((not )?ok) [0-9]+ - (.*)|\1 $1 \3 $3|p" "$2"
+}
+
+# Reports a program; one that ends badly shows all that it said.
+run() { # RACES TEST PROGRAM
+	local log=$O/emulated/$2.races-$1.log device=emulated status
+
+	[ "$1" = off ] || device='emulated in two orders'
+	mkdir -p "$(dirname "$log")"
+	KABLATE_EMULATED_RACES=$1 KABLATE_TEST_BACKEND=emulated CMOCKA_MESSAGE_OUTPUT=TAP "$3" >"$log" 2>&1
+	status=$?
+	retell "$2" "$log" "$device"
+	[ $status -eq 0 ] || { echo "not ok $2 $device: exit status $status" && sed 's/^/# /' "$log"; }
+}
+
+if [ ! -e "$O/emulated/kablate_cuda.so" ]; then # make found no g++
+	mkdir -p "$O/emulated" || exit 1
+	bash tools/make/setup.sh emulated 2>"$O/emulated/why" || skip_all "$(tail -n 1 "$O/emulated/why")"
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u TIER make -j"$(nproc)" O="$O" emulated \
+		>"$O/emulated/make.log" 2>&1 || { sed 's/^/# /' "$O/emulated/make.log" && exit 1; }
+fi
+
+# As many at once as there are processors, the longest first.
+export -f run retell
+export O
+{
+	for test in $tests; do
+		echo "off $test $O/$test"
+	done
+	for test in $races; do
+		echo "on $test $O/$test"
+	done
+	echo "off $emulation $O/emulated/$emulation"
+} | xargs -P "$(nproc)" -L 1 bash -c 'run "$@"' run
