@@ -56,4 +56,4 @@ $(call results,tools/testing/emulated_longtest.sh): $(addprefix $(O)/,$(emulated
 
 .PHONY: emulated check-emulated
 
-#:   check-emulated  test the GPU backend on an emulated GPU (g++; no GPU, no nvcc)
+#:   emulated      build the GPU backend with an emulated GPU (g++);  check-emulated: test it
