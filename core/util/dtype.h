@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-enum dtype { F32, F64, I32 };
+enum dtype { F32, F64, I32, BF16 };
 
 size_t dtype_size(enum dtype type);
 const char *dtype_name(enum dtype type);

@@ -11,6 +11,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/util/bf16.h"
 #include "core/util/replace.h"
 
 #define LENGTH_SIZE 8
@@ -87,16 +88,6 @@ static double half_value(uint16_t bits)
 	return bits & 0x8000 ? -size : size;
 }
 
-/* bfloat16 is the upper half of a float. */
-static double bfloat_value(uint16_t bits)
-{
-	const uint32_t wide = (uint32_t)bits << 16;
-	float value;
-
-	memcpy(&value, &wide, sizeof(value));
-	return (double)value;
-}
-
 #define CONVERT(type, expression)                                                     \
 	for (int64_t i = 0; i < n; i++) {                                             \
 		type x;                                                               \
@@ -123,7 +114,7 @@ void safetensors_read_double(const struct safetensors_tensor *t, double *out)
 	case ST_F16:
 		CONVERT(uint16_t, half_value(x));
 	case ST_BF16:
-		CONVERT(uint16_t, bfloat_value(x));
+		CONVERT(bf16, bf16_widen(x));
 	case ST_I32:
 		CONVERT(int32_t, x);
 	case ST_U32:

@@ -7,7 +7,7 @@
 
 #include <sys/auxv.h>
 
-#include "core/backend/cpu/bf16.h"
+#include "core/util/bf16.h"
 #include "core/backend/cpu/panel_arm.h"
 
 enum { ROWS = 8, COLUMNS = 12, GROUP = 4, STEP = 8 };

@@ -1,5 +1,5 @@
 /* For every machine: widens the numbers again; the compiler makes SIMD of the loops. */
-#include "core/backend/cpu/bf16.h"
+#include "core/util/bf16.h"
 #include "core/backend/cpu/panel_form.h"
 
 enum { ROWS = 4, COLUMNS = 16 };

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/backend/cpu/bf16.h"
+#include "core/util/bf16.h"
 #include "core/backend/cpu/panel_form.h"
 
 enum { LINES = 32, STEP = 32, HALF = 16 }; /* HALF: floats in a vector, rows of a tile register */

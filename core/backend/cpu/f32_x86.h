@@ -17,7 +17,7 @@
  */
 #include <immintrin.h>
 
-#include "core/backend/cpu/bf16.h"
+#include "core/util/bf16.h"
 #include "core/backend/cpu/panel_form.h"
 
 enum {

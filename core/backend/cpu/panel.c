@@ -5,7 +5,7 @@
 
 #include <omp.h>
 
-#include "core/backend/cpu/bf16.h"
+#include "core/util/bf16.h"
 #include "core/backend/cpu/panel_form.h"
 
 #define ALIGNMENT 64 /* a cache line */

@@ -1,8 +1,8 @@
 /*
  * bf16 - bfloat16: the upper half of a float.
  */
-#ifndef CPU_BF16_H
-#define CPU_BF16_H
+#ifndef CORE_UTIL_BF16_H
+#define CORE_UTIL_BF16_H
 
 #include <stdint.h>
 #include <string.h>
