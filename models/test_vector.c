@@ -331,7 +331,7 @@ static double allowed_error(enum precision precision, double entry, double large
 {
 	if (precision == FLOAT64)
 		return DOUBLE_ERROR * fmax(entry, NOISE * largest_gradient);
-	if (precision == BFLOAT16)
+	if (precision_rounds(precision))
 		return fmax(BFLOAT_ERROR * entry, BFLOAT_OF_LARGEST * largest_gradient);
 	return fmax(FLOAT_ERROR * entry, FLOAT_OF_LARGEST * largest_gradient);
 }
@@ -640,7 +640,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 	if (open_comparison(&wide, err) == OK && compare(&wide, err) == OK &&
 	    routing_margin(&wide, &margin, err) == OK) {
 		narrow->report->near_tie =
-			margin < (narrow->precision == BFLOAT16 ? BFLOAT_TIE : NEAR_TIE);
+			margin < (precision_rounds(narrow->precision) ? BFLOAT_TIE : NEAR_TIE);
 		status = OK;
 	}
 	close_comparison(&wide);

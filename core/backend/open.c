@@ -75,7 +75,7 @@ struct backend backend_for_tests(enum precision precision, int threads)
 		.precision = precision,
 		.threads = threads,
 	};
-	static struct backend gpu[BFLOAT16 + 1]; /* opened once: each holds memory */
+	static struct backend gpu[PRECISIONS]; /* opened once: each holds memory */
 	struct backend b;
 	struct error err;
 

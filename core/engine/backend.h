@@ -9,6 +9,7 @@
 
 #include "core/engine/op.h"
 #include "core/engine/params.h"
+#include "core/engine/storage.h"
 #include "core/util/rng.h"
 
 /* How a kernel treats the gradient it contributes to. */
@@ -69,10 +70,6 @@ struct kernels {
 
 struct optim_kernels;
 
-/* BFLOAT16: float everywhere, but products take their factors rounded to bfloat16. */
-enum precision { FLOAT32, FLOAT64, BFLOAT16 };
-extern const char *const precision_names[]; /* NULL at the end */
-
 /* Memory that is the device's own. */
 struct backend_memory {
 	char device[48];      /* the same for all processes of a machine */
@@ -132,7 +129,5 @@ struct backend {
 	enum status (*wait)(const struct backend *b, struct error *err);
 	void (*close)(struct backend *b);
 };
-
-enum dtype precision_type(enum precision precision);
 
 #endif

@@ -24,6 +24,7 @@ struct lowering {
 	struct lowered *l;
 	const struct graph *g;
 	const struct kernels *const *kernels;
+	enum precision precision;
 	int threads;
 	bool train, remake;
 	bool *node_live;	     /* by node: some output depends on it */
@@ -291,12 +292,13 @@ static struct tensor *contribution(struct lowering *w, const struct tensor *t,
 	return same_view(w, t, target);
 }
 
-/* May this reader hand over a tensor instead of copying its contents? */
-static bool may_borrow(const struct lowering *w, const struct tensor *t)
+/* May this reader of `t` hand over a tensor instead of copying its contents? */
+static bool may_borrow(const struct lowering *w, const struct tensor *t, const struct tensor *from)
 {
 	const struct gradient *grad = &w->gradients[tensor_root(t)->id];
 
-	return t->kind == TENSOR_ACTIVATION && grad->expected == 1 && !grad->tensor;
+	return from && from->type == t->type && t->kind == TENSOR_ACTIVATION &&
+	       grad->expected == 1 && !grad->tensor;
 }
 
 static void collect_contributions(struct lowering *w, const struct node *n, struct tensor **din,
@@ -305,12 +307,12 @@ static void collect_contributions(struct lowering *w, const struct node *n, stru
 	for (int i = 0; i < n->n_in; i++) {
 		if (!wants_gradient(n, i))
 			continue;
-		if (n->op->passes_gradient && may_borrow(w, n->in[i]) && dout[0]) {
+		if (n->op->passes_gradient && may_borrow(w, n->in[i], dout[0])) {
 			w->gradients[n->in[i]->id].tensor = dout[0];
 			continue;
 		}
 		if (n->op->shares_gradient && i == 1 && din[0] && n->in[0] != n->in[1] &&
-		    may_borrow(w, n->in[1]) && w->gradients[tensor_root(n->in[0])->id].expected == 1 &&
+		    may_borrow(w, n->in[1], din[0]) && w->gradients[tensor_root(n->in[0])->id].expected == 1 &&
 		    n->in[0]->kind == TENSOR_ACTIVATION) {
 			w->gradients[n->in[1]->id].tensor = din[0];
 			continue;
@@ -472,6 +474,7 @@ static enum status emit_all(struct lowering *w, struct error *err)
 		return fail(err, "a graph that continues its last run cannot be trained");
 	if (check_kernels(w, err) != OK)
 		return FAIL;
+	storage_assign(g, w->precision);
 	mark_live(w);
 	if (w->train) {
 		mark_gradients(w);
@@ -501,6 +504,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.l = l,
 		.g = g,
 		.kernels = backend->kernels(g->type),
+		.precision = backend->precision,
 		.threads = backend->threads,
 		.train = train,
 		.remake = train && remake,

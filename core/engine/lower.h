@@ -5,7 +5,7 @@
  * writes its gradient, and the others add to it.  Where two gradients are equal
  * (an input's and an output's, or those of two inputs), one tensor serves both.
  * What the backward pass can cheaply compute again is not kept: it is remade just
- * before it is read.
+ * before it is read.  The backend's precision decides in which type tensors are kept.
  */
 #ifndef CORE_ENGINE_LOWER_H
 #define CORE_ENGINE_LOWER_H

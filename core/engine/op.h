@@ -115,6 +115,8 @@ struct op {
 	unsigned pitched_in;	/* inputs that may be slices of wider tensors */
 	unsigned saves_in;	/* inputs that the backward kernel reads */
 	unsigned saves_out;	/* outputs that the backward kernel reads */
+	unsigned narrow_in;	/* inputs that may be kept in bfloat16 (storage.h) */
+	unsigned narrow_out;	/* outputs that may */
 
 	bool passes_gradient;	/* the gradient of every input is that of output 0, unchanged */
 	bool shares_gradient;	/* the gradients of inputs 0 and 1 are equal */

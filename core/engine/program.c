@@ -7,6 +7,9 @@
 #include "core/engine/lower.h"
 #include "core/engine/placement.h"
 #include "core/engine/replay.h"
+#include "core/util/bf16.h"
+
+#define UPLOAD_PIECE 1024 /* numbers that are rounded at a time */
 
 struct program {
 	const struct graph *graph;
@@ -530,17 +533,52 @@ void program_check_nan(struct program *p, bool on)
 	p->options.check_nan = on;
 }
 
+/* Floats of the host become bfloat16 on the device, a piece at a time. */
+static void upload_rounded(const struct program *p, const struct tensor *t, const float *host)
+{
+	const int64_t n = tensor_count(t);
+	bf16 *device = address(p, t), piece[UPLOAD_PIECE];
+
+	for (int64_t first = 0; first < n; first += UPLOAD_PIECE) {
+		const int64_t count = n - first < UPLOAD_PIECE ? n - first : UPLOAD_PIECE;
+
+		for (int64_t i = 0; i < count; i++)
+			piece[i] = bf16_round(host[first + i]);
+		p->backend->upload(p->backend, device + first, piece, (size_t)count * sizeof(bf16));
+	}
+}
+
+static void upload(const struct program *p, const struct tensor *t, const void *host)
+{
+	if (t->type == BF16)
+		upload_rounded(p, t, host);
+	else
+		p->backend->upload(p->backend, address(p, t), host, tensor_bytes(t));
+}
+
 void program_upload(struct program *p, const struct tensor *t, const void *host)
 {
 	assert(tensor_contiguous(t));
 	if (address(p, t))
-		p->backend->upload(p->backend, address(p, t), host, tensor_bytes(t));
+		upload(p, t, host);
+}
+
+/* From the last to the first, since both lie in the same memory. */
+static void widen_in_place(void *values, int64_t n)
+{
+	float *wide = values;
+	bf16 *narrow = values;
+
+	for (int64_t i = n - 1; i >= 0; i--)
+		wide[i] = bf16_widen(narrow[i]);
 }
 
 void program_download(const struct program *p, const struct tensor *t, void *host)
 {
 	assert(tensor_contiguous(t));
 	p->backend->download(p->backend, host, address(p, t), tensor_bytes(t));
+	if (t->type == BF16)
+		widen_in_place(host, tensor_count(t));
 }
 
 void program_read(const struct program *p, const struct tensor *t, double *values)
@@ -548,7 +586,7 @@ void program_read(const struct program *p, const struct tensor *t, double *value
 	float narrow;
 
 	program_download(p, t, values);
-	for (int64_t i = tensor_count(t) - 1; t->type == F32 && i >= 0; i--) {
+	for (int64_t i = tensor_count(t) - 1; t->type != F64 && i >= 0; i--) {
 		memcpy(&narrow, (const char *)values + (size_t)i * sizeof(narrow), sizeof(narrow));
 		values[i] = (double)narrow;
 	}
@@ -571,8 +609,7 @@ void program_upload_seed(struct program *p, const struct tensor *output, const v
 {
 	for (int i = 0; i < p->lowered.n_seeds; i++)
 		if (p->lowered.seeds[i].output->tensor == output)
-			p->backend->upload(p->backend, address(p, p->lowered.seeds[i].gradient), host,
-					   tensor_bytes(output));
+			upload(p, p->lowered.seeds[i].gradient, host);
 }
 
 void program_loss_weight(struct program *p, const char *name, double weight)

@@ -56,7 +56,10 @@ void program_gradient_span(const struct program *p, int param, int *first, int *
 /* Switch the check after every instruction on or off. */
 void program_check_nan(struct program *p, bool on);
 
-/* Fill an input, or read an output, whole. Host layout is contiguous. */
+/*
+ * Fill an input, or read an output, whole.  Host layout is contiguous; what the device keeps in
+ * bfloat16 is float on the host.
+ */
 void program_upload(struct program *p, const struct tensor *t, const void *host);
 void program_download(const struct program *p, const struct tensor *t, void *host);
 

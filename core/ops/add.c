@@ -59,5 +59,7 @@ const struct op op_desc_add = {
 	.infer = infer_elementwise,
 	.cost = cost,
 	.passes_gradient = true,
+	.narrow_in = BIT(0) | BIT(1),
+	.narrow_out = BIT(0),
 	.cases = add_cases,
 };

@@ -107,6 +107,8 @@ const struct op op_desc_add_scaled = {
 	.infer = infer,
 	.cost = cost,
 	.grad_in_place = true,
+	.narrow_in = BIT(0) | BIT(1),
+	.narrow_out = BIT(0),
 	.cases = add_scaled_cases,
 };
 
@@ -119,5 +121,7 @@ const struct op op_desc_add_scaled_learned = {
 	.cost = cost,
 	.saves_in = BIT(1) | BIT(2),
 	.grad_in_place = true,
+	.narrow_in = BIT(0) | BIT(1),
+	.narrow_out = BIT(0),
 	.cases = add_scaled_learned_cases,
 };

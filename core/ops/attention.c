@@ -397,5 +397,7 @@ const struct op op_desc_attention = {
 	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
 	.saves_out = BIT(0) | BIT(1),
+	/* Not o: its backward pass relies on dO.o, whose rounding every key would feel alike. */
+	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.cases = attention_cases,
 };

@@ -43,5 +43,6 @@ const struct op op_desc_cache = {
 	.cost = cost,
 	.no_gradient = true,
 	.pitched_in = BIT(0),
+	.narrow_in = BIT(0),
 	.cases = cache_cases,
 };

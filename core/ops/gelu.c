@@ -59,5 +59,7 @@ const struct op op_desc_gelu = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0),
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = gelu_cases,
 };

@@ -118,5 +118,7 @@ const struct op op_desc_head_gate = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1) | BIT(2),
+	.narrow_in = BIT(0) | BIT(1),
+	.narrow_out = BIT(0),
 	.cases = head_gate_cases,
 };

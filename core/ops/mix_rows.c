@@ -118,5 +118,6 @@ const struct op op_desc_mix_rows = {
 	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(RECENT),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND),
+	.narrow_in = BIT(Q) | BIT(K) | BIT(RECENT),
 	.cases = mix_rows_cases,
 };

@@ -80,5 +80,7 @@ const struct op op_desc_mix_topk = {
 	.cost = cost,
 	.constant_in = BIT(INDEX) | BIT(WEIGHT),
 	.saves_in = BIT(INDEX) | BIT(WEIGHT),
+	.narrow_in = BIT(X),
+	.narrow_out = BIT(0),
 	.cases = mix_topk_cases,
 };

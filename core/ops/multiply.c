@@ -81,5 +81,7 @@ const struct op op_desc_multiply = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1),
+	.narrow_in = BIT(0) | BIT(1),
+	.narrow_out = BIT(0),
 	.cases = multiply_cases,
 };

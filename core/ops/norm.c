@@ -270,6 +270,7 @@ const struct op op_desc_norm = {
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1) | BIT(2),
 	.remake_out = BIT(1),
+	.narrow_out = BIT(0),
 	.cases = norm_cases,
 };
 
@@ -288,5 +289,7 @@ const struct op op_desc_norm_residual = {
 	.remade = 1,
 	.remake_in = BIT(2) | BIT(3),
 	.remake_out = BIT(0) | BIT(2),
+	.narrow_in = BIT(1),
+	.narrow_out = BIT(1),
 	.cases = norm_residual_cases,
 };

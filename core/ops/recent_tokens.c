@@ -52,5 +52,6 @@ const struct op op_desc_recent_tokens = {
 	.cost = cost,
 	.no_gradient = true,
 	.pitched_in = BIT(0),
+	.narrow_in = BIT(0),
 	.cases = recent_tokens_cases,
 };

@@ -119,5 +119,7 @@ const struct op op_desc_rope = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0),
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = rope_cases,
 };

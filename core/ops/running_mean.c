@@ -71,5 +71,7 @@ const struct op op_desc_running_mean = {
 	.infer = infer,
 	.cost = cost,
 	.grad_in_place = true,
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = running_mean_cases,
 };

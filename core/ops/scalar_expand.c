@@ -53,5 +53,7 @@ const struct op op_desc_scalar_expand = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1),
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = scalar_expand_cases,
 };

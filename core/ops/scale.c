@@ -95,6 +95,8 @@ const struct op op_desc_scale = {
 	.infer = infer,
 	.cost = cost,
 	.grad_in_place = true,
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = scale_cases,
 };
 
@@ -110,5 +112,7 @@ const struct op op_desc_scale_learned = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1),
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = scale_learned_cases,
 };

@@ -62,5 +62,7 @@ const struct op op_desc_sequence_mean = {
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = sequence_mean_cases,
 };

@@ -55,5 +55,7 @@ const struct op op_desc_sigmoid = {
 	.cost = cost,
 	.saves_out = BIT(0),
 	.grad_in_place = true,
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = sigmoid_cases,
 };

@@ -87,5 +87,7 @@ const struct op op_desc_silu_gate = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1),
+	.narrow_in = BIT(0) | BIT(1),
+	.narrow_out = BIT(0),
 	.cases = silu_gate_cases,
 };

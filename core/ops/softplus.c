@@ -79,5 +79,7 @@ const struct op op_desc_softplus = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0),
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = softplus_cases,
 };

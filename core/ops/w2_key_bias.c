@@ -101,5 +101,6 @@ const struct op op_desc_w2_key_bias = {
 	.cost = cost,
 	.saves_in = BIT(0) | BIT(1),
 	.saves_out = BIT(0),
+	.narrow_in = BIT(0),
 	.cases = w2_key_bias_cases,
 };

@@ -84,5 +84,7 @@ const struct op op_desc_w2_scale = {
 	.remakes = true,
 	.remade = 0,
 	.remake_in = BIT(0) | BIT(1),
+	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = w2_scale_cases,
 };

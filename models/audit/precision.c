@@ -90,7 +90,7 @@ static double common_error(double *x, const double *exact, size_t tokens, size_t
 
 enum status audit_precision(struct auditor *a, struct error *err)
 {
-	const double most = a->backend->precision == BFLOAT16 ? BFLOAT16_ERROR : FLOAT_ERROR;
+	const double most = precision_rounds(a->backend->precision) ? BFLOAT16_ERROR : FLOAT_ERROR;
 	const struct backend exact = backend_cpu(a->backend->threads);
 	double *mine = NULL, *theirs = NULL, error = NAN;
 	struct params *params = NULL;

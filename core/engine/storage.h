@@ -1,0 +1,37 @@
+/*
+ * storage - in which type a tensor is kept.
+ *
+ * A graph computes in one type.  Where the precision says so, activations of the branches and
+ * their gradients are kept in bfloat16: half the memory, and half the traffic.  Kernels read them
+ * as float, compute in float, and round once when they write.
+ *
+ * The ops decide which tensors that are (op.h: narrow_in, narrow_out).  A tensor is kept narrow if
+ * the op that writes it allows that, and every op that reads it does.  So the residual stream,
+ * which norms read, statistics and losses keep the graph's type.  Parameters, their gradients, the
+ * moments of the optimizer, inputs and the state of decoding always do.
+ */
+#ifndef CORE_ENGINE_STORAGE_H
+#define CORE_ENGINE_STORAGE_H
+
+#include "core/engine/graph.h"
+
+/* FLOAT32, FLOAT64: everything is of that type.  The others compute in float. */
+enum precision {
+	FLOAT32,
+	FLOAT64,
+	BFLOAT16,	 /* products take their factors rounded to bfloat16 */
+	BFLOAT16_STORED, /* and activations are kept in bfloat16 */
+	PRECISIONS
+};
+extern const char *const precision_names[]; /* NULL at the end */
+
+/* The type in which graphs of this precision compute, and in which parameters are kept. */
+enum dtype precision_type(enum precision precision);
+
+/* Do products take rounded factors? */
+bool precision_rounds(enum precision precision);
+
+/* Choose the type of every activation of a finished graph. */
+void storage_assign(const struct graph *g, enum precision precision);
+
+#endif

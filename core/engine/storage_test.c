@@ -1,0 +1,170 @@
+/* Which tensors are kept in bfloat16, and what that does to the plan of memory. */
+#include <string.h>
+
+#include "core/backend/cpu/cpu.h"
+#include "core/engine/program.h"
+#include "core/ops/op_case.h"
+#include "core/util/test.h"
+
+struct fixture {
+	struct params *params;
+	struct graph *g;
+	struct tensor *embedded, *normed, *hidden, *part, *branch, *sum, *last, *logits;
+};
+
+/* A layer as in a model: x, x + branch(norm(x)), and logits of its norm. */
+static struct fixture layer(enum dtype type)
+{
+	struct fixture f;
+	struct graph *g;
+	struct error err;
+
+	must(params_create(&f.params, type, &err), &err);
+	must(graph_create(&g, f.params, true, &err), &err);
+	f.g = g;
+	f.embedded = op_embedding(g, "embedded", case_param(g, "table", 7, 8), NULL,
+				  case_input(g, "tokens", I32, 2, 4));
+	f.normed = op_norm(g, "ln_1", NORM_LAYER, 1e-5, f.embedded, NULL, case_param(g, "w", 8),
+			   NULL, NULL);
+	f.hidden = op_gelu(g, "gelu",
+			   op_linear(g, "c_fc", f.normed, case_param(g, "up", 8, 32), NULL));
+	f.part = graph_slice(g, f.hidden, 0, 16);
+	f.branch = op_linear(g, "c_proj", f.part, case_param(g, "down", 16, 8), NULL);
+	f.last = op_norm(g, "ln_2", NORM_LAYER, 1e-5, f.embedded, f.branch, case_param(g, "v", 8),
+			 NULL, &f.sum);
+	f.logits = op_linear(g, "logits", f.last, case_param(g, "head", 8, 7), NULL);
+	graph_output(g, "hidden", f.hidden);
+	graph_seeded_output(g, "logits", f.logits);
+	must(graph_finish(g, &err), &err);
+	return f;
+}
+
+static void destroy(struct fixture *f)
+{
+	graph_destroy(f->g);
+	params_destroy(f->params);
+}
+
+static void test_branches_are_narrow_and_the_stream_is_not(void **state)
+{
+	struct fixture f = layer(F32);
+
+	(void)state;
+	storage_assign(f.g, BFLOAT16_STORED);
+	assert_int_equal(f.embedded->type, F32);
+	assert_int_equal(f.normed->type, BF16);
+	assert_int_equal(f.normed->producer->out[1]->type, F32); /* statistics */
+	assert_int_equal(f.hidden->type, BF16); /* though the host looks at it, too */
+	assert_int_equal(f.part->type, BF16);
+	assert_int_equal(f.branch->type, BF16);
+	assert_int_equal(f.sum->type, F32);
+	assert_int_equal(f.last->type, BF16);
+	for (int i = 0; i < f.g->n_tensors; i++)
+		if (f.g->tensors[i]->kind == TENSOR_PARAM)
+			assert_int_equal(f.g->tensors[i]->type, F32);
+	destroy(&f);
+}
+
+/* In a model whose norms come after the branches, the stream is what a norm wrote. */
+static void test_what_a_norm_reads_is_wide(void **state)
+{
+	struct fixture f = layer(F32);
+	struct tensor *y;
+
+	(void)state;
+	y = op_norm(f.g, "ln_3", NORM_RMS, 1e-5, f.last, f.branch, case_param(f.g, "u", 8), NULL,
+		    NULL);
+	storage_assign(f.g, BFLOAT16_STORED);
+	assert_int_equal(f.last->type, F32);
+	assert_int_equal(y->type, BF16);
+	destroy(&f);
+}
+
+/* A seeded output is an activation in tests of gradients. */
+static void test_what_only_the_host_reads_is_wide(void **state)
+{
+	struct fixture f = layer(F32);
+	struct tensor *y = op_gelu(f.g, "result", f.branch);
+
+	(void)state;
+	storage_assign(f.g, BFLOAT16_STORED);
+	assert_int_equal(y->type, BF16);
+	graph_output(f.g, "result", y);
+	storage_assign(f.g, BFLOAT16_STORED);
+	assert_int_equal(y->type, F32);
+	assert_int_equal(f.logits->type, BF16);
+	destroy(&f);
+}
+
+static void test_other_precisions_have_one_type(void **state)
+{
+	static const enum precision precisions[] = { FLOAT32, FLOAT64, BFLOAT16, BFLOAT16_STORED };
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		const enum precision precision = precisions[i];
+		/* Reference numbers in double are wanted on a device of any precision. */
+		const enum dtype type =
+			precision == BFLOAT16_STORED ? F64 : precision_type(precision);
+		struct fixture f = layer(type);
+
+		storage_assign(f.g, BFLOAT16_STORED);
+		storage_assign(f.g, precision);
+		for (int j = 0; j < f.g->n_tensors; j++)
+			if (f.g->tensors[j]->type != I32)
+				assert_int_equal(f.g->tensors[j]->type, type);
+		destroy(&f);
+	}
+}
+
+static size_t arena(const struct fixture *f, enum precision precision)
+{
+	const struct program_options separate = { .train = true, .no_planner = true };
+	struct backend b = backend_cpu(1);
+	struct error err;
+	size_t bytes;
+
+	b.precision = precision;
+	must(program_measure(f->g, &b, &separate, &bytes, &err), &err);
+	return bytes;
+}
+
+/* Each activation and its gradient take half the bytes; remakes are activations, too. */
+static void test_arena_shrinks_by_what_is_narrow(void **state)
+{
+	struct fixture f = layer(F32);
+	const size_t wide = arena(&f, FLOAT32), narrow = arena(&f, BFLOAT16_STORED);
+	/* 8 tokens: 3 times 8 channels, 2 times 32, and logits, whose 224 bytes take 256. */
+	const size_t rows = 8 * 8 * sizeof(float), wider = 8 * 32 * sizeof(float);
+	const size_t logits = 256 - 128;
+
+	(void)state;
+	/* Values and gradients; both norms and gelu are made once more for the backward pass. */
+	assert_int_equal(wide - narrow,
+			 (2 * (3 * rows + 2 * wider) + 2 * rows + wider) / 2 + 2 * logits);
+	destroy(&f);
+}
+
+static void test_the_cpu_keeps_floats(void **state)
+{
+	struct backend b;
+	struct error err;
+
+	(void)state;
+	assert_int_equal(backend_cpu_open(&b, BFLOAT16_STORED, 1, &err), FAIL);
+	assert_non_null(strstr(err.text, "the CPU keeps activations in float32"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_branches_are_narrow_and_the_stream_is_not),
+		cmocka_unit_test(test_what_a_norm_reads_is_wide),
+		cmocka_unit_test(test_what_only_the_host_reads_is_wide),
+		cmocka_unit_test(test_other_precisions_have_one_type),
+		cmocka_unit_test(test_arena_shrinks_by_what_is_narrow),
+		cmocka_unit_test(test_the_cpu_keeps_floats),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
