@@ -13,11 +13,6 @@ enum dtype precision_type(enum precision precision)
 	return precision == FLOAT64 ? F64 : F32;
 }
 
-bool precision_rounds(enum precision precision)
-{
-	return precision == BFLOAT16 || precision == BFLOAT16_STORED;
-}
-
 static bool is_real_activation(const struct tensor *t)
 {
 	return t && t->kind == TENSOR_ACTIVATION && t->type != I32;

@@ -29,7 +29,10 @@ extern const char *const precision_names[]; /* NULL at the end */
 enum dtype precision_type(enum precision precision);
 
 /* Do products take rounded factors? */
-bool precision_rounds(enum precision precision);
+static inline bool precision_rounds(enum precision precision)
+{
+	return precision == BFLOAT16 || precision == BFLOAT16_STORED;
+}
 
 /* Choose the type of every activation of a finished graph. */
 void storage_assign(const struct graph *g, enum precision precision);

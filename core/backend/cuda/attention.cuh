@@ -116,7 +116,7 @@ static void write_routes(const struct call *c, struct combined<typename P::real>
 	const int64_t B = t->dim[0], T = t->dim[1], k = t->dim[2];
 	const struct route_attr attr = a->route;
 	int32_t *index = (int32_t *)c->out[ROUTE_INDEX];
-	real *weight = output<P>(c, ROUTE_WEIGHT);
+	real *weight = wide_output<P>(c, ROUTE_WEIGHT);
 
 	each(c, B * x.n * WARP, [=] __device__(int64_t item) {
 		const int64_t row = item / WARP, b = row / x.n, r = row % x.n;

@@ -207,20 +207,20 @@ static void cuda_zero(const struct backend *b, void *device, size_t bytes)
 	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
 }
 
-/* Rows of some type that begin `pitch` elements apart. */
-template <typename R> struct spaced_rows {
-	const R *x;
+/* Rows that begin `pitch` elements apart. */
+template <typename P> struct spaced_rows {
+	struct numbers<P> x;
 	int64_t row, pitch;
 
-	__device__ R at(int64_t i) const
+	__device__ typename P::real at(int64_t i) const
 	{
 		return x[i / row * pitch + i % row];
 	}
 };
 
 /* Each block leaves the smallest number of a NaN or infinity in its part. */
-template <typename R>
-static __global__ void first_nonfinite(struct spaced_rows<R> rows, int64_t n, double *parts)
+template <typename P>
+static __global__ void first_nonfinite(struct spaced_rows<P> rows, int64_t n, double *parts)
 {
 	const int64_t last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double first = INFINITY;
@@ -231,6 +231,12 @@ static __global__ void first_nonfinite(struct spaced_rows<R> rows, int64_t n, do
 	first = -block_max(-first);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = first;
+}
+
+template <typename P>
+static void search_nonfinite(struct cuda_context *g, struct spaced_rows<P> rows, int64_t n)
+{
+	launch_kernel(first_nonfinite<P>, SUM_PARTS, BLOCK, 0, g->stream, rows, n, g->scalar + 1);
 }
 
 static __global__ void smallest_part(const double *parts, double *out)
@@ -247,14 +253,11 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	struct cuda_context *g = context(b);
 	double first, *parts = g->scalar + 1;
 
-	if (type == F32)
-		launch_kernel(first_nonfinite<float>, SUM_PARTS, BLOCK, 0, g->stream,
-			      spaced_rows<float>{ (const float *)device, row, pitch }, rows * row,
-			      parts);
+	if (type == F64)
+		search_nonfinite<double_precision>(g, { { device, false }, row, pitch }, rows * row);
 	else
-		launch_kernel(first_nonfinite<double>, SUM_PARTS, BLOCK, 0, g->stream,
-			      spaced_rows<double>{ (const double *)device, row, pitch }, rows * row,
-			      parts);
+		search_nonfinite<bfloat16_products>(g, { { device, type == BF16 }, row, pitch },
+						    rows * row);
 	launch_kernel(smallest_part, 1, SUM_PARTS, 0, g->stream, parts, g->scalar);
 	cuda_note(g, cudaPeekAtLastError(), "search for NaN");
 	cuda_download(b, &first, g->scalar, sizeof(first));
@@ -470,7 +473,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->threads = 1;
 	b->lags = true;
 	b->context = g;
-	b->kernels = precision == BFLOAT16 ? cuda_kernels_bf16 : cuda_kernels;
+	b->kernels = precision_rounds(precision) ? cuda_kernels_bf16 : cuda_kernels;
 	b->optim = cuda_optim;
 	b->alloc = cuda_alloc;
 	b->release = cuda_release;

@@ -40,7 +40,7 @@ template <typename P> static size_t coupling_work(int64_t tokens, const struct t
 /* ds[iS/n] = sum over i of d [n]: the gradient of S scalars, each serves a stretch of channels. */
 template <typename P>
 static void sum_scalars(const struct call *c, const typename P::real *d, int64_t n, int64_t scalars,
-			struct gradient<typename P::real> ds)
+			struct gradient<P> ds)
 {
 	each(c, scalars, [=] __device__(int64_t h) {
 		const int64_t first = (h * n + scalars - 1) / scalars;

@@ -25,73 +25,20 @@ extern "C" {
 
 #include "core/backend/cuda/context.cuh"
 #include "core/backend/cuda/launch.cuh"
+#include "core/backend/cuda/numbers.cuh"
 
-struct single_precision {
-	typedef float real;
-	typedef float factor; /* what products read */
-};
-struct double_precision {
-	typedef double real;
-	typedef double factor;
-};
-struct bfloat16_products {
-	typedef float real;
-	typedef __nv_bfloat16 factor;
-};
-
-/*
- * Publish `set<P>()`, a struct kernels, under the names that the backend's table expects.  Without
- * products bfloat16 is float.
- */
-#define KERNELS_OF(name, set, bf16)                                 \
+/* Publish `set<P>()`, a struct kernels, under the names that the backend's table expects. */
+#define KERNELS(name, set)                                          \
 	extern "C" {                                                \
 	extern const struct kernels cuda_##name##_f32;              \
 	extern const struct kernels cuda_##name##_f64;              \
 	extern const struct kernels cuda_##name##_bf16;             \
 	const struct kernels cuda_##name##_f32 = set<single_precision>();        \
 	const struct kernels cuda_##name##_f64 = set<double_precision>();        \
-	const struct kernels cuda_##name##_bf16 = set<bf16>();      \
+	const struct kernels cuda_##name##_bf16 = set<bfloat16_products>(); \
 	}
-#define KERNELS(name, set) KERNELS_OF(name, set, single_precision)
-#define KERNELS_WITH_PRODUCTS(name, set) KERNELS_OF(name, set, bfloat16_products)
 
 /* ------------------------------------------------------------------ the call */
-
-template <typename P> static const typename P::real *input(const struct call *c, int i)
-{
-	return (const typename P::real *)c->in[i];
-}
-
-template <typename P> static typename P::real *output(const struct call *c, int i)
-{
-	return (typename P::real *)c->out[i];
-}
-
-template <typename P> static const typename P::real *output_gradient(const struct call *c, int i)
-{
-	return (const typename P::real *)c->dout[i];
-}
-
-/* The gradient of an input, NULL: not wanted.  The first contribution overwrites, others add. */
-template <typename R> struct gradient {
-	R *at;
-	bool add;
-
-	__host__ __device__ explicit operator bool() const
-	{
-		return at;
-	}
-	__device__ void put(int64_t i, R value) const
-	{
-		at[i] = add ? at[i] + value : value;
-	}
-};
-
-template <typename P>
-static struct gradient<typename P::real> input_gradient(const struct call *c, int i)
-{
-	return { (typename P::real *)c->din[i], call_adds(c, i) };
-}
 
 /* Of a node with struct factor_attr: input `learned` or the constant, read on the device. */
 template <typename R> struct scalar_factor {
@@ -109,7 +56,7 @@ static struct scalar_factor<typename P::real> factor(const struct call *c, int l
 {
 	const struct factor_attr *attr = (const struct factor_attr *)c->node->attr;
 
-	return { input<P>(c, learned), (typename P::real)attr->constant };
+	return { wide_input<P>(c, learned), (typename P::real)attr->constant };
 }
 
 /* --------------------------------------------------------------- elements, rows */

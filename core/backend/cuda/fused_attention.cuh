@@ -15,8 +15,8 @@
  * The tokens whose block a kernel owns are rows of its products, those it walks over are columns.
  * A result of one product is a factor of the next one in registers (tiles.cuh).
  *
- * Factors are read where they are, or from copies [B,heads,tokens,width], which are rounded where
- * products are in bfloat16 and filled up with zeros to a width that a kernel is made for.
+ * Factors are read where they are, or from copies [B,heads,tokens,width], which are rounded if they
+ * are not kept as products read them, and filled up with zeros to a width that a kernel is made for.
  * Exponentials are powers of two: scores and lse are multiplied by log2(e) on the way.
  *
  * (T. Dao, "FlashAttention-2", 2023.)
@@ -41,7 +41,7 @@ template <typename F> struct rows {
 };
 
 template <typename F>
-static __device__ struct rows<F> rows_of(const struct head_matrix<const F> &x, int head, int H)
+static __device__ struct rows<F> rows_of(const struct head_matrix<const F *> &x, int head, int H)
 {
 	return { x.at + head / H * x.example + head % H / x.sharing * x.head, x.pitch };
 }
@@ -61,7 +61,7 @@ template <typename P> struct problem {
 	int past; /* position of the first query */
 	int S;	  /* keys that are there: past + T */
 	/* Of the widths of a shape. */
-	struct head_matrix<const typename P::factor> q, k, v, d_o, recent;
+	struct head_matrix<const typename P::factor *> q, k, v, d_o, recent;
 	int recent_first, recent_n;
 	real scale;
 	const real *key_bias; /* or NULL */
@@ -270,53 +270,64 @@ template <typename R> static __device__ __forceinline__ R row_largest(R x)
 
 /* --------------------------------------------------------------------- results */
 
-/* Rows of a head in a tensor or buffer; at NULL: not wanted. */
-template <typename R> struct target {
-	struct head_matrix<R> to;
+/* Rows of a head in a tensor or buffer; without memory they are not wanted. */
+template <typename P> struct target {
+	struct head_matrix<struct results<P>> to;
 	int width;
 	bool add, in_pairs; /* two neighbours may be written at once */
 
-	__device__ R *rows(int head, int H) const
+	__device__ struct results<P> rows(int head, int H) const
 	{
-		return to.at + head / H * to.example + head % H / to.sharing * to.head;
+		return to.at + (head / H * to.example + head % H / to.sharing * to.head);
 	}
 };
 
-template <typename R>
-static struct target<R> target_of(struct head_matrix<R> to, int64_t width, bool add)
+template <typename P>
+static struct target<P> target_of(struct head_matrix<struct results<P>> to, int64_t width, bool add)
 {
+	const size_t pair = 2 * (to.at.narrow ? sizeof(typename P::factor) : sizeof(typename P::real));
+
 	return { to, (int)width, add,
-		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at % (2 * sizeof(R)) == 0 };
+		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at.at % pair == 0 };
 }
 
-static __device__ __forceinline__ void write_pair(float *to, float x, float y)
+static __device__ __forceinline__ void write_pair(const struct results<double_precision> &to,
+						  double x, double y)
 {
-	*(float2 *)to = { x, y };
+	*(double2 *)to.at = { x, y };
 }
 
-static __device__ __forceinline__ void write_pair(double *to, double x, double y)
+template <typename P>
+static __device__ __forceinline__ void write_pair(const struct results<P> &to, float x, float y)
 {
-	*(double2 *)to = { x, y };
+	if (ROUNDS<P> && to.narrow)
+		*(uint32_t *)to.at = two_rounded(x, y);
+	else
+		*(float2 *)to.at = { x, y };
 }
 
 /* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
-template <typename R, int ROWS, int COLUMNS>
-static __device__ void put_rows(const struct target<R> &t, R *rows, int first, int n,
-				const R (&x)[ROWS][COLUMNS][4], const R (&factor)[ROWS][2])
+template <typename P, int ROWS, int COLUMNS>
+static __device__ void put_rows(const struct target<P> &t, const struct results<P> &rows, int first,
+				int n, const typename P::real (&x)[ROWS][COLUMNS][4],
+				const typename P::real (&factor)[ROWS][2])
 {
+	typedef typename P::real R;
+
 #pragma unroll
 	for (int m = 0; m < ROWS; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			const int row = first + 16 * m + fragment_row(2 * half);
-			R *to = rows + row * t.to.pitch + fragment_column(0);
+			const auto to = rows + (row * t.to.pitch + fragment_column(0));
 
 			if (row >= n)
 				continue;
 #pragma unroll
 			for (int c = 0; c < COLUMNS; c++) {
 				const int left = t.width - 8 * c - fragment_column(0);
-				R *at = to + 8 * c, y = x[m][c][2 * half] * factor[m][half];
+				const auto at = to + 8 * c;
+				R y = x[m][c][2 * half] * factor[m][half];
 				R z = x[m][c][2 * half + 1] * factor[m][half];
 
 				if (t.add && left > 0)
@@ -472,7 +483,7 @@ static __device__ __forceinline__ void softmax_step(typename X::real unit, struc
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	forward_kernel(const __grid_constant__ problem_of<X> p,
-		       const __grid_constant__ target<typename X::real> out,
+		       const __grid_constant__ target<typename X::P> out,
 		       typename X::real *lse)
 {
 	typedef typename X::real real;
@@ -569,7 +580,7 @@ template <int WARPS> static __device__ double sum_of_threads(double x, double *r
 template <typename X, bool IN_BAND>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	d_queries_kernel(const __grid_constant__ problem_of<X> p,
-			 const __grid_constant__ target<typename X::real> out, double *dband)
+			 const __grid_constant__ target<typename X::P> out, double *dband)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
@@ -742,8 +753,8 @@ static __device__ void own_bias(const problem_of<X> &p, const struct key_walk<X>
 template <typename X, bool IN_BAND>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	d_keys_kernel(const __grid_constant__ problem_of<X> p,
-		      const __grid_constant__ target<typename X::real> dk,
-		      const __grid_constant__ target<typename X::real> dv,
+		      const __grid_constant__ target<typename X::P> dk,
+		      const __grid_constant__ target<typename X::P> dv,
 		      typename X::real *dbias)
 {
 	typedef typename X::real real;

@@ -26,26 +26,34 @@ static __device__ __forceinline__ double2 as_piece(const double (&x)[2])
 	return { x[0], x[1] };
 }
 
-/* N numbers from `at`, of which `left` are there; the others are 0. */
-template <int N, typename R>
-static __device__ __forceinline__ void read_numbers(R (&x)[N], const R *at, int64_t left,
+/* N numbers, of which `left` are there; the others are 0. */
+template <int N, typename P>
+static __device__ __forceinline__ void read_numbers(typename P::real (&x)[N],
+						    const struct numbers<P> &from, int64_t left,
 						    bool aligned)
 {
-	constexpr int STEP = 16 / (int)sizeof(R);
+	constexpr int STEP = 16 / (int)sizeof(typename P::real);
 
-	if (aligned && left >= N)
-		for (int e = 0; e < N; e += STEP)
-			*(uint4 *)(x + e) = *(const uint4 *)(at + e);
-	else
+	if (!aligned || left < N) {
 		for (int e = 0; e < N; e++)
-			x[e] = e < left ? at[e] : 0;
+			x[e] = e < left ? from[e] : 0;
+	} else if (ROUNDS<P> && from.narrow) {
+		const uint4 piece = *(const uint4 *)from.at;
+
+		for (int e = 0; e < N; e++)
+			x[e] = ((const typename P::factor *)&piece)[e];
+	} else {
+		for (int e = 0; e < N; e += STEP)
+			*(uint4 *)(x + e) = *(const uint4 *)((const typename P::real *)from.at + e);
+	}
 }
 
 /* May pieces of N numbers of each head be read 16 bytes at once? */
-template <int N, typename R> static bool is_aligned(struct heads x, const void *data)
+template <int N, typename P> static bool is_aligned(struct heads x, struct numbers<P> data)
 {
-	return x.width % N == 0 && x.pitch * (int64_t)sizeof(R) % 16 == 0 &&
-	       (uintptr_t)data % 16 == 0;
+	const size_t size = data.narrow ? sizeof(typename P::factor) : sizeof(typename P::real);
+
+	return x.width % N == 0 && (size_t)x.pitch * size % 16 == 0 && (uintptr_t)data.at % 16 == 0;
 }
 
 /*
@@ -60,8 +68,8 @@ static void copy_heads(const struct call *c, const struct tensor *t, const void 
 	constexpr int N = PIECE<typename P::factor>;
 	const struct heads x = heads_of(t, t->dim[2]);
 	const uint32_t T = (uint32_t)t->dim[1], n = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
-	const bool aligned = is_aligned<N, real>(x, data);
-	const real *from = (const real *)data;
+	const struct numbers<P> from = { data, is_narrow(t) };
+	const bool aligned = is_aligned<N, P>(x, from);
 
 	each(c, t->dim[0] * T * n * pieces, [=] __device__(int64_t item) {
 		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
@@ -71,7 +79,7 @@ static void copy_heads(const struct call *c, const struct tensor *t, const void 
 
 		if (i >= tokens)
 			return;
-		read_numbers(y, from + x.at(b, head, i) + piece * N, x.width - piece * N, aligned);
+		read_numbers<N, P>(y, from + (x.at(b, head, i) + piece * N), x.width - piece * N, aligned);
 		*(decltype(as_piece(y)) *)(out + to) = as_piece(y);
 	});
 }
@@ -89,10 +97,11 @@ static void prepare_rows(const struct call *c, int64_t W, int64_t padded, typena
 	constexpr int N = PIECE<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
 	const struct heads x = heads_of(t, t->dim[2]);
-	const real *o = output<P>(c, O), *d_o = output_gradient<P>(c, O), *lse = output<P>(c, LSE);
+	const struct numbers<P> o = output<P>(c, O), d_o = output_gradient<P>(c, O);
+	const real *lse = wide_output<P>(c, LSE);
 	const uint32_t T = (uint32_t)t->dim[1], H = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
 	const uint32_t rows = (uint32_t)padded;
-	const bool aligned = is_aligned<N, real>(x, o) && is_aligned<N, real>(x, d_o);
+	const bool aligned = is_aligned<N, P>(x, o) && is_aligned<N, P>(x, d_o);
 
 	each(c, t->dim[0] * H * padded * pieces, [=] __device__(int64_t item) {
 		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
@@ -101,8 +110,8 @@ static void prepare_rows(const struct call *c, int64_t W, int64_t padded, typena
 		const int64_t left = i < T ? x.width - piece * N : 0, to = (head * T + i) * W;
 		real y[N], z[N], sum = 0;
 
-		read_numbers(y, d_o + from, left, aligned);
-		read_numbers(z, o + from, left, aligned);
+		read_numbers<N, P>(y, d_o + from, left, aligned);
+		read_numbers<N, P>(z, o + from, left, aligned);
 		for (int e = 0; e < N; e++)
 			sum += y[e] * z[e];
 		for (uint32_t step = pieces / 2; step > 0; step /= 2)
@@ -163,9 +172,9 @@ template <typename P> static struct widths widths_of(const struct node *n)
 /* Can kernels read the tensor where it is, as rows of W numbers that start on 16 bytes? */
 template <typename P> static bool is_ready(const struct tensor *t, int64_t W)
 {
-	const int64_t in_piece = 16 / (int64_t)sizeof(typename P::real);
+	const int64_t in_piece = PIECE<typename P::factor>;
 
-	return sizeof(typename P::factor) == sizeof(typename P::real) && t->dim[3] == W &&
+	return is_factor<P>(t) && t->dim[3] == W &&
 	       heads_of(t, t->dim[2]).pitch % in_piece == 0 && t->offset % in_piece == 0;
 }
 
@@ -179,9 +188,8 @@ static typename P::factor *take_copy(struct space *m, const struct tensor *t, in
 
 /* The tensor as kernels read it: in place, or the copy, if there is one. */
 template <typename P>
-static struct head_matrix<const typename P::factor> ready(const struct tensor *t, const void *data,
-							  int64_t H, int64_t W,
-							  const typename P::factor *copy)
+static struct head_matrix<const typename P::factor *>
+ready(const struct tensor *t, const void *data, int64_t H, int64_t W, const typename P::factor *copy)
 {
 	const struct heads x = heads_of(t, H);
 
@@ -192,9 +200,8 @@ static struct head_matrix<const typename P::factor> ready(const struct tensor *t
 
 /* The same of an input, of which the first `tokens` are there; the copy is made. */
 template <typename P>
-static struct head_matrix<const typename P::factor> ready_input(const struct call *c, int i,
-								int64_t W, int64_t tokens,
-								typename P::factor *copy)
+static struct head_matrix<const typename P::factor *>
+ready_input(const struct call *c, int i, int64_t W, int64_t tokens, typename P::factor *copy)
 {
 	if (copy)
 		copy_heads<P>(c, c->node->in[i], c->in[i], W, tokens, copy);
@@ -279,13 +286,13 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 	p.recent_first = p.past + p.T - p.recent_n;
 	p.d_o.sharing = 1; /* it is there only for gradients */
 	p.scale = (typename P::real)a->scale;
-	p.key_bias = input<P>(c, KEY_BIAS);
+	p.key_bias = wide_input<P>(c, KEY_BIAS);
 	if (p.key_bias)
 		p.bias_layout = heads_of(n->in[KEY_BIAS], p.H);
 	p.alibi = a->alibi;
 	p.band_window = a->band_window < p.S ? (int)a->band_window : p.S;
 	p.constant_band = (typename P::real)a->band;
-	p.learned_band = input<P>(c, BAND);
+	p.learned_band = wide_input<P>(c, BAND);
 	p.mask = dropout_mask_of(c);
 	return p;
 }
@@ -375,7 +382,7 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 
 		launch(c, forward_kernel<X>, dim3((unsigned)blocks_of(c->node, X::OWN)), X::THREADS,
 		       memory<X, false>::BYTES, p, target_of(to, o->dim[3], false),
-		       output<P>(c, LSE));
+		       wide_output<P>(c, LSE));
 	}
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
@@ -386,11 +393,11 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 				  (unsigned)c->node->in[Q]->dim[0]);
 
 		launch(c, combine_kernel<X>, blocks, X::THREADS, route_memory<X>::BYTES, p,
-		       (const real *)output<P>(c, LSE), route, x, maximum);
+		       (const real *)wide_output<P>(c, LSE), route, x, maximum);
 	}
 	template <bool IN_BAND>
 	static void d_queries(const struct call *c, const struct problem<P> &p,
-			      struct target<real> out, double *dband)
+			      struct target<P> out, double *dband)
 	{
 		typedef typename Shapes::d_queries X;
 
@@ -398,8 +405,8 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 		       X::THREADS, memory<X, true>::BYTES, p, out, dband);
 	}
 	template <bool IN_BAND>
-	static void d_keys(const struct call *c, const struct problem<P> &p, struct target<real> dk,
-			   struct target<real> dv, real *dbias)
+	static void d_keys(const struct call *c, const struct problem<P> &p, struct target<P> dk,
+			   struct target<P> dv, real *dbias)
 	{
 		typedef typename Shapes::d_keys X;
 
@@ -466,22 +473,20 @@ template <typename P> void fused<P>::forward(const struct call *c)
 
 /* Where the sums of a head's keys or values go: into the gradient, or first into `sums`. */
 template <typename P>
-static struct target<typename P::real> sums_of(const struct call *c, int input,
-					       typename P::real *sums, int64_t H)
+static struct target<P> sums_of(const struct call *c, int input, typename P::real *sums, int64_t H)
 {
 	const struct tensor *t = c->node->in[input];
 	const auto d = input_gradient<P>(c, input);
 
 	if (sums && d)
-		return target_of(from_buffer(sums, H, t->dim[1], t->dim[3]), t->dim[3], false);
-	return target_of(from_token(d.at, heads_of(t, H), 0), t->dim[3], d.add);
+		return target_of(from_buffer(wide<P>(sums), H, t->dim[1], t->dim[3]), t->dim[3], false);
+	return target_of(from_token(d.to, heads_of(t, H), 0), t->dim[3], d.add);
 }
 
 /* More of dq and dk, and dband: dq and dk hold the rest already. */
 template <typename P>
 static void add_band(const struct call *c, const struct problem<P> &p,
-		     const struct fused_buffers<P> &f, struct target<typename P::real> dq,
-		     struct target<typename P::real> dk)
+		     const struct fused_buffers<P> &f, struct target<P> dq, struct target<P> dk)
 {
 	typedef typename P::real real;
 	const auto dband = input_gradient<P>(c, BAND);
@@ -511,7 +516,7 @@ template <typename P> void fused<P>::backward(const struct call *c)
 	const struct problem<P> p = open_gradients<P>(c, f);
 	const struct tensor *q = c->node->in[Q];
 	const auto d = input_gradient<P>(c, Q);
-	const auto dq = target_of(from_token(d.at, heads_of(q, p.H), 0), q->dim[3], d.add);
+	const auto dq = target_of(from_token(d.to, heads_of(q, p.H), 0), q->dim[3], d.add);
 	const auto dk = sums_of<P>(c, K, f.dk, p.H), dv = sums_of<P>(c, V, f.dv, p.H);
 
 	if (d)

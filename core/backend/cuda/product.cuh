@@ -3,8 +3,8 @@
  *
  *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
  *
- * A and B are P::factor: float, double, or bfloat16 with sums in float.  cuBLAS is
- * column-major, so it is asked for C' = op(B)' op(A)'.  TF32 stays off.  cuBLAS
+ * A and B are P::factor: float, double, or bfloat16 with sums in float.  C has its own type.
+ * cuBLAS is column-major, so it is asked for C' = op(B)' op(A)'.  TF32 stays off.  cuBLAS
  * chooses an algorithm by shape, GPU and version; with one stream and a workspace of
  * fixed size the same product gives the same bits.
  */
@@ -26,14 +26,15 @@ static inline cudaDataType_t data_type(const __nv_bfloat16 *)
 	return CUDA_R_16BF;
 }
 
-static inline cublasComputeType_t compute_type(const float *)
-{
-	return CUBLAS_COMPUTE_32F;
-}
-static inline cublasComputeType_t compute_type(const double *)
-{
-	return CUBLAS_COMPUTE_64F;
-}
+/* Sums of products are float for bfloat16, too, and so are alpha and beta. */
+template <typename F> struct sum_of_products {
+	typedef float real;
+	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_32F;
+};
+template <> struct sum_of_products<double> {
+	typedef double real;
+	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_64F;
+};
 
 static inline cublasOperation_t turned(bool transposed)
 {
@@ -47,12 +48,31 @@ template <typename F> struct matrix {
 	int64_t stride;
 };
 
-template <typename F, typename R>
+/* Where a product goes. */
+struct product_memory {
+	void *at;
+	cudaDataType_t type;
+
+	product_memory(float *x) : at(x), type(CUDA_R_32F)
+	{
+	}
+	product_memory(double *x) : at(x), type(CUDA_R_64F)
+	{
+	}
+	template <typename P>
+	product_memory(struct results<P> x)
+		: at(x.at), type(x.narrow ? data_type((const typename P::factor *)NULL)
+					  : data_type((const typename P::real *)NULL))
+	{
+	}
+};
+
+template <typename F>
 static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
-		 double alpha, struct matrix<F> a, struct matrix<F> b, bool add, R *out,
-		 int64_t pitch, int64_t stride = 0, int64_t count = 1)
+		 double alpha, struct matrix<F> a, struct matrix<F> b, bool add,
+		 struct product_memory out, int64_t pitch, int64_t stride = 0, int64_t count = 1)
 {
-	const R factor = (R)alpha, beta = add;
+	const typename sum_of_products<F>::real factor = alpha, beta = add;
 
 	if (m == 0 || n == 0)
 		return;
@@ -61,19 +81,20 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 						  turned(trans_a), (int)n, (int)m, (int)k, &factor,
 						  b.at, data_type(b.at), (int)b.pitch, b.stride,
 						  a.at, data_type(a.at), (int)a.pitch, a.stride,
-						  &beta, out, data_type(out), (int)pitch, stride,
-						  (int)count, compute_type(out),
+						  &beta, out.at, out.type, (int)pitch, stride,
+						  (int)count, sum_of_products<F>::TYPE,
 						  CUBLAS_GEMM_DEFAULT),
 		       "a product");
 }
 
-/* The same with an array of pointers (in device memory) for each matrix. */
-template <typename F, typename R>
+/* The same with an array of pointers (in device memory) for each matrix; `type`: of the results. */
+template <typename F>
 static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
 			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
-			 int64_t ldb, bool add, R *const *out, int64_t pitch, int64_t count)
+			 int64_t ldb, bool add, void *const *out, cudaDataType_t type, int64_t pitch,
+			 int64_t count)
 {
-	const R factor = (R)alpha, beta = add;
+	const typename sum_of_products<F>::real factor = alpha, beta = add;
 
 	if (m == 0 || n == 0)
 		return;
@@ -82,28 +103,33 @@ static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64
 					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
 					   data_type((const F *)NULL), (int)ldb,
 					   (const void *const *)a, data_type((const F *)NULL),
-					   (int)lda, &beta, (void *const *)out,
-					   data_type((const R *)NULL), (int)pitch, (int)count,
-					   compute_type((const R *)NULL), CUBLAS_GEMM_DEFAULT),
+					   (int)lda, &beta, out, type, (int)pitch, (int)count,
+					   sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
 		       "products");
 }
 
 /* ------------------------------------------------------- factors of products */
 
-/* Elements of workspace for a rounded copy of n numbers; 0 where products read them as they are. */
-template <typename P> static int64_t rounded_size(int64_t n)
+/* Can products read the tensor, or its gradient, as it is kept? */
+template <typename P> static bool is_factor(const struct tensor *t)
 {
-	return sizeof(typename P::factor) == sizeof(typename P::real) ? 0 : n;
+	return !ROUNDS<P> || is_narrow(t);
+}
+
+/* Elements of workspace for a rounded copy of n numbers of a tensor: 0 where none is needed. */
+template <typename P> static int64_t rounded_size(const struct tensor *t, int64_t n)
+{
+	return is_factor<P>(t) ? 0 : n;
 }
 
 /* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows, width]. */
 template <typename P>
-static struct matrix<typename P::factor> rounded(const struct call *c, const typename P::real *x,
+static struct matrix<typename P::factor> rounded(const struct call *c, struct numbers<P> x,
 						 int64_t rows, int64_t width, int64_t pitch,
 						 typename P::factor *room)
 {
-	if (sizeof(typename P::factor) == sizeof(typename P::real))
-		return { (const typename P::factor *)(const void *)x, pitch, 0 };
+	if (!ROUNDS<P> || x.narrow)
+		return { (const typename P::factor *)x.at, pitch, 0 };
 	each(c, rows * width, [=] __device__(int64_t i) {
 		room[i] = (typename P::factor)x[i / width * pitch + i % width];
 	});
@@ -116,8 +142,8 @@ template <typename P> static size_t weight_copies(const struct node *n, enum pas
 	const struct tensor *w = n->in[1];
 
 	(void)pass;
-	return which == 0 && w->kind == TENSOR_PARAM
-		       ? (size_t)rounded_size<P>(tensor_count(w)) * sizeof(typename P::factor)
+	return ROUNDS<P> && which == 0 && w->kind == TENSOR_PARAM
+		       ? (size_t)tensor_count(w) * sizeof(typename P::factor)
 		       : 0;
 }
 
@@ -136,7 +162,7 @@ static struct matrix<typename P::factor> weight(const struct call *c, typename P
 /* Room that weight() needs: none for a parameter. */
 template <typename P> static int64_t weight_room(const struct tensor *w)
 {
-	return w->kind == TENSOR_PARAM ? 0 : rounded_size<P>(tensor_count(w));
+	return w->kind == TENSOR_PARAM ? 0 : rounded_size<P>(w, tensor_count(w));
 }
 
 #endif

@@ -38,22 +38,26 @@ static inline struct heads heads_of(const struct tensor *t, int64_t query_heads)
 		 query_heads / t->dim[2] };
 }
 
-/* A matrix for every (example, head): at + b example + h / sharing head, rows `pitch` apart. */
-template <typename T> struct head_matrix {
-	T *at;
+/*
+ * A matrix for every (example, head): at + b example + h / sharing head, rows `pitch` apart.  `at` is
+ * a pointer, or results.
+ */
+template <typename At> struct head_matrix {
+	At at;
 	int64_t pitch, example, head, sharing;
 };
 
 /* The tokens of a tensor from `token` on. */
-template <typename T> static struct head_matrix<T> from_token(T *data, struct heads x, int64_t token)
+template <typename At>
+static struct head_matrix<At> from_token(At data, struct heads x, int64_t token)
 {
 	return { data + token * x.pitch, x.pitch, x.T * x.pitch, x.width, x.sharing };
 }
 
 /* A buffer [B,H,rows,pitch] from column `column` on. */
-template <typename T>
-static struct head_matrix<T> from_buffer(T *data, int64_t H, int64_t rows, int64_t pitch,
-					 int64_t column = 0)
+template <typename At>
+static struct head_matrix<At> from_buffer(At data, int64_t H, int64_t rows, int64_t pitch,
+					  int64_t column = 0)
 {
 	return { data + column, pitch, H * rows * pitch, rows * pitch, 1 };
 }
@@ -61,7 +65,7 @@ static struct head_matrix<T> from_buffer(T *data, int64_t H, int64_t rows, int64
 /* Room for the pointers of one product of all heads. */
 template <typename P> struct pointers {
 	const typename P::factor **a, **b;
-	typename P::real **out;
+	void **out;
 };
 
 template <typename P> static struct pointers<P> take_pointers(struct space *m, int64_t count)
@@ -70,27 +74,37 @@ template <typename P> static struct pointers<P> take_pointers(struct space *m, i
 
 	p.a = m->take<const typename P::factor *>(count);
 	p.b = m->take<const typename P::factor *>(count);
-	p.out = m->take<typename P::real *>(count);
+	p.out = m->take<void *>(count);
 	return p;
 }
 
+template <typename R> static __device__ void *address_of(R *x)
+{
+	return x;
+}
+
+template <typename P> static __device__ void *address_of(const struct results<P> &x)
+{
+	return x.at;
+}
+
 /* out = alpha op(a) op(b) (+ out), for every example and head. */
-template <typename P>
+template <typename P, typename Out>
 static void gemm_heads(const struct call *c, struct pointers<P> room, int64_t B, int64_t H,
 		       bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha,
-		       struct head_matrix<const typename P::factor> a,
-		       struct head_matrix<const typename P::factor> b, bool add,
-		       struct head_matrix<typename P::real> out)
+		       struct head_matrix<const typename P::factor *> a,
+		       struct head_matrix<const typename P::factor *> b, bool add,
+		       struct head_matrix<Out> out)
 {
 	each(c, B * H, [=] __device__(int64_t i) {
 		const int64_t example = i / H, head = i % H;
 
 		room.a[i] = a.at + example * a.example + head / a.sharing * a.head;
 		room.b[i] = b.at + example * b.example + head / b.sharing * b.head;
-		room.out[i] = out.at + example * out.example + head / out.sharing * out.head;
+		room.out[i] = address_of(out.at + example * out.example + head / out.sharing * out.head);
 	});
 	gemm_of_many(c, trans_a, trans_b, m, n, k, alpha, room.a, a.pitch, room.b, b.pitch, add,
-		     room.out, out.pitch, B * H);
+		     room.out, product_memory(out.at).type, out.pitch, B * H);
 }
 
 /* A tensor of heads as products read it: itself, or rounded into `room`, contiguous. */
@@ -105,8 +119,7 @@ static struct head_factor<P> rounded_heads(const struct call *c, const struct te
 {
 	const struct heads x = heads_of(t, H);
 	const int64_t size = tensor_count(t) / (t->dim[0] * t->dim[1]);
-	const auto m = rounded<P>(c, (const typename P::real *)data, t->dim[0] * t->dim[1], size,
-				  x.pitch, room);
+	const auto m = rounded<P>(c, { data, is_narrow(t) }, t->dim[0] * t->dim[1], size, x.pitch, room);
 
 	return { m.at, { x.T, m.pitch, x.width, x.sharing } };
 }
@@ -193,9 +206,10 @@ static struct scores<P> take_scores(struct space *m, const struct node *n,
 	s.pointers = take_pointers<P>(m, s.B * s.H);
 	s.score = m->take<typename P::real>(s.B * s.H * s.rows * s.pitch);
 	s.cross = cross_window >= 0 ? m->take<typename P::real>(s.B * s.H * s.rows * s.pitch) : NULL;
-	room[0] = m->take<typename P::factor>(rounded_size<P>(tensor_count(q)));
-	room[1] = m->take<typename P::factor>(rounded_size<P>(tensor_count(k)));
-	room[2] = m->take<typename P::factor>(recent ? rounded_size<P>(tensor_count(recent)) : 0);
+	room[0] = m->take<typename P::factor>(rounded_size<P>(q, tensor_count(q)));
+	room[1] = m->take<typename P::factor>(rounded_size<P>(k, tensor_count(k)));
+	room[2] = m->take<typename P::factor>(
+		recent ? rounded_size<P>(recent, tensor_count(recent)) : 0);
 	return s;
 }
 
@@ -218,8 +232,8 @@ static struct scores<P> open_scores(const struct call *c, struct space *m,
 		s.recent = rounded_heads<P>(c, in[at.recent], c->in[at.recent], s.H, room[2]);
 		s.recent_first = s.past + s.T - in[at.recent]->dim[1];
 	}
-	s.key_bias = input<P>(c, at.key_bias);
-	s.learned_band = input<P>(c, at.band);
+	s.key_bias = wide_input<P>(c, at.key_bias);
+	s.learned_band = wide_input<P>(c, at.band);
 	if (s.key_bias)
 		s.bias_layout = heads_of(in[at.key_bias], s.H);
 	return s;

@@ -78,16 +78,16 @@ static std::vector<R> columns_of(struct operand o, const F *x, int rows, int col
 	return all;
 }
 
-/* With beta 0 what c holds is not read. */
-template <typename R, typename F>
-static void multiply(const struct product &p, const F *a, const F *b, R *c)
+/* Sums are R.  With beta 0 what c holds is not read. */
+template <typename R, typename F, typename C>
+static void multiply(const struct product &p, const F *a, const F *b, C *c)
 {
 	const std::vector<R> left = columns_of<R>(p.a, a, p.m, p.k);
 	const std::vector<R> right = columns_of<R>(p.b, b, p.k, p.n);
 	std::vector<R> sum((size_t)p.m);
 
 	for (int j = 0; j < p.n; j++) {
-		R *to = c + (int64_t)j * p.c_pitch;
+		C *to = c + (int64_t)j * p.c_pitch;
 
 		std::fill(sum.begin(), sum.end(), (R)0);
 		for (int l = 0; l < p.k; l++) {
@@ -98,17 +98,17 @@ static void multiply(const struct product &p, const F *a, const F *b, R *c)
 				sum[(size_t)i] += column[i] * factor;
 		}
 		for (int i = 0; i < p.m; i++)
-			to[i] = (R)p.alpha * sum[(size_t)i] +
-				(p.beta != 0 ? (R)p.beta * to[i] : 0);
+			to[i] = (C)((R)p.alpha * sum[(size_t)i] +
+				    (p.beta != 0 ? (R)p.beta * (R)to[i] : 0));
 	}
 }
 
 typedef void (*multiplier)(const struct product &p, const void *a, const void *b, void *c);
 
-template <typename R, typename F>
+template <typename R, typename F, typename C>
 static void multiply_as(const struct product &p, const void *a, const void *b, void *c)
 {
-	multiply<R, F>(p, (const F *)a, (const F *)b, (R *)c);
+	multiply<R>(p, (const F *)a, (const F *)b, (C *)c);
 }
 
 /* NULL: cuBLAS has no such product, or none that we use. */
@@ -118,11 +118,16 @@ static multiplier multiplier_of(cudaDataType_t a, cudaDataType_t b, cudaDataType
 	if (a != b)
 		return NULL;
 	if (a == CUDA_R_64F && c == CUDA_R_64F && compute == CUBLAS_COMPUTE_64F)
-		return multiply_as<double, double>;
-	if (c != CUDA_R_32F || compute != CUBLAS_COMPUTE_32F)
+		return multiply_as<double, double, double>;
+	if (compute != CUBLAS_COMPUTE_32F)
 		return NULL;
-	return a == CUDA_R_32F ? multiply_as<float, float> :
-	       a == CUDA_R_16BF ? multiply_as<float, __nv_bfloat16> : NULL;
+	if (a == CUDA_R_32F && c == CUDA_R_32F)
+		return multiply_as<float, float, float>;
+	if (a == CUDA_R_16BF && c == CUDA_R_32F)
+		return multiply_as<float, __nv_bfloat16, float>;
+	if (a == CUDA_R_16BF && c == CUDA_R_16BF)
+		return multiply_as<float, __nv_bfloat16, __nv_bfloat16>;
+	return NULL;
 }
 
 static double number(const void *at, cublasComputeType_t compute)

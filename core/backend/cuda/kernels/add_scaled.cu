@@ -3,8 +3,8 @@
 template <typename P> static void forward(const struct call *c)
 {
 	const auto f = factor<P>(c, 2);
-	const auto *a = input<P>(c, 0), *b = input<P>(c, 1);
-	auto *y = output<P>(c, 0);
+	const auto a = input<P>(c, 0), b = input<P>(c, 1);
+	const auto y = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]),
 	     [=] __device__(int64_t i) { y[i] = a[i] + f.get() * b[i]; });
@@ -15,7 +15,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	const int64_t n = count_of(c->node->in[0]);
 	const auto f = factor<P>(c, 2);
-	const auto *b = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto b = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
 	const auto df = input_gradient<P>(c, 2);
 
@@ -26,7 +26,7 @@ template <typename P> static void backward(const struct call *c)
 	each(c, n, [=] __device__(int64_t i) {
 		const typename P::real d = dy[i];
 
-		if (da && da.at != dy)
+		if (da && da.to.at != dy.at)
 			da.put(i, d);
 		if (db)
 			db.put(i, f.get() * d);

@@ -56,20 +56,20 @@ static struct buffers<P> take_buffers(struct space *m, const struct node *n, enu
 	struct buffers<P> f;
 
 	f.s = s;
-	f.v = m->take<factor>(rounded_size<P>(tensor_count(n->in[V])));
-	f.p = rounded_size<P>(1) ? m->take<factor>(all) : (factor *)(void *)s.score;
+	f.v = m->take<factor>(rounded_size<P>(n->in[V], tensor_count(n->in[V])));
+	f.p = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)s.score;
 	f.route = NULL;
 	if (pass == PASS_FORWARD) {
 		if (a->route.mode == ROUTE_TOPK)
 			f.route = m->take<typename P::real>(s.B * s.rows * s.pitch);
 		return f;
 	}
-	f.d_o = m->take<factor>(rounded_size<P>(tensor_count(n->out[O])));
+	f.d_o = m->take<factor>(rounded_size<P>(n->out[O], tensor_count(n->out[O])));
 	f.dscore = m->take<typename P::real>(all);
-	f.ds = rounded_size<P>(1) ? m->take<factor>(all) : (factor *)(void *)f.dscore;
+	f.ds = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)f.dscore;
 	f.dcross = NULL;
 	if (a->band_window >= 0)
-		f.dcross = rounded_size<P>(1) ? m->take<factor>(all) : (factor *)(void *)s.cross;
+		f.dcross = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)s.cross;
 	f.dk = m->take<typename P::real>(lines * n->in[K]->dim[3]);
 	f.dv = m->take<typename P::real>(lines * n->in[V]->dim[3]);
 	f.dbias = n->in[KEY_BIAS] ? m->take<typename P::real>(lines) : NULL;
@@ -86,7 +86,7 @@ static void softmax(const struct call *c, const struct buffers<P> &f, struct que
 {
 	typedef typename P::real real;
 	const struct scores<P> s = f.s;
-	real *lse = output<P>(c, LSE);
+	real *lse = wide_output<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = s.past + x.first + r;
@@ -117,7 +117,7 @@ static void drop(const struct call *c, const struct buffers<P> &given, struct qu
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;
 
-	if (mask.factor == 0 && !rounded_size<P>(1))
+	if (mask.factor == 0 && !ROUNDS<P>)
 		return;
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t at = ((b * s.H + h) * s.rows + r) * s.pitch;
@@ -168,7 +168,8 @@ static void backward_rows(const struct call *c, const struct buffers<P> &given,
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;
 	const struct heads ol = heads_of(c->node->out[O], s.H);
-	const real *o = output<P>(c, O), *d_o = output_gradient<P>(c, O), *lse = output<P>(c, LSE);
+	const struct numbers<P> o = output<P>(c, O), d_o = output_gradient<P>(c, O);
+	const real *lse = wide_output<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = x.first + r, at = (head * s.rows + r) * s.pitch;
@@ -238,7 +239,7 @@ static void backward_band(const struct call *c, const struct buffers<P> &f, stru
 	if (c->din[Q])
 		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, near, ql.width, x.n,
 			      s.attr.scale, dc, from_token(s.k.at, kl, x.first), true,
-			      from_token((typename P::real *)c->din[Q],
+			      from_token(input_gradient<P>(c, Q).to,
 					 heads_of(c->node->in[Q], s.H), x.cross_first));
 	if (c->din[K])
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, kl.width, near,
@@ -287,7 +288,7 @@ static void backward_block(const struct call *c, const struct buffers<P> &f,
 	if (dq)
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, ql.width, x.keys,
 			      s.attr.scale, ds, from_token(s.k.at, kl, 0), dq.add,
-			      from_token(dq.at, heads_of(c->node->in[Q], s.H), x.first));
+			      from_token(dq.to, heads_of(c->node->in[Q], s.H), x.first));
 	if (c->din[K])
 		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, kl.width, x.n,
 			      s.attr.scale, ds, from_token(s.q.at, ql, x.first), true,
@@ -372,4 +373,4 @@ template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
 }
-KERNELS_WITH_PRODUCTS(attention, set)
+KERNELS(attention, set)

@@ -118,10 +118,10 @@ static void probe_queries(const struct call *c, const struct buffers<P> &given,
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;
 	const struct heads none = { 0, 0, 0, 1 };
-	const struct content<P> k = { s, input<P>(c, QUERY_BIAS),
+	const struct content<P> k = { s, wide_input<P>(c, QUERY_BIAS),
 				      bias ? heads_of(bias, s.H) : none };
 	const int64_t window = a->window;
-	const auto *lse = input<P>(c, LSE);
+	const auto *lse = wide_input<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = x.first + r, query = head * s.T + i;
@@ -214,7 +214,7 @@ template <typename P> static void join(const struct call *c, const struct buffer
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;
 	const bool routes = s.attr.route.mode != ROUTE_NONE;
-	auto *out = output<P>(c, 0);
+	auto *out = wide_output<P>(c, 0);
 
 	each(c, s.H, [=] __device__(int64_t h) {
 		const double tiny = 1e-12; /* the reference's clamp */
@@ -288,4 +288,4 @@ template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, NULL, NULL, NULL, workspace<P> };
 }
-KERNELS_WITH_PRODUCTS(attention_probe, set)
+KERNELS(attention_probe, set)

@@ -6,8 +6,8 @@ template <typename P> static void forward(const struct call *c)
 	const struct tokens x = tokens_of(c->node->in[0]), y = tokens_of(c->node->out[0]);
 
 	const struct run *run = run_of(c);
-	const auto *from = input<P>(c, 0);
-	auto *to = output<P>(c, 0);
+	const auto from = input<P>(c, 0);
+	const auto to = output<P>(c, 0);
 
 	each(c, y.B * x.T * y.size, [=] __device__(int64_t i) {
 		const int64_t b = i / (x.T * y.size), t = i / y.size % x.T, channel = i % y.size;

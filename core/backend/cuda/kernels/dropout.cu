@@ -2,8 +2,7 @@
 
 /* y = mask x: word i of the stream of this node, iteration and micro-batch decides element i. */
 template <typename P>
-static void apply(const struct call *c, const typename P::real *x,
-		  struct gradient<typename P::real> y)
+static void apply(const struct call *c, struct numbers<P> x, struct gradient<P> y)
 {
 	const struct dropout_attr *attr = (const struct dropout_attr *)c->node->attr;
 	const double probability = attr->probability;

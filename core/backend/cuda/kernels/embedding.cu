@@ -6,9 +6,9 @@ template <typename P> static void forward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, length = dim[1], e = dim[2];
 	const struct run *run = run_of(c);
-	const auto *table = input<P>(c, 0), *positions = input<P>(c, 2);
+	const auto *table = wide_input<P>(c, 0), *positions = wide_input<P>(c, 2);
 	const int32_t *tokens = (const int32_t *)c->in[1];
-	auto *y = output<P>(c, 0);
+	auto *y = wide_output<P>(c, 0);
 
 	each(c, dim[0] * length * e, [=] __device__(int64_t i) {
 		const int64_t row = i / e, channel = i % e;
@@ -42,16 +42,16 @@ template <typename P> static void backward_table(const struct call *c, int64_t r
 {
 	struct space m = { (char *)c->work, 0 };
 	const struct sorted s = take_sorted(&m, rows);
-	const auto *dy = output_gradient<P>(c, 0);
-	const auto d = input_gradient<P>(c, 0);
+	const auto *dy = wide_output_gradient<P>(c, 0);
+	auto *d = wide_input_gradient<P>(c, 0);
 
 	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
 	cuda_note(context_of(c),
 		  sort_pairs(s.sort_work, s.sort_bytes, (const int32_t *)c->in[1], s.tokens,
 			     s.numbers, s.rows, (int)rows, stream_of(c)),
 		  "sort of tokens");
-	if (!d.add)
-		each(c, c->node->in[0]->dim[0] * e, [=] __device__(int64_t i) { d.at[i] = 0; });
+	if (!call_adds(c, 0))
+		each(c, c->node->in[0]->dim[0] * e, [=] __device__(int64_t i) { d[i] = 0; });
 	each_row(c, rows, [=] __device__(int64_t first) {
 		const int32_t token = s.tokens[first];
 
@@ -62,7 +62,7 @@ template <typename P> static void backward_table(const struct call *c, int64_t r
 
 			for (int64_t i = first; i < rows && s.tokens[i] == token; i++)
 				sum += dy[s.rows[i] * e + channel];
-			d.at[token * e + channel] += sum;
+			d[token * e + channel] += sum;
 		}
 	});
 }
@@ -71,7 +71,7 @@ template <typename P> static void backward_table(const struct call *c, int64_t r
 template <typename P>
 static void backward_positions(const struct call *c, int64_t rows, int64_t length, int64_t e)
 {
-	const auto *dy = output_gradient<P>(c, 0);
+	const auto *dy = wide_output_gradient<P>(c, 0);
 	const auto d = input_gradient<P>(c, 2);
 
 	each(c, c->node->in[2]->dim[0] * e, [=] __device__(int64_t i) {

@@ -11,8 +11,8 @@ template <typename R> static __device__ R sigmoid(R x)
 
 template <typename P> static void forward(const struct call *c)
 {
-	const auto *x = input<P>(c, 0);
-	auto *y = output<P>(c, 0);
+	const auto x = input<P>(c, 0);
+	const auto y = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = x[i] * sigmoid(x[i]); });
 }
@@ -21,7 +21,7 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const auto *x = input<P>(c, 0), *dy = output_gradient<P>(c, 0);
+	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {

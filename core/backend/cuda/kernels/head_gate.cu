@@ -23,8 +23,8 @@ template <typename P> static void forward(const struct call *c)
 {
 	const struct shape s = shape_of(c->node);
 	const auto f = factor<P>(c, 2);
-	const auto *o = input<P>(c, 0), *gate = input<P>(c, 1);
-	auto *y = output<P>(c, 0);
+	const auto o = input<P>(c, 0), gate = input<P>(c, 1);
+	const auto y = output<P>(c, 0);
 
 	each(c, s.rows * s.width, [=] __device__(int64_t i) {
 		const typename P::real a = f.get();
@@ -39,7 +39,7 @@ template <typename P> static void backward(const struct call *c)
 	typedef typename P::real real;
 	const struct shape s = shape_of(c->node);
 	const auto f = factor<P>(c, 2);
-	const auto *o = input<P>(c, 0), *gate = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto o = input<P>(c, 0), gate = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto d_o = input_gradient<P>(c, 0), dgate = input_gradient<P>(c, 1);
 	const auto da = input_gradient<P>(c, 2);
 	struct space m = { (char *)c->work, 0 };

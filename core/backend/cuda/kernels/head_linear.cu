@@ -22,6 +22,7 @@ static struct sizes sizes_of(const struct node *node)
 
 template <typename P> struct room {
 	typename P::factor *x, *w, *dy;
+	typename P::real *dx; /* sums of heads, where they share a narrow x; or NULL */
 };
 
 /* Heads of x that differ. */
@@ -36,10 +37,15 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 	const struct sizes s = sizes_of(node);
 	struct room<P> r;
 
-	r.x = m->take<typename P::factor>(rounded_size<P>(s.tokens * x_heads(s) * s.i));
+	r.x = m->take<typename P::factor>(
+		rounded_size<P>(node->in[0], s.tokens * x_heads(s) * s.i));
 	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
 	r.dy = pass == PASS_BACKWARD
-		       ? m->take<typename P::factor>(rounded_size<P>(s.tokens * s.heads * s.o))
+		       ? m->take<typename P::factor>(
+				 rounded_size<P>(node->out[0], s.tokens * s.heads * s.o))
+		       : NULL;
+	r.dx = pass == PASS_BACKWARD && !s.x_head && is_narrow(node->in[0])
+		       ? m->take<typename P::real>(s.tokens * s.i)
 		       : NULL;
 	return r;
 }
@@ -52,10 +58,10 @@ static struct matrix<typename P::factor> factor_x(const struct call *c, const st
 	typedef typename P::factor factor;
 	const struct sizes s = given;
 	const int64_t heads = x_heads(s);
-	const auto *x = input<P>(c, 0);
+	const auto x = input<P>(c, 0);
 
-	if (sizeof(factor) == sizeof(typename P::real))
-		return { (const factor *)(const void *)x, s.x_token, s.x_head };
+	if (is_factor<P>(c->node->in[0]))
+		return { (const factor *)x.at, s.x_token, s.x_head };
 	each(c, s.tokens * heads * s.i, [=] __device__(int64_t at) {
 		const int64_t t = at / (heads * s.i), h = at / s.i % heads;
 
@@ -78,13 +84,17 @@ template <typename P> static void forward(const struct call *c)
 
 /* dx_h = dy_h W_h'; an x that all heads share collects them, one after the other. */
 template <typename P>
-static void backward_x(const struct call *c, const struct sizes &s,
-		       struct matrix<typename P::factor> dy, struct matrix<typename P::factor> w)
+static void backward_x(const struct call *c, const struct sizes &given,
+		       struct matrix<typename P::factor> dy, struct matrix<typename P::factor> w,
+		       typename P::real *sums)
 {
+	const struct sizes s = given;
 	const auto dx = input_gradient<P>(c, 0);
+	const auto shared = sums ? wide<P>(sums) : dx.to;
+	const int64_t pitch = sums ? s.i : s.x_token;
 
 	if (s.x_head) {
-		gemm(c, false, true, s.tokens, s.i, s.o, 1, dy, w, dx.add, dx.at, s.x_token,
+		gemm(c, false, true, s.tokens, s.i, s.o, 1, dy, w, dx.add, dx.to, s.x_token,
 		     s.x_head, s.heads);
 		return;
 	}
@@ -92,8 +102,13 @@ static void backward_x(const struct call *c, const struct sizes &s,
 		const struct matrix<typename P::factor> d = { dy.at + h * s.o, dy.pitch, 0 };
 		const struct matrix<typename P::factor> v = { w.at + h * s.i * s.o, w.pitch, 0 };
 
-		gemm(c, false, true, s.tokens, s.i, s.o, 1, d, v, dx.add || h > 0, dx.at, s.x_token);
+		gemm(c, false, true, s.tokens, s.i, s.o, 1, d, v, (dx.add && !sums) || h > 0, shared,
+		     pitch);
 	}
+	if (sums)
+		each(c, s.tokens * s.i, [=] __device__(int64_t i) {
+			dx.put(i / s.i * s.x_token + i % s.i, sums[i]);
+		});
 }
 
 /* y_h = x_h W_h: dW_h = x_h' dy_h */
@@ -109,12 +124,12 @@ template <typename P> static void backward(const struct call *c)
 	dy.stride = s.o;
 	if (dw)
 		gemm(c, true, false, s.i, s.o, s.tokens, 1, factor_x<P>(c, s, r.x), dy, dw.add,
-		     dw.at, s.o, s.i * s.o, s.heads);
+		     dw.to, s.o, s.i * s.o, s.heads);
 	if (c->din[0]) {
 		auto w = weight<P>(c, r.w);
 
 		w.stride = s.i * s.o;
-		backward_x<P>(c, s, dy, w);
+		backward_x<P>(c, s, dy, w, r.dx);
 	}
 }
 
@@ -122,4 +137,4 @@ template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P> };
 }
-KERNELS_WITH_PRODUCTS(head_linear, set)
+KERNELS(head_linear, set)

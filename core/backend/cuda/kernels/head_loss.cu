@@ -37,9 +37,9 @@ static struct room<P> take_room(struct space *m, const struct node *n, enum pass
 	r.lse = m->take<double>(tokens);
 	r.logits = m->take<typename P::real>(chunk * v);
 	r.dlogits = (typename P::factor *)(void *)r.logits;
-	if (pass == PASS_LOSS && rounded_size<P>(1))
+	if (pass == PASS_LOSS && ROUNDS<P>)
 		r.dlogits = m->take<typename P::factor>(chunk * v);
-	r.x = m->take<typename P::factor>(rounded_size<P>(tokens * e));
+	r.x = m->take<typename P::factor>(rounded_size<P>(n->in[0], tokens * e));
 	r.w = m->take<typename P::factor>(weight_room<P>(n->in[1]));
 	return r;
 }
@@ -56,9 +56,9 @@ static void score_chunk(const struct call *c, const struct room<P> &given, int64
 	const struct room<P> r = given;
 	const int64_t v = c->node->in[1]->dim[0];
 	const int32_t *targets = (const int32_t *)c->in[2] + first;
-	const auto *weights = input<P>(c, 3);
-	const auto *dmain = output_gradient<P>(c, 0), *dsquare = output_gradient<P>(c, 1);
-	real *nll = output<P>(c, 2) + first, *hit = output<P>(c, 3) + first;
+	const auto *weights = wide_input<P>(c, 3);
+	const auto *dmain = wide_output_gradient<P>(c, 0), *dsquare = wide_output_gradient<P>(c, 1);
+	real *nll = wide_output<P>(c, 2) + first, *hit = wide_output<P>(c, 3) + first;
 	double *lses = r.lse + first;
 
 	each_row(c, tokens, [=] __device__(int64_t t) {
@@ -114,9 +114,9 @@ template <typename P> static void all_chunks(const struct call *c, bool training
 		gemm(c, false, true, n, v, e, 1, part, w, false, r.logits, v);
 		score_chunk<P>(c, r, first, n, training);
 		if (training && dx)
-			gemm(c, false, false, n, e, v, 1, dlogits, w, dx.add, dx.at + first * e, e);
+			gemm(c, false, false, n, e, v, 1, dlogits, w, dx.add, dx.to + first * e, e);
 		if (training && dw)
-			gemm(c, true, false, v, e, n, 1, dlogits, part, dw.add || first > 0, dw.at,
+			gemm(c, true, false, v, e, n, 1, dlogits, part, dw.add || first > 0, dw.to,
 			     e);
 	}
 }
@@ -127,9 +127,9 @@ template <typename P> static void totals(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
 	const int64_t tokens = tensor_count(c->node->in[2]);
-	const auto *weights = input<P>(c, 3);
-	const auto *nll = output<P>(c, 2);
-	auto *main = output<P>(c, 0), *z = output<P>(c, 1);
+	const auto *weights = wide_input<P>(c, 3);
+	const auto *nll = wide_output<P>(c, 2);
+	auto *main = wide_output<P>(c, 0), *z = wide_output<P>(c, 1);
 
 	sum_all(
 		c, tokens, [=] __device__(int64_t t) { return nll[t]; }, r.sum_work,
@@ -155,4 +155,4 @@ template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, NULL, NULL, loss<P>, workspace_of<take_room<P>>, weight_copies<P> };
 }
-KERNELS_WITH_PRODUCTS(head_loss, set)
+KERNELS(head_loss, set)

@@ -29,9 +29,11 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 	const struct sizes s = sizes_of(node);
 	struct room<P> r;
 
-	r.x = m->take<typename P::factor>(rounded_size<P>(s.n * s.i));
+	r.x = m->take<typename P::factor>(rounded_size<P>(node->in[0], s.n * s.i));
 	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
-	r.dy = pass == PASS_BACKWARD ? m->take<typename P::factor>(rounded_size<P>(s.n * s.o)) : NULL;
+	r.dy = pass == PASS_BACKWARD
+		       ? m->take<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
+		       : NULL;
 	r.columns = pass == PASS_BACKWARD && node->in[2]
 			    ? m->take<typename P::real>(column_parts(s.n) * s.o)
 			    : NULL;
@@ -44,8 +46,8 @@ template <typename P> static void forward(const struct call *c)
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
-	const auto *b = input<P>(c, 2);
-	auto *y = output<P>(c, 0);
+	const auto *b = wide_input<P>(c, 2);
+	const auto y = output<P>(c, 0);
 
 	if (b)
 		each(c, s.n * s.o, [=] __device__(int64_t i) { y[i] = b[i % s.o]; });
@@ -59,7 +61,7 @@ template <typename P> static void backward(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
 	const struct sizes s = sizes_of(c->node);
-	const real *given = output_gradient<P>(c, 0);
+	const auto given = output_gradient<P>(c, 0);
 	const auto dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto db = input_gradient<P>(c, 2);
@@ -68,9 +70,9 @@ template <typename P> static void backward(const struct call *c)
 		const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
 
 		if (s.transposed)
-			gemm(c, true, false, s.o, s.i, s.n, 1, dy, x, dw.add, dw.at, s.i);
+			gemm(c, true, false, s.o, s.i, s.n, 1, dy, x, dw.add, dw.to, s.i);
 		else
-			gemm(c, true, false, s.i, s.o, s.n, 1, x, dy, dw.add, dw.at, s.o);
+			gemm(c, true, false, s.i, s.o, s.n, 1, x, dy, dw.add, dw.to, s.o);
 	}
 	if (db)
 		sum_columns<real>(
@@ -78,11 +80,11 @@ template <typename P> static void backward(const struct call *c)
 			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
 	if (dx)
 		gemm(c, false, !s.transposed, s.n, s.i, s.o, 1, dy, weight<P>(c, r.w), dx.add,
-		     dx.at, s.x_pitch);
+		     dx.to, s.x_pitch);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P> };
 }
-KERNELS_WITH_PRODUCTS(linear, set)
+KERNELS(linear, set)

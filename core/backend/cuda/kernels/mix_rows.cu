@@ -17,7 +17,7 @@ static void make_route(const struct call *c, const struct scores<P> &given, stru
 {
 	typedef typename P::real real;
 	const struct scores<P> s = given;
-	const auto *lse = input<P>(c, LSE);
+	const auto *lse = wide_input<P>(c, LSE);
 
 	block_products(c, s, x);
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
@@ -51,7 +51,7 @@ template <typename P> static void forward(const struct call *c)
 	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	real *route = m.take<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2], S = c->node->in[X]->dim[1];
-	const struct matrix<real> values = { input<P>(c, X), F, S * F };
+	const struct matrix<real> values = { wide_input<P>(c, X), F, S * F };
 
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
@@ -59,7 +59,7 @@ template <typename P> static void forward(const struct call *c)
 
 		make_route<P>(c, s, x, route);
 		gemm(c, false, false, x.n, F, x.keys, 1, R, values, false,
-		     output<P>(c, 0) + first * F, F, s.T * F, s.B);
+		     wide_output<P>(c, 0) + first * F, F, s.T * F, s.B);
 	}
 }
 
@@ -71,17 +71,17 @@ template <typename P> static void backward(const struct call *c)
 	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	real *route = m.take<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2];
-	const auto dx = input_gradient<P>(c, X);
+	real *dx = wide_input_gradient<P>(c, X);
 
-	if (!dx.add)
-		each(c, count_of(c->node->in[X]), [=] __device__(int64_t i) { dx.at[i] = 0; });
+	if (!call_adds(c, X))
+		each(c, count_of(c->node->in[X]), [=] __device__(int64_t i) { dx[i] = 0; });
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
 		const struct matrix<real> R = { route, s.pitch, s.rows * s.pitch };
-		const struct matrix<real> dy = { output_gradient<P>(c, 0) + first * F, F, s.T * F };
+		const struct matrix<real> dy = { wide_output_gradient<P>(c, 0) + first * F, F, s.T * F };
 
 		make_route<P>(c, s, x, route);
-		gemm(c, true, false, x.keys, F, x.n, 1, R, dy, true, dx.at, F, s.T * F, s.B);
+		gemm(c, true, false, x.keys, F, x.n, 1, R, dy, true, dx, F, s.T * F, s.B);
 	}
 }
 
@@ -101,4 +101,4 @@ template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
 }
-KERNELS_WITH_PRODUCTS(mix_rows, set)
+KERNELS(mix_rows, set)

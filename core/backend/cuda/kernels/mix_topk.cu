@@ -8,8 +8,8 @@ template <typename P> static void forward(const struct call *c)
 	const int64_t *dim = c->node->out[0]->dim, T = dim[1], F = dim[2];
 	const int64_t S = c->node->in[X]->dim[1], k = c->node->in[INDEX]->dim[2];
 	const int32_t *index = (const int32_t *)c->in[INDEX];
-	const auto *x = input<P>(c, X), *weight = input<P>(c, WEIGHT);
-	auto *y = output<P>(c, 0);
+	const auto x = input<P>(c, X), weight = input<P>(c, WEIGHT);
+	const auto y = output<P>(c, 0);
 
 	each(c, dim[0] * T * F, [=] __device__(int64_t i) {
 		const int64_t t = i / F;
@@ -28,14 +28,16 @@ template <typename P> static void forward(const struct call *c)
  */
 template <typename P> static void backward(const struct call *c)
 {
+	typedef typename P::real real;
 	const int64_t *dim = c->node->in[X]->dim, B = dim[0], T = dim[1], F = dim[2];
 	const int64_t k = c->node->in[INDEX]->dim[2], slices = (F + BLOCK - 1) / BLOCK;
 	const int32_t *index = (const int32_t *)c->in[INDEX];
-	const auto *weight = input<P>(c, WEIGHT), *dy = output_gradient<P>(c, 0);
+	const auto weight = input<P>(c, WEIGHT), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, X);
+	real *sums = dx.to.narrow ? (real *)c->work : wide_input_gradient<P>(c, X);
 
-	if (!dx.add)
-		each(c, B * T * F, [=] __device__(int64_t i) { dx.at[i] = 0; });
+	if (dx.to.narrow || !dx.add)
+		each(c, B * T * F, [=] __device__(int64_t i) { sums[i] = 0; });
 	each_row(c, B * slices, [=] __device__(int64_t item) {
 		const int64_t b = item / slices, channel = item % slices * BLOCK + threadIdx.x;
 
@@ -44,13 +46,24 @@ template <typename P> static void backward(const struct call *c)
 		for (int64_t t = b * T; t < (b + 1) * T; t++)
 			for (int64_t n = t * k; n < (t + 1) * k; n++)
 				if (index[n] >= 0)
-					dx.at[(b * T + index[n]) * F + channel] +=
+					sums[(b * T + index[n]) * F + channel] +=
 						weight[n] * dy[t * F + channel];
 	});
+	if (dx.to.narrow)
+		each(c, B * T * F, [=] __device__(int64_t i) { dx.put(i, sums[i]); });
+}
+
+/* Many tokens add to one, so sums of a narrow gradient are made in real numbers first. */
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+{
+	(void)threads;
+	return pass == PASS_BACKWARD && is_narrow(n->in[X])
+		       ? (size_t)tensor_count(n->in[X]) * sizeof(typename P::real)
+		       : 0;
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
 }
 KERNELS(mix_topk, set)

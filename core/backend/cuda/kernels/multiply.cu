@@ -2,8 +2,8 @@
 
 template <typename P> static void forward(const struct call *c)
 {
-	const auto *a = input<P>(c, 0), *b = input<P>(c, 1);
-	auto *y = output<P>(c, 0);
+	const auto a = input<P>(c, 0), b = input<P>(c, 1);
+	const auto y = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = a[i] * b[i]; });
 }
@@ -11,7 +11,7 @@ template <typename P> static void forward(const struct call *c)
 /* y = a b; da may be written over dy, and db may add to da */
 template <typename P> static void backward(const struct call *c)
 {
-	const auto *a = input<P>(c, 0), *b = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto a = input<P>(c, 0), b = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {

@@ -4,13 +4,17 @@
  * Both ops in one shape: where each tensor is, and NULL for what an op or a
  * call does not have.
  */
-template <typename R> struct norm_call {
+template <typename P> struct norm_call {
+	typedef typename P::real R;
+
 	enum norm_kind kind;
 	R eps;
 	int64_t rows, width;
 	int weight; /* number of the input w; b follows it */
-	const R *x, *residual, *w, *b;
-	R *s, *y;
+	const R *x, *w, *b;
+	struct numbers<P> residual;
+	R *s;
+	struct results<P> y;
 	R *statistics; /* [rows,2]: mean, 1 / deviation */
 
 	__device__ R normalised(const R *values, int64_t row, int64_t i) const
@@ -19,26 +23,26 @@ template <typename R> struct norm_call {
 	}
 };
 
-template <typename P> static struct norm_call<typename P::real> read_call(const struct call *c)
+template <typename P> static struct norm_call<P> read_call(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct norm_attr *attr = (const struct norm_attr *)c->node->attr;
 	const bool has_residual = c->node->id == OP_norm_residual;
 	const int64_t width = tensor_dim(c->node->in[0], -1);
-	struct norm_call<real> m;
+	struct norm_call<P> m;
 
 	m.kind = attr->kind;
 	m.eps = (real)attr->eps;
 	m.width = width;
 	m.rows = tensor_count(c->node->in[0]) / width;
 	m.weight = has_residual ? 2 : 1;
-	m.x = input<P>(c, 0);
-	m.residual = has_residual ? input<P>(c, 1) : NULL;
-	m.w = input<P>(c, m.weight);
-	m.b = input<P>(c, m.weight + 1);
-	m.s = has_residual ? output<P>(c, 0) : NULL;
+	m.x = wide_input<P>(c, 0);
+	m.residual = input<P>(c, 1); /* of norm_residual */
+	m.w = wide_input<P>(c, m.weight);
+	m.b = wide_input<P>(c, m.weight + 1);
+	m.s = has_residual ? wide_output<P>(c, 0) : NULL;
 	m.y = output<P>(c, has_residual ? 1 : 0);
-	m.statistics = output<P>(c, has_residual ? 2 : 1);
+	m.statistics = wide_output<P>(c, has_residual ? 2 : 1);
 	return m;
 }
 
@@ -46,7 +50,7 @@ template <typename P> static struct norm_call<typename P::real> read_call(const 
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	const struct norm_call<real> m = read_call<P>(c);
+	const struct norm_call<P> m = read_call<P>(c);
 
 	each_row(c, m.rows, [=] __device__(int64_t row) {
 		const int64_t first = row * m.width;
@@ -76,7 +80,7 @@ template <typename P> static void forward(const struct call *c)
 
 template <typename P> static void remake(const struct call *c)
 {
-	const struct norm_call<typename P::real> m = read_call<P>(c);
+	const struct norm_call<P> m = read_call<P>(c);
 
 	each(c, m.rows * m.width, [=] __device__(int64_t at) {
 		const int64_t i = at % m.width;
@@ -89,7 +93,7 @@ template <typename P> static void remake(const struct call *c)
 /* Only the sum is on the way to a loss. */
 template <typename P> static void backward_sum(const struct call *c, int64_t n, int64_t width, int w)
 {
-	const auto *ds = output_gradient<P>(c, 0);
+	const auto *ds = wide_output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
 
 	each(c, n, [=] __device__(int64_t i) {
@@ -110,12 +114,12 @@ template <typename P> static void backward_sum(const struct call *c, int64_t n, 
 
 /* y = w n + b, n = (s - mean) / deviation: dw = sum dy n, db = sum dy over the rows */
 template <typename P>
-static void backward_weights(const struct call *c, const struct norm_call<typename P::real> &m,
-			     const typename P::real *dy)
+static void backward_weights(const struct call *c, const struct norm_call<P> &m,
+			     struct numbers<P> dy)
 {
 	typedef typename P::real real;
 	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
-	const struct norm_call<real> k = m;
+	const struct norm_call<P> k = m;
 
 	if (dw)
 		sum_columns<real>(
@@ -138,11 +142,11 @@ static void backward_weights(const struct call *c, const struct norm_call<typena
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const struct norm_call<real> m = read_call<P>(c);
-	const real *dy = output_gradient<P>(c, m.s ? 1 : 0);
-	const real *ds = m.s ? output_gradient<P>(c, 0) : NULL; /* what arrives at the sum itself */
+	const struct norm_call<P> m = read_call<P>(c);
+	const auto dy = output_gradient<P>(c, m.s ? 1 : 0);
+	const real *ds = m.s ? wide_output_gradient<P>(c, 0) : NULL; /* what arrives at the sum itself */
 	const auto dx = input_gradient<P>(c, 0);
-	const struct gradient<real> none = { NULL, false };
+	const struct gradient<P> none = { { NULL, false }, false };
 	const auto dresidual = m.s ? input_gradient<P>(c, 1) : none;
 
 	if (m.s && !dy) {

@@ -15,8 +15,8 @@ struct layout {
 
 /* Pairs (i, i + half) turn by direction (past + t) theta^(-2i/width); other channels pass. */
 template <typename P>
-static void apply(const struct call *c, const typename P::real *x, struct layout from,
-		  struct gradient<typename P::real> y, struct layout to, double direction)
+static void apply(const struct call *c, struct numbers<P> x, struct layout from,
+		  struct gradient<P> y, struct layout to, double direction)
 {
 	typedef typename P::real real;
 	const struct rope_attr *attr = (const struct rope_attr *)c->node->attr;
@@ -28,7 +28,7 @@ static void apply(const struct call *c, const typename P::real *x, struct layout
 
 	each(c, dim[0] * length * heads * lines, [=] __device__(int64_t item) {
 		const int64_t head = item / lines, i = item % lines;
-		const real *u = x + from.at(head, n);
+		const auto u = x + from.at(head, n);
 		const int64_t out = to.at(head, n);
 
 		if (i >= half) {

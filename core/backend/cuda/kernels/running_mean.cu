@@ -6,8 +6,9 @@ template <typename P> static void forward(const struct call *c)
 	typedef typename P::real real;
 	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
 	const struct run *run = run_of(c);
-	const auto *x = input<P>(c, 0);
-	auto *y = output<P>(c, 0), *so_far = output<P>(c, 1);
+	const auto x = input<P>(c, 0);
+	const auto y = output<P>(c, 0);
+	real *so_far = wide_output<P>(c, 1);
 
 	each(c, dim[0] * channels, [=] __device__(int64_t i) {
 		const int64_t first = i / channels * length * channels + i % channels;
@@ -30,7 +31,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
-	const auto *dy = output_gradient<P>(c, 0);
+	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
 	each(c, dim[0] * channels, [=] __device__(int64_t i) {

@@ -4,8 +4,8 @@
 template <typename P> static void forward(const struct call *c)
 {
 	const struct coupling k = coupling_of(c->node, c->node->out[0], c->node->in[0]);
-	const auto *x = input<P>(c, 0), *s = input<P>(c, 1);
-	auto *y = output<P>(c, 0);
+	const auto x = input<P>(c, 0), s = input<P>(c, 1);
+	const auto y = output<P>(c, 0);
 
 	each(c, k.tokens * k.hidden, [=] __device__(int64_t i) {
 		const int64_t t = i / k.hidden, channel = i % k.hidden;
@@ -20,7 +20,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct coupling k = coupling_of(c->node, c->node->out[0], c->node->in[0]);
-	const auto *x = input<P>(c, 0), *s = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto x = input<P>(c, 0), s = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
 	struct space m = { (char *)c->work, 0 };
 	void *columns = m.take<real>(column_parts(k.tokens) * k.hidden);

@@ -1,9 +1,11 @@
 #include "core/backend/cuda/coupling.cuh"
 
 /* The mean of the hidden channels of latent channel i, at token t. */
-template <typename R>
-static __device__ R mean(const struct coupling &k, const R *x, int64_t t, int64_t i)
+template <typename P>
+static __device__ typename P::real mean(const struct coupling &k, const struct numbers<P> &x,
+					int64_t t, int64_t i)
 {
+	typedef typename P::real R;
 	R sum = 0;
 
 	for (int64_t j = k.first(i); j < k.first(i + 1); j++)
@@ -14,8 +16,8 @@ static __device__ R mean(const struct coupling &k, const R *x, int64_t t, int64_
 template <typename P> static void forward(const struct call *c)
 {
 	const struct coupling k = coupling_of(c->node, c->node->in[0], c->node->out[0]);
-	const auto *x = input<P>(c, 0), *s = input<P>(c, 1);
-	auto *y = output<P>(c, 0);
+	const auto x = input<P>(c, 0), s = input<P>(c, 1);
+	const auto y = output<P>(c, 0);
 
 	each(c, k.tokens * k.latent, [=] __device__(int64_t item) {
 		const int64_t i = item % k.latent;
@@ -29,7 +31,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct coupling k = coupling_of(c->node, c->node->in[0], c->node->out[0]);
-	const auto *x = input<P>(c, 0), *s = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto x = input<P>(c, 0), s = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
 	struct space m = { (char *)c->work, 0 };
 	void *columns = m.take<real>(column_parts(k.tokens) * k.latent);

@@ -3,8 +3,8 @@
 template <typename P> static void forward(const struct call *c)
 {
 	const auto f = factor<P>(c, 1);
-	const auto *x = input<P>(c, 0);
-	auto *y = output<P>(c, 0);
+	const auto x = input<P>(c, 0);
+	const auto y = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = f.get() * x[i]; });
 }
@@ -14,7 +14,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	const int64_t n = count_of(c->node->in[0]);
 	const auto f = factor<P>(c, 1);
-	const auto *x = input<P>(c, 0), *dy = output_gradient<P>(c, 0);
+	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), df = input_gradient<P>(c, 1);
 
 	if (df)

@@ -2,8 +2,8 @@
 
 template <typename P> static void forward(const struct call *c)
 {
-	const auto *x = input<P>(c, 0);
-	auto *y = output<P>(c, 0);
+	const auto x = input<P>(c, 0);
+	const auto y = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = 1 / (1 + exp(-x[i])); });
 }
@@ -11,8 +11,8 @@ template <typename P> static void forward(const struct call *c)
 /* y = sigmoid(x), so dx = dy y (1 - y) */
 template <typename P> static void backward(const struct call *c)
 {
-	const auto *y = output<P>(c, 0);
-	const auto *dy = output_gradient<P>(c, 0);
+	const struct numbers<P> y = output<P>(c, 0);
+	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]),

@@ -8,8 +8,8 @@ template <typename R> static __device__ R sigmoid(R x)
 /* y = gate s x, s = sigmoid(gate) */
 template <typename P> static void forward(const struct call *c)
 {
-	const auto *gate = input<P>(c, 0), *x = input<P>(c, 1);
-	auto *y = output<P>(c, 0);
+	const auto gate = input<P>(c, 0), x = input<P>(c, 1);
+	const auto y = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]),
 	     [=] __device__(int64_t i) { y[i] = sigmoid(gate[i]) * gate[i] * x[i]; });
@@ -19,7 +19,7 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const auto *gate = input<P>(c, 0), *x = input<P>(c, 1), *dy = output_gradient<P>(c, 0);
+	const auto gate = input<P>(c, 0), x = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dgate = input_gradient<P>(c, 0), dx = input_gradient<P>(c, 1);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {

@@ -9,8 +9,9 @@ template <typename P> static void forward(const struct call *c)
 	const int64_t width = c->node->in[0]->dim[3] / 2;
 	const int64_t rows = tensor_count(c->node->in[0]) / (2 * width);
 	const real eps = (real)attr->eps;
-	const auto *x = input<P>(c, 0);
-	auto *y = output<P>(c, 0), *logdet = output<P>(c, 1); /* a remake does not want logdet */
+	const auto x = input<P>(c, 0);
+	const auto y = output<P>(c, 0);
+	real *logdet = wide_output<P>(c, 1); /* a remake does not want logdet */
 
 	if (attr->score == W2_WASSERSTEIN) {
 		each(c, 2 * rows * width, [=] __device__(int64_t i) {
@@ -45,8 +46,8 @@ template <typename P> static void backward(const struct call *c)
 	const int64_t rows = tensor_count(c->node->in[0]) / (2 * width);
 	const bool wasserstein = attr->score == W2_WASSERSTEIN;
 	const real eps = (real)attr->eps;
-	const auto *x = input<P>(c, 0), *dy = output_gradient<P>(c, 0);
-	const auto *dlogdet = output_gradient<P>(c, 1);
+	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
+	const real *dlogdet = wide_output_gradient<P>(c, 1);
 	const auto dx = input_gradient<P>(c, 0);
 
 	each(c, rows * width, [=] __device__(int64_t i) {

@@ -7,8 +7,8 @@ template <typename P> static void forward(const struct call *c)
 	const int64_t heads = c->node->in[0]->dim[2], width = c->node->in[0]->dim[3];
 	const bool wasserstein = attr->score == W2_WASSERSTEIN;
 	const real eps = (real)attr->eps;
-	const auto *y = input<P>(c, 0), *second = input<P>(c, 1);
-	auto *bias = output<P>(c, 0);
+	const auto y = input<P>(c, 0), second = input<P>(c, 1);
+	auto *bias = wide_output<P>(c, 0);
 
 	each(c, count_of(c->node->out[0]), [=] __device__(int64_t r) {
 		real square = 0;
@@ -32,8 +32,8 @@ template <typename P> static void backward(const struct call *c)
 	const int64_t rows = tensor_count(c->node->out[0]);
 	const bool wasserstein = attr->score == W2_WASSERSTEIN;
 	const real eps = (real)attr->eps;
-	const auto *y = input<P>(c, 0), *second = input<P>(c, 1), *dbias = output_gradient<P>(c, 0);
-	const auto *bias = output<P>(c, 0);
+	const auto y = input<P>(c, 0), second = input<P>(c, 1), dbias = output_gradient<P>(c, 0);
+	auto *bias = wide_output<P>(c, 0);
 	const auto dy = input_gradient<P>(c, 0), dsecond = input_gradient<P>(c, 1);
 
 	if (dy)

@@ -6,8 +6,8 @@ template <typename P> static void forward(const struct call *c)
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const int64_t heads = c->node->in[0]->dim[2], width = c->node->in[0]->dim[3];
 	const real eps = (real)attr->eps;
-	const auto *y = input<P>(c, 0), *tau = input<P>(c, 1);
-	auto *z = output<P>(c, 0);
+	const auto y = input<P>(c, 0), tau = input<P>(c, 1);
+	const auto z = output<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {
 		z[i] = 2 * inverse_temperature(tau[i / width % heads], eps) * y[i];
@@ -22,7 +22,7 @@ template <typename P> static void backward(const struct call *c)
 	const int64_t heads = c->node->in[0]->dim[2], width = c->node->in[0]->dim[3];
 	const int64_t rows = tensor_count(c->node->in[0]) / width;
 	const real eps = (real)attr->eps;
-	const auto *y = input<P>(c, 0), *tau = input<P>(c, 1), *dz = output_gradient<P>(c, 0);
+	const auto y = input<P>(c, 0), tau = input<P>(c, 1), dz = output_gradient<P>(c, 0);
 	const auto dy = input_gradient<P>(c, 0), dtau = input_gradient<P>(c, 1);
 
 	if (dtau)

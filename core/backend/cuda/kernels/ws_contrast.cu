@@ -102,8 +102,9 @@ template <typename P> static void forward(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_FORWARD);
 	const int64_t columns = k.heads * k.width, pairs = k.count * (k.heads - 1);
-	const auto *z = input<P>(c, 0);
-	auto *loss = output<P>(c, 0), *similarity = output<P>(c, 1), *means = output<P>(c, 2);
+	const auto z = input<P>(c, 0);
+	auto *loss = wide_output<P>(c, 0), *similarity = wide_output<P>(c, 1);
+	auto *means = wide_output<P>(c, 2);
 
 	each(c, k.batch * columns, [=] __device__(int64_t i) {
 		const int64_t first = i / columns * k.length * columns + i % columns;
@@ -139,10 +140,10 @@ template <typename P> static void backward(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_BACKWARD);
 	const int64_t columns = k.heads * k.width;
-	const auto *weight = output_gradient<P>(c, 0);
+	const auto *weight = wide_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
-	compare<P>(c, k, output<P>(c, 2));
+	compare<P>(c, k, wide_output<P>(c, 2));
 	soften<P>(c, k);
 	each(c, k.count * k.count, [=] __device__(int64_t at) {
 		const int64_t i = at / k.count, j = at % k.count;

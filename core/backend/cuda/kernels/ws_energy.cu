@@ -10,8 +10,8 @@ template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
 	const real count = (real)vectors(c->node);
-	const auto *z = input<P>(c, 0);
-	auto *energy = output<P>(c, 0);
+	const auto z = input<P>(c, 0);
+	auto *energy = wide_output<P>(c, 0);
 
 	sum_all(
 		c, count_of(c->node->in[0]), [=] __device__(int64_t i) { return z[i] * z[i]; },
@@ -23,7 +23,8 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const real count = (real)vectors(c->node);
-	const auto *z = input<P>(c, 0), *weight = output_gradient<P>(c, 0);
+	const auto z = input<P>(c, 0);
+	const auto *weight = wide_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
 	each(c, count_of(c->node->in[0]),
