@@ -63,6 +63,14 @@ static void test_vectors_in_bfloat16(void **state)
 	test_vectors(BFLOAT16, 3);
 }
 
+static void test_vectors_stored_in_bfloat16(void **state)
+{
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	test_vectors(BFLOAT16_STORED, 3);
+}
+
 /* --------------------------------------------------------------- other files */
 
 #define BASE "models/vectors/all.safetensors"
@@ -337,6 +345,7 @@ int main(void)
 		cmocka_unit_test(test_vectors_in_double),
 		cmocka_unit_test(test_vectors_in_float),
 		cmocka_unit_test(test_vectors_in_bfloat16),
+		cmocka_unit_test(test_vectors_stored_in_bfloat16),
 		CHANGED(test_configuration),
 		CHANGED(test_parameters),
 		CHANGED(test_gradients),

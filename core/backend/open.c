@@ -68,6 +68,11 @@ const char *backend_name_for_tests(void)
 	return name ? name : "cpu";
 }
 
+bool backend_stores_for_tests(void)
+{
+	return strcmp(backend_name_for_tests(), "cpu") != 0;
+}
+
 struct backend backend_for_tests(enum precision precision, int threads)
 {
 	const struct backend_options options = {

@@ -24,6 +24,9 @@ enum status backend_open(struct backend *b, const struct backend_options *option
 /* For tests: the name in KABLATE_TEST_BACKEND, or "cpu". */
 const char *backend_name_for_tests(void);
 
+/* For tests: can that device keep activations in bfloat16? */
+bool backend_stores_for_tests(void);
+
 /* For tests: that device.  It is never closed. */
 struct backend backend_for_tests(enum precision precision, int threads);
 

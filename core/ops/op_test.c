@@ -439,12 +439,6 @@ static void check_accumulation(const struct op_case *c, const char *what)
 	destroy(&f);
 }
 
-/* The CPU keeps floats. */
-static bool keeps_narrow(void)
-{
-	return strcmp(backend_name_for_tests(), "cpu") != 0;
-}
-
 static void check_op(void **state)
 {
 	const struct op *op = *state;
@@ -462,7 +456,7 @@ static void check_op(void **state)
 			check_narrow(c, BFLOAT16, what);
 		check_switches(c, FLOAT32, what);
 		check_switches(c, BFLOAT16, what);
-		if (keeps_narrow()) {
+		if (backend_stores_for_tests()) {
 			if (!c->chooses)
 				check_narrow(c, BFLOAT16_STORED, what);
 			check_switches(c, BFLOAT16_STORED, what);
