@@ -187,13 +187,25 @@ static enum status read_model(struct run_setup *setup, struct error *err)
 	return model_read(&setup->model, setup->config, &task, err);
 }
 
+/* With STORE_ACTIVATIONS of a GPU.  Records from before it was a setting lack it. */
+static enum precision configured_precision(struct config *c)
+{
+	static const char *const types[] = { "float32", "bfloat16", NULL };
+	const int precision = config_choice(c, "PRECISION", precision_names);
+	const char *device = config_raw(c, "BACKEND");
+
+	if (!device || strcmp(device, "cuda") != 0 || !config_raw(c, "STORE_ACTIVATIONS"))
+		return (enum precision)precision;
+	return config_choice(c, "STORE_ACTIVATIONS", types) == 1 ? BFLOAT16_STORED : BFLOAT16;
+}
+
 static enum status open_setup(struct run_setup *setup, struct config *c, uint64_t seed,
 			      uint64_t repeat, bool model_only, struct error *err)
 {
 	enum dtype type;
 
 	*setup = (struct run_setup){ .config = c, .seed = seed, .repeat = repeat };
-	setup->precision = (enum precision)config_choice(c, "PRECISION", precision_names);
+	setup->precision = configured_precision(c);
 	type = precision_type(setup->precision);
 	if (open_backend(setup, err) != OK)
 		return FAIL;

@@ -281,6 +281,12 @@ class Accepted(Case):
                               "# CONFIG_RA_MLA_MLP_LATENT_RECIP is not set\n")
         self.assertIsNone(values["RA_MLA_MLP_LATENT_RECIP"])
 
+    def test_only_a_gpu_keeps_activations_in_bfloat16(self):
+        chosen = 'CONFIG_PRECISION="bfloat16"\n'
+        self.assertIsNone(self.resolve(chosen)["STORE_ACTIVATIONS"])
+        self.assertIsNone(self.resolve('CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"])
+        self.assertEqual(self.resolve(chosen + 'CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"], "bfloat16")
+
     def test_w2_brings_rope(self):
         self.assertEqual(self.resolve('CONFIG_ATTENTION="w2"\n')["POS"], "rope")
 
