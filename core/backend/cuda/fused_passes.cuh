@@ -85,9 +85,9 @@ static void copy_heads(const struct call *c, const struct tensor *t, const void 
 }
 
 /*
- * Of every query: delta = dO.o and lse in powers of two, [B,H,padded], and dO as kernels read it
- * [B,H,T,W], unless that is NULL.  Queries that are not there get an infinite lse: all their
- * probabilities are 0.  The threads of a row are neighbours in a warp.
+ * Of every query: delta = dO.o, with dO as products read it, and lse in powers of two,
+ * [B,H,padded]; and that dO [B,H,T,W], unless `out` is NULL.  Queries that are not there get an
+ * infinite lse: all their probabilities are 0.  The threads of a row are neighbours in a warp.
  */
 template <typename P>
 static void prepare_rows(const struct call *c, int64_t W, int64_t padded, typename P::real *lse2,
@@ -113,7 +113,7 @@ static void prepare_rows(const struct call *c, int64_t W, int64_t padded, typena
 		read_numbers<N, P>(y, d_o + from, left, aligned);
 		read_numbers<N, P>(z, o + from, left, aligned);
 		for (int e = 0; e < N; e++)
-			sum += y[e] * z[e];
+			sum += (real)(typename P::factor)y[e] * z[e];
 		for (uint32_t step = pieces / 2; step > 0; step /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, step);
 		if (piece == 0) {

@@ -12,6 +12,8 @@
  *     dq_j += scale sum_i dC_ij k_i    dk_i += scale sum_j dC_ij q_j
  *     dband = sum_ij dS_ij cross_ij
  *
+ * delta_i stands for sum_j P_ij dP_ij, so that sum_j dS_ij = 0: what all keys have in common must
+ * cancel in dQ.  So both must see the same dO: where products round it, delta reads it rounded.
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
  * Only forward sees tokens before its first query.
  *
@@ -180,7 +182,7 @@ static void backward_rows(const struct call *c, const struct buffers<P> &given,
 
 		finish_row(s, b, h, i, row, cross);
 		for (int64_t d = threadIdx.x; d < ol.width; d += BLOCK)
-			delta += d_o[out + d] * o[out + d];
+			delta += (real)(factor)d_o[out + d] * o[out + d];
 		delta = block_sum(delta);
 		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK) {
 			real p = 0, kept = 0, ds = 0;
