@@ -5,11 +5,17 @@
  * So this program prints one line of JSON when it is ready, and then answers each
  * line of its standard input with another:
  *
- *     N          run N iterations (batch, forward, backward, update); [seconds, ...]
- *     profile N  run N passes; the least time of every instruction of the program
+ *     N            run N iterations (batch, forward, backward, update); [seconds, ...]
+ *     losses N     run N iterations; the loss of each, before its update
+ *     profile N    run N passes; the least time of every instruction of the program
+ *     memory       bytes of the device's own memory; null: the device is the host
+ *     share N DIR  write the weights and the batches of iterations 1 to N to DIR; N
+ *
+ * A device that lags is waited for once, after the last of N iterations: the answer is
+ * then one number, the mean.
  *
  * It allocates and does nothing else, so the peak memory of the process is that
- * of training.
+ * of training.  With --decode it measures decoding instead, as `kablate bench-decode`.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,10 +26,15 @@
 #include <omp.h>
 
 #include "core/backend/cpu/blas.h"
+#include "core/train/checkpoint.h"
 #include "models/describe.h"
+#include "tools/kablate/bench_decode.h"
 #include "tools/kablate/run_setup.h"
 
 #define MAX_CONFIG_BYTES 65536 /* there are about 150 symbols of 30 letters */
+#define MAX_PATH_BYTES 4096
+#define PATH_SCAN "4000" /* letters of a directory, so that a file's name fits behind it */
+#define DEVICE_TEXT 200
 
 struct bench {
 	struct run_setup setup;
@@ -88,15 +99,21 @@ static void close_bench(struct bench *b)
 
 /* ------------------------------------------------------------------ running */
 
-static enum status run_passes(struct bench *b, struct error *err)
+static void fill_batch(struct bench *b, int64_t iteration)
 {
 	const int64_t T = b->workload.length;
+
+	for (int64_t row = 0; row < b->setup.train.batch; row++)
+		b->workload.train_row(b->workload.context, (uint64_t)iteration, (uint64_t)row,
+				      b->tokens + row * T, b->targets + row * T);
+}
+
+static enum status run_passes(struct bench *b, struct error *err)
+{
 	const struct run run = { .seed = 1, .iteration = (uint64_t)b->iteration };
 	int64_t scored = 0;
 
-	for (int64_t row = 0; row < b->setup.train.batch; row++)
-		b->workload.train_row(b->workload.context, (uint64_t)b->iteration, (uint64_t)row,
-				      b->tokens + row * T, b->targets + row * T);
+	fill_batch(b, b->iteration);
 	for (int64_t i = 0; i < batch_tokens(b); i++)
 		scored += b->targets[i] >= 0;
 	token_program_weigh(&b->training, 1 / (double)(scored ? scored : 1),
@@ -105,26 +122,80 @@ static enum status run_passes(struct bench *b, struct error *err)
 	return program_run(b->training.p, &run, err);
 }
 
+/* Asks for an iteration.  A device that lags goes on with it after this call. */
 static enum status iterate(struct bench *b, struct error *err)
 {
-	struct optim_report report;
-
 	b->iteration++;
 	if (run_passes(b, err) != OK)
 		return FAIL;
-	optimizer_update(b->setup.optimizer, b->iteration,
-			 schedule_rate(&b->setup.train.schedule, b->iteration), &report);
-	return report.finite ? OK : fail(err, "the gradient is not finite");
+	optimizer_ask(b->setup.optimizer, b->iteration,
+		      schedule_rate(&b->setup.train.schedule, b->iteration), NULL, 0);
+	return OK;
 }
 
-static enum status time_iterations(struct bench *b, int n, cJSON *answer, struct error *err)
+/* Waits for the iterations that were asked for. */
+static enum status settle(struct bench *b, struct error *err)
+{
+	struct optim_report reports[OPTIM_REPORTS];
+	const int n = optimizer_read(b->setup.optimizer, reports);
+
+	for (int i = 0; i < n; i++)
+		if (!reports[i].finite)
+			return fail(err, "the gradient of iteration %" PRId64 " is not finite",
+				    reports[i].t);
+	return b->setup.backend.wait(&b->setup.backend, err);
+}
+
+static enum status time_each(struct bench *b, int n, cJSON *answer, struct error *err)
 {
 	for (int i = 0; i < n; i++) {
 		const double start = omp_get_wtime();
 
-		if (iterate(b, err) != OK)
+		if (iterate(b, err) != OK || settle(b, err) != OK)
 			return FAIL;
 		cJSON_AddItemToArray(answer, cJSON_CreateNumber(omp_get_wtime() - start));
+	}
+	return OK;
+}
+
+static enum status time_all(struct bench *b, int n, cJSON *answer, struct error *err)
+{
+	const double start = omp_get_wtime();
+
+	for (int i = 0; i < n; i++)
+		if (iterate(b, err) != OK || ((i + 1) % OPTIM_REPORTS == 0 && settle(b, err) != OK))
+			return FAIL;
+	if (settle(b, err) != OK)
+		return FAIL;
+	cJSON_AddItemToArray(answer, cJSON_CreateNumber((omp_get_wtime() - start) / n));
+	return OK;
+}
+
+static enum status time_iterations(struct bench *b, int n, cJSON *answer, struct error *err)
+{
+	return b->setup.backend.lags && n > 0 ? time_all(b, n, answer, err)
+					      : time_each(b, n, answer, err);
+}
+
+/* The sum that is minimised, of the last passes. */
+static double total_loss(const struct bench *b)
+{
+	const struct graph *g = b->training.g;
+	double sum = 0;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss)
+			sum += g->outputs[i].loss_weight *
+			       program_scalar(b->training.p, g->outputs[i].tensor);
+	return sum;
+}
+
+static enum status add_losses(struct bench *b, int n, cJSON *answer, struct error *err)
+{
+	for (int i = 0; i < n; i++) {
+		if (iterate(b, err) != OK || settle(b, err) != OK)
+			return FAIL;
+		cJSON_AddItemToArray(answer, cJSON_CreateNumber(total_loss(b)));
 	}
 	return OK;
 }
@@ -190,6 +261,43 @@ static enum status profile(struct bench *b, int n, cJSON *answer, struct error *
 	return status;
 }
 
+/* ------------------------------------------------------------------ sharing */
+
+/* Tokens, then targets of every iteration, as 32-bit integers. */
+static enum status write_batches(struct bench *b, int n, const char *path, struct error *err)
+{
+	const size_t count = (size_t)batch_tokens(b);
+	FILE *file = fopen(path, "wb");
+	bool whole = true;
+
+	if (!file)
+		return fail_errno(err, "cannot write %s", path);
+	for (int i = 1; i <= n && whole; i++) {
+		fill_batch(b, i);
+		whole = fwrite(b->tokens, sizeof(*b->tokens), count, file) == count &&
+			fwrite(b->targets, sizeof(*b->targets), count, file) == count;
+	}
+	if (fclose(file) != 0 || !whole)
+		return fail_errno(err, "cannot write %s", path);
+	return OK;
+}
+
+/* What another program needs to train the same model from the same start. */
+static enum status share(struct bench *b, int n, const char *directory, cJSON *answer,
+			 struct error *err)
+{
+	char path[MAX_PATH_BYTES];
+
+	snprintf(path, sizeof(path), "%s/batches", directory);
+	if (write_batches(b, n, path, err) != OK)
+		return FAIL;
+	snprintf(path, sizeof(path), "%s/weights.safetensors", directory);
+	if (weights_save(b->setup.params, path, NULL, err) != OK)
+		return FAIL;
+	cJSON_AddItemToArray(answer, cJSON_CreateNumber(n));
+	return OK;
+}
+
 /* ---------------------------------------------------------------- answering */
 
 static void print_line(cJSON *json)
@@ -202,6 +310,37 @@ static void print_line(cJSON *json)
 	cJSON_Delete(json);
 }
 
+/* The device's own memory; null: the host's. */
+static cJSON *device_memory(const struct backend *backend)
+{
+	struct backend_memory memory;
+	cJSON *json;
+
+	if (!backend->memory)
+		return cJSON_CreateNull();
+	backend->memory(backend, &memory);
+	json = cJSON_CreateObject();
+	cJSON_AddNumberToObject(json, "most", memory.most);
+	cJSON_AddNumberToObject(json, "beside", memory.opened + memory.later);
+	cJSON_AddNumberToObject(json, "total", memory.total);
+	cJSON_AddNumberToObject(json, "free", memory.free);
+	return json;
+}
+
+/* Bytes that the ops of an iteration read and write if no op is fused with another. */
+static double moved_bytes(const struct graph *g)
+{
+	double bytes = 0;
+
+	for (int i = 0; i < g->n_nodes; i++) {
+		struct op_cost cost = { 0 };
+
+		g->nodes[i]->op->cost(g->nodes[i], &cost);
+		bytes += cost.forward_bytes + cost.backward_bytes;
+	}
+	return bytes;
+}
+
 static enum status say_ready(const struct bench *b, struct error *err)
 {
 	const struct description_options options = {
@@ -210,23 +349,23 @@ static enum status say_ready(const struct bench *b, struct error *err)
 		.planner = !b->setup.train.program.no_planner,
 		.remake = !b->setup.train.program.no_remake,
 	};
-	char blas[BLAS_DESCRIPTION_TEXT];
+	char blas[BLAS_DESCRIPTION_TEXT], device[DEVICE_TEXT];
 	cJSON *json = cJSON_CreateObject();
 	struct description d;
-	double flops = 0;
 
 	if (describe_model(b->setup.model, &b->setup.backend, &options, &d, err) != OK) {
 		cJSON_Delete(json);
 		return FAIL;
 	}
-	for (int i = 0; i < MODULES; i++)
-		flops += d.forward_flops[i] + d.backward_flops[i];
+	b->setup.backend.describe(&b->setup.backend, device, sizeof(device));
+	cJSON_AddStringToObject(json, "device", device);
 	cJSON_AddStringToObject(json, "blas", blas_description(blas));
 	cJSON_AddNumberToObject(json, "threads", b->setup.backend.threads);
 	cJSON_AddNumberToObject(json, "tokens", (double)batch_tokens(b));
 	cJSON_AddNumberToObject(json, "vocab", (double)b->setup.model->vocab);
 	cJSON_AddNumberToObject(json, "parameters", (double)d.parameters);
-	cJSON_AddNumberToObject(json, "flops", flops * (double)batch_tokens(b));
+	cJSON_AddNumberToObject(json, "flops", description_flops(&d) * (double)batch_tokens(b));
+	cJSON_AddNumberToObject(json, "bytes", moved_bytes(b->training.g));
 	cJSON_AddNumberToObject(json, "activation_bytes", (double)d.activation_bytes);
 	print_line(json);
 	return OK;
@@ -234,11 +373,18 @@ static enum status say_ready(const struct bench *b, struct error *err)
 
 static enum status answer_line(struct bench *b, const char *line, struct error *err)
 {
+	char directory[MAX_PATH_BYTES];
 	cJSON *answer = cJSON_CreateArray();
-	enum status status;
+	enum status status = OK;
 	int n;
 
-	if (sscanf(line, "profile %d", &n) == 1)
+	if (strcmp(line, "memory\n") == 0)
+		cJSON_AddItemToArray(answer, device_memory(&b->setup.backend));
+	else if (sscanf(line, "losses %d", &n) == 1)
+		status = add_losses(b, n, answer, err);
+	else if (sscanf(line, "share %d %" PATH_SCAN "[^\n]", &n, directory) == 2)
+		status = share(b, n, directory, answer, err);
+	else if (sscanf(line, "profile %d", &n) == 1)
 		status = b->iteration ? profile(b, n, answer, err)
 				      : fail(err, "profile: run an iteration first");
 	else if (sscanf(line, "%d", &n) == 1)
@@ -254,7 +400,7 @@ static enum status answer_line(struct bench *b, const char *line, struct error *
 
 static enum status answer_all(struct bench *b, struct error *err)
 {
-	char line[80];
+	char line[MAX_PATH_BYTES];
 
 	if (say_ready(b, err) != OK)
 		return FAIL;
@@ -264,16 +410,78 @@ static enum status answer_all(struct bench *b, struct error *err)
 	return OK;
 }
 
-static const char usage[] = "usage: bench_model CONFIG\n"
+/* ----------------------------------------------------------------- decoding */
+
+/* What is measured, and on what. */
+static char *decode_record(const struct run_setup *setup)
+{
+	cJSON *json = cJSON_CreateObject();
+	char device[DEVICE_TEXT], *text;
+
+	setup->backend.describe(&setup->backend, device, sizeof(device));
+	cJSON_AddStringToObject(json, "backend", setup->backend.name);
+	cJSON_AddStringToObject(json, "device", device);
+	cJSON_AddStringToObject(json, "precision", precision_names[setup->precision]);
+	cJSON_AddNumberToObject(json, "threads", setup->backend.threads);
+	text = cJSON_PrintUnformatted(json);
+	cJSON_Delete(json);
+	return text;
+}
+
+static enum status decode(const char *path, struct bench_decode_options *o, struct error *err)
+{
+	enum status status = FAIL;
+	struct config *config;
+	struct run_setup setup;
+	char *record;
+
+	if (read_config(&config, path, err) != OK ||
+	    run_setup_open_config(&setup, config, 1, 0, err) != OK)
+		return FAIL;
+	o->record = record = decode_record(&setup);
+	status = record ? bench_decode(&setup, o, stdout, err) : fail_memory(err, "record", 0);
+	cJSON_free(record);
+	run_setup_close(&setup);
+	return status;
+}
+
+/* CONFIG --decode CONTEXTS BATCH SECONDS */
+static bool asks_to_decode(int argc, char **argv, struct bench_decode_options *o)
+{
+	if (argc != 6 || strcmp(argv[2], "--decode") != 0)
+		return false;
+	*o = (struct bench_decode_options){ .contexts = argv[3],
+					    .batch = strtoll(argv[4], NULL, 10),
+					    .seconds = strtod(argv[5], NULL) };
+	return o->batch > 0 && o->seconds > 0;
+}
+
+/* --------------------------------------------------------------------- main */
+
+static enum status train(const char *path, struct error *err)
+{
+	struct bench bench;
+	enum status status = open_bench(&bench, path, err);
+
+	if (status == OK)
+		status = answer_all(&bench, err);
+	close_bench(&bench);
+	return status;
+}
+
+static const char usage[] = "usage: bench_model CONFIG [--decode CONTEXTS BATCH SECONDS]\n"
 			    "\n"
 			    "The file names every symbol; tools/bench/bench.py writes it and "
 			    "speaks with this program.\n"
+			    "--decode measures how long a token takes after so many others.\n"
 			    "\n"
-			    "Example: echo 10 | bench_model model.symbols\n";
+			    "Example: echo 10 | bench_model model.symbols\n"
+			    "Example: bench_model model.symbols --decode 1024,4096 1 0.5\n";
 
 int main(int argc, char **argv)
 {
-	struct bench bench;
+	struct bench_decode_options options;
+	const bool decodes = asks_to_decode(argc, argv, &options);
 	struct error err;
 	enum status status;
 
@@ -281,15 +489,12 @@ int main(int argc, char **argv)
 		fputs(usage, stdout);
 		return 0;
 	}
-	if (argc != 2 || argv[1][0] == '-') {
+	if (argc < 2 || argv[1][0] == '-' || (argc > 2 && !decodes)) {
 		fputs(usage, stderr);
 		return 2;
 	}
 	blas_start(argv);
-	status = open_bench(&bench, argv[1], &err);
-	if (status == OK)
-		status = answer_all(&bench, &err);
-	close_bench(&bench);
+	status = decodes ? decode(argv[1], &options, &err) : train(argv[1], &err);
 	if (status != OK)
 		fprintf(stderr, "bench_model: %s\n", err.text);
 	return status == OK ? 0 : 1;

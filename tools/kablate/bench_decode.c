@@ -8,6 +8,10 @@
  * time of a piece grows in proportion to the tokens before it.  So the time to the
  * first token is the mean time of the first and the last piece, times the number
  * of pieces.  The state of earlier tokens is zeros: no time depends on it.
+ *
+ * A device that lags is waited for after several tokens: nothing that they need
+ * travels to the host.  The reading speed of a device with memory of its own is that of
+ * its search for NaN, and its products are not measured.
  */
 #include "tools/kablate/bench_decode.h"
 
@@ -21,11 +25,15 @@
 #include "models/decode.h"
 #include "tools/kablate/lengths.h"
 
-#define READ_BYTES (128 << 20) /* more than any cache */
-#define SQUARE 1024	       /* of the matrix product */
+#define READ_BYTES ((size_t)128 << 20)	    /* more than any cache */
+#define DEVICE_READ_BYTES ((size_t)1 << 30) /* so much that its start hardly counts */
+#define TOGETHER 16			    /* tokens between two waits */
+#define SQUARE 1024			    /* of the matrix product */
 
 struct machine {
-	float *array; /* READ_BYTES */
+	float *array;
+	size_t bytes;	 /* of the array */
+	bool has_memory; /* of its own: the host cannot see the array */
 	double read_seconds, product_seconds;
 };
 
@@ -66,10 +74,9 @@ static float sum_of(const float *restrict x, int64_t n)
 	return sum;
 }
 
-static void measure_read(struct machine *m)
+static void read_array(const struct machine *m)
 {
-	const int64_t n = READ_BYTES / (int64_t)sizeof(float);
-	const double start = omp_get_wtime();
+	const int64_t n = (int64_t)(m->bytes / sizeof(float));
 
 #pragma omp parallel
 	{
@@ -77,6 +84,17 @@ static void measure_read(struct machine *m)
 
 		use(sum_of(m->array + share * omp_get_thread_num(), share));
 	}
+}
+
+static void measure_read(struct machine *m, const struct backend *backend)
+{
+	const int64_t n = (int64_t)(m->bytes / sizeof(float));
+	const double start = omp_get_wtime();
+
+	if (m->has_memory)
+		backend->find_nonfinite(backend, m->array, F32, 1, n, n);
+	else
+		read_array(m);
 	m->read_seconds = fmin(m->read_seconds, elapsed(start));
 }
 
@@ -85,6 +103,8 @@ static void measure_product(struct machine *m)
 	const float *a = m->array, *b = a + SQUARE * SQUARE;
 	const double start = omp_get_wtime();
 
+	if (m->has_memory)
+		return;
 	blas_gemm_f32(false, false, SQUARE, SQUARE, SQUARE, 1, a, SQUARE, b, SQUARE, 0,
 		      m->array + 2 * SQUARE * SQUARE, SQUARE);
 	m->product_seconds = fmin(m->product_seconds, elapsed(start));
@@ -112,12 +132,18 @@ static enum status open_decoder(const struct bench *b, int64_t capacity, struct 
 static enum status feed(const struct bench *b, struct decoder *d, int64_t past, int64_t n,
 			double *seconds, struct error *err)
 {
+	const struct backend *backend = &b->setup->backend;
+	const int times = backend->lags && n == 1 ? TOGETHER : 1;
 	const double start = omp_get_wtime();
 
-	decoder_seek(d, past);
-	if (decoder_feed(d, n, b->tokens, NULL, err) != OK)
+	for (int i = 0; i < times; i++) {
+		decoder_seek(d, past);
+		if (decoder_feed(d, n, b->tokens, NULL, err) != OK)
+			return FAIL;
+	}
+	if (backend->wait(backend, err) != OK)
 		return FAIL;
-	*seconds = fmin(*seconds, elapsed(start));
+	*seconds = fmin(*seconds, elapsed(start) / times);
 	return OK;
 }
 
@@ -127,7 +153,7 @@ static enum status measure_steps(struct bench *b, struct decoder *d, struct figu
 	const double start = omp_get_wtime();
 
 	do {
-		measure_read(&b->machine);
+		measure_read(&b->machine, &b->setup->backend);
 		if (feed(b, d, f->context - 1, 1, &f->step_seconds, err) != OK)
 			return FAIL;
 	} while (elapsed(start) < b->o->seconds);
@@ -188,16 +214,19 @@ static void print_figures(const struct figures *f, const struct machine *m, cons
 {
 	const double flops = (f->first.forward_flops + f->last.forward_flops) / 2;
 	const double seconds = (f->first_seconds + f->last_seconds) / 2;
+	char products[32] = "null";
 
+	if (isfinite(m->product_seconds))
+		snprintf(products, sizeof(products), "%.4g",
+			 2.0 * SQUARE * SQUARE * SQUARE / m->product_seconds);
 	fprintf(out,
 		"%s\n  {\"context\": %lld, \"state_bytes\": %zu, "
 		"\"first_token_seconds\": %.6g, \"prompt_flops\": %.6g, "
 		"\"token_seconds\": %.6g, \"token_bytes\": %.0f, "
-		"\"read_bytes_per_second\": %.4g, \"sgemm_flops_per_second\": %.4g}",
+		"\"read_bytes_per_second\": %.4g, \"sgemm_flops_per_second\": %s}",
 		comma, (long long)f->context, f->state_bytes, pieces(f) * seconds,
 		pieces(f) * flops, f->step_seconds, f->step.forward_bytes,
-		READ_BYTES / m->read_seconds,
-		2.0 * SQUARE * SQUARE * SQUARE / m->product_seconds);
+		(double)m->bytes / m->read_seconds, products);
 	fflush(out);
 }
 
@@ -253,17 +282,21 @@ static enum status make_room(struct run_setup *setup, const struct bench_decode_
 enum status bench_decode(struct run_setup *setup, const struct bench_decode_options *o, FILE *out,
 			 struct error *err)
 {
+	const bool has_memory = setup->backend.memory != NULL;
 	struct bench b = {
 		.setup = setup,
 		.o = o,
-		.machine = { .read_seconds = INFINITY, .product_seconds = INFINITY },
+		.machine = { .bytes = has_memory ? DEVICE_READ_BYTES : READ_BYTES,
+			     .has_memory = has_memory,
+			     .read_seconds = INFINITY,
+			     .product_seconds = INFINITY },
 		.tokens = calloc((size_t)(o->batch * DECODER_PIECE_TOKENS), sizeof(*b.tokens)),
 	};
 	enum status status = FAIL;
 
-	b.machine.array = setup->backend.alloc(&setup->backend, READ_BYTES);
+	b.machine.array = setup->backend.alloc(&setup->backend, b.machine.bytes);
 	if (!b.machine.array || !b.tokens)
-		fail_memory(err, "measurement", READ_BYTES);
+		fail_memory(err, "measurement", b.machine.bytes);
 	else if (make_room(setup, o, err) == OK && run_setup_draw(setup, err) == OK)
 		status = run(&b, out, err);
 	setup->backend.release(&setup->backend, b.machine.array);
