@@ -17,6 +17,7 @@ import sys
 from dataclasses import asdict, dataclass
 
 from tools.bench import bench, gnuplot
+from tools.bench.bench_result import MIB
 from tools.plan import kconfig
 from tools.report import page
 from tools.terminal import terminal
@@ -98,7 +99,7 @@ def print_figure(figure, points):
     print(f"\n{figure.title}\n{figure.axis:>8}" + "".join(f"{name:>24}" for name in figure.series))
     for x in figure.places:
         cells = [next(p for p in points if (p.series, p.x) == (name, x)) for name in figure.series]
-        print(f"{x:8}" + "".join(f"{1e3 * p.seconds:13.2f} ms{p.bytes / bench.MIB:8.1f}" for p in cells))
+        print(f"{x:8}" + "".join(f"{1e3 * p.seconds:13.2f} ms{p.bytes / MIB:8.1f}" for p in cells))
     for what, key in (("time", "seconds"), ("memory", "bytes")):
         exponents = [growth([(p.x, getattr(p, key)) for p in points if p.series == name])
                      for name in figure.series]
@@ -130,7 +131,7 @@ def save(runner, about, points, chosen):
         return f"{path}.json; no plots: gnuplot is not installed"
     for figure in chosen:
         of_figure = [p for p in points if p.figure == figure.name]
-        for key, unit, factor in (("seconds", "ms", 1e3), ("bytes", "MiB", 1 / bench.MIB)):
+        for key, unit, factor in (("seconds", "ms", 1e3), ("bytes", "MiB", 1 / MIB)):
             kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, of_figure, key, unit, factor))
     return f"{path}.json, {path}-*.svg"
 

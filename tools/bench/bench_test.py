@@ -9,7 +9,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from tools.bench import bench, bench_decode, op_profile
+from tools.bench import bench, bench_decode, bench_forms, bench_process, bench_result, bench_rows, op_profile
 from tools.plan import kconfig
 from tools.testing import tap
 
@@ -19,19 +19,19 @@ BUILD = os.path.abspath(os.environ.get("O", "build"))
 class Rows(unittest.TestCase):
     def test_every_row_resolves(self):
         tree = kconfig.Tree()
-        for row in bench.rows():
+        for row in bench_rows.rows():
             with self.subTest(row.name):
-                bench.resolve(tree, row.start, row.fragments, row.set)
+                bench_rows.resolve(tree, row.start, row.fragments, row.set)
                 self.assertEqual(tree.values()["OPTIMIZER"], "adamw")
 
     def test_wrong_symbol_is_refused(self):
         with self.assertRaises(kconfig.Unfit):
-            bench.resolve(kconfig.Tree(), "", "", {"MODEL_LAYER": 3})
+            bench_rows.resolve(kconfig.Tree(), "", "", {"MODEL_LAYER": 3})
 
 
 class Numbers(unittest.TestCase):
     def result(self, ours, theirs, asked, products=100.0):
-        return bench.Result("row", "float32", asked, tokens=10, parameters=1, flops=100.0, rounds=[
+        return bench_result.Result("row", "float32", asked, tokens=10, parameters=1, flops=100.0, rounds=[
             {"ours": o, "theirs": t, "products": products} for o, t in zip(ours, theirs)])
 
     def test_ratio_is_taken_within_rounds(self):
@@ -83,15 +83,15 @@ class Process(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory()
         tree = kconfig.Tree()
-        bench.resolve(tree, "smoke", "mla gate cross latent", {})
+        bench_rows.resolve(tree, "smoke", "mla gate cross latent", {})
         self.config = os.path.join(self.directory.name, "config")
-        kconfig.write_text(self.config, bench.program_config(tree))
+        kconfig.write_text(self.config, bench_rows.program_config(tree))
 
     def tearDown(self):
         self.directory.cleanup()
 
     def start(self, config):
-        return bench.Process([os.path.join(BUILD, "bin/bench_model"), config],
+        return bench_process.Process([os.path.join(BUILD, "bin/bench_model"), config],
                              os.path.join(self.directory.name, "log"), os.sched_getaffinity(0))
 
     def test_answers(self):
@@ -110,14 +110,14 @@ class Process(unittest.TestCase):
 
     def test_broken_configuration_is_told(self):
         kconfig.write_text(self.config, "CONFIG_THREADS=1\n")
-        with self.assertRaisesRegex(bench.Lost, "there is no symbol CONFIG_"):
+        with self.assertRaisesRegex(bench_process.Lost, "there is no symbol CONFIG_"):
             self.start(self.config)
 
 
 class Names(unittest.TestCase):
     def test_no_module_hides_one_of_python(self):
         """PyTorch's side is started by its path: what lies beside it is found before Python's own modules."""
-        here = {name[:-3] for name in os.listdir(os.path.dirname(bench.TORCH_TOOL)) if name.endswith(".py")}
+        here = {name[:-3] for name in os.listdir(os.path.dirname(bench_forms.TORCH_TOOL)) if name.endswith(".py")}
         self.assertEqual(here & set(sys.stdlib_module_names), set())
 
 

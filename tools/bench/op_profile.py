@@ -3,7 +3,7 @@
 
     op_profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda] [--passes N]
 
-The rows are those of bench.py.  Every instruction runs alone, N times, and its least time counts.
+The rows are those of bench.py, of both backends.  Every instruction runs alone, N times, and its least time counts.
 On a GPU each is waited for, which adds some microseconds.  A whole iteration, the least of three, has the
 batch and the update besides.
 """
@@ -11,9 +11,10 @@ import argparse
 import collections
 import sys
 
-from tools.bench import bench
+from tools.bench import bench, bench_rows
 from tools.plan import kconfig
 
+WARM_UP = 2
 ITERATIONS = 3
 
 
@@ -35,15 +36,14 @@ def lines(groups, iteration):
     yield f"  {'an iteration':37} {iteration * 1e3:11.3f}"
 
 
-def profile(runner, row, precision, backend, passes):
+def profile(runner, row, precision, passes):
     symbols = row.set | ({"PRECISION": precision} if precision != "float32" else {})
-    symbols |= {"BACKEND": backend} if backend else {}
     ours = runner.start_ours(runner.configure(f"profile-{row.name}", row.start, row.fragments, symbols))
-    ours.ask(bench.WARM_UP)
+    ours.ask(WARM_UP)
     iteration = min(ours.ask(ITERATIONS))
     groups = by_op(ours.ask(f"profile {passes}"))
     ours.end()
-    print(f"{row.name} ({precision}, {backend or 'cpu'}, {ours.about['threads']} threads)")
+    print(f"{row.name} ({precision}, {runner.backend}, {ours.about['threads']} threads)")
     print(f"  {'op':20} {'pass':10} {'times':>5} {'ms':>11} {'share':>7}")
     print("\n".join(lines(groups, iteration)), flush=True)
 
@@ -53,15 +53,16 @@ def main(argv):
                                      epilog="example: python3 -m tools.bench.op_profile --rows 124m-dot-1x1024")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--rows", default="laptop-step3", metavar="PATTERN,...")
-    parser.add_argument("--precision", default="float32", choices=bench.PRECISIONS)
-    parser.add_argument("--backend", metavar="NAME", help="cuda for a GPU")
+    parser.add_argument("--precision", default="float32", choices=bench_rows.PRECISIONS)
+    parser.add_argument("--backend", default="cpu", choices=bench_rows.BACKENDS)
     parser.add_argument("--passes", type=int, default=5)
     args = parser.parse_args(argv)
-    runner = bench.Bench(args.build)
+    runner = bench.Bench(args.build, backend=args.backend)
+    rows = {row.name: row for backend in {"cpu", args.backend} for row in bench_rows.rows(backend)}
     try:
-        for row in bench.chosen(args.rows):
+        for row in bench_rows.chosen(args.rows, list(rows.values())):
             if not row.whole:
-                profile(runner, row, args.precision, args.backend, args.passes)
+                profile(runner, row, args.precision, args.passes)
     except (kconfig.Unfit, bench.Lost) as problem:
         print(f"profile: {problem}", file=sys.stderr)
         return 1

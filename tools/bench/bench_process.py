@@ -1,0 +1,143 @@
+"""A process that computes only while it is asked: one side of a comparison.
+
+It prints a line of JSON when it is ready, and answers each line of its standard input with another.
+"""
+import json
+import os
+import re
+import select
+import shutil
+import statistics
+import subprocess
+import time
+
+TURN = 1.5          # seconds that one side computes before the other's turn
+MOST = {"cpu": 50, "cuda": 500}     # iterations of a turn, at most
+WARM_UP = {"cpu": 2, "cuda": 10}    # updates: the first takes memory, compiles; their losses are compared
+TRIED = {"cpu": 2, "cuda": 10}      # iterations that tell how long one takes
+PATIENCE = 30       # seconds until a silent process is mentioned
+REASON = re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt)\b.*")
+
+
+class Lost(Exception):
+    """A process that ended, or was ended, when it should have answered."""
+
+
+def last_line(log):
+    """Why a process ended: the last error that Python names, or the last line."""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        lines = file.read().strip().splitlines() or ["no message"]
+    return next((line for line in reversed(lines) if REASON.match(line)), lines[-1])
+
+
+class Process:
+    """Answers numbers of iterations with times; computes only while asked."""
+
+    def __init__(self, command, log, processors, backend="cpu", deadline=None, say=lambda text: None,
+                 environment=None):
+        self.log, self.backend, self.deadline, self.say = log, backend, deadline, say
+        self.started = time.monotonic()
+        with open(log, "w", encoding="utf-8") as errors:
+            self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                                          text=True, env=environment,
+                                          preexec_fn=lambda: os.sched_setaffinity(0, processors))
+        self.about = self.read()
+
+    def wait_for_answer(self):
+        """A line is written at once, so whatever can be read is a whole answer, or the end."""
+        while True:
+            left = PATIENCE if self.deadline is None else min(PATIENCE, self.deadline - time.monotonic())
+            if select.select([self.child.stdout], [], [], max(0, left))[0]:
+                return
+            passed = time.monotonic() - self.started
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                self.kill()
+                raise Lost(f"no answer after {passed:.0f} s: its time was over")
+            self.say(f"still at work after {passed:.0f} s")
+
+    def read(self):
+        self.wait_for_answer()
+        line = self.child.stdout.readline()
+        if not line:
+            self.child.wait()
+            raise Lost(last_line(self.log))
+        return json.loads(line)
+
+    def ask(self, text):
+        try:
+            self.child.stdin.write(f"{text}\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            self.child.wait()
+            raise Lost(last_line(self.log)) from None
+        return self.read()
+
+    def seconds(self, n):
+        return statistics.median(self.ask(n))
+
+    def memory(self, name):
+        with open(f"/proc/{self.child.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name + ":"))
+
+    def forget_peak(self):
+        """Of a process of the host, the peak starts again from what is held now: compiling is over."""
+        if self.backend == "cpu":
+            with open(f"/proc/{self.child.pid}/clear_refs", "w", encoding="ascii") as file:
+                file.write("5")
+
+    def peak(self):
+        """Bytes: of the process, or of the device's memory."""
+        self.on_device = self.ask("memory")[0]
+        return self.on_device["most"] if self.on_device else self.memory("VmHWM")
+
+    def warm_up(self):
+        """Returns the time of an iteration, and the peak memory from then on."""
+        self.losses = self.ask(f"losses {WARM_UP[self.backend]}")
+        self.forget_peak()
+        seconds = self.seconds(TRIED[self.backend])
+        self.n = max(1, min(MOST[self.backend], round(TURN / seconds)))
+        return seconds, self.peak()
+
+    def processor_seconds(self):
+        with open(f"/proc/{self.child.pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system, all threads
+
+    def turn(self):
+        """Of one iteration: seconds, and seconds of processor time."""
+        before = self.processor_seconds()
+        seconds = self.seconds(self.n)
+        return seconds, (self.processor_seconds() - before) / self.n
+
+    def end(self):
+        for stream in (self.child.stdin, self.child.stdout):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+        self.child.wait()
+
+    def is_running(self):
+        return self.child.poll() is None
+
+    def kill(self):
+        self.child.kill()
+        self.end()
+
+
+def torch_version(python):
+    if not shutil.which(python):
+        raise SystemExit(f"bench: there is no interpreter {python}")
+    done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True,
+                          check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def gpu_bytes():
+    """Memory of the first GPU that is in use, by all processes; None: nobody tells."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                              capture_output=True, text=True, check=True)
+        return int(done.stdout.splitlines()[0]) << 20
+    except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
+        return None

@@ -1,0 +1,255 @@
+"""What the benchmark found of a row, as numbers, as text and as tables."""
+import json
+import os
+import statistics
+import sys
+from dataclasses import asdict, dataclass, field, fields
+
+from tools.plan import kconfig
+
+MIB = 2 ** 20
+# Losses of the same start and batches, ours and PyTorch's: the largest relative difference of the first
+# and of the last.  Precisions differ in what they round, and updates enlarge what differs.
+TOLERANCE = {"float32": (1e-4, 1e-2), "bfloat16": (5e-3, 5e-2)}
+# PyTorch's rate on one H200 below which its best form was not found.
+BEST_FORM = {("124m-dot-16x1024", "bfloat16"): 450e3}
+
+
+@dataclass
+class Result:
+    row: str
+    precision: str
+    asked: float = None
+    backend: str = "cpu"
+    threads: int = 0
+    tokens: int = 0
+    parameters: int = 0
+    flops: float = 0            # of an iteration
+    bytes: float = 0            # that its ops read and write
+    peak: int = None            # bytes, ours
+    their_peak: int = None      # of the smallest form; on a GPU of the fastest ...
+    their_base: int = None      # ... and what the interpreter with torch takes before there is a model
+    whole: int = None           # on a GPU: all that our process takes of its memory ...
+    their_whole: int = None     # ... and all that the fastest form does
+    form: str = None            # the fastest
+    forms: dict = field(default_factory=dict)   # form -> seconds and peak, or why not
+    rounds: list = field(default_factory=list)  # seconds of both, and the ceilings
+    losses: list = field(default_factory=list)  # of the first updates, ours
+    their_losses: list = field(default_factory=list)
+    about: dict = field(default_factory=dict)   # date and machine
+
+    def over_rounds(self, value):
+        found = [v for v in map(value, self.rounds) if v is not None]
+        return (statistics.median(found), min(found), max(found)) if found else None
+
+    def ours(self):
+        return self.over_rounds(lambda r: r["ours"])
+
+    def theirs(self):
+        return self.over_rounds(lambda r: r.get("theirs"))
+
+    def ratio(self):
+        return self.over_rounds(lambda r: r["theirs"] / r["ours"] if r.get("theirs") else None)
+
+    def processor_ratio(self):
+        """What other programs on the machine take does not count; threads that wait by spinning do."""
+        return self.over_rounds(lambda r: r["theirs_processor"] / r["ours_processor"]
+                                if self.backend == "cpu" and self.threads == 1 and r.get("theirs_processor") else None)
+
+    def of_ceiling(self, whose="ours"):
+        return self.over_rounds(lambda r: self.flops / r[whose] / r["products"]
+                                if r.get("products") and r.get(whose) else None)
+
+    def of_bandwidth(self):
+        return self.over_rounds(lambda r: self.bytes / r["ours"] / r["bytes"] if r.get("bytes") else None)
+
+    def bound(self):
+        return self.over_rounds(lambda r: r["theirs"] * r["products"] / self.flops
+                                if r.get("theirs") and r.get("products") else None)
+
+    def rest(self, peak):
+        return peak - 16 * self.parameters if peak else None
+
+    def reached(self):
+        """The ratio that was asked for, or on the CPU 85% of the bound where the ceiling forbids it."""
+        if not self.asked or not self.ratio():
+            return None
+        bound = self.bound()
+        forbidden = self.backend == "cpu" and bound and self.flops and bound[0] < self.asked
+        return self.ratio()[0] >= (0.85 * bound[0] if forbidden else self.asked)
+
+    def agrees(self, theirs):
+        """Are these losses ours, but for rounding?  None: there is nothing to compare."""
+        if not self.losses or not theirs:
+            return None
+        return all(abs(self.losses[i] - theirs[i]) <= most * abs(self.losses[i])
+                   for i, most in zip((0, -1), TOLERANCE[self.precision]))
+
+    def is_best_form(self):
+        """Can PyTorch's form be its best?  None: nobody knows."""
+        least = BEST_FORM.get((self.row, self.precision))
+        if not least or self.backend != "cuda" or not self.theirs():
+            return None
+        return self.tokens / self.theirs()[0] >= least
+
+
+# ---------------------------------------------------------------- cells
+
+CPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of ceiling", "PyTorch ms", "its form", "ratio", "bound",
+            "asked", "peak MiB", "PyTorch's", "rest MiB", "PyTorch's", "import torch")
+GPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of products", "of copies", "PyTorch ms", "tokens/s",
+            "of products", "its form", "ratio", "asked", "peak MiB", "PyTorch's", "process MiB", "PyTorch's",
+            "loss", "PyTorch's", "date")
+
+
+def spread(three, form):
+    if not three:
+        return ""
+    middle, low, high = (form.format(v) for v in three)
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def scaled(three, factor):
+    return three and tuple(factor * v for v in three)
+
+
+def mebibytes(count):
+    return "" if count is None else f"{count / MIB:.0f}"
+
+
+def asked_text(r):
+    return f"{r.asked:g}" + {None: "", True: " reached", False: " missed"}[r.reached()] if r.asked else ""
+
+
+def rate(r, three):
+    return f"{r.tokens / three[0]:.0f}" if r.tokens and three else ""
+
+
+def last(losses):
+    return f"{losses[-1]:.4f}" if losses else ""
+
+
+def cpu_cells(r):
+    return (r.row, r.precision, spread(scaled(r.ours(), 1e3), "{:.1f}"), rate(r, r.ours()),
+            spread(scaled(r.of_ceiling(), 100), "{:.0f}%") if r.flops else "",
+            spread(scaled(r.theirs(), 1e3), "{:.1f}"), r.form or "", spread(r.ratio(), "{:.2f}"),
+            spread(r.bound(), "{:.2f}") if r.flops else "", asked_text(r),
+            mebibytes(r.peak), mebibytes(r.their_peak), mebibytes(r.rest(r.peak)), mebibytes(r.rest(r.their_peak)),
+            mebibytes(r.their_base))
+
+
+def gpu_cells(r):
+    percent = [spread(scaled(three, 100), "{:.1f}%") for three in
+               (r.of_ceiling(), r.of_bandwidth(), r.of_ceiling("theirs"))]
+    return (r.row, r.precision, spread(scaled(r.ours(), 1e3), "{:.3f}"), rate(r, r.ours()), *percent[:2],
+            spread(scaled(r.theirs(), 1e3), "{:.3f}"), rate(r, r.theirs()), percent[2], r.form or "",
+            spread(r.ratio(), "{:.2f}"), asked_text(r), mebibytes(r.peak), mebibytes(r.their_peak),
+            mebibytes(r.whole), mebibytes(r.their_whole), last(r.losses), last(r.their_losses),
+            r.about.get("date", ""))
+
+
+def markdown(results, backend="cpu"):
+    head, cells = (GPU_HEAD, gpu_cells) if backend == "cuda" else (CPU_HEAD, cpu_cells)
+    lines = [head, ("---",) * 2 + ("---:",) * (len(head) - 2), *map(cells, results)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+# ---------------------------------------------------------------- text
+
+def losses_text(r):
+    if not r.their_losses:
+        return f"loss {r.losses[0]:.4f}, after {len(r.losses)} updates {last(r.losses)}" if r.losses else ""
+    wrong = "" if r.agrees(r.their_losses) else ": THEY DIFFER, SO ONE SIDE COMPUTES SOMETHING ELSE"
+    return (f"loss ours {r.losses[0]:.4f}, in update {len(r.losses)} {last(r.losses)}; PyTorch {r.their_losses[0]:.4f}, "
+            f"{last(r.their_losses)}{wrong}")
+
+
+def cpu_lines(r):
+    c = dict(zip(CPU_HEAD, cpu_cells(r)))
+    rates = f"  {c['tokens/s']} tokens/s, {c['of ceiling'] or '?'} of the ceiling" if r.tokens else ", the whole run"
+    yield f"    ours     {c['ours ms']:>26} ms{rates}"
+    if r.theirs():
+        yield (f"    PyTorch  {c['PyTorch ms']:>26} ms  {c['its form']};  ratio {c['ratio']}, "
+               f"bound {c['bound'] or '-'}, asked {c['asked'] or '-'}")
+        if r.processor_ratio():
+            yield f"    processor time alone: ratio {spread(r.processor_ratio(), '{:.2f}')}"
+    if r.peak:
+        theirs = f"; PyTorch {mebibytes(r.their_peak)} and {mebibytes(r.rest(r.their_peak))}, of these " \
+            f"{mebibytes(r.their_base)} for import torch" if r.their_peak else ""
+        yield (f"    peak     {mebibytes(r.peak)} MiB, {mebibytes(r.rest(r.peak))} beyond 16 bytes per parameter"
+               f"{theirs}")
+
+
+def gpu_lines(r):
+    _, _, ours, rate_, products, copies, theirs, their_rate, their_products, *_ = gpu_cells(r)
+    yield (f"    ours     {ours:>26} ms  {rate_} tokens/s, {products or '?'} of the product ceiling, "
+           f"{copies or '?'} of the copy bandwidth")
+    if r.theirs():
+        yield f"    PyTorch  {theirs:>26} ms  {their_rate} tokens/s, {their_products or '?'};  {r.form}"
+        yield f"    ratio    {spread(r.ratio(), '{:.2f}'):>26}     asked {asked_text(r) or '-'}"
+    if r.is_best_form() is False:
+        yield (f"    PyTorch is below {BEST_FORM[r.row, r.precision] / 1e3:.0f} thousand tokens/s: on an H200 this is "
+               "not its best form, and the ratio does not count")
+    fastest = r.forms.get(r.form, {})
+    theirs = f"; PyTorch {mebibytes(r.their_peak)} allocated, {mebibytes(fastest.get('reserved'))} reserved" \
+        if r.their_peak else ""
+    yield f"    peak     {mebibytes(r.peak)} MiB in our blocks{theirs} (its fastest form)"
+    if r.whole is not None and r.their_whole is not None:
+        yield f"    process  {mebibytes(r.whole)} MiB of the GPU; PyTorch {mebibytes(r.their_whole)}"
+
+
+def form_line(form, found):
+    if "failed" in found:
+        return f"    {form}: {found['failed']}"
+    wrong = "" if found.get("agrees", True) else ", other losses than ours"
+    return f"    {form}: {1e3 * found['seconds']:.3f} ms{wrong}"
+
+
+def print_row(r):
+    """One block per row: the table is too wide for a terminal."""
+    print(f"{r.row} ({r.precision}, " + (f"{r.threads} threads)" if r.backend == "cpu" else f"{r.backend})"))
+    print("\n".join(cpu_lines(r) if r.backend == "cpu" else gpu_lines(r)))
+    if r.losses:
+        print("    " + losses_text(r))
+    for form, found in r.forms.items():
+        if r.backend != "cpu" or "failed" in found:
+            print(form_line(form, found))
+    sys.stdout.flush()
+
+
+# ---------------------------------------------------------------- files
+
+def entry(r):
+    return asdict(r) | {"ratio": r.ratio(), "processor_ratio": r.processor_ratio(), "bound": r.bound(),
+                        "of_ceiling": r.of_ceiling(), "of_bandwidth": r.of_bandwidth()}
+
+
+def restored(found):
+    known = {f.name for f in fields(Result)}
+    return Result(**{name: value for name, value in found.items() if name in known})
+
+
+class Store:
+    """Results of several runs in one file; a row that is measured again replaces the earlier one."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, {}
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.rows = {key: restored(found) for key, found in json.load(file)["rows"].items()}
+
+    @staticmethod
+    def key(row, precision):
+        return f"{row} {precision}"
+
+    def earlier_forms(self, row, precision, about):
+        """What the forms took on this machine with this PyTorch; {}: nothing is known."""
+        found = self.rows.get(self.key(row, precision))
+        same = found and all(found.about.get(name) == about.get(name) for name in ("machine", "torch"))
+        return found.forms if same else {}
+
+    def put(self, result):
+        self.rows[self.key(result.row, result.precision)] = result
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        kconfig.write_text(self.path, json.dumps({"rows": {key: entry(r) for key, r in self.rows.items()}},
+                                                 indent=1) + "\n")

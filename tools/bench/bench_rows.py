@@ -1,0 +1,116 @@
+"""The rows of the benchmarks: one description for every backend.
+
+A row is a configuration, from a defconfig, fragments and symbols.  A GPU has rows of its own, with
+larger batches; at the laptop scale the rows are the same.
+"""
+import fnmatch
+from dataclasses import dataclass
+
+from tools.plan import kconfig
+
+BACKENDS = ("cpu", "cuda")
+PRECISIONS = ("float32", "bfloat16")
+# The rate is full from the first update on, so that ten updates show a wrong one.
+ITERATIONS = {"SCHEDULE": "constant", "WARMUP_ITERS": 0}
+GPT2 = {"TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw", "TRAIN_ACCUMULATE": 1}
+VARIANTS = {    # name: defconfig and fragments
+    "dot": ("", "dot"), "mla": ("", "mla"), "step1": ("", "mla gate"), "step2": ("", "mla gate cross"),
+    "step3": ("", "mla gate cross latent"), "w2": ("w2-text", "w2"), "dot-swiglu": ("w2-text", "dot"),
+    "wsffn": ("wsffn", "ws")}
+
+
+@dataclass
+class Row:
+    name: str
+    start: str              # defconfig, or nothing
+    fragments: str
+    set: dict               # symbols
+    asked: dict             # precision -> ratio, or None; the precisions in which it is measured
+    whole: bool = False     # a whole run instead of iterations
+
+
+def gpt2(variant, batch, length, asked):
+    start, fragments = VARIANTS[variant]
+    return Row(f"124m-{variant}-{batch}x{length}", start, "124m " + fragments,
+               GPT2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length}, asked)
+
+
+def laptop(variant, asked):
+    return Row(f"laptop-{variant}", "gpt2-ra-mla-full", VARIANTS[variant][1], {"OPTIMIZER": "adamw"}, asked)
+
+
+def both(float32=None, bfloat16=None):
+    return {"float32": float32, "bfloat16": bfloat16}
+
+
+def cpu_rows():
+    asked = {"dot": 1.25, "mla": 1.25, "step1": 1.25, "dot-swiglu": None}
+    for batch, length in ((1, 1024), (4, 256)):
+        for variant in VARIANTS:
+            ratio = asked.get(variant, 1.3)
+            yield gpt2(variant, batch, length, both(ratio, ratio and 2))
+    yield Row("6x384-dot-8x256", "", "small dot",
+              {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": 8, "MODEL_BLOCK": 256}, both())
+    for variant in ("mla", "step1", "step2", "step3"):
+        yield laptop(variant, both(2, 2.5))
+    yield Row("w2-copy-dot", "w2-copy", "dot", {}, both())
+    yield Row("w2-copy-w2", "w2-copy", "w2", {}, both())
+    run = {"OPTIMIZER": "adamw", "SEEDS": "1", "PLAN": "single"}
+    for name, symbols, ratio in (("", {}, 2), ("-2-threads", {"THREADS": 2}, 2),
+                                 ("-2-threads-unfolded", {"THREADS": 2, "CROSS_FOLDED": "n"}, None)):
+        yield Row(f"laptop-run-step3{name}", "gpt2-ra-mla-full", "mla gate cross latent", run | symbols,
+                  {"float32": ratio}, whole=True)
+
+
+def gpu_rows():
+    """The most important first."""
+    yield gpt2("dot", 16, 1024, {"bfloat16": 1.1, "float32": 1})
+    yield gpt2("dot", 64, 1024, {"bfloat16": 1.1})
+    for variant, ratio in (("mla", 1.4), ("step3", 1.5), ("w2", 1.4), ("wsffn", 1.3), ("step1", 1.4),
+                           ("step2", 1.5)):
+        yield gpt2(variant, 16, 1024, {"bfloat16": ratio})
+    for variant in ("mla", "step3", "step1", "step2"):
+        yield laptop(variant, {"bfloat16": 2})
+
+
+def rows(backend="cpu"):
+    return list(gpu_rows() if backend == "cuda" else cpu_rows())
+
+
+def chosen(patterns, among):
+    found = [row for row in among if any(fnmatch.fnmatch(row.name, p) for p in patterns.split(","))]
+    if not found:
+        raise SystemExit(f"bench: no row is called {patterns}; there are {' '.join(r.name for r in among)}")
+    return found
+
+
+# ---------------------------------------------------------------- configurations
+
+def resolve(tree, start, fragments, symbols):
+    """Strictly, as make does: what does not fit is an error."""
+    layers = [tree.read(kconfig.named_file(kconfig.DEFCONFIGS, "defconfig", start))] if start else [[]]
+    layers += [kconfig.read_fragment(tree, name) for name in fragments.split()]
+    given, problems = tree.parse([kconfig.with_quotes(tree, f"CONFIG_{name}={value}")
+                                  for name, value in symbols.items()], "")
+    if problems:
+        raise kconfig.Unfit(problems)
+    tree.merge(*layers, given)
+
+
+def program_config(tree):
+    """The lines that config_parse() reads: choices as text; of what is inactive, switches are off."""
+    lines = []
+    for item in tree.items():
+        value, is_choice = tree.value(item), isinstance(item, kconfig.Choice)
+        if kconfig.is_for_tools(item):
+            continue
+        if not is_choice and item.orig_type is kconfig.BOOL and value != "y":
+            lines.append(f"# CONFIG_{item.name} is not set")
+        elif value is not None:
+            is_text = is_choice or item.orig_type is kconfig.STRING
+            lines.append(f"CONFIG_{item.name}=" + (f'"{kconfig.kconfiglib.escape(value)}"' if is_text else value))
+    return "\n".join(lines) + "\n"
+
+
+def knows(tree, precision):
+    return any(value == precision for choice, value in tree.members.values() if choice.name == "PRECISION")
