@@ -42,6 +42,7 @@ LIMIT = 480         # seconds of a row on a GPU
 RESERVED = 100      # of them for the rounds, and for the start of the form that competes
 ONE_FORM = 200      # seconds of a form, at most
 LEAST = 20          # seconds that are worth a try
+GRACE = 60          # seconds beyond the limit in which a round may end
 SHARED_BATCHES = 10
 
 
@@ -101,11 +102,12 @@ class Bench:
             print(f"  {time.monotonic() - self.started:4.0f} s  {text}", flush=True)
 
     def end_of_row(self):
-        return self.started + self.limit if self.limit else None
+        """When a process that is still computing must hang."""
+        return self.started + self.limit + GRACE if self.limit else None
 
     def left(self):
         """Seconds for further forms of PyTorch."""
-        return self.end_of_row() - RESERVED - time.monotonic() if self.limit else float("inf")
+        return self.started + self.limit - RESERVED - time.monotonic() if self.limit else float("inf")
 
     # ------------------------------------------------------------ processes
 
@@ -265,6 +267,9 @@ class Bench:
             ours = self.measure_ours(result, config)
             theirs = self.qualify(result, config, ours.about["vocab"])
             for number in range(self.rounds):
+                if number and self.limit and time.monotonic() > self.started + self.limit:
+                    self.say("the row's time is over")
+                    break
                 self.say(f"round {number + 1} of {self.rounds}")
                 self.round(result, ours, theirs, number)
         finally:

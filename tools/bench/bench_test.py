@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The benchmark: its rows are configurations that exist, and its numbers say what they should."""
+import contextlib
 import io
 import json
 import os
@@ -19,10 +20,11 @@ BUILD = os.path.abspath(os.environ.get("O", "build"))
 class Rows(unittest.TestCase):
     def test_every_row_resolves(self):
         tree = kconfig.Tree()
-        for row in bench_rows.rows():
-            with self.subTest(row.name):
-                bench_rows.resolve(tree, row.start, row.fragments, row.set)
-                self.assertEqual(tree.values()["OPTIMIZER"], "adamw")
+        for backend in bench_rows.BACKENDS:
+            for row in bench_rows.rows(backend):
+                with self.subTest(row.name):
+                    bench_rows.resolve(tree, row.start, row.fragments, row.set | {"BACKEND": backend})
+                    self.assertEqual(tree.values()["OPTIMIZER"], "adamw")
 
     def test_wrong_symbol_is_refused(self):
         with self.assertRaises(kconfig.Unfit):
@@ -79,6 +81,128 @@ class Decode(unittest.TestCase):
         self.assertEqual(pipe.getvalue(), "")
 
 
+class Forms(unittest.TestCase):
+    def tried(self, times, **more):
+        """Every form that is tried if these take so long and all others fail."""
+        tried = {}
+        while form := bench_forms.next_form(tried, "cuda", "bfloat16", **more):
+            tried[form] = {"seconds": times[form]} if form in times else {"failed": "no"}
+        return list(tried)
+
+    def test_the_fastest_attention_is_tried_in_every_way(self):
+        forms = self.tried({"compiled sdpa-cudnn": 3, "compiled sdpa-flash": 2, "graph sdpa-flash": 1},
+                           tokens=16384)
+        self.assertEqual(forms[:5], ["compiled sdpa-cudnn", "compiled sdpa-flash", "compiled sdpa-efficient",
+                                     "graph sdpa-flash", "graph sdpa-flash narrow"])
+        self.assertIn("max-autotune sdpa-flash", forms)
+        self.assertIn("autotuned-graph sdpa-flash", forms)
+        self.assertNotIn("graph sdpa-cudnn", forms)
+
+    def test_small_batches_begin_with_graphs_and_routing_with_its_own_forms(self):
+        forms = self.tried({"graph plain": 1}, tokens=2048, routed=True)
+        self.assertEqual(forms[3:5], ["graph plain", "graph plain gather"])
+
+    def test_something_is_tried_if_everything_fails(self):
+        self.assertIn("reduce-overhead sdpa-cudnn", self.tried({}, tokens=16384))
+
+    def test_only_wanted_forms(self):
+        self.assertEqual(bench_forms.next_form({}, "cuda", "float32", patterns="eager*"), "eager sdpa-efficient")
+        self.assertIsNone(bench_forms.next_form({}, "cpu", "float32", patterns="graph*"))
+
+    def test_wrong_losses_come_last(self):
+        tried = {"a": {"seconds": 1, "agrees": False}, "b": {"seconds": 2, "agrees": True}, "c": {"failed": "no"}}
+        self.assertEqual(bench_forms.fastest(tried), "b")
+        self.assertIsNone(bench_forms.fastest({"c": {"failed": "no"}}))
+
+
+# Stands for PyTorch: a form takes as many milliseconds as it has letters; the captured ones fail.
+STUB = """#!{python}
+import json, sys, time
+if sys.argv[1] == "-c":
+    sys.exit(print("2.0"))
+if "--ceilings" in sys.argv:
+    print(json.dumps({{"torch": "2.0", "device": "stub"}}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps({{"ceiling_flops": 1e12, "ceiling_flops_bfloat16": 1e13, "ceiling_bytes": 1e12}}), flush=True)
+form = sys.argv[sys.argv.index("--form") + 1]
+print(json.dumps({{"parameters": {parameters}, "base": 1}}), flush=True)
+if form.startswith("graph"):
+    sys.exit("RuntimeError: no graphs")
+if form.startswith("reduce"):
+    time.sleep(600)
+for line in sys.stdin:
+    print(json.dumps([{{"most": 1 << 30, "reserved": 2 << 30}}] if line == "memory\\n" else
+                     {losses} if line.startswith("losses") else [len(form) / 1000]), flush=True)
+"""
+
+
+class OnGpu(unittest.TestCase):
+    """The whole procedure with our program on the CPU and a stub of PyTorch."""
+    class Rehearsal(bench.Bench):
+        def backend_symbols(self):
+            return {}
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.build = directory.name
+        os.symlink(os.path.join(BUILD, "bin"), os.path.join(self.build, "bin"))
+        self.row = bench_rows.Row("tiny", "smoke", "mla gate cross latent", {}, {"bfloat16": 1.5})
+
+    def run_bench(self, losses, limit, *more):
+        stub = os.path.join(self.build, "python")
+        kconfig.write_text(stub, STUB.format(python=sys.executable, parameters=75520, losses=losses))
+        os.chmod(stub, 0o755)
+        with unittest.mock.patch.object(bench, "Bench", self.Rehearsal), \
+                unittest.mock.patch.object(bench_rows, "gpu_rows", lambda: [self.row]), \
+                unittest.mock.patch.multiple(bench, RESERVED=1, LEAST=0.5), \
+                unittest.mock.patch.object(bench_process, "TURN", 0.01), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            status = bench.main(["--backend", "cuda", "--build", self.build, "--rounds", "2", "--torch", stub,
+                                 "--limit", str(limit), *more])
+        self.assertEqual(status, 0)
+        with open(os.path.join(self.build, "bench/gpu.json"), encoding="utf-8") as file:
+            return out.getvalue(), json.load(file)["rows"]["tiny bfloat16"]
+
+    def test_forms_collect_over_runs(self):
+        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "graph*,autotuned sdpa-cudnn")
+        self.assertEqual(row["form"], "autotuned sdpa-cudnn")
+        self.assertEqual(row["forms"]["graph plain"], {"failed": "RuntimeError: no graphs", "late": False})
+        self.assertTrue(row["forms"][row["form"]]["agrees"])
+        self.assertEqual((row["their_peak"], row["forms"][row["form"]]["reserved"]), (1 << 30, 2 << 30))
+        self.assertEqual(row["flops"], 128 * (6 * 75520 + 12 * 2 * 32 * 32))
+        self.assertIn("loss ours 5.63", text)
+        self.assertNotIn("DIFFER", text)
+        self.assertFalse(os.path.exists(os.path.join(self.build, "bench/tiny-bfloat16/start")))
+
+        text, row = self.run_bench([1] * 10, 30, "--forms", "eager*")  # what failed is not tried again
+        self.assertEqual(list(row["forms"]), [*list(row["forms"])[:-1], "eager sdpa-cudnn"])
+        self.assertNotIn("graph plain: starts", text)
+        self.assertIn("autotuned sdpa-cudnn was the fastest" if row["form"].startswith("auto") else "DIFFER", text)
+
+    def test_a_form_that_hangs_is_ended_and_tried_again_later(self):
+        for _ in range(2):
+            text, row = self.run_bench([5.63] * 9 + [4.78], 4, "--forms", "reduce*")
+            self.assertTrue(row["forms"]["reduce-overhead sdpa-cudnn"]["late"])
+            self.assertIn("reduce-overhead sdpa-cudnn: starts", text)
+        self.assertIsNone(row["ratio"])
+
+    def test_a_slow_peer_is_not_the_best_form(self):
+        def result(seconds):
+            return bench_result.Result("124m-dot-16x1024", "bfloat16", backend="cuda", tokens=16384,
+                                       rounds=[{"ours": 0.03, "theirs": seconds}])
+        self.assertIs(result(0.036).is_best_form(), True)
+        self.assertIs(result(0.037).is_best_form(), False)
+        self.assertIn("not its best form", "".join(bench_result.gpu_lines(result(0.037))))
+
+    def test_other_losses_are_told(self):
+        r = bench_result.Result("row", "bfloat16", losses=[10.8, 9.0], their_losses=[10.8, 7.9])
+        self.assertFalse(r.agrees(r.their_losses))
+        self.assertIn("DIFFER", bench_result.losses_text(r))
+        self.assertTrue(r.agrees([10.81, 9.1]))
+        self.assertIsNone(r.agrees([]))
+
+
 class Process(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory()
@@ -98,7 +222,14 @@ class Process(unittest.TestCase):
         process = self.start(self.config)
         self.assertEqual(process.about["tokens"], 4 * 32)
         self.assertGreater(process.about["flops"], 6 * 128 * process.about["parameters"] / 10)
+        start = os.path.join(self.directory.name, "start")
+        os.makedirs(start)
+        self.assertEqual(process.ask(f"share 2 {start}"), [2])
+        self.assertEqual(os.path.getsize(os.path.join(start, "batches")), 2 * 2 * 128 * 4)
+        self.assertGreater(os.path.getsize(os.path.join(start, "weights.safetensors")),
+                           4 * process.about["parameters"])
         self.assertEqual(len(process.ask(3)), 3)
+        self.assertTrue(all(3 < loss < 7 for loss in process.ask("losses 2")))
         steps = process.ask("profile 2")
         self.assertEqual({s["module"] for s in steps} - {"zero"},
                          {"embedding", "attention", "feed_forward", "norm", "head"})
