@@ -33,7 +33,7 @@ import sys
 import time
 
 from tools.bench import bench_forms, bench_rows
-from tools.bench.bench_process import Lost, Process, gpu_bytes, last_line, torch_version
+from tools.bench.bench_process import Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
 from tools.bench.bench_result import Result, Store, entry, markdown, print_row
 from tools.plan import kconfig
 from tools.terminal import terminal
@@ -329,8 +329,8 @@ class Bench:
 def machine(bench):
     if bench.backend != "cpu":
         measured = bench.ceilings(0)
-        return {"date": time.strftime("%Y-%m-%d"), "machine": measured.pop("device", bench.backend), **measured,
-                "torch": bench.torch}
+        name = measured.pop("device", None) or ask_driver("name") or bench.backend
+        return {"date": time.strftime("%Y-%m-%d"), "machine": name, **measured, "torch": bench.torch}
     processors = len(os.sched_getaffinity(0))
     measured = bench.ceilings(processors)
     with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -397,9 +397,9 @@ def measure_on_gpu(bench, about, wanted):
         result.about = about
         store.put(result)
         print_row(result)
-        save(bench, about, list(store.rows.values()))
-    print("\n" + markdown(list(store.rows.values()), bench.backend))
-    print(f"{store.path}, {store.path.removesuffix('.json')}.md")
+        path = save(bench, about, store.results())
+        print(f"{path}.md, {path}.json", flush=True)
+    print("\n" + markdown(store.results(), bench.backend))
     if failed:
         raise Lost("; ".join(failed))
 

@@ -26,7 +26,7 @@ def symbols(path):
     return {name: value.strip('"') for name, value in pairs}
 
 
-def peer_command(config, contexts, python):
+def peer_command(config, contexts, python, *more):
     """How PyTorch measures the same model, or None where it has no such peer."""
     number = lambda name: int(config.get(name, 0))
     if (not config.keys() & {"ATTENTION_DOT", "ATTENTION_MLA"} or "FFN_GELU" not in config
@@ -40,7 +40,7 @@ def peer_command(config, contexts, python):
              "heads": number("MODEL_HEADS"), "kv-heads": number("ATTENTION_KV_HEADS"),
              "hidden": hidden, "vocab": number("MODEL_VOCAB"),
              "latent": number("RA_MLA_LATENT_DIM") or 1, "lengths": contexts}
-    return [python, PEER, *(f"--{name}={value}" for name, value in sizes.items())]
+    return [python, PEER, *(f"--{name}={value}" for name, value in sizes.items()), *more]
 
 
 def has_torch(python):
@@ -64,7 +64,7 @@ def better(old, new):
         return new
     for a, b in zip(old["contexts"], new["contexts"]):
         a.update({name: min(a[name], b[name]) for name in SMALLER if name in a})
-        a.update({name: max(a[name], b[name]) for name in LARGER if name in a})
+        a.update({name: max(a[name], b[name]) for name in LARGER if a.get(name) is not None})
     return old
 
 

@@ -133,11 +133,17 @@ def torch_version(python):
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def gpu_bytes():
-    """Memory of the first GPU that is in use, by all processes; None: nobody tells."""
+def ask_driver(field):
+    """What the driver says of the first GPU; None: nothing."""
     try:
-        done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+        done = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"],
                               capture_output=True, text=True, check=True)
-        return int(done.stdout.splitlines()[0]) << 20
-    except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
+        return done.stdout.splitlines()[0].strip()
+    except (OSError, subprocess.CalledProcessError, IndexError):
         return None
+
+
+def gpu_bytes():
+    """Memory that is in use, by all processes; None: nobody tells."""
+    mebibytes = ask_driver("memory.used")
+    return int(mebibytes) << 20 if mebibytes and mebibytes.isdigit() else None

@@ -229,14 +229,29 @@ def restored(found):
     return Result(**{name: value for name, value in found.items() if name in known})
 
 
-class Store:
-    """Results of several runs in one file; a row that is measured again replaces the earlier one."""
+class Collection:
+    """Results of several runs in one file, by key; what is measured again replaces the earlier one."""
 
     def __init__(self, path):
-        self.path, self.rows = path, {}
+        self.path, self.found = path, {}
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                self.rows = {key: restored(found) for key, found in json.load(file)["rows"].items()}
+                self.found = json.load(file)["rows"]
+
+    def put(self, key, found):
+        self.found[key] = found
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        kconfig.write_text(self.path, json.dumps({"rows": self.found}, indent=1) + "\n")
+
+
+class Store:
+    """The results of rows."""
+
+    def __init__(self, path):
+        self.collection = Collection(path)
+
+    def results(self):
+        return [restored(found) for found in self.collection.found.values()]
 
     @staticmethod
     def key(row, precision):
@@ -244,12 +259,9 @@ class Store:
 
     def earlier_forms(self, row, precision, about):
         """What the forms took on this machine with this PyTorch; {}: nothing is known."""
-        found = self.rows.get(self.key(row, precision))
-        same = found and all(found.about.get(name) == about.get(name) for name in ("machine", "torch"))
-        return found.forms if same else {}
+        found = self.collection.found.get(self.key(row, precision))
+        same = found and all(found["about"].get(name) == about.get(name) for name in ("machine", "torch"))
+        return found["forms"] if same else {}
 
     def put(self, result):
-        self.rows[self.key(result.row, result.precision)] = result
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        kconfig.write_text(self.path, json.dumps({"rows": {key: entry(r) for key, r in self.rows.items()}},
-                                                 indent=1) + "\n")
+        self.collection.put(self.key(result.row, result.precision), entry(result))

@@ -73,6 +73,13 @@ def gpu_rows():
         yield laptop(variant, {"bfloat16": 2})
 
 
+def decode_rows():
+    """Models whose decoding is measured on a GPU: the share of the bandwidth's limit that is asked for, by batch."""
+    for variant in ("dot", "mla", "step3", "w2", "wsffn"):
+        start, fragments = VARIANTS[variant]
+        yield Row(f"124m-{variant}", start, "124m " + fragments, GPT2 | {"MODEL_BLOCK": 1024}, {1: 0.4, 64: 0.6})
+
+
 def rows(backend="cpu"):
     return list(gpu_rows() if backend == "cuda" else cpu_rows())
 

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""How cost grows: time and memory against length, layers and width, as numbers and as plots.
+"""How cost grows: time and memory against length, layers, width and batch, as numbers and as plots.
 
-    bench_scaling.py --build DIR [--longest T]
+    bench_scaling.py --build DIR [--backend cuda] [--longest T] [--figures NAME,...]
 
 Attention alone: the instructions of one attention layer (projections included), forward and
 backward, GPT-2's heads (12 of 64; latent 128), and the arena of a model that is little else (one layer,
 a feed-forward of 64 channels, 256 tokens).  Whole iterations: forward, backward and update of 6
-layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.
+layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.  On a GPU the models
+are larger (12 layers of width 768, T 1024, bfloat16), the lengths go to 32768, and the memory is
+that of our blocks.  What does not fit is told and left out.  The results of figures that were measured
+earlier stay in the file.
 """
 import argparse
+import fnmatch
 import json
 import math
 import os
@@ -16,13 +20,14 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 
-from tools.bench import bench, gnuplot
+from tools.bench import bench, bench_rows, gnuplot
+from tools.bench.bench_process import Lost
 from tools.bench.bench_result import MIB
 from tools.plan import kconfig
 from tools.report import page
 from tools.terminal import terminal
 
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+LENGTHS = {"cpu": (256, 512, 1024, 2048, 4096, 8192), "cuda": (512, 1024, 2048, 4096, 8192, 16384, 32768)}
 ATTENTIONS = {"dot": "dot", "mla": "mla", "w2": "w2"}
 WHOLE = ATTENTIONS | {"step 3": "mla gate cross latent"}
 PROFILES = 3        # passes, of which the least time counts
@@ -60,50 +65,80 @@ def iteration(process):
     return min(process.ask(process.n)), peak - 16 * process.about["parameters"]
 
 
-def figures(longest):
+@dataclass
+class Sizes:
+    """Of the models whose iterations are measured."""
+    layers: int
+    width: int
+    length: int
+    batch: int
+    layer_counts: tuple
+    widths: tuple           # of four layers
+    batches: tuple
+
+
+SIZES = {"cpu": Sizes(6, 384, 256, 4, (1, 2, 4, 8, 16), (128, 256, 512, 1024), (1, 2, 4, 8, 16)),
+         "cuda": Sizes(12, 768, 1024, 16, (1, 2, 4, 8, 16, 32), (256, 512, 1024, 2048), (1, 2, 4, 8, 16, 32, 64))}
+
+
+def figures(longest, backend="cpu"):
+    size = SIZES[backend]
+
     def small(**more):
-        return {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": 1, "MODEL_BLOCK": 256, **more}
+        return {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": size.batch, "MODEL_BLOCK": size.length,
+                "MODEL_LAYERS": size.layers, "MODEL_EMBD": size.width, "MODEL_HEADS": size.width // 64, **more}
 
-    lengths = tuple(t for t in LENGTHS if t <= longest)
+    lengths = tuple(t for t in LENGTHS[backend] if t <= longest)
+    shape = f"batch {size.batch}, T {size.length}"
     yield Figure("attention", "One attention layer, batch 1, 12 heads of 64", "T", ATTENTIONS, lengths,
-                 lambda T: small(MODEL_BLOCK=T, MODEL_LAYERS=1, MODEL_HEADS=12, MODEL_EMBD=768, FFN_HIDDEN=64),
-                 attention_alone)
-    yield Figure("length", "An iteration, batch 1, 6 layers of width 384", "T", WHOLE, lengths,
-                 lambda T: small(MODEL_BLOCK=T), iteration)
-    yield Figure("layers", "An iteration, batch 4, T 256, width 384", "layers", WHOLE, (1, 2, 4, 8, 16),
-                 lambda n: small(TRAIN_BATCH=4, MODEL_LAYERS=n), iteration)
-    yield Figure("width", "An iteration, batch 4, T 256, 4 layers, heads of 64", "width", WHOLE,
-                 (128, 256, 512, 1024),
-                 lambda E: small(TRAIN_BATCH=4, MODEL_LAYERS=4, MODEL_EMBD=E, MODEL_HEADS=E // 64), iteration)
+                 lambda T: small(TRAIN_BATCH=1, MODEL_BLOCK=T, MODEL_LAYERS=1, MODEL_HEADS=12, MODEL_EMBD=768,
+                                 FFN_HIDDEN=64), attention_alone)
+    yield Figure("length", f"An iteration, batch 1, {size.layers} layers of width {size.width}", "T", WHOLE, lengths,
+                 lambda T: small(TRAIN_BATCH=1, MODEL_BLOCK=T), iteration)
+    yield Figure("layers", f"An iteration, {shape}, width {size.width}", "layers", WHOLE, size.layer_counts,
+                 lambda n: small(MODEL_LAYERS=n), iteration)
+    yield Figure("width", f"An iteration, {shape}, 4 layers, heads of 64", "width", WHOLE, size.widths,
+                 lambda E: small(MODEL_LAYERS=4, MODEL_EMBD=E, MODEL_HEADS=E // 64), iteration)
+    yield Figure("batch", f"An iteration, T {size.length}, {size.layers} layers of width {size.width}", "batch", WHOLE,
+                 size.batches, lambda B: small(TRAIN_BATCH=B), iteration)
 
 
-def measure(runner, figure):
+def measure(runner, figure, precision):
     for name, fragments in figure.series.items():
-        latent = {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and name == "mla" else {}
+        more = {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and name == "mla" else {}
+        more |= {"PRECISION": precision} if precision != "float32" else {}
         for x in figure.places:
-            config = runner.configure("scaling", "", "small " + fragments, figure.symbols(x) | latent)
-            process = runner.start_ours(config)
-            yield Point(figure.name, name, x, *figure.measure(process))
-            process.end()
+            config = runner.configure("scaling", "", "small " + fragments, figure.symbols(x) | more)
+            try:
+                yield Point(figure.name, name, x, *figure.measure(runner.start_ours(config)))
+            except Lost as lost:
+                print(f"{figure.name}, {name}, {figure.axis} {x}: {lost}", flush=True)
+            runner.end_all()
 
 
 # ---------------------------------------------------------------- what came out
 
 def growth(points):
-    """The exponent over the last doubling: 1 is linear."""
+    """The exponent over the last doubling: 1 is linear; None: there are not two points."""
+    if len(points) < 2:
+        return None
     (a, low), (b, high) = points[-2:]
-    return math.log(high / low) / math.log(b / a)
+    return math.log(high / low) / math.log(b / a) if low > 0 and high > 0 else None
+
+
+def cell(point):
+    return f"{1e3 * point.seconds:13.2f} ms{point.bytes / MIB:8.1f}" if point else f"{'-':>24}"
 
 
 def print_figure(figure, points):
     print(f"\n{figure.title}\n{figure.axis:>8}" + "".join(f"{name:>24}" for name in figure.series))
+    at = {(p.series, p.x): p for p in points}
     for x in figure.places:
-        cells = [next(p for p in points if (p.series, p.x) == (name, x)) for name in figure.series]
-        print(f"{x:8}" + "".join(f"{1e3 * p.seconds:13.2f} ms{p.bytes / MIB:8.1f}" for p in cells))
+        print(f"{x:8}" + "".join(cell(at.get((name, x))) for name in figure.series))
     for what, key in (("time", "seconds"), ("memory", "bytes")):
         exponents = [growth([(p.x, getattr(p, key)) for p in points if p.series == name])
                      for name in figure.series]
-        print(f"{what:>8}" + "".join(f"{'~ ' + figure.axis + '^' + format(e, '.2f'):>24}" for e in exponents))
+        print(f"{what:>8}" + "".join(f"{'-' if e is None else f'~ {figure.axis}^{e:.2f}':>24}" for e in exponents))
     print("         ms and MiB; last lines: growth over the last doubling", flush=True)
 
 
@@ -124,33 +159,53 @@ def draw(figure, points, key, unit, factor):
     return standalone(gnuplot.run_gnuplot(script + "plot " + ", ".join(parts), f"{figure.name}-{key}"))
 
 
-def save(runner, about, points, chosen):
-    path = os.path.join(runner.directory, "scaling")
-    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, points))}, indent=1) + "\n")
+def read_points(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [Point(**found) for found in json.load(file)["points"]]
+
+
+def save(runner, about, points, figure):
+    """The points of this figure take the place of its earlier ones."""
+    path = os.path.join(runner.directory, "scaling" if runner.backend == "cpu" else f"scaling-{runner.backend}")
+    others = [p for p in read_points(path + ".json") if p.figure != figure.name]
+    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, others + points))}, indent=1) + "\n")
     if not gnuplot.is_there():
         return f"{path}.json; no plots: gnuplot is not installed"
-    for figure in chosen:
-        of_figure = [p for p in points if p.figure == figure.name]
-        for key, unit, factor in (("seconds", "ms", 1e3), ("bytes", "MiB", 1 / MIB)):
-            kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, of_figure, key, unit, factor))
+    for key, unit, factor in (("seconds", "ms", 1e3), ("bytes", "MiB", 1 / MIB)):
+        if points:
+            kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, points, key, unit, factor))
     return f"{path}.json, {path}-*.svg"
+
+
+def chosen(figures_there, patterns):
+    found = [f for f in figures_there if any(fnmatch.fnmatch(f.name, p) for p in patterns.split(","))]
+    if not found:
+        raise SystemExit(f"bench_scaling: no figure is called {patterns}; there are "
+                         f"{' '.join(f.name for f in figures_there)}")
+    return found
 
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
                                      epilog="example: python3 -m tools.bench.bench_scaling --longest 1024")
     parser.add_argument("--build", default="build", metavar="DIR")
-    parser.add_argument("--longest", type=terminal.count, default=LENGTHS[-1], metavar="T")
+    parser.add_argument("--backend", default="cpu", choices=bench_rows.BACKENDS)
+    parser.add_argument("--precision", choices=bench_rows.PRECISIONS, help="on a GPU bfloat16 unless said")
+    parser.add_argument("--longest", type=terminal.count, metavar="T")
+    parser.add_argument("--figures", default="*", metavar="PATTERN,...", help="attention, length, layers, width, batch")
     args = parser.parse_args(argv)
-    runner = bench.Bench(args.build)
-    about, points = bench.machine(runner), []
-    print(bench.about_text(about))
-    chosen = list(figures(args.longest))
-    for figure in chosen:
-        found = list(measure(runner, figure))
+    precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
+    runner = bench.Bench(args.build, backend=args.backend)
+    there = list(figures(args.longest or LENGTHS[args.backend][-1], args.backend))
+    about, path = bench.machine(runner) | {"precision": precision}, None
+    print(bench.about_text(about) + f", {precision}")
+    for figure in chosen(there, args.figures):
+        found = list(measure(runner, figure, precision))
         print_figure(figure, found)
-        points += found
-    print("\n" + save(runner, about, points, chosen))
+        path = save(runner, about, found, figure)
+    print(f"\n{path}")
     return 0
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The benchmark: its rows are configurations that exist, and its numbers say what they should."""
+import argparse
 import contextlib
 import io
 import json
@@ -10,8 +11,10 @@ import tempfile
 import unittest
 import unittest.mock
 
-from tools.bench import bench, bench_decode, bench_forms, bench_process, bench_result, bench_rows, op_profile
+from tools.bench import (bench, bench_decode, bench_decode_rows, bench_forms, bench_process, bench_result, bench_rows,
+                         bench_scaling, op_profile)
 from tools.plan import kconfig
+from tools.report import decoding
 from tools.testing import tap
 
 BUILD = os.path.abspath(os.environ.get("O", "build"))
@@ -201,6 +204,76 @@ class OnGpu(unittest.TestCase):
         self.assertIn("DIFFER", bench_result.losses_text(r))
         self.assertTrue(r.agrees([10.81, 9.1]))
         self.assertIsNone(r.agrees([]))
+
+
+class DecodeRows(unittest.TestCase):
+    OWN = {"contexts": [{"token_seconds": 1e-3, "token_bytes": 8e8, "read_bytes_per_second": 3e12}], "batch": 64}
+    PEER = {"contexts": [{"token_seconds": 2e-3, "form": "compiled", "weight_bytes": 3e8, "cache_bytes": 7e8}],
+            "batch": 64, "torch": "2.0"}
+
+    def found(self, own, peer):
+        found = {"row": "124m-dot", "precision": "bfloat16", "batch": 64, "context": 1024, "asked": 0.6}
+        sides = {"own": own and bench_decode_rows.one_context(own), "peer": peer and bench_decode_rows.one_context(peer)}
+        found |= {side: answer for side, answer in sides.items() if answer}
+        return dict(zip(bench_decode_rows.HEAD,
+                        bench_decode_rows.cells(bench_decode_rows.with_limit(found, "bfloat16", 4e12))))
+
+    def test_limit_is_the_bytes_of_the_peer_over_the_bandwidth(self):
+        cells = self.found(self.OWN, self.PEER)     # 1e9 bytes at 4e12 bytes/s: 0.25 ms
+        self.assertEqual((cells["tokens/s"], cells["PyTorch's"], cells["ratio"]), ("64000", "32000", "2.00"))
+        self.assertEqual((cells["limit"], cells["reached"], cells["asked"]), ("256000", "25%", "60% missed"))
+
+    def test_without_a_peer_our_bytes_count_in_the_precision(self):
+        self.assertEqual(self.found(self.OWN, None)["limit"], "640000")    # 4e8 bytes: 0.1 ms
+        self.assertEqual(self.found(None, self.PEER)["tokens/s"], "")
+
+    def test_every_row_resolves_and_has_a_peer_where_it_can(self):
+        with tempfile.TemporaryDirectory() as directory:
+            runner = bench.Bench(directory)
+            runner.torch, runner.python = "2.0", "python"
+            options = argparse.Namespace(precision="bfloat16", seconds=0.5)
+            peers = {row.name: bench_decode_rows.Subject(runner, row, options, 64, 1024).peer
+                     for row in bench_rows.decode_rows()}
+        self.assertEqual({name for name, peer in peers.items() if peer}, {"124m-dot", "124m-mla"})
+        self.assertIn("--batch=64", peers["124m-dot"])
+        self.assertIn("--vocab=50304", peers["124m-mla"])
+
+    def test_products_that_were_not_measured(self):
+        contexts = [{"context": 8, "state_bytes": 1, "first_token_seconds": 1, "prompt_flops": 1, "token_seconds": 1,
+                     "token_bytes": 1, "read_bytes_per_second": 1, "sgemm_flops_per_second": None}]
+        own = bench_decode.better({"contexts": contexts, "batch": 1}, {"contexts": contexts, "batch": 1})
+        _, cells = decoding.grid(decoding.measured("step", {"own": own, "peer": None}))
+        self.assertIn("", cells[0])
+
+
+class Scaling(unittest.TestCase):
+    def test_every_figure_resolves(self):
+        tree = kconfig.Tree()
+        for backend in bench_rows.BACKENDS:
+            for figure in bench_scaling.figures(bench_scaling.LENGTHS[backend][-1], backend):
+                for fragments in figure.series.values():
+                    for x in figure.places:
+                        bench_rows.resolve(tree, "", "small " + fragments, figure.symbols(x) | {"BACKEND": backend})
+
+    def test_missing_points_are_left_out(self):
+        figure = next(f for f in bench_scaling.figures(1024, "cuda") if f.name == "length")
+        points = [bench_scaling.Point("length", "dot", T, T / 1e6, T << 20) for T in (512, 1024)]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            bench_scaling.print_figure(figure, points)
+        self.assertIn("~ T^1.00", out.getvalue())
+        self.assertIn(" -", out.getvalue())
+
+    def test_other_figures_stay(self):
+        with tempfile.TemporaryDirectory() as directory:
+            runner = bench.Bench(directory)
+            os.makedirs(runner.directory)
+            length, layers = (next(f for f in bench_scaling.figures(512) if f.name == name)
+                              for name in ("length", "layers"))
+            with unittest.mock.patch.object(bench_scaling.gnuplot, "is_there", lambda: False):
+                for figure in (length, layers, length):
+                    bench_scaling.save(runner, {}, [bench_scaling.Point(figure.name, "dot", 1, 1, 1)], figure)
+            points = bench_scaling.read_points(os.path.join(runner.directory, "scaling.json"))
+        self.assertEqual([p.figure for p in points], ["layers", "length"])
 
 
 class Process(unittest.TestCase):

@@ -4,7 +4,8 @@
     op_profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda] [--passes N]
 
 The rows are those of bench.py, of both backends.  Every instruction runs alone, N times, and its least time counts.
-On a GPU each is waited for, which adds some microseconds.  A whole iteration, the least of three, has the
+On a GPU each runs eight times in a row and is waited for once; one that is
+shorter than its launch, some microseconds, takes as long as that.  A whole iteration, the least of three, has the
 batch and the update besides.
 """
 import argparse

@@ -3,20 +3,35 @@
 TORCH_PYTHON ?= $(python)
 bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o) $(O)/setup-python
 
+bench_needs += $(filter cuda,$(BACKEND))
+# What all of these commands take.
+bench_options = --build '$(O)' $(call option,--backend,BACKEND)
+
 bench: $(bench_needs)
-	$(Q)$(python) -m tools.bench.bench --build '$(O)' $(call option,--torch,TORCH_PYTHON) $(call option,--rows,ROWS) \
-		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION)
+	$(Q)$(python) -m tools.bench.bench $(bench_options) $(call option,--torch,TORCH_PYTHON) $(call option,--rows,ROWS) \
+		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION) \
+		$(call option,--limit,LIMIT)
 
 bench-scaling: $(bench_needs)
 	$(Q)bash tools/make/setup.sh plot || true
-	$(Q)$(python) -m tools.bench.bench_scaling --build '$(O)' $(call option,--longest,LONGEST)
+	$(Q)$(python) -m tools.bench.bench_scaling $(bench_options) $(call option,--longest,LONGEST) \
+		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION)
 
-profile: $(bench_needs) $(if $(filter cuda,$(BACKEND)),$(cuda_built))
-	$(Q)$(python) -m tools.bench.op_profile --build '$(O)' $(if $(ROWS),--rows '$(ROWS)') \
-		$(if $(PRECISION),--precision '$(PRECISION)') $(if $(BACKEND),--backend '$(BACKEND)')
+# Without BACKEND the steps of .config are measured (tools/make/steps.mk).
+ifdef BACKEND
+bench-decode: $(bench_needs)
+	$(Q)$(python) -m tools.bench.bench_decode_rows $(bench_options) $(call option,--torch,TORCH_PYTHON) \
+		$(call option,--rows,ROWS) $(call option,--lengths,CONTEXTS) $(call option,--batches,BATCHES) \
+		$(call option,--rounds,ROUNDS) $(call option,--seconds,BENCH_SECONDS) $(call option,--precision,PRECISION)
+.PHONY: bench-decode
+endif
+
+profile: $(bench_needs)
+	$(Q)$(python) -m tools.bench.op_profile $(bench_options) $(call option,--rows,ROWS) \
+		$(call option,--precision,PRECISION)
 
 bench-list: $(O)/setup-python
-	$(Q)$(python) -m tools.bench.bench --list
+	$(Q)$(python) -m tools.bench.bench --list $(call option,--backend,BACKEND)
 
 bench-runs: $(bench_needs) $(O)/bin/results
 	$(Q)$(python) -m tools.bench.bench_runs --build '$(O)' $(if $(COUNTS),--counts $(COUNTS))
@@ -24,6 +39,7 @@ bench-runs: $(bench_needs) $(O)/bin/results
 .PHONY: bench profile bench-list bench-scaling bench-runs
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
+#:                 BACKEND=cuda: on a GPU; also bench-list, bench-decode BATCHES=1,64, bench-scaling
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
-#:   bench-scaling plot time and memory against length, layers and width;  LONGEST=8192
+#:   bench-scaling plot time and memory against length, layers, width;  LONGEST=8192 FIGURES=length
 #:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000

@@ -13,7 +13,8 @@ override RUNS := $(or $(RUNS),runs)
 plan := $(or $(PLAN),$(O)/plan)
 
 # Targets that need a configuration; all others work without one.
-run_goals := all experiment built runs plan plan-examined step steps describe audit bench-decode rerun unread \
+run_goals := all experiment built runs plan plan-examined step steps describe audit rerun unread \
+	$(if $(BACKEND),,bench-decode) \
 	runs-% step-% slurm-next
 ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
 

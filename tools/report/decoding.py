@@ -29,9 +29,9 @@ class Measured:
 
     @property
     def prompt_share(self):
-        """Share of the speed of matrix products."""
+        """Share of the speed of matrix products; None: that was not measured, as on a GPU."""
         n = self.numbers
-        return n["prompt_flops"] / n["first_token_seconds"] / n["sgemm_flops_per_second"]
+        return n["sgemm_flops_per_second"] and n["prompt_flops"] / n["first_token_seconds"] / n["sgemm_flops_per_second"]
 
     @property
     def tokens_per_second(self):
@@ -108,7 +108,7 @@ def grid(entries):
                 "tokens/s", "MB read/token", "limit/s", "reached", "PyTorch/s"]
     cells = [[m.step, str(m.context), f"{m.numbers['state_bytes'] / 2**20:.2f}",
               f"{m.state_per_token:.0f}", f"{m.numbers['first_token_seconds']:.3g}",
-              f"{m.prompt_share:.0%}", f"{m.tokens_per_second:.1f}",
+              f"{m.prompt_share:.0%}" if m.prompt_share else "", f"{m.tokens_per_second:.1f}",
               f"{m.numbers['token_bytes'] / m.batch / 1e6:.1f}", f"{m.limit:.1f}",
               f"{m.tokens_per_second / m.limit:.0%}",
               f"{m.peer_tokens_per_second:.1f}" if m.peer_tokens_per_second else ""]
