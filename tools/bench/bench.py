@@ -28,6 +28,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ from tools.plan import kconfig
 from tools.terminal import terminal
 
 LIMIT = 480         # seconds of a row on a GPU
-RESERVED = 100      # of them for the rounds, and for the start of the form that competes
+RESERVED = 60       # of them for the rounds, and for the start of the form that competes
 ONE_FORM = 200      # seconds of a form, at most
 LEAST = 20          # seconds that are worth a try
 GRACE = 60          # seconds beyond the limit in which a round may end
@@ -67,6 +68,7 @@ class Bench:
         self.tree = kconfig.Tree()
         self.torch = python and torch_version(python)
         self.meter, self.live, self.started = None, [], time.monotonic()
+        self.note_form = lambda result: None    # told whenever a form was tried
         self.environment = bench_forms.environment(self.directory) if backend != "cpu" else None
 
     # ------------------------------------------------------------ the machine
@@ -179,11 +181,13 @@ class Bench:
         try:
             peer, result.forms[form] = self.start_theirs(result, config, vocab, form, deadline)
             self.say(f"{form}: {1e3 * result.forms[form]['seconds']:.3f} ms")
+            self.note_form(result)
             return peer
         except Lost as lost:
             late = deadline is not None and time.monotonic() >= deadline
             result.forms[form] = {"failed": str(lost), "late": late}
             self.say(f"{form}: {lost}")
+            self.note_form(result)
             return None
 
     def qualify(self, result, config, vocab):
@@ -211,7 +215,7 @@ class Bench:
                                                          time.monotonic() + max(RESERVED, self.left()))
             return peer
         except Lost as lost:
-            result.forms[form] = {"failed": str(lost)}
+            result.forms[form] = {"failed": str(lost), "late": True}    # it did work: it may again
             return None
 
     def note_fastest(self, result, form):
@@ -257,9 +261,9 @@ class Bench:
         result.losses = ours.losses
         return ours
 
-    def compare(self, row, precision, earlier=None):
+    def compare(self, row, precision, earlier=None, about=None):
         self.started = time.monotonic()
-        result = Result(row.name, precision, row.asked[precision], self.backend)
+        result = Result(row.name, precision, row.asked.get(precision), self.backend, about=about or {})
         result.forms = {form: found for form, found in (earlier or {}).items() if not found.get("late")}
         symbols = row.set | bench_rows.ITERATIONS | ({"PRECISION": precision} if precision != "float32" else {})
         config = self.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
@@ -385,16 +389,15 @@ def measure_on_cpu(bench, about, wanted):
 def measure_on_gpu(bench, about, wanted):
     """A row that fails does not keep the others from being measured."""
     store = Store(os.path.join(bench.directory, "gpu.json"))
-    failed = []
+    bench.note_form, failed = store.put_forms, []
     for row, precision in wanted:
         print(f"{row.name} ({precision})", flush=True)
         try:
-            result = bench.compare(row, precision, store.earlier_forms(row.name, precision, about))
+            result = bench.compare(row, precision, store.earlier_forms(row.name, precision, about), about)
         except Lost as lost:
             failed.append(f"{row.name} ({precision}): {lost}")
             print(f"  {lost}", flush=True)
             continue
-        result.about = about
         store.put(result)
         print_row(result)
         path = save(bench, about, store.results())
@@ -413,10 +416,15 @@ def run(args):
         print(f"{args.torch} has no torch (TORCH_PYTHON= names another): our columns only\n")
     elif args.backend == "cpu":     # on a GPU the losses of ten updates tell
         check(bench, todo)
-    wanted = [(row, precision) for row in todo for precision in row.asked
-              if fnmatch.fnmatch(precision, args.precision) and bench_rows.knows(bench.tree, precision)]
+    wanted = [(row, precision) for row in todo for precision in bench_rows.precisions(row, args.precision)
+              if bench_rows.knows(bench.tree, precision)]
     (measure_on_cpu if args.backend == "cpu" else measure_on_gpu)(bench, about, wanted)
     bench.close()
+
+
+def stop(number, frame):
+    """The processes of a row end with this one."""
+    raise SystemExit(f"bench: stopped by signal {number}")
 
 
 def main(argv):
@@ -436,6 +444,7 @@ def main(argv):
     if args.list:
         print("\n".join(row.name for row in bench_rows.rows(args.backend)))
         return 0
+    signal.signal(signal.SIGTERM, stop)
     try:
         run(args)
     except (kconfig.Unfit, Lost) as problem:

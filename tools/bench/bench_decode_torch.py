@@ -3,9 +3,9 @@
 
 Grouped heads or latents (mla, products kept in latent space), GELU, LayerNorm, tied head, a static
 cache, no gradients.  It measures each form; the fastest counts.  On the CPU: plain; compiled with
-frozen weights, in the layout the compiler prefers.  On a GPU a step is always replayed from a CUDA graph:
-first with every kernel of attention, then, with the fastest kernel, compiled and autotuned.  Several
-steps are waited for once.  Prints seconds per step (a token of every row) by context.
+frozen weights, in the layout the compiler prefers.  On a GPU a step is always replayed from a CUDA
+graph: first with every kernel of attention, then, with the fastest kernel, compiled and autotuned.
+Several steps are waited for once.  Prints seconds per step (a token of every row) by context.
 
     bench_decode_torch.py [--attention dot|mla] [--layers N] [--heads N] [--kv-heads N] [--embd N]
         [--hidden N] [--vocab N] [--latent N] [--threads N] [--lengths N,N..] [--seconds X]

@@ -41,7 +41,11 @@ class Process:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                           text=True, env=environment,
                                           preexec_fn=lambda: os.sched_setaffinity(0, processors))
-        self.about = self.read()
+        try:
+            self.about = self.read()
+        except BaseException:   # also if this program is told to end
+            self.kill()
+            raise
 
     def wait_for_answer(self):
         """A line is written at once, so whatever can be read is a whole answer, or the end."""
@@ -121,7 +125,8 @@ class Process:
         return self.child.poll() is None
 
     def kill(self):
-        self.child.kill()
+        if self.is_running():
+            self.child.kill()
         self.end()
 
 

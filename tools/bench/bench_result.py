@@ -265,3 +265,10 @@ class Store:
 
     def put(self, result):
         self.collection.put(self.key(result.row, result.precision), entry(result))
+
+    def put_forms(self, result):
+        """While a row is measured: what its forms took is kept if the rest never comes."""
+        key = self.key(result.row, result.precision)
+        known = self.earlier_forms(result.row, result.precision, result.about)
+        found = self.collection.found[key] if known else entry(result)
+        self.collection.put(key, found | {"forms": dict(result.forms)})

@@ -91,6 +91,12 @@ def chosen(patterns, among):
     return found
 
 
+def precisions(row, pattern):
+    """Those of the row that fit; one that is named counts even if the row has no aim for it."""
+    named = [pattern] if pattern in PRECISIONS and not row.whole else []
+    return [p for p in dict.fromkeys([*row.asked, *named]) if fnmatch.fnmatch(p, pattern)]
+
+
 # ---------------------------------------------------------------- configurations
 
 def resolve(tree, start, fragments, symbols):

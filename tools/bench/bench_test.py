@@ -29,6 +29,13 @@ class Rows(unittest.TestCase):
                     bench_rows.resolve(tree, row.start, row.fragments, row.set | {"BACKEND": backend})
                     self.assertEqual(tree.values()["OPTIMIZER"], "adamw")
 
+    def test_a_precision_that_is_named_counts(self):
+        row = next(row for row in bench_rows.rows("cuda") if row.name == "124m-mla-16x1024")
+        self.assertEqual(bench_rows.precisions(row, "*"), ["bfloat16"])
+        self.assertEqual(bench_rows.precisions(row, "float32"), ["float32"])
+        whole = next(row for row in bench_rows.rows() if row.whole)
+        self.assertEqual(bench_rows.precisions(whole, "bfloat16"), [])
+
     def test_wrong_symbol_is_refused(self):
         with self.assertRaises(kconfig.Unfit):
             bench_rows.resolve(kconfig.Tree(), "", "", {"MODEL_LAYER": 3})
@@ -189,6 +196,22 @@ class OnGpu(unittest.TestCase):
             self.assertTrue(row["forms"]["reduce-overhead sdpa-cudnn"]["late"])
             self.assertIn("reduce-overhead sdpa-cudnn: starts", text)
         self.assertIsNone(row["ratio"])
+
+    def test_forms_are_kept_if_the_row_is_not_finished(self):
+        store = bench_result.Store(os.path.join(self.build, "bench/gpu.json"))
+        about = {"machine": "stub", "torch": "2.0"}
+        whole = bench_result.Result("tiny", "bfloat16", backend="cuda", rounds=[{"ours": 1}], about=about,
+                                    forms={"a": {"seconds": 2}})
+        store.put_forms(whole)
+        store.put(whole)
+        partial = bench_result.Result("tiny", "bfloat16", backend="cuda", about=about,
+                                      forms=whole.forms | {"b": {"seconds": 1}})
+        store.put_forms(partial)
+        found, = bench_result.Store(store.collection.path).results()
+        self.assertEqual((found.rounds, list(found.forms)), ([{"ours": 1}], ["a", "b"]))
+        store.put_forms(bench_result.Result("tiny", "bfloat16", about={"machine": "other", "torch": "2.0"}))
+        self.assertEqual(store.results()[0].rounds, [])
+        bench_result.markdown(store.results(), "cuda")
 
     def test_a_slow_peer_is_not_the_best_form(self):
         def result(seconds):

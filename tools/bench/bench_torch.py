@@ -6,14 +6,15 @@
     bench_torch.py --ceilings           answer each line with the speed of large products and copies
     bench_torch.py --check CONFIG...    compare with the reference in double, at small sizes
 
-CONFIG is the file that bench_model reads.  AdamW is the fused one; bench_torch_model.py has the models.
+CONFIG is the file that bench_model reads.  AdamW is the fused one.  The models are in
+bench_torch_model.py.
 
-Options: --form 'WAY ATTENTION ...', --precision float32|bfloat16, --device cpu|cuda, --vocab N (where
-the configuration leaves it to the task), --start DIR (weights and batches that bench_model shared).
-Products in float32 never use TF32.
+Options: --form 'WAY ATTENTION ...', --precision float32|bfloat16, --device cpu|cuda, --vocab N
+(where the configuration leaves it to the task), --start DIR (weights and batches that bench_model
+shared).  A float32 row never uses TF32.
 
-WAY        eager; compiled; autotuned (max-autotune without graphs); graph, autotuned-graph (the same
-           compiled, and the whole update captured as one CUDA graph, AdamW capturable);
+WAY        eager; compiled; autotuned (max-autotune without graphs); graph, autotuned-graph (the
+           whole update, compiled so, is captured as one CUDA graph, and AdamW is capturable);
            reduce-overhead, max-autotune (torch.compile's own graphs)
 ATTENTION  plain (products); sdpa (PyTorch chooses its kernel), sdpa-flash, sdpa-cudnn,
            sdpa-efficient, sdpa-math
@@ -148,7 +149,7 @@ class Trainer:
     def captured_update(self, tokens, targets):
         """The first updates run as usual; then one is captured, and replayed from there on."""
         if self.static is None:
-            self.static = torch.empty_like(tokens), torch.empty_like(targets)
+            self.static, self.aside = (torch.empty_like(tokens), torch.empty_like(targets)), torch.cuda.Stream()
         for place, given in zip(self.static, (tokens, targets)):
             place.copy_(given)
         if self.done < WIDE_UPDATES:
@@ -159,19 +160,18 @@ class Trainer:
         return self.value
 
     def update_aside(self):
-        """On a stream of its own, as capturing asks of the updates before it."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        """On a stream of its own, as capturing asks of the updates before it; the capture uses it, too."""
+        self.aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.aside):
             value = self.update(*self.static)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(self.aside)
         return value
 
     def capture(self):
         self.optimizer.zero_grad(set_to_none=True)
         self.forget_peak()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=self.aside):
             self.value = self.update(*self.static)
 
     def iterate(self):
