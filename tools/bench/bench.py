@@ -34,7 +34,7 @@ import sys
 import time
 
 from tools.bench import bench_forms, bench_rows
-from tools.bench.bench_process import Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
+from tools.bench.bench_process import WARM_UP, Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
 from tools.bench.bench_result import Result, Store, entry, markdown, print_row
 from tools.plan import kconfig
 from tools.terminal import terminal
@@ -44,7 +44,7 @@ RESERVED = 60       # of them for the rounds, and for the start of the form that
 ONE_FORM = 200      # seconds of a form, at most
 LEAST = 20          # seconds that are worth a try
 GRACE = 60          # seconds beyond the limit in which a round may end
-SHARED_BATCHES = 10
+SHARED_BATCHES = max(WARM_UP.values())
 
 
 def ceiling_of(measured, precision):

@@ -152,7 +152,7 @@ class Step:
                 step()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=aside):
             step()
         return graph.replay
 

@@ -190,10 +190,9 @@ def gpu_lines(r):
     if r.is_best_form() is False:
         yield (f"    PyTorch is below {BEST_FORM[r.row, r.precision] / 1e3:.0f} thousand tokens/s: on an H200 this is "
                "not its best form, and the ratio does not count")
-    fastest = r.forms.get(r.form, {})
-    theirs = f"; PyTorch {mebibytes(r.their_peak)} allocated, {mebibytes(fastest.get('reserved'))} reserved" \
-        if r.their_peak else ""
-    yield f"    peak     {mebibytes(r.peak)} MiB in our blocks{theirs} (its fastest form)"
+    reserved = mebibytes(r.forms.get(r.form, {}).get("reserved")) or "?"
+    theirs = f"; PyTorch's fastest form {mebibytes(r.their_peak)} allocated, {reserved} reserved" if r.their_peak else ""
+    yield f"    peak     {mebibytes(r.peak)} MiB in our blocks{theirs}"
     if r.whole is not None and r.their_whole is not None:
         yield f"    process  {mebibytes(r.whole)} MiB of the GPU; PyTorch {mebibytes(r.their_whole)}"
 

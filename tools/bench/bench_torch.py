@@ -41,6 +41,7 @@ WAYS = {    # mode of torch.compile, and whether the whole update is captured
     "autotuned": ("max-autotune-no-cudagraphs", False), "autotuned-graph": ("max-autotune-no-cudagraphs", True),
     "reduce-overhead": ("reduce-overhead", False), "max-autotune": ("max-autotune", False)}
 OWN_GRAPHS = ("reduce-overhead", "max-autotune")
+SETTLING = 2        # iterations
 WIDE_UPDATES = 3    # before a capture: kernels are compiled, the optimizer's state is made
 SQUARE = {"cpu": 1024, "cuda": 8192}            # of the products ...
 COPIED = {"cpu": 1 << 26, "cuda": 1 << 31}      # ... and bytes of the copy that are the ceilings
@@ -198,6 +199,7 @@ class Trainer:
         found = [self.iterate().item() for _ in range(n)]
         if self.device == "cuda" and not self.captures:
             self.forget_peak()      # kernels are compiled and tuned by now
+            self.timed(SETTLING)    # takes the memory again, so that no timed iteration does
         return found
 
     @staticmethod

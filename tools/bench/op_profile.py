@@ -59,7 +59,7 @@ def main(argv):
     parser.add_argument("--passes", type=int, default=5)
     args = parser.parse_args(argv)
     runner = bench.Bench(args.build, backend=args.backend)
-    rows = {row.name: row for backend in {"cpu", args.backend} for row in bench_rows.rows(backend)}
+    rows = {row.name: row for backend in ("cpu", args.backend) for row in bench_rows.rows(backend)}
     try:
         for row in bench_rows.chosen(args.rows, list(rows.values())):
             if not row.whole:
