@@ -1,6 +1,6 @@
 /*
- * What every backend does apart from kernels: copies in order, searches, numbers collected, work
- * kept and done again, memory counted.
+ * What every backend does apart from kernels: copies in order, searches, numbers collected,
+ * parameters rounded, work kept and done again, memory counted.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "core/backend/open.h"
 #include "core/engine/replay.h"
+#include "core/util/bf16.h"
 #include "core/util/test.h"
 
 #define COUNT 4096
@@ -109,6 +110,67 @@ static void test_collects_numbers_of_either_type(void **state)
 	b.release(&b, from_wide);
 }
 
+#define MATRICES 300 /* more than a GPU rounds at once */
+
+/* Of all sizes up to 4 blocks of a kernel; every third is not copied. */
+static struct params *many_matrices(const struct backend *b)
+{
+	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
+	const struct param_copy *copy;
+	struct params *p;
+	struct error err;
+	char name[16];
+	int index;
+
+	must(params_create(&p, F32, &err), &err);
+	for (int i = 0; i < MATRICES; i++) {
+		snprintf(name, sizeof(name), "w%d", i);
+		must(params_name(p, name, &init, 2,
+				 (int64_t[]){ i % 7 + 1, i % 50 ? i % 50 : 1200 }, &index, &err),
+		     &err);
+	}
+	must(params_allocate(p, b, false, &err), &err);
+	for (int i = 0; i < MATRICES; i++)
+		if (i % 3)
+			must(param_copy_of(p, i, 0, (size_t)p->list[i].count * sizeof(bf16), &copy,
+					   &err),
+			     &err);
+	must(params_initialise(p, 1, &err), &err);
+	return p;
+}
+
+static void check_rounded(const struct params *p, int index)
+{
+	const int64_t n = p->list[index].count;
+	float *exact = malloc((size_t)n * sizeof(*exact));
+	bf16 *rounded = malloc((size_t)n * sizeof(*rounded));
+
+	p->backend->download(p->backend, exact, param_data(p, index), (size_t)n * sizeof(*exact));
+	p->backend->download(p->backend, rounded, p->list[index].copy[0].memory,
+			     (size_t)n * sizeof(*rounded));
+	for (int64_t i = 0; i < n; i++)
+		assert_int_equal(rounded[i], bf16_round(exact[i]));
+	free(exact);
+	free(rounded);
+}
+
+/* The copies of the CPU are panels: product_test.c has them. */
+static void test_rounds_many_parameters(void **state)
+{
+	struct backend b = backend_for_tests(BFLOAT16, 2);
+	struct params *p;
+
+	(void)state;
+	if (strcmp(b.name, "cpu") == 0)
+		skip();
+	p = many_matrices(&b);
+	params_prepare(p);
+	for (int i = 0; i < MATRICES; i++)
+		if (i % 3)
+			check_rounded(p, i);
+	params_destroy(p);
+}
+
 struct work {
 	struct backend *b;
 	double *from, *to, *cleared;
@@ -185,6 +247,7 @@ int main(void)
 		cmocka_unit_test(test_large_uploads),
 		cmocka_unit_test(test_finds_the_first_that_is_not_finite),
 		cmocka_unit_test(test_collects_numbers_of_either_type),
+		cmocka_unit_test(test_rounds_many_parameters),
 		cmocka_unit_test(test_kept_work_reads_memory_anew),
 		cmocka_unit_test(test_memory_is_counted),
 	};

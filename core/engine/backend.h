@@ -103,9 +103,8 @@ struct backend {
 				  int64_t rows, int64_t row, int64_t pitch);
 	/* What the kernels of the next run find in c->run, on the device as well. */
 	void (*begin_run)(const struct backend *b, const struct run *run);
-	/* Copy number `which` of a parameter, in the layout that copy_bytes() promised. */
-	void (*copy_param)(const struct backend *b, const struct param *p, int which,
-			   const void *data, void *copy);
+	/* All copies that have memory, in the layout that copy_bytes() promised. */
+	void (*copy_params)(const struct backend *b, const struct params *p);
 	/* `n` numbers of the same type, as doubles, to device memory. */
 	void (*collect)(const struct backend *b, enum dtype type, const void *const *from, int n,
 			double *to);

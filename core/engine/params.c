@@ -137,12 +137,8 @@ void params_prepare(struct params *p)
 {
 	if (!p->stale)
 		return;
-	for (int i = 0; i < p->n && p->n_copies; i++)
-		for (int which = 0; which < PARAM_COPIES; which++)
-			if (p->list[i].copy[which].memory)
-				p->backend->copy_param(p->backend, &p->list[i], which,
-						       param_data(p, i),
-						       p->list[i].copy[which].memory);
+	if (p->n_copies)
+		p->backend->copy_params(p->backend, p);
 	p->stale = false;
 }
 

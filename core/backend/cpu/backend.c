@@ -112,8 +112,8 @@ static void cpu_begin_run(const struct backend *b, const struct run *run)
 }
 
 /* Copies are panels of bfloat16, slice by slice: product.h says of what. */
-static void cpu_copy_param(const struct backend *b, const struct param *p, int which,
-			   const void *data, void *copy)
+static void copy_param(const struct backend *b, const struct param *p, int which,
+		       const float *data, void *copy)
 {
 	const int64_t rows = p->dim[p->ndim - 2], columns = p->dim[p->ndim - 1];
 	const int64_t lines = which ? rows : columns, k = which ? columns : rows;
@@ -121,13 +121,23 @@ static void cpu_copy_param(const struct backend *b, const struct param *p, int w
 
 	for (int64_t i = 0; i < p->count / (rows * columns); i++) {
 		const struct panel_factor from = {
-			.data = (const float *)data + i * rows * columns,
+			.data = data + i * rows * columns,
 			.pitch = columns,
 			.across = which == 0,
 		};
 
 		panel_pack(cpu_form(b), lines, k, &from, (char *)copy + (size_t)i * bytes);
 	}
+}
+
+static void cpu_copy_params(const struct backend *b, const struct params *p)
+{
+	for (int i = 0; i < p->n; i++)
+		for (int which = 0; which < PARAM_COPIES; which++)
+			if (p->list[i].copy[which].memory)
+				copy_param(b, &p->list[i], which,
+					   (const float *)p->data + p->list[i].offset,
+					   p->list[i].copy[which].memory);
 }
 
 static void cpu_collect(const struct backend *b, enum dtype type, const void *const *from, int n,
@@ -185,7 +195,7 @@ struct backend backend_cpu(int threads)
 		.zero = cpu_zero,
 		.find_nonfinite = cpu_find_nonfinite,
 		.begin_run = cpu_begin_run,
-		.copy_param = cpu_copy_param,
+		.copy_params = cpu_copy_params,
 		.collect = cpu_collect,
 		.describe = cpu_describe,
 		.check = cpu_done,

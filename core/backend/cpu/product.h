@@ -123,7 +123,7 @@ static inline bool keeps_copies(const struct tensor *w)
 /*
  * Copy 0 of a parameter [..,R,C] is B = W, with k = R and n = C; copy 1
  * is B = W', with k = C and n = R; for each of its leading slices one.  The
- * backend's copy_param() makes them.
+ * backend's copy_params() makes them.
  */
 static inline size_t slice_bytes(const struct tensor *w, int which)
 {

@@ -271,17 +271,54 @@ static void cuda_begin_run(const struct backend *b, const struct run *run)
 	cuda_upload(b, context(b)->run, run, sizeof(*run));
 }
 
-/* The only copy is rounded: product.cuh reads it. */
-static void cuda_copy_param(const struct backend *b, const struct param *p, int which,
-			    const void *data, void *copy)
+#define ROUNDED_MOST 128 /* parameters that a launch takes along: it has 4 KiB for all it is given */
+
+struct rounding {
+	struct {
+		int64_t before;
+		const float *from;
+		__nv_bfloat16 *to;
+	} list[ROUNDED_MOST];
+	int n;
+	int64_t total;
+
+	__device__ int64_t before(int i) const
+	{
+		return list[i].before;
+	}
+};
+
+static void round_all(const struct backend *b, struct rounding *r)
 {
 	struct call c = {};
-	const float *from = (const float *)data;
-	__nv_bfloat16 *to = (__nv_bfloat16 *)copy;
 
-	(void)which;
 	c.backend = b;
-	each(&c, p->count, [=] __device__(int64_t i) { to[i] = (__nv_bfloat16)from[i]; });
+	each_of_many(&c, *r, r->total, [=] __device__(const struct rounding &all, int at, int64_t i) {
+		const int64_t element = i - all.list[at].before;
+
+		all.list[at].to[element] = (__nv_bfloat16)all.list[at].from[element];
+	});
+	r->n = 0;
+	r->total = 0;
+}
+
+/* The only copy is rounded: product.cuh reads it. */
+static void cuda_copy_params(const struct backend *b, const struct params *p)
+{
+	struct rounding r = {};
+
+	for (int i = 0; i < p->n; i++) {
+		const struct param *q = &p->list[i];
+
+		if (!q->copy[0].memory)
+			continue;
+		r.list[r.n++] = { r.total, (const float *)p->data + q->offset,
+				  (__nv_bfloat16 *)q->copy[0].memory };
+		r.total += q->count;
+		if (r.n == ROUNDED_MOST)
+			round_all(b, &r);
+	}
+	round_all(b, &r);
 }
 
 /* ------------------------------------------------------------------ collecting */
@@ -482,7 +519,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->zero = cuda_zero;
 	b->find_nonfinite = cuda_find_nonfinite;
 	b->begin_run = cuda_begin_run;
-	b->copy_param = cuda_copy_param;
+	b->copy_params = cuda_copy_params;
 	b->collect = cuda_collect;
 	if (wants_graphs()) {
 		b->capture = cuda_capture;

@@ -5,7 +5,7 @@
  * float with products in bfloat16.  Its functions have the shape of the CPU's:
  * forward and backward take a struct call, whose pointers are device memory.
  * Work is given to the GPU by each() (one thread per element), each_row() (one
- * block per row), sum_all() and sum_columns() (fixed order: the same bits every
+ * block per row), each_of_many() (elements of many blocks of memory), sum_all() and sum_columns() (fixed order: the same bits every
  * time), and gemm() (cuBLAS).  Everything is ordered on the context's stream.
  */
 #ifndef CUDA_CUDA_CUH
@@ -102,6 +102,55 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 		return;
 	launch_kernel(each_row_kernel<F>, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK,
 		      0, stream_of(c), rows, f);
+	note_launch(c);
+}
+
+/* Elements that a block takes. */
+#define STRETCH_PART (8 * BLOCK)
+
+/* The stretch with element number i of all. */
+template <typename L> static __device__ int stretch_of(const L &stretches, int64_t i)
+{
+	int low = 0, high = stretches.n - 1;
+
+	while (low < high) {
+		const int middle = (low + high + 1) / 2;
+
+		if (stretches.before(middle) <= i)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
+
+template <typename L, typename F>
+static __global__ void stretches_kernel(const __grid_constant__ L stretches, int64_t total, F f)
+{
+	const int64_t first = (int64_t)blockIdx.x * STRETCH_PART;
+	const int64_t last = first + STRETCH_PART < total ? first + STRETCH_PART : total;
+	int at = stretch_of(stretches, first);
+
+	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK) {
+		while (at + 1 < stretches.n && i >= stretches.before(at + 1))
+			at++;
+		f(stretches, at, i);
+	}
+}
+
+/*
+ * f(stretches, number of the stretch, i) for i in [0, total): the elements of stretches.n stretches
+ * of memory, counted through.  stretches.before(k) elements lie before stretch k.
+ */
+template <typename L, typename F>
+static void each_of_many(const struct call *c, const L &stretches, int64_t total, F f)
+{
+	const int64_t blocks = (total + STRETCH_PART - 1) / STRETCH_PART;
+
+	if (total == 0)
+		return;
+	launch_kernel(stretches_kernel<L, F>, (unsigned)blocks, BLOCK, 0, stream_of(c), stretches,
+		      total, f);
 	note_launch(c);
 }
 

@@ -98,50 +98,27 @@ static void restart(const struct backend *b, const struct optim_factors *f,
 
 /* --------------------------------------------------------------- element by element */
 
-/* Elements of the segments, counted through, that a block takes. */
-#define SEGMENT_PART (8 * BLOCK)
+/* `second` counts the elements before a segment. */
+struct segment_list {
+	const struct optim_segment *list;
+	int n;
 
-/* The segment with element number i of all; `second` counts the elements before a segment. */
-static __device__ int segment_of(const struct optim_segment *list, int n, int64_t i)
-{
-	int low = 0, high = n - 1;
-
-	while (low < high) {
-		const int middle = (low + high + 1) / 2;
-
-		if (list[middle].second <= i)
-			low = middle;
-		else
-			high = middle - 1;
+	__device__ int64_t before(int i) const
+	{
+		return list[i].second;
 	}
-	return low;
-}
-
-template <typename F>
-static __global__ void segments_kernel(const struct optim_segment *list, int n, int64_t total, F f)
-{
-	const int64_t first = (int64_t)blockIdx.x * SEGMENT_PART;
-	const int64_t last = first + SEGMENT_PART < total ? first + SEGMENT_PART : total;
-	int at = segment_of(list, n, first);
-
-	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK) {
-		while (i >= list[at].second + list[at].count)
-			at++;
-		f(list[at].offset + i - list[at].second, i, list[at].decays);
-	}
-}
+};
 
 /* f(place in p, g and m; place in v and vmax; decays) for all elements of all segments at once. */
 template <typename F>
 static void each_element(const struct call *c, const struct optim_segments *segments, F f)
 {
-	const int64_t blocks = (segments->total + SEGMENT_PART - 1) / SEGMENT_PART;
+	const struct segment_list all = { segments->device, segments->n };
 
-	if (segments->total == 0)
-		return;
-	launch_kernel(segments_kernel<F>, (unsigned)blocks, BLOCK, 0, stream_of(c), segments->device,
-		      segments->n, segments->total, f);
-	note_launch(c);
+	each_of_many(c, all, segments->total,
+		     [=] __device__(const struct segment_list &s, int at, int64_t i) {
+			     f(s.list[at].offset + i - s.list[at].second, i, s.list[at].decays);
+		     });
 }
 
 template <typename R>
