@@ -28,6 +28,14 @@ struct optim_segments {
 	int64_t total; /* elements of all */
 };
 
+/* Matrices of one shape. */
+struct optim_matrices {
+	int64_t rows, columns;
+	const int64_t *offsets; /* in the blocks of p, g and m; on the host */
+	const int64_t *device;	/* the same in device memory */
+	int n;
+};
+
 /* The blocks of an optimizer; v and vmax are NULL where it has none. */
 struct optim_blocks {
 	void *p;
@@ -94,11 +102,12 @@ struct optim_kernels {
 	/* sum = x where x comes first, else sum + x. */
 	void (*add)(const struct backend *b, void *sum, const void *x, int64_t n, bool first);
 
-	/* One matrix. */
+	/* Each matrix for itself. */
 	void (*muon)(const struct backend *b, const struct optim_factors *factors,
-		     const struct muon_constants *constants, int64_t rows, int64_t columns, void *p,
-		     const void *g, void *m, void *work);
-	size_t (*muon_workspace)(int64_t rows, int64_t columns);
+		     const struct muon_constants *constants, const struct optim_matrices *matrices,
+		     const struct optim_blocks *blocks, void *work);
+	/* Bytes of `work` for n matrices; a device may take a part of them at a time. */
+	size_t (*muon_workspace)(int64_t rows, int64_t columns, int n);
 };
 
 #endif

@@ -8,26 +8,14 @@
 
 #include "core/optim/type.h"
 
-/* The last two dimensions. */
-static void matrix_size(const struct param *p, int64_t *rows, int64_t *columns)
-{
-	*rows = p->dim[p->ndim - 2];
-	*columns = p->dim[p->ndim - 1];
-}
-
 static bool elementwise(const struct param *p)
 {
 	return p->role != PARAM_MATRIX;
 }
 
-static size_t workspace(const struct optimizer *o, const struct param *p)
+static size_t workspace(const struct optimizer *o, const struct optim_matrices *m)
 {
-	int64_t rows, columns;
-
-	if (elementwise(p))
-		return 0;
-	matrix_size(p, &rows, &columns);
-	return o->kernels->muon_workspace(rows, columns);
+	return o->kernels->muon_workspace(m->rows, m->columns, m->n);
 }
 
 static double adjusted(enum muon_adjust adjust, double rows, double columns)
@@ -37,35 +25,25 @@ static double adjusted(enum muon_adjust adjust, double rows, double columns)
 	return sqrt(fmax(1, rows / columns));
 }
 
-static void update_param(struct optimizer *o, const struct param *p)
+static void update_matrices(struct optimizer *o, const struct optim_matrices *m)
 {
-	const size_t size = dtype_size(o->params->type);
-	struct muon_constants constants = {
+	const struct muon_constants constants = {
 		.lr_ratio = o->options.muon.lr_ratio,
+		.adjust = adjusted(o->options.muon.adjust, (double)m->rows, (double)m->columns),
 		.weight_decay = o->options.weight_decay,
 		.momentum = o->options.muon.momentum,
 		.eps = o->options.muon.eps,
 		.nesterov = o->options.muon.nesterov,
 		.steps = o->options.muon.steps,
 	};
-	int64_t rows, columns;
 
-	matrix_size(p, &rows, &columns);
-	constants.adjust = adjusted(o->options.muon.adjust, (double)rows, (double)columns);
-	for (int64_t done = 0; done < p->count; done += rows * columns) {
-		const size_t at = (size_t)(p->offset + done) * size;
-
-		o->kernels->muon(o->backend, &o->state->factors, &constants, rows, columns,
-				 (char *)o->blocks.p + at, (const char *)o->blocks.g + at,
-				 (char *)o->blocks.m + at, o->work);
-	}
+	o->kernels->muon(o->backend, &o->state->factors, &constants, m, &o->blocks, o->work);
 }
 
 static void update(struct optimizer *o)
 {
-	for (int i = 0; i < o->params->n; i++)
-		if (!elementwise(&o->params->list[i]))
-			update_param(o, &o->params->list[i]);
+	for (int i = 0; i < o->n_shapes; i++)
+		update_matrices(o, &o->shapes[i]);
 	optim_adamw_update(o);
 }
 

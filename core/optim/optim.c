@@ -132,12 +132,77 @@ static enum status find_segments(struct optimizer *o, struct error *err)
 	return OK;
 }
 
+static bool has_matrices_of(const struct optim_matrices *m, const struct param *p)
+{
+	return m->rows == p->dim[p->ndim - 2] && m->columns == p->dim[p->ndim - 1];
+}
+
+/* All matrices, and as many shapes as there can be: each parameter may have its own. */
+static void count_matrices(struct optimizer *o)
+{
+	const struct params *p = o->params;
+
+	for (int i = 0; i < p->n; i++)
+		if (!is_elementwise(o->type, &p->list[i])) {
+			const int64_t *dim = p->list[i].dim + p->list[i].ndim - 2;
+
+			o->n_matrices += (int)(p->list[i].count / (dim[0] * dim[1]));
+			o->n_shapes++;
+		}
+}
+
+/* The matrices of all parameters that have the shape of this one. */
+static struct optim_matrices matrices_like(struct optimizer *o, int index)
+{
+	const struct params *p = o->params;
+	const int64_t *dim = p->list[index].dim + p->list[index].ndim - 2;
+	struct optim_matrices m = { .rows = dim[0], .columns = dim[1] };
+	int64_t *offsets = o->matrices + o->n_matrices;
+
+	m.offsets = offsets;
+	for (int i = index; i < p->n; i++) {
+		if (is_elementwise(o->type, &p->list[i]) || !has_matrices_of(&m, &p->list[i]))
+			continue;
+		for (int64_t at = 0; at < p->list[i].count; at += m.rows * m.columns)
+			offsets[m.n++] = p->list[i].offset + at;
+	}
+	return m;
+}
+
+static bool is_new_shape(const struct optimizer *o, const struct param *p)
+{
+	for (int i = 0; i < o->n_shapes; i++)
+		if (has_matrices_of(&o->shapes[i], p))
+			return false;
+	return true;
+}
+
+static enum status find_matrices(struct optimizer *o, struct error *err)
+{
+	const struct params *p = o->params;
+
+	count_matrices(o);
+	if (!o->n_matrices)
+		return OK;
+	o->shapes = pool_alloc(&o->pool, (size_t)o->n_shapes * sizeof(*o->shapes));
+	o->matrices = pool_alloc(&o->pool, (size_t)o->n_matrices * sizeof(*o->matrices));
+	if (!o->shapes || !o->matrices)
+		return fail_memory(err, "optimizer", (size_t)o->n_matrices * sizeof(*o->matrices));
+	o->n_shapes = o->n_matrices = 0;
+	for (int i = 0; i < p->n; i++)
+		if (!is_elementwise(o->type, &p->list[i]) && is_new_shape(o, &p->list[i])) {
+			o->shapes[o->n_shapes] = matrices_like(o, i);
+			o->n_matrices += o->shapes[o->n_shapes++].n;
+		}
+	return OK;
+}
+
 static size_t largest_workspace(const struct optimizer *o)
 {
 	size_t largest = 0;
 
-	for (int i = 0; i < o->params->n && o->type->workspace; i++) {
-		size_t bytes = o->type->workspace(o, &o->params->list[i]);
+	for (int i = 0; i < o->n_shapes && o->type->workspace; i++) {
+		size_t bytes = o->type->workspace(o, &o->shapes[i]);
 
 		largest = bytes > largest ? bytes : largest;
 	}
@@ -145,7 +210,7 @@ static size_t largest_workspace(const struct optimizer *o)
 }
 
 /* The blocks by size; 0: there is none. */
-enum { BLOCK_M, BLOCK_V, BLOCK_VMAX, BLOCK_WORK, BLOCK_STATE, BLOCK_SEGMENTS };
+enum { BLOCK_M, BLOCK_V, BLOCK_VMAX, BLOCK_WORK, BLOCK_STATE, BLOCK_SEGMENTS, BLOCK_MATRICES };
 
 static void block_sizes(const struct optimizer *o, size_t bytes[OPTIM_BLOCKS])
 {
@@ -158,6 +223,7 @@ static void block_sizes(const struct optimizer *o, size_t bytes[OPTIM_BLOCKS])
 	bytes[BLOCK_WORK] = largest_workspace(o);
 	bytes[BLOCK_STATE] = sizeof(*o->state);
 	bytes[BLOCK_SEGMENTS] = (size_t)o->segments.n * sizeof(*o->segments.list);
+	bytes[BLOCK_MATRICES] = (size_t)o->n_matrices * sizeof(*o->matrices);
 }
 
 static enum status allocate(struct optimizer *o, void **memory, size_t bytes, struct error *err)
@@ -168,10 +234,27 @@ static enum status allocate(struct optimizer *o, void **memory, size_t bytes, st
 	return *memory ? OK : fail_memory(err, "optimizer", bytes);
 }
 
+/* Where the segments and matrices lie, in device memory. */
+static void upload_places(struct optimizer *o)
+{
+	const struct backend *b = o->backend;
+	int64_t *at = o->device_matrices;
+
+	if (o->segments.n)
+		b->upload(b, (void *)(uintptr_t)o->segments.device, o->segments.list,
+			  (size_t)o->segments.n * sizeof(*o->segments.list));
+	if (o->n_matrices)
+		b->upload(b, at, o->matrices, (size_t)o->n_matrices * sizeof(*at));
+	for (int i = 0; i < o->n_shapes; i++) {
+		o->shapes[i].device = at;
+		at += o->shapes[i].n;
+	}
+}
+
 static enum status allocate_blocks(struct optimizer *o, struct error *err)
 {
 	struct optim_blocks *blocks = &o->blocks;
-	void *state = NULL, *segments = NULL;
+	void *state = NULL, *segments = NULL, *matrices = NULL;
 	size_t bytes[OPTIM_BLOCKS];
 	enum status status = OK;
 
@@ -184,12 +267,14 @@ static enum status allocate_blocks(struct optimizer *o, struct error *err)
 	    allocate(o, &blocks->vmax, bytes[BLOCK_VMAX], err) ||
 	    allocate(o, &o->work, bytes[BLOCK_WORK], err) ||
 	    allocate(o, &state, bytes[BLOCK_STATE], err) ||
-	    allocate(o, &segments, bytes[BLOCK_SEGMENTS], err))
+	    allocate(o, &segments, bytes[BLOCK_SEGMENTS], err) ||
+	    allocate(o, &matrices, bytes[BLOCK_MATRICES], err))
 		status = FAIL;
 	o->state = state;
 	o->segments.device = segments;
+	o->device_matrices = matrices;
 	if (status == OK)
-		o->backend->upload(o->backend, segments, o->segments.list, bytes[BLOCK_SEGMENTS]);
+		upload_places(o);
 	return status;
 }
 
@@ -264,10 +349,12 @@ enum status optim_measure(const struct optim_options *options, struct params *pa
 			  struct error *err)
 {
 	struct optimizer o = optimizer_of(options, params, backend);
-	const enum status status = find_segments(&o, err);
+	enum status status = FAIL;
 
-	if (status == OK)
+	if (find_segments(&o, err) == OK && find_matrices(&o, err) == OK) {
 		block_sizes(&o, bytes);
+		status = OK;
+	}
 	pool_free(&o.pool);
 	return status;
 }
@@ -281,7 +368,8 @@ enum status optimizer_create(struct optimizer **out, const struct optim_options 
 		return fail_memory(err, "optimizer", sizeof(*o));
 	assert(params->data && params->grad);
 	*o = optimizer_of(options, params, params->backend);
-	if (find_segments(o, err) || allocate_blocks(o, err) || list_tensors(o, err)) {
+	if (find_segments(o, err) || find_matrices(o, err) || allocate_blocks(o, err) ||
+	    list_tensors(o, err)) {
 		optimizer_destroy(o);
 		return FAIL;
 	}
@@ -294,6 +382,7 @@ void optimizer_destroy(struct optimizer *o)
 	if (!o)
 		return;
 	replay_reset(&o->replay, o->backend);
+	o->backend->release(o->backend, o->device_matrices);
 	o->backend->release(o->backend, (void *)(uintptr_t)o->segments.device);
 	o->backend->release(o->backend, o->state);
 	o->backend->release(o->backend, o->squares);

@@ -127,7 +127,7 @@ int optim_numbers(enum optim_kind kind, const struct param *p);
 size_t optimizer_bytes(const struct optimizer *o);
 
 /* All device memory that an optimizer of these parameters would take: the sizes of its blocks. */
-#define OPTIM_BLOCKS 6
+#define OPTIM_BLOCKS 7
 enum status optim_measure(const struct optim_options *options, struct params *params,
 			  const struct backend *backend, size_t bytes[OPTIM_BLOCKS],
 			  struct error *err) MUST_CHECK;

@@ -424,6 +424,74 @@ static void test_decay_reaches_matrices_only(void **state)
 }
 
 /* Rates of the two adjustments: 6 x 2 moves sqrt(3), or 0.2 sqrt(6) times what 2 x 2 would. */
+/* 6 matrices of 12 MB: more than a GPU takes at a time. */
+#define LONG_ROW 1500000
+static const struct shape long_rows[] = {
+	{ "a", 2, { 2, LONG_ROW }, false }, { "b", 3, { 3, 2, LONG_ROW }, false },
+	{ "scale", 0, { 0 }, false },	    { "c", 2, { 2, LONG_ROW }, false },
+	{ "d", 2, { 2, LONG_ROW }, false },
+};
+static const struct shape long_row[] = { { "a", 2, { 2, LONG_ROW }, false } };
+
+/* Each matrix has another gradient. */
+static void set_long_gradient(const struct params *p, int64_t offset, int matrix, float *room)
+{
+	for (int64_t i = 0; i < 2 * LONG_ROW; i++)
+		room[i] = (float)((i * (2 * matrix + 3) + matrix) % 1009) / 1009 - 0.4F;
+	p->backend->upload(p->backend, (float *)p->grad + offset, room,
+			   2 * LONG_ROW * sizeof(*room));
+}
+
+static void update_long_rows(struct fixture *f)
+{
+	struct optim_report report;
+
+	for (int t = 1; t <= 2; t++) {
+		optimizer_update(f->optimizer, t, 100, &report);
+		assert_true(report.finite);
+	}
+}
+
+/* Each of many matrices moves as if it were alone. */
+static void test_muon_treats_each_matrix_alone(void **state)
+{
+	static const int64_t elements = 2 * LONG_ROW;
+	const size_t bytes = (size_t)elements * sizeof(float);
+	float *together = malloc(bytes), *alone = malloc(bytes);
+	struct optim_options options = defaults;
+	struct fixture all, one;
+	int64_t offsets[6];
+	int n = 0;
+
+	(void)state;
+	options.kind = OPTIM_MUON;
+	options.clip = options.weight_decay = 0;
+	start(&all, F32, &options, long_rows, COUNT(long_rows));
+	for (int i = 0; i < all.params->n; i++)
+		for (int64_t at = 0; at + elements <= all.params->list[i].count; at += elements)
+			offsets[n++] = all.params->list[i].offset + at;
+	assert_int_equal(n, 6);
+	for (int i = 0; i < n; i++)
+		set_long_gradient(all.params, offsets[i], i, together);
+	update_long_rows(&all);
+	for (int i = 0; i < n; i++) {
+		start(&one, F32, &options, long_row, 1);
+		set_long_gradient(one.params, 0, i, alone);
+		update_long_rows(&one);
+		all.backend.download(&all.backend, together, (float *)all.params->data + offsets[i],
+				     bytes);
+		one.backend.download(&one.backend, alone, one.params->data, bytes);
+		for (int64_t k = 0; k < elements; k++)
+			if (!(fabsf(together[k] - alone[k]) <= 1e-6F))
+				fail_msg("matrix %d [%lld]: %.9g, alone %.9g", i, (long long)k,
+					 (double)together[k], (double)alone[k]);
+		stop(&one);
+	}
+	stop(&all);
+	free(together);
+	free(alone);
+}
+
 static void test_muon_adjusts_the_rate(void **state)
 {
 	static const struct shape tall[] = { { "w", 2, { 6, 2 }, false } };
@@ -675,10 +743,18 @@ static void test_resumes_bit_by_bit(void **state)
 	}
 }
 
-/* What the device wants for the largest matrix, 3 x 5. */
+/* What the device wants for matrices 3 x 5, 5 x 2, or two of 3 x 2. */
 static size_t workspace(const struct fixture *f, int kind)
 {
-	return kind == OPTIM_MUON ? f->backend.optim(F32)->muon_workspace(3, 5) : 0;
+	const struct optim_kernels *kernels = f->backend.optim(F32);
+	const size_t wide = kernels->muon_workspace(3, 5, 1),
+		     tall = kernels->muon_workspace(5, 2, 1);
+	const size_t slices = kernels->muon_workspace(3, 2, 2);
+	const size_t larger = wide > tall ? wide : tall;
+
+	if (kind != OPTIM_MUON)
+		return 0;
+	return larger > slices ? larger : slices;
 }
 
 static void test_state_is_listed_by_name(void **state)
@@ -803,6 +879,7 @@ int main(void)
 		cmocka_unit_test(test_spam_clips_entries),
 		cmocka_unit_test(test_clips_once),
 		cmocka_unit_test(test_decay_reaches_matrices_only),
+		cmocka_unit_test(test_muon_treats_each_matrix_alone),
 		cmocka_unit_test(test_muon_adjusts_the_rate),
 		cmocka_unit_test(test_a_nonfinite_gradient_changes_nothing),
 		cmocka_unit_test(test_spam_starts_after_skipped_updates),

@@ -18,8 +18,13 @@ struct optimizer {
 	const struct optim_kernels *kernels;
 
 	struct optim_segments segments; /* what the element-wise kernels update */
+	struct optim_matrices *shapes;	/* what is updated matrix by matrix, shape by shape */
+	int n_shapes;
+	int64_t *matrices; /* the offsets of all shapes */
+	int n_matrices;
+	int64_t *device_matrices; /* the same in device memory */
 	struct optim_blocks blocks;
-	void *work; /* of one matrix */
+	void *work; /* of the matrices of one shape */
 	size_t work_bytes;
 
 	struct optim_state *state; /* device */
@@ -40,12 +45,13 @@ struct optimizer {
 
 struct optim_type {
 	bool has_v, has_vmax;
-	/* Does v (and vmax) cover this parameter, and do the segments?  NULL: all of them. */
+	/* Does v (and vmax) cover this parameter, and do the segments?  If not, its last two dimensions
+	 * are those of matrices.  NULL: all parameters. */
 	bool (*elementwise)(const struct param *p);
 	/* Ask for one update, as decided in device memory. */
 	void (*update)(struct optimizer *o);
-	/* Bytes of workspace for a parameter; NULL: none. */
-	size_t (*workspace)(const struct optimizer *o, const struct param *p);
+	/* Bytes of workspace for matrices of one shape; NULL: none. */
+	size_t (*workspace)(const struct optimizer *o, const struct optim_matrices *m);
 };
 
 extern const struct optim_type optim_adamw, optim_adamwspam, optim_sgd, optim_muon;

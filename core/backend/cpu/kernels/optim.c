@@ -231,10 +231,12 @@ static void add(const struct backend *b, void *total_of_all, const void *summand
 
 /* --------------------------------------------------------------- muon */
 
-static size_t muon_workspace(int64_t rows, int64_t columns)
+/* One matrix at a time. */
+static size_t muon_workspace(int64_t rows, int64_t columns, int n)
 {
 	const int64_t small = rows < columns ? rows : columns;
 
+	(void)n;
 	return (size_t)(2 * rows * columns + 2 * small * small) * sizeof(real);
 }
 
@@ -292,17 +294,13 @@ static void move(real *restrict p, real shrink, real lr, const real *restrict di
 		p[i] = shrink * p[i] - lr * direction[i];
 }
 
-static void muon(const struct backend *b, const struct optim_factors *f,
-		 const struct muon_constants *s, int64_t rows, int64_t columns, void *p,
-		 const void *g, void *m, void *work)
+static void update_matrix(const struct optim_factors *f, const struct muon_constants *s,
+			  int64_t rows, int64_t columns, real *p, const real *g, real *m, real *work)
 {
 	const double lr = f->lr * s->lr_ratio;
 	const int64_t n = rows * columns, small = rows < columns ? rows : columns;
 	real *x = work, *y = x + n, *gram = y + n, *polynomial = gram + small * small, *swap;
 
-	(void)b;
-	if (f->skip)
-		return;
 	momentum_step(s, f->scale, n, g, m, x);
 	scale_all(x, (real)(1 / fmax(sqrt(squares_of(x, n)), s->eps)), n);
 	for (int i = 0; i < s->steps; i++) {
@@ -312,6 +310,23 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 		y = swap;
 	}
 	move(p, (real)(1 - lr * s->weight_decay), (real)(lr * s->adjust), x, n);
+}
+
+static void muon(const struct backend *b, const struct optim_factors *f,
+		 const struct muon_constants *s, const struct optim_matrices *matrices,
+		 const struct optim_blocks *blocks, void *work)
+{
+	real *p = blocks->p, *m = blocks->m;
+	const real *g = blocks->g;
+
+	(void)b;
+	if (f->skip)
+		return;
+	for (int i = 0; i < matrices->n; i++) {
+		const int64_t at = matrices->offsets[i];
+
+		update_matrix(f, s, matrices->rows, matrices->columns, p + at, g + at, m + at, work);
+	}
 }
 
 OPTIM_KERNELS = {

@@ -182,30 +182,68 @@ static void add(const struct backend *b, void *total, const void *summand, int64
 
 /* --------------------------------------------------------------- muon */
 
+/*
+ * Matrices of one shape, `count` at a time: each step of the update is one launch, or one product in a
+ * batch.  Large matrices fill the GPU alone, and then memory for few of them is enough.
+ */
+#define MUON_MEMORY ((size_t)128 << 20)
+
 template <typename R> struct muon_room {
-	double *norm; /* and its SUM_WORK */
+	int64_t count;
+	double *squares; /* by matrix and part */
 	R *x, *y, *gram, *polynomial;
+	int64_t stride, small_stride; /* elements from matrix to matrix: of x and y, of the others */
 };
 
+/* Parts of a sum over the n elements of a matrix: a function of n alone. */
+static int64_t muon_parts(int64_t n)
+{
+	const int64_t parts = (n + 8 * BLOCK - 1) / (8 * BLOCK);
+
+	return parts < SUM_PARTS ? parts : SUM_PARTS;
+}
+
+/* Each matrix begins where space::take() would let it begin. */
+template <typename R> static int64_t muon_stride(int64_t elements)
+{
+	const int64_t unit = 256 / (int64_t)sizeof(R);
+
+	return (elements + unit - 1) / unit * unit;
+}
+
 template <typename R>
-static struct muon_room<R> take_muon(struct space *m, int64_t rows, int64_t columns)
+static struct muon_room<R> take_muon(struct space *m, int64_t rows, int64_t columns, int64_t count)
 {
 	const int64_t small = rows < columns ? rows : columns;
 	struct muon_room<R> r;
 
-	r.norm = m->take<double>(1 + SUM_PARTS);
-	r.x = m->take<R>(rows * columns);
-	r.y = m->take<R>(rows * columns);
-	r.gram = m->take<R>(small * small);
-	r.polynomial = m->take<R>(small * small);
+	r.count = count;
+	r.stride = muon_stride<R>(rows * columns);
+	r.small_stride = muon_stride<R>(small * small);
+	r.squares = m->take<double>(count * muon_parts(rows * columns));
+	r.x = m->take<R>(count * r.stride);
+	r.y = m->take<R>(count * r.stride);
+	r.gram = m->take<R>(count * r.small_stride);
+	r.polynomial = m->take<R>(count * r.small_stride);
 	return r;
 }
 
-template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns)
+/* Matrices that are updated at a time: at least one. */
+template <typename R> static int64_t muon_together(int64_t rows, int64_t columns, int n)
+{
+	struct space one = { NULL, 0 };
+	int64_t most;
+
+	take_muon<R>(&one, rows, columns, 1);
+	most = (int64_t)(MUON_MEMORY / one.used);
+	return most < 1 ? 1 : most < n ? most : n;
+}
+
+template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns, int n)
 {
 	struct space m = { NULL, 0 };
 
-	take_muon<R>(&m, rows, columns);
+	take_muon<R>(&m, rows, columns, muon_together<R>(rows, columns, n));
 	return m.used;
 }
 
@@ -215,65 +253,119 @@ template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns
  * multiplied from the right, A = x' x, so that A is as small as it can be.
  */
 template <typename R>
-static void newton_schulz(const struct call *call, int64_t rows, int64_t columns, const R *x, R *y,
-			  R *gram, R *polynomial)
+static void newton_schulz(const struct call *call, int64_t rows, int64_t columns,
+			  const struct muon_room<R> &r, const R *x, R *y)
 {
 	/* Keller Jordan's, chosen for the steepest slope at 0; torch.optim.Muon has the same. */
 	const double a = 3.4445, b = -4.7750, c = 2.0315;
 	const bool tall = rows > columns;
-	const int64_t n = tall ? columns : rows;
-	const struct matrix<R> factor = { x, columns, 0 }, square = { gram, n, 0 };
-	const struct matrix<R> left = { polynomial, n, 0 };
+	const int64_t n = tall ? columns : rows, stride = r.small_stride;
+	const struct matrix<R> factor = { x, columns, r.stride }, square = { r.gram, n, stride };
+	const struct matrix<R> left = { r.polynomial, n, stride };
+	const R *gram = r.gram;
+	R *polynomial = r.polynomial;
 
-	gemm(call, tall, !tall, n, n, tall ? rows : columns, 1, factor, factor, false, gram, n);
-	each(call, n * n, [=] __device__(int64_t i) {
-		polynomial[i] = (R)b * gram[i] + (i / n == i % n ? (R)a : 0);
+	gemm(call, tall, !tall, n, n, tall ? rows : columns, 1, factor, factor, false, r.gram, n,
+	     stride, r.count);
+	each(call, r.count * n * n, [=] __device__(int64_t i) {
+		const int64_t element = i % (n * n), at = i / (n * n) * stride + element;
+
+		polynomial[at] = (R)b * gram[at] + (element / n == element % n ? (R)a : 0);
 	});
-	gemm(call, false, false, n, n, n, c, square, square, true, polynomial, n);
+	gemm(call, false, false, n, n, n, c, square, square, true, polynomial, n, stride, r.count);
 	if (tall)
-		gemm(call, false, false, rows, n, n, 1, factor, left, false, y, n);
+		gemm(call, false, false, rows, n, n, 1, factor, left, false, y, n, r.stride, r.count);
 	else
-		gemm(call, false, false, n, columns, n, 1, left, factor, false, y, columns);
+		gemm(call, false, false, n, columns, n, 1, left, factor, false, y, columns, r.stride,
+		     r.count);
+}
+
+/* The momentum of each matrix becomes x, of norm 1. */
+template <typename R>
+static void muon_begin(const struct call *c, const struct optim_factors *f,
+		       const struct muon_constants &s, const int64_t *offsets, int64_t n,
+		       const struct optim_blocks *blocks, const struct muon_room<R> &r)
+{
+	const int64_t parts = muon_parts(n), stride = r.stride;
+	const R *g = (const R *)blocks->g;
+	R *m = (R *)blocks->m, *x = r.x;
+	double *squares = r.squares;
+
+	each_row(c, r.count * parts, [=] __device__(int64_t row) {
+		const int64_t matrix = row / parts, part = row % parts, last = n * (part + 1) / parts;
+		const R old = (R)s.momentum, fresh = (R)(1 - s.momentum);
+		double sum = 0;
+
+		if (f->skip)
+			return;
+		for (int64_t i = n * part / parts + threadIdx.x; i < last; i += BLOCK) {
+			const int64_t at = offsets[matrix] + i;
+			const R gi = (R)f->scale * g[at], mi = old * m[at] + fresh * gi;
+			const R u = s.nesterov ? old * mi + fresh * gi : mi;
+
+			m[at] = mi;
+			x[matrix * stride + i] = u;
+			sum += (double)u * (double)u;
+		}
+		sum = block_sum(sum);
+		if (threadIdx.x == 0)
+			squares[row] = sum;
+	});
+	each_row(c, r.count * parts, [=] __device__(int64_t row) {
+		const int64_t matrix = row / parts, part = row % parts, last = n * (part + 1) / parts;
+		const double sum =
+			block_sum(threadIdx.x < parts ? squares[matrix * parts + threadIdx.x] : 0);
+		const R factor = (R)(1 / fmax(sqrt(sum), s.eps));
+
+		for (int64_t i = n * part / parts + threadIdx.x; i < last; i += BLOCK)
+			x[matrix * stride + i] *= factor;
+	});
+}
+
+/* The parameters of each matrix move by x. */
+template <typename R>
+static void muon_move(const struct call *c, const struct optim_factors *f,
+		      const struct muon_constants &s, const int64_t *offsets, int64_t n, R *p,
+		      const R *x, const struct muon_room<R> &r)
+{
+	const int64_t stride = r.stride;
+
+	each(c, r.count * n, [=] __device__(int64_t i) {
+		const int64_t matrix = i / n, element = i % n, at = offsets[matrix] + element;
+		const double lr = f->lr * s.lr_ratio;
+
+		if (!f->skip)
+			p[at] = (R)(1 - lr * s.weight_decay) * p[at] -
+				(R)(lr * s.adjust) * x[matrix * stride + element];
+	});
 }
 
 template <typename R>
 static void muon(const struct backend *b, const struct optim_factors *f,
-		 const struct muon_constants *given, int64_t rows, int64_t columns, void *params,
-		 const void *gradient, void *moment, void *work)
+		 const struct muon_constants *s, const struct optim_matrices *matrices,
+		 const struct optim_blocks *blocks, void *work)
 {
+	const int64_t rows = matrices->rows, columns = matrices->columns, n = rows * columns;
+	const int64_t together = muon_together<R>(rows, columns, matrices->n);
 	const struct call c = update_call(b);
-	const struct muon_constants s = *given;
-	const int64_t n = rows * columns;
-	struct space space = { (char *)work, 0 };
-	const struct muon_room<R> r = take_muon<R>(&space, rows, columns);
-	R *x = r.x, *y = r.y, *p = (R *)params, *m = (R *)moment;
-	const R *g = (const R *)gradient;
 
-	each(&c, n, [=] __device__(int64_t i) {
-		const R gi = (R)f->scale * g[i], old = (R)s.momentum, fresh = (R)(1 - s.momentum);
+	for (int64_t first = 0; first < matrices->n; first += together) {
+		const int64_t left = matrices->n - first, *offsets = matrices->device + first;
+		struct space space = { (char *)work, 0 };
+		const struct muon_room<R> r =
+			take_muon<R>(&space, rows, columns, left < together ? left : together);
+		R *x = r.x, *y = r.y;
 
-		if (f->skip)
-			return;
-		m[i] = old * m[i] + fresh * gi;
-		x[i] = s.nesterov ? old * m[i] + fresh * gi : m[i];
-	});
-	sum_all(
-		&c, n, [=] __device__(int64_t i) { return (double)x[i] * (double)x[i]; }, r.norm + 1,
-		[=] __device__(double sum) { *r.norm = sqrt(sum); });
-	each(&c, n, [=] __device__(int64_t i) { x[i] *= (R)(1 / fmax(*r.norm, s.eps)); });
-	for (int i = 0; i < s.steps; i++) {
-		R *swap = x;
+		muon_begin<R>(&c, f, *s, offsets, n, blocks, r);
+		for (int i = 0; i < s->steps; i++) {
+			R *swap = x;
 
-		newton_schulz<R>(&c, rows, columns, x, y, r.gram, r.polynomial);
-		x = y;
-		y = swap;
+			newton_schulz<R>(&c, rows, columns, r, x, y);
+			x = y;
+			y = swap;
+		}
+		muon_move<R>(&c, f, *s, offsets, n, (R *)blocks->p, x, r);
 	}
-	each(&c, n, [=] __device__(int64_t i) {
-		const double lr = f->lr * s.lr_ratio;
-
-		if (!f->skip)
-			p[i] = (R)(1 - lr * s.weight_decay) * p[i] - (R)(lr * s.adjust) * x[i];
-	});
 }
 
 template <typename R> static constexpr struct optim_kernels set()
