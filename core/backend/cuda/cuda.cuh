@@ -105,8 +105,11 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 	note_launch(c);
 }
 
-/* Elements that a block takes. */
-#define STRETCH_PART (8 * BLOCK)
+/* Elements that a block takes: one for each thread, until there are more blocks than a GPU runs. */
+static inline int64_t stretch_part(int64_t total)
+{
+	return total <= 1024 * BLOCK ? BLOCK : 8 * BLOCK;
+}
 
 /* The stretch with element number i of all. */
 template <typename L> static __device__ int stretch_of(const L &stretches, int64_t i)
@@ -125,10 +128,10 @@ template <typename L> static __device__ int stretch_of(const L &stretches, int64
 }
 
 template <typename L, typename F>
-static __global__ void stretches_kernel(const __grid_constant__ L stretches, int64_t total, F f)
+static __global__ void stretches_kernel(const __grid_constant__ L stretches, int64_t total,
+					int64_t part, F f)
 {
-	const int64_t first = (int64_t)blockIdx.x * STRETCH_PART;
-	const int64_t last = first + STRETCH_PART < total ? first + STRETCH_PART : total;
+	const int64_t first = blockIdx.x * part, last = first + part < total ? first + part : total;
 	int at = stretch_of(stretches, first);
 
 	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK) {
@@ -145,12 +148,12 @@ static __global__ void stretches_kernel(const __grid_constant__ L stretches, int
 template <typename L, typename F>
 static void each_of_many(const struct call *c, const L &stretches, int64_t total, F f)
 {
-	const int64_t blocks = (total + STRETCH_PART - 1) / STRETCH_PART;
+	const int64_t part = stretch_part(total), blocks = (total + part - 1) / part;
 
 	if (total == 0)
 		return;
 	launch_kernel(stretches_kernel<L, F>, (unsigned)blocks, BLOCK, 0, stream_of(c), stretches,
-		      total, f);
+		      total, part, f);
 	note_launch(c);
 }
 

@@ -56,32 +56,62 @@ template <int N, typename P> static bool is_aligned(struct heads x, struct numbe
 	return x.width % N == 0 && (size_t)x.pitch * size % 16 == 0 && (uintptr_t)data.at % 16 == 0;
 }
 
-/*
- * The first `tokens` tokens of x [B,T,n,width] as [B,n,T,W], rounded where P says so, a thread for
- * every piece.
- */
-template <typename P>
-static void copy_heads(const struct call *c, const struct tensor *t, const void *data, int64_t W,
-		       int64_t tokens, typename P::factor *out)
-{
-	typedef typename P::real real;
-	constexpr int N = PIECE<typename P::factor>;
-	const struct heads x = heads_of(t, t->dim[2]);
-	const uint32_t T = (uint32_t)t->dim[1], n = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
-	const struct numbers<P> from = { data, is_narrow(t) };
-	const bool aligned = is_aligned<N, P>(x, from);
+/* The first `tokens` tokens of x [B,T,n,width] as [B,n,T,W], rounded where P says so. */
+template <typename P> struct head_copy {
+	int64_t before; /* pieces of the copies before */
+	struct heads x;
+	struct numbers<P> from;
+	bool aligned;
+	uint32_t T, n, pieces;
+	int64_t tokens, W;
+	typename P::factor *out;
 
-	each(c, t->dim[0] * T * n * pieces, [=] __device__(int64_t item) {
-		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
+	__device__ void copy(uint32_t item) const
+	{
+		constexpr int N = PIECE<typename P::factor>;
+		const uint32_t rest = item / pieces, piece = item % pieces;
 		const uint32_t head = rest % n, token = rest / n, b = token / T, i = token % T;
 		const int64_t to = ((int64_t)(b * n + head) * T + i) * W + piece * N;
-		real y[N];
+		typename P::real y[N];
 
 		if (i >= tokens)
 			return;
-		read_numbers<N, P>(y, from + (x.at(b, head, i) + piece * N), x.width - piece * N, aligned);
+		read_numbers<N, P>(y, from + (x.at(b, head, i) + piece * N), x.width - piece * N,
+				   aligned);
 		*(decltype(as_piece(y)) *)(out + to) = as_piece(y);
-	});
+	}
+};
+
+/* All copies of a node: of Q, K, V and RECENT. */
+template <typename P> struct head_copies {
+	struct head_copy<P> list[4];
+	int n;
+	int64_t total; /* pieces */
+
+	__device__ int64_t before(int i) const
+	{
+		return list[i].before;
+	}
+	void add(const struct tensor *t, const void *data, int64_t W, int64_t tokens,
+		 typename P::factor *out)
+	{
+		constexpr int N = PIECE<typename P::factor>;
+		const struct heads x = heads_of(t, t->dim[2]);
+		const struct numbers<P> from = { data, is_narrow(t) };
+
+		list[n++] = { total, x, from, is_aligned<N, P>(x, from), (uint32_t)t->dim[1],
+			      (uint32_t)t->dim[2], (uint32_t)W / N, tokens, W, out };
+		total += t->dim[0] * t->dim[1] * t->dim[2] * (W / N);
+	}
+};
+
+/* A thread for every piece. */
+template <typename P> static void copy_heads(const struct call *c, const struct head_copies<P> &copies)
+{
+	each_of_many(c, copies, copies.total,
+		     [=] __device__(const struct head_copies<P> &all, int at, int64_t i) {
+			     all.list[at].copy((uint32_t)(i - all.list[at].before));
+		     });
 }
 
 /*
@@ -198,13 +228,14 @@ ready(const struct tensor *t, const void *data, int64_t H, int64_t W, const type
 	return { copy, W, t->dim[2] * x.T * W, x.T * W, x.sharing };
 }
 
-/* The same of an input, of which the first `tokens` are there; the copy is made. */
+/* The same of an input, of which the first `tokens` are there; its copy is to be made. */
 template <typename P>
 static struct head_matrix<const typename P::factor *>
-ready_input(const struct call *c, int i, int64_t W, int64_t tokens, typename P::factor *copy)
+ready_input(const struct call *c, int i, int64_t W, int64_t tokens, typename P::factor *copy,
+	    struct head_copies<P> *copies)
 {
 	if (copy)
-		copy_heads<P>(c, c->node->in[i], c->in[i], W, tokens, copy);
+		copies->add(c->node->in[i], c->in[i], W, tokens, copy);
 	return ready<P>(c->node->in[i], c->in[i], c->node->in[Q]->dim[2], W, copy);
 }
 
@@ -268,21 +299,23 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
 	const struct widths w = widths_of<P>(n);
+	struct head_copies<P> copies = {};
 	struct problem<P> p = {};
 
 	p.H = (int)H;
 	p.T = (int)T;
 	p.past = (int)c->run->past;
 	p.S = p.past + p.T;
-	p.q = ready_input<P>(c, Q, w.score, T, f.q);
-	p.k = ready_input<P>(c, K, w.score, p.S, f.k);
-	p.v = ready_input<P>(c, V, w.value, p.S, f.v);
+	p.q = ready_input<P>(c, Q, w.score, T, f.q, &copies);
+	p.k = ready_input<P>(c, K, w.score, p.S, f.k, &copies);
+	p.v = ready_input<P>(c, V, w.value, p.S, f.v, &copies);
 	p.recent = p.q;
 	p.recent_n = p.T;
 	if (n->in[RECENT]) {
 		p.recent_n = (int)n->in[RECENT]->dim[1];
-		p.recent = ready_input<P>(c, RECENT, w.score, p.recent_n, f.recent);
+		p.recent = ready_input<P>(c, RECENT, w.score, p.recent_n, f.recent, &copies);
 	}
+	copy_heads<P>(c, copies);
 	p.recent_first = p.past + p.T - p.recent_n;
 	p.d_o.sharing = 1; /* it is there only for gradients */
 	p.scale = (typename P::real)a->scale;
