@@ -112,7 +112,10 @@ template <typename P> static void backward_sum(const struct call *c, int64_t n, 
 	}
 }
 
-/* y = w n + b, n = (s - mean) / deviation: dw = sum dy n, db = sum dy over the rows */
+/*
+ * y = w n + b, n = (s - mean) / deviation: dw = sum dy n, db = sum dy over the rows, as the columns of
+ * one sum: those of dw first.
+ */
 template <typename P>
 static void backward_weights(const struct call *c, const struct norm_call<P> &m,
 			     struct numbers<P> dy)
@@ -121,18 +124,29 @@ static void backward_weights(const struct call *c, const struct norm_call<P> &m,
 	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
 	const struct norm_call<P> k = m;
 
-	if (dw)
-		sum_columns<real>(
-			c, m.rows, m.width,
-			[=] __device__(int64_t row, int64_t i) {
-				return dy[row * k.width + i] * k.normalised(k.s ? k.s : k.x, row, i);
-			},
-			c->work, [=] __device__(int64_t i, real sum) { dw.put(i, sum); });
-	if (db)
-		sum_columns<real>(
-			c, m.rows, m.width,
-			[=] __device__(int64_t row, int64_t i) { return dy[row * k.width + i]; },
-			c->work, [=] __device__(int64_t i, real sum) { db.put(i, sum); });
+	const int64_t first = dw ? 0 : k.width, columns = (db ? 2 : 1) * k.width - first;
+
+	if (!dw && !db)
+		return;
+	sum_columns<real>(
+		c, m.rows, columns,
+		[=] __device__(int64_t row, int64_t column) {
+			const int64_t i = (first + column) % k.width;
+			const real d = dy[row * k.width + i];
+
+			return first + column < k.width
+				       ? d * k.normalised(k.s ? k.s : k.x, row, i)
+				       : d;
+		},
+		c->work,
+		[=] __device__(int64_t column, real sum) {
+			const int64_t i = first + column;
+
+			if (i < k.width)
+				dw.put(i, sum);
+			else
+				db.put(i - k.width, sum);
+		});
 }
 
 /*
@@ -188,7 +202,7 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 
 	(void)threads;
 	return pass == PASS_BACKWARD
-		       ? column_work<typename P::real>(tensor_count(n->in[0]) / width, width)
+		       ? column_work<typename P::real>(tensor_count(n->in[0]) / width, 2 * width)
 		       : 0;
 }
 
