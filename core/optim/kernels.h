@@ -69,14 +69,25 @@ struct muon_constants {
 	int steps;
 };
 
+/* Numbers whose squares belong to sums[sum]. */
+struct optim_stretch {
+	const void *x;
+	int64_t n;
+	int sum;
+};
+
 struct backend;
 
 struct optim_kernels {
-	/* *sum = the squares of x, in double, and the same bits for any number of threads. */
-	void (*sum_squares)(const struct backend *b, const void *x, int64_t n, double *sum);
+	/* sums[i] = the squares of the only stretch of this sum, in double, and the same bits for any
+	 * number of threads. */
+	void (*sum_squares)(const struct backend *b, const struct optim_stretch *stretches, int n,
+			    double *sums);
 
-	/* *sum += the squares of x, one after another: recorded norms of layers are made so. */
-	void (*add_squares)(const struct backend *b, const void *x, int64_t n, double *sum);
+	/* sums[i] += the squares of all stretches of this sum, one after another: recorded norms of
+	 * layers are made so. */
+	void (*add_squares)(const struct backend *b, const struct optim_stretch *stretches, int n,
+			    double *sums);
 
 	/* Where optim_clips_elements(): clip each entry of g to +-sqrt(theta (v + 1e-12)).  Then
 	 * *sum = the squares of g. */

@@ -396,17 +396,28 @@ void optimizer_destroy(struct optimizer *o)
 
 /* --------------------------------------------------------------- use */
 
-/* The squares of a stretch of the gradient, whose entries may be clipped first. */
-static void sum_gradient(const struct optimizer *o, int64_t offset, int64_t count, double *sum)
+static struct optim_stretch gradient_of(const struct params *p, int index, int sum)
+{
+	return (struct optim_stretch){ param_grad(p, index), p->list[index].count, sum };
+}
+
+/* The squares of a stretch of the gradient, whose entries are clipped first. */
+static void clip_gradient(const struct optimizer *o, int64_t offset, int64_t count, double *sum)
 {
 	const size_t at = (size_t)offset * dtype_size(o->params->type);
-	char *gradient = (char *)o->params->grad + at;
+
+	o->kernels->clip_elements(o->backend, &o->rule, o->state, (char *)o->params->grad + at,
+				  (const char *)o->blocks.v + at, count, sum);
+}
+
+static void sum_gradient(const struct optimizer *o)
+{
+	const struct optim_stretch all = { o->params->grad, o->params->total, 0 };
 
 	if (o->rule.clip_elements)
-		o->kernels->clip_elements(o->backend, &o->rule, o->state, gradient,
-					  (const char *)o->blocks.v + at, count, sum);
+		clip_gradient(o, 0, o->params->total, &o->state->squares);
 	else
-		o->kernels->sum_squares(o->backend, gradient, count, sum);
+		o->kernels->sum_squares(o->backend, &all, 1, &o->state->squares);
 }
 
 /* The squares of the gradient of all ranks, which the host adds up. */
@@ -415,8 +426,10 @@ static void join_gradient(const struct optimizer *o)
 	const struct params *p = o->params;
 	double all;
 
-	for (int i = 0; i < p->n; i++)
-		sum_gradient(o, p->list[i].offset, p->list[i].count, &o->squares[i]);
+	for (int i = 0; i < p->n && o->rule.clip_elements; i++)
+		clip_gradient(o, p->list[i].offset, p->list[i].count, &o->squares[i]);
+	if (!o->rule.clip_elements)
+		o->kernels->sum_squares(o->backend, o->gradients, p->n, o->squares);
 	o->backend->download(o->backend, o->seen_squares, o->squares,
 			     (size_t)p->n * sizeof(*o->squares));
 	all = o->join(o->join_context, o->seen_squares);
@@ -431,7 +444,7 @@ static void ask(void *optimizer)
 	if (o->join)
 		join_gradient(o);
 	else
-		sum_gradient(o, 0, o->params->total, &o->state->squares);
+		sum_gradient(o);
 	o->kernels->decide(o->backend, &o->rule, o->state, o->losses, o->n_losses);
 	o->type->update(optimizer);
 	params_changed(o->params);
@@ -496,10 +509,13 @@ enum status optimizer_join(struct optimizer *o, optim_join join, void *context, 
 	void *squares = NULL;
 
 	o->seen_squares = pool_alloc(&o->pool, bytes);
-	if (!o->seen_squares)
+	o->gradients = pool_alloc(&o->pool, (size_t)o->params->n * sizeof(*o->gradients));
+	if (!o->seen_squares || !o->gradients)
 		return fail_memory(err, "optimizer", bytes);
 	if (allocate(o, &squares, bytes, err))
 		return FAIL;
+	for (int i = 0; i < o->params->n; i++)
+		o->gradients[i] = gradient_of(o->params, i, i);
 	o->squares = squares;
 	o->join = join;
 	o->join_context = context;
@@ -525,10 +541,19 @@ void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scal
 	o->backend->upload(o->backend, &o->state->scalars, scalars, sizeof(*scalars));
 }
 
-void optimizer_add_squares(const struct optimizer *o, int index, double *sum)
+enum status optim_add_squares(const struct params *params, const int *number, double *sums,
+			      struct error *err)
 {
-	o->kernels->add_squares(o->backend, param_grad(o->params, index),
-				o->params->list[index].count, sum);
+	const size_t bytes = (size_t)params->n * sizeof(struct optim_stretch);
+	struct optim_stretch *gradients = malloc(bytes);
+
+	if (!gradients)
+		return fail_memory(err, "gradient norms", bytes);
+	for (int i = 0; i < params->n; i++)
+		gradients[i] = gradient_of(params, i, number[i]);
+	params->backend->optim(params->type)->add_squares(params->backend, gradients, params->n, sums);
+	free(gradients);
+	return OK;
 }
 
 size_t optimizer_bytes(const struct optimizer *o)

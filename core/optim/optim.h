@@ -114,8 +114,9 @@ const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *cou
 struct optim_scalars optimizer_scalars(const struct optimizer *o);
 void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scalars);
 
-/* Add the squares of one parameter's gradient to a number in device memory. */
-void optimizer_add_squares(const struct optimizer *o, int index, double *sum);
+/* Add the squares of the gradient of each parameter to sums[number[parameter]], in device memory. */
+enum status optim_add_squares(const struct params *params, const int *number, double *sums,
+			      struct error *err) MUST_CHECK;
 
 /* Is every element of this parameter updated for itself?  Then the parameter may be cut into pieces. */
 bool optim_elementwise(enum optim_kind kind, const struct param *p);

@@ -665,25 +665,27 @@ static void test_a_nonfinite_update_stops_those_after_it(void **state)
 
 static void test_squares_are_added(void **state)
 {
-	double expected = 0.5, *sum;
+	static const int number[COUNT(shapes)] = { 2, 0, 0, 2, 0, 2 };
+	double expected[] = { 0.5, 0.25, 0 }, *sums;
+	struct error err;
 	struct fixture f;
 
 	(void)state;
 	start(&f, F64, &defaults, shapes, COUNT(shapes));
 	set_gradients(&f, 1);
-	sum = f.backend.alloc(&f.backend, sizeof(*sum));
-	put(f.params, sum, 0, expected);
-	for (int k = 0; k < 2; k++) {
-		optimizer_add_squares(f.optimizer, k, sum);
+	sums = f.backend.alloc(&f.backend, sizeof(expected));
+	f.backend.upload(&f.backend, sums, expected, sizeof(expected));
+	must(optim_add_squares(f.params, number, sums, &err), &err);
+	for (int k = 0; k < f.params->n; k++)
 		for (int64_t j = 0; j < f.params->list[k].count; j++) {
 			const double g =
 				get(f.params, f.params->grad, f.params->list[k].offset + j);
 
-			expected += g * g;
+			expected[number[k]] += g * g;
 		}
-	}
-	assert_near(get(f.params, sum, 0), expected, 1e-12 * expected);
-	f.backend.release(&f.backend, sum);
+	for (int i = 0; i < 3; i++)
+		assert_near(get(f.params, sums, i), expected[i], 1e-12 * expected[i]);
+	f.backend.release(&f.backend, sums);
 	stop(&f);
 }
 
@@ -787,6 +789,59 @@ static void test_state_is_listed_by_name(void **state)
 	}
 }
 
+#define STRETCHES 300
+#define LONGEST 600000
+
+/* Squares up to each number. */
+static double *running_squares(const float *x)
+{
+	double *before = malloc((LONGEST + 1) * sizeof(*before));
+
+	before[0] = 0;
+	for (int i = 0; i < LONGEST; i++)
+		before[i + 1] = before[i] + (double)x[i] * (double)x[i];
+	return before;
+}
+
+/* More stretches than a GPU takes along, and more parts of sums than it keeps at a time. */
+static void test_squares_of_many_stretches(void **state)
+{
+	struct backend b = backend_for_tests(FLOAT32, 2);
+	const struct optim_kernels *kernels = b.optim(F32);
+	struct optim_stretch each[STRETCHES], shared[STRETCHES];
+	double *before, *sums = b.alloc(&b, STRETCHES * sizeof(*sums)), seen[STRETCHES];
+	float *x = malloc(LONGEST * sizeof(*x)), *device = b.alloc(&b, LONGEST * sizeof(*x));
+	double expected[STRETCHES], together[7] = { 0 };
+
+	(void)state;
+	for (int i = 0; i < LONGEST; i++)
+		x[i] = (float)(i * 7919LL % 10007) / 10007;
+	b.upload(&b, device, x, LONGEST * sizeof(*x));
+	before = running_squares(x);
+	for (int i = 0; i < STRETCHES; i++) {
+		const int first = i * 37, n = i % 15 ? i * 11 : LONGEST - first;
+
+		each[i] = (struct optim_stretch){ device + first, n, STRETCHES - 1 - i };
+		shared[i] = (struct optim_stretch){ device + first, n, i % 7 };
+		expected[STRETCHES - 1 - i] = before[first + n] - before[first];
+		together[i % 7] += before[first + n] - before[first];
+	}
+	kernels->sum_squares(&b, each, STRETCHES, sums);
+	b.download(&b, seen, sums, sizeof(seen));
+	for (int i = 0; i < STRETCHES; i++)
+		assert_near(seen[i], expected[i], 1e-9 * (1 + expected[i]));
+	b.zero(&b, sums, sizeof(together));
+	kernels->add_squares(&b, shared, STRETCHES, sums);
+	b.download(&b, seen, sums, sizeof(seen));
+	for (int i = 0; i < STRETCHES; i++)
+		assert_near(seen[i], i < 7 ? together[i] : expected[i],
+			    1e-9 * (1 + together[i % 7]));
+	b.release(&b, sums);
+	b.release(&b, device);
+	free(before);
+	free(x);
+}
+
 static void test_norm_is_the_same_for_any_threads(void **state)
 {
 	const int64_t n = 1000003;
@@ -806,7 +861,8 @@ static void test_norm_is_the_same_for_any_threads(void **state)
 
 		backend.upload(&backend, device, x, (size_t)n * sizeof(*x));
 		sum = backend.alloc(&backend, sizeof(*sum));
-		backend.optim(F32)->sum_squares(&backend, device, n, sum);
+		backend.optim(F32)->sum_squares(&backend, &(struct optim_stretch){ device, n, 0 },
+						1, sum);
 		backend.download(&backend, &sums[threads - 1], sum, sizeof(*sum));
 		backend.release(&backend, sum);
 		backend.release(&backend, device);
@@ -888,6 +944,7 @@ int main(void)
 		cmocka_unit_test(test_squares_are_added),
 		cmocka_unit_test(test_resumes_bit_by_bit),
 		cmocka_unit_test(test_state_is_listed_by_name),
+		cmocka_unit_test(test_squares_of_many_stretches),
 		cmocka_unit_test(test_norm_is_the_same_for_any_threads),
 		cmocka_unit_test(test_schedule),
 		cmocka_unit_test(test_is_configured),

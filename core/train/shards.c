@@ -813,9 +813,3 @@ enum status shards_fetch_gradient(struct shards *s, struct error *err)
 	}
 	return OK;
 }
-
-void shards_add_squares(struct shards *s, int param, double *sum)
-{
-	s->kernels->add_squares(s->whole->backend, param_grad(s->whole, param), s->whole->list[param].count,
-				sum);
-}

@@ -72,8 +72,6 @@ enum status shards_write(struct shards *s, int tensor, const void *host,
 			 struct error *err) MUST_CHECK;
 /* The summed gradient of this update comes into the whole parameters of rank 0. */
 enum status shards_fetch_gradient(struct shards *s, struct error *err) MUST_CHECK;
-/* Then rank 0 adds the squares of one parameter's gradient to a number in device memory. */
-void shards_add_squares(struct shards *s, int param, double *sum);
 enum status shards_done(struct shards *s, struct error *err) MUST_CHECK;
 enum status shards_serve(struct shards *s, struct error *err) MUST_CHECK;
 

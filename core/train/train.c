@@ -595,12 +595,23 @@ static enum status fetch_gradient(struct trainer *t, struct error *err)
 	return shards_done(shards(t), err);
 }
 
-static void add_squares(struct trainer *t, int index, double *sum)
+/* To t->squares: of each layer, and of what belongs to none. */
+static enum status add_squares(struct trainer *t, int layers, struct error *err)
 {
-	if (shards(t))
-		shards_add_squares(shards(t), index, sum);
-	else
-		optimizer_add_squares(t->optimizer, index, sum);
+	const size_t bytes = (size_t)t->params->n * sizeof(int);
+	int *number = malloc(bytes);
+	enum status status;
+
+	if (!number)
+		return fail_memory(err, "gradient norms", bytes);
+	for (int i = 0; i < t->params->n; i++) {
+		const int layer = t->params->list[i].origin.layer;
+
+		number[i] = layer < 0 ? layers : layer;
+	}
+	status = optim_add_squares(t->params, number, t->squares, err);
+	free(number);
+	return status;
 }
 
 /* The norms of the gradient of the update just made: of each layer, and of everything else. */
@@ -615,10 +626,9 @@ static enum status record_layer_norms(struct trainer *t, struct metrics *m, int6
 	if (!squares)
 		return fail_memory(err, "gradient norms", bytes);
 	t->backend->zero(t->backend, t->squares, bytes);
-	for (int i = 0; i < t->params->n; i++) {
-		const int layer = t->params->list[i].origin.layer;
-
-		add_squares(t, i, &t->squares[layer < 0 ? layers : layer]);
+	if (add_squares(t, layers, err) != OK) {
+		free(squares);
+		return FAIL;
 	}
 	t->backend->download(t->backend, squares, t->squares, bytes);
 	for (int i = 0; i < layers; i++) {

@@ -477,7 +477,7 @@ static enum status open_device(struct cuda_context *g, struct error *err)
 	cuda_note(g, cudaSetDevice(g->device), "choosing the GPU");
 	cuda_note(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream");
 	cuda_note(g, cudaMalloc(&g->blas_memory, BLAS_MEMORY), "memory of products");
-	cuda_note(g, cudaMalloc(&g->scalar, sizeof(double) + SUM_WORK), "memory of sums");
+	cuda_note(g, cudaMalloc(&g->scalar, (1 + UPDATE_PARTS) * sizeof(double)), "memory of sums");
 	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
 	cuda_note(g, cudaMalloc(&g->dropout_key, 2 * sizeof(*g->dropout_key)), "memory of a run");
 	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");

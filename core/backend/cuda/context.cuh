@@ -27,12 +27,15 @@ struct block {
 	size_t bytes;
 };
 
+/* Partial sums of an update. */
+#define UPDATE_PARTS 4096
+
 struct cuda_context {
 	int device;
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
-	double *scalar;	   /* device: a number that the host asked for, and SUM_WORK for sums */
+	double *scalar;	   /* device: a number that the host asked for, and UPDATE_PARTS for sums */
 	struct run *run;   /* device: of the kernels that follow */
 	uint32_t *dropout_key; /* device: of the node that follows */
 	struct staging staging;

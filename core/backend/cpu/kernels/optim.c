@@ -48,21 +48,26 @@ static double squares_of(const real *x, int64_t n)
 	return add_in_order(parts);
 }
 
-static void sum_squares(const struct backend *b, const void *x, int64_t n, double *sum)
+static void sum_squares(const struct backend *b, const struct optim_stretch *stretches, int n,
+			double *sums)
 {
 	(void)b;
-	*sum = squares_of(x, n);
+	for (int i = 0; i < n; i++)
+		sums[stretches[i].sum] = squares_of(stretches[i].x, stretches[i].n);
 }
 
-static void add_squares(const struct backend *b, const void *values, int64_t n, double *sum)
+static void add_squares(const struct backend *b, const struct optim_stretch *stretches, int n,
+			double *sums)
 {
-	const real *x = values;
-	double more = *sum;
-
 	(void)b;
-	for (int64_t i = 0; i < n; i++)
-		more += (double)x[i] * (double)x[i];
-	*sum = more;
+	for (int k = 0; k < n; k++) {
+		const real *x = stretches[k].x;
+		double more = sums[stretches[k].sum];
+
+		for (int64_t i = 0; i < stretches[k].n; i++)
+			more += (double)x[i] * (double)x[i];
+		sums[stretches[k].sum] = more;
+	}
 }
 
 /* NaN stays NaN, so that the sum tells of it. */

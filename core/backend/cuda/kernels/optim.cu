@@ -22,26 +22,107 @@ static double *sum_work(const struct call *c)
 	return context_of(c)->scalar + 1;
 }
 
-template <typename R>
-static void sum_squares(const struct backend *b, const void *values, int64_t n, double *sum)
-{
-	const struct call c = update_call(b);
-	const R *x = (const R *)values;
+/*
+ * The sums of squares of many stretches of memory.  Each is cut into parts, a function of its size
+ * alone; a launch makes those of as many stretches as it takes along, and another one adds them up in
+ * a fixed tree.
+ */
+#define SQUARES_MOST 128 /* stretches that a launch takes along: it has 4 KiB for all it is given */
 
-	sum_all(
-		&c, n, [=] __device__(int64_t i) { return (double)x[i] * (double)x[i]; },
-		sum_work(&c), [=] __device__(double all) { *sum = all; });
+static __host__ __device__ int parts_of(int64_t n)
+{
+	const int64_t parts = n / (8 * BLOCK) + 1;
+
+	return (int)(parts < SUM_PARTS ? parts : SUM_PARTS);
+}
+
+template <typename R> struct squares {
+	struct {
+		const R *x;
+		int64_t n;
+		int before, sum; /* parts of the stretches before; number of the sum */
+	} list[SQUARES_MOST];
+	int n, parts, sums; /* `sums`: one more than the largest number */
+
+	__device__ int64_t before(int i) const
+	{
+		return list[i].before;
+	}
+	void take(const struct optim_stretch *s)
+	{
+		list[n++] = { (const R *)s->x, s->n, parts, s->sum };
+		parts += parts_of(s->n);
+		sums = s->sum < sums ? sums : s->sum + 1;
+	}
+	bool has_room(const struct optim_stretch *s) const
+	{
+		return n < SQUARES_MOST && parts + parts_of(s->n) <= UPDATE_PARTS;
+	}
+};
+
+template <typename R>
+static __global__ void square_parts(const __grid_constant__ struct squares<R> all, double *parts)
+{
+	const int at = stretch_of(all, blockIdx.x);
+	const int64_t n = all.list[at].n, of = parts_of(n), part = blockIdx.x - all.before(at);
+	const R *x = all.list[at].x;
+	double sum = 0;
+
+	for (int64_t i = n * part / of + threadIdx.x; i < n * (part + 1) / of; i += BLOCK)
+		sum += (double)x[i] * (double)x[i];
+	sum = block_sum(sum);
+	if (threadIdx.x == 0)
+		parts[blockIdx.x] = sum;
+}
+
+/* A block for each sum. */
+template <typename R>
+static __global__ void add_square_parts(const __grid_constant__ struct squares<R> all,
+					const double *parts, bool add, double *sums)
+{
+	const int number = blockIdx.x;
+	double sum = add ? sums[number] : 0;
+	bool found = false;
+
+	for (int at = 0; at < all.n; at++) {
+		const int own = all.list[at].before + (int)threadIdx.x;
+
+		if (all.list[at].sum != number)
+			continue;
+		sum += block_sum((int)threadIdx.x < parts_of(all.list[at].n) ? parts[own] : 0);
+		found = true;
+	}
+	if (found && threadIdx.x == 0)
+		sums[number] = sum;
 }
 
 template <typename R>
-static void add_squares(const struct backend *b, const void *values, int64_t n, double *sum)
+static void launch_squares(const struct call *c, struct squares<R> *all, bool add, double *sums)
+{
+	if (all->parts) {
+		launch_kernel(square_parts<R>, (unsigned)all->parts, BLOCK, 0, stream_of(c), *all,
+			      sum_work(c));
+		note_launch(c);
+		launch_kernel(add_square_parts<R>, (unsigned)all->sums, BLOCK, 0, stream_of(c), *all,
+			      (const double *)sum_work(c), add, sums);
+		note_launch(c);
+	}
+	*all = {};
+}
+
+template <typename R, bool ADD>
+static void make_squares(const struct backend *b, const struct optim_stretch *stretches, int n,
+			 double *sums)
 {
 	const struct call c = update_call(b);
-	const R *x = (const R *)values;
+	struct squares<R> all = {};
 
-	sum_all(
-		&c, n, [=] __device__(int64_t i) { return (double)x[i] * (double)x[i]; },
-		sum_work(&c), [=] __device__(double more) { *sum += more; });
+	for (int i = 0; i < n; i++) {
+		if (!all.has_room(&stretches[i]))
+			launch_squares(&c, &all, ADD, sums);
+		all.take(&stretches[i]);
+	}
+	launch_squares(&c, &all, ADD, sums);
 }
 
 /* NaN stays NaN, so that the sum tells of it. */
@@ -52,6 +133,7 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 {
 	const struct call c = update_call(b);
 	const struct optim_rule rule = *given;
+	const struct optim_stretch clipped = { gradient, n, 0 };
 	const R *v = (const R *)second_moment;
 	R *g = (R *)gradient;
 
@@ -63,7 +145,7 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 
 		g[i] = below < -limit ? -limit : below;
 	});
-	sum_squares<R>(b, gradient, n, sum);
+	make_squares<R, false>(b, &clipped, 1, sum);
 }
 
 /* --------------------------------------------------------------- decisions */
@@ -195,14 +277,6 @@ template <typename R> struct muon_room {
 	int64_t stride, small_stride; /* elements from matrix to matrix: of x and y, of the others */
 };
 
-/* Parts of a sum over the n elements of a matrix: a function of n alone. */
-static int64_t muon_parts(int64_t n)
-{
-	const int64_t parts = (n + 8 * BLOCK - 1) / (8 * BLOCK);
-
-	return parts < SUM_PARTS ? parts : SUM_PARTS;
-}
-
 /* Each matrix begins where space::take() would let it begin. */
 template <typename R> static int64_t muon_stride(int64_t elements)
 {
@@ -220,7 +294,7 @@ static struct muon_room<R> take_muon(struct space *m, int64_t rows, int64_t colu
 	r.count = count;
 	r.stride = muon_stride<R>(rows * columns);
 	r.small_stride = muon_stride<R>(small * small);
-	r.squares = m->take<double>(count * muon_parts(rows * columns));
+	r.squares = m->take<double>(count * parts_of(rows * columns));
 	r.x = m->take<R>(count * r.stride);
 	r.y = m->take<R>(count * r.stride);
 	r.gram = m->take<R>(count * r.small_stride);
@@ -286,7 +360,7 @@ static void muon_begin(const struct call *c, const struct optim_factors *f,
 		       const struct muon_constants &s, const int64_t *offsets, int64_t n,
 		       const struct optim_blocks *blocks, const struct muon_room<R> &r)
 {
-	const int64_t parts = muon_parts(n), stride = r.stride;
+	const int64_t parts = parts_of(n), stride = r.stride;
 	const R *g = (const R *)blocks->g;
 	R *m = (R *)blocks->m, *x = r.x;
 	double *squares = r.squares;
@@ -370,9 +444,9 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 
 template <typename R> static constexpr struct optim_kernels set()
 {
-	return { sum_squares<R>, add_squares<R>, clip_elements<R>, decide,
-		 restart<R>,	 adamw<R>,	 sgd<R>,	   add<R>,
-		 muon<R>,	 muon_workspace<R> };
+	return { make_squares<R, false>, make_squares<R, true>, clip_elements<R>, decide,
+		 restart<R>,		 adamw<R>,		sgd<R>,		  add<R>,
+		 muon<R>,		 muon_workspace<R> };
 }
 
 extern "C" {
