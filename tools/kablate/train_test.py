@@ -411,12 +411,13 @@ class Checkpoints(Case):
 
     def test_a_journal_shorter_than_its_checkpoint(self):
         """Whole lines lost, half a line, one bit: back to what the journal still covers."""
-        first, *_, before, last = self.marks(self.stopped())
-        for how, line in (("cut", last - 1), ("cut", before), ("half", before + 1),
-                          ("flip", last - 2), ("flip", before + 1), ("name", before + 3)):
-            with self.subTest(f"{how} {line}"):
-                run = self.stopped()
+        last, before = -1, -2
+        for how, mark, further in (("cut", last, -1), ("cut", before, 0), ("half", before, 1),
+                                   ("flip", last, -2), ("flip", before, 1), ("name", before, 3)):
+            with self.subTest(how=how, mark=mark):
+                run = self.stopped()        # no two stop at the same moment
                 marks, iterations = self.marks(run), run.iterations()
+                line = marks[mark] + further
                 journal = run.directory / "journal.jsonl"
                 lines = journal.read_bytes().splitlines(keepends=True)
                 damaged = {"cut": lambda text: b"", "half": lambda text: text[:len(text) // 2],
