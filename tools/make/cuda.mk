@@ -53,6 +53,7 @@ $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
 # gpu_test.py needs the library, so `make check` builds it if nvcc is found.
 gpu_training := tools/kablate/gpu_test.py
 $(call results,$(gpu_training)): $(cuda_built)
+tests-built: $(if $(filter $(gpu_training),$(chosen_tests)),$(cuda_built))
 check-gpu: $(gpu_results) $(call results,$(gpu_training))
 	@sh tools/testing/summary.sh $(O) $(gpu_tests:%=gpu/%) $(gpu_training)
 

@@ -51,8 +51,11 @@ check-emulated: $(emulated_test).result $(emulated_results)
 	@sh tools/testing/summary.sh $(O) $(emulated_test:$(O)/%=%) $(emulated_tests:%=emulated/%)
 
 # The long test runs some of them.  Without g++ it installs it, or is skipped.
-$(call results,tools/testing/emulated_longtest.sh): $(addprefix $(O)/,$(emulated_tests)) \
+emulated_longtest := tools/testing/emulated_longtest.sh
+emulated_longtest_needs := $(addprefix $(O)/,$(emulated_tests)) \
 	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),emulated)
+$(call results,$(emulated_longtest)): $(emulated_longtest_needs)
+tests-built: $(if $(filter $(emulated_longtest),$(chosen_tests)),$(emulated_longtest_needs))
 
 .PHONY: emulated check-emulated
 

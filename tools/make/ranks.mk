@@ -34,7 +34,7 @@ ranks: $(mpi_built) $(nccl_built)
 # What the tests load, where it can be built.
 $(call results,core/ranks/ranks_test tools/kablate/gpu_test.py) $(O)/gpu/core/ranks/ranks_test.result: \
 	$(mpi_built) $(nccl_built)
-$(call results,tools/kablate/ranks_test.py tools/kablate/ranks_longtest.py): $(mpi_built)
+$(call results,$(addprefix tools/,kablate/ranks_test.py kablate/ranks_longtest.py cluster/slurm_longtest.py)): $(mpi_built)
 
 .PHONY: ranks
 

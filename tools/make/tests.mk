@@ -11,7 +11,7 @@ soak_tests := $(call tests_of_kind,soaktest)
 tests_of_tier = $(if $(filter all,$1),$(short_tests) $(long_tests),$($1_tests))
 # make starts tests in the order of their names, but these first: the longest must not begin last.
 slow := $(addprefix tools/kablate/,defconfigs_longtest.py train_longtest.py fault_longtest.py train_test.py) \
-	$(addprefix tools/testing/,cuda_longtest.sh cross_longtest.sh readme_test.py) models/planted_longtest.py \
+	$(addprefix tools/testing/,cuda_longtest.sh emulated_longtest.sh cross_longtest.sh readme_test.py) models/planted_longtest.py \
 	tools/cluster/slurm_longtest.py $(addprefix tools/plan/,plan_test.py kconfig_test.py)
 slow_first = $(filter $1,$(slow)) $(filter-out $(slow),$1)
 
@@ -53,11 +53,16 @@ others :=
 $(foreach test,$(alone_tests),$(eval $(call results,$(test)): | \
 	$(call results,$(filter-out $(alone_tests),$(chosen_tests)) $(others)))$(eval others += $(test)))
 
+# All that the tests need is built before the first one runs: what waits for a program when make comes
+# to it is started late, whatever its place in the list.
+tests-built: $(patsubst %,$(O)/%,$(filter $(chosen_tests),$(tests_c:.c=))) $(if $(filter %.sh %.py,$(chosen_tests)),\
+	$(programs) $(O)/setup-python $(step_main:%.c=$(O)/%.o))
 tests: $(call results,$(chosen_tests))
 	@sh tools/testing/summary.sh $(O) $(chosen_tests)
 
 # As many tests at once as there are processors, unless -j says otherwise.
-run_tier = +$(Q)$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 tests
+run_tier = +$(Q)for part in tests-built tests; do \
+	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 $$part || exit; done
 check:
 	$(call run_tier,short)
 check-long:
@@ -69,7 +74,7 @@ check-soak:
 check-cross:
 	$(call run_tier,long) T=tools/testing/cross_longtest
 
-.PHONY: check check-long check-all check-soak check-cross tests
+.PHONY: check check-long check-all check-soak check-cross tests tests-built
 
 #:   check         build and run the tests;  T=core/util/rng_test: one, T=core/%: a room
 #:   check-all     also long ones;  check-long: only long;  check-soak: by hand;  check-cross: emulated
