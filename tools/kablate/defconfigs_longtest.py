@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
-"""Every defconfig as a user starts it, cut to two iterations."""
+"""Every defconfig as a user starts it, cut to two iterations, and a large plan to some of its steps.
+
+All steps run in defconfigs_soaktest.py.
+"""
 import contextlib
+import json
 import pathlib
 import re
 import shutil
@@ -31,7 +35,17 @@ def write_tokens(directory):
 
 
 class Defconfigs(unittest.TestCase):
-    """Every one builds and runs two iterations of every step, audits included."""
+    """Every one builds and runs two iterations of its steps, audits included."""
+    most = 6        # steps of a plan
+
+    def thin_out(self, name, tree):
+        """Takes steps at equal distances, the first and the last among them."""
+        tree.make("-n", "steps")    # which makes the plan
+        count = len(json.loads((tree.plan / "plan.json").read_text())["steps"])
+        if count > self.most:
+            chosen = sorted({i * (count - 1) // (self.most - 1) for i in range(self.most)})
+            print(f"# {name}: steps {chosen} of {count}")
+            tree.set({"RA_MLA_ABLATION_STEPS": ",".join(map(str, chosen))})
 
     def check(self, name):
         place = pathlib.Path(tempfile.mkdtemp(dir=ROOT))
@@ -47,7 +61,8 @@ class Defconfigs(unittest.TestCase):
             tree.set({"TUNE_RATES": ""})    # a third of the time; w2-copy is tuned below
         elif rates:
             tree.set({"TUNE_RATES": rates[1], "TUNE_SEEDS": "101"})
-        text = tree.make("runs")
+        self.thin_out(name, tree)
+        text = tree.make("runs", timeout=1200)
         with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:
             states = db.execute("SELECT step, state FROM runs").fetchall()
         self.assertEqual({state for _, state in states}, {"done"})

@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""Every step of every defconfig; tools/kablate/defconfigs_longtest.py runs some of them."""
+import sys
+
+sys.dont_write_bytecode = True  # the tree stays as it was
+
+from tools.kablate import defconfigs_longtest, train_test
+from tools.testing import tap
+
+tearDownModule = train_test.tearDownModule
+
+
+class EveryStep(defconfigs_longtest.Defconfigs):
+    most = 1000
+
+
+if __name__ == "__main__":
+    tap.main()
