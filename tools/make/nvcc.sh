@@ -11,6 +11,7 @@ set -euo pipefail
 packages="nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.*
 	nvidia-cuda-cccl==13.0.* nvidia-cublas==13.1.*"
 
+[ $# -eq 1 ] || { echo "usage: tools/make/nvcc.sh DIRECTORY" >&2 && exit 2; }
 mkdir -p "$1"
 directory=$(realpath "$1")
 toolkit=$directory/packages/nvidia/cu13
