@@ -147,6 +147,22 @@ static bool is_valid(const struct product &p, int count)
 	       p.b.pitch >= (p.b.turned ? p.n : p.k) && p.b.pitch > 0 && p.c_pitch >= p.m;
 }
 
+/* `multiply_each(multiply, i)` makes the i-th product. */
+template <typename F>
+static cublasStatus_t enqueue(cublasHandle_t handle, const struct product &p, int count, multiplier multiply,
+			      F multiply_each)
+{
+	if (!multiply)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (!is_valid(p, count))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	emulated_enqueue(handle->stream, [=] {
+		for (int i = 0; i < count; i++)
+			multiply_each(multiply, i);
+	});
+	return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a,
 					  cublasOperation_t trans_b, int m, int n, int k,
 					  const void *alpha, const void *a, cudaDataType_t a_type,
@@ -159,19 +175,13 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
 				   number(beta, compute), ldc };
-	const multiplier multiply = multiplier_of(a_type, b_type, c_type, compute);
 
-	if (!multiply)
-		return CUBLAS_STATUS_NOT_SUPPORTED;
-	if (!is_valid(p, count))
-		return CUBLAS_STATUS_INVALID_VALUE;
-	emulated_enqueue(handle->stream, [=] {
-		for (int64_t i = 0; i < count; i++)
-			multiply(p, (const char *)a + i * a_stride * (int64_t)size_of(a_type),
-				 (const char *)b + i * b_stride * (int64_t)size_of(b_type),
-				 (char *)c + i * c_stride * (int64_t)size_of(c_type));
-	});
-	return CUBLAS_STATUS_SUCCESS;
+	return enqueue(handle, p, count, multiplier_of(a_type, b_type, c_type, compute),
+		       [=](multiplier multiply, int64_t i) {
+			       multiply(p, (const char *)a + i * a_stride * (int64_t)size_of(a_type),
+					(const char *)b + i * b_stride * (int64_t)size_of(b_type),
+					(char *)c + i * c_stride * (int64_t)size_of(c_type));
+		       });
 }
 
 cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a,
@@ -185,15 +195,7 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
 				   number(beta, compute), ldc };
-	const multiplier multiply = multiplier_of(a_type, b_type, c_type, compute);
 
-	if (!multiply)
-		return CUBLAS_STATUS_NOT_SUPPORTED;
-	if (!is_valid(p, count))
-		return CUBLAS_STATUS_INVALID_VALUE;
-	emulated_enqueue(handle->stream, [=] {
-		for (int i = 0; i < count; i++)
-			multiply(p, a[i], b[i], c[i]);
-	});
-	return CUBLAS_STATUS_SUCCESS;
+	return enqueue(handle, p, count, multiplier_of(a_type, b_type, c_type, compute),
+		       [=](multiplier multiply, int64_t i) { multiply(p, a[i], b[i], c[i]); });
 }
