@@ -87,6 +87,39 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 	note_launch(c);
 }
 
+template <int N, typename F> static __global__ void each_span_kernel(int64_t spans, F f)
+{
+	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < spans;
+	     i += (int64_t)gridDim.x * blockDim.x)
+		f(span<N>{ i * N });
+}
+
+template <int N, typename F> static void launch_spans(const struct call *c, int64_t spans, F f)
+{
+	const int64_t blocks = (spans + BLOCK - 1) / BLOCK;
+
+	launch_kernel(each_span_kernel<N, F>,
+		      (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
+		      spans, f);
+	note_launch(c);
+}
+
+/*
+ * f(span) for all spans of n elements, a thread each: of SPAN elements where `width`, which no span may
+ * leave, is a multiple of it; else of one.  f has a parameter `auto p`, reads x[p], writes y.put(p, values).
+ */
+#define SPAN 8
+
+template <typename F> static void each_span(const struct call *c, int64_t n, int64_t width, F f)
+{
+	if (n == 0)
+		return;
+	if (width % SPAN == 0)
+		launch_spans<SPAN>(c, n / SPAN, f);
+	else
+		launch_spans<1>(c, n, f);
+}
+
 template <typename F> static __global__ void each_row_kernel(int64_t rows, F f)
 {
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {

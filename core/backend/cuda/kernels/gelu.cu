@@ -14,7 +14,15 @@ template <typename P> static void forward(const struct call *c)
 	const auto x = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = x[i] * sigmoid(x[i]); });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		auto v = x[p];
+
+		for (int k = 0; k < p.n; k++)
+			v[k] *= sigmoid(v[k]);
+		y.put(p, v);
+	});
 }
 
 /* y = x s, so dy/dx = s - s (1 - s) x dt/dx */
@@ -24,11 +32,19 @@ template <typename P> static void backward(const struct call *c)
 	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {
-		const real s = sigmoid(x[i]);
-		const real steep = x[i] * ((real)LINEAR + 3 * (real)CUBIC * (x[i] * x[i]));
+	const int64_t n = count_of(c->node->in[0]);
 
-		dx.put(i, dy[i] * (s - s * (1 - s) * steep));
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto v = x[p];
+		auto d = dy[p];
+
+		for (int k = 0; k < p.n; k++) {
+			const real s = sigmoid(v[k]);
+			const real steep = v[k] * ((real)LINEAR + 3 * (real)CUBIC * (v[k] * v[k]));
+
+			d[k] *= s - s * (1 - s) * steep;
+		}
+		dx.put(p, d);
 	});
 }
 
