@@ -452,7 +452,10 @@ static void update_long_rows(struct fixture *f)
 	}
 }
 
-/* Each of many matrices moves as if it were alone. */
+/*
+ * Each of many matrices moves as if it were alone, but for rounding: a GPU may add up the products of a
+ * batch in another order.
+ */
 static void test_muon_treats_each_matrix_alone(void **state)
 {
 	static const int64_t elements = 2 * LONG_ROW;
@@ -482,7 +485,7 @@ static void test_muon_treats_each_matrix_alone(void **state)
 				     bytes);
 		one.backend.download(&one.backend, alone, one.params->data, bytes);
 		for (int64_t k = 0; k < elements; k++)
-			if (!(fabsf(together[k] - alone[k]) <= 1e-6F))
+			if (!(fabsf(together[k] - alone[k]) <= 1e-4F))
 				fail_msg("matrix %d [%lld]: %.9g, alone %.9g", i, (long long)k,
 					 (double)together[k], (double)alone[k]);
 		stop(&one);
