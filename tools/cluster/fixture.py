@@ -48,12 +48,15 @@ ReturnToService=2
 SlurmdTimeout=10
 KillWait=20
 MpiDefault=none
+GresTypes=gpu
 SchedulerParameters=sched_interval=2,bf_interval=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 MaxArraySize={largest_array}
 """
-NODE = "NodeName={name} NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=1000\n"
+NODE = "NodeName={name} NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=1000 Gres=gpu:1\n"
+# Slurm counts device files; it does not look whether they are GPUs.
+GPUS = "AutoDetect=off\nName=gpu File=/dev/null\n"
 PARTITIONS = f"""\
 PartitionName={LOW} Nodes=ALL Default=YES PriorityTier=1
 PartitionName={HIGH} Nodes=ALL PriorityTier=9 PreemptMode=OFF
@@ -109,6 +112,7 @@ class Cluster:
         text += "".join(NODE.format(name=name, port=port)
                         for name, port in zip(self.names, ports[1:]))
         self.conf.write_text(text + PARTITIONS)
+        (self.place / "gres.conf").write_text(GPUS)
 
     # ------------------------------------------------------------ daemons
 

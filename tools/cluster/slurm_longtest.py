@@ -241,6 +241,17 @@ class Tuned(WithCluster):
         self.wait(tree, 120)
         self.assertGreater((run / "done").stat().st_mtime_ns, before)
 
+    def test_a_run_gets_its_gpus(self):
+        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 20}
+        tree, greedy = new_tree({**settings, "SLURM_GPUS": 1}), new_tree({**settings, "SLURM_GPUS": 2})
+        tree.make("-s", "SLURM=1")
+        asked = self.cluster.command("squeue", "--noheader", "--format=%b").stdout.split()
+        self.assertIn("gres:gpu:1", asked)
+        self.wait(tree, 120)
+        self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
+        said = greedy.make("-s", "SLURM=1", expect=1)
+        self.assertIn("Requested node configuration is not available", said)    # nodes have one
+
 
 class TimeLimit(WithCluster):
     """Slurm's shortest limit is a minute; its signal comes half a minute before."""
