@@ -300,7 +300,8 @@ def lengths_of(step, baseline):
 # ---------------------------------------------------------------- verdicts
 
 def environments_of(*steps):
-    return {(*run.environment.items(), *([("changed", run.moved)] if run.moved else []))
+    return {(*records.for_readers(run.environment, run.config).items(),
+             *([("changed", run.moved)] if run.moved else []))
             for step in steps for run in step.usable.values()}
 
 

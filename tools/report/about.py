@@ -5,6 +5,7 @@ import urllib.parse
 
 from tools.plan import kconfig
 from tools.report import page
+from tools.results import records
 
 
 def question(experiment):
@@ -21,8 +22,8 @@ def revision(run):
 
 
 def environment(run):
-    return ", ".join(f"{key} {value}" for key, value in run.environment.items()
-                     if value is not None)
+    return ", ".join(f"{key} {value}" for key, value in
+                     records.for_readers(run.environment, run.config).items() if value is not None)
 
 
 def facts(runs):

@@ -8,6 +8,8 @@ import json
 import os
 from dataclasses import dataclass, field
 
+from tools.results import records
+
 DIRECTORY = "decode"
 ENVIRONMENT = ("machine", "blas", "compiler", "threads", "precision")
 # As in the files; the last is PyTorch's.
@@ -67,7 +69,9 @@ def measured(step, found):
 
 def environment(found):
     own, peer = found["own"], found["peer"]
-    words = [*(f"{name} {own['record'][name]}" for name in ENVIRONMENT), f"batch {own['batch']}"]
+    record = own["record"]
+    place = records.for_readers({name: record[name] for name in ENVIRONMENT}, record["config"])
+    words = [*(f"{name} {value}" for name, value in place.items()), f"batch {own['batch']}"]
     return ", ".join(words + ([f"PyTorch {peer['torch']}"] if peer else []))
 
 

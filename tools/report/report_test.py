@@ -818,6 +818,16 @@ class Unusual(Case):
         self.assertIn("compared across environments", text)
         self.assertIn("machine x86_64", text)
 
+    def test_a_gpu_is_not_called_blas(self):
+        self.runs.add("e", "0-mla", 1, 3.0, config={"BACKEND": "cuda"})
+        self.runs.add("e", "1-x", 1, 3.1, config={"BACKEND": "cpu"})
+        self.runs.decoded("e", "0-mla", (1024,), BACKEND="cuda")
+        _, text, _ = self.report("e")
+        self.assertRegex(text, r"machine aarch64, .* gpu openblas, .*: 0-mla\n")
+        self.assertRegex(text, r"machine aarch64, .* blas openblas, .*: 1-x\n")
+        self.assertRegex(text, r"gpu openblas, .* batch 1")
+        self.assertRegex(self.read("html", "e"), r"gpu openblas, .* blas openblas")
+
     def test_a_run_that_changed_its_environment_is_marked(self):
         for seed in (1, 2, 3):
             self.runs.add("e", "0-mla", seed, 3.0 + seed)

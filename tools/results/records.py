@@ -13,6 +13,12 @@ LOSS = "val/loss"
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
 
 
+def for_readers(environment, config):
+    """The environment with "blas" called "gpu" where it describes one."""
+    blas = "blas" if config.get("BACKEND", "cpu") == "cpu" else "gpu"
+    return {blas if name == "blas" else name: value for name, value in environment.items()}
+
+
 class Problem(Exception):
     """Something a user can act on."""
 
