@@ -31,10 +31,10 @@ esac
 # Commands that must not run as they stand, what runs instead, and why.
 INSTEAD = {
     "make check": ("make -n check", "all tests would run this one again"),
-    "make defconfig-ra-controls && make": (
-        "make defconfig-ra-controls && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 "
-        "CONFIG_RA_MLA_ABLATION_STEPS=0,6,7 && make",
-        "132 runs take minutes"),
+    "make defconfig-gpt2-ra-mla-controlled && make": (
+        "make defconfig-gpt2-ra-mla-controlled && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 "
+        "CONFIG_RA_MLA_ABLATION_STEPS=0,2,6 && make",
+        "86 runs take minutes"),
     "make bench-decode": ("make bench-decode CONTEXTS=64 ROUNDS=1 BENCH_SECONDS=0.01",
                           "two rounds of six models take minutes"),
     "make serve": ("setsid make serve PORT=0 >log & until grep -q ^http log; do sleep 0.1; done; cat log; "
@@ -43,8 +43,8 @@ INSTEAD = {
 KEYS = {"make menuconfig": b"q"}    # needs a terminal and a key that leaves
 SHOWS = {
     "make defconfig-gpt2-ra-mla-full && make": r"5-mla\+gate\+cross\+latent-again .* reproduced",
-    "make defconfig-ra-controls && make":
-        r"6-mla\+cross +7-mla\+parameters-of-6 +\+16 parameters",
+    "make defconfig-gpt2-ra-mla-controlled && make":
+        r"2-mla\+gate\+cross +6-mla\+parameters-of-2 +-116 parameters",
     "make plan": r"seeds 1,2,3,4,5: 22 runs",
     "make audit": r"94 audits, passed",
     "make status": r"gpt2-ra-mla-full +1-mla\+gate +5 +done",
