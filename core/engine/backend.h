@@ -48,7 +48,7 @@ struct call {
 	void *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
 	void *work;
-	const struct param_copy *copy[PARAM_COPIES]; /* of the parameter in[1]; NULL: not kept */
+	const struct param_copy *copy[OP_MAX_INPUTS][PARAM_COPIES]; /* of parameters; NULL: not kept */
 	const struct backend *backend;
 };
 
@@ -64,8 +64,8 @@ struct kernels {
 	kernel forward, backward, remake, loss; /* one per enum pass; NULL: the op has none */
 	/* Bytes of c->work that a pass wants; NULL: none. */
 	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
-	/* Bytes of copy number `which` of the parameter n->in[1]; 0 or NULL: not wanted. */
-	size_t (*copy_bytes)(const struct node *n, enum pass pass, int which);
+	/* Bytes of copy number `which` of the parameter n->in[input]; 0 or NULL: not wanted. */
+	size_t (*copy_bytes)(const struct node *n, enum pass pass, int input, int which);
 };
 
 struct optim_kernels;

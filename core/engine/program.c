@@ -217,23 +217,34 @@ static void bind(struct program *p, int index)
 }
 
 /* Copies belong to the parameters: programs share them. */
-static enum status find_copies(const struct program *p, int index,
-				const struct param_copy *copy[PARAM_COPIES], struct error *err)
+static enum status find_copies_of(const struct program *p, const struct instr *instr, int input,
+				  const struct param_copy *copy[PARAM_COPIES], struct error *err)
 {
-	const struct instr *instr = &p->lowered.instrs[index];
-	const struct tensor *weight = instr->kind == INSTR_KERNEL ? instr->node->in[1] : NULL;
-	const struct kernels *k;
+	const struct kernels *k = p->backend->kernels(p->graph->type)[instr->node->id];
+	const struct tensor *t = instr->node->in[input];
 
-	if (!weight || weight->kind != TENSOR_PARAM)
+	if (!k->copy_bytes || !t || t->kind != TENSOR_PARAM)
 		return OK;
-	k = p->backend->kernels(p->graph->type)[instr->node->id];
-	for (int i = 0; k->copy_bytes && i < PARAM_COPIES; i++) {
-		const size_t bytes = k->copy_bytes(instr->node, instr->pass, i);
+	for (int i = 0; i < PARAM_COPIES; i++) {
+		const size_t bytes = k->copy_bytes(instr->node, instr->pass, input, i);
 
-		if (bytes && param_copy_of(p->graph->params, weight->param, i, bytes, &copy[i],
-					  err) != OK)
+		if (bytes && param_copy_of(p->graph->params, t->param, i, bytes, &copy[i], err) != OK)
 			return FAIL;
 	}
+	return OK;
+}
+
+static enum status find_copies(const struct program *p, int index,
+			       const struct param_copy *copy[OP_MAX_INPUTS][PARAM_COPIES],
+			       struct error *err)
+{
+	const struct instr *instr = &p->lowered.instrs[index];
+
+	if (instr->kind != INSTR_KERNEL)
+		return OK;
+	for (int input = 0; input < instr->node->n_in; input++)
+		if (find_copies_of(p, instr, input, copy[input], err) != OK)
+			return FAIL;
 	return OK;
 }
 
@@ -310,7 +321,7 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 			    const struct program_options *options, size_t *arena_bytes,
 			    struct error *err)
 {
-	const struct param_copy *ignored[PARAM_COPIES];
+	const struct param_copy *ignored[OP_MAX_INPUTS][PARAM_COPIES];
 	enum status status = OK;
 	struct program *p;
 

@@ -33,7 +33,7 @@ $(O)/%.pic.o: %.c $(O)/flags
 	$(call cc,-fPIC)
 $(cuda_library): $(cuda_objects)
 	$(call say,NVCC,$(@F))
-	$(Q)$(NVCC) -shared -cudart static $^ -lcublas $(toolkit:%=-Xlinker -rpath=%) -Xlinker --no-undefined -o $@
+	$(Q)$(NVCC) -shared -cudart static $^ -lcublas -lcublasLt $(toolkit:%=-Xlinker -rpath=%) -Xlinker --no-undefined -o $@
 -include $(cuda_objects:.o=.d)
 
 which-nvcc:

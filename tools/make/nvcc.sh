@@ -22,7 +22,8 @@ unpack() {
 	/usr/bin/python3 -m venv "$directory/python" &&
 		"$directory/python/bin/pip" install --no-deps --no-cache-dir --target "$directory/packages" $packages &&
 		# nvcc looks for the names that a compiler links with, and in lib64.
-		ln -s libcublas.so.13 "$toolkit/lib/libcublas.so" && ln -s lib "$toolkit/lib64" &&
+		ln -s libcublas.so.13 "$toolkit/lib/libcublas.so" &&
+		ln -s libcublasLt.so.13 "$toolkit/lib/libcublasLt.so" && ln -s lib "$toolkit/lib64" &&
 		touch "$directory/complete"
 }
 

@@ -132,18 +132,22 @@ static inline size_t slice_bytes(const struct tensor *w, int which)
 	return which == 0 ? packed_bytes(columns, rows) : packed_bytes(rows, columns);
 }
 
-static inline size_t copy_bytes(const struct tensor *w, int which)
+/* Only the weight, input 1, has copies. */
+static inline size_t copy_bytes(const struct node *n, int input, int which)
 {
+	const struct tensor *w = n->in[1];
 	const int64_t slice = tensor_dim(w, -2) * tensor_dim(w, -1);
 
-	return keeps_copies(w) ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which) : 0;
+	return input == 1 && keeps_copies(w)
+		       ? (size_t)(tensor_count(w) / slice) * slice_bytes(w, which)
+		       : 0;
 }
 
 /* A slice of a copy; not packed if there is no copy. */
 static inline struct packed copy_slice(const struct call *c, int which, int64_t slice)
 {
 	const struct tensor *w = c->node->in[1];
-	const struct param_copy *s = c->copy[which];
+	const struct param_copy *s = c->copy[1][which];
 
 	if (!s)
 		return NOT_PACKED;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/cuda/biased.cuh"
 #include "core/backend/cuda/cuda.cuh"
 
 extern "C" {
@@ -395,9 +396,6 @@ static bool wants_graphs(void)
 
 /* ------------------------------------------------------------ opening, closing */
 
-/* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
-#define BLAS_MEMORY ((size_t)32 << 20)
-
 /*
  * What a process takes of a GPU beside its blocks, in MiB, measured on an H200 with CUDA 13.0: the
  * context with cuBLAS and our own BLAS_MEMORY; later the code of kernels, and graphs.
@@ -447,6 +445,7 @@ static void cuda_close(struct backend *b)
 
 	if (!g)
 		return;
+	cuda_forget_plans(g);
 	if (g->blas)
 		cublasDestroy(g->blas);
 	cudaFree(g->blas_memory);

@@ -27,6 +27,9 @@ struct block {
 	size_t bytes;
 };
 
+/* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
+#define BLAS_MEMORY ((size_t)32 << 20)
+
 /* Partial sums of an update. */
 #define UPDATE_PARTS 4096
 
@@ -35,6 +38,8 @@ struct cuda_context {
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
+	struct plan *plans; /* of products with a bias, one for each shape: biased.cu */
+	int n_plans;
 	double *scalar;	   /* device: a number that the host asked for, and UPDATE_PARTS for sums */
 	struct run *run;   /* device: of the kernels that follow */
 	uint32_t *dropout_key; /* device: of the node that follows */

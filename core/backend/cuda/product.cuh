@@ -11,7 +11,7 @@
 #ifndef CUDA_PRODUCT_CUH
 #define CUDA_PRODUCT_CUH
 
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/biased.cuh"
 
 static inline cudaDataType_t data_type(const float *)
 {
@@ -108,6 +108,20 @@ static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64
 		       "products");
 }
 
+/* out [m,n] = op(A) op(B) + bias [n], which is kept as out is.  false: nothing was done. */
+template <typename F>
+static bool biased_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+			int64_t k, struct matrix<F> a, struct matrix<F> b, const void *bias,
+			struct product_memory out, int64_t pitch)
+{
+	if (m == 0 || n == 0)
+		return true;
+	return cuda_biased_product(context_of(c),
+				   { m, n, k, a.pitch, b.pitch, pitch, trans_a, trans_b,
+				     data_type(a.at), out.type },
+				   { a.at, b.at, bias, out.at });
+}
+
 /* ------------------------------------------------------- factors of products */
 
 /* Can products read the tensor, or its gradient, as it is kept? */
@@ -136,15 +150,20 @@ static struct matrix<typename P::factor> rounded(const struct call *c, struct nu
 	return { room, width, 0 };
 }
 
-/* Bytes of copy 0 of the parameter in[1]: the parameter rounded; 0: products read the original. */
-template <typename P> static size_t weight_copies(const struct node *n, enum pass pass, int which)
+/* Bytes of copy 0 of the parameter in[input]: the parameter rounded. */
+template <typename P> static size_t rounded_copy(const struct node *n, int input, int which)
 {
-	const struct tensor *w = n->in[1];
-
-	(void)pass;
-	return ROUNDS<P> && which == 0 && w->kind == TENSOR_PARAM
-		       ? (size_t)tensor_count(w) * sizeof(typename P::factor)
+	return ROUNDS<P> && which == 0
+		       ? (size_t)tensor_count(n->in[input]) * sizeof(typename P::factor)
 		       : 0;
+}
+
+/* Of the weight in[1] alone; 0: products read the original. */
+template <typename P>
+static size_t weight_copies(const struct node *n, enum pass pass, int input, int which)
+{
+	(void)pass;
+	return input == 1 ? rounded_copy<P>(n, input, which) : 0;
 }
 
 /* The weight in[1] as products read it: its copy, or rounded into `room`. */
@@ -154,8 +173,8 @@ static struct matrix<typename P::factor> weight(const struct call *c, typename P
 	const struct tensor *w = c->node->in[1];
 	const int64_t width = tensor_dim(w, -1);
 
-	if (c->copy[0])
-		return { (const typename P::factor *)c->copy[0]->memory, width, 0 };
+	if (c->copy[1][0])
+		return { (const typename P::factor *)c->copy[1][0]->memory, width, 0 };
 	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
 }
 

@@ -144,12 +144,12 @@ static size_t workspace(const struct node *node, enum pass pass, int threads)
 	return (size_t)threads * thread_work(node, pass);
 }
 
-static size_t copies(const struct node *node, enum pass pass, int which)
+static size_t copies(const struct node *node, enum pass pass, int input, int which)
 {
 	if (which != (pass == PASS_BACKWARD) ||
 	    (pass == PASS_FORWARD && sizes(node).tokens <= FEW_ROWS))
 		return 0;
-	return copy_bytes(node->in[1], which);
+	return copy_bytes(node, input, which);
 }
 
 KERNELS(head_linear) = {

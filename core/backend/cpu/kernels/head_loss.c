@@ -70,9 +70,9 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 	return logits_bytes(n) + largest_work(v, e, chunk, keeps_copies(n->in[1]), threads);
 }
 
-static size_t copies(const struct node *n, enum pass pass, int which)
+static size_t copies(const struct node *n, enum pass pass, int input, int which)
 {
-	return pass == PASS_LOSS || which == 1 ? copy_bytes(n->in[1], which) : 0;
+	return pass == PASS_LOSS || which == 1 ? copy_bytes(n, input, which) : 0;
 }
 
 /* d(total loss) / d(nll) of a scored token, and / d(lse^2) of any. */

@@ -129,14 +129,14 @@ static size_t workspace(const struct node *node, enum pass pass, int threads)
 }
 
 /* Few rows read the parameter itself. */
-static size_t copies(const struct node *node, enum pass pass, int which)
+static size_t copies(const struct node *node, enum pass pass, int input, int which)
 {
 	const struct sizes s = sizes(node);
 	const int wanted = s.transposed ^ (pass == PASS_BACKWARD);
 
 	if (which != wanted || (pass == PASS_FORWARD && s.n <= FEW_ROWS))
 		return 0;
-	return copy_bytes(node->in[1], which);
+	return copy_bytes(node, input, which);
 }
 
 KERNELS(linear) = {

@@ -1,3 +1,4 @@
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 
@@ -62,6 +63,7 @@ struct product {
 	struct operand a, b;
 	double alpha, beta;
 	int c_pitch;
+	const void *bias; /* [m], in the type of c; NULL: none */
 };
 
 /* op(x) [rows, columns], column after column, as R. */
@@ -84,6 +86,7 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 {
 	const std::vector<R> left = columns_of<R>(p.a, a, p.m, p.k);
 	const std::vector<R> right = columns_of<R>(p.b, b, p.k, p.n);
+	const C *bias = (const C *)p.bias;
 	std::vector<R> sum((size_t)p.m);
 
 	for (int j = 0; j < p.n; j++) {
@@ -99,7 +102,8 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 		}
 		for (int i = 0; i < p.m; i++)
 			to[i] = (C)((R)p.alpha * sum[(size_t)i] +
-				    (p.beta != 0 ? (R)p.beta * (R)to[i] : 0));
+				    (p.beta != 0 ? (R)p.beta * (R)to[i] : 0) +
+				    (bias ? (R)bias[i] : 0));
 	}
 }
 
@@ -149,14 +153,14 @@ static bool is_valid(const struct product &p, int count)
 
 /* `multiply_each(multiply, i)` makes the i-th product. */
 template <typename F>
-static cublasStatus_t enqueue(cublasHandle_t handle, const struct product &p, int count, multiplier multiply,
+static cublasStatus_t enqueue(cudaStream_t stream, const struct product &p, int count, multiplier multiply,
 			      F multiply_each)
 {
 	if (!multiply)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!is_valid(p, count))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	emulated_enqueue(handle->stream, [=] {
+	emulated_enqueue(stream, [=] {
 		for (int i = 0; i < count; i++)
 			multiply_each(multiply, i);
 	});
@@ -174,9 +178,9 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 {
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc };
+				   number(beta, compute), ldc, NULL };
 
-	return enqueue(handle, p, count, multiplier_of(a_type, b_type, c_type, compute),
+	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) {
 			       multiply(p, (const char *)a + i * a_stride * (int64_t)size_of(a_type),
 					(const char *)b + i * b_stride * (int64_t)size_of(b_type),
@@ -194,8 +198,154 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 {
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc };
+				   number(beta, compute), ldc, NULL };
 
-	return enqueue(handle, p, count, multiplier_of(a_type, b_type, c_type, compute),
+	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) { multiply(p, a[i], b[i], c[i]); });
+}
+
+/* ------------------------------------------------------------ products with a bias */
+
+struct emulated_lt_product {
+	cublasComputeType_t compute;
+	bool turned[2];
+	uint32_t epilogue;
+	const void *bias;
+};
+
+struct emulated_lt_layout {
+	cudaDataType_t type;
+	uint64_t rows, columns;
+	int64_t pitch;
+};
+
+struct emulated_lt_preference {
+	uint32_t aligned[4];
+};
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,
+					cudaDataType_t)
+{
+	*product = new emulated_lt_product{ compute, {}, CUBLASLT_EPILOGUE_DEFAULT, NULL };
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product)
+{
+	delete product;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
+					      cublasLtMatmulDescAttributes_t what, const void *value,
+					      size_t bytes)
+{
+	if (bytes != (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t)))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	switch (what) {
+	case CUBLASLT_MATMUL_DESC_TRANSA:
+	case CUBLASLT_MATMUL_DESC_TRANSB:
+		product->turned[what - CUBLASLT_MATMUL_DESC_TRANSA] =
+			*(const int32_t *)value == CUBLAS_OP_T;
+		break;
+	case CUBLASLT_MATMUL_DESC_EPILOGUE: product->epilogue = *(const uint32_t *)value; break;
+	case CUBLASLT_MATMUL_DESC_BIAS_POINTER: product->bias = *(const void *const *)value; break;
+	}
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
+					  uint64_t rows, uint64_t columns, int64_t pitch)
+{
+	*layout = new emulated_lt_layout{ type, rows, columns, pitch };
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+	delete layout;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+	*preference = new emulated_lt_preference{ { 256, 256, 256, 256 } };
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+	delete preference;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+						    cublasLtMatmulPreferenceAttributes_t what,
+						    const void *value, size_t bytes)
+{
+	if (bytes != (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(uint64_t)
+								       : sizeof(uint32_t)))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (what >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
+		preference->aligned[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES] =
+			*(const uint32_t *)value;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool fits(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+		 cublasLtMatrixLayout_t d)
+{
+	const uint64_t m = product->turned[0] ? a->columns : a->rows;
+	const uint64_t k = product->turned[0] ? a->rows : a->columns;
+
+	return m == d->rows && k == (product->turned[1] ? b->columns : b->rows) &&
+	       (product->turned[1] ? b->rows : b->columns) == d->columns;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
+					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+					      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+					      cublasLtMatmulPreference_t preference, int wanted,
+					      cublasLtMatmulHeuristicResult_t *results, int *found)
+{
+	*found = 0;
+	if (wanted < 1 || !fits(product, a, b, d))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (!multiplier_of(a->type, b->type, d->type, product->compute))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	memcpy(results->algo.aligned, preference->aligned, sizeof(results->algo.aligned));
+	results->workspaceSize = 0;
+	results->state = CUBLAS_STATUS_SUCCESS;
+	*found = 1;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha,
+			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+			      cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
+			      const cublasLtMatmulAlgo_t *algorithm, void *, size_t,
+			      cudaStream_t stream)
+{
+	const void *const at[] = { a, b, c, d };
+	const struct product p = {
+		(int)d_layout->rows,
+		(int)d_layout->columns,
+		(int)(product->turned[0] ? a_layout->rows : a_layout->columns),
+		{ product->turned[0], (int)a_layout->pitch },
+		{ product->turned[1], (int)b_layout->pitch },
+		number(alpha, product->compute),
+		number(beta, product->compute),
+		(int)d_layout->pitch,
+		product->epilogue == CUBLASLT_EPILOGUE_BIAS ? product->bias : NULL,
+	};
+
+	if (c != d || !fits(product, a_layout, b_layout, d_layout))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	for (int i = 0; i < 4; i++)
+		if ((uintptr_t)at[i] % algorithm->aligned[i] != 0)
+			return CUBLAS_STATUS_INVALID_VALUE;
+	return enqueue(stream, p, 1,
+		       multiplier_of(a_layout->type, b_layout->type, d_layout->type, product->compute),
+		       [=](multiplier multiply, int64_t) { multiply(p, a, b, d); });
 }

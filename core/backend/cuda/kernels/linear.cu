@@ -40,18 +40,30 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 	return r;
 }
 
+/* The bias as y is kept: itself, or its rounded copy; NULL: there is none. */
+template <typename P> static const void *bias_like(const struct call *c, struct results<P> y)
+{
+	if (!ROUNDS<P> || !y.narrow)
+		return c->in[2];
+	return c->copy[2][0] ? c->copy[2][0]->memory : NULL;
+}
+
 template <typename P> static void forward(const struct call *c)
 {
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
+	const auto w = weight<P>(c, r.w);
 	const auto *b = wide_input<P>(c, 2);
 	const auto y = output<P>(c, 0);
+	const void *like_y = bias_like<P>(c, y);
 
+	if (like_y && biased_gemm(c, false, s.transposed, s.n, s.o, s.i, x, w, like_y, y, s.o))
+		return;
 	if (b)
 		each(c, s.n * s.o, [=] __device__(int64_t i) { y[i] = b[i % s.o]; });
-	gemm(c, false, s.transposed, s.n, s.o, s.i, 1, x, weight<P>(c, r.w), b != NULL, y, s.o);
+	gemm(c, false, s.transposed, s.n, s.o, s.i, 1, x, w, b != NULL, y, s.o);
 }
 
 /* y = x W + b */
@@ -83,8 +95,17 @@ template <typename P> static void backward(const struct call *c)
 		     dx.to, s.x_pitch);
 }
 
+/* The weight, and the bias of a y that is narrow. */
+template <typename P>
+static size_t copies(const struct node *n, enum pass pass, int input, int which)
+{
+	if (input == 2 && pass == PASS_FORWARD && is_narrow(n->out[0]))
+		return rounded_copy<P>(n, input, which);
+	return weight_copies<P>(n, pass, input, which);
+}
+
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, copies<P> };
 }
 KERNELS(linear, set)

@@ -1,0 +1,171 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include <cublasLt.h>
+
+#include "core/backend/cuda/biased.cuh"
+
+struct plan {
+	struct biased_shape shape;
+	bool exists; /* else cuBLASLt has no such product */
+	cublasLtMatmulDesc_t product;
+	cublasLtMatrixLayout_t a, b, out; /* column-major: a is the second factor */
+	cublasLtMatmulAlgo_t algorithm;
+};
+
+/* A handle of cuBLAS is one of cuBLASLt, too. */
+static cublasLtHandle_t handle(const struct cuda_context *g)
+{
+	return (cublasLtHandle_t)g->blas;
+}
+
+static int64_t alignment(const void *at)
+{
+	const uintptr_t lowest = (uintptr_t)at & -(uintptr_t)at;
+
+	return lowest && lowest < 16 ? (int64_t)lowest : 16;
+}
+
+template <typename T>
+static cublasStatus_t set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value)
+{
+	return cublasLtMatmulDescSetAttribute(product, what, &value, sizeof(value));
+}
+
+template <typename T>
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference,
+			     cublasLtMatmulPreferenceAttributes_t what, T value)
+{
+	return cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value));
+}
+
+/* The first failure of many calls. */
+struct outcome {
+	cublasStatus_t status;
+
+	void operator()(cublasStatus_t next)
+	{
+		if (status == CUBLAS_STATUS_SUCCESS)
+			status = next;
+	}
+};
+
+static void describe(struct plan *p, const void *bias, struct outcome &note)
+{
+	const struct biased_shape &s = p->shape;
+	const cudaDataType_t factor = (cudaDataType_t)s.factor, result = (cudaDataType_t)s.result;
+	const cublasOperation_t turn_a = s.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+	const cublasOperation_t turn_b = s.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+
+	note(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)turn_a));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)turn_b));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
+	note(cublasLtMatrixLayoutCreate(&p->a, factor, (uint64_t)(s.trans_b ? s.k : s.n),
+					(uint64_t)(s.trans_b ? s.n : s.k), s.b_pitch));
+	note(cublasLtMatrixLayoutCreate(&p->b, factor, (uint64_t)(s.trans_a ? s.m : s.k),
+					(uint64_t)(s.trans_a ? s.k : s.m), s.a_pitch));
+	note(cublasLtMatrixLayoutCreate(&p->out, result, (uint64_t)s.n, (uint64_t)s.m, s.pitch));
+}
+
+/* Parts of a sum never pass through the type of the results. */
+static void choose(struct cuda_context *g, struct plan *p, struct outcome &note)
+{
+	cublasLtMatmulPreference_t preference = NULL;
+	cublasLtMatmulHeuristicResult_t advice = {};
+	int found = 0;
+
+	note(cublasLtMatmulPreferenceCreate(&preference));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)BLAS_MEMORY));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+		    (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+		    (uint32_t)p->shape.b_aligned));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+		    (uint32_t)p->shape.a_aligned));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		    (uint32_t)p->shape.aligned));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+		    (uint32_t)p->shape.aligned));
+	if (note.status == CUBLAS_STATUS_SUCCESS)
+		note(cublasLtMatmulAlgoGetHeuristic(handle(g), p->product, p->a, p->b, p->out, p->out,
+						    preference, 1, &advice, &found));
+	p->exists = note.status == CUBLAS_STATUS_SUCCESS && found == 1 &&
+		    advice.state == CUBLAS_STATUS_SUCCESS;
+	p->algorithm = advice.algo;
+	if (preference)
+		cublasLtMatmulPreferenceDestroy(preference);
+}
+
+static void forget(struct plan *p)
+{
+	if (p->product)
+		cublasLtMatmulDescDestroy(p->product);
+	for (cublasLtMatrixLayout_t layout : { p->a, p->b, p->out })
+		if (layout)
+			cublasLtMatrixLayoutDestroy(layout);
+}
+
+static struct plan *room_for_plan(struct cuda_context *g)
+{
+	void *list = realloc(g->plans, (size_t)(g->n_plans + 1) * sizeof(*g->plans));
+
+	if (!list) {
+		cuda_note(g, cudaErrorMemoryAllocation, "the plan of a product");
+		return NULL;
+	}
+	g->plans = (struct plan *)list;
+	return &g->plans[g->n_plans++];
+}
+
+static const struct plan *plan_for(struct cuda_context *g, const struct biased_shape &shape,
+				   const void *bias)
+{
+	struct outcome note = { CUBLAS_STATUS_SUCCESS };
+	struct plan *p;
+
+	for (int i = 0; i < g->n_plans; i++)
+		if (memcmp(&g->plans[i].shape, &shape, sizeof(shape)) == 0)
+			return &g->plans[i];
+	p = room_for_plan(g);
+	if (!p)
+		return NULL;
+	*p = {};
+	p->shape = shape;
+	describe(p, bias, note);
+	choose(g, p, note);
+	return p;
+}
+
+bool cuda_biased_product(struct cuda_context *g, struct biased_shape shape, struct biased_memory memory)
+{
+	const float one = 1, zero = 0;
+	const struct plan *p;
+
+	if (shape.factor == CUDA_R_64F)
+		return false;
+	shape.a_aligned = alignment(memory.a);
+	shape.b_aligned = alignment(memory.b);
+	shape.aligned = alignment(memory.out);
+	shape.bias_aligned = alignment(memory.bias);
+	p = plan_for(g, shape, memory.bias);
+	if (!p || !p->exists)
+		return false;
+	cuda_note_blas(g, set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory.bias),
+		       "a product");
+	cuda_note_blas(g, cublasLtMatmul(handle(g), p->product, &one, memory.b, p->a, memory.a, p->b,
+					 &zero, memory.out, p->out, memory.out, p->out,
+					 &p->algorithm, g->blas_memory, BLAS_MEMORY, g->stream),
+		       "a product");
+	return true;
+}
+
+void cuda_forget_plans(struct cuda_context *g)
+{
+	for (int i = 0; i < g->n_plans; i++)
+		forget(&g->plans[i]);
+	free(g->plans);
+	g->plans = NULL;
+	g->n_plans = 0;
+}
