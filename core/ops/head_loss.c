@@ -106,6 +106,12 @@ static void case_chunks(struct graph *g)
 	graph_loss(g, "z", out.z, 0.1);
 }
 
+/* More logits than a GPU's block reads at once, and not a multiple of any piece. */
+static void case_vocabulary(struct graph *g)
+{
+	graph_loss(g, "main", apply(g, 1, 2, 1, 1203).main, 1.0);
+}
+
 OP_CASES(head_loss) = {
 	OP_CASE("cross-entropy", case_main, .int_limit = 7),
 	OP_CASE("cross-entropy, some ignored", case_main, .int_limit = 7, .int_ignore = true),
@@ -114,6 +120,7 @@ OP_CASES(head_loss) = {
 	OP_CASE("one token", case_one, .int_limit = 2),
 	OP_CASE("tied", case_tied, .int_limit = 7),
 	OP_CASE("chunks", case_chunks, .int_limit = 2, .int_ignore = true),
+	OP_CASE("large vocabulary", case_vocabulary, .int_limit = 1203),
 	OP_CASES_END,
 };
 
