@@ -32,7 +32,7 @@ template <typename P> static size_t coupling_work(int64_t tokens, const struct t
 {
 	struct space m = { NULL, 0 };
 
-	m.take<typename P::real>(column_parts(tokens) * columns->dim[2]);
+	m.take<typename P::real>(column_room(tokens, columns->dim[2]));
 	m.take<typename P::real>(columns->dim[2]);
 	return m.used;
 }

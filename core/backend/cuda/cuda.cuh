@@ -206,14 +206,26 @@ struct larger_value {
 	}
 };
 
-/* Joins the values of all BLOCK threads in a fixed tree; every thread gets the result. */
+/* Joins the values of a warp in a fixed tree; every thread gets the result. */
+template <typename R, typename Join> static __device__ R warp_join(R value, Join join)
+{
+	for (int step = WARP / 2; step > 0; step /= 2)
+		value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
+	return value;
+}
+
+template <typename R> static __device__ R warp_sum(R value)
+{
+	return warp_join(value, add_values());
+}
+
+/* The same for all BLOCK threads. */
 template <typename R, typename Join> static __device__ R block_join(R value, Join join)
 {
 	__shared__ R warp[BLOCK / WARP];
 	const int lane = threadIdx.x % WARP, number = threadIdx.x / WARP;
 
-	for (int step = WARP / 2; step > 0; step /= 2)
-		value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
+	value = warp_join(value, join);
 	__syncthreads(); /* the last use of warp[] is over */
 	if (lane == 0)
 		warp[number] = value;
@@ -308,53 +320,155 @@ static void sum_all(const struct call *c, int64_t n, F value, void *work, G fini
 	note_launch(c);
 }
 
-/* Parts into which the rows of a column sum are cut: a function of the shape alone. */
-static inline int64_t column_parts(int64_t rows)
-{
-	const int64_t parts = (rows + 63) / 64;
+/* -------------------------------------------------- sums of columns, in order */
 
-	return parts < 128 ? parts : 128;
+/*
+ * Parts into which the rows of a column sum are cut, a function of the shape alone: as many as a large
+ * GPU needs, but none of few rows.  A single part needs no second launch.
+ */
+#define COLUMN_BLOCKS 512
+#define COLUMN_ROWS 64 /* of one of many parts, at least */
+
+static inline int64_t column_parts(int64_t rows, int64_t columns)
+{
+	const int64_t groups = (columns + WARP * SPAN - 1) / (WARP * SPAN);
+	const int64_t wanted = (COLUMN_BLOCKS + groups - 1) / groups;
+	const int64_t most = rows <= 4 * COLUMN_ROWS ? 1 : rows / COLUMN_ROWS;
+
+	return wanted < most ? wanted : most;
 }
 
-template <typename R> static size_t column_work(int64_t rows, int64_t columns)
+/* Elements of workspace for sum_columns(). */
+static inline int64_t column_room(int64_t rows, int64_t columns)
 {
-	return (size_t)(column_parts(rows) * columns) * sizeof(R);
+	return column_parts(rows, columns) * columns;
 }
 
-template <typename R, typename F>
-static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int64_t parts, F value,
-					   R *partial)
+/* The threads of a block: `lanes` spans of columns, and slices of its rows. */
+template <typename R, int N>
+static __device__ struct values<R, N> add_slices(struct values<R, N> sum, int lanes)
 {
-	const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, part = blockIdx.y;
-	const int64_t last = rows * (part + 1) / parts;
-	R sum = 0;
+	__shared__ R other[N][BLOCK];
 
-	if (column >= columns)
+	for (int half = BLOCK / 2; half >= lanes; half /= 2) {
+		__syncthreads();
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			other[k][threadIdx.x] = sum[k];
+		__syncthreads();
+		if ((int)threadIdx.x >= half)
+			continue;
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sum[k] += other[k][threadIdx.x + half];
+	}
+	return sum;
+}
+
+template <typename R, int N, typename F, typename G>
+static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int lanes, F value,
+					   R *partial, G finish)
+{
+	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
+	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
+	struct values<R, N> sum = {};
+
+	if (column < columns) {
+#pragma unroll 4
+		for (int64_t r = rows * part / parts + threadIdx.x / lanes; r < last;
+		     r += BLOCK / lanes) {
+			const struct values<R, N> x = value(r, span<N>{ column });
+
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				sum[k] += x[k];
+		}
+	}
+	sum = add_slices(sum, lanes);
+	if ((int)threadIdx.x >= lanes || column >= columns)
 		return;
-	for (int64_t r = rows * part / parts; r < last; r++)
-		sum += value(r, column);
-	partial[part * columns + column] = sum;
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		if (parts == 1)
+			finish(column + k, sum[k]);
+		else
+			partial[part * columns + column + k] = sum[k];
+	}
 }
 
-/* finish(column, sum of value(row, column) over the rows); `work` has column_work() bytes. */
+/* WARP columns a block, whose warps share the parts. */
+template <typename R, typename G>
+static __global__ void finish_columns_kernel(int64_t parts, int64_t columns, const R *partial,
+					     G finish)
+{
+	const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x % WARP;
+	struct values<R, 1> sum = {};
+
+	if (column < columns) {
+#pragma unroll 8
+		for (int64_t part = threadIdx.x / WARP; part < parts; part += BLOCK / WARP)
+			sum[0] += partial[part * columns + column];
+	}
+	sum = add_slices(sum, WARP);
+	if (threadIdx.x < WARP && column < columns)
+		finish(column, sum[0]);
+}
+
+/* finish(column, sum of partial [parts, columns] over the parts) */
+template <typename R, typename G>
+static void finish_columns(const struct call *c, int64_t parts, int64_t columns, const R *partial,
+			   G finish)
+{
+	launch_kernel(finish_columns_kernel<R, G>, (unsigned)((columns + WARP - 1) / WARP), BLOCK, 0,
+		      stream_of(c), parts, columns, partial, finish);
+	note_launch(c);
+}
+
+template <typename R, int N, typename F, typename G>
+static void launch_columns(const struct call *c, int64_t rows, int64_t columns, F value, R *work,
+			   G finish)
+{
+	const int64_t parts = column_parts(rows, columns);
+	int lanes = 1;
+
+	while (lanes < WARP && lanes * N < columns)
+		lanes *= 2;
+	launch_kernel(column_parts_kernel<R, N, F, G>,
+		      dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
+		      BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
+	note_launch(c);
+	if (parts > 1)
+		finish_columns(c, parts, columns, (const R *)work, finish);
+}
+
+/*
+ * finish(column, sum of value(row, span of columns) over the rows); `work` has room for column_room() numbers.
+ * value has a parameter `auto p` and returns values, as x[p] does.  Spans are those of each_span().
+ */
+template <typename R, typename F, typename G>
+static void sum_column_spans(const struct call *c, int64_t rows, int64_t columns, F value,
+			     void *work, G finish)
+{
+	if (columns == 0)
+		return;
+	if (columns % SPAN == 0)
+		launch_columns<R, SPAN>(c, rows, columns, value, (R *)work, finish);
+	else
+		launch_columns<R, 1>(c, rows, columns, value, (R *)work, finish);
+}
+
+/* The same of value(row, column), a number. */
 template <typename R, typename F, typename G>
 static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F value, void *work,
 			G finish)
 {
-	const int64_t parts = column_parts(rows);
-	const dim3 grid((unsigned)((columns + 127) / 128), (unsigned)parts);
-	R *partial = (R *)work;
-
-	launch_kernel(column_parts_kernel<R, F>, grid, 128, 0, stream_of(c), rows, columns, parts,
-		      value, partial);
-	note_launch(c);
-	each(c, columns, [=] __device__(int64_t column) {
-		R sum = 0;
-
-		for (int64_t part = 0; part < parts; part++)
-			sum += partial[part * columns + column];
-		finish(column, sum);
-	});
+	if (columns > 0)
+		launch_columns<R, 1>(
+			c, rows, columns,
+			[=] __device__(int64_t row, span<1> p) {
+				return values<R, 1>{ { value(row, p.first) } };
+			},
+			(R *)work, finish);
 }
 
 /* ------------------------------------------------------------------ workspace */

@@ -57,34 +57,57 @@ struct alignas(16) sixteen_bytes {
 	uint32_t word[4];
 };
 
-/* `memory`: the one of both that is not the thread's own. */
-template <int BYTES> static __device__ void copy_span(void *to, const void *from, const void *memory)
+/* What an access moves of so many bytes: at most 16 of them. */
+template <int BYTES> struct access_of {
+	static constexpr int SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : 2;
+};
+template <int SIZE> struct access_type;
+template <> struct access_type<16> {
+	typedef struct sixteen_bytes type;
+};
+template <> struct access_type<8> {
+	typedef uint64_t type;
+};
+template <> struct access_type<4> {
+	typedef uint32_t type;
+};
+template <> struct access_type<2> {
+	typedef uint16_t type;
+};
+
+template <typename A, int BYTES> static __device__ void copy_by(void *to, const void *from)
 {
-	if (BYTES % 16 == 0 && (uintptr_t)memory % 16 == 0) {
 #pragma unroll
-		for (int k = 0; k < BYTES / 16; k++)
-			((sixteen_bytes *)to)[k] = ((const sixteen_bytes *)from)[k];
-	} else {
-#pragma unroll
-		for (int k = 0; k < BYTES / 2; k++)
-			((uint16_t *)to)[k] = ((const uint16_t *)from)[k];
-	}
+	for (int k = 0; k < BYTES / (int)sizeof(A); k++)
+		((A *)to)[k] = ((const A *)from)[k];
 }
 
-template <typename T, typename R, int N>
+/* `memory`: the one of both that is not the thread's own.  ALIGNED: its address allows the largest access. */
+template <typename T, int N, bool ALIGNED>
+static __device__ void copy_span(T *to, const T *from, const void *memory)
+{
+	constexpr int BYTES = N * (int)sizeof(T), SIZE = access_of<BYTES>::SIZE;
+
+	if (ALIGNED || SIZE <= (int)sizeof(T) || (uintptr_t)memory % SIZE == 0)
+		copy_by<typename access_type<SIZE>::type, BYTES>(to, from);
+	else
+		copy_by<typename access_type<access_of<(int)sizeof(T)>::SIZE>::type, BYTES>(to, from);
+}
+
+template <typename T, typename R, int N, bool ALIGNED = false>
 static __device__ struct values<R, N> load_span(const T *from)
 {
 	alignas(16) T kept[N];
 	struct values<R, N> x;
 
-	copy_span<N * (int)sizeof(T)>(kept, from, from);
+	copy_span<T, N, ALIGNED>(kept, from, from);
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		x[k] = (R)kept[k];
 	return x;
 }
 
-template <typename T, typename R, int N>
+template <bool ALIGNED = false, typename T, typename R, int N>
 static __device__ void store_span(T *to, const struct values<R, N> &x)
 {
 	alignas(16) T kept[N];
@@ -92,7 +115,7 @@ static __device__ void store_span(T *to, const struct values<R, N> &x)
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		kept[k] = (T)x[k];
-	copy_span<N * (int)sizeof(T)>(to, kept, to);
+	copy_span<T, N, ALIGNED>(to, kept, to);
 }
 
 /* To be read.  Without memory they are false. */

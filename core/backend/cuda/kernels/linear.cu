@@ -35,7 +35,7 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 		       ? m->take<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
 		       : NULL;
 	r.columns = pass == PASS_BACKWARD && node->in[2]
-			    ? m->take<typename P::real>(column_parts(s.n) * s.o)
+			    ? m->take<typename P::real>(column_room(s.n, s.o))
 			    : NULL;
 	return r;
 }
@@ -87,8 +87,8 @@ template <typename P> static void backward(const struct call *c)
 			gemm(c, true, false, s.i, s.o, s.n, 1, x, dy, dw.add, dw.to, s.o);
 	}
 	if (db)
-		sum_columns<real>(
-			c, s.n, s.o, [=] __device__(int64_t n, int64_t o) { return given[n * s.o + o]; },
+		sum_column_spans<real>(
+			c, s.n, s.o, [=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
 			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
 	if (dx)
 		gemm(c, false, !s.transposed, s.n, s.i, s.o, 1, dy, weight<P>(c, r.w), dx.add,

@@ -198,11 +198,11 @@ template <typename P> static void backward(const struct call *c)
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	const int64_t width = tensor_dim(n->in[0], -1);
+	const int64_t width = tensor_dim(n->in[0], -1), rows = tensor_count(n->in[0]) / width;
 
 	(void)threads;
 	return pass == PASS_BACKWARD
-		       ? column_work<typename P::real>(tensor_count(n->in[0]) / width, 2 * width)
+		       ? (size_t)column_room(rows, 2 * width) * sizeof(typename P::real)
 		       : 0;
 }
 

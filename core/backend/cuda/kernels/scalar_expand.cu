@@ -23,7 +23,7 @@ template <typename P> static void backward(const struct call *c)
 	const auto x = input<P>(c, 0), s = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
 	struct space m = { (char *)c->work, 0 };
-	void *columns = m.take<real>(column_parts(k.tokens) * k.hidden);
+	void *columns = m.take<real>(column_room(k.tokens, k.hidden));
 	real *df = m.take<real>(k.hidden);
 
 	if (dx)
