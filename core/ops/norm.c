@@ -243,6 +243,50 @@ static void case_residual_threads(struct graph *g)
 		      case_param(g, "r", 201, 87));
 }
 
+/* Rows of widths that backends treat in different ways: in registers or not, by pieces of four or not. */
+static void wide_residual(struct graph *g, int64_t rows, int64_t width)
+{
+	with_residual(g, NORM_LAYER, true, true, op_gelu(g, "left", case_param(g, "x", rows, width)),
+		      op_gelu(g, "right", case_param(g, "r", rows, width)));
+}
+
+static void case_residual_64(struct graph *g)
+{
+	wide_residual(g, 19, 64);
+}
+
+static void case_residual_260(struct graph *g)
+{
+	wide_residual(g, 3, 260);
+}
+
+static void case_residual_1024(struct graph *g)
+{
+	wide_residual(g, 2, 1024);
+}
+
+static void case_residual_1100(struct graph *g)
+{
+	wide_residual(g, 3, 1100);
+}
+
+static void case_residual_2051(struct graph *g)
+{
+	wide_residual(g, 3, 2051);
+}
+
+static void case_residual_2052(struct graph *g)
+{
+	wide_residual(g, 2, 2052);
+}
+
+/* More rows than a device has parts. */
+static void case_residual_rows(struct graph *g)
+{
+	with_residual(g, NORM_RMS, true, true, case_param(g, "x", 2100, 4),
+		      case_param(g, "r", 2100, 4));
+}
+
 OP_CASES(norm_residual) = {
 	OP_CASE("layer", case_residual),
 	OP_CASE("rms", case_residual_rms),
@@ -253,6 +297,13 @@ OP_CASES(norm_residual) = {
 	OP_CASE("x without gradient", case_residual_fixed),
 	OP_CASE("blocks", case_residual_chain),
 	OP_CASE("threads", case_residual_threads),
+	OP_CASE("width 64", case_residual_64),
+	OP_CASE("width 260", case_residual_260),
+	OP_CASE("width 1024", case_residual_1024),
+	OP_CASE("width 1100", case_residual_1100),
+	OP_CASE("width 2051", case_residual_2051),
+	OP_CASE("width 2052", case_residual_2052),
+	OP_CASE("many rows", case_residual_rows),
 	OP_CASES_END,
 };
 

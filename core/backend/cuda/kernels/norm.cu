@@ -9,7 +9,8 @@ template <typename P> struct norm_call {
 
 	enum norm_kind kind;
 	R eps;
-	int64_t rows, width;
+	int64_t rows;
+	int width;
 	int weight; /* number of the input w; b follows it */
 	const R *x, *w, *b;
 	struct numbers<P> residual;
@@ -17,9 +18,10 @@ template <typename P> struct norm_call {
 	struct results<P> y;
 	R *statistics; /* [rows,2]: mean, 1 / deviation */
 
-	__device__ R normalised(const R *values, int64_t row, int64_t i) const
+	/* What is normalised. */
+	__device__ const R *sum() const
 	{
-		return (values[row * width + i] - statistics[2 * row]) * statistics[2 * row + 1];
+		return s ? s : x;
 	}
 };
 
@@ -33,11 +35,11 @@ template <typename P> static struct norm_call<P> read_call(const struct call *c)
 
 	m.kind = attr->kind;
 	m.eps = (real)attr->eps;
-	m.width = width;
+	m.width = (int)width;
 	m.rows = tensor_count(c->node->in[0]) / width;
 	m.weight = has_residual ? 2 : 1;
 	m.x = wide_input<P>(c, 0);
-	m.residual = input<P>(c, 1); /* of norm_residual */
+	m.residual = has_residual ? input<P>(c, 1) : numbers<P>{ NULL, false };
 	m.w = wide_input<P>(c, m.weight);
 	m.b = wide_input<P>(c, m.weight + 1);
 	m.s = has_residual ? wide_output<P>(c, 0) : NULL;
@@ -46,154 +48,482 @@ template <typename P> static struct norm_call<P> read_call(const struct call *c)
 	return m;
 }
 
+/* ------------------------------------------------------------------ shapes of rows */
+
+/*
+ * TEAM threads, a warp or a block, take a row.  Each keeps K spans of N numbers of it in registers,
+ * which are N TEAM numbers apart.  A row is at most such a chunk, or it is LONG: then it passes chunk by
+ * chunk, and is read again where it is used again.
+ */
+template <int N_, int K_, int TEAM_, bool LONG_> struct row_shape {
+	static constexpr int N = N_, K = K_, TEAM = TEAM_;
+	static constexpr bool LONG = LONG_;
+	static constexpr int STEP = N * TEAM, CHUNK = K * STEP, TEAMS = BLOCK / TEAM;
+};
+
+#define ROW_SPAN 4
+
+/* use(shape) for rows of this width; `aligned`: all of them begin where accesses of 16 bytes may. */
+template <typename R, typename F> static void with_shape(int64_t width, bool aligned, F use)
+{
+	constexpr int MOST = 32 / (int)sizeof(R), FEW = 2, SOME = MOST < 6 ? MOST : 6;
+
+	if (!aligned && width <= WARP * MOST)
+		use(row_shape<1, MOST, WARP, false>());
+	else if (!aligned)
+		use(row_shape<1, MOST, BLOCK, true>());
+	else if (width <= ROW_SPAN * WARP * FEW)
+		use(row_shape<ROW_SPAN, FEW, WARP, false>());
+	else if (width <= ROW_SPAN * WARP * SOME)
+		use(row_shape<ROW_SPAN, SOME, WARP, false>());
+	else if (width <= ROW_SPAN * WARP * MOST)
+		use(row_shape<ROW_SPAN, MOST, WARP, false>());
+	else if (width <= ROW_SPAN * BLOCK * FEW)
+		use(row_shape<ROW_SPAN, FEW, BLOCK, false>());
+	else
+		use(row_shape<ROW_SPAN, FEW, BLOCK, true>());
+}
+
+/* f(first column) for each chunk of a row. */
+template <typename S, typename F> static __device__ void each_chunk(int width, F f)
+{
+	if constexpr (S::LONG)
+		for (int chunk = 0; chunk < width; chunk += S::CHUNK)
+			f(chunk);
+	else
+		f(0);
+}
+
+template <typename... Pointers> static bool all_aligned(int64_t width, Pointers... pointers)
+{
+	return width % ROW_SPAN == 0 && (((uintptr_t)pointers | ...) % 16) == 0;
+}
+
+/* What a thread keeps of a chunk. */
+template <typename R, typename S> struct piece {
+	struct values<R, S::N> of[S::K];
+};
+
+/* Where a thread's first span begins in the tensor, and how many numbers of the row follow from there. */
+struct row_place {
+	int64_t first;
+	int left;
+};
+
+template <typename S>
+static __device__ struct row_place place_of(int64_t row, int width, int chunk)
+{
+	const int column = chunk + (int)(threadIdx.x % S::TEAM) * S::N;
+
+	return { row * width + column, width - column };
+}
+
+/* f(k, i) for number i of each span k. */
+template <typename S, typename F> static __device__ void each_number(F f)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++)
+#pragma unroll
+		for (int i = 0; i < S::N; i++)
+			f(k, i);
+}
+
+/* Zeros beyond the row. */
+template <typename R, typename S, typename T>
+static __device__ void load_as(struct piece<R, S> &x, const T *from, struct row_place at)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++) {
+		x.of[k] = {};
+		if (k * S::STEP < at.left)
+			x.of[k] = load_span<T, R, S::N, true>(from + at.first + k * S::STEP);
+	}
+}
+
+template <typename R, typename S, typename T>
+static __device__ void store_as(T *to, const struct piece<R, S> &x, struct row_place at)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++)
+		if (k * S::STEP < at.left)
+			store_span<true>(to + at.first + k * S::STEP, x.of[k]);
+}
+
+/* One branch for all spans: their accesses are under way together. */
+template <typename P, typename R, typename S>
+static __device__ void load(struct piece<R, S> &x, struct numbers<P> from, struct row_place at)
+{
+	if (ROUNDS<P> && from.narrow)
+		load_as(x, (const typename P::factor *)from.at, at);
+	else
+		load_as(x, (const R *)from.at, at);
+}
+
+template <typename P, typename R, typename S>
+static __device__ void store(struct results<P> to, const struct piece<R, S> &x, struct row_place at)
+{
+	if (ROUNDS<P> && to.narrow)
+		store_as((typename P::factor *)to.at, x, at);
+	else
+		store_as((R *)to.at, x, at);
+}
+
+template <typename P, typename R, typename S>
+static __device__ void put(struct gradient<P> to, const struct piece<R, S> &x, struct row_place at)
+{
+	if (to && to.add) {
+		struct piece<R, S> sum;
+
+		load<P>(sum, to.to, at);
+		each_number<S>([&](int k, int i) { sum.of[k][i] += x.of[k][i]; });
+		store<P>(to.to, sum, at);
+	} else if (to) {
+		store<P>(to.to, x, at);
+	}
+}
+
+template <typename S, typename R> static __device__ R team_sum(R value)
+{
+	if constexpr (S::TEAM == WARP)
+		return warp_sum(value);
+	else
+		return block_sum(value);
+}
+
+/* ------------------------------------------------------------------ forward */
+
+/* y = w (s - mean) / deviation + b of a chunk. */
+template <typename P, typename R, typename S>
+static __device__ void write_y(const struct norm_call<P> &m, struct piece<R, S> s, R mean, R inverse,
+			       struct row_place at, int64_t row)
+{
+	const struct row_place column = { at.first - row * m.width, at.left };
+	struct piece<R, S> w, b = {};
+
+	load_as(w, m.w, column);
+	if (m.b)
+		load_as(b, m.b, column);
+	each_number<S>([&](int k, int i) {
+		s.of[k][i] = w.of[k][i] * ((s.of[k][i] - mean) * inverse) + b.of[k][i];
+	});
+	store<P>(m.y, s, at);
+}
+
 /* s = x + residual, y = w (s - mean) / deviation + b */
-template <typename P> static void forward(const struct call *c)
+template <typename P, typename S> static __global__ void forward_kernel(struct norm_call<P> m)
 {
 	typedef typename P::real real;
+	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
+	const real width = (real)m.width;
+	real sum = 0, squares = 0, mean, inverse;
+	struct piece<real, S> s;
+
+	if (row >= m.rows)
+		return;
+	each_chunk<S>(m.width, [&](int chunk) {
+		const struct row_place at = place_of<S>(row, m.width, chunk);
+
+		load_as(s, m.x, at);
+		if (m.s) {
+			struct piece<real, S> residual;
+
+			load<P>(residual, m.residual, at);
+			each_number<S>([&](int k, int i) { s.of[k][i] += residual.of[k][i]; });
+			store_as(m.s, s, at);
+		}
+		each_number<S>([&](int k, int i) { sum += s.of[k][i]; });
+	});
+	mean = m.kind == NORM_LAYER ? team_sum<S>(sum) / width : 0;
+	each_chunk<S>(m.width, [&](int chunk) {
+		const struct row_place at = place_of<S>(row, m.width, chunk);
+
+		if (S::LONG)
+			load_as(s, m.sum(), at);
+		each_number<S>([&](int k, int i) {
+			if (k * S::STEP < at.left)
+				squares += (s.of[k][i] - mean) * (s.of[k][i] - mean);
+		});
+	});
+	inverse = 1 / sqrt(team_sum<S>(squares) / width + m.eps);
+	if (threadIdx.x % S::TEAM == 0) {
+		m.statistics[2 * row] = mean;
+		m.statistics[2 * row + 1] = inverse;
+	}
+	each_chunk<S>(m.width, [&](int chunk) {
+		const struct row_place at = place_of<S>(row, m.width, chunk);
+
+		if (S::LONG)
+			load_as(s, m.sum(), at);
+		write_y(m, s, mean, inverse, at, row);
+	});
+}
+
+template <typename P, typename S> static __global__ void remake_kernel(struct norm_call<P> m)
+{
+	typedef typename P::real real;
+	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
+	struct piece<real, S> s;
+
+	if (row >= m.rows)
+		return;
+	each_chunk<S>(m.width, [&](int chunk) {
+		const struct row_place at = place_of<S>(row, m.width, chunk);
+
+		load_as(s, m.sum(), at);
+		write_y(m, s, m.statistics[2 * row], m.statistics[2 * row + 1], at, row);
+	});
+}
+
+template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
+{
+	return all_aligned(m.width, m.x, m.residual.at, m.w, m.b, m.s, m.y.at);
+}
+
+template <typename P> static void forward(const struct call *c)
+{
 	const struct norm_call<P> m = read_call<P>(c);
 
-	each_row(c, m.rows, [=] __device__(int64_t row) {
-		const int64_t first = row * m.width;
-		const real *s = m.s ? m.s : m.x;
-		const real width = (real)m.width;
-		real sum = 0, squares = 0, mean, inverse;
+	if (m.rows == 0)
+		return;
+	with_shape<typename P::real>(m.width, forward_aligned(m), [&](auto shape) {
+		typedef decltype(shape) S;
 
-		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK) {
-			if (m.s)
-				m.s[first + i] = m.x[first + i] + m.residual[first + i];
-			sum += s[first + i];
-		}
-		sum = block_sum(sum);
-		mean = m.kind == NORM_LAYER ? sum / width : 0;
-		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK)
-			squares += (s[first + i] - mean) * (s[first + i] - mean);
-		inverse = 1 / sqrt(block_sum(squares) / width + m.eps);
-		if (threadIdx.x == 0) {
-			m.statistics[2 * row] = mean;
-			m.statistics[2 * row + 1] = inverse;
-		}
-		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK)
-			m.y[first + i] = m.w[i] * ((s[first + i] - mean) * inverse) +
-					 (m.b ? m.b[i] : 0);
+		launch_kernel(forward_kernel<P, S>, (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS),
+			      BLOCK, 0, stream_of(c), m);
 	});
+	note_launch(c);
 }
 
 template <typename P> static void remake(const struct call *c)
 {
 	const struct norm_call<P> m = read_call<P>(c);
 
-	each(c, m.rows * m.width, [=] __device__(int64_t at) {
-		const int64_t i = at % m.width;
+	if (m.rows == 0)
+		return;
+	with_shape<typename P::real>(m.width, forward_aligned(m), [&](auto shape) {
+		typedef decltype(shape) S;
 
-		m.y[at] = m.w[i] * m.normalised(m.s ? m.s : m.x, at / m.width, i) +
-			  (m.b ? m.b[i] : 0);
+		launch_kernel(remake_kernel<P, S>, (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS),
+			      BLOCK, 0, stream_of(c), m);
 	});
+	note_launch(c);
 }
+
+/* ------------------------------------------------------------------ backward */
 
 /* Only the sum is on the way to a loss. */
 template <typename P> static void backward_sum(const struct call *c, int64_t n, int64_t width, int w)
 {
-	const auto *ds = wide_output_gradient<P>(c, 0);
+	const struct numbers<P> ds = wide<P>((typename P::real *)c->dout[0]);
 	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
+	const auto dw = input_gradient<P>(c, w), db = input_gradient<P>(c, w + 1);
 
-	each(c, n, [=] __device__(int64_t i) {
-		const typename P::real d = ds[i];
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto d = ds[p];
 
 		if (dx)
-			dx.put(i, d);
+			dx.put(p, d);
 		if (dresidual)
-			dresidual.put(i, d);
+			dresidual.put(p, d);
 	});
-	for (int input = w; input <= w + 1; input++) {
-		const auto d = input_gradient<P>(c, input);
+	if (!dw && !db)
+		return;
+	each(c, width, [=] __device__(int64_t i) {
+		if (dw)
+			dw.put(i, 0);
+		if (db)
+			db.put(i, 0);
+	});
+}
 
-		if (d)
-			each(c, width, [=] __device__(int64_t i) { d.put(i, 0); });
+template <typename P> struct norm_gradients {
+	struct numbers<P> dy;
+	const typename P::real *ds; /* what arrives at the sum itself */
+	struct gradient<P> dx, dresidual;
+	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted */
+	typename P::real *partial;
+	int64_t columns;
+};
+
+/* Blocks that share the rows, each with its part of dw and db: a function of the shape alone. */
+#define NORM_PARTS 256
+
+static int64_t norm_parts(int64_t rows, int64_t teams)
+{
+	const int64_t most = (rows + teams - 1) / teams;
+
+	return most < NORM_PARTS ? most : NORM_PARTS;
+}
+
+/* Of n = (s - mean) / deviation: what rows give to dw and db. */
+template <typename R, typename S> struct weight_sums {
+	struct piece<R, S> dw, db;
+
+	__device__ void add(const struct piece<R, S> &n, const struct piece<R, S> &dy)
+	{
+		each_number<S>([&](int k, int i) {
+			dw.of[k][i] += dy.of[k][i] * n.of[k][i];
+			db.of[k][i] += dy.of[k][i];
+		});
+	}
+	/* Columns from at.first on of dw, and of db, which begins `width` later. */
+	__device__ void load(const R *from, int64_t columns, int64_t width, struct row_place at)
+	{
+		load_as(dw, from, at);
+		if (columns > width)
+			load_as(db, from + width, at);
+	}
+	__device__ void store(R *to, int64_t columns, int64_t width, struct row_place at) const
+	{
+		store_as(to, dw, at);
+		if (columns > width)
+			store_as(to + width, db, at);
+	}
+};
+
+/* The sums of the teams of a block, added in order. */
+template <typename R, typename S>
+static __device__ void add_teams(struct weight_sums<R, S> &sums, struct row_place at)
+{
+	__shared__ struct alignas(16) {
+		R number[2 * S::CHUNK];
+	} kept;
+	const int team = threadIdx.x / S::TEAM;
+
+	for (int turn = S::TEAMS - 1; turn >= 0; turn--) {
+		if (team == turn) {
+			struct weight_sums<R, S> before = {};
+
+			if (turn < S::TEAMS - 1)
+				before.load(kept.number, 2 * S::CHUNK, S::CHUNK, at);
+			each_number<S>([&](int k, int i) {
+				sums.dw.of[k][i] += before.dw.of[k][i];
+				sums.db.of[k][i] += before.db.of[k][i];
+			});
+			sums.store(kept.number, 2 * S::CHUNK, S::CHUNK, at);
+		}
+		__syncthreads();
 	}
 }
 
 /*
- * y = w n + b, n = (s - mean) / deviation: dw = sum dy n, db = sum dy over the rows, as the columns of
- * one sum: those of dw first.
+ * y = w n + b: dw = sum dy n, db = sum dy over the rows.  With g = w dy:
+ * d = (g - mean(g) - n mean(g n)) / deviation + ds, where RMSNorm, which subtracts no mean, lacks
+ * mean(g).  d may be the memory of dy or ds.
  */
-template <typename P>
-static void backward_weights(const struct call *c, const struct norm_call<P> &m,
-			     struct numbers<P> dy)
+template <typename P, typename S>
+static __global__ void __launch_bounds__(BLOCK)
+	backward_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
 {
 	typedef typename P::real real;
-	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
-	const struct norm_call<P> k = m;
+	const int64_t first_row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
+	const real width = (real)m.width;
+	real *partial = d.partial + blockIdx.x * d.columns;
+	struct weight_sums<real, S> sums = {};
 
-	const int64_t first = dw ? 0 : k.width, columns = (db ? 2 : 1) * k.width - first;
+	for (int64_t row = first_row; row < m.rows; row += (int64_t)gridDim.x * S::TEAMS) {
+		const real mean = m.statistics[2 * row], inverse = m.statistics[2 * row + 1];
+		real plain = 0, weighted = 0;
+		struct piece<real, S> n, g;
+		const auto read = [&](struct row_place at) { /* n and dy */
+			load_as(n, m.sum(), at);
+			load<P>(g, d.dy, at);
+			each_number<S>([&](int k, int i) {
+				n.of[k][i] = (n.of[k][i] - mean) * inverse;
+			});
+		};
+		const auto weigh = [&](struct row_place column) { /* g = w dy */
+			struct piece<real, S> w;
 
-	if (!dw && !db)
-		return;
-	sum_columns<real>(
-		c, m.rows, columns,
-		[=] __device__(int64_t row, int64_t column) {
-			const int64_t i = (first + column) % k.width;
-			const real d = dy[row * k.width + i];
+			load_as(w, m.w, column);
+			each_number<S>([&](int k, int i) { g.of[k][i] *= w.of[k][i]; });
+		};
 
-			return first + column < k.width
-				       ? d * k.normalised(k.s ? k.s : k.x, row, i)
-				       : d;
-		},
-		c->work,
-		[=] __device__(int64_t column, real sum) {
-			const int64_t i = first + column;
+		each_chunk<S>(m.width, [&](int chunk) {
+			const struct row_place at = place_of<S>(row, m.width, chunk);
+			const struct row_place column = place_of<S>(0, m.width, chunk);
 
-			if (i < k.width)
-				dw.put(i, sum);
-			else
-				db.put(i - k.width, sum);
+			read(at);
+			if (S::LONG && d.columns && row == first_row)
+				sums = {};
+			else if (S::LONG && d.columns)
+				sums.load(partial, d.columns, m.width, column);
+			sums.add(n, g);
+			if (S::LONG && d.columns)
+				sums.store(partial, d.columns, m.width, column);
+			weigh(column);
+			each_number<S>([&](int k, int i) {
+				plain += g.of[k][i];
+				weighted += g.of[k][i] * n.of[k][i];
+			});
 		});
+		plain = m.kind == NORM_LAYER ? team_sum<S>(plain) / width : 0;
+		weighted = team_sum<S>(weighted) / width;
+		each_chunk<S>(m.width, [&](int chunk) {
+			const struct row_place at = place_of<S>(row, m.width, chunk);
+			struct piece<real, S> ds = {};
+
+			if (S::LONG) {
+				read(at);
+				weigh(place_of<S>(0, m.width, chunk));
+			}
+			if (d.ds)
+				load_as(ds, d.ds, at);
+			each_number<S>([&](int k, int i) {
+				ds.of[k][i] += (g.of[k][i] - plain - n.of[k][i] * weighted) * inverse;
+			});
+			put<P>(d.dx, ds, at);
+			put<P>(d.dresidual, ds, at);
+		});
+	}
+	if (S::LONG || !d.columns)
+		return;
+	if constexpr (S::TEAM == WARP)
+		add_teams(sums, place_of<S>(0, m.width, 0));
+	if (threadIdx.x < S::TEAM)
+		sums.store(partial, d.columns, m.width, place_of<S>(0, m.width, 0));
 }
 
-/*
- * With g = w dy:  d = (g - mean(g) - n mean(g n)) / deviation + ds, where RMSNorm, which
- * subtracts no mean, lacks mean(g).  d may be the memory of dy or ds.
- */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct norm_call<P> m = read_call<P>(c);
-	const auto dy = output_gradient<P>(c, m.s ? 1 : 0);
-	const real *ds = m.s ? wide_output_gradient<P>(c, 0) : NULL; /* what arrives at the sum itself */
-	const auto dx = input_gradient<P>(c, 0);
 	const struct gradient<P> none = { { NULL, false }, false };
-	const auto dresidual = m.s ? input_gradient<P>(c, 1) : none;
+	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
+	const int64_t width = m.width;
+	struct norm_gradients<P> d;
+	int64_t parts = 0;
+	bool aligned;
 
-	if (m.s && !dy) {
-		backward_sum<P>(c, m.rows * m.width, m.width, m.weight);
+	d.dy = output_gradient<P>(c, m.s ? 1 : 0);
+	d.ds = m.s ? wide_output_gradient<P>(c, 0) : NULL;
+	d.dx = input_gradient<P>(c, 0);
+	d.dresidual = m.s ? input_gradient<P>(c, 1) : none;
+	d.partial = (real *)c->work;
+	d.columns = db ? 2 * width : dw ? width : 0;
+	if (m.s && !d.dy) {
+		backward_sum<P>(c, m.rows * width, width, m.weight);
 		return;
 	}
-	backward_weights<P>(c, m, dy);
-	each_row(c, m.rows, [=] __device__(int64_t row) {
-		const int64_t first = row * m.width;
-		const real *s = m.s ? m.s : m.x;
-		const real inverse = m.statistics[2 * row + 1], width = (real)m.width;
-		real plain = 0, weighted = 0;
+	aligned = forward_aligned(m) && all_aligned(width, d.dy.at, d.ds, d.dx.to.at,
+						    d.dresidual.to.at, d.partial);
+	with_shape<real>(width, aligned, [&](auto shape) {
+		typedef decltype(shape) S;
 
-		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK) {
-			const real g = m.w[i] * dy[first + i];
-
-			plain += g;
-			weighted += g * m.normalised(s, row, i);
-		}
-		plain = block_sum(plain);
-		plain = m.kind == NORM_LAYER ? plain / width : 0;
-		weighted = block_sum(weighted) / width;
-		for (int64_t i = threadIdx.x; i < m.width; i += BLOCK) {
-			const real g = m.w[i] * dy[first + i];
-			const real d = (g - plain - m.normalised(s, row, i) * weighted) * inverse +
-				       (ds ? ds[first + i] : 0);
-
-			if (dx)
-				dx.put(first + i, d);
-			if (dresidual)
-				dresidual.put(first + i, d);
-		}
+		parts = norm_parts(m.rows, S::TEAMS);
+		if (parts)
+			launch_kernel(backward_kernel<P, S>, (unsigned)parts, BLOCK, 0, stream_of(c),
+				      m, d);
 	});
+	note_launch(c);
+	if (d.columns)
+		finish_columns(c, parts, d.columns, (const real *)d.partial,
+			       [=] __device__(int64_t column, real sum) {
+				       if (column >= width)
+					       db.put(column - width, sum);
+				       else if (dw)
+					       dw.put(column, sum);
+			       });
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
@@ -202,7 +532,7 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 
 	(void)threads;
 	return pass == PASS_BACKWARD
-		       ? (size_t)column_room(rows, 2 * width) * sizeof(typename P::real)
+		       ? (size_t)(norm_parts(rows, 1) * 2 * width) * sizeof(typename P::real)
 		       : 0;
 }
 
