@@ -64,11 +64,18 @@ static void case_threads(struct graph *g)
 	mix(g, 3, 67, 85, 4);
 }
 
+/* Few sources, which many tokens choose, and channels that a thread takes together. */
+static void case_popular(struct graph *g)
+{
+	mix(g, 2, 67, 264, 4);
+}
+
 OP_CASES(mix_topk) = {
 	OP_CASE("odd shape", case_odd, .int_limit = 7),
 	OP_CASE("empty entries", case_odd, .int_limit = 7, .int_ignore = true),
 	OP_CASE("one", case_one, .int_limit = 1),
 	OP_CASE("worth two threads", case_threads, .int_limit = 67),
+	OP_CASE("popular sources", case_popular, .int_limit = 3, .int_ignore = true),
 	OP_CASES_END,
 };
 

@@ -1,69 +1,324 @@
-#include "core/backend/cuda/cuda.cuh"
+/*
+ * Both passes add weighted rows: forward those that a token chose, backward those of the tokens that
+ * chose a source, in the order of tokens.  Backward finds these by a counting sort.
+ */
+#include "core/backend/cuda/access.cuh"
 
 enum { X, INDEX, WEIGHT };
+
+#define WARPS (BLOCK / WARP)
+#define LONG 32	 /* entries; the warps of a block share a longer list */
+#define BATCH 4	 /* rows that a thread reads at a time */
+
+/* ------------------------------------------------------------- weighted rows */
+
+/* For every row of the result of an example a list of entries: a row of x, or -1, and its weight. */
+template <typename R> struct routes {
+	int64_t lists, rows, entries; /* of an example; rows are those of x */
+	int64_t k;		      /* entries of each list, or .. */
+	const int32_t *first;	      /* .. [B,lists + 1], where lists begin */
+	const int32_t *row;	      /* [B,entries] */
+	const R *weight;
+
+	__device__ int64_t begin(int64_t b, int64_t list) const
+	{
+		return b * entries + (first ? first[b * (lists + 1) + list] : list * k);
+	}
+};
+
+/* The sum of a warp's entries [begin, end), in order, for N channels of x per lane. */
+template <typename R, typename T, int N>
+static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_t begin, int64_t end,
+					       const T *x, int64_t width)
+{
+	const int lane = threadIdx.x % WARP;
+	struct values<R, N> sum = {};
+
+	for (int64_t e = begin; e < end; e += WARP) {
+		const int n = end - e < WARP ? (int)(end - e) : WARP;
+		const int row = lane < n ? r.row[e + lane] : -1;
+		const R weight = row < 0 ? 0 : r.weight[e + lane];
+
+		for (int j = 0; j < n; j += BATCH) {
+			struct packed<T, N> v[BATCH] = {};
+
+#pragma unroll
+			for (int u = 0; u < BATCH; u++) {
+				const int from = __shfl_sync(0xffffffffu, row, j + u);
+
+				if (from >= 0)
+					v[u] = read_packed<N>(x + from * width);
+			}
+#pragma unroll
+			for (int u = 0; u < BATCH; u++) {
+				const R w = __shfl_sync(0xffffffffu, weight, j + u);
+
+#pragma unroll
+				for (int i = 0; i < N; i++)
+					sum[i] += w * (R)v[u].x[i];
+			}
+		}
+	}
+	return sum;
+}
+
+/*
+ * A block serves WARPS lists of example z, a warp each, for the channels of slice y.  Its lists are far
+ * apart: early tokens are chosen by many.
+ */
+template <typename P, typename T, int N>
+static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x, int64_t width,
+				  struct gradient<P> y)
+{
+	typedef typename P::real real;
+	__shared__ real part[WARPS][WARP * N];
+	const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+	const int64_t b = blockIdx.z, slice = (int64_t)blockIdx.y * WARP * N;
+	const int64_t channel = slice + lane * N, own = (int64_t)warp * gridDim.x + blockIdx.x;
+	const T *from = x + b * r.rows * width + (channel < width ? channel : 0);
+
+	if (own < r.lists) {
+		const int64_t begin = r.begin(b, own), end = r.begin(b, own + 1);
+
+		if (end - begin <= LONG) {
+			const auto sum = add_rows<real, T, N>(r, begin, end, from, width);
+
+			if (channel < width)
+				y.put(span<N>{ (b * r.lists + own) * width + channel }, sum);
+		}
+	}
+	for (int64_t list = blockIdx.x; list < r.lists; list += gridDim.x) {
+		const int64_t begin = r.begin(b, list), n = r.begin(b, list + 1) - begin;
+
+		if (n <= LONG)
+			continue;
+		const auto sum = add_rows<real, T, N>(r, begin + n * warp / WARPS,
+						      begin + n * (warp + 1) / WARPS, from, width);
+
+		for (int i = 0; i < N; i++)
+			part[warp][lane * N + i] = sum[i];
+		__syncthreads();
+		for (int i = threadIdx.x; i < WARP * N && slice + i < width; i += BLOCK) {
+			real total = 0;
+
+			for (int w = 0; w < WARPS; w++)
+				total += part[w][i];
+			y.put((b * r.lists + list) * width + slice + i, total);
+		}
+		__syncthreads();
+	}
+}
+
+template <typename P> struct mix {
+	const struct call *c;
+	struct routes<typename P::real> r;
+	struct numbers<P> x;
+	struct gradient<P> y;
+	int64_t batch, width;
+
+	template <typename T, int N> void run() const
+	{
+		const int64_t slice = WARP * N;
+		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
+				(unsigned)((width + slice - 1) / slice), (unsigned)batch);
+
+		launch_kernel(mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
+			      (const T *)x.at, width, y);
+		note_launch(c);
+	}
+};
 
 /* y_t = sum_n weight_tn x[index_tn] */
 template <typename P> static void forward(const struct call *c)
 {
-	const int64_t *dim = c->node->out[0]->dim, T = dim[1], F = dim[2];
+	const int64_t *dim = c->node->out[0]->dim, T = dim[1];
 	const int64_t S = c->node->in[X]->dim[1], k = c->node->in[INDEX]->dim[2];
-	const int32_t *index = (const int32_t *)c->in[INDEX];
-	const auto x = input<P>(c, X), weight = input<P>(c, WEIGHT);
-	const auto y = output<P>(c, 0);
+	const struct mix<P> mix = { c,
+				    { T, S, T * k, k, NULL, (const int32_t *)c->in[INDEX],
+				      wide_input<P>(c, WEIGHT) },
+				    input<P>(c, X),
+				    { output<P>(c, 0), false },
+				    dim[0],
+				    dim[2] };
 
-	each(c, dim[0] * T * F, [=] __device__(int64_t i) {
-		const int64_t t = i / F;
-		typename P::real sum = 0;
+	with_access(mix.x, mix.width, mix);
+}
 
-		for (int64_t n = t * k; n < (t + 1) * k; n++)
-			if (index[n] >= 0)
-				sum += weight[n] * x[(t / T * S + index[n]) * F + i % F];
-		y[i] = sum;
-	});
+/* ---------------------------------------------------- the tokens of each source */
+
+#define PIECE 256      /* entries of index that a warp sorts, or more, if .. */
+#define MOST_PIECES 32 /* .. an example would have more pieces than this */
+
+/* An example's entries of index, cut into pieces, and how they are sorted by source. */
+template <typename R> struct sorting {
+	int64_t B, T, k, pieces;
+	int32_t *place; /* [B,pieces,T]: how many entries of the piece name a source; then their place */
+	int32_t *first; /* [B,T + 1]: how many name it in all; then where its list begins */
+	int32_t *token; /* [B,T k] */
+	R *weight;
+
+	__device__ int64_t begin(int64_t piece) const
+	{
+		return T * k * piece / pieces;
+	}
+};
+
+template <typename P>
+static struct sorting<typename P::real> take_sorting(struct space *m, const struct node *n,
+						     enum pass pass)
+{
+	const int64_t *dim = n->in[INDEX]->dim, entries = dim[1] * dim[2];
+	const int64_t pieces = (entries + PIECE - 1) / PIECE;
+	struct sorting<typename P::real> s = { dim[0], dim[1], dim[2],
+					       pieces < MOST_PIECES ? pieces : MOST_PIECES };
+
+	if (pass != PASS_BACKWARD)
+		return s;
+	s.place = m->take<int32_t>(s.B * s.pieces * s.T);
+	s.first = m->take<int32_t>(s.B * (s.T + 1));
+	s.token = m->take<int32_t>(s.B * entries);
+	s.weight = m->take<typename P::real>(s.B * entries);
+	return s;
+}
+
+/* Lanes of the warp with this key: all, and those before the own one. */
+struct equals {
+	int all, before;
+};
+
+static __device__ struct equals count_equals(int key)
+{
+	const int lane = threadIdx.x % WARP;
+	struct equals n = { 0, 0 };
+
+#pragma unroll
+	for (int other = 0; other < WARP; other++) {
+		const bool equal = __shfl_sync(0xffffffffu, key, other) == key;
+
+		n.all += equal;
+		n.before += equal && other < lane;
+	}
+	return n;
 }
 
 /*
- * dx[index_tn] += weight_tn dy_t: a block serves one example and BLOCK channels, and takes the
- * tokens in their order.
+ * A warp takes the entries of a piece in order: put(entry, place of the entry's source, how many entries
+ * of the warp have that source before this one), and advances the place.
  */
+template <typename R, typename F>
+static __device__ void walk(const struct sorting<R> &s, const int32_t *index, int64_t b,
+			    int64_t piece, F put)
+{
+	const int lane = threadIdx.x % WARP;
+	int32_t *place = s.place + (b * s.pieces + piece) * s.T;
+
+	for (int64_t e = s.begin(piece); e < s.begin(piece + 1); e += WARP) {
+		const int source = e + lane < s.begin(piece + 1) ? index[b * s.T * s.k + e + lane] : -1;
+		const struct equals n = count_equals(source);
+		const int32_t at = source < 0 ? 0 : place[source];
+
+		__syncwarp();
+		if (source >= 0) {
+			put(e + lane, source, at + n.before);
+			if (n.before == 0)
+				place[source] = at + n.all;
+		}
+		__syncwarp();
+	}
+}
+
+/* first[s] = the number of entries before source s of the example, from the number that name each. */
+template <typename R> static void add_counts(const struct call *c, const struct sorting<R> &given)
+{
+	const struct sorting<R> s = given;
+
+	each_row(c, s.B, [=] __device__(int64_t b) {
+		__shared__ int32_t until[BLOCK]; /* the end of each thread's share */
+		int32_t *first = s.first + b * (s.T + 1), sum = 0;
+		const int64_t begin = s.T * threadIdx.x / BLOCK, end = s.T * (threadIdx.x + 1) / BLOCK;
+
+		for (int64_t i = begin; i < end; i++)
+			sum += first[i];
+		until[threadIdx.x] = sum;
+		for (int step = 1; step < BLOCK; step *= 2) {
+			__syncthreads();
+			const int32_t before = (int)threadIdx.x < step ? 0 : until[threadIdx.x - step];
+
+			__syncthreads();
+			until[threadIdx.x] += before;
+		}
+		sum = until[threadIdx.x] - sum;
+		for (int64_t i = begin; i < end; i++) {
+			const int32_t n = first[i];
+
+			first[i] = sum;
+			sum += n;
+		}
+		if (end == s.T && begin < end)
+			first[s.T] = sum;
+	});
+}
+
+template <typename R>
+static void sort_entries(const struct call *c, const struct sorting<R> &given, const int32_t *index,
+			 const R *weight)
+{
+	const struct sorting<R> s = given;
+
+	each(c, s.B * s.pieces * WARP, [=] __device__(int64_t i) {
+		const int64_t b = i / WARP / s.pieces, piece = i / WARP % s.pieces;
+
+		for (int64_t source = i % WARP; source < s.T; source += WARP)
+			s.place[(b * s.pieces + piece) * s.T + source] = 0;
+		__syncwarp();
+		walk(s, index, b, piece, [](int64_t, int, int32_t) {});
+	});
+	each(c, s.B * s.T, [=] __device__(int64_t i) {
+		const int64_t b = i / s.T, source = i % s.T;
+		int32_t *place = s.place + b * s.pieces * s.T + source, sum = 0;
+
+		for (int64_t piece = 0; piece < s.pieces; piece++) {
+			const int32_t n = place[piece * s.T];
+
+			place[piece * s.T] = sum;
+			sum += n;
+		}
+		s.first[b * (s.T + 1) + source] = sum;
+	});
+	add_counts(c, s);
+	each(c, s.B * s.pieces * WARP, [=] __device__(int64_t i) {
+		const int64_t b = i / WARP / s.pieces, list = b * s.T * s.k;
+
+		walk(s, index, b, i / WARP % s.pieces,
+		     [=](int64_t entry, int source, int32_t place) {
+			     const int64_t at = list + s.first[b * (s.T + 1) + source] + place;
+
+			     s.token[at] = (int32_t)(entry / s.k);
+			     s.weight[at] = weight[list + entry];
+		     });
+	});
+}
+
+/* dx_s = sum of weight_tn dy_t over the (t, n) with index_tn = s */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const int64_t *dim = c->node->in[X]->dim, B = dim[0], T = dim[1], F = dim[2];
-	const int64_t k = c->node->in[INDEX]->dim[2], slices = (F + BLOCK - 1) / BLOCK;
-	const int32_t *index = (const int32_t *)c->in[INDEX];
-	const auto weight = input<P>(c, WEIGHT), dy = output_gradient<P>(c, 0);
-	const auto dx = input_gradient<P>(c, X);
-	real *sums = dx.to.narrow ? (real *)c->work : wide_input_gradient<P>(c, X);
+	const int64_t *dim = c->node->in[X]->dim;
+	struct space m = { (char *)c->work, 0 };
+	const struct sorting<real> s = take_sorting<P>(&m, c->node, PASS_BACKWARD);
+	const struct mix<P> mix = { c,
+				    { s.T, s.T, s.T * s.k, s.k, s.first, s.token, s.weight },
+				    output_gradient<P>(c, 0),
+				    input_gradient<P>(c, X),
+				    s.B,
+				    dim[2] };
 
-	if (dx.to.narrow || !dx.add)
-		each(c, B * T * F, [=] __device__(int64_t i) { sums[i] = 0; });
-	each_row(c, B * slices, [=] __device__(int64_t item) {
-		const int64_t b = item / slices, channel = item % slices * BLOCK + threadIdx.x;
-
-		if (channel >= F)
-			return;
-		for (int64_t t = b * T; t < (b + 1) * T; t++)
-			for (int64_t n = t * k; n < (t + 1) * k; n++)
-				if (index[n] >= 0)
-					sums[(b * T + index[n]) * F + channel] +=
-						weight[n] * dy[t * F + channel];
-	});
-	if (dx.to.narrow)
-		each(c, B * T * F, [=] __device__(int64_t i) { dx.put(i, sums[i]); });
-}
-
-/* Many tokens add to one, so sums of a narrow gradient are made in real numbers first. */
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
-{
-	(void)threads;
-	return pass == PASS_BACKWARD && is_narrow(n->in[X])
-		       ? (size_t)tensor_count(n->in[X]) * sizeof(typename P::real)
-		       : 0;
+	sort_entries(c, s, (const int32_t *)c->in[INDEX], wide_input<P>(c, WEIGHT));
+	with_access(mix.x, mix.width, mix);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_sorting<P>> };
 }
 KERNELS(mix_topk, set)
