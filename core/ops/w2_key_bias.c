@@ -83,12 +83,21 @@ static void case_threads(struct graph *g)
 	apply(g, case_param(g, "y", 3, 157, 4, 11), case_param(g, "tau", 4), W2_WASSERSTEIN);
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	struct tensor *y = op_gelu(g, "before", case_param(g, "y", 2, 37, 3, 40));
+
+	apply(g, y, case_param(g, "tau", 3), W2_WASSERSTEIN);
+}
+
 OP_CASES(w2_key_bias) = {
 	OP_CASE("wasserstein", case_wasserstein),
 	OP_CASE("overlap", case_overlap),
 	OP_CASE("one element", case_one),
 	OP_CASE("shared inputs", case_shared),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

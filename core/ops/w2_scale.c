@@ -64,11 +64,20 @@ static void case_threads(struct graph *g)
 						case_param(g, "tau", 4), 1e-4));
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	struct tensor *y = op_gelu(g, "before", case_param(g, "y", 2, 37, 3, 40));
+
+	graph_seeded_output(g, "z", op_w2_scale(g, "scale", y, case_param(g, "tau", 3), 1e-4));
+}
+
 OP_CASES(w2_scale) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("between others", case_chain),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

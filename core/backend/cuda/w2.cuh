@@ -4,7 +4,7 @@
 #ifndef CUDA_W2_CUH
 #define CUDA_W2_CUH
 
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/heads.cuh"
 
 /* 1 / (|tau| + eps) */
 template <typename R> static __device__ R inverse_temperature(R tau, R eps)
@@ -16,21 +16,6 @@ template <typename R> static __device__ R inverse_temperature(R tau, R eps)
 template <typename R> static __device__ R sign(R tau)
 {
 	return (R)((tau > 0) - (tau < 0));
-}
-
-/* finish(head, sum of value(row) over the rows of that head), rows being numbered [token, head]. */
-template <typename F, typename G>
-static void sum_heads(const struct call *c, int64_t rows, int64_t heads, F value, G finish)
-{
-	each_row(c, heads, [=] __device__(int64_t head) {
-		double sum = 0;
-
-		for (int64_t r = head + threadIdx.x * heads; r < rows; r += BLOCK * heads)
-			sum += (double)value(r);
-		sum = block_sum(sum);
-		if (threadIdx.x == 0)
-			finish(head, sum);
-	});
 }
 
 #endif
