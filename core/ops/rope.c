@@ -96,6 +96,15 @@ static void case_long(struct graph *g)
 	apply(g, case_param(g, "x", 1, 157, 11, 10), 10);
 }
 
+/* So many pairs that a GPU makes tables, and channels that a thread takes together; some pass. */
+static void case_tables(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 2, 131, 7, 48));
+
+	apply(g, graph_slice(g, x, 8, 40), 32);
+	graph_seeded_output(g, "odd", op_rope(g, "other", graph_slice(g, x, 3, 42), 100, 42));
+}
+
 OP_CASES(rope) = {
 	OP_CASE("all channels", case_whole),
 	OP_CASE("some channels", case_part),
@@ -104,6 +113,7 @@ OP_CASES(rope) = {
 	OP_CASE("slice of heads", case_head_slice),
 	OP_CASE("between others", case_chain),
 	OP_CASE("many positions", case_long),
+	OP_CASE("tables", case_tables),
 	OP_CASES_END,
 };
 
