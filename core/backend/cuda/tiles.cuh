@@ -70,6 +70,11 @@ template <typename F, int W> struct tile {
 	{
 		return at + (uint32_t)(row * W * (int)sizeof(F) + ((number ^ (row & 7)) * 16));
 	}
+	/* Its rows from `row` on, a multiple of 8. */
+	__device__ struct tile from(int row) const
+	{
+		return { at + (uint32_t)(row * W * (int)sizeof(F)) };
+	}
 };
 
 /* --------------------------------------------------------------- tensor cores */
@@ -251,6 +256,26 @@ static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 
 /* --------------------------------------------------------------------- copies */
 
+/* ALL: every row is there. */
+template <int ROWS, int THREADS, bool ALL, typename F, int W>
+static __device__ __forceinline__ void copy_rows(struct tile<F, W> to, const F *x, int64_t pitch,
+						 int first, int n)
+{
+	constexpr int PIECES = W / PIECE<F>, AT_ONCE = THREADS / PIECES;
+	const int row = (int)threadIdx.x / PIECES, number = (int)threadIdx.x % PIECES;
+	const F *from = x + ((first + row) * pitch + number * PIECE<F>);
+
+	static_assert(THREADS % PIECES == 0 && ROWS % AT_ONCE == 0, "a thread takes whole pieces");
+#pragma unroll
+	for (int k = 0; k < ROWS / AT_ONCE; k++) {
+		const int at = first + row + k * AT_ONCE;
+		const bool wanted = ALL || (at >= 0 && at < n);
+
+		copy_piece(to.piece(row + k * AT_ONCE, number), wanted ? from : x, wanted);
+		from += AT_ONCE * pitch;
+	}
+}
+
 /*
  * Rows first .. first + ROWS - 1 of x [n, W], `pitch` apart, by THREADS threads; rows outside
  * [0, n) are zeros.
@@ -259,16 +284,10 @@ template <int ROWS, int THREADS, typename F, int W>
 static __device__ __forceinline__ void copy_tile(struct tile<F, W> to, const F *x, int64_t pitch,
 						 int first, int n)
 {
-	constexpr int PIECES = W / PIECE<F>;
-
-#pragma unroll
-	for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS) {
-		const int row = i / PIECES, number = i % PIECES;
-		const bool wanted = first + row >= 0 && first + row < n;
-
-		copy_piece(to.piece(row, number),
-			   x + (wanted ? (first + row) * pitch + number * PIECE<F> : 0), wanted);
-	}
+	if (first >= 0 && first + ROWS <= n)
+		copy_rows<ROWS, THREADS, true>(to, x, pitch, first, n);
+	else
+		copy_rows<ROWS, THREADS, false>(to, x, pitch, first, n);
 }
 
 #endif
