@@ -247,13 +247,36 @@ static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, boo
 			});
 }
 
-/* What dropout makes of the probability of query i and key j: 0, or more. */
-template <typename P>
-static __device__ __forceinline__ typename P::real kept(const struct problem<P> &p, int head, int i,
-							int j)
-{
-	return (typename P::real)p.mask.at((uint64_t)(((int64_t)head * p.T + i) * p.T + j));
-}
+/*
+ * What dropout makes of the thread's probabilities: 0, or more.  query(r, c) and key(r, c) say whose
+ * they are.  A bit for each number is found in a loop, so that kernels stay short.
+ */
+template <typename X> struct kept {
+	uint64_t bits;
+	typename X::real factor;
+
+	template <typename Query, typename Key>
+	__device__ __forceinline__ kept(const problem_of<X> &p, int head, Query query, Key key)
+		: bits(0), factor((typename X::real)p.mask.factor)
+	{
+		static_assert(4 * X::ROWS * X::COLUMNS <= 64, "a bit for each number");
+#pragma unroll 1
+		for (int k = 0; k < X::ROWS * X::COLUMNS; k++)
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				const int r = 16 * (k / X::COLUMNS) + fragment_row(e);
+				const int c = 8 * (k % X::COLUMNS) + fragment_column(e);
+				const int64_t row = (int64_t)head * p.T + query(r, c);
+				const bool stays = p.mask.at((uint64_t)(row * p.T + key(r, c))) != 0;
+
+				bits |= (uint64_t)stays << (4 * k + e);
+			}
+	}
+	__device__ __forceinline__ typename X::real at(int m, int n, int e) const
+	{
+		return bits >> (4 * (m * X::COLUMNS + n) + e) & 1 ? factor : 0;
+	}
+};
 
 /* The sum over the four threads that hold a row, and the largest. */
 template <typename R> static __device__ __forceinline__ R row_sum(R x)
@@ -306,6 +329,17 @@ static __device__ __forceinline__ void write_pair(const struct results<P> &to, f
 		*(float2 *)to.at = { x, y };
 }
 
+/* The numbers of a row, in pairs: = factor x */
+template <typename P, int COLUMNS>
+static __device__ __forceinline__ void put_pairs(const struct results<P> &to,
+						 const typename P::real (&x)[COLUMNS][4], int half,
+						 typename P::real factor)
+{
+#pragma unroll
+	for (int c = 0; c < COLUMNS; c++)
+		write_pair(to + 8 * c, x[c][2 * half] * factor, x[c][2 * half + 1] * factor);
+}
+
 /* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
 template <typename P, int ROWS, int COLUMNS>
 static __device__ void put_rows(const struct target<P> &t, const struct results<P> &rows, int first,
@@ -323,6 +357,10 @@ static __device__ void put_rows(const struct target<P> &t, const struct results<
 
 			if (row >= n)
 				continue;
+			if (t.in_pairs && !t.add && t.width == 8 * COLUMNS) {
+				put_pairs(to, x[m], half, factor[m][half]);
+				continue;
+			}
 #pragma unroll
 			for (int c = 0; c < COLUMNS; c++) {
 				const int left = t.width - 8 * c - fragment_column(0);
@@ -384,13 +422,13 @@ template <typename X> struct query_walk {
 	}
 };
 
-/* Begin to copy the bias of STEP keys of a head from key j0 on; without one it is 0. */
-template <typename X>
+/* Begin to copy the bias of N keys of a head from key j0 on; without one it is 0. */
+template <typename X, int N>
 static __device__ void copy_bias(const problem_of<X> &p, int head, int j0, uint32_t to)
 {
 	const auto *none = (const typename X::real *)p.q.at; /* an address that may be named */
 
-	for (int n = threadIdx.x; n < X::STEP; n += X::THREADS) {
+	for (int n = threadIdx.x; n < N; n += X::THREADS) {
 		const bool wanted = p.key_bias && j0 + n < p.S;
 		const int64_t at = wanted ? p.bias_layout.at(head / p.H, head % p.H, j0 + n) : 0;
 
@@ -408,7 +446,7 @@ static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk
 
 	to.copy(keys, step * X::STEP, w.in_band(p, step));
 	if (X::MORE)
-		copy_bias<X>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
+		copy_bias<X, X::STEP>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
 	copies_end();
 }
 
@@ -438,6 +476,19 @@ static __device__ void query_scores(const problem_of<X> &p, const struct query_w
 		each_number(s, [&](real &x, int, int, int, int r, int c) {
 			x = j0 + c <= i0 + r ? x : -INFINITY;
 		});
+}
+
+/* Dropout of the numbers of queries i0 .. as rows and keys j0 .. as columns. */
+template <typename X>
+static __device__ __forceinline__ void drop(const problem_of<X> &p, int head, int i0, int j0,
+					    typename X::scores &s)
+{
+	const struct kept<X> k(
+		p, head, [=](int r, int) { return i0 + r; }, [=](int, int c) { return j0 + c; });
+
+	each_number(s, [&](typename X::real &x, int m, int n, int e, int, int) {
+		x *= k.at(m, n, e);
+	});
 }
 
 /* The largest score and the sum of the powers of each of the thread's rows so far. */
@@ -517,9 +568,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		softmax_step<X>(unit_of<X>(t), r, s, o);
 		if (X::MORE && p.mask.factor != 0)
-			each_number(s, [&](real &x, int, int, int, int i, int c) {
-				x *= kept(p, w.head, w.first + row + i, step * X::STEP + c);
-			});
+			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
 		multiply_result(o, s, at.value);
 	}
 #pragma unroll
@@ -551,9 +600,7 @@ static __device__ __forceinline__ void d_scores(const problem_of<X> &p, typename
 	typedef typename X::real real;
 
 	if (X::MORE && p.mask.factor != 0)
-		each_number(dp, [&](real &x, int, int, int, int r, int c) {
-			x *= kept(p, head, i0 + r, j0 + c);
-		});
+		drop<X>(p, head, i0, j0, dp);
 	each_number(s, [&](real &x, int m, int n, int e, int, int) {
 		x = power_of_two<X>(x * unit - lse2[m][e / 2]) * (dp[m][n][e] - delta[m][e / 2]);
 	});
@@ -793,17 +840,20 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		key_probabilities<X, M>(p, w, t, own, at, lse2, bias, step, s);
 		clear(dp);
 		multiply_rows(dp, own.value, row, at.value);
-		if (X::MORE && p.mask.factor != 0)
-			each_number(dp, [&](real &x, int m, int n, int e, int r, int c) {
-				const real k = kept(p, w.head, i0 + c, j0 + r);
+		if (X::MORE && p.mask.factor != 0) {
+			const struct kept<X> k(
+				p, w.head, [=](int, int c) { return i0 + c; },
+				[=](int r, int) { return j0 + r; });
 
-				x = s[m][n][e] * (x * k - delta[c]);
-				s[m][n][e] *= k;
+			each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
+				x = s[m][n][e] * (x * k.at(m, n, e) - delta[c]);
+				s[m][n][e] *= k.at(m, n, e);
 			});
-		else
+		} else {
 			each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
 				x = s[m][n][e] * (x - delta[c]);
 			});
+		}
 		if (X::MORE && dbias)
 			each_number(dp, [&](real &x, int m, int, int e, int, int) {
 				bias_sum[m][e / 2] += x;
@@ -845,91 +895,138 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 /*
  * Rows of routing: the heads' probabilities of queries first .. first + n - 1, combined.  A block
- * of threads makes OWN rows and STEP columns of one example, a head at a time.
+ * of threads makes some rows and columns of one example, a head at a time; ACROSS warps lie side by
+ * side.  Keys that all heads share are copied once.
  */
-template <typename X> struct route_memory {
-	typedef struct tiles<X, X::OWN, false> query_tiles;
-	typedef struct tiles<X, X::STEP, false> key_tiles;
+template <typename X, int ACROSS> struct route_memory {
+	static constexpr int ROWS = X::OWN / ACROSS, COLUMNS = X::STEP * ACROSS;
 
-	static constexpr int STAGE = query_tiles::BYTES + key_tiles::BYTES +
-				     X::STEP * (int)sizeof(typename X::real);
-	static constexpr int BYTES = 2 * STAGE;
+	typedef struct tiles<X, ROWS, false> query_tiles;
+	typedef struct tiles<X, COLUMNS, false> key_tiles;
+
+	static constexpr int QUERIES = query_tiles::BYTES, KEYS = key_tiles::BYTES;
+	static constexpr int KEY_STAGE = KEYS + COLUMNS * (int)sizeof(typename X::real);
+
+	static __host__ __device__ bool is_shared(const problem_of<X> &p)
+	{
+		return !X::BANDED && !p.key_bias && p.k.sharing == p.H;
+	}
+	static int bytes(const problem_of<X> &p)
+	{
+		return 2 * QUERIES + (is_shared(p) ? 1 : 2) * KEY_STAGE;
+	}
+	/* Where the queries and keys of head h are, from the start of shared memory. */
+	static __device__ int queries_at(int h)
+	{
+		return h % 2 * QUERIES;
+	}
+	static __device__ int keys_at(const problem_of<X> &p, int h)
+	{
+		return 2 * QUERIES + (is_shared(p) ? 0 : h % 2 * KEY_STAGE);
+	}
 };
 
-template <typename X>
-static __device__ void copy_head(const problem_of<X> &p, int head, int first, int j0, bool in_band,
-				 uint32_t stage)
+template <typename X, typename M>
+static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first, int j0,
+				 bool in_band, uint32_t start)
 {
-	typedef struct route_memory<X> M;
-	const typename M::query_tiles queries(stage);
-	const typename M::key_tiles keys(stage + M::query_tiles::BYTES);
+	const int head = b * p.H + h;
+	const typename M::query_tiles queries(start + M::queries_at(h));
+	const uint32_t stage = start + M::keys_at(p, h);
+	const typename M::key_tiles keys(stage);
 
 	queries.copy(queries_of<X>(p, head), first, in_band);
-	keys.copy(keys_of<X>(p, head), j0, in_band);
-	if (X::MORE)
-		copy_bias<X>(p, head, j0, stage + M::query_tiles::BYTES + M::key_tiles::BYTES);
+	if (h == 0 || !M::is_shared(p)) {
+		keys.copy(keys_of<X>(p, head), j0, in_band);
+		if (X::MORE)
+			copy_bias<X, M::COLUMNS>(p, head, j0, stage + M::KEYS);
+	}
 	copies_end();
 }
 
+/* lse of the thread's rows, of which the first is query i, in powers of two. */
 template <typename X>
+static __device__ __forceinline__ void read_lse2(const problem_of<X> &p, int head, int i,
+						 const typename X::real *lse,
+						 typename X::row_numbers &lse2)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int at = i + 16 * m + fragment_row(2 * half);
+
+			lse2[m][half] = lse[(int64_t)head * p.T + (at < p.T ? at : p.T - 1)] *
+					(typename X::real)LOG2_E;
+		}
+}
+
+template <typename X, int ACROSS>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	combine_kernel(const __grid_constant__ problem_of<X> p, const typename X::real *lse,
 		       struct combined<typename X::real> route, struct query_block x, bool maximum)
 {
 	typedef typename X::real real;
-	typedef struct route_memory<X> M;
+	typedef struct route_memory<X, ACROSS> M;
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
-	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
-	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first;
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = p.T - 1;
+	const int warp = (int)(threadIdx.x / 32), row = 16 * X::ROWS * (warp / ACROSS);
+	const int column = X::STEP * (warp % ACROSS);
+	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * M::ROWS;
+	const int block_j = (int)blockIdx.x * M::COLUMNS, j0 = block_j + column;
+	const int block_i = p.past + first, i0 = block_i + row;
 	const bool in_band = X::BANDED && p.band_window >= 0 &&
-			     j0 + X::STEP - 1 + p.band_window >= i0;
+			     block_j + M::COLUMNS - 1 + p.band_window >= block_i;
 	const real share = 1 / (real)p.H;
 	typename X::scores s, joined;
 	typename X::crosses cross;
+	typename X::row_numbers lse2;
 
-	if (j0 > i0 + X::OWN - 1)
+	if (block_j > block_i + M::ROWS - 1)
 		return; /* no query of this block sees these keys */
 	clear(joined);
-	copy_head<X>(p, b * p.H, first, j0, in_band, start);
+	copy_head<X, M>(p, b, 0, first, block_j, in_band, start);
 	for (int h = 0; h < p.H; h++) {
-		const int head = b * p.H + h;
-		const uint32_t stage = start + h % 2 * M::STAGE;
-		const typename M::query_tiles queries(stage);
-		const typename M::key_tiles keys(stage + M::query_tiles::BYTES);
-		const real *bias = (const real *)(shared + h % 2 * M::STAGE +
-						    M::query_tiles::BYTES + M::key_tiles::BYTES);
-		const terms_with<X> t = terms_of(p, head);
+		const int keys_at = M::keys_at(p, h);
+		const typename M::query_tiles queries(start + M::queries_at(h));
+		const typename M::key_tiles keys(start + keys_at);
+		const real *bias = (const real *)(shared + keys_at + M::KEYS) + column;
+		const terms_with<X> t = terms_of(p, b * p.H + h);
 
 		copies_wait<0>();
 		__syncthreads();
 		if (h + 1 < p.H)
-			copy_head<X>(p, head + 1, first, j0, in_band,
-				     start + (h + 1) % 2 * M::STAGE);
+			copy_head<X, M>(p, b, h + 1, first, block_j, in_band, start);
+		if (j0 > i0 + 16 * X::ROWS - 1)
+			continue; /* no query of this warp sees its keys */
+		read_lse2<X>(p, b * p.H + h, first + row, lse, lse2);
 		clear(s);
-		multiply_rows(s, queries.score, row, keys.score);
+		multiply_rows(s, queries.score, row, keys.score.from(column));
 		clear(cross);
 		if constexpr (X::BANDED)
 			if (in_band)
-				multiply_rows(cross, queries.cross, row, keys.cross);
+				multiply_rows(cross, queries.cross, row, keys.cross.from(column));
 		finish_scores<X>(
 			t, in_band, cross, [=](int, int, int c) { return bias[c]; },
-			[=](int r, int c) { return i0 + row + r - j0 - c; }, s);
-		each_number(s, [&](real &y, int m, int n, int e, int r, int) {
-			const int i = first + row + r < last ? first + row + r : last;
-			const real lse2 = lse[(int64_t)head * p.T + i] * (real)LOG2_E;
-			const real probability = power_of_two<X>(y * unit_of<X>(t) - lse2);
+			[=](int r, int c) { return i0 + r - j0 - c; }, s);
+		each_number(s, [&](real &y, int m, int n, int e, int, int) {
+			const real probability =
+				power_of_two<X>(y * unit_of<X>(t) - lse2[m][e / 2]);
 
 			joined[m][n][e] = maximum ? fmax(joined[m][n][e], probability) :
 						    joined[m][n][e] + probability * share;
 		});
 	}
-	each_number(joined, [&](real &y, int, int, int, int r, int c) {
+	each_number(joined, [&](real &y, int m, int n, int e, int r, int c) {
 		const int64_t query = first - x.first + row + r;
+		real *to = route.at + ((b * route.rows + query) * route.pitch + j0 + c);
 
-		if (query < x.n && j0 + c <= i0 + row + r)
-			route.at[(b * route.rows + query) * route.pitch + j0 + c] = y;
+		if (query >= x.n || e % 2 == 1)
+			return;
+		if (j0 + c + 1 <= i0 + r)
+			write_pair(results<typename X::P>{ to, false }, y, joined[m][n][e + 1]);
+		else if (j0 + c <= i0 + r)
+			*to = y;
 	});
 }
 

@@ -378,12 +378,18 @@ template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
 };
 
 /* Routing reads no values, and a kernel with extras also does without. */
-template <typename P, int KW, bool BANDED> struct combine_shape {
+template <typename P, int KW, bool MORE, bool BANDED> struct combine_shape {
 	static constexpr int LINE = KW * (int)sizeof(typename P::factor);
-	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
+	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4, ACROSS = 1;
 	static constexpr int STEP = LINE <= 256 && !BANDED ? 64 : LINE == 512 && BANDED ? 16 : 32;
 
 	typedef shape<P, KW, 64, 1, WARPS, STEP, 2, true, BANDED> type;
+};
+
+template <int KW, bool MORE> struct combine_shape<bfloat16_products, KW, MORE, false> {
+	static constexpr int ACROSS = 2;
+
+	typedef shape<bfloat16_products, KW, 64, 2, 4, 64, 2, MORE, false> type;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -420,12 +426,14 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
 	{
-		typedef typename combine_shape<P, KW, BANDED>::type X;
-		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
-				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
+		typedef combine_shape<P, KW, MORE, BANDED> Shape;
+		typedef typename Shape::type X;
+		typedef struct route_memory<X, Shape::ACROSS> M;
+		const dim3 blocks((unsigned)((x.keys + M::COLUMNS - 1) / M::COLUMNS),
+				  (unsigned)((x.n + M::ROWS - 1) / M::ROWS),
 				  (unsigned)c->node->in[Q]->dim[0]);
 
-		launch(c, combine_kernel<X>, blocks, X::THREADS, route_memory<X>::BYTES, p,
+		launch(c, combine_kernel<X, Shape::ACROSS>, blocks, X::THREADS, M::bytes(p), p,
 		       (const real *)wide_output<P>(c, LSE), route, x, maximum);
 	}
 	template <bool IN_BAND>
@@ -485,7 +493,7 @@ static void route_queries(const struct call *c, const struct problem<P> &p,
 
 	for (int64_t first = 0; first < p.T; first += route.rows) {
 		const int64_t n = p.T - first < route.rows ? p.T - first : route.rows;
-		const struct query_block x = { first, n, c->node->in[K]->dim[1], 0 };
+		const struct query_block x = { first, n, p.past + first + n, 0 };
 
 		with_shapes<P>(c->node,
 			       [&](auto by) { by.combine(c, p, route, x, a->route.head_maximum); });
