@@ -66,6 +66,8 @@ struct kernels {
 	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
 	/* Bytes of copy number `which` of the parameter n->in[input]; 0 or NULL: not wanted. */
 	size_t (*copy_bytes)(const struct node *n, enum pass pass, int input, int which);
+	/* Does what forward asks for depend on run->past?  NULL: no, only the device reads it. */
+	bool (*follows_past)(const struct node *n);
 };
 
 struct optim_kernels;

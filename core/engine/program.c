@@ -27,6 +27,7 @@ struct program {
 	struct run run;
 	program_watcher watch; /* NULL: nobody watches */
 	void *watch_context;
+	bool follows_past;	  /* what kernels ask for depends on run.past */
 	struct replay replays[2]; /* of a run that overwrites gradients, and of one that adds to them */
 };
 
@@ -258,6 +259,18 @@ static void upload_scalar(struct program *p, const struct tensor *t, double valu
 		p->backend->upload(p->backend, address(p, t), &narrow, sizeof(narrow));
 }
 
+static bool follows_past(const struct program *p)
+{
+	for (int i = 0; i < p->graph->n_nodes; i++) {
+		const struct node *n = p->graph->nodes[i];
+		const struct kernels *k = p->backend->kernels(p->graph->type)[n->id];
+
+		if (k->follows_past && k->follows_past(n))
+			return true;
+	}
+	return false;
+}
+
 /* Everything but memory and pointers. */
 static enum status prepare(struct program **out, const struct graph *g,
 			   const struct backend *backend, const struct program_options *options,
@@ -275,6 +288,7 @@ static enum status prepare(struct program **out, const struct graph *g,
 		program_destroy(p);
 		return FAIL;
 	}
+	p->follows_past = follows_past(p);
 	*out = p;
 	return OK;
 }
@@ -456,10 +470,10 @@ static enum status run_watched(struct program *p, struct error *err)
 	return p->backend->check(p->backend, err);
 }
 
-/* Where runs continue each other, the shapes of attention's launches depend on the past. */
+/* Where runs continue each other, what kernels ask for may depend on the past. */
 static bool asks_for_the_same(const struct program *p)
 {
-	return p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0);
+	return !p->follows_past || (p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0));
 }
 
 enum status program_run(struct program *p, const struct run *run, struct error *err)

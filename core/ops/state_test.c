@@ -33,12 +33,13 @@ struct continued {
 	const char *name;
 	int64_t width;
 	struct tensor *(*build)(struct graph *g, struct tensor *x);
+	bool follows_past; /* on a device, a token's work depends on the tokens before */
 };
 
 static void open_runner(struct runner *r, const struct continued *s, struct params *params,
-			struct params *state, const struct backend *backend, int64_t T)
+			struct params *state, const struct backend *backend, int64_t T, bool check_nan)
 {
-	const struct program_options options = { .check_nan = true };
+	const struct program_options options = { .check_nan = check_nan };
 	struct error err;
 
 	must(graph_create(&r->g, params, false, &err), &err);
@@ -95,7 +96,7 @@ static void check_pieces(const struct continued *s, struct params *params, const
 		double *y;
 		int64_t size;
 
-		open_runner(&r, s, params, state, backend, *piece);
+		open_runner(&r, s, params, state, backend, *piece, true);
 		y = run(&r, s, past);
 		size = tensor_count(r.y) / (BATCH * *piece);
 		for (int64_t i = 0; i < tensor_count(r.y); i++) {
@@ -122,13 +123,76 @@ static void check(void **context)
 	double *whole;
 
 	must(params_create(&params, F64, &err), &err);
-	open_runner(&r, s, params, NULL, &backend, LENGTH);
+	open_runner(&r, s, params, NULL, &backend, LENGTH, true);
 	must(params_initialise(params, SEED, &err), &err);
 	whole = run(&r, s, 0);
 	for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
 		check_pieces(s, params, whole, pieces[i], &backend);
 	free(whole);
 	close_runner(&r);
+	params_destroy(params);
+}
+
+/* ------------------------------------------------------------------- kept work */
+
+static int replays;
+static void (*plain_replay)(const struct backend *b, void *kept);
+
+static void counted_replay(const struct backend *b, void *kept)
+{
+	replays++;
+	plain_replay(b, kept);
+}
+
+/* All tokens one by one, with one program; the caller frees the results. */
+static double *run_tokens(const struct continued *s, struct params *params,
+			  const struct backend *backend)
+{
+	double *all = NULL;
+	struct params *state;
+	struct error err;
+	struct runner r;
+
+	must(params_create(&state, F64, &err), &err);
+	open_runner(&r, s, params, state, backend, 1, false);
+	for (int64_t past = 0; past < LENGTH; past++) {
+		const size_t bytes = tensor_bytes(r.y);
+		double *y = run(&r, s, past);
+
+		all = realloc(all, LENGTH * bytes);
+		memcpy((char *)all + (size_t)past * bytes, y, bytes);
+		free(y);
+	}
+	close_runner(&r);
+	params_destroy(state);
+	return all;
+}
+
+/* A device that keeps the work of a token and does it again gives the same bits as one that does not. */
+static void check_kept(void **context)
+{
+	const struct continued *s = *context;
+	struct backend backend = backend_for_tests(FLOAT32, 2);
+	double *kept, *asked;
+	struct params *params;
+	struct runner r;
+	struct error err;
+
+	if (!backend.capture)
+		skip();
+	plain_replay = backend.replay;
+	backend.replay = counted_replay;
+	replays = 0;
+	must(params_create(&params, F64, &err), &err);
+	kept = run_tokens(s, params, &backend);
+	assert_int_equal(replays, s->follows_past ? 0 : LENGTH - 1);
+	backend.capture = NULL;
+	asked = run_tokens(s, params, &backend);
+	open_runner(&r, s, params, NULL, &backend, 1, false);
+	assert_memory_equal(kept, asked, LENGTH * tensor_bytes(r.y));
+	close_runner(&r);
+	free(kept);
+	free(asked);
 	params_destroy(params);
 }
 
@@ -153,23 +217,26 @@ static struct tensor *build_rope(struct graph *g, struct tensor *x)
 }
 
 /* Channels of x: queries of 8 heads, keys and values of `shared` heads, a bias per key. */
+#define CHANNELS(shared, k, v) (8 * (k) + (shared) * ((k) + (v) + 1))
 #define Q_WIDTH 5
 #define V_WIDTH 10
-#define ATTENTION_CHANNELS(shared) (8 * Q_WIDTH + (shared) * (Q_WIDTH + V_WIDTH + 1))
+#define ATTENTION_CHANNELS(shared) CHANNELS(shared, Q_WIDTH, V_WIDTH)
 
 struct attending {
 	int64_t shared;
+	int64_t q_width, v_width; /* 0: Q_WIDTH, V_WIDTH */
 	bool key_bias;
 	struct attention_attr attr;
 };
 
 static struct attention_inputs inputs(struct graph *g, struct tensor *x, const struct attending *a)
 {
-	const int64_t k = 8 * Q_WIDTH, v = k + a->shared * Q_WIDTH, bias = v + a->shared * V_WIDTH;
+	const int64_t qw = a->q_width ? a->q_width : Q_WIDTH, vw = a->v_width ? a->v_width : V_WIDTH;
+	const int64_t k = 8 * qw, v = k + a->shared * qw, bias = v + a->shared * vw;
 	struct attention_inputs in = {
-		.q = heads(g, x, 0, 8, Q_WIDTH),
-		.k = op_cache(g, "k", heads(g, x, k, a->shared, Q_WIDTH)),
-		.v = op_cache(g, "v", heads(g, x, v, a->shared, V_WIDTH)),
+		.q = heads(g, x, 0, 8, qw),
+		.k = op_cache(g, "k", heads(g, x, k, a->shared, qw)),
+		.v = op_cache(g, "v", heads(g, x, v, a->shared, vw)),
 	};
 
 	if (a->key_bias)
@@ -211,6 +278,13 @@ static struct tensor *route(struct graph *g, struct tensor *x, const struct atte
 ATTENTION(attend, plain, 8, .attr = { NO_BAND })
 ATTENTION(attend, groups, 4, .key_bias = true, .attr = { NO_BAND })
 ATTENTION(attend, one_key, 1, .key_bias = true, .attr = { NO_BAND, .alibi = true })
+ATTENTION(attend, heads_of_64, 8, .q_width = 64, .v_width = 64, .attr = { .scale = 0.1, .band_window = -1 })
+ATTENTION(attend, wide_keys, 8, .q_width = 72, .v_width = 32, .key_bias = true,
+	  .attr = { .scale = 0.1, .band_window = -1, .alibi = true })
+ATTENTION(attend, wide_groups, 2, .q_width = 32, .v_width = 48, .key_bias = true,
+	  .attr = { .scale = 0.1, .band_window = -1, .alibi = true })
+ATTENTION(attend, latent, 1, .q_width = 130, .v_width = 110,
+	  .attr = { .scale = 0.1, .band_window = -1 })
 ATTENTION(attend, band, 2, .attr = { .scale = 0.5, .band_window = 7, .band = 0.8 })
 ATTENTION(attend, band_own, 8, .attr = { .scale = 0.5, .band_window = 0, .band = 0.8 })
 ATTENTION(attend, band_wide, 1,
@@ -233,18 +307,22 @@ ATTENTION(route, rms, 1,
 		    .route = { .mode = ROUTE_RMS, .tau = 0.9, .normalize = true } })
 
 static const struct continued continued_graphs[] = {
-	{ "running mean", 70, build_mean },
-	{ "rope", 12, build_rope },
-	{ "attention", ATTENTION_CHANNELS(8), build_plain },
-	{ "attention, groups of heads", ATTENTION_CHANNELS(4), build_groups },
-	{ "attention, one key for all heads", ATTENTION_CHANNELS(1), build_one_key },
-	{ "attention, band", ATTENTION_CHANNELS(2), build_band },
-	{ "attention, band of the diagonal", ATTENTION_CHANNELS(8), build_band_own },
-	{ "attention, band wider than the sequence", ATTENTION_CHANNELS(1), build_band_wide },
-	{ "routing, topk", ATTENTION_CHANNELS(4), build_topk },
-	{ "routing, topk of the maximum, band", ATTENTION_CHANNELS(1), build_topk_maximum },
-	{ "routing, dense", ATTENTION_CHANNELS(8), build_dense },
-	{ "routing, rms, band", ATTENTION_CHANNELS(1), build_rms },
+	{ "running mean", 70, build_mean, false },
+	{ "rope", 12, build_rope, false },
+	{ "attention", ATTENTION_CHANNELS(8), build_plain, false },
+	{ "attention, groups of heads", ATTENTION_CHANNELS(4), build_groups, false },
+	{ "attention, one key for all heads", ATTENTION_CHANNELS(1), build_one_key, false },
+	{ "attention, 64 channels", CHANNELS(8, 64, 64), build_heads_of_64, false },
+	{ "attention, wide keys", CHANNELS(8, 72, 32), build_wide_keys, false },
+	{ "attention, wide groups", CHANNELS(2, 32, 48), build_wide_groups, false },
+	{ "attention, one latent for all heads", CHANNELS(1, 130, 110), build_latent, false },
+	{ "attention, band", ATTENTION_CHANNELS(2), build_band, false },
+	{ "attention, band of the diagonal", ATTENTION_CHANNELS(8), build_band_own, false },
+	{ "attention, band wider than the sequence", ATTENTION_CHANNELS(1), build_band_wide, false },
+	{ "routing, topk", ATTENTION_CHANNELS(4), build_topk, true },
+	{ "routing, topk of the maximum, band", ATTENTION_CHANNELS(1), build_topk_maximum, true },
+	{ "routing, dense", ATTENTION_CHANNELS(8), build_dense, true },
+	{ "routing, rms, band", ATTENTION_CHANNELS(1), build_rms, true },
 };
 
 /* ------------------------------------------------------------------ refusals */
@@ -324,17 +402,17 @@ static void test_too_long_is_refused(void **context)
 
 int main(void)
 {
-	struct CMUnitTest tests[SUBJECTS + 3] = {
-		[SUBJECTS] = cmocka_unit_test(test_training_is_refused),
-		[SUBJECTS + 1] = cmocka_unit_test(test_probe_is_refused),
-		[SUBJECTS + 2] = cmocka_unit_test(test_too_long_is_refused),
+	struct CMUnitTest tests[2 * SUBJECTS + 3] = {
+		[2 * SUBJECTS] = cmocka_unit_test(test_training_is_refused),
+		[2 * SUBJECTS + 1] = cmocka_unit_test(test_probe_is_refused),
+		[2 * SUBJECTS + 2] = cmocka_unit_test(test_too_long_is_refused),
 	};
 
-	for (size_t i = 0; i < SUBJECTS; i++)
+	for (size_t i = 0; i < 2 * SUBJECTS; i++)
 		tests[i] = (struct CMUnitTest){
-			.name = continued_graphs[i].name,
-			.test_func = check,
-			.initial_state = (void *)(uintptr_t)&continued_graphs[i],
+			.name = continued_graphs[i / 2].name,
+			.test_func = i % 2 ? check_kept : check,
+			.initial_state = (void *)(uintptr_t)&continued_graphs[i / 2],
 		};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -452,6 +452,7 @@ static void cuda_close(struct backend *b)
 	cudaFree(g->scalar);
 	cudaFree(g->run);
 	cudaFree(g->dropout_key);
+	cudaFree(g->arrived);
 	cudaFreeHost(g->staging.memory);
 	for (int i = 0; i < 2; i++)
 		if (g->staging.read[i])
@@ -479,6 +480,10 @@ static enum status open_device(struct cuda_context *g, struct error *err)
 	cuda_note(g, cudaMalloc(&g->scalar, (1 + UPDATE_PARTS) * sizeof(double)), "memory of sums");
 	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
 	cuda_note(g, cudaMalloc(&g->dropout_key, 2 * sizeof(*g->dropout_key)), "memory of a run");
+	cuda_note(g, cudaMalloc(&g->arrived, ARRIVALS * sizeof(*g->arrived)), "memory of counters");
+	if (!g->failed)
+		cuda_note(g, cudaMemsetAsync(g->arrived, 0, ARRIVALS * sizeof(*g->arrived), g->stream),
+			  "memory of counters");
 	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");
 	for (int i = 0; i < 2; i++)
 		cuda_note(g, cudaEventCreateWithFlags(&g->staging.read[i], cudaEventDisableTiming),

@@ -30,6 +30,9 @@ struct block {
 /* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
 #define BLAS_MEMORY ((size_t)32 << 20)
 
+/* Counters of blocks that have arrived. */
+#define ARRIVALS 16384
+
 /* Partial sums of an update. */
 #define UPDATE_PARTS 4096
 
@@ -43,6 +46,7 @@ struct cuda_context {
 	double *scalar;	   /* device: a number that the host asked for, and UPDATE_PARTS for sums */
 	struct run *run;   /* device: of the kernels that follow */
 	uint32_t *dropout_key; /* device: of the node that follows */
+	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;
@@ -64,7 +68,7 @@ static inline cudaStream_t stream_of(const struct call *c)
 /*
  * The values of the run, to be read on the device: a captured launch finds those of its own run
  * there.  On the host c->run has the same, but only for what is the same in all runs of a captured
- * program: run_adds(), and past where the program is never captured.
+ * program: run_adds(), and past where `follows_past` of the kernels says so.
  */
 static inline const struct run *run_of(const struct call *c)
 {

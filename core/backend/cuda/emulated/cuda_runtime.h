@@ -74,6 +74,24 @@ static inline T __shfl_xor_sync(unsigned mask, T value, int bits, EMULATED_PLACE
 	return __shfl_sync(mask, value, emulated_lane() ^ bits, file, line);
 }
 
+/* Blocks run one after the other. */
+static inline void __threadfence(void)
+{
+}
+
+static inline unsigned atomicInc(unsigned *at, unsigned most)
+{
+	const unsigned before = *at;
+
+	*at = before >= most ? 0 : before + 1;
+	return before;
+}
+
+template <typename T> static inline T __ldcg(const T *at)
+{
+	return *at;
+}
+
 /* -------------------------------------------------------------- for the host */
 
 enum cudaError_t {

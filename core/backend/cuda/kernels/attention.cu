@@ -17,10 +17,12 @@
  * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
  * Only forward sees tokens before its first query.
  *
- * fused_attention.cuh does all of it with scores on the chip.  This file is for the nodes that it
- * does not take: blocks of scores in memory, and cuBLAS.
+ * fused_attention.cuh does all of it with scores on the chip, decode_attention.cuh what a single
+ * query needs of a cache.  This file is for the nodes that they do not take: blocks of scores in
+ * memory, and cuBLAS.
  */
 #include "core/backend/cuda/attention.cuh"
+#include "core/backend/cuda/decode_attention.cuh"
 
 static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 
@@ -342,7 +344,9 @@ template <typename P> static void backward_blocks(const struct call *c)
 
 template <typename P> static void forward(const struct call *c)
 {
-	if (fused<P>::takes(c->node))
+	if (decode<P>::takes(c->node))
+		decode<P>::forward(c);
+	else if (fused<P>::takes(c->node))
 		fused<P>::forward(c);
 	else
 		forward_blocks<P>(c);
@@ -363,6 +367,8 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	typename P::factor *room[3];
 
 	(void)threads;
+	if (decode<P>::takes(n))
+		return decode<P>::workspace(n);
 	if (fused<P>::takes(n))
 		return fused<P>::workspace(n, pass);
 	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
@@ -371,8 +377,13 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return m.used;
 }
 
+template <typename P> static bool follows_past(const struct node *n)
+{
+	return !decode<P>::takes(n);
+}
+
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past<P> };
 }
 KERNELS(attention, set)

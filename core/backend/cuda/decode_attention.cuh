@@ -1,0 +1,675 @@
+/*
+ * decode_attention - attention of one query per example to the keys of a cache.
+ * kernels/attention.cu has the formulas.
+ *
+ * Reading keys and values once takes the time.  So a block serves all heads that share a key and a
+ * value, and the keys of an example are shared out among blocks: part number p takes chunks p,
+ * p + parts, .. of the keys.  How many parts there are depends on shapes alone.  How many tokens are
+ * in the cache is read on the device: a captured launch serves any number, and a part without keys
+ * leaves at once.
+ *
+ * A team of lanes takes one key at a time, each lane a few channels of it.  A warp serves ROWS heads;
+ * other heads of a block belong to other warps (tiles), which find the same keys in the cache of the
+ * multiprocessor.  Warps with the same heads (slices) and the teams of a warp take different keys.  Each team
+ * keeps a running softmax.  Teams, then slices, then parts are joined in their order; the block that
+ * arrives last joins the parts.
+ */
+#ifndef CUDA_DECODE_ATTENTION_CUH
+#define CUDA_DECODE_ATTENTION_CUH
+
+#include "core/backend/cuda/attention.cuh"
+#include "core/backend/cuda/instructions.cuh"
+
+/* ---------------------------------------------------------------------- shapes */
+
+/*
+ * T: type of keys and values in memory.  Teams of LANES lanes; a lane has KC channels of a key and VC
+ * of a value, in pieces of PIECE neighbours.  ROWS heads of a warp, KEYS keys of a team at a time.
+ */
+template <typename P_, typename T_, int PIECE_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_>
+struct decode_shape {
+	typedef P_ P;
+	typedef T_ T;
+	typedef typename P::real real;
+
+	static constexpr int PIECE = PIECE_, LANES = LANES_, KC = KC_, VC = VC_, ROWS = ROWS_;
+	static constexpr int KEYS = KEYS_, TEAMS = WARP / LANES;
+	static constexpr int KEY = LANES * KC, VALUE = LANES * VC; /* widths that fit */
+	static constexpr bool ANY = PIECE == 1; /* any layout and type, and the band */
+	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
+
+	static __device__ int channel(int lane, int e)
+	{
+		return (e / PIECE * LANES + lane) * PIECE + e % PIECE;
+	}
+};
+
+/* Warps of a block: tiles of heads, times slices of keys. */
+template <typename X> struct decode_layout {
+	int units;	     /* blocks for the heads of an example */
+	int sharing;	     /* heads that share a key and a value */
+	int tiles, slices;
+	int chunk, parts;    /* keys of a block at a time; blocks for all keys */
+
+	__host__ __device__ int rows() const
+	{
+		return tiles * X::ROWS;
+	}
+	/* A row: VALUE sums, the largest score, and the sum of exponentials. */
+	__host__ __device__ int64_t row_size() const
+	{
+		return X::VALUE + 2;
+	}
+};
+
+static inline int64_t common_divisor(int64_t a, int64_t b)
+{
+	return b ? common_divisor(b, a % b) : a;
+}
+
+/* Few units need many parts to occupy a GPU; many need some, so that the last blocks are short. */
+static inline int64_t decode_parts(int64_t units, int64_t chunks)
+{
+	const int64_t wanted = ((units < 128 ? 512 : 4096) + units - 1) / units;
+	const int64_t most = wanted < 64 ? wanted : 64;
+
+	return chunks < most ? chunks : most;
+}
+
+template <typename X> static struct decode_layout<X> decode_layout_of(const struct node *n)
+{
+	const struct tensor *q = n->in[Q], *k = n->in[K], *v = n->in[V];
+	const int64_t H = q->dim[2], B = q->dim[0];
+	const int64_t sharing = common_divisor(H / k->dim[2], H / v->dim[2]);
+	const int64_t tiles = (sharing + X::ROWS - 1) / X::ROWS;
+	struct decode_layout<X> l;
+
+	l.sharing = (int)sharing;
+	l.tiles = (int)(tiles < X::WARPS ? tiles : X::WARPS);
+	l.slices = l.tiles == 1 ? 4 : X::WARPS / l.tiles;
+	l.units = (int)(H / sharing * ((sharing + l.rows() - 1) / l.rows()));
+	l.chunk = l.slices * X::TEAMS * X::KEYS;
+	/* Where there are more units than counters, each has one part. */
+	l.parts = B * l.units > ARRIVALS
+			  ? 1
+			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk);
+	return l;
+}
+
+template <typename X> struct decode_problem {
+	typedef typename X::P P;
+	typedef typename X::real real;
+
+	struct decode_layout<X> layout;
+	const struct run *run;
+	int H, key_width, value_width;
+	struct numbers<P> q, k, v, recent;
+	struct heads q_layout, k_layout, v_layout, recent_layout, bias_layout, o_layout;
+	real scale; /* of scores in powers of two */
+	const real *key_bias; /* or NULL */
+	bool alibi;
+	int64_t band_window; /* < 0: no band */
+	real constant_band;
+	const real *learned_band; /* or NULL */
+	struct results<P> o;
+	real *lse;
+	real *partial;	   /* [B, units, parts, rows, row_size] */
+	unsigned *arrived; /* [B, units]: 0 before and after */
+
+	__device__ real band() const
+	{
+		return learned_band ? *learned_band : constant_band;
+	}
+};
+
+/* ------------------------------------------------------------------ in registers */
+
+/* What a lane has of a key or value. */
+template <typename X, int C> struct decode_channels {
+	typedef typename X::P P;
+	typedef typename X::T T;
+
+	alignas(16) T x[C];
+
+	/* Of the row that begins at element `at`. */
+	__device__ void read(const struct numbers<P> &from, int64_t at, int lane, int width)
+	{
+		if constexpr (X::ANY) {
+#pragma unroll
+			for (int e = 0; e < C; e++)
+				x[e] = X::channel(lane, e) < width ? from[at + X::channel(lane, e)] : 0;
+		} else {
+#pragma unroll
+			for (int n = 0; n < C / X::PIECE; n++) {
+				const int channel = X::channel(lane, n * X::PIECE);
+				sixteen_bytes piece = {};
+
+				if (channel < width)
+					piece = *(const sixteen_bytes *)((const T *)from.at + at + channel);
+				((sixteen_bytes *)x)[n] = piece;
+			}
+		}
+	}
+	/* As products read it. */
+	__device__ typename P::real operator[](int e) const
+	{
+		return (typename P::real)(typename P::factor)x[e];
+	}
+};
+
+/* The running softmax of a head: sums of a lane's channels, largest score, sum of exponentials. */
+template <typename X> struct decode_row {
+	typedef typename X::real real;
+
+	real o[X::VC], most, sum;
+
+	__device__ void clear()
+	{
+		/* Less than any score, and so that differences are numbers. */
+		most = sizeof(real) == sizeof(double) ? (real)-1e300 : (real)-1e37;
+		sum = 0;
+#pragma unroll
+		for (int e = 0; e < X::VC; e++)
+			o[e] = 0;
+	}
+	__device__ void shrink(real larger)
+	{
+		const real factor = exp2(most - larger);
+
+		most = larger;
+		sum *= factor;
+#pragma unroll
+		for (int e = 0; e < X::VC; e++)
+			o[e] *= factor;
+	}
+	__device__ void add(const real (&score)[X::KEYS], const decode_channels<X, X::VC> (&v)[X::KEYS])
+	{
+		real larger = most;
+
+#pragma unroll
+		for (int u = 0; u < X::KEYS; u++)
+			larger = score[u] > larger ? score[u] : larger;
+		shrink(larger);
+#pragma unroll
+		for (int u = 0; u < X::KEYS; u++) {
+			const real p = exp2(score[u] - larger);
+
+			sum += p;
+#pragma unroll
+			for (int e = 0; e < X::VC; e++)
+				o[e] += p * v[u][e];
+		}
+	}
+	/* With the same channels of another team of the warp. */
+	__device__ void join(int distance)
+	{
+		const real other_most = __shfl_xor_sync(0xffffffffu, most, distance);
+		const real larger = other_most > most ? other_most : most;
+
+		shrink(larger);
+		sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+#pragma unroll
+		for (int e = 0; e < X::VC; e++)
+			o[e] += __shfl_xor_sync(0xffffffffu, o[e], distance);
+	}
+};
+
+/* Where a warp works. */
+template <typename X> struct decode_place {
+	int lane, team, slice;
+	int64_t b;
+	int first; /* head of row 0 */
+	int rows;  /* heads; may be 0 */
+	int row;   /* of the block: row 0 of the warp */
+	int64_t i; /* position of the query */
+
+	__device__ explicit decode_place(const struct decode_problem<X> &p)
+	{
+		const struct decode_layout<X> &l = p.layout;
+		const int warp = (int)threadIdx.x / WARP, tile = warp % l.tiles;
+		const int per_group = (l.sharing + l.rows() - 1) / l.rows();
+		const int unit = (int)blockIdx.x % l.units, inside = unit % per_group * l.rows();
+
+		lane = (int)threadIdx.x % X::LANES;
+		team = (int)threadIdx.x % WARP / X::LANES;
+		slice = warp / l.tiles;
+		b = blockIdx.x / l.units;
+		row = tile * X::ROWS;
+		first = unit / per_group * l.sharing + inside + row;
+		rows = l.sharing - inside - row;
+		rows = rows < 0 ? 0 : rows > X::ROWS ? X::ROWS : rows;
+		i = p.run->past;
+	}
+};
+
+/* ------------------------------------------------------------------------ scores */
+
+template <typename X> struct decode_queries {
+	typedef typename X::P P;
+	typedef typename X::real real;
+
+	real q[X::ROWS][X::KC];
+	real slope[X::ROWS];
+	real own_key[X::ANY ? X::KC : 1]; /* of the query's token, times the weight of the band */
+
+	__device__ decode_queries(const struct decode_problem<X> &p, const struct decode_place<X> &x)
+	{
+#pragma unroll
+		for (int r = 0; r < X::ROWS; r++) {
+			const int64_t at = p.q_layout.at(x.b, x.first + r, 0);
+
+			slope[r] = p.alibi ? (real)(alibi_slope(x.first + r, p.H) * M_LOG2E) : 0;
+#pragma unroll
+			for (int e = 0; e < X::KC; e++) {
+				const int channel = X::channel(x.lane, e);
+
+				q[r][e] = r < x.rows && channel < p.key_width
+						  ? p.scale * (real)(typename P::factor)p.q[at + channel]
+						  : 0;
+			}
+		}
+		if constexpr (X::ANY) {
+			decode_channels<X, X::KC> k = {};
+
+			if (p.band_window >= 0 && x.rows > 0)
+				k.read(p.k, p.k_layout.at(x.b, x.first, x.i), x.lane, p.key_width);
+			for (int e = 0; e < X::KC; e++)
+				own_key[e] = p.band_window < 0 ? 0 : k[e] * p.scale * p.band();
+		}
+	}
+
+	/* What the lane contributes to the score of head r and a key at position j. */
+	__device__ real share(const struct decode_problem<X> &p, const struct decode_place<X> &x, int r,
+			      int64_t j, const decode_channels<X, X::KC> &k) const
+	{
+		real sum = 0;
+
+#pragma unroll
+		for (int e = 0; e < X::KC; e++)
+			sum += q[r][e] * k[e];
+		if constexpr (X::ANY) {
+			const int64_t first = x.i + 1 - p.recent_layout.T;
+
+			if (p.band_window < 0 || x.i - j > p.band_window || j > x.i)
+				return sum;
+			decode_channels<X, X::KC> recent;
+
+			recent.read(p.recent, p.recent_layout.at(x.b, x.first + r, j - first), x.lane,
+				    p.key_width);
+#pragma unroll
+			for (int e = 0; e < X::KC; e++)
+				sum += own_key[e] * recent[e];
+		}
+		return sum;
+	}
+};
+
+/* The keys of a part, from `first` on, for the heads of a warp. */
+template <typename X>
+static __device__ void decode_walk(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+				   int64_t part, decode_row<X> (&row)[X::ROWS])
+{
+	typedef typename X::real real;
+	const struct decode_queries<X> queries(p, x);
+	const int64_t k_at = p.k_layout.at(x.b, x.first, 0), v_at = p.v_layout.at(x.b, x.first, 0);
+	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
+	const int64_t step = (int64_t)p.layout.parts * p.layout.chunk;
+	const int64_t own = x.slice * X::KEYS * X::TEAMS + x.team;
+
+	for (int64_t first = part * p.layout.chunk; first <= x.i; first += step) {
+		decode_channels<X, X::KC> k[X::KEYS];
+		decode_channels<X, X::VC> v[X::KEYS];
+		real bias[X::KEYS];
+
+		/* Keys after the query's own are replaced by its own; their scores do not count. */
+#pragma unroll
+		for (int u = 0; u < X::KEYS; u++) {
+			const int64_t at = first + own + u * X::TEAMS, j = at < x.i ? at : x.i;
+
+			k[u].read(p.k, k_at + j * p.k_layout.pitch, x.lane, p.key_width);
+			v[u].read(p.v, v_at + j * p.v_layout.pitch, x.lane, p.value_width);
+			bias[u] = p.key_bias ? p.key_bias[bias_at + j * p.bias_layout.pitch] * (real)M_LOG2E
+					     : 0;
+		}
+#pragma unroll
+		for (int r = 0; r < X::ROWS; r++) {
+			real score[X::KEYS];
+
+			if (r >= x.rows)
+				break;
+#pragma unroll
+			for (int u = 0; u < X::KEYS; u++) {
+				const int64_t j = first + own + u * X::TEAMS;
+				real s = queries.share(p, x, r, j, k[u]);
+
+				for (int distance = X::LANES / 2; distance > 0; distance /= 2)
+					s += __shfl_xor_sync(0xffffffffu, s, distance);
+				s += bias[u] - queries.slope[r] * (real)(x.i - j);
+				score[u] = j <= x.i ? s : (real)-INFINITY;
+			}
+			row[r].add(score, v);
+		}
+	}
+}
+
+/* -------------------------------------------------------------------------- joining */
+
+/* Counts the arrival of a block.  The last of n sees what the others wrote before, and counts from 0 again. */
+static __device__ bool arrives_last(unsigned *arrived, unsigned n)
+{
+	__shared__ bool last;
+
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		last = atomicInc(arrived, n - 1) == n - 1;
+		__threadfence();
+	}
+	__syncthreads();
+	return last;
+}
+
+/* A row of n results, `apart` numbers from one to the next. */
+template <typename X, bool OF_BLOCKS> struct decode_results {
+	typedef typename X::real real;
+
+	const real *at;
+	int n;
+	int64_t apart;
+
+	/* What other blocks wrote must not come from a cache of this multiprocessor. */
+	__device__ real get(int result, int i) const
+	{
+		if constexpr (OF_BLOCKS)
+			return __ldcg(at + result * apart + i);
+		else
+			return at[result * apart + i];
+	}
+	__device__ real most() const
+	{
+		real most = -INFINITY;
+
+#pragma unroll 8
+		for (int k = 0; k < n; k++) {
+			const real x = get(k, X::VALUE);
+
+			most = x > most ? x : most;
+		}
+		return most;
+	}
+	/* Number i of all results together. */
+	__device__ real joined(int i, real most) const
+	{
+		real sum = 0;
+
+#pragma unroll 8
+		for (int k = 0; k < n; k++)
+			sum += exp2(get(k, X::VALUE) - most) * get(k, i);
+		return sum;
+	}
+};
+
+/* put(row, channel, sum of values, largest score, sum of exponentials) for all rows of a block. */
+template <typename X, bool OF_BLOCKS, typename F>
+static __device__ void decode_join(const struct decode_problem<X> &p,
+				   struct decode_results<X, OF_BLOCKS> x, F put)
+{
+	for (int item = (int)threadIdx.x; item < p.layout.rows() * X::VALUE; item += (int)blockDim.x) {
+		const int row = item / X::VALUE, channel = item % X::VALUE;
+		auto mine = x;
+
+		if (channel >= p.value_width)
+			continue;
+		mine.at += row * p.layout.row_size();
+		const auto most = mine.most();
+
+		put(row, channel, mine.joined(channel, most), most, mine.joined(X::VALUE + 1, most));
+	}
+}
+
+/* Row by row to shared memory [slices, rows, row_size]. */
+template <typename X>
+static __device__ void decode_put_slice(const struct decode_problem<X> &p,
+					const struct decode_place<X> &x,
+					const decode_row<X> (&row)[X::ROWS], typename X::real *shared)
+{
+	if (x.team > 0)
+		return;
+#pragma unroll
+	for (int r = 0; r < X::ROWS; r++) {
+		typename X::real *to = shared + (x.slice * p.layout.rows() + x.row + r) *
+							p.layout.row_size();
+
+#pragma unroll
+		for (int e = 0; e < X::VC; e++)
+			to[X::channel(x.lane, e)] = row[r].o[e];
+		if (x.lane == 0) {
+			to[X::VALUE] = row[r].most;
+			to[X::VALUE + 1] = row[r].sum;
+		}
+	}
+}
+
+template <typename X>
+static __device__ void decode_finish(const struct decode_problem<X> &p,
+				     const struct decode_place<X> &block, int row, int channel,
+				     typename X::real o, typename X::real most, typename X::real sum)
+{
+	typedef typename X::real real;
+	const int head = block.first - block.row + row;
+
+	if ((block.first - block.row) % p.layout.sharing + row >= p.layout.sharing)
+		return;
+	p.o[p.o_layout.at(block.b, head, 0) + channel] = o / sum;
+	if (channel == 0)
+		p.lse[block.b * p.H + head] = (most + log2(sum)) * (real)M_LN2;
+}
+
+/* -------------------------------------------------------------------------- kernel */
+
+template <typename X>
+static __global__ void __launch_bounds__(X::WARPS *WARP)
+	decode_kernel(const __grid_constant__ struct decode_problem<X> p)
+{
+	typedef typename X::real real;
+	const struct decode_layout<X> &l = p.layout;
+	const struct decode_place<X> x(p);
+	const int64_t chunks = x.i / l.chunk + 1;
+	const int part = (int)blockIdx.y, parts = chunks < l.parts ? (int)chunks : l.parts;
+	const int64_t block_size = l.rows() * l.row_size();
+	real *shared = (real *)launch_memory();
+	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;
+	decode_row<X> row[X::ROWS];
+
+	if (part >= parts)
+		return;
+#pragma unroll
+	for (int r = 0; r < X::ROWS; r++)
+		row[r].clear();
+	if (x.rows > 0)
+		decode_walk(p, x, part, row);
+#pragma unroll
+	for (int r = 0; r < X::ROWS; r++)
+		for (int distance = X::LANES; distance < WARP; distance *= 2)
+			row[r].join(distance);
+	decode_put_slice(p, x, row, shared);
+	__syncthreads();
+	decode_join<X, false>(p, { shared, l.slices, block_size },
+		       [&](int r, int channel, real o, real most, real sum) {
+			       real *to = unit + part * block_size + r * l.row_size();
+
+			       if (parts == 1) {
+				       decode_finish(p, x, r, channel, o, most, sum);
+				       return;
+			       }
+			       to[channel] = o;
+			       if (channel == 0) {
+				       to[X::VALUE] = most;
+				       to[X::VALUE + 1] = sum;
+			       }
+		       });
+	if (parts == 1 || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
+		return;
+	decode_join<X, true>(p, { unit, parts, block_size },
+		       [&](int r, int channel, real o, real most, real sum) {
+			       decode_finish(p, x, r, channel, o, most, sum);
+		       });
+}
+
+/* -------------------------------------------------------------------------- passes */
+
+template <typename P> static int64_t factor_size(const struct tensor *t)
+{
+	return (int64_t)(is_narrow(t) ? sizeof(typename P::factor) : sizeof(typename P::real));
+}
+
+/* Can rows of heads be read 16 bytes at a time? */
+template <typename P> static bool in_pieces(const struct tensor *t)
+{
+	const int64_t piece = 16 / factor_size<P>(t);
+
+	return t->dim[3] % piece == 0 && heads_of(t, t->dim[2]).pitch % piece == 0 &&
+	       t->offset % piece == 0;
+}
+
+template <typename P> struct decode_shapes {
+	typedef typename P::real real;
+
+	static constexpr bool IS_DOUBLE = sizeof(real) == sizeof(double);
+	static constexpr int C = IS_DOUBLE ? 8 : 16, ROWS = IS_DOUBLE ? 2 : 4;
+
+	/* All that the others do not take. */
+	typedef decode_shape<P, real, 1, WARP, C, C, ROWS, 1> any;
+
+	/* Heads of their own keys; of keys twice as wide; and heads that share keys. */
+	template <typename T> using one = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4>;
+	template <typename T>
+	using wide_key = decode_shape<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
+	template <typename T> using shared = decode_shape<P, T, 16 / sizeof(T), 16, 8, 8, ROWS, 2>;
+};
+
+template <typename X> static bool decode_fits(const struct node *n)
+{
+	return n->in[K]->dim[3] <= X::KEY && n->in[V]->dim[3] <= X::VALUE;
+}
+
+template <typename P, typename T, typename F> static bool with_pieces(const struct node *n, F f)
+{
+	typedef decode_shapes<P> shapes;
+	typedef typename shapes::template one<T> one;
+	typedef typename shapes::template wide_key<T> wide_key;
+	typedef typename shapes::template shared<T> shared;
+	const int64_t H = n->in[Q]->dim[2];
+	const bool shares = common_divisor(H / n->in[K]->dim[2], H / n->in[V]->dim[2]) > 1;
+
+	if (!shares && decode_fits<one>(n))
+		f(one());
+	else if (!shares && decode_fits<wide_key>(n))
+		f(wide_key());
+	else if (decode_fits<shared>(n))
+		f(shared());
+	else
+		return false;
+	return true;
+}
+
+/* f(shape) for the node. */
+template <typename P, typename F> static void with_decode_shape(const struct node *n, F f)
+{
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+	const struct tensor *k = n->in[K], *v = n->in[V];
+	bool done = false;
+
+	if (a->band_window < 0 && is_narrow(k) == is_narrow(v) && in_pieces<P>(k) && in_pieces<P>(v))
+		done = is_narrow(k) ? with_pieces<P, typename P::factor>(n, f) :
+				      with_pieces<P, typename P::real>(n, f);
+	if (!done)
+		f(typename decode_shapes<P>::any());
+}
+
+template <typename P> struct decode {
+	/* Nodes of one query per example, to a cache; whether it takes a node depends on the node alone. */
+	static bool takes(const struct node *n)
+	{
+		const struct attention_attr *a = (const struct attention_attr *)n->attr;
+
+		return n->in[Q]->dim[1] == 1 && tensor_root(n->in[K])->kind == TENSOR_STATE &&
+		       a->route.mode != ROUTE_TOPK && a->dropout == 0 &&
+		       decode_fits<typename decode_shapes<P>::any>(n);
+	}
+
+	template <typename X> static typename P::real *take(struct space *m, const struct node *n)
+	{
+		const struct decode_layout<X> l = decode_layout_of<X>(n);
+
+		return m->take<typename P::real>(n->in[Q]->dim[0] * l.units * l.parts * l.rows() *
+						 l.row_size());
+	}
+
+	template <typename X>
+	static struct decode_problem<X> open(const struct call *c, struct space *m)
+	{
+		typedef typename P::real real;
+		const struct node *n = c->node;
+		const struct attention_attr *a = (const struct attention_attr *)n->attr;
+		const int64_t H = n->in[Q]->dim[2];
+		const int recent = n->in[RECENT] ? RECENT : Q;
+		struct decode_problem<X> p = {};
+
+		p.layout = decode_layout_of<X>(n);
+		p.run = run_of(c);
+		p.H = (int)H;
+		p.key_width = (int)n->in[K]->dim[3];
+		p.value_width = (int)n->in[V]->dim[3];
+		p.q = input<P>(c, Q);
+		p.k = input<P>(c, K);
+		p.v = input<P>(c, V);
+		p.recent = input<P>(c, recent);
+		p.q_layout = heads_of(n->in[Q], H);
+		p.k_layout = heads_of(n->in[K], H);
+		p.v_layout = heads_of(n->in[V], H);
+		p.recent_layout = heads_of(n->in[recent], H);
+		p.o_layout = heads_of(n->out[O], H);
+		p.scale = (real)(a->scale * M_LOG2E);
+		p.key_bias = wide_input<P>(c, KEY_BIAS);
+		if (p.key_bias)
+			p.bias_layout = heads_of(n->in[KEY_BIAS], H);
+		p.alibi = a->alibi;
+		p.band_window = a->band_window;
+		p.constant_band = (real)a->band;
+		p.learned_band = wide_input<P>(c, BAND);
+		p.o = output<P>(c, O);
+		p.lse = wide_output<P>(c, LSE);
+		p.partial = take<X>(m, n);
+		p.arrived = context_of(c)->arrived;
+		return p;
+	}
+
+	static void forward(const struct call *c)
+	{
+		with_decode_shape<P>(c->node, [&](auto shape) {
+			typedef decltype(shape) X;
+			struct space m = { (char *)c->work, 0 };
+			const struct decode_problem<X> p = open<X>(c, &m);
+			const struct decode_layout<X> &l = p.layout;
+			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.units),
+					  (unsigned)l.parts);
+			const int bytes = (int)(l.slices * l.rows() * l.row_size() *
+						(int64_t)sizeof(typename P::real));
+
+			launch_kernel(decode_kernel<X>, blocks, l.tiles * l.slices * WARP, bytes,
+				      stream_of(c), p);
+			note_launch(c);
+		});
+	}
+
+	static size_t workspace(const struct node *n)
+	{
+		struct space m = { NULL, 0 };
+
+		with_decode_shape<P>(n, [&](auto shape) { take<decltype(shape)>(&m, n); });
+		return m.used;
+	}
+};
+
+#endif
