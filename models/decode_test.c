@@ -217,7 +217,7 @@ static void test_combinations(void **state)
 			}
 }
 
-/* The cache holds floats, but of the numbers that the full pass keeps in bfloat16. */
+/* The cache holds the numbers of the full pass, and in bfloat16 where the full pass does. */
 static void test_activations_in_bfloat16(void **state)
 {
 	(void)state;
@@ -359,12 +359,11 @@ static void test_refusals(void **state)
 }
 
 /* Sizes that are whole cache lines, so none is rounded up. */
-static void test_state_is_as_described(void **state)
+static void check_described_state(enum precision precision)
 {
 	const struct description_options options = { .batch = 1, .length = 8, .context = 32 };
 	char symbols[600];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(attentions); i++)
 		for (size_t j = 0; j < COUNT(mechanisms); j++) {
 			struct description one;
@@ -374,7 +373,7 @@ static void test_state_is_as_described(void **state)
 
 			snprintf(symbols, sizeof(symbols), "POS=rope GATE_DIM=16 %s %s",
 				 attentions[i], mechanisms[j]);
-			open_drawn(&k, F32, symbols);
+			open_drawn_on(&k, F32, precision, symbols);
 			must(describe_model(k.model, &k.backend, &options, &one, &err), &err);
 			must(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 3, 32,
 					    &err),
@@ -385,6 +384,31 @@ static void test_state_is_as_described(void **state)
 			decoder_destroy(d);
 			case_close(&k);
 		}
+}
+
+static void test_state_is_as_described(void **state)
+{
+	(void)state;
+	check_described_state(FLOAT32);
+	if (backend_stores_for_tests())
+		check_described_state(BFLOAT16_STORED);
+}
+
+/* Keys and values of a dot product, two bytes for each number. */
+static void test_cache_is_narrow(void **state)
+{
+	struct model_case k;
+	struct decoder *d;
+	struct error err;
+
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	open_drawn_on(&k, F32, BFLOAT16_STORED, "ATTENTION=dot MODEL_LAYERS=1");
+	must(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 3, 32, &err), &err);
+	assert_int_equal(decoder_state_bytes(d), 2 * 2 * k.model->embd * 3 * 32);
+	decoder_destroy(d);
+	case_close(&k);
 }
 
 static size_t allocated;
@@ -442,7 +466,8 @@ static void test_memory_is_measured(void **state)
 		}
 }
 
-int main(void)
+/* An argument names the tests that run: "test_act*". */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_combinations),
@@ -452,8 +477,11 @@ int main(void)
 		cmocka_unit_test(test_long_prompt),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_state_is_as_described),
+		cmocka_unit_test(test_cache_is_narrow),
 		cmocka_unit_test(test_memory_is_measured),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

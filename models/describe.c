@@ -54,7 +54,8 @@ static void count_state(const struct graph *g, struct description *d)
 
 /* Reads the graph that decodes one token of one row, with room for one token. */
 static enum status describe_state(const struct model *m, struct params *params,
-				  struct description *d, struct error *err)
+				  const struct backend *backend, struct description *d,
+				  struct error *err)
 {
 	struct params *state = NULL;
 	struct graph *g = NULL;
@@ -67,6 +68,7 @@ static enum status describe_state(const struct model *m, struct params *params,
 	graph_continue(g, state, 1);
 	model_build(m, g, MODEL_NEXT, 1, 1, &io);
 	if (graph_finish(g, &d->decode_refusal) == OK) {
+		storage_assign(g, backend->precision);
 		count_state(g, d);
 	} else if (is_lack_of_memory(&d->decode_refusal)) {
 		*err = d->decode_refusal;
@@ -110,7 +112,7 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	d->weights_bytes = d->gradient_bytes + params->copy_bytes;
 	d->optimizer_bytes = optimizer_bytes_of(params, options->optimizer);
 	d->context = options->context;
-	status = describe_state(m, params, d, err);
+	status = describe_state(m, params, backend, d, err);
 destroy:
 	graph_destroy(g);
 	params_destroy(params);

@@ -58,6 +58,27 @@ static enum param_role role_of(const struct param_init *init, int ndim)
 	return ndim >= 2 ? PARAM_MATRIX : PARAM_VECTOR;
 }
 
+/* Elements of the block's type. */
+static int64_t place_of(const struct params *p, const struct param *q)
+{
+	const int64_t wide = (int64_t)dtype_size(p->type);
+	const int64_t n = (q->count * (int64_t)dtype_size(q->type) + wide - 1) / wide;
+
+	return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+}
+
+void params_keep_as(struct params *p, int index, enum dtype type)
+{
+	if (p->data || p->list[index].type == type)
+		return;
+	p->list[index].type = type;
+	p->total = 0;
+	for (int i = 0; i < p->n; i++) {
+		p->list[i].offset = p->total;
+		p->total += place_of(p, &p->list[i]);
+	}
+}
+
 static enum status add_param(struct params *p, const char *name, const struct param_init *init,
 			     int ndim, const int64_t *dim, struct error *err)
 {
@@ -73,7 +94,9 @@ static enum status add_param(struct params *p, const char *name, const struct pa
 		p->capacity = 2 * p->capacity + 64;
 	}
 	q = &list[p->n];
-	*q = (struct param){ .ndim = ndim, .count = 1, .init = *init, .offset = p->total };
+	*q = (struct param){
+		.ndim = ndim, .count = 1, .type = p->type, .init = *init, .offset = p->total
+	};
 	q->name = pool_printf(&p->pool, "%s", name);
 	if (!q->name)
 		return fail_memory(err, name, strlen(name));
@@ -83,7 +106,7 @@ static enum status add_param(struct params *p, const char *name, const struct pa
 	}
 	q->role = role_of(init, ndim);
 	q->origin = NO_ORIGIN;
-	p->total += (q->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+	p->total += place_of(p, q);
 	p->n++;
 	return OK;
 }

@@ -49,7 +49,8 @@ struct param {
 	int ndim;
 	int64_t dim[TENSOR_MAX_DIMS];
 	int64_t count;
-	int64_t offset; /* first element inside the block */
+	enum dtype type; /* of its elements: that of the block, or state that is kept narrow */
+	int64_t offset;	 /* where it begins in the block, in elements of the block's type */
 	struct param_init init;
 	enum param_role role;
 	struct origin origin; /* in the first graph that named it */
@@ -62,7 +63,7 @@ struct params {
 	struct param *list;
 	int n, capacity;
 	const struct backend *backend; /* once allocated */
-	int64_t total;		       /* elements of a block, padding included */
+	int64_t total;		       /* size of a block in elements, padding included */
 	void *data, *grad;	       /* device memory */
 	size_t copy_bytes;	       /* of all copies */
 	int n_copies;		       /* with memory */
@@ -75,6 +76,12 @@ void params_destroy(struct params *p);
 /* Find or create.  Creating after params_allocate() is an error, and so is another shape. */
 enum status params_name(struct params *p, const char *name, const struct param_init *init,
 			int ndim, const int64_t *dim, int *index, struct error *err) MUST_CHECK;
+
+/*
+ * Keep state number `index` in this type, which must not be wider than the block's.  Once there is
+ * memory, nothing changes.
+ */
+void params_keep_as(struct params *p, int index, enum dtype type);
 
 /* -1 when there is none. */
 int params_find(const struct params *p, const char *name);

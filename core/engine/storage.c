@@ -13,9 +13,10 @@ enum dtype precision_type(enum precision precision)
 	return precision == FLOAT64 ? F64 : F32;
 }
 
-static bool is_real_activation(const struct tensor *t)
+/* Is its type chosen here? */
+static bool is_chosen(const struct tensor *t)
 {
-	return t && t->kind == TENSOR_ACTIVATION && t->type != I32;
+	return t && (t->kind == TENSOR_ACTIVATION || t->kind == TENSOR_STATE) && t->type != I32;
 }
 
 static bool is_read(const struct graph *g, const struct tensor *root)
@@ -27,19 +28,40 @@ static bool is_read(const struct graph *g, const struct tensor *root)
 	return false;
 }
 
-static void keep_narrow_outputs(const struct node *n, enum dtype wide, enum dtype narrow)
+static void keep_narrow_outputs(const struct graph *g, const struct node *n, enum dtype narrow)
 {
+	const unsigned may = n->op->narrow_out | (g->state ? n->op->narrow_decoded : 0);
+
 	for (int i = 0; i < n->n_out; i++)
-		if (is_real_activation(n->out[i]))
-			n->out[i]->type = n->op->narrow_out & BIT(i) ? narrow : wide;
+		if (is_chosen(n->out[i]))
+			n->out[i]->type = may & BIT(i) ? narrow : g->type;
 }
 
 static void keep_wide(struct tensor *t, enum dtype wide)
 {
 	struct tensor *root = t && t->base ? t->base : t;
 
-	if (is_real_activation(root))
+	if (is_chosen(root))
 		root->type = wide;
+}
+
+/* State never rounds: it is narrow where what it keeps is, and where the state's memory says so. */
+static void choose_state(const struct graph *g, const struct node *n, struct tensor *t)
+{
+	const enum dtype kept = tensor_root(n->in[0])->type;
+
+	if (t->type != kept)
+		t->type = g->type;
+	params_keep_as(g->state, t->param, t->type);
+	t->type = g->state->list[t->param].type;
+}
+
+static void choose_states(const struct graph *g)
+{
+	for (int i = 0; i < g->n_nodes; i++)
+		for (int j = 0; j < g->nodes[i]->n_out; j++)
+			if (g->nodes[i]->out[j]->kind == TENSOR_STATE)
+				choose_state(g, g->nodes[i], g->nodes[i]->out[j]);
 }
 
 void storage_assign(const struct graph *g, enum precision precision)
@@ -48,7 +70,7 @@ void storage_assign(const struct graph *g, enum precision precision)
 	const enum dtype wide = g->type, narrow = narrows ? BF16 : wide;
 
 	for (int i = 0; i < g->n_nodes; i++)
-		keep_narrow_outputs(g->nodes[i], wide, narrow);
+		keep_narrow_outputs(g, g->nodes[i], narrow);
 	for (int i = 0; i < g->n_nodes; i++)
 		for (int j = 0; j < g->nodes[i]->n_in; j++)
 			if (!(g->nodes[i]->op->narrow_in & BIT(j)))
@@ -57,6 +79,7 @@ void storage_assign(const struct graph *g, enum precision precision)
 	for (int i = 0; i < g->n_outputs; i++)
 		if (!g->outputs[i].seeded && !is_read(g, tensor_root(g->outputs[i].tensor)))
 			keep_wide(g->outputs[i].tensor, wide);
+	choose_states(g);
 	for (int i = 0; i < g->n_tensors; i++)
 		if (g->tensors[i]->base)
 			g->tensors[i]->type = g->tensors[i]->base->type;

@@ -8,7 +8,8 @@
  * The ops decide which tensors that are (op.h: narrow_in, narrow_out).  A tensor is kept narrow if
  * the op that writes it allows that, and every op that reads it does.  So the residual stream,
  * which norms read, statistics and losses keep the graph's type.  Parameters, their gradients, the
- * moments of the optimizer, inputs and the state of decoding always do.
+ * moments of the optimizer and inputs always do.  The state of decoding follows the same rule, and is
+ * never narrower than what it keeps.  Its memory is laid out by the first graph that names it.
  */
 #ifndef CORE_ENGINE_STORAGE_H
 #define CORE_ENGINE_STORAGE_H
@@ -34,7 +35,7 @@ static inline bool precision_rounds(enum precision precision)
 	return precision == BFLOAT16 || precision == BFLOAT16_STORED;
 }
 
-/* Choose the type of every activation of a finished graph. */
+/* Choose the type of every activation, and of every state, of a finished graph. */
 void storage_assign(const struct graph *g, enum precision precision);
 
 #endif

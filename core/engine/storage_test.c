@@ -117,6 +117,46 @@ static void test_other_precisions_have_one_type(void **state)
 	}
 }
 
+/* A cache of what is narrow, one of what is wide, and one of which a reader wants wide numbers. */
+static void test_state_is_as_narrow_as_what_it_keeps(void **context)
+{
+	const struct backend cpu = backend_cpu(1);
+	struct tensor *x, *h, *narrow, *wide, *normed;
+	struct params *params, *state;
+	struct graph *g;
+	struct error err;
+
+	(void)context;
+	must(params_create(&params, F32, &err), &err);
+	must(params_create(&state, F32, &err), &err);
+	must(graph_create(&g, params, false, &err), &err);
+	graph_continue(g, state, 16);
+	x = case_input(g, "x", F32, 2, 1, 8);
+	h = op_gelu(g, "gelu", x);
+	narrow = op_cache(g, "narrow", h);
+	wide = op_cache(g, "wide", x);
+	normed = op_cache(g, "normed", h);
+	graph_output(g, "sum", op_add(g, "sum", narrow, wide));
+	graph_output(g, "norm", op_norm(g, "ln", NORM_RMS, 1e-5, normed, NULL, case_param(g, "w", 8),
+					NULL, NULL));
+	must(graph_finish(g, &err), &err);
+	storage_assign(g, BFLOAT16_STORED);
+	assert_int_equal(narrow->type, BF16);
+	assert_int_equal(wide->type, F32);
+	assert_int_equal(normed->type, F32);
+	assert_int_equal(state->total, 128 + 256 + 256);
+	storage_assign(g, FLOAT32);
+	assert_int_equal(narrow->type, F32);
+	assert_int_equal(state->total, 3 * 256);
+	storage_assign(g, BFLOAT16_STORED);
+	must(params_allocate(state, &cpu, false, &err), &err);
+	storage_assign(g, FLOAT32);
+	assert_int_equal(narrow->type, BF16); /* what is in memory stays as it is */
+	graph_destroy(g);
+	params_destroy(state);
+	params_destroy(params);
+}
+
 static size_t arena(const struct fixture *f, enum precision precision)
 {
 	const struct program_options separate = { .train = true, .no_planner = true };
@@ -162,6 +202,7 @@ int main(void)
 		cmocka_unit_test(test_what_a_norm_reads_is_wide),
 		cmocka_unit_test(test_what_only_the_host_reads_is_wide),
 		cmocka_unit_test(test_other_precisions_have_one_type),
+		cmocka_unit_test(test_state_is_as_narrow_as_what_it_keeps),
 		cmocka_unit_test(test_arena_shrinks_by_what_is_narrow),
 		cmocka_unit_test(test_the_cpu_keeps_floats),
 	};

@@ -399,5 +399,6 @@ const struct op op_desc_attention = {
 	.saves_out = BIT(0) | BIT(1),
 	/* Not o: its backward pass relies on dO.o, whose rounding every key would feel alike. */
 	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
+	.narrow_decoded = BIT(0),
 	.cases = attention_cases,
 };

@@ -44,5 +44,6 @@ const struct op op_desc_cache = {
 	.no_gradient = true,
 	.pitched_in = BIT(0),
 	.narrow_in = BIT(0),
+	.narrow_out = BIT(0),
 	.cases = cache_cases,
 };

@@ -53,5 +53,6 @@ const struct op op_desc_recent_tokens = {
 	.no_gradient = true,
 	.pitched_in = BIT(0),
 	.narrow_in = BIT(0),
+	.narrow_out = BIT(0) | BIT(1),
 	.cases = recent_tokens_cases,
 };

@@ -4,8 +4,10 @@ static enum status make_runnable(struct token_program *t, struct params *params,
 				 const struct backend *backend,
 				 const struct program_options *options, struct error *err)
 {
-	if (graph_finish(t->g, err) != OK ||
-	    params_allocate(params, backend, options->train, err) != OK ||
+	if (graph_finish(t->g, err) != OK)
+		return FAIL;
+	storage_assign(t->g, backend->precision); /* state gets its size */
+	if (params_allocate(params, backend, options->train, err) != OK ||
 	    (t->g->state && params_allocate(t->g->state, backend, false, err) != OK))
 		return FAIL;
 	return program_create(&t->p, t->g, backend, options, err);
