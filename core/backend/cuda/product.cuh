@@ -142,10 +142,15 @@ static struct matrix<typename P::factor> rounded(const struct call *c, struct nu
 						 int64_t rows, int64_t width, int64_t pitch,
 						 typename P::factor *room)
 {
+	const int64_t n = rows * width;
+	const bool packed = pitch == width;
+
 	if (!ROUNDS<P> || x.narrow)
 		return { (const typename P::factor *)x.at, pitch, 0 };
-	each(c, rows * width, [=] __device__(int64_t i) {
-		room[i] = (typename P::factor)x[i / width * pitch + i % width];
+	each_span(c, n, packed ? n : width, [=] __device__(auto p) {
+		const int64_t at = packed ? p.first : p.first / width * pitch + p.first % width;
+
+		store_span(room + p.first, x[span<decltype(p)::n>{ at }]);
 	});
 	return { room, width, 0 };
 }

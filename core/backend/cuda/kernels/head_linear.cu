@@ -62,10 +62,11 @@ static struct matrix<typename P::factor> factor_x(const struct call *c, const st
 
 	if (is_factor<P>(c->node->in[0]))
 		return { (const factor *)x.at, s.x_token, s.x_head };
-	each(c, s.tokens * heads * s.i, [=] __device__(int64_t at) {
-		const int64_t t = at / (heads * s.i), h = at / s.i % heads;
+	each_span(c, s.tokens * heads * s.i, s.i, [=] __device__(auto p) {
+		const int64_t piece = p.first / s.i, t = piece / heads, h = piece % heads;
+		const int64_t at = t * s.x_token + h * s.x_head + p.first % s.i;
 
-		room[at] = (factor)x[t * s.x_token + h * s.x_head + at % s.i];
+		store_span(room + p.first, x[span<decltype(p)::n>{ at }]);
 	});
 	return { room, heads * s.i, s.x_head ? s.i : 0 };
 }
