@@ -22,7 +22,7 @@ static struct sizes sizes_of(const struct node *node)
 
 template <typename P> struct room {
 	typename P::factor *x, *w, *dy;
-	typename P::real *dx; /* sums of heads, where they share a narrow x; or NULL */
+	typename P::factor *turned; /* [heads, O, I], where they share x; or NULL */
 };
 
 /* Heads of x that differ. */
@@ -44,9 +44,9 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 		       ? m->take<typename P::factor>(
 				 rounded_size<P>(node->out[0], s.tokens * s.heads * s.o))
 		       : NULL;
-	r.dx = pass == PASS_BACKWARD && !s.x_head && is_narrow(node->in[0])
-		       ? m->take<typename P::real>(s.tokens * s.i)
-		       : NULL;
+	r.turned = pass == PASS_BACKWARD && !s.x_head
+			   ? m->take<typename P::factor>(s.heads * s.o * s.i)
+			   : NULL;
 	return r;
 }
 
@@ -83,33 +83,27 @@ template <typename P> static void forward(const struct call *c)
 	     output<P>(c, 0), s.heads * s.o, s.o, s.heads);
 }
 
-/* dx_h = dy_h W_h'; an x that all heads share collects them, one after the other. */
+/* dx_h = dy_h W_h'; for an x that all heads share, dx = dy V, where V [heads x O, I] is every W_h turned. */
 template <typename P>
 static void backward_x(const struct call *c, const struct sizes &given,
 		       struct matrix<typename P::factor> dy, struct matrix<typename P::factor> w,
-		       typename P::real *sums)
+		       typename P::factor *turned)
 {
 	const struct sizes s = given;
 	const auto dx = input_gradient<P>(c, 0);
-	const auto shared = sums ? wide<P>(sums) : dx.to;
-	const int64_t pitch = sums ? s.i : s.x_token;
 
 	if (s.x_head) {
 		gemm(c, false, true, s.tokens, s.i, s.o, 1, dy, w, dx.add, dx.to, s.x_token,
 		     s.x_head, s.heads);
 		return;
 	}
-	for (int64_t h = 0; h < s.heads; h++) {
-		const struct matrix<typename P::factor> d = { dy.at + h * s.o, dy.pitch, 0 };
-		const struct matrix<typename P::factor> v = { w.at + h * s.i * s.o, w.pitch, 0 };
+	each(c, s.heads * s.o * s.i, [=] __device__(int64_t at) {
+		const int64_t row = at / s.i, h = row / s.o;
 
-		gemm(c, false, true, s.tokens, s.i, s.o, 1, d, v, (dx.add && !sums) || h > 0, shared,
-		     pitch);
-	}
-	if (sums)
-		each(c, s.tokens * s.i, [=] __device__(int64_t i) {
-			dx.put(i / s.i * s.x_token + i % s.i, sums[i]);
-		});
+		turned[at] = w.at[(h * s.i + at % s.i) * s.o + row % s.o];
+	});
+	gemm<typename P::factor>(c, false, false, s.tokens, s.i, s.heads * s.o, 1, dy,
+				 { turned, s.i, 0 }, dx.add, dx.to, s.x_token);
 }
 
 /* y_h = x_h W_h: dW_h = x_h' dy_h */
@@ -130,7 +124,7 @@ template <typename P> static void backward(const struct call *c)
 		auto w = weight<P>(c, r.w);
 
 		w.stride = s.i * s.o;
-		backward_x<P>(c, s, dy, w, r.dx);
+		backward_x<P>(c, s, dy, w, r.turned);
 	}
 }
 
