@@ -5,7 +5,16 @@ template <typename P> static void forward(const struct call *c)
 	const auto a = input<P>(c, 0), b = input<P>(c, 1);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = a[i] + b[i]; });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto u = a[p], v = b[p];
+		auto sum = u;
+
+		for (int k = 0; k < p.n; k++)
+			sum[k] += v[k];
+		y.put(p, sum);
+	});
 }
 
 /* y = a + b */
@@ -14,13 +23,15 @@ template <typename P> static void backward(const struct call *c)
 	const auto dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {
-		const typename P::real d = dy[i];
+	const int64_t n = count_of(c->node->in[0]);
 
-		if (da)
-			da.put(i, d);
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto d = dy[p];
+
+		if (da && (da.add || da.to.at != dy.at))
+			da.put(p, d);
 		if (db)
-			db.put(i, d);
+			db.put(p, d);
 	});
 }
 

@@ -6,8 +6,17 @@ template <typename P> static void forward(const struct call *c)
 	const auto a = input<P>(c, 0), b = input<P>(c, 1);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]),
-	     [=] __device__(int64_t i) { y[i] = a[i] + f.get() * b[i]; });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const typename P::real by = f.get();
+		const auto u = a[p], v = b[p];
+		auto sum = u;
+
+		for (int k = 0; k < p.n; k++)
+			sum[k] += by * v[k];
+		y.put(p, sum);
+	});
 }
 
 /* y = a + f b */
@@ -23,13 +32,16 @@ template <typename P> static void backward(const struct call *c)
 		sum_all(
 			c, n, [=] __device__(int64_t i) { return dy[i] * b[i]; }, c->work,
 			[=] __device__(double sum) { df.put(0, (typename P::real)sum); });
-	each(c, n, [=] __device__(int64_t i) {
-		const typename P::real d = dy[i];
+	each_span(c, n, n, [=] __device__(auto p) {
+		const typename P::real by = f.get();
+		auto d = dy[p];
 
 		if (da && da.to.at != dy.at)
-			da.put(i, d);
+			da.put(p, d);
+		for (int k = 0; k < p.n; k++)
+			d[k] *= by;
 		if (db)
-			db.put(i, f.get() * d);
+			db.put(p, d);
 	});
 }
 

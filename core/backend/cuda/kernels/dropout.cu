@@ -12,12 +12,20 @@ static void apply(const struct call *c, struct numbers<P> x, struct gradient<P> 
 	const int64_t n = count_of(c->node->in[0]);
 	const uint32_t *key = dropout_key(c);
 
-	each(c, (n + 3) / 4, [=] __device__(int64_t block) {
+	launch_spans<4>(c, (n + 3) / 4, [=] __device__(auto p) {
 		uint32_t word[4];
 
-		philox_block(key, (uint64_t)block, word);
-		for (int64_t i = 4 * block; i < 4 * block + 4 && i < n; i++)
-			y.put(i, word[i % 4] < limit ? 0 : kept * x[i]);
+		philox_block(key, (uint64_t)p.first / 4, word);
+		if (p.first + 4 > n) {
+			for (int64_t i = p.first; i < n; i++)
+				y.put(i, word[i % 4] < limit ? 0 : kept * x[i]);
+			return;
+		}
+		auto v = x[p];
+
+		for (int k = 0; k < 4; k++)
+			v[k] = word[k] < limit ? 0 : kept * v[k];
+		y.put(p, v);
 	});
 }
 

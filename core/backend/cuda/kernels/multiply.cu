@@ -5,7 +5,16 @@ template <typename P> static void forward(const struct call *c)
 	const auto a = input<P>(c, 0), b = input<P>(c, 1);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = a[i] * b[i]; });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto u = a[p], v = b[p];
+		auto product = u;
+
+		for (int k = 0; k < p.n; k++)
+			product[k] *= v[k];
+		y.put(p, product);
+	});
 }
 
 /* y = a b; da may be written over dy, and db may add to da */
@@ -14,13 +23,20 @@ template <typename P> static void backward(const struct call *c)
 	const auto a = input<P>(c, 0), b = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {
-		const typename P::real d = dy[i];
+	const int64_t n = count_of(c->node->in[0]);
 
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto d = dy[p], u = a[p], v = b[p];
+		auto left = d, right = d;
+
+		for (int k = 0; k < p.n; k++) {
+			left[k] *= v[k];
+			right[k] *= u[k];
+		}
 		if (da)
-			da.put(i, d * b[i]);
+			da.put(p, left);
 		if (db)
-			db.put(i, d * a[i]);
+			db.put(p, right);
 	});
 }
 

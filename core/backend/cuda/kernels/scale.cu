@@ -6,7 +6,16 @@ template <typename P> static void forward(const struct call *c)
 	const auto x = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = f.get() * x[i]; });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const typename P::real by = f.get();
+		auto v = x[p];
+
+		for (int k = 0; k < p.n; k++)
+			v[k] *= by;
+		y.put(p, v);
+	});
 }
 
 /* y = f x; dx comes last, it may be written over dy */
@@ -22,7 +31,14 @@ template <typename P> static void backward(const struct call *c)
 			c, n, [=] __device__(int64_t i) { return dy[i] * x[i]; }, c->work,
 			[=] __device__(double sum) { df.put(0, (typename P::real)sum); });
 	if (dx)
-		each(c, n, [=] __device__(int64_t i) { dx.put(i, f.get() * dy[i]); });
+		each_span(c, n, n, [=] __device__(auto p) {
+			const typename P::real by = f.get();
+			auto d = dy[p];
+
+			for (int k = 0; k < p.n; k++)
+				d[k] *= by;
+			dx.put(p, d);
+		});
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)

@@ -5,7 +5,15 @@ template <typename P> static void forward(const struct call *c)
 	const auto x = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = 1 / (1 + exp(-x[i])); });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		auto v = x[p];
+
+		for (int k = 0; k < p.n; k++)
+			v[k] = 1 / (1 + exp(-v[k]));
+		y.put(p, v);
+	});
 }
 
 /* y = sigmoid(x), so dx = dy y (1 - y) */
@@ -15,8 +23,16 @@ template <typename P> static void backward(const struct call *c)
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]),
-	     [=] __device__(int64_t i) { dx.put(i, dy[i] * (y[i] * (1 - y[i]))); });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto v = y[p];
+		auto d = dy[p];
+
+		for (int k = 0; k < p.n; k++)
+			d[k] *= v[k] * (1 - v[k]);
+		dx.put(p, d);
+	});
 }
 
 template <typename P> static constexpr struct kernels set()

@@ -11,8 +11,16 @@ template <typename P> static void forward(const struct call *c)
 	const auto gate = input<P>(c, 0), x = input<P>(c, 1);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]),
-	     [=] __device__(int64_t i) { y[i] = sigmoid(gate[i]) * gate[i] * x[i]; });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto g = gate[p], v = x[p];
+		auto out = g;
+
+		for (int k = 0; k < p.n; k++)
+			out[k] = sigmoid(g[k]) * g[k] * v[k];
+		y.put(p, out);
+	});
 }
 
 /* With d = dy s: dx = d gate, dgate = d x (1 + gate (1 - s)).  dgate may be written over dy. */
@@ -22,13 +30,22 @@ template <typename P> static void backward(const struct call *c)
 	const auto gate = input<P>(c, 0), x = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dgate = input_gradient<P>(c, 0), dx = input_gradient<P>(c, 1);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) {
-		const real s = sigmoid(gate[i]), d = dy[i] * s;
+	const int64_t n = count_of(c->node->in[0]);
 
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto g = gate[p], v = x[p], given = dy[p];
+		auto to_gate = g, to_x = g;
+
+		for (int k = 0; k < p.n; k++) {
+			const real s = sigmoid(g[k]), d = given[k] * s;
+
+			to_gate[k] = d * v[k] * (1 + g[k] * (1 - s));
+			to_x[k] = d * g[k];
+		}
 		if (dgate)
-			dgate.put(i, d * x[i] * (1 + gate[i] * (1 - s)));
+			dgate.put(p, to_gate);
 		if (dx)
-			dx.put(i, d * gate[i]);
+			dx.put(p, to_x);
 	});
 }
 

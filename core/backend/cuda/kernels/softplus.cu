@@ -8,7 +8,15 @@ template <typename P> static void forward(const struct call *c)
 	const auto x = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]), [=] __device__(int64_t i) { y[i] = softplus(x[i]) + eps; });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		auto v = x[p];
+
+		for (int k = 0; k < p.n; k++)
+			v[k] = softplus(v[k]) + eps;
+		y.put(p, v);
+	});
 }
 
 /* y = log(1 + exp(x)) + eps */
@@ -17,8 +25,16 @@ template <typename P> static void backward(const struct call *c)
 	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]),
-	     [=] __device__(int64_t i) { dx.put(i, dy[i] / (1 + exp(-x[i]))); });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const auto v = x[p];
+		auto d = dy[p];
+
+		for (int k = 0; k < p.n; k++)
+			d[k] /= 1 + exp(-v[k]);
+		dx.put(p, d);
+	});
 }
 
 template <typename P> static constexpr struct kernels set()
