@@ -97,6 +97,15 @@ static void case_threads(struct graph *g)
 	overlap(g, case_param(g, "x", 1, 157, 5, 22), true, true);
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 1, 5, 3, 48));
+
+	overlap(g, x, true, true);
+	graph_seeded_output(g, "z", op_w2_gaussian(g, "other", x, W2_WASSERSTEIN, 1e-4, NULL));
+}
+
 OP_CASES(w2_gaussian) = {
 	OP_CASE("wasserstein", case_wasserstein),
 	OP_CASE("overlap", case_overlap),
@@ -105,6 +114,7 @@ OP_CASES(w2_gaussian) = {
 	OP_CASE("one element", case_one),
 	OP_CASE("between others", case_chain),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

@@ -1,73 +1,141 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/heads.cuh"
 #include "core/backend/cuda/softplus.cuh"
 
-/* wasserstein: y = (mean, sigma); overlap: y = mean / sqrt(sigma), logdet = sum log sigma */
-template <typename P> static void forward(const struct call *c)
+/* y = (mean, sigma) */
+template <typename P> static void forward_wasserstein(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t width = c->node->in[0]->dim[3] / 2;
-	const int64_t rows = tensor_count(c->node->in[0]) / (2 * width);
+	const int64_t n = tensor_count(c->node->in[0]), width = c->node->in[0]->dim[3] / 2;
+	const struct divisor halves = divisor_of(width, n);
+	const real eps = (real)attr->eps;
+	const auto x = input<P>(c, 0);
+	const auto y = output<P>(c, 0);
+
+	each_span(c, n, width, [=] __device__(auto p) {
+		const bool raw = halves.quotient(p.first) % 2;
+		auto v = x[p];
+
+		for (int k = 0; k < p.n && raw; k++)
+			v[k] = softplus(v[k]) + eps;
+		y.put(p, v);
+	});
+}
+
+/* y = mean / sqrt(sigma), logdet = sum log sigma */
+template <typename P> static void forward_overlap(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const int64_t width = c->node->in[0]->dim[3] / 2, rows = tensor_count(c->node->in[0]) / width / 2;
 	const real eps = (real)attr->eps;
 	const auto x = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 	real *logdet = wide_output<P>(c, 1); /* a remake does not want logdet */
 
-	if (attr->score == W2_WASSERSTEIN) {
-		each(c, 2 * rows * width, [=] __device__(int64_t i) {
-			y[i] = i % (2 * width) < width ? x[i] : softplus(x[i]) + eps;
-		});
-		return;
-	}
-	each(c, rows * width, [=] __device__(int64_t i) {
-		const int64_t at = i / width * 2 * width + i % width;
+	sum_rows<real>(
+		c, rows, width,
+		[=] __device__(int64_t row, auto p) {
+			auto mean = p, raw = p;
 
-		y[i] = x[at] / sqrt(softplus(x[at + width]) + eps);
-	});
-	if (logdet)
-		each(c, rows, [=] __device__(int64_t r) {
+			mean.first += row * width;
+			raw.first = mean.first + width;
+			auto m = x[mean], r = x[raw];
 			real sum = 0;
 
-			for (int64_t i = (2 * r + 1) * width; i < 2 * (r + 1) * width; i++)
-				sum += log(softplus(x[i]) + eps);
-			logdet[r] = sum;
+			for (int k = 0; k < p.n; k++) {
+				const real sigma = softplus(r[k]) + eps;
+
+				m[k] /= sqrt(sigma);
+				sum += logdet ? log(sigma) : 0;
+			}
+			y.put(p, m);
+			return sum;
+		},
+		[=] __device__(int64_t row, real sum) {
+			if (logdet)
+				logdet[row] = sum;
 		});
 }
 
-/*
- * y = (mean, softplus(raw) + eps), or y = mean p, p = 1 / sqrt(sigma), and logdet:
- * one thread per pair of mean and raw.
- */
-template <typename P> static void backward(const struct call *c)
+template <typename P> static void forward(const struct call *c)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+
+	if (attr->score == W2_WASSERSTEIN)
+		forward_wasserstein<P>(c);
+	else
+		forward_overlap<P>(c);
+}
+
+template <typename R> static __device__ R softplus_slope(R x)
+{
+	return 1 / (1 + exp(-x));
+}
+
+/* y = (mean, softplus(raw) + eps) */
+template <typename P> static void backward_wasserstein(const struct call *c)
+{
+	const int64_t n = tensor_count(c->node->in[0]), width = c->node->in[0]->dim[3] / 2;
+	const struct divisor halves = divisor_of(width, n);
+	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
+	const auto dx = input_gradient<P>(c, 0);
+
+	each_span(c, n, width, [=] __device__(auto p) {
+		auto d = dy[p];
+
+		if (halves.quotient(p.first) % 2) {
+			const auto raw = x[p];
+
+			for (int k = 0; k < p.n; k++)
+				d[k] *= softplus_slope(raw[k]);
+		}
+		dx.put(p, d);
+	});
+}
+
+/* y = mean p, p = 1 / sqrt(sigma), and logdet: a thread takes means and their raw sigmas. */
+template <typename P> static void backward_overlap(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t width = c->node->in[0]->dim[3] / 2;
-	const int64_t rows = tensor_count(c->node->in[0]) / (2 * width);
-	const bool wasserstein = attr->score == W2_WASSERSTEIN;
+	const int64_t n = tensor_count(c->node->in[0]) / 2, width = c->node->in[0]->dim[3] / 2;
+	const struct divisor per_row = divisor_of(width, n);
 	const real eps = (real)attr->eps;
 	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const real *dlogdet = wide_output_gradient<P>(c, 1);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each(c, rows * width, [=] __device__(int64_t i) {
-		const int64_t r = i / width, mean = 2 * r * width + i % width, raw = mean + width;
-		const real slope = 1 / (1 + exp(-x[raw]));
+	each_span(c, n, width, [=] __device__(auto at) {
+		const int64_t row = per_row.quotient(at.first);
+		const real all = dlogdet ? dlogdet[row] : 0;
+		auto mean = at, raw = at;
 
-		if (wasserstein) {
-			const real d_mean = dy[mean], d_raw = dy[raw];
+		mean.first += row * width;
+		raw.first = mean.first + width;
+		auto m = x[mean], r = x[raw], d = m;
 
-			dx.put(mean, d_mean);
-			dx.put(raw, slope * d_raw);
-		} else {
-			const real p = 1 / sqrt(softplus(x[raw]) + eps), d = (dy ? dy[i] : 0) * p;
-			const real all = dlogdet ? dlogdet[r] : 0;
-			const real d_raw = slope * p * p * (all - (real)0.5 * d * x[mean]);
+		if (dy)
+			d = dy[at];
+		for (int k = 0; k < at.n; k++) {
+			const real p = 1 / sqrt(softplus(r[k]) + eps);
 
-			dx.put(mean, d);
-			dx.put(raw, d_raw);
+			d[k] = (dy ? d[k] : 0) * p;
+			r[k] = softplus_slope(r[k]) * p * p * (all - (real)0.5 * d[k] * m[k]);
 		}
+		dx.put(mean, d);
+		dx.put(raw, r);
 	});
+}
+
+template <typename P> static void backward(const struct call *c)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+
+	if (attr->score == W2_WASSERSTEIN)
+		backward_wasserstein<P>(c);
+	else
+		backward_overlap<P>(c);
 }
 
 template <typename P> static constexpr struct kernels set()
