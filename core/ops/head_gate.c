@@ -94,6 +94,14 @@ static void case_threads(struct graph *g)
 	      case_param(g, "a", 1));
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	struct tensor *o = op_gelu(g, "before", case_param(g, "o", 2, 5, 3, 24));
+
+	apply(g, o, case_param(g, "gate", 2, 1, 3), 0, case_param(g, "a", 1));
+}
+
 OP_CASES(head_gate) = {
 	OP_CASE("per token", case_token),
 	OP_CASE("per sequence", case_sequence),
@@ -103,6 +111,7 @@ OP_CASES(head_gate) = {
 	OP_CASE("between others", case_chain),
 	OP_CASE("gate without gradient", case_fixed_gate),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

@@ -1,22 +1,33 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/heads.cuh"
 
 struct shape {
 	int64_t batch, length, heads, width;
 	int64_t rows;	     /* batch * length * heads, of `width` channels */
 	int64_t gate_length; /* length or 1 */
 
+	struct divisor channels, per_token, per_example; /* width, heads, length * heads */
+
 	/* The element of the gate that serves a row. */
 	__device__ int64_t gate_at(int64_t row) const
 	{
-		return gate_length == 1 ? row / heads / length * heads + row % heads : row;
+		return gate_length == 1 ? per_example.quotient(row) * heads + per_token.remainder(row)
+					: row;
 	}
 };
 
 static struct shape shape_of(const struct node *n)
 {
-	const int64_t *o = n->in[0]->dim;
+	const int64_t *o = n->in[0]->dim, all = tensor_count(n->in[0]);
 
-	return { o[0], o[1], o[2], o[3], o[0] * o[1] * o[2], n->in[1]->dim[1] };
+	return { o[0],
+		 o[1],
+		 o[2],
+		 o[3],
+		 o[0] * o[1] * o[2],
+		 n->in[1]->dim[1],
+		 divisor_of(o[3], all),
+		 divisor_of(o[2], all),
+		 divisor_of(o[1] * o[2], all) };
 }
 
 template <typename P> static void forward(const struct call *c)
@@ -26,10 +37,14 @@ template <typename P> static void forward(const struct call *c)
 	const auto o = input<P>(c, 0), gate = input<P>(c, 1);
 	const auto y = output<P>(c, 0);
 
-	each(c, s.rows * s.width, [=] __device__(int64_t i) {
+	each_span(c, s.rows * s.width, s.width, [=] __device__(auto p) {
 		const typename P::real a = f.get();
+		const typename P::real g = 1 - a + a * gate[s.gate_at(s.channels.quotient(p.first))];
+		auto v = o[p];
 
-		y[i] = (1 - a + a * gate[s.gate_at(i / s.width)]) * o[i];
+		for (int k = 0; k < p.n; k++)
+			v[k] *= g;
+		y.put(p, v);
 	});
 }
 
@@ -46,30 +61,35 @@ template <typename P> static void backward(const struct call *c)
 	double *sum_work = m.take<double>(SUM_PARTS);
 	real *dots = m.take<real>(s.rows);
 
-	each(c, s.rows, [=] __device__(int64_t r) {
-		real sum = 0;
-
-		for (int64_t i = r * s.width; i < (r + 1) * s.width; i++)
-			sum += dy[i] * o[i];
-		dots[r] = sum;
-	});
-	if (d_o)
-		each(c, s.rows * s.width, [=] __device__(int64_t i) {
-			const real a = f.get();
-
-			d_o.put(i, (1 - a + a * gate[s.gate_at(i / s.width)]) * dy[i]);
-		});
-	if (dgate)
-		each(c, s.batch * s.gate_length * s.heads, [=] __device__(int64_t i) {
-			const int64_t b = i / (s.gate_length * s.heads);
+	sum_rows<real>(
+		c, s.rows, s.width,
+		[=] __device__(int64_t row, auto p) {
+			const real a = f.get(), g = 1 - a + a * gate[s.gate_at(row)];
+			const auto v = o[p];
+			auto d = dy[p];
 			real sum = 0;
 
-			if (s.gate_length == s.length)
-				sum = dots[i];
-			else
-				for (int64_t t = 0; t < s.length; t++)
-					sum += dots[(b * s.length + t) * s.heads + i % s.heads];
-			dgate.put(i, f.get() * sum);
+			for (int k = 0; k < p.n; k++) {
+				sum += d[k] * v[k];
+				d[k] *= g;
+			}
+			if (d_o)
+				d_o.put(p, d);
+			return sum;
+		},
+		[=] __device__(int64_t row, real sum) { dots[row] = sum; });
+	if (dgate && s.gate_length == s.length)
+		each(c, s.rows, [=] __device__(int64_t i) { dgate.put(i, f.get() * dots[i]); });
+	else if (dgate)
+		each_row(c, s.batch * s.heads, [=] __device__(int64_t i) {
+			const int64_t first = i / s.heads * s.length * s.heads + i % s.heads;
+			real sum = 0;
+
+			for (int64_t t = threadIdx.x; t < s.length; t += BLOCK)
+				sum += dots[first + t * s.heads];
+			sum = block_sum(sum);
+			if (threadIdx.x == 0)
+				dgate.put(i, f.get() * sum);
 		});
 	if (da)
 		sum_all(
