@@ -6,6 +6,24 @@ static int64_t vectors(const struct node *n)
 	return tensor_count(n->in[0]) / n->in[0]->dim[3];
 }
 
+/* sum_all() over spans; all but the last of them have SPAN elements. */
+template <typename R, typename F, typename G>
+static void sum_spans(const struct call *c, int64_t n, F value, void *work, G finish)
+{
+	sum_all(
+		c, (n + SPAN - 1) / SPAN,
+		[=] __device__(int64_t i) {
+			R sum = 0;
+
+			if ((i + 1) * SPAN <= n)
+				return (R)value(span<SPAN>{ i * SPAN });
+			for (int64_t j = i * SPAN; j < n; j++)
+				sum += value(span<1>{ j });
+			return sum;
+		},
+		work, finish);
+}
+
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
@@ -13,8 +31,16 @@ template <typename P> static void forward(const struct call *c)
 	const auto z = input<P>(c, 0);
 	auto *energy = wide_output<P>(c, 0);
 
-	sum_all(
-		c, count_of(c->node->in[0]), [=] __device__(int64_t i) { return z[i] * z[i]; },
+	sum_spans<real>(
+		c, count_of(c->node->in[0]),
+		[=] __device__(auto p) {
+			const auto v = z[p];
+			real sum = 0;
+
+			for (int k = 0; k < p.n; k++)
+				sum += v[k] * v[k];
+			return sum;
+		},
 		c->work, [=] __device__(double sum) { *energy = (real)sum / count; });
 }
 
@@ -27,8 +53,16 @@ template <typename P> static void backward(const struct call *c)
 	const auto *weight = wide_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
-	each(c, count_of(c->node->in[0]),
-	     [=] __device__(int64_t i) { dz.put(i, 2 * *weight / count * z[i]); });
+	const int64_t n = count_of(c->node->in[0]);
+
+	each_span(c, n, n, [=] __device__(auto p) {
+		const real f = 2 * *weight / count;
+		auto v = z[p];
+
+		for (int k = 0; k < p.n; k++)
+			v[k] *= f;
+		dz.put(p, v);
+	});
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
