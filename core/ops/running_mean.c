@@ -56,11 +56,20 @@ static void case_threads(struct graph *g)
 	graph_seeded_output(g, "y", op_running_mean(g, "mean", x));
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 2, 67, 24));
+
+	graph_seeded_output(g, "y", op_running_mean(g, "mean", x));
+}
+
 OP_CASES(running_mean) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("many channels", case_wide),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

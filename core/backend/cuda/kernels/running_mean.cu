@@ -1,54 +1,250 @@
-#include "core/backend/cuda/cuda.cuh"
+/*
+ * Tokens are cut into pieces.  The sums of all pieces come first; from them follows what each piece begins
+ * with.  Then all pieces are walked at the same time.
+ */
+#include "core/backend/cuda/pieces.cuh"
+
+static struct pieces pieces_of_node(const struct node *n)
+{
+	const int64_t *dim = n->in[0]->dim;
+
+	return pieces_of(dim[0], dim[1], dim[2]);
+}
+
+/* What the pieces begin with; NULL: there is one piece. */
+template <typename P>
+static typename P::real *take_starts(struct space *m, const struct node *n, enum pass pass)
+{
+	const struct pieces p = pieces_of_node(n);
+
+	(void)pass;
+	return p.n > 1 ? take_pieces<typename P::real>(m, p) : NULL;
+}
+
+#define STARTS 8 /* that a thread reads at a time */
+
+/*
+ * For every channel: starts[piece], a sum, becomes begin(its first token, sum), the pieces taken from the
+ * first on, or from the last on.
+ */
+template <typename R, typename F>
+static __device__ void walk_starts(const struct pieces &p, R *starts, bool backward, F begin)
+{
+	for (int64_t i = 0; i < p.n; i += STARTS) {
+		R sum[STARTS];
+
+#pragma unroll
+		for (int u = 0; u < STARTS; u++)
+			if (i + u < p.n)
+				sum[u] = starts[(backward ? p.n - 1 - i - u : i + u) * p.C];
+#pragma unroll
+		for (int u = 0; u < STARTS; u++) {
+			const int64_t piece = backward ? p.n - 1 - i - u : i + u;
+
+			if (i + u < p.n)
+				starts[piece * p.C] = begin(piece * PIECE_TOKENS, sum[u]);
+		}
+	}
+}
+
+/* ------------------------------------------------------------------- forward */
 
 /* y_t = y_(t-1) + (x_t - y_(t-1)) / (t + 1); t counts from `past`, whose mean is in so_far. */
-template <typename P> static void forward(const struct call *c)
+template <typename P, typename T, int N>
+static __global__ void mean_kernel(struct piece_places<N> places, const T *x, const struct run *run,
+				   struct numbers<P> starts, struct results<P> so_far,
+				   struct results<P> y)
 {
 	typedef typename P::real real;
-	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
-	const struct run *run = run_of(c);
-	const auto x = input<P>(c, 0);
-	const auto y = output<P>(c, 0);
-	real *so_far = wide_output<P>(c, 1);
+	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, past = run->past;
 
-	each(c, dim[0] * channels, [=] __device__(int64_t i) {
-		const int64_t first = i / channels * length * channels + i % channels;
+	if (i >= places.count)
+		return;
+	const struct piece piece = places[i];
+	const int64_t C = places.p.C;
+	struct values<real, N> mean = {};
+
+	if (starts)
+		mean = starts[span<N>{ piece.at }];
+	else if (past > 0)
+		mean = ((struct numbers<P>)so_far)[span<N>{ piece.channel }];
+	for (int64_t t = piece.first; t < piece.last; t += PIECE_READS) {
+		struct packed<T, N> v[PIECE_READS];
+
+#pragma unroll
+		for (int u = 0; u < PIECE_READS; u++)
+			if (t + u < piece.last)
+				v[u] = read_packed<N>(x + piece.from + (t + u) * C);
+#pragma unroll
+		for (int u = 0; u < PIECE_READS; u++) {
+			const real weight = 1 / (real)(past + t + u + 1);
+
+			if (t + u >= piece.last)
+				break;
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				mean[k] += ((real)v[u].x[k] - mean[k]) * weight;
+			y.put(span<N>{ piece.from + (t + u) * C }, mean);
+		}
+	}
+	if (so_far && piece.last == places.p.T)
+		so_far.put(span<N>{ piece.channel }, mean);
+}
+
+template <typename P> struct running_mean {
+	const struct call *c;
+	struct pieces p;
+	struct numbers<P> x;
+	typename P::real *starts, *so_far;
+
+	template <typename T, int N> void run() const
+	{
+		const struct piece_places<N> places = places_of<N>(p);
+
+		launch_kernel(mean_kernel<P, T, N>, (unsigned)((places.count + BLOCK - 1) / BLOCK),
+			      BLOCK, 0, stream_of(c), places, (const T *)x.at, run_of(c),
+			      (struct numbers<P>)wide<P>(starts), wide<P>(so_far), output<P>(c, 0));
+		note_launch(c);
+	}
+};
+
+/* From the sums of pieces the mean before each. */
+template <typename P>
+static void start_means(const struct call *c, const struct pieces &given,
+			typename P::real *starts, const typename P::real *so_far)
+{
+	typedef typename P::real real;
+	const struct pieces p = given;
+	const struct run *run = run_of(c);
+
+	each(c, p.B * p.C, [=] __device__(int64_t i) {
 		const int64_t past = run->past;
 		real mean = past > 0 ? so_far[i] : 0;
 
-		for (int64_t t = 0; t < length; t++) {
-			const int64_t at = first + t * channels;
+		walk_starts(p, starts + i / p.C * p.n * p.C + i % p.C, false,
+			    [&](int64_t first, real sum) {
+				    const int64_t left = p.T - first;
+				    const int64_t n = left < PIECE_TOKENS ? left : PIECE_TOKENS;
+				    const real before = mean;
 
-			mean += (x[at] - mean) * (1 / (real)(past + t + 1));
-			y[at] = mean;
-		}
-		if (so_far)
-			so_far[i] = mean;
+				    mean += (sum - (real)n * mean) / (real)(past + first + n);
+				    return before;
+			    });
 	});
 }
 
+template <typename P> static void forward(const struct call *c)
+{
+	typedef typename P::real real;
+	struct space m = { (char *)c->work, 0 };
+	real *starts = take_starts<P>(&m, c->node, PASS_FORWARD), *so_far = wide_output<P>(c, 1);
+	const struct pieces p = pieces_of_node(c->node);
+	const auto x = input<P>(c, 0);
+
+	if (starts) {
+		with_access(x, p.C, piece_sums<P, equal_weight<real>>{ c, p, x, {}, starts });
+		start_means<P>(c, p, starts, so_far);
+	}
+	with_access(x, p.C, running_mean<P>{ c, p, x, starts, so_far });
+}
+
+/* ------------------------------------------------------------------ backward */
+
+template <typename R> struct token_weight {
+	__device__ R operator()(int64_t t) const
+	{
+		return 1 / (R)(t + 1);
+	}
+};
+
 /* y_t = sum_(s<=t) x_s / (t + 1), so dx_s = sum_(t>=s) dy_t / (t + 1) */
+template <typename P, typename T, int N>
+static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
+				    struct numbers<P> starts, struct gradient<P> dx)
+{
+	typedef typename P::real real;
+	const struct token_weight<real> weight;
+	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+
+	if (i >= places.count)
+		return;
+	const struct piece piece = places[i];
+	const int64_t C = places.p.C;
+	struct values<real, N> later = {};
+
+	if (starts)
+		later = starts[span<N>{ piece.at }];
+	for (int64_t t = piece.last - 1; t >= piece.first; t -= PIECE_READS) {
+		struct packed<T, N> v[PIECE_READS];
+
+#pragma unroll
+		for (int u = 0; u < PIECE_READS; u++)
+			if (t - u >= piece.first)
+				v[u] = read_packed<N>(dy + piece.from + (t - u) * C);
+#pragma unroll
+		for (int u = 0; u < PIECE_READS; u++) {
+			if (t - u < piece.first)
+				break;
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				later[k] += weight(t - u) * (real)v[u].x[k];
+			dx.put(span<N>{ piece.from + (t - u) * C }, later);
+		}
+	}
+}
+
+template <typename P> struct later_gradient {
+	const struct call *c;
+	struct pieces p;
+	struct numbers<P> dy;
+	typename P::real *starts;
+
+	template <typename T, int N> void run() const
+	{
+		const struct piece_places<N> places = places_of<N>(p);
+
+		launch_kernel(later_kernel<P, T, N>, (unsigned)((places.count + BLOCK - 1) / BLOCK),
+			      BLOCK, 0, stream_of(c), places, (const T *)dy.at,
+			      (struct numbers<P>)wide<P>(starts), input_gradient<P>(c, 0));
+		note_launch(c);
+	}
+};
+
+/* From the sums of pieces the sum of the later ones. */
+template <typename R>
+static void start_sums(const struct call *c, const struct pieces &given, R *starts)
+{
+	const struct pieces p = given;
+
+	each(c, p.B * p.C, [=] __device__(int64_t i) {
+		R later = 0;
+
+		walk_starts(p, starts + i / p.C * p.n * p.C + i % p.C, true, [&](int64_t, R sum) {
+			const R before = later;
+
+			later += sum;
+			return before;
+		});
+	});
+}
+
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
+	struct space m = { (char *)c->work, 0 };
+	real *starts = take_starts<P>(&m, c->node, PASS_BACKWARD);
+	const struct pieces p = pieces_of_node(c->node);
 	const auto dy = output_gradient<P>(c, 0);
-	const auto dx = input_gradient<P>(c, 0);
 
-	each(c, dim[0] * channels, [=] __device__(int64_t i) {
-		const int64_t first = i / channels * length * channels + i % channels;
-		real later = 0;
-
-		for (int64_t t = length - 1; t >= 0; t--) {
-			const int64_t at = first + t * channels;
-
-			later += (1 / (real)(t + 1)) * dy[at];
-			dx.put(at, later);
-		}
-	});
+	if (starts) {
+		with_access(dy, p.C, piece_sums<P, token_weight<real>>{ c, p, dy, {}, starts });
+		start_sums(c, p, starts);
+	}
+	with_access(dy, p.C, later_gradient<P>{ c, p, dy, starts });
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_starts<P>> };
 }
 KERNELS(running_mean, set)
