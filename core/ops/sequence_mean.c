@@ -48,11 +48,20 @@ static void case_threads(struct graph *g)
 	graph_seeded_output(g, "y", op_sequence_mean(g, "mean", case_param(g, "x", 3, 701, 9)));
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "before", case_param(g, "x", 2, 67, 24));
+
+	graph_seeded_output(g, "y", op_sequence_mean(g, "mean", x));
+}
+
 OP_CASES(sequence_mean) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("read twice", case_twice),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

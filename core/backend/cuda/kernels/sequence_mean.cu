@@ -1,37 +1,54 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/pieces.cuh"
+
+static struct pieces pieces_of_node(const struct node *n)
+{
+	const int64_t *dim = n->in[0]->dim;
+
+	return pieces_of(dim[0], dim[1], dim[2]);
+}
+
+template <typename P>
+static typename P::real *take_sums(struct space *m, const struct node *n, enum pass pass)
+{
+	return pass == PASS_FORWARD ? take_pieces<typename P::real>(m, pieces_of_node(n)) : NULL;
+}
 
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
-	const auto x = input<P>(c, 0);
+	const struct pieces p = pieces_of_node(c->node);
+	struct space m = { (char *)c->work, 0 };
 	const auto y = output<P>(c, 0);
 
-	each(c, dim[0] * channels, [=] __device__(int64_t i) {
-		const int64_t first = i / channels * length * channels + i % channels;
-		real sum = 0;
-
-		for (int64_t t = 0; t < length; t++)
-			sum += x[first + t * channels];
-		y[i] = sum * (1 / (real)length);
-	});
+	sum_tokens<P>(c, p, input<P>(c, 0), take_sums<P>(&m, c->node, PASS_FORWARD),
+		      [=] __device__(int64_t i, real sum) { y[i] = sum * (1 / (real)p.T); });
 }
 
 /* y = sum_t x_t / T */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const int64_t *dim = c->node->in[0]->dim, length = dim[1], channels = dim[2];
+	const struct pieces p = pieces_of_node(c->node);
+	const int64_t n = p.B * p.T * p.C;
+	const struct divisor per_token = divisor_of(p.C, n), length = divisor_of(p.T, n);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each(c, dim[0] * length * channels, [=] __device__(int64_t i) {
-		dx.put(i, (1 / (real)length) * dy[i / (length * channels) * channels + i % channels]);
+	each_span(c, n, p.C, [=] __device__(auto at) {
+		const int64_t token = per_token.quotient(at.first);
+		auto from = at;
+
+		from.first += (length.quotient(token) - token) * p.C;
+		auto d = dy[from];
+
+		for (int k = 0; k < at.n; k++)
+			d[k] *= 1 / (real)p.T;
+		dx.put(at, d);
 	});
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_sums<P>> };
 }
 KERNELS(sequence_mean, set)
