@@ -94,6 +94,12 @@ static void case_threads(struct graph *g)
 	apply(g, case_param(g, "z", 3, 61, 4, 37), 0.2);
 }
 
+/* Channels that a thread takes together. */
+static void case_even(struct graph *g)
+{
+	apply(g, op_gelu(g, "before", case_param(g, "z", 2, 35, 3, 8)), 0.3);
+}
+
 OP_CASES(ws_contrast) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("small temperature", case_sharp),
@@ -102,6 +108,7 @@ OP_CASES(ws_contrast) = {
 	OP_CASE("one vector", case_alone),
 	OP_CASE("with the energy", case_both),
 	OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),
 	OP_CASES_END,
 };
 

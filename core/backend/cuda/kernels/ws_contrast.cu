@@ -1,3 +1,4 @@
+#include "core/backend/cuda/pieces.cuh"
 #include "core/backend/cuda/product.cuh"
 
 #define SMALLEST_NORM 1e-8 /* by definition of the loss */
@@ -11,8 +12,17 @@ template <typename R> struct contrast {
 	R *norm;	    /* max(|m|, 1e-8) [M] */
 	R *score;	    /* u.u / tau [M,M] */
 	double *row, *near; /* [M]: a row's loss, and the sum of its neighbours' scores */
-	R *gradient;	    /* backward: du, then dm [M,w] */
+	R *sums;	    /* forward: of pieces of the tokens */
+	R *gradient;	    /* backward: du, then dm / T [M,w] */
 };
+
+/* z as [B,T,n w] */
+static struct pieces pieces_of_node(const struct node *n)
+{
+	const int64_t *dim = n->in[0]->dim;
+
+	return pieces_of(dim[0], dim[1], dim[2] * dim[3]);
+}
 
 template <typename P>
 static struct contrast<typename P::real> take_contrast(struct space *m, const struct node *n,
@@ -30,6 +40,7 @@ static struct contrast<typename P::real> take_contrast(struct space *m, const st
 	k.score = m->take<real>(k.count * k.count);
 	k.row = m->take<double>(k.count);
 	k.near = m->take<double>(k.count);
+	k.sums = pass == PASS_FORWARD ? take_pieces<real>(m, pieces_of_node(n)) : NULL;
 	k.gradient = pass == PASS_BACKWARD ? m->take<real>(k.count * k.width) : NULL;
 	return k;
 }
@@ -101,19 +112,12 @@ template <typename P> static void forward(const struct call *c)
 	typedef typename P::real real;
 	struct space m = { (char *)c->work, 0 };
 	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_FORWARD);
-	const int64_t columns = k.heads * k.width, pairs = k.count * (k.heads - 1);
-	const auto z = input<P>(c, 0);
+	const int64_t pairs = k.count * (k.heads - 1);
 	auto *loss = wide_output<P>(c, 0), *similarity = wide_output<P>(c, 1);
 	auto *means = wide_output<P>(c, 2);
 
-	each(c, k.batch * columns, [=] __device__(int64_t i) {
-		const int64_t first = i / columns * k.length * columns + i % columns;
-		real sum = 0;
-
-		for (int64_t t = 0; t < k.length; t++)
-			sum += z[first + t * columns];
-		means[i] = sum * (1 / (real)k.length);
-	});
+	sum_tokens<P>(c, pieces_of_node(c->node), input<P>(c, 0), k.sums,
+		      [=] __device__(int64_t i, real sum) { means[i] = sum * (1 / (real)k.length); });
 	compare<P>(c, k, means);
 	soften<P>(c, k);
 	sum_all(
@@ -139,7 +143,8 @@ template <typename P> static void backward(const struct call *c)
 	typedef typename P::real real;
 	struct space m = { (char *)c->work, 0 };
 	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_BACKWARD);
-	const int64_t columns = k.heads * k.width;
+	const int64_t columns = k.heads * k.width, n = k.batch * k.length * columns;
+	const struct divisor per_token = divisor_of(columns, n), length = divisor_of(k.length, n);
 	const auto *weight = wide_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
@@ -166,11 +171,16 @@ template <typename P> static void backward(const struct call *c)
 		if (!(k.norm[i] > (real)SMALLEST_NORM))
 			along = 0;
 		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
-			d[j] = (d[j] - along * u[j]) / k.norm[i];
+			d[j] = (d[j] - along * u[j]) / k.norm[i] * (1 / (real)k.length);
 	});
-	each(c, k.batch * k.length * columns, [=] __device__(int64_t i) {
-		dz.put(i, 1 / (real)k.length *
-				  k.gradient[i / (k.length * columns) * columns + i % columns]);
+	const struct numbers<P> d = wide<P>(k.gradient);
+
+	each_span(c, n, columns, [=] __device__(auto p) {
+		const int64_t token = per_token.quotient(p.first);
+		auto from = p;
+
+		from.first += (length.quotient(token) - token) * columns;
+		dz.put(p, d[from]);
 	});
 }
 
