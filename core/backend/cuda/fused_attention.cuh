@@ -85,10 +85,10 @@ template <typename P> struct problem {
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
  * many blocks share a multiprocessor.  MORE: there may be a bias, alibi or dropout; BANDED: and
- * the reciprocal term.
+ * the reciprocal term; KEPT: the block's own factors of scores stay in registers.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_>
+	  bool BANDED_, bool KEPT_ = false>
 struct shape {
 	typedef P_ P;
 	typedef typename P::real real;
@@ -96,7 +96,7 @@ struct shape {
 
 	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
 	static constexpr int BLOCKS = BLOCKS_;
-	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_;
+	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, KEPT = KEPT_;
 	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
 
 	/* Results in registers: scores, the cross term, sums of score factors and of values. */
@@ -105,6 +105,7 @@ struct shape {
 	typedef fragments<real, ROWS, KW / 8> score_sums;
 	typedef fragments<real, ROWS, DW / 8> value_sums;
 	typedef real row_numbers[ROWS][2]; /* of the thread's rows */
+	typedef struct left_factor<factor, ROWS, KW, KEPT> own_score;
 };
 
 template <typename X> using problem_of = struct problem<typename X::P>;
@@ -450,10 +451,21 @@ static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk
 	copies_end();
 }
 
+/* Keep the block's own factors of scores, whose copy was begun, in registers. */
+template <typename X> static __device__ __forceinline__ void keep_own(typename X::own_score &own)
+{
+	if (!X::KEPT)
+		return;
+	copies_wait<0>();
+	__syncthreads();
+	own.keep();
+}
+
 /* Products of the warp's queries with the keys of a step become scores. */
 template <typename X, typename M>
 static __device__ void query_scores(const problem_of<X> &p, const struct query_walk<X> &w,
 				    const terms_with<X> &t, const typename M::own_tiles &own,
+				    const typename X::own_score &own_score,
 				    const typename M::step_tiles &keys,
 				    const typename X::real *bias, int step, typename X::scores &s,
 				    typename X::crosses &cross)
@@ -464,7 +476,7 @@ static __device__ void query_scores(const problem_of<X> &p, const struct query_w
 	const bool in_band = w.in_band(p, step);
 
 	clear(s);
-	multiply_rows(s, own.score, row, keys.score);
+	multiply_rows(s, own_score, keys.score);
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -550,12 +562,14 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::value_sums o;
 	struct running<X> r;
+	typename X::own_score own_score(own.score, row);
 
 	clear(o);
 	fill(r.largest, (real)-INFINITY);
 	fill(r.sum, (real)0);
 	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_keys<X, M>(p, w, keys, start, w.begin);
+	keep_own<X>(own_score);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 
@@ -565,7 +579,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
 		if (step * X::STEP > w.position + row + 16 * X::ROWS - 1)
 			continue; /* no query of this warp sees these keys */
-		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
+		query_scores<X, M>(p, w, t, own, own_score, at, M::numbers(shared, step), step, s,
+				   cross);
 		softmax_step<X>(unit_of<X>(t), r, s, o);
 		if (X::MORE && p.mask.factor != 0)
 			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
@@ -642,6 +657,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::score_sums d;
 	typename X::row_numbers lse2, delta, factor;
+	typename X::own_score own_score(own.score, row);
 	real dband_sum = 0;
 
 #pragma unroll
@@ -659,6 +675,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	clear(d);
 	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_keys<X, M>(p, w, keys, start, w.begin);
+	keep_own<X>(own_score);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 		const int i0 = w.position + row, j0 = step * X::STEP;
@@ -669,7 +686,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
 		if (j0 > i0 + 16 * X::ROWS - 1)
 			continue;
-		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
+		query_scores<X, M>(p, w, t, own, own_score, at, M::numbers(shared, step), step, s,
+				   cross);
 		clear(dp);
 		multiply_rows(dp, own.value, row, at.value);
 		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
@@ -746,6 +764,7 @@ static __device__ void copy_queries(const problem_of<X> &p, const struct key_wal
 template <typename X, typename M>
 static __device__ void key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w,
 					 const terms_with<X> &t, const typename M::own_tiles &own,
+					 const typename X::own_score &own_score,
 					 const typename M::step_tiles &queries,
 					 const typename X::real *lse2,
 					 const typename X::row_numbers &bias, int step,
@@ -758,7 +777,7 @@ static __device__ void key_probabilities(const problem_of<X> &p, const struct ke
 	typename X::crosses cross;
 
 	clear(s);
-	multiply_rows(s, own.score, row, queries.score);
+	multiply_rows(s, own_score, queries.score);
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -817,6 +836,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::score_sums d_score;
 	typename X::value_sums d_value;
 	typename X::row_numbers bias, bias_sum, factor;
+	typename X::own_score own_score(own.score, row);
 
 	own_bias<X>(p, w, row, bias);
 	fill(bias_sum, (real)0);
@@ -826,6 +846,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		w.end = w.band_end(p);
 	own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_queries<X, M>(p, w, queries, start, w.begin);
+	keep_own<X>(own_score);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 		const real *lse2 = M::numbers(shared, step), *delta = lse2 + X::STEP;
@@ -837,7 +858,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			copy_queries<X, M>(p, w, queries, start, step + 1);
 		if (i0 + X::STEP - 1 < j0)
 			continue; /* no query of this step sees a key of this warp */
-		key_probabilities<X, M>(p, w, t, own, at, lse2, bias, step, s);
+		key_probabilities<X, M>(p, w, t, own, own_score, at, lse2, bias, step, s);
 		clear(dp);
 		multiply_rows(dp, own.value, row, at.value);
 		if (X::MORE && p.mask.factor != 0) {

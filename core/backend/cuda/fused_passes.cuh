@@ -259,6 +259,17 @@ static int64_t blocks_of(const struct node *n, int64_t own)
 	return q->dim[0] * q->dim[2] * ((q->dim[1] + own - 1) / own);
 }
 
+/* Of all examples.  The part of these rows that queries see, a half, stays in the cache of a large GPU. */
+#define ROUTE_NUMBERS ((int64_t)1 << 24)
+
+/* Queries whose routes are made at once. */
+static int64_t route_rows(int64_t B, int64_t T, int64_t S)
+{
+	const int64_t rows = ROUTE_NUMBERS / (B * S) / ROW_STEP * ROW_STEP;
+
+	return rows > T ? T : rows > ROW_STEP ? rows : ROW_STEP < T ? ROW_STEP : T;
+}
+
 template <typename P>
 static struct fused_buffers<P> take_fused(struct space *m, const struct node *n, enum pass pass)
 {
@@ -274,7 +285,7 @@ static struct fused_buffers<P> take_fused(struct space *m, const struct node *n,
 	f.v = take_copy<P>(m, n->in[V], w.value);
 	f.recent = take_copy<P>(m, n->in[RECENT], w.score);
 	if (pass == PASS_FORWARD) {
-		f.route = { NULL, block_rows(B, 1, T, S), (S + 15) / 16 * 16 };
+		f.route = { NULL, route_rows(B, T, S), (S + 15) / 16 * 16 };
 		if (a->route.mode == ROUTE_TOPK)
 			f.route.at = m->take<real>(B * f.route.rows * f.route.pitch);
 		return f;
@@ -362,9 +373,9 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 };
 
 template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
-	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward;
-	typedef shape<bfloat16_products, 64, 64, 1, 4, 64, 3, MORE, false> d_queries;
-	typedef shape<bfloat16_products, 64, 64, 1, 4, 64, MORE ? 2 : 3, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false, true> forward;
+	typedef shape<bfloat16_products, 64, 64, 2, 4, 32, 2, MORE, false, !MORE> d_queries;
+	typedef shape<bfloat16_products, 64, 64, 2, 4, 32, 2, MORE, false> d_keys;
 };
 
 template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
