@@ -189,6 +189,22 @@ class Faults(unittest.TestCase):
             *self.fault("memory", n, command), f"decoding, {n}"))
 
 
+class StartsAgain(unittest.TestCase):
+    """OpenBLAS takes some CPUs for an old one; the program then starts again with a variable that names better kernels."""
+
+    def test_without_memory_for_the_variable(self):
+        old_cpu = ROOT / "old_cpu.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", old_cpu, "-"], check=True, text=True,
+                       input='char *openblas_get_corename(void) { return "Prescott"; }')
+        binary = built("smoke", tuple(SETTINGS.items()))
+        plain = {name: value for name, value in ENVIRONMENT.items() if name != "OPENBLAS_CORETYPE"}
+        for n in range(1, 9):
+            done = subprocess.run([binary, "identity"], cwd=TREE, timeout=PATIENCE, capture_output=True, check=False,
+                                  env={**plain, "FAULT": f"memory:{n}", "FAULT_COUNT": os.devnull,
+                                       "LD_PRELOAD": f"{library()} {old_cpu}"})
+            self.assertIn(done.returncode, (0, 1), done.stderr)
+
+
 class Kills(unittest.TestCase):
     """Of make and all that it started, at any moment of plan, build, runs, report and merge."""
     kills = KILLS

@@ -243,11 +243,14 @@ const char *blas_better_core(const char *core, const struct cpu_features *cpu)
 	return NULL;
 }
 
-/* No message: blas_description() tells which kernels run. */
+/*
+ * No message: blas_description() tells which kernels run.  Without the variable the next process would start
+ * again, too.
+ */
 static void start_again(char **argv, const char *better)
 {
-	setenv(CORE_VARIABLE, better, 1);
-	execv("/proc/self/exe", argv);
+	if (setenv(CORE_VARIABLE, better, 1) == 0)
+		execv("/proc/self/exe", argv);
 	perror("kablate: cannot start again, so the slow kernels are used");
 	unsetenv(CORE_VARIABLE);
 }
