@@ -272,16 +272,17 @@ static void cuda_begin_run(const struct backend *b, const struct run *run)
 	cuda_upload(b, context(b)->run, run, sizeof(*run));
 }
 
-#define ROUNDED_MOST 128 /* parameters that a launch takes along: it has 4 KiB for all it is given */
+#define ROUNDED_MOST 120 /* parameters that a launch takes along: it has 4 KiB for all it is given */
 
 struct rounding {
 	struct {
-		int64_t before;
+		int64_t before; /* spans of other parameters */
+		int64_t count;
 		const float *from;
 		__nv_bfloat16 *to;
 	} list[ROUNDED_MOST];
 	int n;
-	int64_t total;
+	int64_t total; /* spans */
 
 	__device__ int64_t before(int i) const
 	{
@@ -295,9 +296,15 @@ static void round_all(const struct backend *b, struct rounding *r)
 
 	c.backend = b;
 	each_of_many(&c, *r, r->total, [=] __device__(const struct rounding &all, int at, int64_t i) {
-		const int64_t element = i - all.list[at].before;
+		const int64_t first = (i - all.list[at].before) * SPAN, rest = all.list[at].count - first;
+		const float *from = all.list[at].from + first;
+		__nv_bfloat16 *to = all.list[at].to + first;
 
-		all.list[at].to[element] = (__nv_bfloat16)all.list[at].from[element];
+		if (rest >= SPAN)
+			store_span(to, load_span<float, float, SPAN>(from));
+		else
+			for (int64_t k = 0; k < rest; k++)
+				to[k] = (__nv_bfloat16)from[k];
 	});
 	r->n = 0;
 	r->total = 0;
@@ -313,9 +320,9 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 
 		if (!q->copy[0].memory)
 			continue;
-		r.list[r.n++] = { r.total, (const float *)p->data + q->offset,
+		r.list[r.n++] = { r.total, q->count, (const float *)p->data + q->offset,
 				  (__nv_bfloat16 *)q->copy[0].memory };
-		r.total += q->count;
+		r.total += (q->count + SPAN - 1) / SPAN;
 		if (r.n == ROUNDED_MOST)
 			round_all(b, &r);
 	}
