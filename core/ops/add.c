@@ -44,11 +44,21 @@ static void case_threads(struct graph *g)
 					   case_param(g, "b", 9, 2011)));
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+	struct tensor *b = op_gelu(g, "right", case_param(g, "q", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_add(g, "add", a, b)));
+}
+
 OP_CASES(add) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("one tensor twice", case_same),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

@@ -59,6 +59,15 @@ static void case_same(struct graph *g)
 	apply(g, a, a, 0.3, NULL);
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+	struct tensor *b = op_gelu(g, "right", case_param(g, "q", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_add_scaled(g, "add", a, b, 0.5, NULL)));
+}
+
 OP_CASES(add_scaled) = {
 	OP_CASE("constant", case_constant),
 	OP_CASE("by zero", case_zero),
@@ -96,6 +105,7 @@ OP_CASES(add_scaled_learned) = {
 	OP_CASE("one element", case_one),
 	OP_CASE("b without gradient", case_fixed_b),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

@@ -54,11 +54,20 @@ static void case_threads(struct graph *g)
 	graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 9, 2011), 0.2));
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_dropout(g, "dropout", a, 0.2)));
+}
+
 OP_CASES(dropout) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("two masks", case_twice),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

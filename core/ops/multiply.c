@@ -60,6 +60,15 @@ static void case_threads(struct graph *g)
 						case_param(g, "b", 9, 2011)));
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+	struct tensor *b = op_gelu(g, "right", case_param(g, "q", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_multiply(g, "multiply", a, b)));
+}
+
 OP_CASES(multiply) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
@@ -67,6 +76,7 @@ OP_CASES(multiply) = {
 	OP_CASE("between others", case_chain),
 	OP_CASE("constant factor", case_constant),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

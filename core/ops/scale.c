@@ -47,6 +47,14 @@ static void case_zero(struct graph *g)
 	graph_seeded_output(g, "z", op_scale(g, "other", x, 2, NULL));
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_scale(g, "scale", a, 0.5, NULL)));
+}
+
 OP_CASES(scale) = {
 	OP_CASE("constant", case_constant),
 	OP_CASE("by zero", case_zero),
@@ -84,6 +92,7 @@ OP_CASES(scale_learned) = {
 	OP_CASE("one element", case_one),
 	OP_CASE("one factor twice", case_shared),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

@@ -65,6 +65,15 @@ static void case_threads(struct graph *g)
 	apply(g, case_param(g, "gate", 9, 2011), case_param(g, "x", 9, 2011));
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+	struct tensor *b = op_gelu(g, "right", case_param(g, "q", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_silu_gate(g, "silu_gate", a, b)));
+}
+
 OP_CASES(silu_gate) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
@@ -73,6 +82,7 @@ OP_CASES(silu_gate) = {
 	OP_CASE("gate without gradient", case_fixed_gate),
 	OP_CASE("x without gradient", case_fixed_x),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

@@ -58,12 +58,21 @@ static void case_threads(struct graph *g)
 	graph_seeded_output(g, "y", op_softplus(g, "softplus", case_param(g, "x", 9, 2011), 0));
 }
 
+/* Activations whose count is a multiple of eight: a device may take so many at once. */
+static void case_eights(struct graph *g)
+{
+	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
+
+	graph_seeded_output(g, "y", op_gelu(g, "after", op_softplus(g, "softplus", a, 0)));
+}
+
 OP_CASES(softplus) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("far from zero", case_far),
 	OP_CASE("between others", case_chain),
 	OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),
 	OP_CASES_END,
 };
 

@@ -87,18 +87,20 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 	note_launch(c);
 }
 
-template <int N, typename F> static __global__ void each_span_kernel(int64_t spans, F f)
+template <int N, enum span_kind KIND, typename F>
+static __global__ void each_span_kernel(int64_t spans, F f)
 {
 	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < spans;
 	     i += (int64_t)gridDim.x * blockDim.x)
-		f(span<N>{ i * N });
+		f(span<N, KIND>{ i * N });
 }
 
-template <int N, typename F> static void launch_spans(const struct call *c, int64_t spans, F f)
+template <int N, enum span_kind KIND = SPAN_OF_ANY, typename F>
+static void launch_spans(const struct call *c, int64_t spans, F f)
 {
 	const int64_t blocks = (spans + BLOCK - 1) / BLOCK;
 
-	launch_kernel(each_span_kernel<N, F>,
+	launch_kernel(each_span_kernel<N, KIND, F>,
 		      (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
 		      spans, f);
 	note_launch(c);
@@ -118,6 +120,22 @@ template <typename F> static void each_span(const struct call *c, int64_t n, int
 		launch_spans<SPAN>(c, n / SPAN, f);
 	else
 		launch_spans<1>(c, n, f);
+}
+
+/* The same where f takes spans of no tensors but those of all_of<P>(...): faster if they are alike. */
+template <typename P, typename F>
+static void each_span(const struct call *c, int64_t n, int64_t width, const struct tensors<P> &of, F f)
+{
+	if (n == 0)
+		return;
+	if (width % SPAN != 0)
+		launch_spans<1>(c, n, f);
+	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
+		launch_spans<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, n / SPAN, f);
+	else if (of.kind() == SPAN_OF_WIDE)
+		launch_spans<SPAN, SPAN_OF_WIDE>(c, n / SPAN, f);
+	else
+		launch_spans<SPAN>(c, n / SPAN, f);
 }
 
 template <typename F> static __global__ void each_row_kernel(int64_t rows, F f)
@@ -365,7 +383,7 @@ static __device__ struct values<R, N> add_slices(struct values<R, N> sum, int la
 	return sum;
 }
 
-template <typename R, int N, typename F, typename G>
+template <typename R, int N, enum span_kind KIND, typename F, typename G>
 static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int lanes, F value,
 					   R *partial, G finish)
 {
@@ -377,7 +395,7 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 #pragma unroll 4
 		for (int64_t r = rows * part / parts + threadIdx.x / lanes; r < last;
 		     r += BLOCK / lanes) {
-			const struct values<R, N> x = value(r, span<N>{ column });
+			const struct values<R, N> x = value(r, span<N, KIND>{ column });
 
 #pragma unroll
 			for (int k = 0; k < N; k++)
@@ -424,7 +442,7 @@ static void finish_columns(const struct call *c, int64_t parts, int64_t columns,
 	note_launch(c);
 }
 
-template <typename R, int N, typename F, typename G>
+template <typename R, int N, enum span_kind KIND = SPAN_OF_ANY, typename F, typename G>
 static void launch_columns(const struct call *c, int64_t rows, int64_t columns, F value, R *work,
 			   G finish)
 {
@@ -433,7 +451,7 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 
 	while (lanes < WARP && lanes * N < columns)
 		lanes *= 2;
-	launch_kernel(column_parts_kernel<R, N, F, G>,
+	launch_kernel(column_parts_kernel<R, N, KIND, F, G>,
 		      dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
 		      BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
 	note_launch(c);
@@ -443,18 +461,26 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 
 /*
  * finish(column, sum of value(row, span of columns) over the rows); `work` has room for column_room() numbers.
- * value has a parameter `auto p` and returns values, as x[p] does.  Spans are those of each_span().
+ * value has a parameter `auto p` and returns values, as x[p] does.  Spans are those of each_span(), and of
+ * nothing but the tensors of all_of<P>(...), whose rows have `columns` numbers.
  */
-template <typename R, typename F, typename G>
-static void sum_column_spans(const struct call *c, int64_t rows, int64_t columns, F value,
-			     void *work, G finish)
+template <typename P, typename F, typename G>
+static void sum_column_spans(const struct call *c, int64_t rows, int64_t columns,
+			     const struct tensors<P> &of, F value, void *work, G finish)
 {
+	typedef typename P::real R;
+
 	if (columns == 0)
 		return;
-	if (columns % SPAN == 0)
-		launch_columns<R, SPAN>(c, rows, columns, value, (R *)work, finish);
-	else
+	if (columns % SPAN != 0)
 		launch_columns<R, 1>(c, rows, columns, value, (R *)work, finish);
+	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
+		launch_columns<R, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(
+			c, rows, columns, value, (R *)work, finish);
+	else if (of.kind() == SPAN_OF_WIDE)
+		launch_columns<R, SPAN, SPAN_OF_WIDE>(c, rows, columns, value, (R *)work, finish);
+	else
+		launch_columns<R, SPAN>(c, rows, columns, value, (R *)work, finish);
 }
 
 /* The same of value(row, column), a number. */

@@ -31,10 +31,16 @@ static inline bool is_narrow(const struct tensor *t)
 }
 
 /*
+ * What a kernel knows of all tensors whose spans it takes: nothing, or how they are kept, and that addresses
+ * of spans are aligned.  Then no access waits for a decision about the one before.
+ */
+enum span_kind { SPAN_OF_ANY, SPAN_OF_WIDE, SPAN_OF_NARROW };
+
+/*
  * N neighbouring elements of a tensor, from number `first` on.  One thread takes them, by accesses of 16
  * bytes where their address allows that: eight of bfloat16 with one.
  */
-template <int N> struct span {
+template <int N, enum span_kind KIND = SPAN_OF_ANY> struct span {
 	int64_t first;
 
 	static constexpr int n = N;
@@ -140,11 +146,14 @@ template <typename P> struct numbers {
 	{
 		return ROUNDS<P> && narrow ? (real)((const factor *)at)[i] : ((const real *)at)[i];
 	}
-	template <int N> __device__ struct values<real, N> operator[](struct span<N> p) const
+	template <int N, enum span_kind KIND>
+	__device__ struct values<real, N> operator[](struct span<N, KIND> p) const
 	{
-		return ROUNDS<P> && narrow
-			       ? load_span<factor, real, N>((const factor *)at + p.first)
-			       : load_span<real, real, N>((const real *)at + p.first);
+		constexpr bool aligned = KIND != SPAN_OF_ANY;
+
+		return ROUNDS<P> && (aligned ? KIND == SPAN_OF_NARROW : narrow)
+			       ? load_span<factor, real, N, aligned>((const factor *)at + p.first)
+			       : load_span<real, real, N, aligned>((const real *)at + p.first);
 	}
 };
 
@@ -191,12 +200,15 @@ template <typename P> struct results {
 	{
 		return { at, narrow, i };
 	}
-	template <int N> __device__ void put(struct span<N> p, const struct values<real, N> &x) const
+	template <int N, enum span_kind KIND>
+	__device__ void put(struct span<N, KIND> p, const struct values<real, N> &x) const
 	{
-		if (ROUNDS<P> && narrow)
-			store_span((factor *)at + p.first, x);
+		constexpr bool aligned = KIND != SPAN_OF_ANY;
+
+		if (ROUNDS<P> && (aligned ? KIND == SPAN_OF_NARROW : narrow))
+			store_span<aligned>((factor *)at + p.first, x);
 		else
-			store_span((real *)at + p.first, x);
+			store_span<aligned>((real *)at + p.first, x);
 	}
 };
 
@@ -213,8 +225,8 @@ template <typename P> struct gradient {
 	{
 		to[i] = add ? to[i] + value : value;
 	}
-	template <int N>
-	__device__ void put(struct span<N> p, struct values<typename P::real, N> x) const
+	template <int N, enum span_kind KIND>
+	__device__ void put(struct span<N, KIND> p, struct values<typename P::real, N> x) const
 	{
 		if (add) {
 			const auto before = ((struct numbers<P>)to)[p];
@@ -226,6 +238,42 @@ template <typename P> struct gradient {
 		to.put(p, x);
 	}
 };
+
+/* What is the same for all of these tensors; those without memory do not count. */
+template <typename P> struct tensors {
+	bool any_narrow, any_wide, aligned;
+
+	tensors() : any_narrow(false), any_wide(false), aligned(true)
+	{
+	}
+	void note(struct numbers<P> x)
+	{
+		if (!x)
+			return;
+		any_narrow |= x.narrow;
+		any_wide |= !x.narrow;
+		aligned &= (uintptr_t)x.at % 16 == 0;
+	}
+	void note(struct gradient<P> x)
+	{
+		note((struct numbers<P>)x.to);
+	}
+	enum span_kind kind() const
+	{
+		return !aligned || (any_narrow && any_wide) ? SPAN_OF_ANY
+		       : any_narrow			    ? SPAN_OF_NARROW
+							    : SPAN_OF_WIDE;
+	}
+};
+
+/* For a span form: of which kind are the spans of all of these? */
+template <typename P, typename... Rest> static struct tensors<P> all_of(const Rest &...of)
+{
+	struct tensors<P> all;
+
+	(all.note(of), ...);
+	return all;
+}
 
 /* ------------------------------------------------------------------ of a call */
 

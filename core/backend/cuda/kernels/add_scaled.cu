@@ -8,7 +8,7 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, [=] __device__(auto p) {
+	each_span(c, n, n, all_of<P>(a, b, y), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		const auto u = a[p], v = b[p];
 		auto sum = u;
@@ -32,7 +32,7 @@ template <typename P> static void backward(const struct call *c)
 		sum_all(
 			c, n, [=] __device__(int64_t i) { return dy[i] * b[i]; }, c->work,
 			[=] __device__(double sum) { df.put(0, (typename P::real)sum); });
-	each_span(c, n, n, [=] __device__(auto p) {
+	each_span(c, n, n, all_of<P>(dy, da, db), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto d = dy[p];
 

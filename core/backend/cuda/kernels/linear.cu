@@ -87,8 +87,9 @@ template <typename P> static void backward(const struct call *c)
 			gemm(c, true, false, s.i, s.o, s.n, 1, x, dy, dw.add, dw.to, s.o);
 	}
 	if (db)
-		sum_column_spans<real>(
-			c, s.n, s.o, [=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
+		sum_column_spans(
+			c, s.n, s.o, all_of<P>(given),
+			[=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
 			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
 	if (dx)
 		gemm(c, false, !s.transposed, s.n, s.i, s.o, 1, dy, weight<P>(c, r.w), dx.add,

@@ -318,7 +318,7 @@ template <typename P> static void backward_sum(const struct call *c, int64_t n, 
 	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
 	const auto dw = input_gradient<P>(c, w), db = input_gradient<P>(c, w + 1);
 
-	each_span(c, n, n, [=] __device__(auto p) {
+	each_span(c, n, n, all_of<P>(ds, dx, dresidual), [=] __device__(auto p) {
 		const auto d = ds[p];
 
 		if (dx)

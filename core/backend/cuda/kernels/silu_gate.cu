@@ -13,7 +13,7 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, [=] __device__(auto p) {
+	each_span(c, n, n, all_of<P>(gate, x, y), [=] __device__(auto p) {
 		const auto g = gate[p], v = x[p];
 		auto out = g;
 
@@ -32,7 +32,7 @@ template <typename P> static void backward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, [=] __device__(auto p) {
+	each_span(c, n, n, all_of<P>(gate, x, dy, dgate, dx), [=] __device__(auto p) {
 		const auto g = gate[p], v = x[p], given = dy[p];
 		auto to_gate = g, to_x = g;
 
