@@ -148,6 +148,7 @@ template <typename P> static void forward(const struct call *c)
 
 #define PIECE 256      /* entries of index that a warp sorts, or more, if .. */
 #define MOST_PIECES 32 /* .. an example would have more pieces than this */
+#define PLACES 8       /* of pieces that a thread reads at a time */
 
 /* An example's entries of index, cut into pieces, and how they are sorted by source. */
 template <typename R> struct sorting {
@@ -277,11 +278,17 @@ static void sort_entries(const struct call *c, const struct sorting<R> &given, c
 		const int64_t b = i / s.T, source = i % s.T;
 		int32_t *place = s.place + b * s.pieces * s.T + source, sum = 0;
 
-		for (int64_t piece = 0; piece < s.pieces; piece++) {
-			const int32_t n = place[piece * s.T];
+		for (int64_t piece = 0; piece < s.pieces; piece += PLACES) {
+			int32_t n[PLACES];
 
-			place[piece * s.T] = sum;
-			sum += n;
+#pragma unroll
+			for (int u = 0; u < PLACES; u++)
+				n[u] = piece + u < s.pieces ? place[(piece + u) * s.T] : 0;
+#pragma unroll
+			for (int u = 0; u < PLACES && piece + u < s.pieces; u++) {
+				place[(piece + u) * s.T] = sum;
+				sum += n[u];
+			}
 		}
 		s.first[b * (s.T + 1) + source] = sum;
 	});
