@@ -7,11 +7,35 @@
 #ifndef CUDA_ACCESS_CUH
 #define CUDA_ACCESS_CUH
 
+#include <string.h>
+
+#include <type_traits>
+
 #include "core/backend/cuda/cuda.cuh"
 
-/* N numbers that one thread reads together, by accesses of up to 16 bytes. */
-template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) packed {
-	T x[N];
+/*
+ * N numbers that one thread reads together, by accesses of up to 16 bytes.  They stay in words until they
+ * are used: to take words apart, a thread must wait for them.
+ */
+template <typename T, int N> struct packed {
+	static constexpr int BYTES = N * (int)sizeof(T);
+	typedef std::conditional_t<BYTES % 4 == 0, uint32_t, uint16_t> word;
+
+	alignas(BYTES < 16 ? BYTES : 16) word words[BYTES / sizeof(word)];
+
+	__device__ T operator[](int k) const
+	{
+		T x;
+
+		if constexpr (sizeof(T) < sizeof(word)) {
+			const uint16_t half = (uint16_t)(words[k / 2] >> 16 * (k % 2));
+
+			memcpy(&x, &half, sizeof(x));
+		} else {
+			memcpy(&x, words + k * sizeof(T) / sizeof(word), sizeof(x));
+		}
+		return x;
+	}
 };
 
 template <int N, typename T> static __device__ struct packed<T, N> read_packed(const T *at)

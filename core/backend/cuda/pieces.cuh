@@ -76,7 +76,7 @@ static __global__ void sum_pieces_kernel(struct piece_places<N> places, const T 
 
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			sum[k] += w * (real)v.x[k];
+			sum[k] += w * (real)v[k];
 	}
 	sums.put(span<N>{ piece.at }, sum);
 }

@@ -55,7 +55,7 @@ static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_
 
 #pragma unroll
 				for (int i = 0; i < N; i++)
-					sum[i] += w * (R)v[u].x[i];
+					sum[i] += w * (R)v[u][i];
 			}
 		}
 	}

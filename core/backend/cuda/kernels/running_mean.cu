@@ -83,7 +83,7 @@ static __global__ void mean_kernel(struct piece_places<N> places, const T *x, co
 				break;
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				mean[k] += ((real)v[u].x[k] - mean[k]) * weight;
+				mean[k] += ((real)v[u][k] - mean[k]) * weight;
 			y.put(span<N>{ piece.from + (t + u) * C }, mean);
 		}
 	}
@@ -187,7 +187,7 @@ static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
 				break;
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				later[k] += weight(t - u) * (real)v[u].x[k];
+				later[k] += weight(t - u) * (real)v[u][k];
 			dx.put(span<N>{ piece.from + (t - u) * C }, later);
 		}
 	}
