@@ -73,6 +73,7 @@ template <typename P> struct problem {
 	struct dropout_mask mask;
 	int padded;		  /* queries, in whole blocks */
 	const real *lse2, *delta; /* [B,H,padded], lse in powers of two; backward */
+	int together = 1;	  /* heads that share keys and whose dK one block sums up; backward */
 
 	__device__ real band() const
 	{
@@ -715,8 +716,12 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 /* ------------------------------------------------------------- gradient of keys */
 
-/* The walk of a block of keys over the queries that see them.  Only forward has a past. */
+/*
+ * The walk of a block of keys over the queries that see them, of some heads one after the other.
+ * Only forward has a past.
+ */
 template <typename X> struct key_walk {
+	int group;	 /* of heads */
 	int head, first; /* key */
 	int begin, end;	 /* steps */
 
@@ -724,7 +729,8 @@ template <typename X> struct key_walk {
 	{
 		const int blocks = (p.S + X::OWN - 1) / X::OWN;
 
-		head = (int)(blockIdx.x / blocks);
+		group = (int)(blockIdx.x / blocks);
+		head = group * p.together;
 		first = (int)(blockIdx.x % blocks) * X::OWN;
 		begin = first / X::STEP;
 		end = (p.T + X::STEP - 1) / X::STEP;
@@ -812,8 +818,79 @@ static __device__ void own_bias(const problem_of<X> &p, const struct key_walk<X>
 		}
 }
 
+/* One head's part of dK, dV and dbias. */
+template <typename X> struct key_sums {
+	typename X::score_sums score;
+	typename X::value_sums value;
+	typename X::row_numbers bias;
+};
+
+/* Of a step: what queries i0 .. add to the sums of the warp's keys j0 .. */
+template <typename X, typename M, bool IN_BAND>
+static __device__ __forceinline__ void
+add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
+	    const typename M::own_tiles &own, const typename X::own_score &own_score,
+	    const typename M::step_tiles &queries, const typename X::real *lse2,
+	    const typename X::row_numbers &bias, int step, bool wants_bias, struct key_sums<X> &sums)
+{
+	typedef typename X::real real;
+	const real *delta = lse2 + X::STEP;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	const int j0 = w.first + row, i0 = step * X::STEP;
+	typename X::scores s, dp;
+
+	key_probabilities<X, M>(p, w, t, own, own_score, queries, lse2, bias, step, s);
+	clear(dp);
+	multiply_rows(dp, own.value, row, queries.value);
+	if (X::MORE && p.mask.factor != 0) {
+		const struct kept<X> k(
+			p, w.head, [=](int, int c) { return i0 + c; },
+			[=](int r, int) { return j0 + r; });
+
+		each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
+			x = s[m][n][e] * (x * k.at(m, n, e) - delta[c]);
+			s[m][n][e] *= k.at(m, n, e);
+		});
+	} else {
+		each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
+			x = s[m][n][e] * (x - delta[c]);
+		});
+	}
+	if (X::MORE && wants_bias)
+		each_number(dp, [&](real &x, int m, int, int e, int, int) {
+			sums.bias[m][e / 2] += x;
+		});
+	if constexpr (IN_BAND) {
+		each_number(dp, [&](real &x, int, int, int, int r, int c) {
+			x = i0 + c - j0 - r <= t.window ? x : 0;
+		});
+		multiply_result(sums.score, dp, queries.cross);
+	} else {
+		multiply_result(sums.value, s, queries.value);
+		multiply_result(sums.score, dp, queries.score);
+	}
+}
+
+/* dbias_j = sum_i dS_ij of the thread's keys, into [B,H,S]. */
+template <typename X>
+static __device__ void put_bias(const problem_of<X> &p, const struct key_walk<X> &w, int row,
+				const typename X::row_numbers &sums, typename X::real *dbias)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const typename X::real sum = row_sum(sums[m][half]);
+			const int j = w.first + row + 16 * m + fragment_row(2 * half);
+
+			if (j < p.S && threadIdx.x % 4 == 0)
+				dbias[(int64_t)w.head * p.S + j] = sum;
+		}
+}
+
 /*
- * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.
+ * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.  A block sums up dK of
+ * p.together heads, so that dk has H / p.together.
  * IN_BAND: dq_j = scale band sum_i dS_ij k_i inside the band instead, into dk.
  */
 template <typename X, bool IN_BAND>
@@ -828,88 +905,53 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	struct key_walk<X> w(p);
-	const terms_with<X> t = terms_of(p, w.head);
-	const side_of<X> queries = queries_of<X>(p, w.head);
 	const typename M::own_tiles own(start);
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	typename X::scores s, dp;
-	typename X::score_sums d_score;
-	typename X::value_sums d_value;
-	typename X::row_numbers bias, bias_sum, factor;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = w.head + p.together - 1;
+	struct key_sums<X> sums;
+	typename X::row_numbers bias, factor;
 	typename X::own_score own_score(own.score, row);
 
-	own_bias<X>(p, w, row, bias);
-	fill(bias_sum, (real)0);
-	clear(d_score);
-	clear(d_value);
+	clear(sums.score);
 	if (IN_BAND)
 		w.end = w.band_end(p);
-	own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
-	copy_queries<X, M>(p, w, queries, start, w.begin);
-	keep_own<X>(own_score);
-	for (int step = w.begin; step < w.end; step++) {
-		const typename M::step_tiles at(M::stage(start, step));
-		const real *lse2 = M::numbers(shared, step), *delta = lse2 + X::STEP;
-		const int j0 = w.first + row, i0 = step * X::STEP;
+	for (; w.head <= last; w.head++) {
+		const terms_with<X> t = terms_of(p, w.head);
+		const side_of<X> queries = queries_of<X>(p, w.head);
 
-		copies_wait<0>();
-		__syncthreads();
-		if (step + 1 < w.end)
-			copy_queries<X, M>(p, w, queries, start, step + 1);
-		if (i0 + X::STEP - 1 < j0)
-			continue; /* no query of this step sees a key of this warp */
-		key_probabilities<X, M>(p, w, t, own, own_score, at, lse2, bias, step, s);
-		clear(dp);
-		multiply_rows(dp, own.value, row, at.value);
-		if (X::MORE && p.mask.factor != 0) {
-			const struct kept<X> k(
-				p, w.head, [=](int, int c) { return i0 + c; },
-				[=](int r, int) { return j0 + r; });
+		own_bias<X>(p, w, row, bias);
+		fill(sums.bias, (real)0);
+		clear(sums.value);
+		own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
+		copy_queries<X, M>(p, w, queries, start, w.begin);
+		keep_own<X>(own_score);
+		for (int step = w.begin; step < w.end; step++) {
+			const typename M::step_tiles at(M::stage(start, step));
 
-			each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
-				x = s[m][n][e] * (x * k.at(m, n, e) - delta[c]);
-				s[m][n][e] *= k.at(m, n, e);
-			});
-		} else {
-			each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
-				x = s[m][n][e] * (x - delta[c]);
-			});
+			copies_wait<0>();
+			__syncthreads();
+			if (step + 1 < w.end)
+				copy_queries<X, M>(p, w, queries, start, step + 1);
+			if (step * X::STEP + X::STEP - 1 < w.first + row)
+				continue; /* no query of this step sees a key of this warp */
+			add_queries<X, M, IN_BAND>(p, w, t, own, own_score, at,
+						   M::numbers(shared, step), bias, step, dbias,
+						   sums);
 		}
-		if (X::MORE && dbias)
-			each_number(dp, [&](real &x, int m, int, int e, int, int) {
-				bias_sum[m][e / 2] += x;
-			});
-		if (IN_BAND)
-			each_number(dp, [&](real &x, int, int, int, int r, int c) {
-				x = i0 + c - j0 - r <= t.window ? x : 0;
-			});
-		if constexpr (IN_BAND) {
-			multiply_result(d_score, dp, at.cross);
-		} else {
-			multiply_result(d_value, s, at.value);
-			multiply_result(d_score, dp, at.score);
+		if constexpr (!IN_BAND) {
+			fill(factor, (real)1);
+			if (dv.to.at)
+				put_rows(dv, dv.rows(w.head, p.H), w.first + row, p.S, sums.value,
+					 factor);
+			if (X::MORE && dbias)
+				put_bias<X>(p, w, row, sums.bias, dbias);
 		}
+		if (w.head < last)
+			__syncthreads(); /* the tiles are no longer read */
 	}
 	fill(factor, IN_BAND ? p.scale * p.band() : p.scale);
 	if (dk.to.at)
-		put_rows(dk, dk.rows(w.head, p.H), w.first + row, p.S, d_score, factor);
-	if constexpr (!IN_BAND) {
-		fill(factor, (real)1);
-		if (dv.to.at)
-			put_rows(dv, dv.rows(w.head, p.H), w.first + row, p.S, d_value, factor);
-		if (X::MORE && dbias)
-#pragma unroll
-			for (int m = 0; m < X::ROWS; m++)
-#pragma unroll
-				for (int half = 0; half < 2; half++) {
-					const real sum = row_sum(bias_sum[m][half]);
-					const int j = w.first + row + 16 * m +
-						      fragment_row(2 * half);
-
-					if (j < p.S && threadIdx.x % 4 == 0)
-						dbias[(int64_t)w.head * p.S + j] = sum;
-				}
-	}
+		put_rows(dk, dk.rows(w.group, p.H / p.together), w.first + row, p.S, sums.score,
+			 factor);
 }
 
 /* --------------------------------------------------------------------- routing */

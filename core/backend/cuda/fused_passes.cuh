@@ -165,7 +165,7 @@ template <typename P> struct fused_buffers {
 	struct combined<typename P::real> route;
 	int64_t padded;
 	typename P::real *lse2, *delta;
-	typename P::real *dk, *dv, *dbias; /* [B,H,S,width], [B,H,S]: sums of each query head */
+	typename P::real *dk, *dv, *dbias; /* [B,H / together,S,width], [B,H,S,width], [B,H,S] */
 	double *dband, *sum_work;
 };
 
@@ -239,24 +239,36 @@ ready_input(const struct call *c, int i, int64_t W, int64_t tokens, typename P::
 	return ready<P>(c->node->in[i], c->in[i], c->node->in[Q]->dim[2], W, copy);
 }
 
-/* Of dK or dV: heads that share need their sums apart first. */
-template <typename P>
-static typename P::real *take_sums(struct space *m, const struct node *n, int input)
-{
-	const struct tensor *t = n->in[input];
-	const int64_t H = n->in[Q]->dim[2];
-
-	if (t->dim[2] == H)
-		return NULL;
-	return m->take<typename P::real>(t->dim[0] * H * t->dim[1] * t->dim[3]);
-}
-
 /* Blocks that own `own` queries, or keys, of a head. */
 static int64_t blocks_of(const struct node *n, int64_t own)
 {
 	const struct tensor *q = n->in[Q];
 
 	return q->dim[0] * q->dim[2] * ((q->dim[1] + own - 1) / own);
+}
+
+#ifndef MANY_BLOCKS
+#define MANY_BLOCKS 512 /* of 64 keys: they keep a large GPU busy; fewer where they are emulated */
+#endif
+
+/* Heads that share keys and whose dK one block sums up: as many as leave many blocks. */
+static int64_t heads_together(const struct node *n)
+{
+	const int64_t sharing = n->in[Q]->dim[2] / n->in[K]->dim[2];
+
+	for (int64_t heads = 4; heads > 1 && !has_band(n); heads--)
+		if (sharing % heads == 0 && blocks_of(n, 64) / heads >= MANY_BLOCKS)
+			return heads;
+	return 1;
+}
+
+/* Of dK or dV, made for so many heads: those that share need their sums apart first. */
+template <typename P>
+static typename P::real *take_sums(struct space *m, const struct tensor *t, int64_t heads)
+{
+	if (t->dim[2] == heads)
+		return NULL;
+	return m->take<typename P::real>(t->dim[0] * heads * t->dim[1] * t->dim[3]);
 }
 
 /* Of all examples.  The part of these rows that queries see, a half, stays in the cache of a large GPU. */
@@ -294,8 +306,8 @@ static struct fused_buffers<P> take_fused(struct space *m, const struct node *n,
 	f.d_o = take_copy<P>(m, n->out[O], w.value);
 	f.lse2 = m->take<real>(B * H * f.padded);
 	f.delta = m->take<real>(B * H * f.padded);
-	f.dk = take_sums<P>(m, n, K);
-	f.dv = take_sums<P>(m, n, V);
+	f.dk = take_sums<P>(m, n->in[K], H / heads_together(n));
+	f.dv = take_sums<P>(m, n->in[V], H);
 	f.dbias = n->in[KEY_BIAS] ? m->take<real>(B * H * S) : NULL;
 	f.dband = m->take<double>(blocks_of(n, 16));
 	f.sum_work = m->take<double>(SUM_PARTS);
@@ -354,6 +366,7 @@ static struct problem<P> open_gradients(const struct call *c, const struct fused
 	p.padded = (int)f.padded;
 	p.lse2 = f.lse2;
 	p.delta = f.delta;
+	p.together = (int)heads_together(c->node);
 	return p;
 }
 
@@ -462,8 +475,9 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 	{
 		typedef typename Shapes::d_keys X;
 
-		launch(c, d_keys_kernel<X, IN_BAND>, dim3((unsigned)blocks_of(c->node, X::OWN)),
-		       X::THREADS, memory<X, true>::BYTES, p, dk, dv, dbias);
+		launch(c, d_keys_kernel<X, IN_BAND>,
+		       dim3((unsigned)(blocks_of(c->node, X::OWN) / p.together)), X::THREADS,
+		       memory<X, true>::BYTES, p, dk, dv, dbias);
 	}
 };
 
@@ -523,7 +537,7 @@ template <typename P> void fused<P>::forward(const struct call *c)
 		route_queries<P>(c, p, f.route);
 }
 
-/* Where the sums of a head's keys or values go: into the gradient, or first into `sums`. */
+/* Where the sums of the keys or values of H heads go: into the gradient, or first into `sums`. */
 template <typename P>
 static struct target<P> sums_of(const struct call *c, int input, typename P::real *sums, int64_t H)
 {
@@ -569,7 +583,8 @@ template <typename P> void fused<P>::backward(const struct call *c)
 	const struct tensor *q = c->node->in[Q];
 	const auto d = input_gradient<P>(c, Q);
 	const auto dq = target_of(from_token(d.to, heads_of(q, p.H), 0), q->dim[3], d.add);
-	const auto dk = sums_of<P>(c, K, f.dk, p.H), dv = sums_of<P>(c, V, f.dv, p.H);
+	const int64_t key_heads = p.H / p.together;
+	const auto dk = sums_of<P>(c, K, f.dk, key_heads), dv = sums_of<P>(c, V, f.dv, p.H);
 
 	if (d)
 		with_shapes<P>(c->node,
@@ -581,7 +596,7 @@ template <typename P> void fused<P>::backward(const struct call *c)
 	if (has_band(c->node))
 		add_band<P>(c, p, f, dq, dk);
 	if (f.dk)
-		put_shared<P>(c, K, f.dk, p.H);
+		put_shared<P>(c, K, f.dk, key_heads);
 	if (f.dv)
 		put_shared<P>(c, V, f.dv, p.H);
 	if (f.dbias)

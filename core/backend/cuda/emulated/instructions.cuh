@@ -8,6 +8,8 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#define MANY_BLOCKS 1 /* tests are small */
+
 /* --------------------------------------------------------------- shared memory */
 
 static inline char *launch_memory(void)
