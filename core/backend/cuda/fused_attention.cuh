@@ -395,6 +395,28 @@ template <typename R, int ROWS> static __device__ void fill(R (&x)[ROWS][2], R v
 
 /* --------------------------------------------------------------------- forward */
 
+/*
+ * Which block of which head is this one's, of `blocks` for each head, the longest numbered first.
+ * Blocks begin in this order, so the longest of some heads come first and short ones end the kernel;
+ * of some, not of all, so that the L2 cache holds what they walk over.
+ */
+#define HEADS_IN_TURN 32
+
+struct turn {
+	int head, number;
+
+	__device__ explicit turn(int blocks)
+	{
+		const int heads = (int)gridDim.x / blocks;
+		const int first = (int)blockIdx.x / (HEADS_IN_TURN * blocks) * HEADS_IN_TURN;
+		const int n = heads - first < HEADS_IN_TURN ? heads - first : HEADS_IN_TURN;
+		const int at = (int)blockIdx.x - first * blocks;
+
+		head = first + at % n;
+		number = at / n;
+	}
+};
+
 /* The walk of a block of queries over keys: which block, and which steps. */
 template <typename X> struct query_walk {
 	int head, first; /* query */
@@ -405,9 +427,10 @@ template <typename X> struct query_walk {
 	{
 		const int blocks = (p.T + X::OWN - 1) / X::OWN;
 		const int last = p.past + p.T - 1;
+		const struct turn turn(blocks);
 
-		head = (int)(blockIdx.x / blocks);
-		first = (blocks - 1 - (int)(blockIdx.x % blocks)) * X::OWN; /* the longest first */
+		head = turn.head;
+		first = (blocks - 1 - turn.number) * X::OWN;
 		position = p.past + first;
 		begin = 0;
 		end = (position + X::OWN - 1 < last ? position + X::OWN - 1 : last) / X::STEP + 1;
@@ -728,10 +751,11 @@ template <typename X> struct key_walk {
 	__device__ explicit key_walk(const problem_of<X> &p)
 	{
 		const int blocks = (p.S + X::OWN - 1) / X::OWN;
+		const struct turn turn(blocks);
 
-		group = (int)(blockIdx.x / blocks);
+		group = turn.head;
 		head = group * p.together;
-		first = (int)(blockIdx.x % blocks) * X::OWN;
+		first = turn.number * X::OWN;
 		begin = first / X::STEP;
 		end = (p.T + X::STEP - 1) / X::STEP;
 	}
