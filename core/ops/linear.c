@@ -108,6 +108,21 @@ static void case_few_transposed(struct graph *g)
 	graph_seeded_output(g, "y", op_linear_transposed(g, "linear", x, w));
 }
 
+/* Rows of decoding: long ones, and many outputs. */
+static void case_few_long(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 2056), *w = case_param(g, "w", 2056, 6);
+
+	graph_seeded_output(g, "y", op_linear(g, "linear", x, w, case_param(g, "b", 6)));
+}
+
+static void case_few_outputs(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 1, 2, 8), *w = case_param(g, "w", 8195, 8);
+
+	graph_seeded_output(g, "y", op_linear_transposed(g, "linear", x, w));
+}
+
 /* One matrix read both ways: its gradient has two parts. */
 static void case_tied(struct graph *g)
 {
@@ -172,6 +187,8 @@ OP_CASES(linear) = {
 	OP_CASE("transposed", case_transposed),
 	OP_CASE("few rows", case_few),
 	OP_CASE("few rows, transposed", case_few_transposed),
+	OP_CASE("few long rows", case_few_long),
+	OP_CASE("few rows, many outputs", case_few_outputs),
 	OP_CASE("tied", case_tied),
 	OP_CASE("slices", case_slices),
 	OP_CASE("last token", case_last_token),

@@ -466,7 +466,8 @@ static void check_op(void **state)
 		assert_true(kept);
 }
 
-int main(void)
+/* An argument names the ops that are tested: "w2_*". */
+int main(int argc, char **argv)
 {
 	struct CMUnitTest tests[OP_COUNT];
 	size_t n = 0;
@@ -478,5 +479,7 @@ int main(void)
 				.test_func = check_op,
 				.initial_state = (void *)(uintptr_t)op_table[i],
 			};
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return _cmocka_run_group_tests("ops", tests, n, NULL, NULL);
 }

@@ -310,7 +310,21 @@ static void round_all(const struct backend *b, struct rounding *r)
 	r->total = 0;
 }
 
-/* The only copy is rounded: product.cuh reads it. */
+/* Copy 1 [O,I] of a matrix [I,O]: few_rows.cuh reads it. */
+static void turn(const struct backend *b, const struct params *p, const struct param *q)
+{
+	const int64_t rows = q->dim[0], columns = q->count / rows;
+	const float *from = (const float *)p->data + q->offset;
+	__nv_bfloat16 *to = (__nv_bfloat16 *)q->copy[1].memory;
+	struct call c = {};
+
+	c.backend = b;
+	each(&c, q->count, [=] __device__(int64_t i) {
+		to[i] = (__nv_bfloat16)from[i % rows * columns + i / rows];
+	});
+}
+
+/* Copy 0 is rounded: product.cuh reads it. */
 static void cuda_copy_params(const struct backend *b, const struct params *p)
 {
 	struct rounding r = {};
@@ -318,6 +332,8 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 	for (int i = 0; i < p->n; i++) {
 		const struct param *q = &p->list[i];
 
+		if (q->copy[1].memory)
+			turn(b, p, q);
 		if (!q->copy[0].memory)
 			continue;
 		r.list[r.n++] = { r.total, q->count, (const float *)p->data + q->offset,

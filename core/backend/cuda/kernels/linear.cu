@@ -1,4 +1,4 @@
-#include "core/backend/cuda/product.cuh"
+#include "core/backend/cuda/few_rows.cuh"
 
 /* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
 struct sizes {
@@ -50,6 +50,10 @@ template <typename P> static const void *bias_like(const struct call *c, struct 
 
 template <typename P> static void forward(const struct call *c)
 {
+	if (few_rows<P>::takes(c->node)) {
+		few_rows<P>::forward(c);
+		return;
+	}
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
@@ -96,10 +100,12 @@ template <typename P> static void backward(const struct call *c)
 		     dx.to, s.x_pitch);
 }
 
-/* The weight, and the bias of a y that is narrow. */
+/* Copy 0 of the weight is rounded, copy 1 turned as well; and the bias of a y that is narrow. */
 template <typename P>
 static size_t copies(const struct node *n, enum pass pass, int input, int which)
 {
+	if (pass == PASS_FORWARD && few_rows<P>::takes(n))
+		return input == 1 && which == few_rows<P>::copy(n) ? rounded_copy<P>(n, 1, 0) : 0;
 	if (input == 2 && pass == PASS_FORWARD && is_narrow(n->out[0]))
 		return rounded_copy<P>(n, input, which);
 	return weight_copies<P>(n, pass, input, which);
