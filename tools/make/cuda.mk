@@ -57,12 +57,21 @@ tests-built: $(if $(filter $(gpu_training),$(chosen_tests)),$(cuda_built))
 check-gpu: $(gpu_results) $(call results,$(gpu_training))
 	@sh tools/testing/summary.sh $(O) $(gpu_tests:%=gpu/%) $(gpu_training)
 
-# NVIDIA's checkers run the op tests: they look for wrong addresses, races, unset memory, barriers.
-sanitizers := memcheck racecheck initcheck synccheck
-check-gpu-sanitize: $(O)/core/ops/op_test $(O)/core/ops/attention_test $(cuda_built)
-	$(Q)for tool in $(or $(SANITIZER),$(sanitizers)); do for t in op_test attention_test; do \
-		echo "  $$tool $$t" && KABLATE_TEST_BACKEND=cuda compute-sanitizer --tool $$tool --error-exitcode 9 \
-		$(O)/core/ops/$$t >$(O)/sanitize.log 2>&1 || { tail -n 40 $(O)/sanitize.log; exit 1; }; done; done
+# NVIDIA's checkers look for wrong addresses, races, unset memory and barriers.  They are slow, so each op is a part of its
+# own, and -j runs parts side by side; attention has tests of its own.  SANITIZER= and PARTS= choose some of them.
+SANITIZER ?= memcheck racecheck initcheck synccheck
+sanitized_ops := $(filter-out optim,$(sort $(basename $(notdir $(filter core/backend/cuda/kernels/%,$(cuda_c))))))
+sanitized_tests := core/ops/attention_test core/ops/attention_bf16_test core/optim/optim_test
+PARTS ?= $(sanitized_ops) $(notdir $(sanitized_tests))
+sanitized := $(foreach tool,$(SANITIZER),$(PARTS:%=$(O)/sanitize/$(tool)/%))
+sanitized_command = $(or $(patsubst %,$(O)/%,$(filter %/$(@F),$(sanitized_tests))),$(O)/core/ops/op_test '$(@F)*')
+$(sanitized): $(addprefix $(O)/,core/ops/op_test $(sanitized_tests)) $(cuda_built) FORCE
+	@mkdir -p $(@D)
+	$(Q)KABLATE_TEST_BACKEND=cuda timeout 480 compute-sanitizer --tool $(notdir $(@D)) --error-exitcode 9 \
+		$(sanitized_command) >$@ 2>&1 || { tail -n 40 $@; echo '$(@:$(O)/%=%): not clean'; exit 1; }
+	$(call say,CLEAN,$(notdir $(@D)) $(@F))
+check-gpu-sanitize: $(sanitized)
+	@echo '$(words $(sanitized)) passed, 0 failed'
 
 .PHONY: cuda which-nvcc check-gpu check-gpu-sanitize
 
