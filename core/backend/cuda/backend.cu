@@ -417,6 +417,14 @@ static bool wants_graphs(void)
 	return !text || strcmp(text, "off") != 0;
 }
 
+/* The same for kernels that wait on the GPU for the one before. */
+static bool wants_overlap(void)
+{
+	const char *text = getenv("KABLATE_CUDA_OVERLAP");
+
+	return !text || strcmp(text, "off") != 0;
+}
+
 /* ------------------------------------------------------------ opening, closing */
 
 /*
@@ -517,6 +525,7 @@ static enum status open_device(struct cuda_context *g, struct error *err)
 		cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
 	if (!g->failed)
 		cuda_note_blas(g, cublasSetWorkspace(g->blas, g->blas_memory, BLAS_MEMORY), "cuBLAS");
+	g->overlaps = !g->failed && wants_overlap() && code_overlaps(smallest_part);
 	if (!g->failed)
 		return OK;
 	*err = g->err;

@@ -47,6 +47,7 @@ struct cuda_context {
 	struct run *run;   /* device: of the kernels that follow */
 	uint32_t *dropout_key; /* device: of the node that follows */
 	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
+	bool overlaps;	       /* a kernel may come to the GPU before the last one ends (launch.cuh) */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;

@@ -68,6 +68,7 @@ static struct scalar_factor<typename P::real> factor(const struct call *c, int l
 
 template <typename F> static __global__ void each_kernel(int64_t n, F f)
 {
+	previous_done();
 	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
 	     i += (int64_t)gridDim.x * blockDim.x)
 		f(i);
@@ -82,14 +83,16 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 
 	if (n == 0)
 		return;
-	launch_kernel(each_kernel<F>, (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK,
-		      0, stream_of(c), n, f);
+	launch_next(context_of(c)->overlaps, each_kernel<F>,
+		    (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c), n,
+		    f);
 	note_launch(c);
 }
 
 template <int N, enum span_kind KIND, typename F>
 static __global__ void each_span_kernel(int64_t spans, F f)
 {
+	previous_done();
 	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < spans;
 	     i += (int64_t)gridDim.x * blockDim.x)
 		f(span<N, KIND>{ i * N });
@@ -100,9 +103,9 @@ static void launch_spans(const struct call *c, int64_t spans, F f)
 {
 	const int64_t blocks = (spans + BLOCK - 1) / BLOCK;
 
-	launch_kernel(each_span_kernel<N, KIND, F>,
-		      (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
-		      spans, f);
+	launch_next(context_of(c)->overlaps, each_span_kernel<N, KIND, F>,
+		    (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
+		    spans, f);
 	note_launch(c);
 }
 
@@ -140,6 +143,7 @@ static void each_span(const struct call *c, int64_t n, int64_t width, const stru
 
 template <typename F> static __global__ void each_row_kernel(int64_t rows, F f)
 {
+	previous_done();
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
 		f(row);
 		__syncthreads();
@@ -151,8 +155,9 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 {
 	if (rows == 0)
 		return;
-	launch_kernel(each_row_kernel<F>, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK,
-		      0, stream_of(c), rows, f);
+	launch_next(context_of(c)->overlaps, each_row_kernel<F>,
+		    (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK, 0, stream_of(c), rows,
+		    f);
 	note_launch(c);
 }
 

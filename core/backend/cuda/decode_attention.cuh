@@ -472,6 +472,7 @@ static __global__ void __launch_bounds__(X::WARPS *WARP)
 	decode_kernel(const __grid_constant__ struct decode_problem<X> p)
 {
 	typedef typename X::real real;
+	previous_done();
 	const struct decode_layout<X> &l = p.layout;
 	const struct decode_place<X> x(p);
 	const int64_t chunks = x.i / l.chunk + 1;
@@ -657,8 +658,8 @@ template <typename P> struct decode {
 			const int bytes = (int)(l.slices * l.rows() * l.row_size() *
 						(int64_t)sizeof(typename P::real));
 
-			launch_kernel(decode_kernel<X>, blocks, l.tiles * l.slices * WARP, bytes,
-				      stream_of(c), p);
+			launch_next(context_of(c)->overlaps, decode_kernel<X>, blocks,
+				    l.tiles * l.slices * WARP, bytes, stream_of(c), p);
 			note_launch(c);
 		});
 	}

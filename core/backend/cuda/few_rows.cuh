@@ -86,6 +86,25 @@ static __device__ void few_rows_sums(const struct few_rows_problem<P> &p, int64_
 				sum[r][o] += __shfl_xor_sync(0xffffffffu, sum[r][o], step);
 }
 
+/* The weights of a warp's first step: the kernel before need not have ended. */
+template <typename P, int OUTS>
+static __device__ void few_rows_near(const struct few_rows_problem<P> &p, int64_t first, int share)
+{
+	const int lane = (int)threadIdx.x % WARP;
+
+	if (lane % 2)
+		return;
+#pragma unroll
+	for (int k = 0; k < FEW_ROWS_PIECES; k++)
+#pragma unroll
+		for (int o = 0; o < OUTS; o++) {
+			const int64_t i = share * FEW_ROWS_STEP + (k * WARP + lane) * 8;
+
+			if (i < p.I && first + o < p.O)
+				bring_near(p.w + (first + o) * p.I + i);
+		}
+}
+
 template <typename P, int ROWS, int OUTS>
 static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 	few_rows_kernel(const __grid_constant__ struct few_rows_problem<P> p)
@@ -99,6 +118,8 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 	const int row = lane / OUTS;
 	real sum[ROWS][OUTS] = {};
 
+	few_rows_near<P, OUTS>(p, first, share);
+	previous_done();
 	few_rows_sums<P, ROWS, OUTS>(p, first, share, sum);
 #pragma unroll
 	for (int k = 0; k < ROWS * OUTS; k++)
@@ -140,9 +161,9 @@ template <typename P> struct few_rows {
 	{
 		const int64_t warps = (p.O + OUTS - 1) / OUTS * p.split;
 
-		launch_kernel(few_rows_kernel<P, ROWS, OUTS>,
-			      (unsigned)((warps + FEW_ROWS_WARPS - 1) / FEW_ROWS_WARPS),
-			      FEW_ROWS_WARPS * WARP, 0, stream_of(c), p);
+		launch_next(context_of(c)->overlaps, few_rows_kernel<P, ROWS, OUTS>,
+			    (unsigned)((warps + FEW_ROWS_WARPS - 1) / FEW_ROWS_WARPS),
+			    FEW_ROWS_WARPS * WARP, 0, stream_of(c), p);
 		note_launch(c);
 	}
 

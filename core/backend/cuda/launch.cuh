@@ -18,5 +18,53 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 	kernel<<<blocks, threads, bytes, stream>>>(arguments...);
 }
 
+/*
+ * As launch_kernel(), for a kernel that calls previous_done() first.  If it `overlaps`, its blocks come to
+ * the GPU while the kernel before still runs, and wait there.
+ */
+template <typename... Parameters, typename... Arguments>
+static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 blocks, int threads,
+			int bytes, cudaStream_t stream, const Arguments &...arguments)
+{
+	cudaLaunchAttribute attribute = {};
+	cudaLaunchConfig_t config = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = blocks;
+	config.blockDim = dim3((unsigned)threads);
+	config.dynamicSmemBytes = (size_t)bytes;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = overlaps ? 1 : 0;
+	cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
+}
+
+/*
+ * Lets the next kernel come, and waits until the one before has ended and all can see what it wrote.  All
+ * threads call it before they read or write: then a kernel ends only after all before it have.
+ */
+static __device__ __forceinline__ void previous_done(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Begin to bring memory nearer; nothing is read yet, so it may be written still. */
+static __device__ __forceinline__ void bring_near(const void *at)
+{
+	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
+/* Does the code that runs have these instructions?  That of older GPUs does not. */
+template <typename... Parameters> static bool code_overlaps(void (*kernel)(Parameters...))
+{
+	cudaFuncAttributes attributes = {};
+
+	return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+}
+
 #endif
 #endif

@@ -19,4 +19,25 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 			  [=] { std::apply(kernel, kept); } });
 }
 
+/* A kernel begins when the one before has ended. */
+template <typename... Parameters, typename... Arguments>
+static void launch_next(bool, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
+			cudaStream_t stream, const Arguments &...arguments)
+{
+	launch_kernel(kernel, blocks, threads, bytes, stream, arguments...);
+}
+
+static inline void previous_done(void)
+{
+}
+
+static inline void bring_near(const void *)
+{
+}
+
+template <typename... Parameters> static bool code_overlaps(void (*)(Parameters...))
+{
+	return false;
+}
+
 #endif

@@ -218,6 +218,7 @@ template <typename P, typename S> static __global__ void forward_kernel(struct n
 	real sum = 0, squares = 0, mean, inverse;
 	struct piece<real, S> s;
 
+	previous_done();
 	if (row >= m.rows)
 		return;
 	each_chunk<S>(m.width, [&](int chunk) {
@@ -288,8 +289,8 @@ template <typename P> static void forward(const struct call *c)
 	with_shape<typename P::real>(m.width, forward_aligned(m), [&](auto shape) {
 		typedef decltype(shape) S;
 
-		launch_kernel(forward_kernel<P, S>, (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS),
-			      BLOCK, 0, stream_of(c), m);
+		launch_next(context_of(c)->overlaps, forward_kernel<P, S>,
+			    (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c), m);
 	});
 	note_launch(c);
 }
