@@ -4,8 +4,8 @@
     bench_decode_rows.py --build DIR [--backend cuda] [--rows PATTERN,...] [--lengths N,...] [--batches N,...]
 
 A step reads every weight and the whole cache once, so its limit is these bytes over the bandwidth.
-The bytes are those that PyTorch's model has in the same precision; where it has no such model, those that
-our ops count, in that precision.  The bandwidth is the larger one of PyTorch's copy and our own reading.
+The bytes are those that PyTorch's model has in the same precision; where it has no such model, those of our
+weights in that precision, and of our cache.  The bandwidth is the larger one of PyTorch's copy and our own reading.
 Each batch and context is measured by processes of its own, which take turns: what does not fit is told,
 and the rest goes on.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
 """
@@ -89,8 +89,8 @@ def with_limit(found, precision, copied):
     own, peer = found.get("own", {}), found.get("peer", {})
     if "weight_bytes" in peer:
         read = peer["weight_bytes"] + peer["cache_bytes"]
-    elif "token_bytes" in own:
-        read = own["token_bytes"] * BYTES[precision] / BYTES["float32"]
+    elif "weights" in own:
+        read = own["weights"] * BYTES[precision] + own["state_bytes"]
     else:
         return found
     bandwidth = max(copied or 0, own.get("read_bytes_per_second", 0))

@@ -230,7 +230,8 @@ class OnGpu(unittest.TestCase):
 
 
 class DecodeRows(unittest.TestCase):
-    OWN = {"contexts": [{"token_seconds": 1e-3, "token_bytes": 8e8, "read_bytes_per_second": 3e12}], "batch": 64}
+    OWN = {"contexts": [{"token_seconds": 1e-3, "weights": 1e8, "state_bytes": 2e8,
+                         "read_bytes_per_second": 3e12}], "batch": 64}
     PEER = {"contexts": [{"token_seconds": 2e-3, "form": "compiled", "weight_bytes": 3e8, "cache_bytes": 7e8}],
             "batch": 64, "torch": "2.0"}
 

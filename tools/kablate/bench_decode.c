@@ -38,7 +38,7 @@ struct machine {
 };
 
 struct figures {
-	int64_t context;
+	int64_t context, weights; /* weights: how many there are */
 	size_t state_bytes;
 	struct op_cost step, first, last; /* a token; the first and the last piece of a prompt */
 	double step_seconds, first_seconds, last_seconds;
@@ -190,6 +190,7 @@ static enum status measure_context(struct bench *b, int64_t context, struct figu
 	struct decoder *d;
 
 	*f = (struct figures){ .context = context,
+			       .weights = params_count(b->setup->params),
 			       .step_seconds = INFINITY,
 			       .first_seconds = INFINITY,
 			       .last_seconds = INFINITY };
@@ -220,11 +221,12 @@ static void print_figures(const struct figures *f, const struct machine *m, cons
 		snprintf(products, sizeof(products), "%.4g",
 			 2.0 * SQUARE * SQUARE * SQUARE / m->product_seconds);
 	fprintf(out,
-		"%s\n  {\"context\": %lld, \"state_bytes\": %zu, "
+		"%s\n  {\"context\": %lld, \"weights\": %lld, \"state_bytes\": %zu, "
 		"\"first_token_seconds\": %.6g, \"prompt_flops\": %.6g, "
 		"\"token_seconds\": %.6g, \"token_bytes\": %.0f, "
 		"\"read_bytes_per_second\": %.4g, \"sgemm_flops_per_second\": %s}",
-		comma, (long long)f->context, f->state_bytes, pieces(f) * seconds,
+		comma, (long long)f->context, (long long)f->weights, f->state_bytes,
+		pieces(f) * seconds,
 		pieces(f) * flops, f->step_seconds, f->step.forward_bytes,
 		(double)m->bytes / m->read_seconds, products);
 	fflush(out);
