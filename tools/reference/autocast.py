@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 """Write models/vectors/autocast/: how far PyTorch's bfloat16 autocast is from float64, per gradient.
 
-    autocast.py [OUTDIR]         default: models/vectors/autocast of this tree;  example: autocast.py new
+    autocast.py [OUTDIR]    default: models/vectors/autocast of this tree;  example: autocast.py new
 
-models/autocast_test.c compares our own bfloat16 with it.  A file holds a model (metadata "config", as golden.py
-writes it; tensors param.NAME, exact in float16), BATCHES batches of tokens and targets, and for each parameter
-autocast.NAME, the root-mean-square error of its gradient over all batches and entries.  One batch would not do:
-the errors of a small tensor in it are few.
+models/autocast_test.c compares our own bfloat16 with it.  A file holds a model (metadata "config",
+as golden.py writes it; tensors param.NAME, exact in float16), BATCHES batches of tokens and
+targets, and for each parameter autocast.NAME, the root-mean-square error of its gradient over all
+batches and entries.  One batch would not do: the errors of a small tensor in it are few.
 
-The gradients come from model.py, whose products are x @ W: once in float64, once with float32 parameters under
-torch.autocast("cpu", dtype=torch.bfloat16).  On a CPU, autocast computes softmax, norms, losses and sums in bfloat16
-where it gets bfloat16; on a GPU it computes them in float32, which is closer to float64.  `AsOnGpu` does what it does
-on a GPU.
+The gradients come from model.py, whose products are x @ W: once in float64, once with float32
+parameters under torch.autocast("cpu", dtype=torch.bfloat16).  On a CPU, autocast computes softmax,
+norms, losses and sums in bfloat16 where it gets bfloat16; on a GPU it computes them in float32,
+which is closer to float64.  `AsOnGpu` does what it does on a GPU.
 
-A routing choice that rounding decides otherwise makes a gradient jump.  So a sequence is not used if a weight that
-routing keeps and one that it drops nearly tie in float64.
+A routing choice that rounding decides otherwise makes a gradient jump.  So a sequence is not used
+if a weight that routing keeps and one that it drops nearly tie in float64.
 """
 import dataclasses
 import json
