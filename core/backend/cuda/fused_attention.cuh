@@ -86,10 +86,10 @@ template <typename P> struct problem {
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
  * many blocks share a multiprocessor.  MORE: there may be a bias, alibi or dropout; BANDED: and
- * the reciprocal term; KEPT: the block's own factors of scores stay in registers.
+ * the reciprocal term.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_, bool KEPT_ = false>
+	  bool BANDED_>
 struct shape {
 	typedef P_ P;
 	typedef typename P::real real;
@@ -97,7 +97,7 @@ struct shape {
 
 	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
 	static constexpr int BLOCKS = BLOCKS_;
-	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, KEPT = KEPT_;
+	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_;
 	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
 
 	/* Results in registers: scores, the cross term, sums of score factors and of values. */
@@ -106,7 +106,6 @@ struct shape {
 	typedef fragments<real, ROWS, KW / 8> score_sums;
 	typedef fragments<real, ROWS, DW / 8> value_sums;
 	typedef real row_numbers[ROWS][2]; /* of the thread's rows */
-	typedef struct left_factor<factor, ROWS, KW, KEPT> own_score;
 };
 
 template <typename X> using problem_of = struct problem<typename X::P>;
@@ -447,13 +446,13 @@ template <typename X> struct query_walk {
 	}
 };
 
-/* Begin to copy the bias of N keys of a head from key j0 on; without one it is 0. */
-template <typename X, int N>
+/* Begin to copy the bias of STEP keys of a head from key j0 on; without one it is 0. */
+template <typename X>
 static __device__ void copy_bias(const problem_of<X> &p, int head, int j0, uint32_t to)
 {
 	const auto *none = (const typename X::real *)p.q.at; /* an address that may be named */
 
-	for (int n = threadIdx.x; n < N; n += X::THREADS) {
+	for (int n = threadIdx.x; n < X::STEP; n += X::THREADS) {
 		const bool wanted = p.key_bias && j0 + n < p.S;
 		const int64_t at = wanted ? p.bias_layout.at(head / p.H, head % p.H, j0 + n) : 0;
 
@@ -471,25 +470,14 @@ static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk
 
 	to.copy(keys, step * X::STEP, w.in_band(p, step));
 	if (X::MORE)
-		copy_bias<X, X::STEP>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
+		copy_bias<X>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
 	copies_end();
-}
-
-/* Keep the block's own factors of scores, whose copy was begun, in registers. */
-template <typename X> static __device__ __forceinline__ void keep_own(typename X::own_score &own)
-{
-	if (!X::KEPT)
-		return;
-	copies_wait<0>();
-	__syncthreads();
-	own.keep();
 }
 
 /* Products of the warp's queries with the keys of a step become scores. */
 template <typename X, typename M>
 static __device__ void query_scores(const problem_of<X> &p, const struct query_walk<X> &w,
 				    const terms_with<X> &t, const typename M::own_tiles &own,
-				    const typename X::own_score &own_score,
 				    const typename M::step_tiles &keys,
 				    const typename X::real *bias, int step, typename X::scores &s,
 				    typename X::crosses &cross)
@@ -500,7 +488,7 @@ static __device__ void query_scores(const problem_of<X> &p, const struct query_w
 	const bool in_band = w.in_band(p, step);
 
 	clear(s);
-	multiply_rows(s, own_score, keys.score);
+	multiply_rows(s, own.score, row, keys.score);
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -586,14 +574,12 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::value_sums o;
 	struct running<X> r;
-	typename X::own_score own_score(own.score, row);
 
 	clear(o);
 	fill(r.largest, (real)-INFINITY);
 	fill(r.sum, (real)0);
 	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_keys<X, M>(p, w, keys, start, w.begin);
-	keep_own<X>(own_score);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 
@@ -603,8 +589,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
 		if (step * X::STEP > w.position + row + 16 * X::ROWS - 1)
 			continue; /* no query of this warp sees these keys */
-		query_scores<X, M>(p, w, t, own, own_score, at, M::numbers(shared, step), step, s,
-				   cross);
+		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		softmax_step<X>(unit_of<X>(t), r, s, o);
 		if (X::MORE && p.mask.factor != 0)
 			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
@@ -681,7 +666,6 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::score_sums d;
 	typename X::row_numbers lse2, delta, factor;
-	typename X::own_score own_score(own.score, row);
 	real dband_sum = 0;
 
 #pragma unroll
@@ -699,7 +683,6 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	clear(d);
 	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
 	copy_keys<X, M>(p, w, keys, start, w.begin);
-	keep_own<X>(own_score);
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 		const int i0 = w.position + row, j0 = step * X::STEP;
@@ -710,8 +693,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
 		if (j0 > i0 + 16 * X::ROWS - 1)
 			continue;
-		query_scores<X, M>(p, w, t, own, own_score, at, M::numbers(shared, step), step, s,
-				   cross);
+		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		clear(dp);
 		multiply_rows(dp, own.value, row, at.value);
 		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
@@ -794,7 +776,6 @@ static __device__ void copy_queries(const problem_of<X> &p, const struct key_wal
 template <typename X, typename M>
 static __device__ void key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w,
 					 const terms_with<X> &t, const typename M::own_tiles &own,
-					 const typename X::own_score &own_score,
 					 const typename M::step_tiles &queries,
 					 const typename X::real *lse2,
 					 const typename X::row_numbers &bias, int step,
@@ -807,7 +788,7 @@ static __device__ void key_probabilities(const problem_of<X> &p, const struct ke
 	typename X::crosses cross;
 
 	clear(s);
-	multiply_rows(s, own_score, queries.score);
+	multiply_rows(s, own.score, row, queries.score);
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -853,9 +834,9 @@ template <typename X> struct key_sums {
 template <typename X, typename M, bool IN_BAND>
 static __device__ __forceinline__ void
 add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
-	    const typename M::own_tiles &own, const typename X::own_score &own_score,
-	    const typename M::step_tiles &queries, const typename X::real *lse2,
-	    const typename X::row_numbers &bias, int step, bool wants_bias, struct key_sums<X> &sums)
+	    const typename M::own_tiles &own, const typename M::step_tiles &queries,
+	    const typename X::real *lse2, const typename X::row_numbers &bias, int step,
+	    bool wants_bias, struct key_sums<X> &sums)
 {
 	typedef typename X::real real;
 	const real *delta = lse2 + X::STEP;
@@ -863,7 +844,7 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 	const int j0 = w.first + row, i0 = step * X::STEP;
 	typename X::scores s, dp;
 
-	key_probabilities<X, M>(p, w, t, own, own_score, queries, lse2, bias, step, s);
+	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
 	clear(dp);
 	multiply_rows(dp, own.value, row, queries.value);
 	if (X::MORE && p.mask.factor != 0) {
@@ -933,7 +914,6 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = w.head + p.together - 1;
 	struct key_sums<X> sums;
 	typename X::row_numbers bias, factor;
-	typename X::own_score own_score(own.score, row);
 
 	clear(sums.score);
 	if (IN_BAND)
@@ -947,8 +927,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		clear(sums.value);
 		own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
 		copy_queries<X, M>(p, w, queries, start, w.begin);
-		keep_own<X>(own_score);
-		for (int step = w.begin; step < w.end; step++) {
+			for (int step = w.begin; step < w.end; step++) {
 			const typename M::step_tiles at(M::stage(start, step));
 
 			copies_wait<0>();
@@ -957,9 +936,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 				copy_queries<X, M>(p, w, queries, start, step + 1);
 			if (step * X::STEP + X::STEP - 1 < w.first + row)
 				continue; /* no query of this step sees a key of this warp */
-			add_queries<X, M, IN_BAND>(p, w, t, own, own_score, at,
-						   M::numbers(shared, step), bias, step, dbias,
-						   sums);
+			add_queries<X, M, IN_BAND>(p, w, t, own, at, M::numbers(shared, step),
+						   bias, step, dbias, sums);
 		}
 		if constexpr (!IN_BAND) {
 			fill(factor, (real)1);
@@ -982,17 +960,15 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 /*
  * Rows of routing: the heads' probabilities of queries first .. first + n - 1, combined.  A block
- * of threads makes some rows and columns of one example, a head at a time; ACROSS warps lie side by
- * side.  Keys that all heads share are copied once.
+ * of threads makes OWN rows and STEP columns of one example, a head at a time.  Keys that all heads
+ * share are copied once.
  */
-template <typename X, int ACROSS> struct route_memory {
-	static constexpr int ROWS = X::OWN / ACROSS, COLUMNS = X::STEP * ACROSS;
-
-	typedef struct tiles<X, ROWS, false> query_tiles;
-	typedef struct tiles<X, COLUMNS, false> key_tiles;
+template <typename X> struct route_memory {
+	typedef struct tiles<X, X::OWN, false> query_tiles;
+	typedef struct tiles<X, X::STEP, false> key_tiles;
 
 	static constexpr int QUERIES = query_tiles::BYTES, KEYS = key_tiles::BYTES;
-	static constexpr int KEY_STAGE = KEYS + COLUMNS * (int)sizeof(typename X::real);
+	static constexpr int KEY_STAGE = KEYS + X::STEP * (int)sizeof(typename X::real);
 
 	static __host__ __device__ bool is_shared(const problem_of<X> &p)
 	{
@@ -1013,10 +989,11 @@ template <typename X, int ACROSS> struct route_memory {
 	}
 };
 
-template <typename X, typename M>
+template <typename X>
 static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first, int j0,
 				 bool in_band, uint32_t start)
 {
+	typedef struct route_memory<X> M;
 	const int head = b * p.H + h;
 	const typename M::query_tiles queries(start + M::queries_at(h));
 	const uint32_t stage = start + M::keys_at(p, h);
@@ -1026,7 +1003,7 @@ static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first
 	if (h == 0 || !M::is_shared(p)) {
 		keys.copy(keys_of<X>(p, head), j0, in_band);
 		if (X::MORE)
-			copy_bias<X, M::COLUMNS>(p, head, j0, stage + M::KEYS);
+			copy_bias<X>(p, head, j0, stage + M::KEYS);
 	}
 	copies_end();
 }
@@ -1048,51 +1025,49 @@ static __device__ __forceinline__ void read_lse2(const problem_of<X> &p, int hea
 		}
 }
 
-template <typename X, int ACROSS>
+template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	combine_kernel(const __grid_constant__ problem_of<X> p, const typename X::real *lse,
 		       struct combined<typename X::real> route, struct query_block x, bool maximum)
 {
 	typedef typename X::real real;
-	typedef struct route_memory<X, ACROSS> M;
+	typedef struct route_memory<X> M;
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
-	const int warp = (int)(threadIdx.x / 32), row = 16 * X::ROWS * (warp / ACROSS);
-	const int column = X::STEP * (warp % ACROSS);
-	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * M::ROWS;
-	const int block_j = (int)blockIdx.x * M::COLUMNS, j0 = block_j + column;
-	const int block_i = p.past + first, i0 = block_i + row;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
+	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first + row;
 	const bool in_band = X::BANDED && p.band_window >= 0 &&
-			     block_j + M::COLUMNS - 1 + p.band_window >= block_i;
+			     j0 + X::STEP - 1 + p.band_window >= i0 - row;
 	const real share = 1 / (real)p.H;
 	typename X::scores s, joined;
 	typename X::crosses cross;
 	typename X::row_numbers lse2;
 
-	if (block_j > block_i + M::ROWS - 1)
+	if (j0 > i0 - row + X::OWN - 1)
 		return; /* no query of this block sees these keys */
 	clear(joined);
-	copy_head<X, M>(p, b, 0, first, block_j, in_band, start);
+	copy_head<X>(p, b, 0, first, j0, in_band, start);
 	for (int h = 0; h < p.H; h++) {
 		const int keys_at = M::keys_at(p, h);
 		const typename M::query_tiles queries(start + M::queries_at(h));
 		const typename M::key_tiles keys(start + keys_at);
-		const real *bias = (const real *)(shared + keys_at + M::KEYS) + column;
+		const real *bias = (const real *)(shared + keys_at + M::KEYS);
 		const terms_with<X> t = terms_of(p, b * p.H + h);
 
 		copies_wait<0>();
 		__syncthreads();
 		if (h + 1 < p.H)
-			copy_head<X, M>(p, b, h + 1, first, block_j, in_band, start);
+			copy_head<X>(p, b, h + 1, first, j0, in_band, start);
 		if (j0 > i0 + 16 * X::ROWS - 1)
 			continue; /* no query of this warp sees its keys */
 		read_lse2<X>(p, b * p.H + h, first + row, lse, lse2);
 		clear(s);
-		multiply_rows(s, queries.score, row, keys.score.from(column));
+		multiply_rows(s, queries.score, row, keys.score);
 		clear(cross);
 		if constexpr (X::BANDED)
 			if (in_band)
-				multiply_rows(cross, queries.cross, row, keys.cross.from(column));
+				multiply_rows(cross, queries.cross, row, keys.cross);
 		finish_scores<X>(
 			t, in_band, cross, [=](int, int, int c) { return bias[c]; },
 			[=](int r, int c) { return i0 + r - j0 - c; }, s);

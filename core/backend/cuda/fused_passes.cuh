@@ -373,9 +373,9 @@ static struct problem<P> open_gradients(const struct call *c, const struct fused
 /* ---------------------------------------------------------------------- shapes */
 
 /*
- * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 were
- * the fastest of three tried on a busy H200; all keep within the 99 KiB of shared memory that
- * every GPU since compute capability 8.6 has.
+ * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 and
+ * without extras were the fastest of four to nine tried on an H200; all keep within the 99 KiB of
+ * shared memory that every GPU since compute capability 8.6 has.
  */
 template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
@@ -386,14 +386,14 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 };
 
 template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
-	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false, true> forward;
-	typedef shape<bfloat16_products, 64, 64, 2, 4, 32, 2, MORE, false, !MORE> d_queries;
-	typedef shape<bfloat16_products, 64, 64, 2, 4, 32, 2, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward, d_queries;
+	typedef shape<bfloat16_products, 64, 64, MORE ? 1 : 2, 4, MORE ? 64 : 32, 2, MORE, false> d_keys;
 };
 
 template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
 	typedef shape<bfloat16_products, 128, 64, 2, 4, 64, 2, MORE, false> forward;
-	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> d_queries, d_keys;
+	typedef shape<bfloat16_products, 128, 64, 2, 4, 32, 2, MORE, false> d_queries;
+	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> d_keys;
 };
 
 template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
@@ -404,16 +404,14 @@ template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
 /* Routing reads no values, and a kernel with extras also does without. */
 template <typename P, int KW, bool MORE, bool BANDED> struct combine_shape {
 	static constexpr int LINE = KW * (int)sizeof(typename P::factor);
-	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4, ACROSS = 1;
+	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
 	static constexpr int STEP = LINE <= 256 && !BANDED ? 64 : LINE == 512 && BANDED ? 16 : 32;
 
 	typedef shape<P, KW, 64, 1, WARPS, STEP, 2, true, BANDED> type;
 };
 
 template <int KW, bool MORE> struct combine_shape<bfloat16_products, KW, MORE, false> {
-	static constexpr int ACROSS = 2;
-
-	typedef shape<bfloat16_products, KW, 64, 2, 4, 64, 2, MORE, false> type;
+	typedef shape<bfloat16_products, KW, 64, 1, 4, 64, 3, MORE, false> type;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -450,14 +448,12 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
 	{
-		typedef combine_shape<P, KW, MORE, BANDED> Shape;
-		typedef typename Shape::type X;
-		typedef struct route_memory<X, Shape::ACROSS> M;
-		const dim3 blocks((unsigned)((x.keys + M::COLUMNS - 1) / M::COLUMNS),
-				  (unsigned)((x.n + M::ROWS - 1) / M::ROWS),
+		typedef typename combine_shape<P, KW, MORE, BANDED>::type X;
+		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
+				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
 				  (unsigned)c->node->in[Q]->dim[0]);
 
-		launch(c, combine_kernel<X, Shape::ACROSS>, blocks, X::THREADS, M::bytes(p), p,
+		launch(c, combine_kernel<X>, blocks, X::THREADS, route_memory<X>::bytes(p), p,
 		       (const real *)wide_output<P>(c, LSE), route, x, maximum);
 	}
 	template <bool IN_BAND>

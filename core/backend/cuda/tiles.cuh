@@ -70,11 +70,6 @@ template <typename F, int W> struct tile {
 	{
 		return at + (uint32_t)(row * W * (int)sizeof(F) + ((number ^ (row & 7)) * 16));
 	}
-	/* Its rows from `row` on, a multiple of 8. */
-	__device__ struct tile from(int row) const
-	{
-		return { at + (uint32_t)(row * W * (int)sizeof(F)) };
-	}
 };
 
 /* --------------------------------------------------------------- tensor cores */
@@ -112,64 +107,6 @@ static __device__ __forceinline__ struct reader<W> read_columns(struct tile<bf16
 	const int lane = threadIdx.x % 32;
 
 	return { t, 0, lane % 8 + lane / 16 * 8, lane / 8 % 2 };
-}
-
-/*
- * Rows of a tile as left factor of many products.  KEPT: in registers; else each product reads them
- * again.
- */
-template <typename F, int ROWS, int W, bool KEPT> struct left_factor {
-	struct tile<F, W> from;
-	int first; /* row */
-
-	__device__ __forceinline__ left_factor(struct tile<F, W> t, int row) : from(t), first(row)
-	{
-	}
-	__device__ __forceinline__ void keep()
-	{
-	}
-};
-
-template <int ROWS, int W> struct left_factor<bf16, ROWS, W, true> {
-	struct reader<W> from;
-	uint32_t x[W / 16][ROWS][4];
-
-	__device__ __forceinline__ left_factor(struct tile<bf16, W> t, int row)
-		: from(read_rows(t, row))
-	{
-	}
-	/* The tile is there. */
-	__device__ __forceinline__ void keep()
-	{
-#pragma unroll
-		for (int k = 0; k < W / 16; k++)
-#pragma unroll
-			for (int m = 0; m < ROWS; m++)
-				read_matrices(x[k][m], from.address(16 * m, 2 * k));
-	}
-};
-
-/* x [m, n] += a [m, W] b [n, W]' */
-template <int ROWS, int COLUMNS, int W>
-static __device__ __forceinline__ void
-multiply_rows(float (&x)[ROWS][COLUMNS][4], const struct left_factor<bf16, ROWS, W, true> &a,
-	      struct tile<bf16, W> b)
-{
-	const struct reader<W> from_b = read_columns(b);
-
-#pragma unroll
-	for (int k = 0; k < W / 16; k++)
-#pragma unroll
-		for (int n = 0; n < COLUMNS; n += 2) {
-			uint32_t right[4];
-
-			read_matrices(right, from_b.address(8 * n, 2 * k));
-#pragma unroll
-			for (int m = 0; m < ROWS; m++) {
-				multiply_fragment(x[m][n], a.x[k][m], right[0], right[1]);
-				multiply_fragment(x[m][n + 1], a.x[k][m], right[2], right[3]);
-			}
-		}
 }
 
 /* x [m, n] += a [m, W] b [n, W]', a from row `first` on */
@@ -310,14 +247,6 @@ static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 					x[m][n][e] += left[m][e / 2] * right[e % 2];
 		}
 	}
-}
-
-template <typename R, int ROWS, int COLUMNS, typename F, int W>
-static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4],
-						     const struct left_factor<F, ROWS, W, false> &a,
-						     struct tile<F, W> b)
-{
-	multiply_rows(x, a.from, a.first, b);
 }
 
 /* --------------------------------------------------------------------- copies */
