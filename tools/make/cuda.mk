@@ -60,8 +60,10 @@ check-gpu: $(gpu_results) $(call results,$(gpu_training))
 # NVIDIA's checkers look for wrong addresses, races, unset memory and barriers.  They are slow, so each op is a part of its
 # own, and -j runs parts side by side; attention has tests of its own.  SANITIZER= and PARTS= choose some of them.
 SANITIZER ?= memcheck racecheck initcheck synccheck
-sanitized_ops := $(filter-out optim,$(sort $(basename $(notdir $(filter core/backend/cuda/kernels/%,$(cuda_c))))))
-sanitized_tests := core/ops/attention_test core/ops/attention_bf16_test core/optim/optim_test
+# op_test leaves ops without a gradient to other tests.
+sanitized_ops := $(filter-out optim attention_probe cache recent_tokens,\
+	$(sort $(basename $(notdir $(filter core/backend/cuda/kernels/%,$(cuda_c))))))
+sanitized_tests := $(addprefix core/ops/,attention_test attention_bf16_test fused_test state_test) core/optim/optim_test
 PARTS ?= $(sanitized_ops) $(notdir $(sanitized_tests))
 sanitized := $(foreach tool,$(SANITIZER),$(PARTS:%=$(O)/sanitize/$(tool)/%))
 sanitized_command = $(or $(patsubst %,$(O)/%,$(filter %/$(@F),$(sanitized_tests))),$(O)/core/ops/op_test '$(@F)*')
