@@ -420,10 +420,7 @@ static void keep(struct block *b)
 
 	if (!b->decoding)
 		return;
-	in->k = op_cache(b->g, "keys", in->k);
-	in->v = op_cache(b->g, "values", in->v);
-	if (in->key_bias)
-		in->key_bias = op_cache(b->g, "key_biases", in->key_bias);
+	op_cache_all(b->g, "kept", (struct tensor **const[]){ &in->k, &in->v, &in->key_bias }, 3);
 	if (p->attr.band_window >= 0)
 		in->recent = op_recent_tokens(b->g, "queries", in->q, p->attr.band_window);
 }

@@ -46,9 +46,11 @@ static void keep_wide(struct tensor *t, enum dtype wide)
 }
 
 /* State never rounds: it is narrow where what it keeps is, and where the state's memory says so. */
-static void choose_state(const struct graph *g, const struct node *n, struct tensor *t)
+static void choose_state(const struct graph *g, const struct node *n, int number)
 {
-	const enum dtype kept = tensor_root(n->in[0])->type;
+	/* Of several inputs, each has a state of its own. */
+	const enum dtype kept = tensor_root(n->in[n->n_in > 1 ? number : 0])->type;
+	struct tensor *t = n->out[number];
 
 	if (t->type != kept)
 		t->type = g->type;
@@ -61,7 +63,7 @@ static void choose_states(const struct graph *g)
 	for (int i = 0; i < g->n_nodes; i++)
 		for (int j = 0; j < g->nodes[i]->n_out; j++)
 			if (g->nodes[i]->out[j]->kind == TENSOR_STATE)
-				choose_state(g, g->nodes[i], g->nodes[i]->out[j]);
+				choose_state(g, g->nodes[i], j);
 }
 
 void storage_assign(const struct graph *g, enum precision precision)

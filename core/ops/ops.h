@@ -92,6 +92,10 @@ struct tensor *op_rope(struct graph *g, const char *name, struct tensor *x, doub
  */
 struct tensor *op_cache(struct graph *g, const char *name, struct tensor *x);
 
+/* The same of up to CACHE_MOST tensors at once, which the results replace; NULL stays NULL. */
+#define CACHE_MOST 3
+void op_cache_all(struct graph *g, const char *name, struct tensor **const x[], int n);
+
 /*
  * If runs continue each other: the last `window` tokens before x [B,T,..],
  * then x: [B,window+T,..]; values before the first token are undefined.

@@ -235,12 +235,13 @@ static struct attention_inputs inputs(struct graph *g, struct tensor *x, const s
 	const int64_t k = 8 * qw, v = k + a->shared * qw, bias = v + a->shared * vw;
 	struct attention_inputs in = {
 		.q = heads(g, x, 0, 8, qw),
-		.k = op_cache(g, "k", heads(g, x, k, a->shared, qw)),
-		.v = op_cache(g, "v", heads(g, x, v, a->shared, vw)),
+		.k = heads(g, x, k, a->shared, qw),
+		.v = heads(g, x, v, a->shared, vw),
 	};
 
 	if (a->key_bias)
-		in.key_bias = op_cache(g, "key_bias", graph_slice(g, x, bias, a->shared));
+		in.key_bias = graph_slice(g, x, bias, a->shared);
+	op_cache_all(g, "kept", (struct tensor **const[]){ &in.k, &in.v, &in.key_bias }, 3);
 	if (a->attr.band_window >= 0)
 		in.recent = op_recent_tokens(g, "recent", in.q, a->attr.band_window);
 	return in;

@@ -1,19 +1,48 @@
 #include "core/backend/cuda/tokens.cuh"
 
+/* Several tensors, whose elements are counted through. */
+template <typename P> struct kept {
+	struct {
+		int64_t before; /* elements of the tensors before */
+		struct tokens x, y;
+		struct numbers<P> from;
+		struct results<P> to;
+	} list[CACHE_MOST];
+	int64_t total;
+};
+
+template <typename P> static struct kept<P> kept_of(const struct call *c)
+{
+	struct kept<P> k = {};
+
+	for (int i = 0; i < CACHE_MOST; i++) {
+		k.list[i].before = k.total;
+		if (i >= c->node->n_in)
+			continue;
+		k.list[i].x = tokens_of(c->node->in[i]);
+		k.list[i].y = tokens_of(c->node->out[i]);
+		k.list[i].from = input<P>(c, i);
+		k.list[i].to = output<P>(c, i);
+		k.total += tensor_count(c->node->in[i]);
+	}
+	return k;
+}
+
 /* y[b, past + t] = x[b, t] */
 template <typename P> static void forward(const struct call *c)
 {
-	const struct tokens x = tokens_of(c->node->in[0]), y = tokens_of(c->node->out[0]);
-
+	const struct kept<P> k = kept_of<P>(c);
 	const struct run *run = run_of(c);
-	const auto from = input<P>(c, 0);
-	const auto to = output<P>(c, 0);
 
-	each(c, y.B * x.T * y.size, [=] __device__(int64_t i) {
-		const int64_t b = i / (x.T * y.size), t = i / y.size % x.T, channel = i % y.size;
+	each(c, k.total, [=] __device__(int64_t at) {
+		const auto &one = at >= k.list[2].before   ? k.list[2] :
+				  at >= k.list[1].before ? k.list[1] :
+							   k.list[0];
+		const struct tokens &x = one.x, &y = one.y;
+		const int64_t i = at - one.before, b = i / (x.T * y.size), t = i / y.size % x.T;
 
-		to[(b * y.T + run->past + t) * y.pitch + channel] =
-			from[(b * x.T + t) * x.pitch + channel];
+		one.to[(b * y.T + run->past + t) * y.pitch + i % y.size] =
+			one.from[(b * x.T + t) * x.pitch + i % y.size];
 	});
 }
 
