@@ -317,6 +317,7 @@ template <typename F> static __global__ void sum_parts_kernel(int64_t n, F value
 	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double sum = 0;
 
+#pragma unroll 8
 	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK)
 		sum += (double)value(i);
 	sum = block_sum(sum);
@@ -397,10 +398,13 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 	struct values<R, N> sum = {};
 
 	if (column < columns) {
+		/* a count of turns that is known before the loop: loads of several turns are under way */
+		const int64_t first = rows * part / parts + threadIdx.x / lanes, step = BLOCK / lanes;
+		const int64_t turns = first < last ? (last - first - 1) / step + 1 : 0;
+
 #pragma unroll 4
-		for (int64_t r = rows * part / parts + threadIdx.x / lanes; r < last;
-		     r += BLOCK / lanes) {
-			const struct values<R, N> x = value(r, span<N, KIND>{ column });
+		for (int64_t turn = 0; turn < turns; turn++) {
+			const struct values<R, N> x = value(first + turn * step, span<N, KIND>{ column });
 
 #pragma unroll
 			for (int k = 0; k < N; k++)

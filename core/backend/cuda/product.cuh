@@ -147,10 +147,11 @@ static struct matrix<typename P::factor> rounded(const struct call *c, struct nu
 
 	if (!ROUNDS<P> || x.narrow)
 		return { (const typename P::factor *)x.at, pitch, 0 };
-	each_span(c, n, packed ? n : width, [=] __device__(auto p) {
+	/* Spans of rows with a pitch are aligned if the pitch is. */
+	each_span(c, n, packed ? n : pitch % SPAN == 0 ? width : 1, all_of<P>(x), [=] __device__(auto p) {
 		const int64_t at = packed ? p.first : p.first / width * pitch + p.first % width;
 
-		store_span(room + p.first, x[span<decltype(p)::n>{ at }]);
+		store_span(room + p.first, x[decltype(p){ at }]);
 	});
 	return { room, width, 0 };
 }

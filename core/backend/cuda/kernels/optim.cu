@@ -65,10 +65,12 @@ static __global__ void square_parts(const __grid_constant__ struct squares<R> al
 {
 	const int at = stretch_of(all, blockIdx.x);
 	const int64_t n = all.list[at].n, of = parts_of(n), part = blockIdx.x - all.before(at);
+	const int64_t last = n * (part + 1) / of;
 	const R *x = all.list[at].x;
 	double sum = 0;
 
-	for (int64_t i = n * part / of + threadIdx.x; i < n * (part + 1) / of; i += BLOCK)
+#pragma unroll 8
+	for (int64_t i = n * part / of + threadIdx.x; i < last; i += BLOCK)
 		sum += (double)x[i] * (double)x[i];
 	sum = block_sum(sum);
 	if (threadIdx.x == 0)
