@@ -45,6 +45,8 @@ struct decode_shape {
 };
 
 /* Warps of a block: tiles of heads, times slices of keys. */
+#define DECODE_MOST_PARTS 64
+
 template <typename X> struct decode_layout {
 	int units;	     /* blocks for the heads of an example */
 	int sharing;	     /* heads that share a key and a value */
@@ -60,6 +62,14 @@ template <typename X> struct decode_layout {
 	{
 		return X::VALUE + 2;
 	}
+	/* Of shared memory: all rows of all slices, or the last two numbers of all parts. */
+	int bytes() const
+	{
+		const int64_t slices_size = slices * row_size(), parts_size = 2 * parts;
+
+		return (int)((slices_size > parts_size ? slices_size : parts_size) * rows() *
+			     (int64_t)sizeof(typename X::real));
+	}
 };
 
 static inline int64_t common_divisor(int64_t a, int64_t b)
@@ -71,7 +81,7 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
 static inline int64_t decode_parts(int64_t units, int64_t chunks)
 {
 	const int64_t wanted = ((units < 128 ? 512 : 4096) + units - 1) / units;
-	const int64_t most = wanted < 64 ? wanted : 64;
+	const int64_t most = wanted < DECODE_MOST_PARTS ? wanted : DECODE_MOST_PARTS;
 
 	return chunks < most ? chunks : most;
 }
@@ -369,42 +379,46 @@ static __device__ bool arrives_last(unsigned *arrived, unsigned n)
 	return last;
 }
 
-/* A row of n results, `apart` numbers from one to the next. */
+/* n results for each row of a block: sums of values, and in shared memory (largest score, sum of exponentials). */
 template <typename X, bool OF_BLOCKS> struct decode_results {
 	typedef typename X::real real;
 
-	const real *at;
+	const real *at, *pair;
+	int64_t apart, pair_apart; /* from one result to the next */
+	int64_t pair_row;	   /* from one row to the next */
 	int n;
-	int64_t apart;
 
 	/* What other blocks wrote must not come from a cache of this multiprocessor. */
-	__device__ real get(int result, int i) const
+	__device__ real value(int result, int channel) const
 	{
 		if constexpr (OF_BLOCKS)
-			return __ldcg(at + result * apart + i);
+			return __ldcg(at + result * apart + channel);
 		else
-			return at[result * apart + i];
+			return at[result * apart + channel];
 	}
 	__device__ real most() const
 	{
 		real most = -INFINITY;
 
-#pragma unroll 8
-		for (int k = 0; k < n; k++) {
-			const real x = get(k, X::VALUE);
-
-			most = x > most ? x : most;
-		}
+		for (int k = 0; k < n; k++)
+			most = pair[k * pair_apart] > most ? pair[k * pair_apart] : most;
 		return most;
 	}
-	/* Number i of all results together. */
-	__device__ real joined(int i, real most) const
+	__device__ real sum(real most) const
 	{
 		real sum = 0;
 
-#pragma unroll 8
 		for (int k = 0; k < n; k++)
-			sum += exp2(get(k, X::VALUE) - most) * get(k, i);
+			sum += exp2(pair[k * pair_apart] - most) * pair[k * pair_apart + 1];
+		return sum;
+	}
+	__device__ real values(int channel, real most) const
+	{
+		real sum = 0;
+
+#pragma unroll 16
+		for (int k = 0; k < n; k++)
+			sum += exp2(pair[k * pair_apart] - most) * value(k, channel);
 		return sum;
 	}
 };
@@ -421,9 +435,26 @@ static __device__ void decode_join(const struct decode_problem<X> &p,
 		if (channel >= p.value_width)
 			continue;
 		mine.at += row * p.layout.row_size();
+		mine.pair += row * x.pair_row;
 		const auto most = mine.most();
 
-		put(row, channel, mine.joined(channel, most), most, mine.joined(X::VALUE + 1, most));
+		put(row, channel, mine.values(channel, most), most, mine.sum(most));
+	}
+}
+
+/* The pairs of all parts of a unit, to shared memory [parts, rows, 2]: all are read at once. */
+template <typename X>
+static __device__ void decode_read_pairs(const struct decode_problem<X> &p,
+					 const typename X::real *unit, int parts,
+					 typename X::real *shared)
+{
+	const int lines = parts * p.layout.rows();
+
+	for (int line = (int)threadIdx.x; line < lines; line += (int)blockDim.x) {
+		const typename X::real *pair = unit + line * p.layout.row_size() + X::VALUE;
+
+		shared[2 * line] = __ldcg(pair);
+		shared[2 * line + 1] = __ldcg(pair + 1);
 	}
 }
 
@@ -495,7 +526,7 @@ static __global__ void __launch_bounds__(X::WARPS *WARP)
 			row[r].join(distance);
 	decode_put_slice(p, x, row, shared);
 	__syncthreads();
-	decode_join<X, false>(p, { shared, l.slices, block_size },
+	decode_join<X, false>(p, { shared, shared + X::VALUE, block_size, block_size, l.row_size(), l.slices },
 		       [&](int r, int channel, real o, real most, real sum) {
 			       real *to = unit + part * block_size + r * l.row_size();
 
@@ -511,7 +542,9 @@ static __global__ void __launch_bounds__(X::WARPS *WARP)
 		       });
 	if (parts == 1 || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
 		return;
-	decode_join<X, true>(p, { unit, parts, block_size },
+	decode_read_pairs<X>(p, unit, parts, shared);
+	__syncthreads();
+	decode_join<X, true>(p, { unit, shared, block_size, 2 * l.rows(), 2, parts },
 		       [&](int r, int channel, real o, real most, real sum) {
 			       decode_finish(p, x, r, channel, o, most, sum);
 		       });
@@ -655,11 +688,9 @@ template <typename P> struct decode {
 			const struct decode_layout<X> &l = p.layout;
 			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.units),
 					  (unsigned)l.parts);
-			const int bytes = (int)(l.slices * l.rows() * l.row_size() *
-						(int64_t)sizeof(typename P::real));
 
 			launch_next(context_of(c)->overlaps, decode_kernel<X>, blocks,
-				    l.tiles * l.slices * WARP, bytes, stream_of(c), p);
+				    l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
 			note_launch(c);
 		});
 	}
