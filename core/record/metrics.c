@@ -253,6 +253,7 @@ void metrics_abandon(struct metrics *m)
 enum status metrics_close(struct metrics *m, enum run_state state, const char *exit_reason,
 			  struct error *err)
 {
+	const bool was_there = m && m->database;
 	enum status status;
 
 	if (!m)
@@ -261,6 +262,9 @@ enum status metrics_close(struct metrics *m, enum run_state state, const char *e
 						 .name = run_state_name(state),
 						 .text = exit_reason });
 	status = commit(m, true, err);
+	/* Lost at the last moment, and no later one will try again: what was wrong may be over. */
+	if (status == OK && was_there && !m->database)
+		try_to_catch_up(m);
 	if (status == OK && m->db_path && !m->database)
 		warn_about_database(m, "the database lacks this run or a part of it",
 				    "it could not be written");

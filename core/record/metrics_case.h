@@ -23,6 +23,7 @@ struct place {
 	struct metrics_options options;
 	char warning[2048]; /* the last one */
 	int warnings;
+	sqlite3 *lock; /* of the database, where a test holds one */
 };
 
 static const struct run_symbol place_config[] = {

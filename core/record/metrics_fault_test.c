@@ -114,6 +114,31 @@ static void test_a_database_that_stays_locked_is_reported_at_the_end(void **stat
 	check_rebuilt(p, 3);
 }
 
+static void unlock_on_warning(void *context, const char *text)
+{
+	struct place *p = context;
+
+	place_take_warning(p, text);
+	sqlite3_close(p->lock);
+}
+
+/* What was wrong for the last commit alone, such as a lack of memory, leaves nothing behind. */
+static void test_a_database_lost_at_the_last_moment(void **state)
+{
+	struct place *p = *state;
+	struct metrics *m;
+
+	p->options.busy_seconds = 0.02;
+	p->options.warn = unlock_on_warning;
+	m = begin_run(p, -1);
+	tell(m, 1, 2);
+	p->lock = lock_database(p);
+	finish(m);
+	assert_int_equal(p->warnings, 1);
+	check_iterations(p, 2);
+	assert_answer(p, "SELECT state = 'done' FROM runs", 1);
+}
+
 /* `results rebuild` puts damaged databases aside: a locked one must not count as damaged. */
 static void test_locked_is_not_damaged(void **state)
 {
@@ -549,6 +574,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		with_place(test_a_locked_database_catches_up_at_the_end),
 		with_place(test_a_locked_database_is_tried_again),
+		with_place(test_a_database_lost_at_the_last_moment),
 		with_place(test_a_database_that_stays_locked_is_reported_at_the_end),
 		with_place(test_locked_is_not_damaged),
 		with_place(test_a_short_lock_is_waited_for),
