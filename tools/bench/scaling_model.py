@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 # ---------------------------------------------------------------- measured, public, assumed
 
-MEASURED_TOKENS = 126e3         # per second: GPT-2 124M, T 1024, batch 16, bfloat16, one H200 (docs/gpu.md)
+MEASURED_TOKENS = 481e3         # per second: GPT-2 124M, T 1024, batch 16, bfloat16, one H200 (docs/performance/h200.md)
 GPU_BYTES = 141e9               # H200
 GPU_MEMORY_SPEED = 4.8e12       # bytes per second
 NODE = 8                        # GPUs that NVLink connects
