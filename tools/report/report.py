@@ -607,8 +607,8 @@ def chance(args):
                                     for line in [*lines, ["all", "", *total]]]))
     print(f"{plural(total[0], 'comparison')} in {families} famil{'y' if families == 1 else 'ies'}; "
           f"{plural(sum(total[1:]), 'verdict')}. At most {100 * stats.ALPHA:.0f}% of families hold a "
-          f"false verdict. So on average at most {stats.ALPHA * families:.2f} of these verdicts are "
-          f"false, and with at most {100 * (1 - (1 - stats.ALPHA) ** families):.0f}% any of them is. "
+          f"false verdict. So on average at most {stats.ALPHA * families:.2f} of these families hold one, "
+          f"and with at most {min(100, 100 * stats.ALPHA * families):.0f}% any of them does, even if they share runs. "
           f"Without the correction, {stats.ALPHA * total[0]:.1f} false verdicts would be expected if "
           "nothing differed anywhere.")
 

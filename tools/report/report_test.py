@@ -1175,7 +1175,7 @@ class Values(Case):
         self.assertEqual(status, 0)
         self.assertIn("| gpt2-ra-mla-full | primary | 2 | 1 | 0 | 0 |", text)
         self.assertIn("4 comparisons in 2 families", text)
-        self.assertIn("on average at most 0.10 of these", text)
+        self.assertIn("on average at most 0.10 of these families hold one, and with at most 10% any", text)
 
     def test_other_files(self):
         self.runs.study()
