@@ -69,7 +69,7 @@ sanitized := $(foreach tool,$(SANITIZER),$(PARTS:%=$(O)/sanitize/$(tool)/%))
 sanitized_command = $(or $(patsubst %,$(O)/%,$(filter %/$(@F),$(sanitized_tests))),$(O)/core/ops/op_test '$(@F)*')
 $(sanitized): $(addprefix $(O)/,core/ops/op_test $(sanitized_tests)) $(cuda_built) FORCE
 	@mkdir -p $(@D)
-	$(Q)KABLATE_TEST_BACKEND=cuda timeout 480 compute-sanitizer --tool $(notdir $(@D)) --error-exitcode 9 \
+	$(Q)KABLATE_TEST_BACKEND=cuda KABLATE_TEST_ENTRIES=1 timeout 480 compute-sanitizer --tool $(notdir $(@D)) --error-exitcode 9 \
 		$(sanitized_command) >$@ 2>&1 || { tail -n 40 $@; echo '$(@:$(O)/%=%): not clean'; exit 1; }
 	$(call say,CLEAN,$(notdir $(@D)) $(@F))
 check-gpu-sanitize: $(sanitized)
