@@ -7,8 +7,9 @@
 NVCC ?= $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 here := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d .))
 CUDA_GPUS ?= $(if $(PORTABLE),80 90,$(here))
+# Code with all instructions of 9.0 is called 90a.
 nvcc_flags := -std=c++17 -O3 --extended-lambda -lineinfo -Xcompiler -fPIC \
-	$(foreach gpu,$(CUDA_GPUS),-gencode arch=compute_$(gpu),code=sm_$(gpu)) \
+	$(foreach gpu,$(CUDA_GPUS:90=90a),-gencode arch=compute_$(gpu),code=sm_$(gpu)) \
 	-gencode arch=compute_80,code=compute_80
 
 cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))

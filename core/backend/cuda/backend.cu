@@ -525,7 +525,10 @@ static enum status open_device(struct cuda_context *g, struct error *err)
 		cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
 	if (!g->failed)
 		cuda_note_blas(g, cublasSetWorkspace(g->blas, g->blas_memory, BLAS_MEMORY), "cuBLAS");
-	g->overlaps = !g->failed && wants_overlap() && code_overlaps(smallest_part);
+	if (!g->failed) {
+		g->overlaps = wants_overlap() && code_version(smallest_part) >= 90;
+		g->groups = code_version(smallest_part) == 90;
+	}
 	if (!g->failed)
 		return OK;
 	*err = g->err;

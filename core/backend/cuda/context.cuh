@@ -48,6 +48,7 @@ struct cuda_context {
 	uint32_t *dropout_key; /* device: of the node that follows */
 	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
 	bool overlaps;	       /* a kernel may come to the GPU before the last one ends (launch.cuh) */
+	bool groups;	       /* the code has products of four warps (wgmma.cuh) */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;

@@ -27,7 +27,7 @@
 #include <type_traits>
 
 #include "core/backend/cuda/attention.cuh"
-#include "core/backend/cuda/tiles.cuh"
+#include "core/backend/cuda/groups.cuh"
 
 #define LOG2_E 1.4426950408889634
 #define LN_2 0.6931471805599453
@@ -86,10 +86,10 @@ template <typename P> struct problem {
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
  * many blocks share a multiprocessor.  MORE: there may be a bias, alibi or dropout; BANDED: and
- * the reciprocal term.
+ * the reciprocal term.  GROUPED: four warps multiply together, rows of 16 each.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_>
+	  bool BANDED_, bool GROUPED_ = false>
 struct shape {
 	typedef P_ P;
 	typedef typename P::real real;
@@ -97,7 +97,7 @@ struct shape {
 
 	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
 	static constexpr int BLOCKS = BLOCKS_;
-	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_;
+	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, GROUPED = GROUPED_;
 	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
 
 	/* Results in registers: scores, the cross term, sums of score factors and of values. */
@@ -106,6 +106,28 @@ struct shape {
 	typedef fragments<real, ROWS, KW / 8> score_sums;
 	typedef fragments<real, ROWS, DW / 8> value_sums;
 	typedef real row_numbers[ROWS][2]; /* of the thread's rows */
+
+	/* W numbers of N rows in shared memory. */
+	template <int W, int N>
+	using stored = std::conditional_t<GROUPED, struct panel<W, N>, struct tile<factor, W>>;
+
+	/* Bytes of shared memory, so that what follows may be stored, too. */
+	static constexpr int aligned(int bytes)
+	{
+		return GROUPED ? (bytes + PANEL_ALIGNMENT - 1) / PANEL_ALIGNMENT * PANEL_ALIGNMENT :
+				 bytes;
+	}
+
+	/* Kernels of other GPUs stay empty. */
+	static constexpr bool RUNS = !GROUPED || HAS_GROUPS;
+
+	/* What is multiplied together: the rows of a warp, or of a group of warps. */
+	static constexpr int TOGETHER = GROUPED ? 64 : 16 * ROWS;
+
+	static __device__ __forceinline__ int first_together()
+	{
+		return GROUPED ? group_of_thread() * 64 : 16 * ROWS * (int)(threadIdx.x / 32);
+	}
 };
 
 template <typename X> using problem_of = struct problem<typename X::P>;
@@ -131,8 +153,8 @@ static __device__ side_of<X> keys_of(const problem_of<X> &p, int head)
 template <typename X, int N, bool VALUE> struct tiles {
 	typedef typename X::factor factor;
 
-	struct tile<factor, X::KW> score, cross;
-	struct tile<factor, X::DW> value;
+	typename X::template stored<X::KW, N> score, cross;
+	typename X::template stored<X::DW, N> value;
 
 	static constexpr int SCORE = N * X::KW * (int)sizeof(factor), CROSS = X::BANDED ? SCORE : 0;
 	static constexpr int BYTES = SCORE + CROSS + (VALUE ? N * X::DW * (int)sizeof(factor) : 0);
@@ -165,7 +187,7 @@ template <typename X, bool OWN_VALUE> struct memory {
 	typedef struct tiles<X, X::STEP, true> step_tiles;
 
 	static constexpr int NUMBERS = COLUMN_NUMBERS * X::STEP * (int)sizeof(typename X::real);
-	static constexpr int STAGE = step_tiles::BYTES + NUMBERS;
+	static constexpr int STAGE = X::aligned(step_tiles::BYTES + NUMBERS);
 	static constexpr int BYTES = own_tiles::BYTES + 2 * STAGE;
 
 	static __device__ uint32_t stage(uint32_t start, int step)
@@ -178,6 +200,15 @@ template <typename X, bool OWN_VALUE> struct memory {
 						  step_tiles::BYTES);
 	}
 };
+
+/* Until all threads' copies are there. */
+template <typename X> static __device__ __forceinline__ void copies_arrive()
+{
+	copies_wait<0>();
+	if (X::GROUPED)
+		show_to_groups();
+	__syncthreads();
+}
 
 /* ---------------------------------------------------------------------- scores */
 
@@ -474,7 +505,7 @@ static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk
 	copies_end();
 }
 
-/* Products of the warp's queries with the keys of a step become scores. */
+/* Products s of the warp's queries with the keys of a step become scores. */
 template <typename X, typename M>
 static __device__ void query_scores(const problem_of<X> &p, const struct query_walk<X> &w,
 				    const terms_with<X> &t, const typename M::own_tiles &own,
@@ -487,8 +518,6 @@ static __device__ void query_scores(const problem_of<X> &p, const struct query_w
 	const int i0 = w.position + row, j0 = step * X::STEP;
 	const bool in_band = w.in_band(p, step);
 
-	clear(s);
-	multiply_rows(s, own.score, row, keys.score);
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -575,6 +604,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::value_sums o;
 	struct running<X> r;
 
+	if (!X::RUNS)
+		return;
 	clear(o);
 	fill(r.largest, (real)-INFINITY);
 	fill(r.sum, (real)0);
@@ -583,12 +614,12 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 
-		copies_wait<0>();
-		__syncthreads();
+		copies_arrive<X>();
 		if (step + 1 < w.end)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
-		if (step * X::STEP > w.position + row + 16 * X::ROWS - 1)
-			continue; /* no query of this warp sees these keys */
+		if (step * X::STEP > w.position + X::first_together() + X::TOGETHER - 1)
+			continue; /* none of these queries sees these keys */
+		multiply_rows(s, own.score, row, at.score);
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		softmax_step<X>(unit_of<X>(t), r, s, o);
 		if (X::MORE && p.mask.factor != 0)
@@ -668,6 +699,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::row_numbers lse2, delta, factor;
 	real dband_sum = 0;
 
+	if (!X::RUNS)
+		return;
 #pragma unroll
 	for (int m = 0; m < X::ROWS; m++)
 #pragma unroll
@@ -687,15 +720,23 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		const typename M::step_tiles at(M::stage(start, step));
 		const int i0 = w.position + row, j0 = step * X::STEP;
 
-		copies_wait<0>();
-		__syncthreads();
+		copies_arrive<X>();
 		if (step + 1 < w.end)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
-		if (j0 > i0 + 16 * X::ROWS - 1)
+		if (j0 > w.position + X::first_together() + X::TOGETHER - 1)
 			continue;
+		if constexpr (X::GROUPED) {
+			begin_rows(s, own.score, at.score);
+			begin_rows(dp, own.value, at.value);
+			group_wait<1>(s);
+		} else {
+			multiply_rows(s, own.score, row, at.score);
+		}
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
-		clear(dp);
-		multiply_rows(dp, own.value, row, at.value);
+		if constexpr (X::GROUPED)
+			group_wait<0>(dp);
+		else
+			multiply_rows(dp, own.value, row, at.value);
 		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
 		if constexpr (IN_BAND) {
 			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
@@ -772,7 +813,7 @@ static __device__ void copy_queries(const problem_of<X> &p, const struct key_wal
 	copies_end();
 }
 
-/* Products of the warp's keys with the queries of a step become probabilities. */
+/* Products s of the warp's keys with the queries of a step become probabilities. */
 template <typename X, typename M>
 static __device__ void key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w,
 					 const terms_with<X> &t, const typename M::own_tiles &own,
@@ -787,8 +828,6 @@ static __device__ void key_probabilities(const problem_of<X> &p, const struct ke
 	const bool in_band = w.in_band(p, step);
 	typename X::crosses cross;
 
-	clear(s);
-	multiply_rows(s, own.score, row, queries.score);
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -844,9 +883,18 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 	const int j0 = w.first + row, i0 = step * X::STEP;
 	typename X::scores s, dp;
 
+	if constexpr (X::GROUPED) {
+		begin_rows(s, own.score, queries.score);
+		begin_rows(dp, own.value, queries.value);
+		group_wait<1>(s);
+	} else {
+		multiply_rows(s, own.score, row, queries.score);
+	}
 	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
-	clear(dp);
-	multiply_rows(dp, own.value, row, queries.value);
+	if constexpr (X::GROUPED)
+		group_wait<0>(dp);
+	else
+		multiply_rows(dp, own.value, row, queries.value);
 	if (X::MORE && p.mask.factor != 0) {
 		const struct kept<X> k(
 			p, w.head, [=](int, int c) { return i0 + c; },
@@ -870,6 +918,15 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 			x = i0 + c - j0 - r <= t.window ? x : 0;
 		});
 		multiply_result(sums.score, dp, queries.cross);
+	} else if constexpr (X::GROUPED) {
+		uint32_t p_rounded[X::COLUMNS / 2][4], ds_rounded[X::COLUMNS / 2][4];
+
+		round_result<X::COLUMNS>(p_rounded, s);
+		begin_result<X::COLUMNS>(sums.value, p_rounded, queries.value);
+		round_result<X::COLUMNS>(ds_rounded, dp);
+		begin_result<X::COLUMNS>(sums.score, ds_rounded, queries.score);
+		group_wait<0>(sums.value);
+		group_wait<0>(sums.score);
 	} else {
 		multiply_result(sums.value, s, queries.value);
 		multiply_result(sums.score, dp, queries.score);
@@ -915,6 +972,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	struct key_sums<X> sums;
 	typename X::row_numbers bias, factor;
 
+	if (!X::RUNS)
+		return;
 	clear(sums.score);
 	if (IN_BAND)
 		w.end = w.band_end(p);
@@ -930,12 +989,11 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			for (int step = w.begin; step < w.end; step++) {
 			const typename M::step_tiles at(M::stage(start, step));
 
-			copies_wait<0>();
-			__syncthreads();
+			copies_arrive<X>();
 			if (step + 1 < w.end)
 				copy_queries<X, M>(p, w, queries, start, step + 1);
-			if (step * X::STEP + X::STEP - 1 < w.first + row)
-				continue; /* no query of this step sees a key of this warp */
+			if (step * X::STEP + X::STEP - 1 < w.first + X::first_together())
+				continue; /* no query of this step sees these keys */
 			add_queries<X, M, IN_BAND>(p, w, t, own, at, M::numbers(shared, step),
 						   bias, step, dbias, sums);
 		}
@@ -968,7 +1026,7 @@ template <typename X> struct route_memory {
 	typedef struct tiles<X, X::STEP, false> key_tiles;
 
 	static constexpr int QUERIES = query_tiles::BYTES, KEYS = key_tiles::BYTES;
-	static constexpr int KEY_STAGE = KEYS + X::STEP * (int)sizeof(typename X::real);
+	static constexpr int KEY_STAGE = X::aligned(KEYS + X::STEP * (int)sizeof(typename X::real));
 
 	static __host__ __device__ bool is_shared(const problem_of<X> &p)
 	{
@@ -1044,7 +1102,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::row_numbers lse2;
 
-	if (j0 > i0 - row + X::OWN - 1)
+	if (!X::RUNS || j0 > i0 - row + X::OWN - 1)
 		return; /* no query of this block sees these keys */
 	clear(joined);
 	copy_head<X>(p, b, 0, first, j0, in_band, start);
@@ -1055,14 +1113,12 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		const real *bias = (const real *)(shared + keys_at + M::KEYS);
 		const terms_with<X> t = terms_of(p, b * p.H + h);
 
-		copies_wait<0>();
-		__syncthreads();
+		copies_arrive<X>();
 		if (h + 1 < p.H)
 			copy_head<X>(p, b, h + 1, first, j0, in_band, start);
-		if (j0 > i0 + 16 * X::ROWS - 1)
-			continue; /* no query of this warp sees its keys */
+		if (j0 > i0 - row + X::first_together() + X::TOGETHER - 1)
+			continue; /* none of these queries sees these keys */
 		read_lse2<X>(p, b * p.H + h, first + row, lse, lse2);
-		clear(s);
 		multiply_rows(s, queries.score, row, keys.score);
 		clear(cross);
 		if constexpr (X::BANDED)

@@ -372,35 +372,6 @@ static struct problem<P> open_gradients(const struct call *c, const struct fused
 
 /* ---------------------------------------------------------------------- shapes */
 
-/*
- * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 and
- * without extras were the fastest of four to nine tried on an H200; all keep within the 99 KiB of
- * shared memory that every GPU since compute capability 8.6 has.
- */
-template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
-	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
-	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
-	static constexpr int STEP = LINE == 128 ? 64 : LINE == 256 ? 32 : 16;
-
-	typedef shape<P, KW, DW, 1, WARPS, STEP, 2, MORE, BANDED> forward, d_queries, d_keys;
-};
-
-template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
-	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward, d_queries;
-	typedef shape<bfloat16_products, 64, 64, MORE ? 1 : 2, 4, MORE ? 64 : 32, 2, MORE, false> d_keys;
-};
-
-template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
-	typedef shape<bfloat16_products, 128, 64, 2, 4, 64, 2, MORE, false> forward;
-	typedef shape<bfloat16_products, 128, 64, 2, 4, 32, 2, MORE, false> d_queries;
-	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> d_keys;
-};
-
-template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
-	typedef shape<single_precision, 64, 64, 2, 4, 32, 2, MORE, false> forward, d_queries;
-	typedef shape<single_precision, 64, 64, 1, 4, 32, 2, MORE, false> d_keys;
-};
-
 /* Routing reads no values, and a kernel with extras also does without. */
 template <typename P, int KW, bool MORE, bool BANDED> struct combine_shape {
 	static constexpr int LINE = KW * (int)sizeof(typename P::factor);
@@ -412,6 +383,53 @@ template <typename P, int KW, bool MORE, bool BANDED> struct combine_shape {
 
 template <int KW, bool MORE> struct combine_shape<bfloat16_products, KW, MORE, false> {
 	typedef shape<bfloat16_products, KW, 64, 1, 4, 64, 3, MORE, false> type;
+};
+
+/*
+ * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 and
+ * without extras were the fastest of four to nine tried on an H200; all keep within the 99 KiB of
+ * shared memory that every GPU since compute capability 8.6 has.
+ */
+template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
+	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
+	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
+	static constexpr int STEP = LINE == 128 ? 64 : LINE == 256 ? 32 : 16;
+
+	typedef shape<P, KW, DW, 1, WARPS, STEP, 2, MORE, BANDED> forward, d_queries, d_keys;
+	typedef typename combine_shape<P, KW, MORE, BANDED>::type combine;
+};
+
+template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
+	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward, d_queries;
+	typedef shape<bfloat16_products, 64, 64, MORE ? 1 : 2, 4, MORE ? 64 : 32, 2, MORE, false> d_keys;
+	typedef typename combine_shape<bfloat16_products, 64, MORE, false>::type combine;
+};
+
+template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
+	typedef shape<bfloat16_products, 128, 64, 2, 4, 64, 2, MORE, false> forward;
+	typedef shape<bfloat16_products, 128, 64, 2, 4, 32, 2, MORE, false> d_queries;
+	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> d_keys;
+	typedef typename combine_shape<bfloat16_products, 128, MORE, false>::type combine;
+};
+
+template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
+	typedef shape<single_precision, 64, 64, 2, 4, 32, 2, MORE, false> forward, d_queries;
+	typedef shape<single_precision, 64, 64, 1, 4, 32, 2, MORE, false> d_keys;
+	typedef typename combine_shape<single_precision, 64, MORE, false>::type combine;
+};
+
+/*
+ * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of two to six tried of each on an
+ * H200 these were the fastest.
+ */
+template <int KW, bool MORE> struct grouped_shapes {
+	template <int WARPS, int BLOCKS>
+	using grouped = shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true>;
+
+	typedef grouped<KW == 64 ? 4 : 8, KW == 64 && !MORE ? 5 : 2> forward;
+	typedef grouped<4, KW == 64 && !MORE ? 4 : 3> d_queries;
+	typedef grouped<4, KW == 64 && !MORE ? 3 : 2> d_keys;
+	typedef grouped<4, 3> combine;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -428,9 +446,10 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	note_launch(c);
 }
 
-template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
+template <typename P, int KW, int DW, bool MORE, bool BANDED,
+	  typename Shapes = shapes<P, KW, DW, MORE, BANDED>>
+struct launches {
 	typedef typename P::real real;
-	typedef shapes<P, KW, DW, MORE, BANDED> Shapes;
 
 	static constexpr bool banded = BANDED;
 	static constexpr int64_t own_queries = Shapes::d_queries::OWN;
@@ -448,7 +467,7 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
 	{
-		typedef typename combine_shape<P, KW, MORE, BANDED>::type X;
+		typedef typename Shapes::combine X;
 		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
 				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
 				  (unsigned)c->node->in[Q]->dim[0]);
@@ -477,14 +496,26 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct launches {
 	}
 };
 
+template <int KW, bool MORE>
+using grouped_launches = launches<bfloat16_products, KW, 64, MORE, false, grouped_shapes<KW, MORE>>;
+
 /* f(launches) for the node.  What is rare shares kernels with what has more. */
-template <typename P, typename F> static void with_shapes(const struct node *n, F f)
+template <typename P, typename F> static void with_shapes(const struct call *c, F f)
 {
+	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	constexpr bool is_bf16 = sizeof(typename P::factor) < sizeof(typename P::real);
 	constexpr bool is_double = sizeof(typename P::factor) == sizeof(double);
 	const bool more = n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0);
 
+	if constexpr (is_bf16)
+		if (context_of(c)->groups && widths_of<P>(n).value == 64) {
+			if (widths_of<P>(n).score == 64)
+				return more ? f(grouped_launches<64, true>()) :
+					      f(grouped_launches<64, false>());
+			return more ? f(grouped_launches<128, true>()) :
+				      f(grouped_launches<128, false>());
+		}
 	if constexpr (!is_double) {
 		if (widths_of<P>(n).value == 64 && widths_of<P>(n).score == 64)
 			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>()) :
@@ -516,7 +547,7 @@ static void route_queries(const struct call *c, const struct problem<P> &p,
 		const int64_t n = p.T - first < route.rows ? p.T - first : route.rows;
 		const struct query_block x = { first, n, p.past + first + n, 0 };
 
-		with_shapes<P>(c->node,
+		with_shapes<P>(c,
 			       [&](auto by) { by.combine(c, p, route, x, a->route.head_maximum); });
 		write_routes<P>(c, route, p.past, x);
 	}
@@ -528,7 +559,7 @@ template <typename P> void fused<P>::forward(const struct call *c)
 	const struct fused_buffers<P> f = take_fused<P>(&m, c->node, PASS_FORWARD);
 	const struct problem<P> p = open_problem<P>(c, f);
 
-	with_shapes<P>(c->node, [&](auto by) { by.forward(c, p); });
+	with_shapes<P>(c, [&](auto by) { by.forward(c, p); });
 	if (f.route.at)
 		route_queries<P>(c, p, f.route);
 }
@@ -556,7 +587,7 @@ static void add_band(const struct call *c, const struct problem<P> &p,
 	int64_t blocks = 0;
 
 	dq.add = dk.add = true;
-	with_shapes<P>(c->node, [&](auto by) {
+	with_shapes<P>(c, [&](auto by) {
 		typedef decltype(by) L;
 
 		blocks = blocks_of(c->node, L::own_queries);
@@ -583,10 +614,10 @@ template <typename P> void fused<P>::backward(const struct call *c)
 	const auto dk = sums_of<P>(c, K, f.dk, key_heads), dv = sums_of<P>(c, V, f.dv, p.H);
 
 	if (d)
-		with_shapes<P>(c->node,
+		with_shapes<P>(c,
 			       [&](auto by) { by.template d_queries<false>(c, p, dq, NULL); });
 	if (c->din[K] || c->din[V] || c->din[KEY_BIAS])
-		with_shapes<P>(c->node, [&](auto by) {
+		with_shapes<P>(c, [&](auto by) {
 			by.template d_keys<false>(c, p, dk, dv, f.dbias);
 		});
 	if (has_band(c->node))

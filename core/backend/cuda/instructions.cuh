@@ -19,7 +19,7 @@
 /* What a launch asked for. */
 static __device__ __forceinline__ char *launch_memory(void)
 {
-	extern __shared__ __align__(128) char shared[];
+	extern __shared__ __align__(1024) char shared[];
 
 	return shared;
 }

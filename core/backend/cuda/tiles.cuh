@@ -64,6 +64,9 @@ static __device__ __forceinline__ void clear(R (&x)[ROWS][COLUMNS][4])
 /* ---------------------------------------------------------------------- tiles */
 
 template <typename F, int W> struct tile {
+	typedef F number;
+	static constexpr int WIDTH = W;
+
 	uint32_t at; /* address in shared memory */
 
 	__device__ uint32_t piece(int row, int number) const
@@ -109,7 +112,7 @@ static __device__ __forceinline__ struct reader<W> read_columns(struct tile<bf16
 	return { t, 0, lane % 8 + lane / 16 * 8, lane / 8 % 2 };
 }
 
-/* x [m, n] += a [m, W] b [n, W]', a from row `first` on */
+/* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
 template <int ROWS, int COLUMNS, int W>
 static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4],
 						     struct tile<bf16, W> a, int first,
@@ -117,6 +120,7 @@ static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4
 {
 	const struct reader<W> from_a = read_rows(a, first), from_b = read_columns(b);
 
+	clear(x);
 #pragma unroll
 	for (int k = 0; k < W / 8; k += 2) {
 		uint32_t left[ROWS][4], right[4];
@@ -186,11 +190,12 @@ static __device__ __forceinline__ void read_pair(double (&x)[2], struct tile<dou
 	read_piece(x, t.piece(row, 4 * n + fragment_column(0) / 2));
 }
 
-/* x [m, n] += a [m, W] b [n, W]', a from row `first` on */
+/* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
 template <typename R, int ROWS, int COLUMNS, int W>
 static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], struct tile<R, W> a,
 						     int first, struct tile<R, W> b)
 {
+	clear(x);
 #pragma unroll 1
 	for (int k = 0; k < W / PIECE<R>; k++) {
 		R left[ROWS][2][PIECE<R>], right[PIECE<R>];
@@ -252,11 +257,10 @@ static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 /* --------------------------------------------------------------------- copies */
 
 /* ALL: every row is there. */
-template <int ROWS, int THREADS, bool ALL, typename F, int W>
-static __device__ __forceinline__ void copy_rows(struct tile<F, W> to, const F *x, int64_t pitch,
-						 int first, int n)
+template <int ROWS, int THREADS, bool ALL, typename Tile, typename F = typename Tile::number>
+static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pitch, int first, int n)
 {
-	constexpr int PIECES = W / PIECE<F>, AT_ONCE = THREADS / PIECES;
+	constexpr int PIECES = Tile::WIDTH / PIECE<F>, AT_ONCE = THREADS / PIECES;
 	const int row = (int)threadIdx.x / PIECES, number = (int)threadIdx.x % PIECES;
 	const F *from = x + ((first + row) * pitch + number * PIECE<F>);
 
@@ -275,9 +279,8 @@ static __device__ __forceinline__ void copy_rows(struct tile<F, W> to, const F *
  * Rows first .. first + ROWS - 1 of x [n, W], `pitch` apart, by THREADS threads; rows outside
  * [0, n) are zeros.
  */
-template <int ROWS, int THREADS, typename F, int W>
-static __device__ __forceinline__ void copy_tile(struct tile<F, W> to, const F *x, int64_t pitch,
-						 int first, int n)
+template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::number>
+static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int first, int n)
 {
 	if (first >= 0 && first + ROWS <= n)
 		copy_rows<ROWS, THREADS, true>(to, x, pitch, first, n);

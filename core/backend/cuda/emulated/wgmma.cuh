@@ -1,0 +1,110 @@
+/*
+ * wgmma - core/backend/cuda/wgmma.cuh for the emulated GPU: what the PTX ISA says of wgmma with
+ * factors in the layout "128B swizzle".  Every thread makes its own numbers, and products are done
+ * at once.
+ */
+#ifndef EMULATED_WGMMA_CUH
+#define EMULATED_WGMMA_CUH
+
+#include "core/backend/cuda/emulated/instructions.cuh"
+
+#define HAS_GROUPS true
+
+static inline uint64_t described(uint32_t at, int column)
+{
+	return (uint64_t)(uint32_t)column << 32 | at;
+}
+
+/* The number at an offset from the start of a factor: bits 4 to 6 of the address are turned by bits
+ * 7 to 9. */
+static inline float emulated_number(uint64_t factor, int offset, const char *file, int line)
+{
+	const uint32_t plain = (uint32_t)factor + (uint32_t)offset;
+	__nv_bfloat16 x;
+
+	memcpy(&x.bits, emulated::shared_at(plain ^ (plain >> 7 & 7) << 4, 2, file, line), 2);
+	return (float)x;
+}
+
+/* Number k of a row, of rows that lie one after the other. */
+static inline float emulated_of_row(uint64_t factor, int row, int k, const char *file, int line)
+{
+	return emulated_number(factor, row * PANEL_LINE + 2 * k, file, line);
+}
+
+/* The number of a column in row k. */
+static inline float emulated_of_column(uint64_t factor, int column, int k, const char *file,
+				       int line)
+{
+	return emulated_number(factor,
+			       column / 64 * (int)(factor >> 32) + k * PANEL_LINE + column % 64 * 2,
+			       file, line);
+}
+
+static inline int emulated_row(int e)
+{
+	return emulated_lane() / 4 + 8 * (e / 2);
+}
+
+static inline int emulated_column(int n, int e)
+{
+	return 8 * n + 2 * (emulated_lane() % 4) + e % 2;
+}
+
+template <int COLUMNS>
+static inline void multiply_group(float (&x)[COLUMNS][4], uint64_t a, uint64_t b, int add,
+				  EMULATED_PLACE)
+{
+	const int first = (int)threadIdx.x / 32 % 4 * 16;
+
+	for (int n = 0; n < COLUMNS; n++)
+		for (int e = 0; e < 4; e++) {
+			float sum = add ? x[n][e] : 0;
+
+			for (int k = 0; k < 16; k++)
+				sum += emulated_of_row(a, first + emulated_row(e), k, file, line) *
+				       emulated_of_row(b, emulated_column(n, e), k, file, line);
+			x[n][e] = sum;
+		}
+}
+
+template <int COLUMNS>
+static inline void multiply_group(float (&x)[COLUMNS][4], const uint32_t (&a)[4], uint64_t b,
+				  EMULATED_PLACE)
+{
+	const struct emulated::message *all = emulated::tell_warp(a, sizeof(a), NULL, file, line);
+	float left[2][16];
+
+	/* Lane q of the four of a row has numbers 2 q, 2 q + 1, 2 q + 8 and 2 q + 9. */
+	for (int k = 0; k < 16; k++) {
+		const int lane = emulated_lane() / 4 * 4 + k % 8 / 2;
+		const uint32_t *words = (const uint32_t *)all[lane].bytes;
+
+		for (int half = 0; half < 2; half++)
+			left[half][k] = emulated_half(words[k / 8 * 2 + half], k % 2);
+	}
+	for (int n = 0; n < COLUMNS; n++)
+		for (int e = 0; e < 4; e++)
+			for (int k = 0; k < 16; k++)
+				x[n][e] +=
+					left[e / 2][k] *
+					emulated_of_column(b, emulated_column(n, e), k, file, line);
+}
+
+static inline void group_begins(void)
+{
+}
+
+static inline void group_ends(void)
+{
+}
+
+template <int LEFT, int COLUMNS> static inline void group_wait(float (&)[1][COLUMNS][4])
+{
+}
+
+static inline void show_to_groups(void)
+{
+}
+
+#endif
