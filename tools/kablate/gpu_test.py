@@ -66,13 +66,15 @@ class Gpu(Case):
             self.assertEqual(run.weights(), plain.weights(), settings)
 
     def test_graphs_change_no_bit(self):
-        """A run of captured graphs, and one whose kernels are launched one by one."""
+        """Captured graphs, kernels launched one by one, and kernels that never come before the last one ends."""
         for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"}):
-            kept, launched = Run(on_gpu(**settings)), Run(on_gpu(**settings))
-            kept.train()
-            with mock.patch.dict(train_test.ENVIRONMENT, {"KABLATE_CUDA_GRAPHS": "off"}):
-                launched.train()
-            self.assert_same(launched, kept)
+            usual = Run(on_gpu(**settings))
+            usual.train()
+            for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_OVERLAP"):
+                without = Run(on_gpu(**settings))
+                with mock.patch.dict(train_test.ENVIRONMENT, {switch: "off"}):
+                    without.train()
+                self.assert_same(without, usual)
 
     def test_reading_rarely_changes_nothing(self):
         """Updates whose outcome is read together: also those with spikes and restarts."""
