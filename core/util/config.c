@@ -6,21 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/util/builtin.h"
 #include "core/util/pool.h"
-
-/* One line per symbol; a symbol whose dependencies are unmet is INACTIVE and has no value. */
-static const struct {
-	const char *name;
-	enum config_type type;
-	const char *value;
-} builtin[] = {
-#define SYMBOL(name, type, value) { name, type, value },
-#define INACTIVE(name, type) { name, type, NULL },
-#include "generated/config_table.h"
-#undef SYMBOL
-#undef INACTIVE
-	{ NULL, CONFIG_TEXT, NULL },
-};
 
 struct symbol {
 	struct symbol *next;

@@ -1,7 +1,7 @@
 /*
  * config - what was chosen in Kconfig, by symbol name.
  *
- * config.c is the only file that includes the generated symbols.  Code asks
+ * builtin.c is the only file that includes the generated symbols.  Code asks
  * for a symbol by its name, without the CONFIG_ prefix.  config_check() returns
  * the first lookup that went wrong (no such symbol, wrong type, malformed
  * number), so code that reads many symbols stays short.

@@ -32,7 +32,7 @@ FUZZ_CC := $(if $(findstring clang,$(CC)),$(CC),clang)
 fuzz_c := $(filter %_fuzz.c,$(sources))
 fuzzers := $(fuzz_c:%.c=$(O)/fuzz/%)
 fuzzed := core/record/journal.c core/record/line_sum.c \
-	$(filter-out core/util/config.c data/source.c data/source_audit.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
+	$(filter-out core/util/builtin.c core/util/config.c data/source.c data/source_audit.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
 fuzz_compile = $(FUZZ_CC) -std=gnu17 -O1 -g -fopenmp -fsanitize=address,undefined \
 	-fno-sanitize-recover=all -I. $(call compile_part,$(strip $(file <$(O)/fuzz/libraries))) -MMD -MP
 # libFuzzer takes what is no number for 0, which is for ever.

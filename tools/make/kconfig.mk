@@ -53,7 +53,7 @@ $(O)/generated/config_table.h: $(O)/generated/defaults ;
 $(O)/generated/defaults: $(kconfig_needs)
 	$(call say,GEN,generated/config_table.h)
 	$(Q)$(kconfig) generate --defaults --table $(@D)/config_table.h && touch $@
-$(O)/core/util/config.o: $(O)/generated/config_table.h
+$(O)/core/util/builtin.o: $(O)/generated/config_table.h
 
 .PHONY: $(kconfig_targets) $(defconfigs)
 

@@ -60,7 +60,7 @@ $(foreach step,$(built-steps),$(eval $(call select_objects,$(step))))
 step_programs := $(built-steps:%=$(plan)/%/kablate)
 step_name = $(patsubst $(plan)/%/,%,$(dir $1))
 
-$(built-steps:%=$(plan)/%/config.o): $(plan)/%/config.o: core/util/config.c $(plan)/%/generated/config_table.h $(O)/flags
+$(built-steps:%=$(plan)/%/builtin.o): $(plan)/%/builtin.o: core/util/builtin.c $(plan)/%/generated/config_table.h $(O)/flags
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(CC) $(base_flags) $(warnings) -I. -I$(@D) $(CPPFLAGS) -c $< -o $@.new && mv $@.new $@
 $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
@@ -82,7 +82,7 @@ $(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/b
 		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
 		-MF $@.d -MT $@ -c $< -o $@.new && mv $@.new $@
 
-$(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/config.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a \
+$(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/builtin.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a \
 		| $$(if $$(ranks-$$*),$$(mpi_library) $$(if $$(library-$$*),$$(nccl_built)))
 	$(call ld)
 
