@@ -414,34 +414,55 @@ static void check_switches(const struct op_case *c, enum precision precision, co
 	destroy(&f);
 }
 
+/* Of all parameters. */
+static double **gradients(const struct fixture *f)
+{
+	double **all = malloc((size_t)f->params->n * sizeof(*all));
+
+	for (int i = 0; i < f->params->n; i++)
+		all[i] = gradient(f, i);
+	return all;
+}
+
+static void free_gradients(const struct fixture *f, double **all)
+{
+	for (int i = 0; i < f->params->n; i++)
+		free(all[i]);
+	free(all);
+}
+
+static void check_sum(const double *both, const double *first, const double *second,
+		      const struct param *param, const char *what)
+{
+	const double allowed = 1e-12 * fmax(1, largest(both, param->count));
+
+	for (int64_t i = 0; i < param->count; i++)
+		if (!(fabs(both[i] - first[i] - second[i]) <= allowed))
+			fail_msg("%s: d %s does not add up", what, param->name);
+}
+
 /* Micro-batch 0 overwrites, micro-batch 1 adds. */
 static void check_accumulation(const struct op_case *c, const char *what)
 {
 	struct fixture f;
 	struct program *p;
-	double *first, *second, *both, allowed;
+	double **first, **second, **both;
 
 	build(&f, c, FLOAT64);
 	p = prepare(&f, &train);
-	for (int i = 0; i < f.params->n; i++) {
-		const int64_t n = f.params->list[i].count;
-
-		run(p, 0);
-		first = gradient(&f, i);
-		f.backend.zero(&f.backend, f.params->grad, (size_t)f.params->total * 8);
-		run(p, 1);
-		second = gradient(&f, i);
-		run(p, 0);
-		run(p, 1);
-		both = gradient(&f, i);
-		allowed = 1e-12 * fmax(1, largest(both, n));
-		for (int64_t j = 0; j < n; j++)
-			if (!(fabs(both[j] - first[j] - second[j]) <= allowed))
-				fail_msg("%s: d %s does not add up", what, f.params->list[i].name);
-		free(first);
-		free(second);
-		free(both);
-	}
+	run(p, 0);
+	first = gradients(&f);
+	f.backend.zero(&f.backend, f.params->grad, (size_t)f.params->total * 8);
+	run(p, 1);
+	second = gradients(&f);
+	run(p, 0);
+	run(p, 1);
+	both = gradients(&f);
+	for (int i = 0; i < f.params->n; i++)
+		check_sum(both[i], first[i], second[i], &f.params->list[i], what);
+	free_gradients(&f, first);
+	free_gradients(&f, second);
+	free_gradients(&f, both);
 	program_destroy(p);
 	destroy(&f);
 }
