@@ -12,6 +12,9 @@ tearDownModule = train_test.tearDownModule
 
 class EveryStep(defconfigs_longtest.Defconfigs):
     most = 1000
+    sizes = {}
+    left_out = ""
+    longest = 400
 
 
 if __name__ == "__main__":
