@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The long tests of training: many kills, a busy machine, the memory of GPT-2's size."""
+"""The long tests of training: many kills, a busy machine, the memory of models as wide as GPT-2.
+
+All of GPT-2's layers in train_soaktest.py.
+"""
 import os
 import subprocess
 import sys
@@ -40,16 +43,18 @@ class Load(Case):
 
 
 class Memory(train_test.Limits):
-    """At the size of GPT-2, where each part takes hundreds of MiB."""
+    """At the width and vocabulary of GPT-2, where each part takes hundreds of MiB."""
+    layers = 3
 
     @unittest.skipIf(os.environ.get("SANITIZE"), "sanitizers need terabytes of address space")
     def test_what_passes_the_check_ends(self):
-        for more in ({}, {"PRECISION": "bfloat16"}, {"POS": "rope", "EVAL_LENGTHS": 4096}):
+        for more in ({"EVAL_ROWS": 1}, {"EVAL_ROWS": 1, "PRECISION": "bfloat16"},
+                     {"EVAL_ROWS": 4, "POS": "rope", "EVAL_LENGTHS": 4096}):
             with self.subTest(more):
                 self.check_with_what_is_needed(program(
-                    MODEL_LAYERS=12, MODEL_HEADS=12, MODEL_EMBD=768, MODEL_BLOCK=1024,
+                    MODEL_LAYERS=self.layers, MODEL_HEADS=12, MODEL_EMBD=768, MODEL_BLOCK=1024,
                     MODEL_VOCAB=50304, ATTENTION="dot", TRAIN_BATCH=1, GPT2_MAX_ITERS=1,
-                    EVAL_INTERVAL=1, EVAL_ROWS=4, CHECKPOINT_INTERVAL=1, **more))
+                    EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=1, **more))
 
 
 if __name__ == "__main__":
