@@ -33,8 +33,11 @@ INSTEAD = {
     "make check": ("make -n check", "all tests would run this one again"),
     "make defconfig-gpt2-ra-mla-controlled && make": (
         "make defconfig-gpt2-ra-mla-controlled && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 "
-        "CONFIG_RA_MLA_ABLATION_STEPS=0,2,6 && make",
+        "CONFIG_TUNE_RATES=6e-3,1.2e-2 CONFIG_RA_MLA_ABLATION_STEPS=0,2,6 && make",
         "86 runs take minutes"),
+    "make data && make": (
+        "make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 CONFIG_TUNE_RATES=6e-3,1.2e-2 && make data && make",
+        "44 runs take minutes"),
     "make bench-decode": ("make bench-decode CONTEXTS=64 ROUNDS=1 BENCH_SECONDS=0.01",
                           "two rounds of six models take minutes"),
     "make serve": ("setsid make serve PORT=0 >log & until grep -q ^http log; do sleep 0.1; done; cat log; "
