@@ -312,7 +312,8 @@ static void common_parts_cancel(void **state)
 	check_precision(shifted, BFLOAT16_STORED);
 }
 
-int main(void)
+/* An argument names the tests that run: "*_stored". */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(close_to_double),
@@ -320,5 +321,7 @@ int main(void)
 		cmocka_unit_test(common_parts_cancel),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

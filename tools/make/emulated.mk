@@ -50,12 +50,12 @@ $(emulated_test).result: $(emulated_test) FORCE
 check-emulated: $(emulated_test).result $(emulated_results)
 	@sh tools/testing/summary.sh $(O) $(emulated_test:$(O)/%=%) $(emulated_tests:%=emulated/%)
 
-# The long test runs some of them.  Without g++ it installs it, or is skipped.
-emulated_longtest := tools/testing/emulated_longtest.sh
-emulated_longtest_needs := $(addprefix $(O)/,$(emulated_tests)) \
+# The long test runs some of them, the soak test all.  Without g++ they install it, or are skipped.
+emulated_scripts := $(addprefix tools/testing/,emulated_longtest.sh emulated_soaktest.sh)
+emulated_scripts_need := $(addprefix $(O)/,$(emulated_tests)) \
 	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),emulated)
-$(call results,$(emulated_longtest)): $(emulated_longtest_needs)
-tests-built: $(if $(filter $(emulated_longtest),$(chosen_tests)),$(emulated_longtest_needs))
+$(call results,$(emulated_scripts)): $(emulated_scripts_need)
+tests-built: $(if $(filter $(emulated_scripts),$(chosen_tests)),$(emulated_scripts_need))
 
 .PHONY: emulated check-emulated
 

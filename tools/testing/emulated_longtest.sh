@@ -1,13 +1,23 @@
 #!/bin/bash
 # The kernels of the GPU backend on an emulated GPU (core/backend/cuda/emulated): the test of the
-# emulation, then the test programs that take less than a minute there.  `make check-emulated` runs
-# all.  Where there is no g++, each is skipped by name, with the reason.
+# emulation, then the test programs that take less than a minute there, with few entries of each
+# gradient.  emulated_soaktest.sh runs all.  Where there is no g++, each is skipped by name, with the
+# reason.
+#
+#   tools/testing/emulated_longtest.sh [whole]
 set -uo pipefail
 O=$(realpath "${O:-build}")
 emulation=core/backend/cuda/emulated/emulated_test
 tests="core/ops/op_test models/test_vector_test core/ops/attention_bf16_test core/ops/state_test
 	core/ops/attention_test core/optim/optim_test models/autocast_test models/measure_test core/ops/fused_test core/backend/backend_test"
-races="core/backend/backend_test core/ops/fused_test core/ops/attention_bf16_test"
+races="core/backend/backend_test core/ops/fused_test"
+if [ "${1:-}" = whole ]; then
+	tests="models/parity_test models/decode_test $tests"
+	attention='*'
+else
+	export KABLATE_TEST_ENTRIES=4
+	attention='*_stored'
+fi
 
 skip_all() { # WHY
 	local test
@@ -25,12 +35,12 @@ retell() { # TEST LOG DEVICE
 }
 
 # Reports a program; one that ends badly shows all that it said.
-run() { # RACES TEST PROGRAM
+run() { # RACES TEST PROGRAM [CASES]
 	local log=$O/emulated/$2.races-$1.log device=emulated status
 
 	[ "$1" = off ] || device='emulated in two orders'
 	mkdir -p "$(dirname "$log")"
-	KABLATE_EMULATED_RACES=$1 KABLATE_TEST_BACKEND=emulated CMOCKA_MESSAGE_OUTPUT=TAP "$3" >"$log" 2>&1
+	KABLATE_EMULATED_RACES=$1 KABLATE_TEST_BACKEND=emulated CMOCKA_MESSAGE_OUTPUT=TAP "${@:3}" >"$log" 2>&1
 	status=$?
 	retell "$2" "$log" "$device"
 	[ $status -eq 0 ] || { echo "not ok $2 $device: exit status $status" && sed 's/^/# /' "$log"; }
@@ -50,6 +60,7 @@ export O
 	for test in $tests; do
 		echo "off $test $O/$test"
 	done
+	echo "on core/ops/attention_bf16_test $O/core/ops/attention_bf16_test $attention"
 	for test in $races; do
 		echo "on $test $O/$test"
 	done
