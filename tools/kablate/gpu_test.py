@@ -18,14 +18,15 @@ tearDownModule = train_test.tearDownModule
 
 # What may differ between devices: sums in another order, over 60 updates.
 LOSS_ERROR = 2e-3
+TRIAL = OUTPUT / "trial/kablate_cuda.so"        # tools/make/cuda.mk
 
 
 def why_no_gpu():
     """A reason to skip; None: there is a GPU, and the backend was built."""
-    if not (OUTPUT / "kablate_cuda.so").exists():
-        return "the GPU backend is not built: no nvcc"
     listed = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    return None if listed and "GPU 0" in listed.stdout else "there is no GPU"
+    if not listed or "GPU 0" not in listed.stdout:
+        return "there is no GPU"
+    return None if (OUTPUT / "kablate_cuda.so").exists() else "the GPU backend is not built: no nvcc"
 
 
 def on_gpu(**settings):
@@ -169,12 +170,18 @@ class WithoutGpu(Case):
         """No library, no driver or no GPU: told at once, and nothing is left behind."""
         if not why_no_gpu():
             self.skipTest("there is a GPU")
-        run = Run(on_gpu(GPT2_MAX_ITERS=2))
+        with mock.patch.dict(train_test.ENVIRONMENT, {"NVCC": ""}):     # which would take minutes to build it
+            run = Run(on_gpu(GPT2_MAX_ITERS=2))
         said = run.train(expect=1)
         self.assertEqual(len(said.strip().splitlines()), 1, said)
         self.assertRegex(said, "no GPU|no GPU backend|GPU backend cannot be loaded")
         self.assertEqual(list(run.runs.iterdir()), [])
 
+    @unittest.skipUnless(TRIAL.exists(), "no trial was compiled: there is no nvcc, or there is a GPU")
+    def test_what_was_compiled_can_be_loaded(self):
+        """In a process of its own, with every symbol that it needs."""
+        load = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], os.RTLD_NOW).cuda_backend_open"
+        subprocess.run([sys.executable, "-c", load, TRIAL], check=True)
 
 
 class GpuRanks(Case):
