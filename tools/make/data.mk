@@ -39,6 +39,10 @@ fuzz_compile = $(FUZZ_CC) -std=gnu17 -O1 -g -fopenmp -fsanitize=address,undefine
 fuzz_number = $(or $(shell echo $(call quoted,$($1)) | grep -x '[1-9][0-9]*'),$(error \
 	$1=$($1): expected a whole number))
 fuzz_stop = $(if $(FUZZ_RUNS),-runs=$(call fuzz_number,FUZZ_RUNS),-max_total_time=$(call fuzz_number,FUZZ_SECONDS))
+# A wrong number is refused before anything is compiled.
+ifneq ($(filter fuzz,$(MAKECMDGOALS)),)
+fuzz_stop := $(fuzz_stop)
+endif
 
 $(O)/fuzz/libraries: tools/make/setup.sh
 	@mkdir -p $(@D)
