@@ -61,6 +61,7 @@ export O
 		echo "off $test $O/$test"
 	done
 	echo "on core/ops/attention_bf16_test $O/core/ops/attention_bf16_test $attention"
+	echo "off core/ops/attention_bf16_test.groups env KABLATE_EMULATED_GROUPS=on $O/core/ops/attention_bf16_test $attention"
 	for test in $races; do
 		echo "on $test $O/$test"
 	done
