@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/biased.cuh"
 #include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/epilogue.cuh"
 
 extern "C" {
 #include "core/optim/kernels.h"

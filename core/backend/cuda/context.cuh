@@ -41,7 +41,7 @@ struct cuda_context {
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
-	struct plan *plans; /* of products with a bias, one for each shape: biased.cu */
+	struct plan *plans; /* of products by cuBLASLt, one for each shape: epilogue.cu */
 	int n_plans;
 	double *scalar;	   /* device: a number that the host asked for, and UPDATE_PARTS for sums */
 	struct run *run;   /* device: of the kernels that follow */

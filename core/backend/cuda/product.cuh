@@ -11,7 +11,7 @@
 #ifndef CUDA_PRODUCT_CUH
 #define CUDA_PRODUCT_CUH
 
-#include "core/backend/cuda/biased.cuh"
+#include "core/backend/cuda/epilogue.cuh"
 
 static inline cudaDataType_t data_type(const float *)
 {
@@ -108,18 +108,18 @@ static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64
 		       "products");
 }
 
-/* out [m,n] = op(A) op(B) + bias [n], which is kept as out is.  false: nothing was done. */
+/* As epilogue.cuh says; bias and `before` are kept as out is.  false: nothing was done. */
 template <typename F>
-static bool biased_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
-			int64_t k, struct matrix<F> a, struct matrix<F> b, const void *bias,
-			struct product_memory out, int64_t pitch)
+static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool trans_a, bool trans_b,
+			  int64_t m, int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
+			  const void *bias, void *before, struct product_memory out, int64_t pitch)
 {
 	if (m == 0 || n == 0)
 		return true;
-	return cuda_biased_product(context_of(c),
-				   { m, n, k, a.pitch, b.pitch, pitch, trans_a, trans_b,
-				     data_type(a.at), out.type },
-				   { a.at, b.at, bias, out.at });
+	return cuda_product_with_epilogue(context_of(c),
+					  { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a,
+					    trans_b, data_type(a.at), out.type },
+					  { a.at, b.at, bias, before, out.at });
 }
 
 /* ------------------------------------------------------- factors of products */

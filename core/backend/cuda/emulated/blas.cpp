@@ -2,6 +2,8 @@
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 
+#include <math.h>
+
 #include <vector>
 
 #define VERSION 130000
@@ -63,8 +65,44 @@ struct product {
 	struct operand a, b;
 	double alpha, beta;
 	int c_pitch;
-	const void *bias; /* [m], in the type of c; NULL: none */
+	struct epilogue {
+		const void *bias; /* [m], in the type of c; NULL: none */
+		void *aux;	  /* [m,n], as c; NULL: none */
+		int64_t aux_pitch;
+		bool gelu, gelu_gradient; /* c = gelu(aux), or the product times gelu'(aux) */
+	} epilogue;
 };
+
+/* x/2 (1 + tanh(u)) = x s with s = 1 / (1 + exp(-2u)), u = ROOT (x + CUBIC x^3). */
+#define ROOT 0.7978845608028654 /* sqrt(2/pi) */
+#define CUBIC 0.044715
+
+static double gelu(double x)
+{
+	return x / (1 + exp(-2 * ROOT * (x + CUBIC * x * x * x)));
+}
+
+static double gelu_gradient(double x)
+{
+	const double s = 1 / (1 + exp(-2 * ROOT * (x + CUBIC * x * x * x)));
+
+	return s + s * (1 - s) * 2 * ROOT * x * (1 + 3 * CUBIC * x * x);
+}
+
+/* What becomes of x, result i of column j, before it is rounded. */
+template <typename R, typename C>
+static R finished(const struct product::epilogue &e, int64_t i, int64_t j, R x)
+{
+	C *aux = e.aux ? (C *)e.aux + j * e.aux_pitch + i : NULL;
+
+	if (e.bias)
+		x += (R)((const C *)e.bias)[i];
+	if (e.gelu) {
+		*aux = (C)x;
+		return (R)gelu((double)x);
+	}
+	return e.gelu_gradient ? x * (R)gelu_gradient((double)(R)*aux) : x;
+}
 
 /* op(x) [rows, columns], column after column, as R. */
 template <typename R, typename F>
@@ -86,7 +124,6 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 {
 	const std::vector<R> left = columns_of<R>(p.a, a, p.m, p.k);
 	const std::vector<R> right = columns_of<R>(p.b, b, p.k, p.n);
-	const C *bias = (const C *)p.bias;
 	std::vector<R> sum((size_t)p.m);
 
 	for (int j = 0; j < p.n; j++) {
@@ -101,9 +138,9 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 				sum[(size_t)i] += column[i] * factor;
 		}
 		for (int i = 0; i < p.m; i++)
-			to[i] = (C)((R)p.alpha * sum[(size_t)i] +
-				    (p.beta != 0 ? (R)p.beta * (R)to[i] : 0) +
-				    (bias ? (R)bias[i] : 0));
+			to[i] = (C)finished<R, C>(p.epilogue, i, j,
+						  (R)p.alpha * sum[(size_t)i] +
+							  (p.beta != 0 ? (R)p.beta * (R)to[i] : 0));
 	}
 }
 
@@ -178,7 +215,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 {
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc, NULL };
+				   number(beta, compute), ldc, {} };
 
 	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) {
@@ -198,19 +235,21 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 {
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc, NULL };
+				   number(beta, compute), ldc, {} };
 
 	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) { multiply(p, a[i], b[i], c[i]); });
 }
 
-/* ------------------------------------------------------------ products with a bias */
+/* ------------------------------------------------------------ products with an epilogue */
 
 struct emulated_lt_product {
 	cublasComputeType_t compute;
 	bool turned[2];
 	uint32_t epilogue;
 	const void *bias;
+	void *aux;
+	int64_t aux_pitch;
 };
 
 struct emulated_lt_layout {
@@ -226,7 +265,7 @@ struct emulated_lt_preference {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,
 					cudaDataType_t)
 {
-	*product = new emulated_lt_product{ compute, {}, CUBLASLT_EPILOGUE_DEFAULT, NULL };
+	*product = new emulated_lt_product{ compute, {}, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0 };
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -240,7 +279,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 					      cublasLtMatmulDescAttributes_t what, const void *value,
 					      size_t bytes)
 {
-	if (bytes != (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t)))
+	if (bytes != (what >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(int64_t) : sizeof(int32_t)))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	switch (what) {
 	case CUBLASLT_MATMUL_DESC_TRANSA:
@@ -250,6 +289,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 		break;
 	case CUBLASLT_MATMUL_DESC_EPILOGUE: product->epilogue = *(const uint32_t *)value; break;
 	case CUBLASLT_MATMUL_DESC_BIAS_POINTER: product->bias = *(const void *const *)value; break;
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: product->aux = *(void *const *)value; break;
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: product->aux_pitch = *(const int64_t *)value; break;
 	}
 	return CUBLAS_STATUS_SUCCESS;
 }
@@ -302,6 +343,28 @@ static bool fits(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasL
 	       (product->turned[1] ? b->rows : b->columns) == d->columns;
 }
 
+static bool has_aux(cublasLtMatmulDesc_t product)
+{
+	return product->epilogue & 128; /* the bit of all of them */
+}
+
+/* The rules for the auxiliary matrix, and that we use it with results in bfloat16 alone. */
+static bool aux_fits(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t d)
+{
+	return !has_aux(product) ||
+	       (d->type == CUDA_R_16BF && product->aux && (uintptr_t)product->aux % 16 == 0 &&
+		product->aux_pitch % 8 == 0 && product->aux_pitch >= (int64_t)d->rows);
+}
+
+static struct product::epilogue epilogue_of(cublasLtMatmulDesc_t product)
+{
+	const bool biased = product->epilogue & CUBLASLT_EPILOGUE_BIAS, aux = has_aux(product);
+	const bool gradient = product->epilogue == CUBLASLT_EPILOGUE_DGELU;
+
+	return { biased ? product->bias : NULL, aux ? product->aux : NULL, product->aux_pitch,
+		 aux && !gradient, gradient };
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
 					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
 					      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
@@ -311,7 +374,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	*found = 0;
 	if (wanted < 1 || !fits(product, a, b, d))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	if (!multiplier_of(a->type, b->type, d->type, product->compute))
+	if (!multiplier_of(a->type, b->type, d->type, product->compute) || !aux_fits(product, d))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	memcpy(results->algo.aligned, preference->aligned, sizeof(results->algo.aligned));
 	results->workspaceSize = 0;
@@ -337,10 +400,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 		number(alpha, product->compute),
 		number(beta, product->compute),
 		(int)d_layout->pitch,
-		product->epilogue == CUBLASLT_EPILOGUE_BIAS ? product->bias : NULL,
+		epilogue_of(product),
 	};
 
-	if (c != d || !fits(product, a_layout, b_layout, d_layout))
+	if (c != d || !fits(product, a_layout, b_layout, d_layout) || !aux_fits(product, d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	for (int i = 0; i < 4; i++)
 		if ((uintptr_t)at[i] % algorithm->aligned[i] != 0)

@@ -1,5 +1,5 @@
 /*
- * cublasLt - the products with a bias of the emulated GPU: as cuBLASLt, column-major.
+ * cublasLt - the products with an epilogue of the emulated GPU: as cuBLASLt, column-major.
  */
 #ifndef EMULATED_CUBLASLT_H
 #define EMULATED_CUBLASLT_H
@@ -11,6 +11,8 @@ enum cublasLtMatmulDescAttributes_t {
 	CUBLASLT_MATMUL_DESC_TRANSB = 4,
 	CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
 	CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
+	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
 	CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -21,7 +23,13 @@ enum cublasLtMatmulPreferenceAttributes_t {
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 };
 enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
-enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublasLtEpilogue_t {
+	CUBLASLT_EPILOGUE_DEFAULT = 1,
+	CUBLASLT_EPILOGUE_BIAS = 4,
+	CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+	CUBLASLT_EPILOGUE_GELU_AUX_BIAS = CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS,
+	CUBLASLT_EPILOGUE_DGELU = 64 | 128,
+};
 
 typedef cublasHandle_t cublasLtHandle_t;
 typedef struct emulated_lt_product *cublasLtMatmulDesc_t;

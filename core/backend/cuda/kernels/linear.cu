@@ -63,7 +63,8 @@ template <typename P> static void forward(const struct call *c)
 	const auto y = output<P>(c, 0);
 	const void *like_y = bias_like<P>(c, y);
 
-	if (like_y && biased_gemm(c, false, s.transposed, s.n, s.o, s.i, x, w, like_y, y, s.o))
+	if (like_y && finished_gemm(c, EPILOGUE_BIAS, false, s.transposed, s.n, s.o, s.i, x, w, like_y,
+				    NULL, y, s.o))
 		return;
 	if (b)
 		each(c, s.n * s.o, [=] __device__(int64_t i) { y[i] = b[i % s.o]; });

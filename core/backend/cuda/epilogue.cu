@@ -3,10 +3,10 @@
 
 #include <cublasLt.h>
 
-#include "core/backend/cuda/biased.cuh"
+#include "core/backend/cuda/epilogue.cuh"
 
 struct plan {
-	struct biased_shape shape;
+	struct product_shape shape;
 	bool exists; /* else cuBLASLt has no such product */
 	cublasLtMatmulDesc_t product;
 	cublasLtMatrixLayout_t a, b, out; /* column-major: a is the second factor */
@@ -23,7 +23,7 @@ static int64_t alignment(const void *at)
 {
 	const uintptr_t lowest = (uintptr_t)at & -(uintptr_t)at;
 
-	return lowest && lowest < 16 ? (int64_t)lowest : 16;
+	return lowest < 16 ? (int64_t)lowest : 16;
 }
 
 template <typename T>
@@ -50,9 +50,27 @@ struct outcome {
 	}
 };
 
-static void describe(struct plan *p, const void *bias, struct outcome &note)
+static uint32_t epilogue_of(const struct product_shape &s)
 {
-	const struct biased_shape &s = p->shape;
+	switch (s.epilogue) {
+	case EPILOGUE_GELU:
+		return s.bias_aligned ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+	case EPILOGUE_GELU_GRADIENT: return CUBLASLT_EPILOGUE_DGELU;
+	default: return CUBLASLT_EPILOGUE_BIAS;
+	}
+}
+
+static void point(const struct plan *p, const struct product_operands &memory, struct outcome &note)
+{
+	if (memory.bias)
+		note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory.bias));
+	if (memory.before)
+		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, memory.before));
+}
+
+static void describe(struct plan *p, const struct product_operands &memory, struct outcome &note)
+{
+	const struct product_shape &s = p->shape;
 	const cudaDataType_t factor = (cudaDataType_t)s.factor, result = (cudaDataType_t)s.result;
 	const cublasOperation_t turn_a = s.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
 	const cublasOperation_t turn_b = s.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -60,8 +78,10 @@ static void describe(struct plan *p, const void *bias, struct outcome &note)
 	note(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)turn_a));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)turn_b));
-	note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS));
-	note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s)));
+	if (memory.before)
+		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.pitch));
+	point(p, memory, note);
 	note(cublasLtMatrixLayoutCreate(&p->a, factor, (uint64_t)(s.trans_b ? s.k : s.n),
 					(uint64_t)(s.trans_b ? s.n : s.k), s.b_pitch));
 	note(cublasLtMatrixLayoutCreate(&p->b, factor, (uint64_t)(s.trans_a ? s.m : s.k),
@@ -119,8 +139,8 @@ static struct plan *room_for_plan(struct cuda_context *g)
 	return &g->plans[g->n_plans++];
 }
 
-static const struct plan *plan_for(struct cuda_context *g, const struct biased_shape &shape,
-				   const void *bias)
+static const struct plan *plan_for(struct cuda_context *g, const struct product_shape &shape,
+				   const struct product_operands &memory)
 {
 	struct outcome note = { CUBLAS_STATUS_SUCCESS };
 	struct plan *p;
@@ -133,31 +153,38 @@ static const struct plan *plan_for(struct cuda_context *g, const struct biased_s
 		return NULL;
 	*p = {};
 	p->shape = shape;
-	describe(p, bias, note);
+	describe(p, memory, note);
 	choose(g, p, note);
 	return p;
 }
 
-bool cuda_biased_product(struct cuda_context *g, struct biased_shape shape, struct biased_memory memory)
+/* What cuBLASLt asks of `before`. */
+static bool fits(const struct product_shape &s, const void *before)
 {
+	return s.result == CUDA_R_16BF && s.pitch % 8 == 0 && alignment(before) == 16;
+}
+
+bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape shape,
+				struct product_operands memory)
+{
+	struct outcome note = { CUBLAS_STATUS_SUCCESS };
 	const float one = 1, zero = 0;
 	const struct plan *p;
 
-	if (shape.factor == CUDA_R_64F)
+	if (shape.factor == CUDA_R_64F || (memory.before && !fits(shape, memory.before)))
 		return false;
 	shape.a_aligned = alignment(memory.a);
 	shape.b_aligned = alignment(memory.b);
 	shape.aligned = alignment(memory.out);
 	shape.bias_aligned = alignment(memory.bias);
-	p = plan_for(g, shape, memory.bias);
+	p = plan_for(g, shape, memory);
 	if (!p || !p->exists)
 		return false;
-	cuda_note_blas(g, set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory.bias),
-		       "a product");
-	cuda_note_blas(g, cublasLtMatmul(handle(g), p->product, &one, memory.b, p->a, memory.a, p->b,
-					 &zero, memory.out, p->out, memory.out, p->out,
-					 &p->algorithm, g->blas_memory, BLAS_MEMORY, g->stream),
-		       "a product");
+	point(p, memory, note);
+	note(cublasLtMatmul(handle(g), p->product, &one, memory.b, p->a, memory.a, p->b, &zero,
+			    memory.out, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
+			    BLAS_MEMORY, g->stream));
+	cuda_note_blas(g, note.status, "a product");
 	return true;
 }
 

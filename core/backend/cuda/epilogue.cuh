@@ -1,0 +1,44 @@
+/*
+ * epilogue - products by cuBLASLt that finish their results before these are written.
+ *
+ *     EPILOGUE_BIAS             out [m,n] = op(A) op(B) + bias [n]
+ *     EPILOGUE_GELU             out = gelu(s), before [m,n] = s, s = op(A) op(B) (+ bias)
+ *     EPILOGUE_GELU_GRADIENT    out = op(A) op(B) gelu'(before)
+ *
+ * Nothing is rounded but what is written.  cuBLASLt takes tanh from an instruction that approximates
+ * it: the error is far below that of bfloat16, and only products with results in it have a gelu.
+ *
+ * cuBLASLt is asked once for each shape which algorithm it advises, and the answer is kept with the
+ * context.  The answer follows from the shape, the GPU and the version of cuBLASLt.  Algorithms that cut
+ * the sum over k add its parts in float, in a fixed order.
+ */
+#ifndef CUDA_EPILOGUE_CUH
+#define CUDA_EPILOGUE_CUH
+
+#include "core/backend/cuda/cuda.cuh"
+
+enum epilogue { EPILOGUE_BIAS, EPILOGUE_GELU, EPILOGUE_GELU_GRADIENT };
+
+/* All that an algorithm depends on, and nothing else: plans are found by these bytes. */
+struct product_shape {
+	int64_t epilogue;
+	int64_t m, n, k;
+	int64_t a_pitch, b_pitch, pitch;	/* row-major; `before` has the pitch of the results */
+	int64_t trans_a, trans_b;		/* 0 or 1 */
+	int64_t factor, result;			/* cudaDataType_t; bias and `before` are kept as results */
+	int64_t a_aligned, b_aligned, aligned, bias_aligned; /* bytes, at most 16; 0: no bias */
+};
+
+struct product_operands {
+	const void *a, *b, *bias;
+	void *before; /* NULL: none */
+	void *out;
+};
+
+/* false: cuBLASLt has no such product, and nothing was done. */
+bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape shape,
+				struct product_operands memory);
+
+void cuda_forget_plans(struct cuda_context *g);
+
+#endif
