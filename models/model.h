@@ -73,6 +73,8 @@ struct ffn_variant {
 	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
 	/* The hidden activation [B,T,F]. */
 	struct tensor *(*hidden)(struct block *b, struct tensor *x);
+	/* `hidden` and c_proj by one op, for models in which nothing else reads h; NULL: there is none. */
+	struct tensor *(*whole)(struct block *b, struct tensor *x);
 	bool projection_bias;
 	const struct model_switch *switches;
 	bool (*switched_on)(const void *options, const struct model_switch *s);

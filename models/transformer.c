@@ -454,17 +454,37 @@ static struct tensor *attend(struct block *b, struct tensor *x)
 	return op_dropout(b->g, "dropped", o, m->dropout);
 }
 
-static struct tensor *feed_forward(struct block *b, struct tensor *x)
+/* Does c_proj alone read the hidden activation, in all layers? */
+static bool hides_hidden(const struct model *m)
+{
+	for (int i = 0; i < m->n_mechanisms; i++)
+		if (m->mechanism[i]->hidden || m->mechanism[i]->reading)
+			return false;
+	return true;
+}
+
+static struct tensor *read_hidden(struct block *b, struct tensor *h)
 {
 	const struct model *m = b->m;
-	struct tensor *h = m->ffn->hidden(b, x);
 
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->hidden && present(b, i))
 			h = m->mechanism[i]->hidden(b, m->mechanism_options[i], h, &b->out[i]);
-	h = block_read_hidden(b, "c_proj", h, block_matrix(b, "c_proj.weight", m->hidden, m->embd),
-			      m->bias && m->ffn->projection_bias);
-	return op_dropout(b->g, "dropped", h, m->dropout);
+	return block_read_hidden(b, "c_proj", h, block_matrix(b, "c_proj.weight", m->hidden, m->embd),
+				 m->bias && m->ffn->projection_bias);
+}
+
+/* Decoding keeps the nodes apart: devices have kernels of their own for its few rows. */
+static struct tensor *feed_forward(struct block *b, struct tensor *x)
+{
+	const struct model *m = b->m;
+	struct tensor *y;
+
+	if (m->ffn->whole && hides_hidden(m) && !b->decoding)
+		y = m->ffn->whole(b, x);
+	else
+		y = read_hidden(b, m->ffn->hidden(b, x));
+	return op_dropout(b->g, "dropped", y, m->dropout);
 }
 
 static void build_block(struct block *b, struct stream *s)

@@ -240,6 +240,38 @@ static void test_shared_keys(void **state)
 	destroy(&b);
 }
 
+/* -------------------------------------------------------- a whole feed-forward */
+
+static bool biases;
+
+static void feed_forward_fused(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 4);
+	struct tensor *w = case_param(g, "w", 4, 9), *v = case_param(g, "v", 9, 6);
+
+	graph_seeded_output(g, "y",
+			    op_linear_gelu_linear(g, "y", x, w, biases ? case_param(g, "b", 9) : NULL, v,
+						  biases ? case_param(g, "c", 6) : NULL));
+}
+
+static void feed_forward_pieces(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 4), *h;
+	struct tensor *w = case_param(g, "w", 4, 9), *v = case_param(g, "v", 9, 6);
+
+	h = op_gelu(g, "h", op_linear(g, "a", x, w, biases ? case_param(g, "b", 9) : NULL));
+	graph_seeded_output(g, "y", op_linear(g, "y", h, v, biases ? case_param(g, "c", 6) : NULL));
+}
+
+static void test_feed_forward(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		biases = i;
+		compare(feed_forward_fused, feed_forward_pieces);
+	}
+}
+
 /* ----------------------------------------------- output head against whole logits */
 
 /* Logits kept whole, cross-entropy by hand: d logits = weight (p - onehot) + 2 z lse p. */
@@ -321,6 +353,7 @@ int main(void)
 		cmocka_unit_test(test_norm_with_residual),
 		cmocka_unit_test(test_gates),
 		cmocka_unit_test(test_shared_keys),
+		cmocka_unit_test(test_feed_forward),
 		cmocka_unit_test(test_head_loss),
 	};
 

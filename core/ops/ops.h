@@ -109,6 +109,11 @@ struct tensor *op_recent_tokens(struct graph *g, const char *name, struct tensor
 /* GELU in its tanh form. */
 struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x);
 
+/* y = gelu(x W + b) V + c: x [..,I], W [I,F], b [F] or NULL, V [F,O], c [O] or NULL. */
+struct tensor *op_linear_gelu_linear(struct graph *g, const char *name, struct tensor *x,
+				     struct tensor *w, struct tensor *b, struct tensor *v,
+				     struct tensor *c);
+
 /* silu(gate) * x */
 struct tensor *op_silu_gate(struct graph *g, const char *name, struct tensor *gate,
 			    struct tensor *x);

@@ -57,6 +57,23 @@ MISFIT(rope_wide, op_rope(g, "n", real4(g), 10000, 8))
 MISFIT(rope_none, op_rope(g, "n", real4(g), 10000, 0))
 MISFIT(rope_theta, op_rope(g, "n", real4(g), 0, 4))
 MISFIT(gelu_tokens, op_gelu(g, "n", tokens(g)))
+
+static struct tensor *feed_forward(struct graph *g, struct tensor *x, struct tensor *w,
+				   struct tensor *b, struct tensor *v, struct tensor *c)
+{
+	return op_linear_gelu_linear(g, "n", x, w, b, v, c);
+}
+
+#define W45 case_param(g, "w", 4, 5)
+#define V53 case_param(g, "v", 5, 3)
+
+MISFIT(forward_tokens, feed_forward(g, tokens(g), W45, NULL, V53, NULL))
+MISFIT(forward_ndim, feed_forward(g, real3(g), W45, NULL, case_param(g, "v", 5), NULL))
+MISFIT(forward_takes, feed_forward(g, real4(g), W45, NULL, V53, NULL))
+MISFIT(forward_hidden, feed_forward(g, real3(g), W45, NULL, case_param(g, "v", 4, 3), NULL))
+MISFIT(forward_first_bias, feed_forward(g, real3(g), W45, case_param(g, "b", 4), V53, NULL))
+MISFIT(forward_second_bias, feed_forward(g, real3(g), W45, NULL, V53, case_param(g, "c", 5)))
+MISFIT(forward_missing, feed_forward(g, real3(g), W45, NULL, NULL, NULL))
 MISFIT(silu_gate_shapes, op_silu_gate(g, "n", real3(g), real4(g)))
 MISFIT(sigmoid_tokens, op_sigmoid(g, "n", tokens(g)))
 MISFIT(softplus_eps, op_softplus(g, "n", real3(g), -1))
@@ -110,6 +127,13 @@ static const struct misfit misfits[] = {
 	{ "width 0", rope_none },
 	{ "theta 0 is not positive", rope_theta },
 	{ "must be real", gelu_tokens },
+	{ "must be real", forward_tokens },
+	{ "must have 2 dimensions, not 2 and 1", forward_ndim },
+	{ "x has 6 channels, the first weight takes 4", forward_takes },
+	{ "gives 5 channels, the second takes 4", forward_hidden },
+	{ "the biases must be [5] and [3]", forward_first_bias },
+	{ "the biases must be [5] and [3]", forward_second_bias },
+	{ "required input 3 is missing", forward_missing },
 	{ "shapes differ", silu_gate_shapes },
 	{ "must be real", sigmoid_tokens },
 	{ "eps -1 is negative", softplus_eps },

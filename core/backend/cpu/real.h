@@ -23,21 +23,22 @@
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 typedef double real;
-#define KERNELS(name) const struct kernels cpu_##name##_f64
+#define KERNELS_OF(name) cpu_##name##_f64
 #define gemm blas_gemm_f64
 #define root sqrt
 #define natural_log log
 #else
 typedef float real;
 #ifdef REAL_BF16
-#define KERNELS(name) const struct kernels cpu_##name##_bf16
+#define KERNELS_OF(name) cpu_##name##_bf16
 #else
-#define KERNELS(name) const struct kernels cpu_##name##_f32
+#define KERNELS_OF(name) cpu_##name##_f32
 #endif
 #define gemm blas_gemm_f32
 #define root sqrtf
 #define natural_log logf
 #endif
+#define KERNELS(name) const struct kernels KERNELS_OF(name)
 
 /* Loops over fewer elements are not worth waking the other threads (measured: about 5 us). */
 #define GRAIN 16384
