@@ -188,6 +188,8 @@ static __global__ void stretches_kernel(const __grid_constant__ L stretches, int
 					int64_t part, F f)
 {
 	const int64_t first = blockIdx.x * part, last = first + part < total ? first + part : total;
+
+	previous_done();
 	int at = stretch_of(stretches, first);
 
 	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK) {
@@ -208,8 +210,8 @@ static void each_of_many(const struct call *c, const L &stretches, int64_t total
 
 	if (total == 0)
 		return;
-	launch_kernel(stretches_kernel<L, F>, (unsigned)blocks, BLOCK, 0, stream_of(c), stretches,
-		      total, part, f);
+	launch_next(context_of(c)->overlaps, stretches_kernel<L, F>, (unsigned)blocks, BLOCK, 0,
+		    stream_of(c), stretches, total, part, f);
 	note_launch(c);
 }
 
@@ -317,6 +319,7 @@ template <typename F> static __global__ void sum_parts_kernel(int64_t n, F value
 	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double sum = 0;
 
+	previous_done();
 #pragma unroll 8
 	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK)
 		sum += (double)value(i);
@@ -327,6 +330,7 @@ template <typename F> static __global__ void sum_parts_kernel(int64_t n, F value
 
 template <typename F> static __global__ void finish_sum_kernel(const double *parts, F finish)
 {
+	previous_done();
 	const double sum = block_sum(parts[threadIdx.x]);
 
 	if (threadIdx.x == 0)
@@ -337,11 +341,37 @@ template <typename F> static __global__ void finish_sum_kernel(const double *par
 template <typename F, typename G>
 static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
 {
-	launch_kernel(sum_parts_kernel<F>, SUM_PARTS, BLOCK, 0, stream_of(c), n, value,
-		      (double *)work);
+	const bool overlaps = context_of(c)->overlaps;
+
+	launch_next(overlaps, sum_parts_kernel<F>, SUM_PARTS, BLOCK, 0, stream_of(c), n, value,
+		    (double *)work);
 	note_launch(c);
-	launch_kernel(finish_sum_kernel<G>, 1, BLOCK, 0, stream_of(c), (const double *)work, finish);
+	launch_next(overlaps, finish_sum_kernel<G>, 1, BLOCK, 0, stream_of(c), (const double *)work,
+		    finish);
 	note_launch(c);
+}
+
+template <int N, enum span_kind KIND, typename F, typename G>
+static void sum_spans_of(const struct call *c, int64_t n, F value, void *work, G finish)
+{
+	sum_all(
+		c, n / N, [=] __device__(int64_t i) { return value(span<N, KIND>{ i * N }); }, work,
+		finish);
+}
+
+/* The same of value(span), over the spans that each_span(c, n, n, of, ...) takes. */
+template <typename P, typename F, typename G>
+static void sum_spans(const struct call *c, int64_t n, const struct tensors<P> &of, F value,
+		      void *work, G finish)
+{
+	if (n % SPAN != 0)
+		sum_spans_of<1, SPAN_OF_ANY>(c, n, value, work, finish);
+	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
+		sum_spans_of<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, n, value, work, finish);
+	else if (of.kind() == SPAN_OF_WIDE)
+		sum_spans_of<SPAN, SPAN_OF_WIDE>(c, n, value, work, finish);
+	else
+		sum_spans_of<SPAN, SPAN_OF_ANY>(c, n, value, work, finish);
 }
 
 /* -------------------------------------------------- sums of columns, in order */
@@ -397,6 +427,7 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
 	struct values<R, N> sum = {};
 
+	previous_done();
 	if (column < columns) {
 		/* a count of turns that is known before the loop: loads of several turns are under way */
 		const int64_t first = rows * part / parts + threadIdx.x / lanes, step = BLOCK / lanes;
@@ -423,21 +454,25 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 	}
 }
 
-/* WARP columns a block, whose warps share the parts. */
+/* Few columns a block, whose threads share the parts: then none adds many. */
+#define FINISH_COLUMNS 8
+
 template <typename R, typename G>
 static __global__ void finish_columns_kernel(int64_t parts, int64_t columns, const R *partial,
 					     G finish)
 {
-	const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x % WARP;
+	const int64_t column = (int64_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x % FINISH_COLUMNS;
 	struct values<R, 1> sum = {};
 
+	previous_done();
 	if (column < columns) {
 #pragma unroll 8
-		for (int64_t part = threadIdx.x / WARP; part < parts; part += BLOCK / WARP)
+		for (int64_t part = threadIdx.x / FINISH_COLUMNS; part < parts;
+		     part += BLOCK / FINISH_COLUMNS)
 			sum[0] += partial[part * columns + column];
 	}
-	sum = add_slices(sum, WARP);
-	if (threadIdx.x < WARP && column < columns)
+	sum = add_slices(sum, FINISH_COLUMNS);
+	if (threadIdx.x < FINISH_COLUMNS && column < columns)
 		finish(column, sum[0]);
 }
 
@@ -446,8 +481,9 @@ template <typename R, typename G>
 static void finish_columns(const struct call *c, int64_t parts, int64_t columns, const R *partial,
 			   G finish)
 {
-	launch_kernel(finish_columns_kernel<R, G>, (unsigned)((columns + WARP - 1) / WARP), BLOCK, 0,
-		      stream_of(c), parts, columns, partial, finish);
+	launch_next(context_of(c)->overlaps, finish_columns_kernel<R, G>,
+		    (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0, stream_of(c),
+		    parts, columns, partial, finish);
 	note_launch(c);
 }
 
@@ -460,9 +496,9 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 
 	while (lanes < WARP && lanes * N < columns)
 		lanes *= 2;
-	launch_kernel(column_parts_kernel<R, N, KIND, F, G>,
-		      dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
-		      BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
+	launch_next(context_of(c)->overlaps, column_parts_kernel<R, N, KIND, F, G>,
+		    dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts), BLOCK, 0,
+		    stream_of(c), rows, columns, lanes, value, work, finish);
 	note_launch(c);
 	if (parts > 1)
 		finish_columns(c, parts, columns, (const R *)work, finish);

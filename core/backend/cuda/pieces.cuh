@@ -64,6 +64,7 @@ static __global__ void sum_pieces_kernel(struct piece_places<N> places, const T 
 	typedef typename P::real real;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
 
+	previous_done();
 	if (i >= places.count)
 		return;
 	const struct piece piece = places[i];
@@ -93,9 +94,9 @@ template <typename P, typename W> struct piece_sums {
 	{
 		const struct piece_places<N> places = places_of<N>(p);
 
-		launch_kernel(sum_pieces_kernel<P, T, N, W>,
-			      (unsigned)((places.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c),
-			      places, (const T *)x.at, weight, wide<P>(sums));
+		launch_next(context_of(c)->overlaps, sum_pieces_kernel<P, T, N, W>,
+			    (unsigned)((places.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c), places,
+			    (const T *)x.at, weight, wide<P>(sums));
 		note_launch(c);
 	}
 };

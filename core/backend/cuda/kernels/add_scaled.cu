@@ -29,9 +29,18 @@ template <typename P> static void backward(const struct call *c)
 	const auto df = input_gradient<P>(c, 2);
 
 	if (df)
-		sum_all(
-			c, n, [=] __device__(int64_t i) { return dy[i] * b[i]; }, c->work,
-			[=] __device__(double sum) { df.put(0, (typename P::real)sum); });
+		sum_spans(
+			c, n, all_of<P>(dy, b),
+			[=] __device__(auto p) {
+				const auto d = dy[p], v = b[p];
+				typename P::real sum = 0;
+
+#pragma unroll
+				for (int k = 0; k < p.n; k++)
+					sum += d[k] * v[k];
+				return sum;
+			},
+			c->work, [=] __device__(double sum) { df.put(0, (typename P::real)sum); });
 	each_span(c, n, n, all_of<P>(dy, da, db), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto d = dy[p];

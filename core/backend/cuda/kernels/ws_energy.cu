@@ -6,24 +6,6 @@ static int64_t vectors(const struct node *n)
 	return tensor_count(n->in[0]) / n->in[0]->dim[3];
 }
 
-/* sum_all() over spans; all but the last of them have SPAN elements. */
-template <typename R, typename F, typename G>
-static void sum_spans(const struct call *c, int64_t n, F value, void *work, G finish)
-{
-	sum_all(
-		c, (n + SPAN - 1) / SPAN,
-		[=] __device__(int64_t i) {
-			R sum = 0;
-
-			if ((i + 1) * SPAN <= n)
-				return (R)value(span<SPAN>{ i * SPAN });
-			for (int64_t j = i * SPAN; j < n; j++)
-				sum += value(span<1>{ j });
-			return sum;
-		},
-		work, finish);
-}
-
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
@@ -31,12 +13,13 @@ template <typename P> static void forward(const struct call *c)
 	const auto z = input<P>(c, 0);
 	auto *energy = wide_output<P>(c, 0);
 
-	sum_spans<real>(
-		c, count_of(c->node->in[0]),
+	sum_spans(
+		c, count_of(c->node->in[0]), all_of<P>(z),
 		[=] __device__(auto p) {
 			const auto v = z[p];
 			real sum = 0;
 
+#pragma unroll
 			for (int k = 0; k < p.n; k++)
 				sum += v[k] * v[k];
 			return sum;
@@ -55,7 +38,7 @@ template <typename P> static void backward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, [=] __device__(auto p) {
+	each_span(c, n, n, all_of<P>(z, dz), [=] __device__(auto p) {
 		const real f = 2 * *weight / count;
 		auto v = z[p];
 
