@@ -44,6 +44,8 @@ template <int N, enum span_kind KIND = SPAN_OF_ANY> struct span {
 	int64_t first;
 
 	static constexpr int n = N;
+	/* Of a tensor that is known to be wide, at a place as aligned as this one. */
+	static constexpr enum span_kind WIDE = KIND == SPAN_OF_ANY ? SPAN_OF_ANY : SPAN_OF_WIDE;
 };
 
 template <typename R, int N> struct values {

@@ -7,7 +7,6 @@
 template <typename R> struct contrast {
 	int64_t batch, length, heads, width, count; /* B, T, n, w, M */
 	R tau;
-	double *sum_work;
 	R *unit;	    /* u [M,w] */
 	R *norm;	    /* max(|m|, 1e-8) [M] */
 	R *score;	    /* u.u / tau [M,M] */
@@ -34,7 +33,6 @@ static struct contrast<typename P::real> take_contrast(struct space *m, const st
 	struct contrast<real> k = { dim[0], dim[1], dim[2], dim[3], dim[0] * dim[2],
 				    (real)attr->tau };
 
-	k.sum_work = m->take<double>(SUM_PARTS);
 	k.unit = m->take<real>(k.count * k.width);
 	k.norm = m->take<real>(k.count);
 	k.score = m->take<real>(k.count * k.count);
@@ -120,16 +118,20 @@ template <typename P> static void forward(const struct call *c)
 		      [=] __device__(int64_t i, real sum) { means[i] = sum * (1 / (real)k.length); });
 	compare<P>(c, k, means);
 	soften<P>(c, k);
-	sum_all(
-		c, k.count, [=] __device__(int64_t i) { return k.near[i]; }, k.sum_work,
-		[=] __device__(double sum) {
-			*similarity = pairs ? (real)(sum / (double)pairs) * k.tau : 0;
-		});
-	sum_all(
-		c, k.count, [=] __device__(int64_t i) { return k.row[i]; }, k.sum_work,
-		[=] __device__(double sum) {
-			*loss = k.count < 2 ? 0 : (real)(sum / (double)k.count);
-		});
+	each_row(c, 1, [=] __device__(int64_t) {
+		double near = 0, row = 0;
+
+		for (int64_t i = threadIdx.x; i < k.count; i += BLOCK) {
+			near += k.near[i];
+			row += k.row[i];
+		}
+		near = block_sum(near);
+		row = block_sum(row);
+		if (threadIdx.x == 0) {
+			*similarity = pairs ? (real)(near / (double)pairs) * k.tau : 0;
+			*loss = k.count < 2 ? 0 : (real)(row / (double)k.count);
+		}
+	});
 }
 
 /*
@@ -175,11 +177,10 @@ template <typename P> static void backward(const struct call *c)
 	});
 	const struct numbers<P> d = wide<P>(k.gradient);
 
-	each_span(c, n, columns, [=] __device__(auto p) {
+	each_span(c, n, columns, all_of<P>(dz), [=] __device__(auto p) {
 		const int64_t token = per_token.quotient(p.first);
-		auto from = p;
+		const span<p.n, p.WIDE> from = { p.first + (length.quotient(token) - token) * columns };
 
-		from.first += (length.quotient(token) - token) * columns;
 		dz.put(p, d[from]);
 	});
 }
