@@ -14,6 +14,9 @@ static struct call update_call(const struct backend *b)
 	return c;
 }
 
+/* Neighbours that a thread takes by accesses of 16 bytes. */
+template <typename R> static constexpr int TOGETHER = 16 / (int)sizeof(R);
+
 /* --------------------------------------------------------------- reductions */
 
 /* The partial sums of the update that is under way. */
@@ -60,18 +63,38 @@ template <typename R> struct squares {
 	}
 };
 
+/* What a thread adds up of part number `part`: spans, and behind the last of them single numbers. */
+template <bool ALIGNED, typename R>
+static __device__ double add_squares_of(const R *x, int64_t n, int64_t part, int64_t of)
+{
+	constexpr int N = TOGETHER<R>;
+	const int64_t spans = n / N, last = spans * (part + 1) / of;
+	double sum = 0;
+
+#pragma unroll 4
+	for (int64_t i = spans * part / of + threadIdx.x; i < last; i += BLOCK) {
+		const auto v = load_span<R, R, N, ALIGNED>(x + i * N);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sum += (double)v[k] * (double)v[k];
+	}
+	if (part == of - 1 && threadIdx.x < n % N)
+		sum += (double)x[spans * N + threadIdx.x] * (double)x[spans * N + threadIdx.x];
+	return sum;
+}
+
 template <typename R>
 static __global__ void square_parts(const __grid_constant__ struct squares<R> all, double *parts)
 {
 	const int at = stretch_of(all, blockIdx.x);
 	const int64_t n = all.list[at].n, of = parts_of(n), part = blockIdx.x - all.before(at);
-	const int64_t last = n * (part + 1) / of;
 	const R *x = all.list[at].x;
-	double sum = 0;
+	double sum;
 
-#pragma unroll 8
-	for (int64_t i = n * part / of + threadIdx.x; i < last; i += BLOCK)
-		sum += (double)x[i] * (double)x[i];
+	previous_done();
+	sum = (uintptr_t)x % 16 == 0 ? add_squares_of<true>(x, n, part, of) :
+				       add_squares_of<false>(x, n, part, of);
 	sum = block_sum(sum);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = sum;
@@ -83,6 +106,8 @@ static __global__ void add_square_parts(const __grid_constant__ struct squares<R
 					const double *parts, bool add, double *sums)
 {
 	const int number = blockIdx.x;
+
+	previous_done();
 	double sum = add ? sums[number] : 0;
 	bool found = false;
 
@@ -102,11 +127,11 @@ template <typename R>
 static void launch_squares(const struct call *c, struct squares<R> *all, bool add, double *sums)
 {
 	if (all->parts) {
-		launch_kernel(square_parts<R>, (unsigned)all->parts, BLOCK, 0, stream_of(c), *all,
-			      sum_work(c));
+		launch_next(context_of(c)->overlaps, square_parts<R>, (unsigned)all->parts, BLOCK, 0,
+			    stream_of(c), *all, sum_work(c));
 		note_launch(c);
-		launch_kernel(add_square_parts<R>, (unsigned)all->sums, BLOCK, 0, stream_of(c), *all,
-			      (const double *)sum_work(c), add, sums);
+		launch_next(context_of(c)->overlaps, add_square_parts<R>, (unsigned)all->sums, BLOCK, 0,
+			    stream_of(c), *all, (const double *)sum_work(c), add, sums);
 		note_launch(c);
 	}
 	*all = {};
@@ -182,27 +207,79 @@ static void restart(const struct backend *b, const struct optim_factors *f,
 
 /* --------------------------------------------------------------- element by element */
 
-/* `second` counts the elements before a segment. */
-struct segment_list {
+/* Elements are taken N at a time; `second` counts those before a segment. */
+template <int N> struct segment_list {
 	const struct optim_segment *list;
 	int n;
 
 	__device__ int64_t before(int i) const
 	{
-		return list[i].second;
+		return list[i].second / N;
 	}
 };
 
-/* f(place in p, g and m; place in v and vmax; decays) for all elements of all segments at once. */
-template <typename F>
-static void each_element(const struct call *c, const struct optim_segments *segments, F f)
+/* f(place in p, g and m; place in v and vmax; decays) for each N neighbours of all segments at once. */
+template <int N, typename F>
+static void each_neighbours(const struct call *c, const struct optim_segments *segments, F f)
 {
-	const struct segment_list all = { segments->device, segments->n };
+	const struct segment_list<N> all = { segments->device, segments->n };
 
-	each_of_many(c, all, segments->total,
-		     [=] __device__(const struct segment_list &s, int at, int64_t i) {
-			     f(s.list[at].offset + i - s.list[at].second, i, s.list[at].decays);
+	each_of_many(c, all, segments->total / N,
+		     [=] __device__(const struct segment_list<N> &s, int at, int64_t i) {
+			     f(s.list[at].offset + i * N - s.list[at].second, i * N, s.list[at].decays);
 		     });
+}
+
+/* May a thread take TOGETHER neighbours of every block? */
+template <typename R>
+static bool takes_together(const struct optim_segments *segments, const struct optim_blocks *blocks)
+{
+	uintptr_t address = (uintptr_t)blocks->p | (uintptr_t)blocks->g | (uintptr_t)blocks->m |
+			    (uintptr_t)blocks->v | (uintptr_t)blocks->vmax;
+	int64_t place = 0;
+
+	for (int i = 0; i < segments->n; i++)
+		place |= segments->list[i].offset | segments->list[i].count | segments->list[i].second;
+	return address % 16 == 0 && place % TOGETHER<R> == 0;
+}
+
+template <int N, typename R>
+static void adamw_by(const struct call *c, const struct optim_factors *f,
+		     const struct adamw_constants *s, const struct optim_segments *segments,
+		     const struct optim_blocks *blocks)
+{
+	R *p = (R *)blocks->p, *m = (R *)blocks->m, *v = (R *)blocks->v, *vmax = (R *)blocks->vmax;
+	const R *g = (const R *)blocks->g;
+	const R old_m = (R)s->beta1, new_m = (R)(1 - s->beta1);
+	const R old_v = (R)s->beta2, new_v = (R)(1 - s->beta2), eps = (R)s->eps;
+
+	each_neighbours<N>(c, segments, [=] __device__(int64_t at, int64_t second, bool decays) {
+		if (f->skip)
+			return;
+		const auto given = load_span<R, R, N, true>(g + at);
+		auto mean = load_span<R, R, N, true>(m + at), square = load_span<R, R, N, true>(v + second);
+		auto weight = load_span<R, R, N, true>(p + at), largest = square;
+		const R scale = (R)f->scale, damp_m = (R)f->damp_m, damp_v = (R)f->damp_v;
+		const R shrink = decays ? (R)f->shrink : 1, rate = (R)f->rate, bias = (R)f->bias;
+
+		if (vmax)
+			largest = load_span<R, R, N, true>(vmax + second);
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			const R gi = scale * given[k];
+
+			mean[k] = old_m * (damp_m * mean[k]) + new_m * gi;
+			square[k] = old_v * (damp_v * square[k]) + new_v * gi * gi;
+			largest[k] = vmax && largest[k] > square[k] ? largest[k] : square[k];
+			weight[k] = shrink * weight[k] -
+				    rate * mean[k] / (sqrt(bias * largest[k]) + eps);
+		}
+		store_span<true>(m + at, mean);
+		store_span<true>(v + second, square);
+		if (vmax)
+			store_span<true>(vmax + second, largest);
+		store_span<true>(p + at, weight);
+	});
 }
 
 template <typename R>
@@ -211,28 +288,11 @@ static void adamw(const struct backend *b, const struct optim_factors *f,
 		  const struct optim_blocks *blocks)
 {
 	const struct call c = update_call(b);
-	R *p = (R *)blocks->p, *m = (R *)blocks->m, *v = (R *)blocks->v, *vmax = (R *)blocks->vmax;
-	const R *g = (const R *)blocks->g;
-	const R old_m = (R)s->beta1, new_m = (R)(1 - s->beta1);
-	const R old_v = (R)s->beta2, new_v = (R)(1 - s->beta2), eps = (R)s->eps;
 
-	each_element(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
-		if (f->skip)
-			return;
-		const R gi = (R)f->scale * g[i];
-		const R mi = old_m * ((R)f->damp_m * m[i]) + new_m * gi;
-		const R vi = old_v * ((R)f->damp_v * v[second]) + new_v * gi * gi;
-		R d = vi;
-
-		m[i] = mi;
-		v[second] = vi;
-		if (vmax) {
-			d = vmax[second] > vi ? vmax[second] : vi;
-			vmax[second] = d;
-		}
-		p[i] = (decays ? (R)f->shrink : 1) * p[i] -
-		       (R)f->rate * mi / (sqrt((R)f->bias * d) + eps);
-	});
+	if (takes_together<R>(segments, blocks))
+		adamw_by<TOGETHER<R>, R>(&c, f, s, segments, blocks);
+	else
+		adamw_by<1, R>(&c, f, s, segments, blocks);
 }
 
 template <typename R>
@@ -245,7 +305,7 @@ static void sgd(const struct backend *b, const struct optim_factors *f,
 	const R *g = (const R *)blocks->g;
 	const R momentum = (R)s->momentum;
 
-	each_element(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
+	each_neighbours<1>(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
 		(void)second;
 		if (f->skip)
 			return;
