@@ -1,4 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/access.cuh"
 
 /*
  * Both ops in one shape: where each tensor is, and NULL for what an op or a
@@ -182,6 +182,9 @@ static __device__ void put(struct gradient<P> to, const struct piece<R, S> &x, s
 	}
 }
 
+/* Blocks of a multiprocessor that pieces in registers leave room for: more of them keep memory busier. */
+template <typename R, typename S> static constexpr int RESIDENT = sizeof(struct piece<R, S>) <= 96 ? 4 : 3;
+
 template <typename S, typename R> static __device__ R team_sum(R value)
 {
 	if constexpr (S::TEAM == WARP)
@@ -192,25 +195,55 @@ template <typename S, typename R> static __device__ R team_sum(R value)
 
 /* ------------------------------------------------------------------ forward */
 
-/* y = w (s - mean) / deviation + b of a chunk. */
-template <typename P, typename R, typename S>
-static __device__ void write_y(const struct norm_call<P> &m, struct piece<R, S> s, R mean, R inverse,
-			       struct row_place at, int64_t row)
+/* x += what is kept as T.  It stays packed until all of it is here: that takes fewer registers. */
+template <typename R, typename S, typename T>
+static __device__ void add_as(struct piece<R, S> &x, const T *from, struct row_place at)
 {
-	const struct row_place column = { at.first - row * m.width, at.left };
-	struct piece<R, S> w, b = {};
+	struct packed<T, S::N> more[S::K] = {};
 
-	load_as(w, m.w, column);
-	if (m.b)
-		load_as(b, m.b, column);
-	each_number<S>([&](int k, int i) {
-		s.of[k][i] = w.of[k][i] * ((s.of[k][i] - mean) * inverse) + b.of[k][i];
-	});
-	store<P>(m.y, s, at);
+#pragma unroll
+	for (int k = 0; k < S::K; k++)
+		if (k * S::STEP < at.left)
+			more[k] = read_packed<S::N>(from + at.first + k * S::STEP);
+	each_number<S>([&](int k, int i) { x.of[k][i] += (R)more[k][i]; });
+}
+
+/* y = w (s - mean) / deviation + b of a chunk, span by span: w and b, which are near, take few registers. */
+template <typename R, typename S, typename T>
+static __device__ void write_y_as(T *y, const R *w, const R *b, const struct piece<R, S> &s, R mean,
+				  R inverse, struct row_place at, int64_t row_begin)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++) {
+		const int64_t to = at.first + k * S::STEP, column = to - row_begin;
+		struct values<R, S::N> factor, out = {};
+
+		if (k * S::STEP >= at.left)
+			continue;
+		factor = load_span<R, R, S::N, true>(w + column);
+		if (b)
+			out = load_span<R, R, S::N, true>(b + column);
+#pragma unroll
+		for (int i = 0; i < S::N; i++)
+			out[i] = factor[i] * ((s.of[k][i] - mean) * inverse) + out[i];
+		store_span<true>(y + to, out);
+	}
+}
+
+template <typename P, typename R, typename S>
+static __device__ void write_y(const struct norm_call<P> &m, const struct piece<R, S> &s, R mean,
+			       R inverse, struct row_place at, int64_t row)
+{
+	if (ROUNDS<P> && m.y.narrow)
+		write_y_as((typename P::factor *)m.y.at, m.w, m.b, s, mean, inverse, at, row * m.width);
+	else
+		write_y_as((R *)m.y.at, m.w, m.b, s, mean, inverse, at, row * m.width);
 }
 
 /* s = x + residual, y = w (s - mean) / deviation + b */
-template <typename P, typename S> static __global__ void forward_kernel(struct norm_call<P> m)
+template <typename P, typename S>
+static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
+	forward_kernel(struct norm_call<P> m)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
@@ -226,10 +259,10 @@ template <typename P, typename S> static __global__ void forward_kernel(struct n
 
 		load_as(s, m.x, at);
 		if (m.s) {
-			struct piece<real, S> residual;
-
-			load<P>(residual, m.residual, at);
-			each_number<S>([&](int k, int i) { s.of[k][i] += residual.of[k][i]; });
+			if (ROUNDS<P> && m.residual.narrow)
+				add_as(s, (const typename P::factor *)m.residual.at, at);
+			else
+				add_as(s, (const real *)m.residual.at, at);
 			store_as(m.s, s, at);
 		}
 		each_number<S>([&](int k, int i) { sum += s.of[k][i]; });
@@ -259,12 +292,15 @@ template <typename P, typename S> static __global__ void forward_kernel(struct n
 	});
 }
 
-template <typename P, typename S> static __global__ void remake_kernel(struct norm_call<P> m)
+template <typename P, typename S>
+static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
+	remake_kernel(struct norm_call<P> m)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	struct piece<real, S> s;
 
+	previous_done();
 	if (row >= m.rows)
 		return;
 	each_chunk<S>(m.width, [&](int chunk) {
@@ -304,8 +340,8 @@ template <typename P> static void remake(const struct call *c)
 	with_shape<typename P::real>(m.width, forward_aligned(m), [&](auto shape) {
 		typedef decltype(shape) S;
 
-		launch_kernel(remake_kernel<P, S>, (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS),
-			      BLOCK, 0, stream_of(c), m);
+		launch_next(context_of(c)->overlaps, remake_kernel<P, S>,
+			    (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c), m);
 	});
 	note_launch(c);
 }
@@ -346,8 +382,11 @@ template <typename P> struct norm_gradients {
 	int64_t columns;
 };
 
-/* Blocks that share the rows, each with its part of dw and db: a function of the shape alone. */
-#define NORM_PARTS 256
+/*
+ * Blocks that share the rows, each with its part of dw and db: a function of the shape alone.  A large GPU
+ * runs so many at a time; more would wait for these.
+ */
+#define NORM_PARTS 528
 
 static int64_t norm_parts(int64_t rows, int64_t teams)
 {
@@ -422,6 +461,7 @@ static __global__ void __launch_bounds__(BLOCK)
 	real *partial = d.partial + blockIdx.x * d.columns;
 	struct weight_sums<real, S> sums = {};
 
+	previous_done();
 	for (int64_t row = first_row; row < m.rows; row += (int64_t)gridDim.x * S::TEAMS) {
 		const real mean = m.statistics[2 * row], inverse = m.statistics[2 * row + 1];
 		real plain = 0, weighted = 0;
@@ -485,6 +525,160 @@ static __global__ void __launch_bounds__(BLOCK)
 		sums.store(partial, d.columns, m.width, place_of<S>(0, m.width, 0));
 }
 
+/* ----------------------------------------------------------- backward, by columns */
+
+/*
+ * Rows of some hundreds of numbers: a thread takes ROW_SPAN columns of all rows of its block, and keeps w, dw
+ * and db of these in few registers.  The numbers of ROWS rows are under way at a time.
+ */
+#define MOST_THREADS 256
+static constexpr int ROWS = 2;
+
+template <typename R> struct column_rows {
+	struct values<R, ROW_SPAN> of[ROWS];
+
+	/* The first n rows, which lie `width` apart, and zeros. */
+	template <typename T> __device__ void load(const T *from, int64_t width, int n)
+	{
+		struct packed<T, ROW_SPAN> kept[ROWS] = {};
+
+#pragma unroll
+		for (int r = 0; r < ROWS; r++)
+			if (r < n)
+				kept[r] = read_packed<ROW_SPAN>(from + r * width);
+#pragma unroll
+		for (int r = 0; r < ROWS; r++)
+#pragma unroll
+			for (int i = 0; i < ROW_SPAN; i++)
+				of[r][i] = (R)kept[r][i];
+	}
+	template <typename T> __device__ void store(T *to, int64_t width, int n) const
+	{
+#pragma unroll
+		for (int r = 0; r < ROWS; r++)
+			if (r < n)
+				store_span<true>(to + r * width, of[r]);
+	}
+	/* Adds where the gradient is added to. */
+	template <typename T> __device__ void put(T *to, bool add, int64_t width, int n) const
+	{
+		struct column_rows sum;
+
+		if (!add) {
+			store(to, width, n);
+			return;
+		}
+		sum.load(to, width, n);
+#pragma unroll
+		for (int r = 0; r < ROWS; r++)
+#pragma unroll
+			for (int i = 0; i < ROW_SPAN; i++)
+				sum.of[r][i] += of[r][i];
+		sum.store(to, width, n);
+	}
+	template <typename P>
+	__device__ void put(struct gradient<P> to, int64_t at, int64_t width, int n) const
+	{
+		if (ROUNDS<P> && to && to.to.narrow)
+			put((typename P::factor *)to.to.at + at, to.add, width, n);
+		else if (to)
+			put((R *)to.to.at + at, to.add, width, n);
+	}
+};
+
+/* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one before. */
+template <int N, typename R>
+static __device__ void add_warps(struct values<R, N> &sum, R (&room)[MOST_THREADS / WARP][N])
+{
+	const int warps = (int)blockDim.x / WARP;
+
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		sum[k] = warp_sum(sum[k]);
+	if (threadIdx.x % WARP == 0)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			room[threadIdx.x / WARP][k] = sum[k];
+	__syncthreads();
+	sum = {};
+	for (int warp = 0; warp < warps; warp++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sum[k] += room[warp][k];
+}
+
+/* As backward_kernel(). */
+template <typename P>
+static __global__ void __launch_bounds__(MOST_THREADS, sizeof(typename P::real) > 4 ? 1 : 3)
+	backward_columns_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
+{
+	typedef typename P::real real;
+	__shared__ struct alignas(16) {
+		real of[MOST_THREADS / WARP][2 * ROWS];
+	} room[2];
+	const int column = (int)threadIdx.x * ROW_SPAN;
+	const bool inside = column < m.width;
+	const int64_t last = m.rows * (blockIdx.x + 1) / gridDim.x;
+	struct values<real, ROW_SPAN> w = {}, dw = {}, db = {};
+	int half = 0;
+
+	previous_done();
+	if (inside)
+		w = load_span<real, real, ROW_SPAN, true>(m.w + column);
+	for (int64_t row = m.rows * blockIdx.x / gridDim.x; row < last; row += ROWS) {
+		const int rows = last - row < ROWS ? (int)(last - row) : ROWS;
+		const int own = inside ? rows : 0;
+		const int64_t at = row * m.width + column;
+		struct column_rows<real> n, g, ds = {};
+		struct values<real, 2 * ROWS> means = {}; /* of g, then of g n */
+		real inverse[ROWS];
+
+		n.load(m.sum() + at, m.width, own);
+		if (d.ds)
+			ds.load(d.ds + at, m.width, own);
+		if (ROUNDS<P> && d.dy.narrow)
+			g.load((const typename P::factor *)d.dy.at + at, m.width, own);
+		else
+			g.load((const real *)d.dy.at + at, m.width, own);
+#pragma unroll
+		for (int r = 0; r < ROWS; r++) {
+			const real mean = r < rows ? m.statistics[2 * (row + r)] : 0;
+
+			inverse[r] = r < rows ? m.statistics[2 * (row + r) + 1] : 0;
+#pragma unroll
+			for (int i = 0; i < ROW_SPAN; i++) {
+				n.of[r][i] = (n.of[r][i] - mean) * inverse[r];
+				dw[i] += g.of[r][i] * n.of[r][i];
+				db[i] += g.of[r][i];
+				g.of[r][i] *= w[i];
+				means[r] += g.of[r][i];
+				means[ROWS + r] += g.of[r][i] * n.of[r][i];
+			}
+		}
+		add_warps(means, room[half].of);
+		half = !half;
+#pragma unroll
+		for (int r = 0; r < ROWS; r++) {
+			const real plain = m.kind == NORM_LAYER ? means[r] / (real)m.width : 0;
+			const real weighted = means[ROWS + r] / (real)m.width;
+
+#pragma unroll
+			for (int i = 0; i < ROW_SPAN; i++)
+				ds.of[r][i] += (g.of[r][i] - plain - n.of[r][i] * weighted) * inverse[r];
+		}
+		ds.put(d.dx, at, m.width, own);
+		ds.put(d.dresidual, at, m.width, own);
+	}
+	if (!d.columns || !inside)
+		return;
+	store_span<true>(d.partial + blockIdx.x * d.columns + column, dw);
+	if (d.columns > m.width)
+		store_span<true>(d.partial + blockIdx.x * d.columns + m.width + column, db);
+}
+
+/* Does backward take rows of this shape by columns? */
+template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 && S::TEAM == WARP;
+
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
@@ -511,10 +705,19 @@ template <typename P> static void backward(const struct call *c)
 	with_shape<real>(width, aligned, [&](auto shape) {
 		typedef decltype(shape) S;
 
-		parts = norm_parts(m.rows, S::TEAMS);
-		if (parts)
-			launch_kernel(backward_kernel<P, S>, (unsigned)parts, BLOCK, 0, stream_of(c),
-				      m, d);
+		if constexpr (BY_COLUMNS<S>) {
+			const int64_t threads = (width + ROW_SPAN * WARP - 1) / (ROW_SPAN * WARP) * WARP;
+
+			parts = norm_parts(m.rows, ROWS);
+			if (parts)
+				launch_next(context_of(c)->overlaps, backward_columns_kernel<P>,
+					    (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+		} else {
+			parts = norm_parts(m.rows, S::TEAMS);
+			if (parts)
+				launch_next(context_of(c)->overlaps, backward_kernel<P, S>,
+					    (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
+		}
 	});
 	note_launch(c);
 	if (d.columns)
