@@ -15,6 +15,11 @@ struct layout {
 	}
 };
 
+/* Where it is even: how far tokens and heads are apart. */
+struct strides {
+	int64_t token, head;
+};
+
 /* Position past + t turns pair i by (past + t) theta^(-2i/width), computed in double. */
 struct angles {
 	const struct run *run;
@@ -38,36 +43,54 @@ template <typename P> struct rotation {
 	struct gradient<P> y;
 	struct layout to;
 	typename P::real direction; /* -1: back */
-	int64_t half;
-
-	/*
-	 * N neighbouring pairs (i, i + half) of a head, by their turns from cosine[0] and sine[0] on; or, if i >=
-	 * half, N channels that pass.
-	 */
-	template <int N, enum span_kind KIND>
-	__device__ void apply(int64_t head, int64_t i, const typename P::real *cosine,
-			      const typename P::real *sine) const
-	{
-		const span<N, KIND> low = { from.at(head) + i }, high = { low.first + half };
-		const span<N, KIND> out = { to.at(head) + i }, out_high = { out.first + half };
-
-		if (i >= half) {
-			y.put(out_high, x[high]);
-			return;
-		}
-		struct values<typename P::real, N> a = x[low], b = x[high];
-
-#pragma unroll
-		for (int k = 0; k < N; k++) {
-			const typename P::real s = direction * sine[k], u = a[k];
-
-			a[k] = u * cosine[k] - b[k] * s;
-			b[k] = b[k] * cosine[k] + u * s;
-		}
-		y.put(out, a);
-		y.put(out_high, b);
-	}
+	int64_t half, width;	    /* of a head: pairs, channels */
 };
+
+/*
+ * What a thread takes of a head: N neighbouring pairs (i, i + half); or N channels that pass, and N behind
+ * them, if there are so many.
+ */
+struct item {
+	int64_t low, high; /* channels */
+	bool turns, has_high;
+};
+
+template <int N> static __host__ __device__ int64_t items_of(int64_t half, int64_t width)
+{
+	return half / N + (width - 2 * half + 2 * N - 1) / (2 * N);
+}
+
+template <int N, typename P> static __device__ struct item item_of(const struct rotation<P> &r, int64_t i)
+{
+	const int64_t low = i * N, passing = 2 * low; /* 2 half, and two spans for each item since */
+
+	if (low < r.half)
+		return { low, low + r.half, true, true };
+	return { passing, passing + N, false, passing + N < r.width };
+}
+
+/* All is read before anything is written, whether it turns or passes: then no thread waits for others. */
+template <int N, enum span_kind KIND, typename P>
+static __device__ void rotate(const struct rotation<P> &r, int64_t from, int64_t to,
+			      const struct item &item, const typename P::real *cosine,
+			      const typename P::real *sine)
+{
+	const span<N, KIND> low = { from + item.low }, high = { from + item.high };
+	struct values<typename P::real, N> a = r.x[low], b = a;
+
+	if (item.has_high)
+		b = r.x[high];
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		const typename P::real c = cosine[k], s = r.direction * sine[k], u = a[k];
+
+		a[k] = item.turns ? u * c - b[k] * s : u;
+		b[k] = item.turns ? b[k] * c + u * s : b[k];
+	}
+	r.y.put(span<N, KIND>{ to + item.low }, a);
+	if (item.has_high)
+		r.y.put(span<N, KIND>{ to + item.high }, b);
+}
 
 /* Few pairs, as in decoding: each thread computes the turn of its own. */
 template <typename P>
@@ -76,17 +99,18 @@ static void rotate_few(const struct call *c, const struct rotation<P> &given, co
 	const struct rotation<P> r = given;
 	const struct angles angles = a;
 	const int64_t *dim = c->node->in[0]->dim, heads = dim[0] * dim[1] * dim[2];
-	const int64_t lines = dim[3] - r.half; /* pairs, and channels that pass */
-	const struct divisor per_head = divisor_of(lines, heads * lines);
+	const int64_t items = items_of<1>(r.half, r.width);
+	const struct divisor per_head = divisor_of(items, heads * items);
 	const struct divisor per_token = divisor_of(dim[2], heads), length = divisor_of(dim[1], heads);
 
-	each(c, heads * lines, [=] __device__(int64_t item) {
-		const int64_t head = per_head.quotient(item), i = item - head * lines;
+	each(c, heads * items, [=] __device__(int64_t i) {
+		const int64_t head = per_head.quotient(i);
+		const struct item item = item_of<1>(r, i - head * items);
 		typename P::real cosine = 1, sine = 0;
 
-		if (i < r.half)
-			angles.turn(length.remainder(per_token.quotient(head)), i, &cosine, &sine);
-		r.template apply<1, SPAN_OF_ANY>(head, i, &cosine, &sine);
+		if (item.turns)
+			angles.turn(length.remainder(per_token.quotient(head)), item.low, &cosine, &sine);
+		rotate<1, SPAN_OF_ANY>(r, r.from.at(head), r.to.at(head), item, &cosine, &sine);
 	});
 }
 
@@ -95,11 +119,26 @@ static void rotate_few(const struct call *c, const struct rotation<P> &given, co
 /* A block takes a position of some examples, whose heads share its turns. */
 struct positions {
 	int64_t batch, length;
-	struct divisor heads, lines; /* of a token; of a head, each of N pairs or channels that pass */
+	struct divisor heads, items; /* of a token; of a head */
+	struct strides from, to;
 };
 
+/* Rows are heads, tokens, or all that there is. */
+static bool is_even(const struct layout &l, int64_t heads)
+{
+	return l.per_row.d == 1 || l.per_row.d == heads || l.pitch == l.per_row.d * l.width;
+}
+
+static struct strides strides_of(const struct layout &l, int64_t heads)
+{
+	const int64_t head = l.per_row.d == 1 ? l.pitch : l.width;
+
+	return { l.per_row.d == heads ? l.pitch : heads * head, head };
+}
+
 #define MOST_TURNS 1024	     /* of a position */
-#define POSITION_BLOCKS 4096 /* that keep a large GPU busy; more would compute more turns */
+#define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
+#define POSITION_THREADS 128
 
 template <int N, enum span_kind KIND, typename P>
 static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles, struct positions p)
@@ -108,33 +147,49 @@ static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles,
 	__shared__ real cosine[MOST_TURNS], sine[MOST_TURNS];
 	const int64_t t = blockIdx.x, first = p.batch * blockIdx.y / gridDim.y;
 	const int64_t examples = p.batch * (blockIdx.y + 1) / gridDim.y - first;
+	const auto each_item = [&](auto f) { /* f(token, head, item) */
+		for (int64_t i = threadIdx.x; i < examples * p.heads.d * p.items.d; i += POSITION_THREADS) {
+			const int64_t head = p.items.quotient(i), example = p.heads.quotient(head);
+
+			f((first + example) * p.length + t, head - example * p.heads.d,
+			  item_of<N>(r, i - head * p.items.d));
+		}
+	};
 
 	previous_done();
-	for (int64_t i = threadIdx.x; i < r.half; i += BLOCK)
+	each_item([&](int64_t token, int64_t head, const struct item &item) { /* while turns are made */
+		const struct numbers<P> from = r.x + (token * p.from.token + head * p.from.head);
+
+		bring_near((from + item.low).at);
+		if (item.has_high)
+			bring_near((from + item.high).at);
+	});
+	for (int64_t i = threadIdx.x; i < r.half; i += POSITION_THREADS)
 		angles.turn(t, i, &cosine[i], &sine[i]);
 	__syncthreads();
-#pragma unroll 2
-	for (int64_t item = threadIdx.x; item < examples * p.heads.d * p.lines.d; item += BLOCK) {
-		const int64_t head = p.lines.quotient(item), example = p.heads.quotient(head);
-		const int64_t i = (item - head * p.lines.d) * N, all = p.length * p.heads.d;
+	each_item([&](int64_t token, int64_t head, const struct item &item) {
+		const int64_t turn = item.turns ? item.low : 0;
 
-		r.template apply<N, KIND>((first + example) * all + t * p.heads.d + head -
-						  example * p.heads.d,
-					  i, cosine + i, sine + i);
-	}
+		rotate<N, KIND>(r, token * p.from.token + head * p.from.head,
+				token * p.to.token + head * p.to.head, item, cosine + turn, sine + turn);
+	});
 }
 
 template <int N, enum span_kind KIND, typename P>
 static void rotate_many(const struct call *c, const struct rotation<P> &r, const struct angles &angles)
 {
-	const int64_t *dim = c->node->in[0]->dim, lines = (dim[3] - r.half) / N;
+	const int64_t *dim = c->node->in[0]->dim, items = items_of<N>(r.half, r.width);
 	const int64_t heads = dim[0] * dim[2], wanted = (POSITION_BLOCKS + dim[1] - 1) / dim[1];
-	const struct positions p = { dim[0], dim[1], divisor_of(dim[2], heads),
-				     divisor_of(lines, heads * lines) };
+	const struct positions p = { dim[0],
+				     dim[1],
+				     divisor_of(dim[2], heads),
+				     divisor_of(items, heads * items),
+				     strides_of(r.from, dim[2]),
+				     strides_of(r.to, dim[2]) };
 
 	launch_next(context_of(c)->overlaps, rotate_kernel<N, KIND, P>,
-		    dim3((unsigned)dim[1], (unsigned)(wanted < dim[0] ? wanted : dim[0])), BLOCK, 0,
-		    stream_of(c), r, angles, p);
+		    dim3((unsigned)dim[1], (unsigned)(wanted < dim[0] ? wanted : dim[0])),
+		    POSITION_THREADS, 0, stream_of(c), r, angles, p);
 	note_launch(c);
 }
 
@@ -148,7 +203,8 @@ template <typename P> static void apply(const struct call *c, const struct rotat
 	const int64_t *dim = c->node->in[0]->dim;
 	const auto of = all_of<P>(r.x, r.y);
 
-	if (dim[0] * dim[1] * dim[2] * r.half <= MANY_PAIRS || r.half > MOST_TURNS)
+	if (dim[0] * dim[1] * dim[2] * r.half <= MANY_PAIRS || r.half > MOST_TURNS ||
+	    !is_even(r.from, dim[2]) || !is_even(r.to, dim[2]))
 		rotate_few(c, r, angles);
 	else if ((dim[3] | r.half | r.from.pitch | r.to.pitch) % SPAN != 0)
 		rotate_many<1, SPAN_OF_ANY>(c, r, angles);
@@ -173,14 +229,16 @@ static int64_t half_of(const struct node *n)
 template <typename P> static void forward(const struct call *c)
 {
 	apply<P>(c, { input<P>(c, 0), layout_of(c->node->in[0]), { output<P>(c, 0), false },
-		      layout_of(c->node->out[0]), 1, half_of(c->node) });
+		      layout_of(c->node->out[0]), 1, half_of(c->node),
+		      c->node->in[0]->dim[3] });
 }
 
 /* y = R x with a rotation R, so dx = R' dy: the same turns backwards. */
 template <typename P> static void backward(const struct call *c)
 {
 	apply<P>(c, { output_gradient<P>(c, 0), layout_of(c->node->out[0]), input_gradient<P>(c, 0),
-		      layout_of(c->node->in[0]), -1, half_of(c->node) });
+		      layout_of(c->node->in[0]), -1, half_of(c->node),
+		      c->node->in[0]->dim[3] });
 }
 
 template <typename P> static constexpr struct kernels set()
