@@ -9,18 +9,19 @@
 #include "core/backend/cuda/cuda.cuh"
 #include "core/backend/cuda/division.cuh"
 
-template <typename R, int N, typename F, typename G>
+template <typename R, int N, enum span_kind KIND, typename F, typename G>
 static __global__ void sum_rows_kernel(int64_t rows, int64_t width, int lanes, F value, G finish)
 {
 	const int64_t at_once = BLOCK / lanes, step = gridDim.x * at_once;
 	const int lane = threadIdx.x % lanes;
 
+	previous_done();
 	for (int64_t first = blockIdx.x * at_once; first < rows; first += step) {
 		const int64_t row = first + threadIdx.x / lanes;
 		R sum = 0;
 
 		for (int64_t i = lane * N; row < rows && i < width; i += lanes * N)
-			sum += value(row, span<N>{ row * width + i });
+			sum += value(row, span<N, KIND>{ row * width + i });
 		for (int bit = lanes / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
 		if (row < rows && lane == 0)
@@ -28,7 +29,10 @@ static __global__ void sum_rows_kernel(int64_t rows, int64_t width, int lanes, F
 	}
 }
 
-template <typename R, int N, typename F, typename G>
+/* As many as a large GPU runs at a time: to begin a block costs as much as to sum up a row. */
+#define ROW_BLOCKS 2112
+
+template <typename R, int N, enum span_kind KIND = SPAN_OF_ANY, typename F, typename G>
 static void launch_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
 {
 	int lanes = 1;
@@ -37,9 +41,9 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 		lanes *= 2;
 	const int64_t at_once = BLOCK / lanes, blocks = (rows + at_once - 1) / at_once;
 
-	launch_kernel(sum_rows_kernel<R, N, F, G>,
-		      (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
-		      rows, width, lanes, value, finish);
+	launch_next(context_of(c)->overlaps, sum_rows_kernel<R, N, KIND, F, G>,
+		    (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c), rows,
+		    width, lanes, value, finish);
 	note_launch(c);
 }
 
@@ -56,6 +60,26 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value,
 		launch_rows<R, SPAN>(c, rows, width, value, finish);
 	else
 		launch_rows<R, 1>(c, rows, width, value, finish);
+}
+
+/* The same where value takes spans of no tensors but those of all_of<P>(...): faster if they are alike. */
+template <typename P, typename F, typename G>
+static void sum_rows(const struct call *c, int64_t rows, int64_t width, const struct tensors<P> &of,
+		     F value, G finish)
+{
+	typedef typename P::real R;
+
+	if (rows == 0)
+		return;
+	if (width % SPAN != 0)
+		launch_rows<R, 1>(c, rows, width, value, finish);
+	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
+		launch_rows<R, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, rows, width, value,
+										finish);
+	else if (of.kind() == SPAN_OF_WIDE)
+		launch_rows<R, SPAN, SPAN_OF_WIDE>(c, rows, width, value, finish);
+	else
+		launch_rows<R, SPAN>(c, rows, width, value, finish);
 }
 
 /* Parts of the tokens, whose sums are made apart. */
@@ -81,6 +105,7 @@ static __global__ void head_parts_kernel(int64_t tokens, int heads, F value, dou
 	const int64_t first = tokens * blockIdx.x / gridDim.x;
 	const int64_t last = tokens * (blockIdx.x + 1) / gridDim.x;
 
+	previous_done();
 	for (int head = threadIdx.x % together; head - (int)threadIdx.x % together < heads;
 	     head += together) {
 		double sum = 0;
@@ -106,8 +131,8 @@ static void sum_heads(const struct call *c, int64_t tokens, int64_t heads, F val
 {
 	const int64_t parts = head_parts(tokens);
 
-	launch_kernel(head_parts_kernel<F>, (unsigned)parts, BLOCK, 0, stream_of(c), tokens,
-		      (int)heads, value, partial);
+	launch_next(context_of(c)->overlaps, head_parts_kernel<F>, (unsigned)parts, BLOCK, 0, stream_of(c),
+		    tokens, (int)heads, value, partial);
 	note_launch(c);
 	each_row(c, heads, [=] __device__(int64_t head) {
 		const double sum = block_sum((int64_t)threadIdx.x < parts

@@ -1,24 +1,39 @@
 #include "core/backend/cuda/heads.cuh"
 #include "core/backend/cuda/softplus.cuh"
 
+/* f(span of means, span of their raw sigmas) for all of them, in x [.., 2 width] of n numbers. */
+template <typename P, typename F>
+static void each_pair(const struct call *c, int64_t n, int64_t width, const struct tensors<P> &of, F f)
+{
+	const struct divisor per_row = divisor_of(width, n);
+
+	each_span(c, n / 2, width, of, [=] __device__(auto p) {
+		auto raw = p;
+
+		p.first += per_row.quotient(p.first) * width;
+		raw.first = p.first + width;
+		f(p, raw);
+	});
+}
+
 /* y = (mean, sigma) */
 template <typename P> static void forward_wasserstein(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const int64_t n = tensor_count(c->node->in[0]), width = c->node->in[0]->dim[3] / 2;
-	const struct divisor halves = divisor_of(width, n);
 	const real eps = (real)attr->eps;
 	const auto x = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 
-	each_span(c, n, width, [=] __device__(auto p) {
-		const bool raw = halves.quotient(p.first) % 2;
-		auto v = x[p];
+	each_pair(c, n, width, all_of<P>(x, y), [=] __device__(auto mean, auto raw) {
+		const auto m = x[mean];
+		auto r = x[raw];
 
-		for (int k = 0; k < p.n && raw; k++)
-			v[k] = softplus(v[k]) + eps;
-		y.put(p, v);
+		for (int k = 0; k < raw.n; k++)
+			r[k] = softplus(r[k]) + eps;
+		y.put(mean, m);
+		y.put(raw, r);
 	});
 }
 
@@ -33,8 +48,8 @@ template <typename P> static void forward_overlap(const struct call *c)
 	const auto y = output<P>(c, 0);
 	real *logdet = wide_output<P>(c, 1); /* a remake does not want logdet */
 
-	sum_rows<real>(
-		c, rows, width,
+	sum_rows(
+		c, rows, width, all_of<P>(x, y),
 		[=] __device__(int64_t row, auto p) {
 			auto mean = p, raw = p;
 
@@ -77,20 +92,17 @@ template <typename R> static __device__ R softplus_slope(R x)
 template <typename P> static void backward_wasserstein(const struct call *c)
 {
 	const int64_t n = tensor_count(c->node->in[0]), width = c->node->in[0]->dim[3] / 2;
-	const struct divisor halves = divisor_of(width, n);
 	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each_span(c, n, width, [=] __device__(auto p) {
-		auto d = dy[p];
+	each_pair(c, n, width, all_of<P>(x, dy, dx), [=] __device__(auto mean, auto raw) {
+		const auto dmean = dy[mean], r = x[raw];
+		auto d = dy[raw];
 
-		if (halves.quotient(p.first) % 2) {
-			const auto raw = x[p];
-
-			for (int k = 0; k < p.n; k++)
-				d[k] *= softplus_slope(raw[k]);
-		}
-		dx.put(p, d);
+		for (int k = 0; k < raw.n; k++)
+			d[k] *= softplus_slope(r[k]);
+		dx.put(mean, dmean);
+		dx.put(raw, d);
 	});
 }
 
@@ -106,7 +118,7 @@ template <typename P> static void backward_overlap(const struct call *c)
 	const real *dlogdet = wide_output_gradient<P>(c, 1);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each_span(c, n, width, [=] __device__(auto at) {
+	each_span(c, n, width, all_of<P>(x, dy, dx), [=] __device__(auto at) {
 		const int64_t row = per_row.quotient(at.first);
 		const real all = dlogdet ? dlogdet[row] : 0;
 		auto mean = at, raw = at;

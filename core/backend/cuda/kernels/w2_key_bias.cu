@@ -5,13 +5,15 @@ template <typename P> static void forward(const struct call *c)
 	typedef typename P::real real;
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const int64_t heads = c->node->in[0]->dim[2], width = c->node->in[0]->dim[3];
+	const int64_t rows = count_of(c->node->out[0]);
+	const struct divisor per_token = divisor_of(heads, rows);
 	const bool wasserstein = attr->score == W2_WASSERSTEIN;
 	const real eps = (real)attr->eps;
 	const auto y = input<P>(c, 0), second = input<P>(c, 1);
 	auto *bias = wide_output<P>(c, 0);
 
-	sum_rows<real>(
-		c, count_of(c->node->out[0]), width,
+	sum_rows(
+		c, rows, width, all_of<P>(y),
 		[=] __device__(int64_t, auto p) {
 			const auto v = y[p];
 			real square = 0;
@@ -22,7 +24,7 @@ template <typename P> static void forward(const struct call *c)
 		},
 		[=] __device__(int64_t r, real square) {
 			bias[r] = wasserstein
-					  ? -square * inverse_temperature(second[r % heads], eps)
+					  ? -square * inverse_temperature(second[per_token.remainder(r)], eps)
 					  : (real)-0.5 * (square + second[r]);
 		});
 }
@@ -56,7 +58,7 @@ template <typename P> static void backward(const struct call *c)
 	double *partial = take_work(&m, c->node, PASS_BACKWARD);
 
 	if (dy)
-		each_span(c, rows * width, width, [=] __device__(auto p) {
+		each_span(c, rows * width, width, all_of<P>(y, dy), [=] __device__(auto p) {
 			const int64_t r = channels.quotient(p.first);
 			const real f = wasserstein
 					       ? inverse_temperature(second[per_token.remainder(r)], eps)

@@ -12,7 +12,7 @@ template <typename P> static void forward(const struct call *c)
 	const real *tau = wide_input<P>(c, 1);
 	const auto z = output<P>(c, 0);
 
-	each_span(c, n, width, [=] __device__(auto p) {
+	each_span(c, n, width, all_of<P>(y, z), [=] __device__(auto p) {
 		const int64_t head = per_token.remainder(channels.quotient(p.first));
 		const real f = 2 * inverse_temperature(tau[head], eps);
 		auto v = y[p];
@@ -53,8 +53,8 @@ template <typename P> static void backward(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct scale_work<P> work = take_work<P>(&m, c->node, PASS_BACKWARD);
 
-	sum_rows<real>(
-		c, rows, width,
+	sum_rows(
+		c, rows, width, all_of<P>(y, dz, dy),
 		[=] __device__(int64_t row, auto p) {
 			const real f = 2 * inverse_temperature(tau[per_token.remainder(row)], eps);
 			auto d = dz[p];
