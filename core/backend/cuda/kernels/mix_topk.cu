@@ -8,7 +8,7 @@ enum { X, INDEX, WEIGHT };
 
 #define WARPS (BLOCK / WARP)
 #define LONG 32	 /* entries; the warps of a block share a longer list */
-#define BATCH 4	 /* rows that a thread reads at a time */
+#define BATCH 2	 /* rows that a thread reads at a time; with more, fewer threads fit */
 
 /* ------------------------------------------------------------- weighted rows */
 
@@ -77,6 +77,7 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 	const int64_t channel = slice + lane * N, own = (int64_t)warp * gridDim.x + blockIdx.x;
 	const T *from = x + b * r.rows * width + (channel < width ? channel : 0);
 
+	previous_done();
 	if (own < r.lists) {
 		const int64_t begin = r.begin(b, own), end = r.begin(b, own + 1);
 
@@ -122,8 +123,8 @@ template <typename P> struct mix {
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
 				(unsigned)((width + slice - 1) / slice), (unsigned)batch);
 
-		launch_kernel(mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
-			      (const T *)x.at, width, y);
+		launch_next(context_of(c)->overlaps, mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
+			    (const T *)x.at, width, y);
 		note_launch(c);
 	}
 };
