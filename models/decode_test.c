@@ -107,11 +107,9 @@ static double decode_error(const struct model_case *k, int64_t B, int64_t T, int
 	return worst;
 }
 
-/* Of B rows, with prompts[i] first (or 1, if no token would be left). */
-static double rows_error(const struct model_case *k, int64_t B, size_t i)
+/* Of B rows of T tokens, the prompt first. */
+static double text_error(const struct model_case *k, int64_t B, int64_t T, int64_t prompt)
 {
-	const int64_t T = k->model->length < 20 ? k->model->length : 20;
-	const int64_t prompt = prompts[i] < T ? prompts[i] : 1;
 	int32_t *tokens = make_tokens(k->model, B, T);
 	double *expected = full_pass(k, B, T, tokens);
 	const double e = decode_error(k, B, T, prompt, tokens, expected);
@@ -119,6 +117,14 @@ static double rows_error(const struct model_case *k, int64_t B, size_t i)
 	free(expected);
 	free(tokens);
 	return e;
+}
+
+/* With prompts[i] first (or 1, if no token would be left). */
+static double rows_error(const struct model_case *k, int64_t B, size_t i)
+{
+	const int64_t T = k->model->length < 20 ? k->model->length : 20;
+
+	return text_error(k, B, T, prompts[i] < T ? prompts[i] : 1);
 }
 
 static void check_error(const struct model_case *k, int64_t B, size_t i, const char *what)
@@ -234,6 +240,60 @@ static void test_activations_in_bfloat16(void **state)
 		if (!(e <= STORED_ERROR))
 			fail_msg("%s: differs by %g of the largest logit", symbols, e);
 		case_close(&k);
+	}
+}
+
+static void check_stored(const char *symbols, int64_t B, int64_t T, int64_t prompt)
+{
+	struct model_case k;
+	double e;
+
+	open_drawn_on(&k, F32, BFLOAT16_STORED, symbols);
+	e = text_error(&k, B, T, prompt);
+	if (!(e <= STORED_ERROR))
+		fail_msg("%s: %lld rows of %lld: differs by %g of the largest logit", symbols,
+			 (long long)B, (long long)T, e);
+	case_close(&k);
+}
+
+/* A device may do several nodes of a token at once: a norm, products of what it made, gelu and cache. */
+static void test_joined_nodes(void **state)
+{
+	static const char *const rest[] = { "POS=learned", "POS=none NORM=rms ATTENTION_OUT_GATE=head",
+					    "POS=alibi MODEL_BIAS=n FFN=swiglu" };
+	char symbols[600];
+
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	for (size_t i = 0; i < COUNT(attentions); i++)
+		for (int64_t B = 1; B <= 3; B += 2) {
+			snprintf(symbols, sizeof(symbols),
+				 SMALL "MODEL_EMBD=64 MODEL_HEADS=4 %s %s", attentions[i],
+				 rest[(i + (size_t)B) % COUNT(rest)]);
+			check_stored(symbols, B, 12, 7);
+		}
+}
+
+/* So many keys that parts of them are summed apart, for heads that share them and heads of their own. */
+static void test_many_keys(void **state)
+{
+	static const char *const heads[] = {
+		"ATTENTION=mla RA_MLA_LATENT_DIM=24 MODEL_HEADS=8 POS=alibi",
+		"ATTENTION=mla RA_MLA_LATENT_DIM=128 MODEL_HEADS=16 POS=none",
+		"ATTENTION=dot MODEL_HEADS=20 MODEL_EMBD=160 ATTENTION_KV_HEADS=1 POS=none",
+		"ATTENTION=dot MODEL_HEADS=8 ATTENTION_KV_HEADS=2 POS=rope",
+		"ATTENTION=dot MODEL_HEADS=4 POS=none",
+	};
+	char symbols[600];
+
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	for (size_t i = 0; i < COUNT(heads); i++) {
+		snprintf(symbols, sizeof(symbols), "MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 %s",
+			 heads[i]);
+		check_stored(symbols, i % 2 ? 1 : 2, 200, 190);
 	}
 }
 
@@ -472,6 +532,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_combinations),
 		cmocka_unit_test(test_activations_in_bfloat16),
+		cmocka_unit_test(test_joined_nodes),
+		cmocka_unit_test(test_many_keys),
 		cmocka_unit_test(test_latent_reciprocity),
 		cmocka_unit_test(test_vectors),
 		cmocka_unit_test(test_long_prompt),

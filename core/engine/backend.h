@@ -103,6 +103,13 @@ struct backend {
 	/* Number of the first NaN or infinity in rows that begin `pitch` elements apart, or -1. */
 	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
 				  int64_t rows, int64_t row, int64_t pitch);
+	/*
+	 * Optional: one call may do the forward passes of several nodes that follow each other.  Of these n
+	 * nodes of a graph of this type, how many can it do, from the first on?  0 or 1: they run one by
+	 * one.  Depends on the nodes alone.  together() leaves in every output what single calls would.
+	 */
+	int (*joins)(enum dtype type, const struct node *const *nodes, int n);
+	void (*together)(enum dtype type, const struct call *calls, int n);
 	/* What the kernels of the next run find in c->run, on the device as well. */
 	void (*begin_run)(const struct backend *b, const struct run *run);
 	/* All copies that have memory, in the layout that copy_bytes() promised. */

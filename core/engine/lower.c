@@ -27,7 +27,9 @@ struct lowering {
 	enum precision precision;
 	int threads;
 	bool train, remake;
+	int (*joins)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
 	bool *node_live;	     /* by node: some output depends on it */
+	bool *emitted;		     /* by node: its forward pass is there */
 	bool *has_grad;		     /* by graph tensor (roots): a gradient arrives */
 	struct gradient *gradients;  /* by graph tensor (roots) */
 	struct tensor **remade;	     /* by graph tensor (roots): its copy for the backward pass */
@@ -62,7 +64,7 @@ static struct instr *add_instr(struct lowering *w, enum instr_kind kind)
 	if (!instrs)
 		return NULL;
 	l->instrs = instrs;
-	instrs[l->n_instrs] = (struct instr){ .kind = kind };
+	instrs[l->n_instrs] = (struct instr){ .kind = kind, .together = 1 };
 	return &instrs[l->n_instrs++];
 }
 
@@ -399,7 +401,12 @@ static void emit_forward(struct lowering *w, const struct node *n)
 
 static void emit_backward(struct lowering *w, const struct node *n)
 {
-	struct instr made = { .kind = INSTR_KERNEL, .pass = PASS_BACKWARD, .node = n };
+	struct instr made = {
+		.kind = INSTR_KERNEL,
+		.pass = PASS_BACKWARD,
+		.node = n,
+		.together = 1,
+	};
 	struct instr *instr;
 	bool any = false;
 
@@ -466,6 +473,70 @@ static enum status check_kernels(const struct lowering *w, struct error *err)
 	return OK;
 }
 
+/* ------------------------------------------------- several nodes in one call */
+
+static bool is_ready(const struct lowering *w, const struct node *n)
+{
+	for (int i = 0; i < n->n_in; i++) {
+		const struct node *producer = n->in[i] ? tensor_root(n->in[i])->producer : NULL;
+
+		if (producer && !w->emitted[producer->index])
+			return false;
+	}
+	return true;
+}
+
+static bool writes_state(const struct node *n)
+{
+	return n->n_out > 0 && n->out[0]->kind == TENSOR_STATE;
+}
+
+/* Of the nodes after `n`: the same op on the same input, and what keeps state, as soon as it can be done. */
+static void emit_early(struct lowering *w, const struct node *n)
+{
+	for (int i = n->index + 1; i < w->g->n_nodes; i++) {
+		const struct node *next = w->g->nodes[i];
+		const bool alike = next->id == n->id && next->n_in > 0 && next->in[0] == n->in[0];
+
+		if (!w->node_live[i] || w->emitted[i] || !(alike || writes_state(next)) ||
+		    !is_ready(w, next))
+			continue;
+		emit_forward(w, next);
+		w->emitted[i] = true;
+	}
+}
+
+static void emit_nodes(struct lowering *w)
+{
+	for (int i = 0; i < w->g->n_nodes; i++) {
+		if (!w->node_live[i] || w->emitted[i])
+			continue;
+		emit_forward(w, w->g->nodes[i]);
+		w->emitted[i] = true;
+		if (w->joins && w->g->state)
+			emit_early(w, w->g->nodes[i]);
+	}
+}
+
+#define MOST_TOGETHER 8
+
+static void join_calls(struct lowering *w)
+{
+	struct lowered *l = w->l;
+
+	for (int i = 0; i < l->n_instrs; i += l->instrs[i].together) {
+		const struct node *nodes[MOST_TOGETHER];
+		int n = 0, joined;
+
+		while (n < MOST_TOGETHER && i + n < l->n_instrs) {
+			nodes[n] = l->instrs[i + n].node;
+			n++;
+		}
+		joined = w->joins(w->g->type, nodes, n);
+		l->instrs[i].together = joined > 1 ? joined : 1;
+	}
+}
+
 static enum status emit_all(struct lowering *w, struct error *err)
 {
 	const struct graph *g = w->g;
@@ -483,9 +554,9 @@ static enum status emit_all(struct lowering *w, struct error *err)
 		if (w->l->n_seeds == 0)
 			return fail(err, "nothing to train: no loss depends on a parameter");
 	}
-	for (int i = 0; i < g->n_nodes; i++)
-		if (w->node_live[i])
-			emit_forward(w, g->nodes[i]);
+	emit_nodes(w);
+	if (w->joins)
+		join_calls(w);
 	for (int i = g->n_nodes - 1; w->train && i >= 0; i--)
 		if (w->node_live[i] && gradient_leaves(w, g->nodes[i]) &&
 		    !is_fused_loss(w, g->nodes[i]))
@@ -508,18 +579,21 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.threads = backend->threads,
 		.train = train,
 		.remake = train && remake,
+		.joins = train ? NULL : backend->joins,
 		.node_live = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
+		.emitted = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
 		.has_grad = calloc(n, sizeof(bool)),
 		.gradients = calloc(n, sizeof(struct gradient)),
 		.remade = calloc(n, sizeof(struct tensor *)),
 	};
 
 	*l = (struct lowered){ 0 };
-	if (w.node_live && w.has_grad && w.gradients && w.remade)
+	if (w.node_live && w.emitted && w.has_grad && w.gradients && w.remade)
 		status = emit_all(&w, err);
 	else
 		fail_memory(err, "program", n * sizeof(struct gradient));
 	free(w.node_live);
+	free(w.emitted);
 	free(w.has_grad);
 	free(w.gradients);
 	free(w.remade);

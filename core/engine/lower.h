@@ -6,6 +6,8 @@
  * (an input's and an output's, or those of two inputs), one tensor serves both.
  * What the backward pass can cheaply compute again is not kept: it is remade just
  * before it is read.  The backend's precision decides in which type tensors are kept.
+ * Where a backend does several nodes in one call, and nothing flows back, nodes come as early as such a call
+ * wants them.
  */
 #ifndef CORE_ENGINE_LOWER_H
 #define CORE_ENGINE_LOWER_H
@@ -28,6 +30,7 @@ struct instr {
 	struct tensor *work;
 	struct tensor *zero; /* INSTR_ZERO: filled with zeros (a parameter's: in micro-batch 0) */
 	bool in_place;	     /* din[0] may be written over dout[0] */
+	int together;	     /* one call does so many instructions, from this one on; 1: itself alone */
 };
 
 /* The gradient of a loss or of a seeded output: given from outside. */

@@ -68,6 +68,17 @@ static void touch_all(struct placement *life, struct tensor *const *list, int n,
 		touch(life, list[i], when);
 }
 
+static void touch_instr(struct placement *life, const struct instr *instr, int when)
+{
+	touch_all(life, instr->in, OP_MAX_INPUTS, when);
+	touch_all(life, instr->saved_out, OP_MAX_OUTPUTS, when);
+	touch_all(life, instr->dout, OP_MAX_OUTPUTS, when);
+	touch_all(life, instr->out, OP_MAX_OUTPUTS, when);
+	touch_all(life, instr->din, OP_MAX_INPUTS, when);
+	touch(life, instr->work, when);
+	touch(life, instr->zero, when);
+}
+
 static void keep_whole(struct placement *life, const struct tensor *t, int end)
 {
 	touch(life, t, 0);
@@ -87,16 +98,14 @@ static void find_lifetimes(const struct program *p, struct placement *life)
 			.bytes = tensor_bytes(tensor_number(p, i)),
 			.last = -1,
 		};
-	for (int i = 0; i < l->n_instrs; i++) {
-		const struct instr *instr = &l->instrs[i];
+	/* What one call does has no order: all that it reads and writes is there from its begin to its end. */
+	for (int first = 0; first < l->n_instrs; first += l->instrs[first].together) {
+		const int next = first + l->instrs[first].together;
 
-		touch_all(life, instr->in, OP_MAX_INPUTS, i);
-		touch_all(life, instr->saved_out, OP_MAX_OUTPUTS, i);
-		touch_all(life, instr->dout, OP_MAX_OUTPUTS, i);
-		touch_all(life, instr->out, OP_MAX_OUTPUTS, i);
-		touch_all(life, instr->din, OP_MAX_INPUTS, i);
-		touch(life, instr->work, i);
-		touch(life, instr->zero, i);
+		for (int i = first; i < next; i++) {
+			touch_instr(life, &l->instrs[i], first);
+			touch_instr(life, &l->instrs[i], next - 1);
+		}
 	}
 	/* Filled before the run, or read after it. */
 	for (int i = 0; i < p->graph->n_tensors; i++)
@@ -455,8 +464,14 @@ static void run_all(void *program)
 {
 	struct program *p = program;
 
-	for (int i = 0; i < p->lowered.n_instrs; i++)
-		run_instr(p, i);
+	for (int i = 0; i < p->lowered.n_instrs; i += p->lowered.instrs[i].together) {
+		const int n = p->lowered.instrs[i].together;
+
+		if (n == 1)
+			run_instr(p, i);
+		else
+			p->backend->together(p->graph->type, &p->calls[i], n);
+	}
 }
 
 /* Who watches acts between two instructions, so that nothing can be kept for the next run. */
@@ -479,8 +494,9 @@ static bool asks_for_the_same(const struct program *p)
 enum status program_run(struct program *p, const struct run *run, struct error *err)
 {
 	p->run = *run;
-	p->backend->begin_run(p->backend, &p->run);
+	/* In this order: a kernel may read copies of parameters as soon as it comes after begin_run(). */
 	params_prepare(p->graph->params);
+	p->backend->begin_run(p->backend, &p->run);
 	if (p->options.check_nan)
 		return run_checked(p, err);
 	if (p->watch)

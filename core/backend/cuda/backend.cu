@@ -8,6 +8,7 @@
 
 #include "core/backend/cuda/cuda.cuh"
 #include "core/backend/cuda/epilogue.cuh"
+#include "core/backend/cuda/joined.cuh"
 
 extern "C" {
 #include "core/optim/kernels.h"
@@ -559,6 +560,10 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->find_nonfinite = cuda_find_nonfinite;
 	b->begin_run = cuda_begin_run;
 	b->copy_params = cuda_copy_params;
+	if (precision_rounds(precision)) {
+		b->joins = cuda_joins;
+		b->together = cuda_together;
+	}
 	b->collect = cuda_collect;
 	if (wants_graphs()) {
 		b->capture = cuda_capture;

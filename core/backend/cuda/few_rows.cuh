@@ -4,28 +4,100 @@
  * Reading W once takes the time.  It is read as [O,I]: a warp sums over I for some outputs, each lane a
  * piece of 16 bytes at a time, and all pieces are under way at once.  Where I is large, several warps of a
  * block share it and are added in their order.  x is rounded when it is read, and b is added at the end, so
- * there is one kernel.
+ * there is one kernel.  W does not change while kernels run: it is read before the kernel before has ended.
+ *
+ * joined.cu lets the kernel do more: several products of the same x; the norm that makes x, which every
+ * block does again; and what follows: gelu, or writing to a cache.
  */
 #ifndef CUDA_FEW_ROWS_CUH
 #define CUDA_FEW_ROWS_CUH
 
+#include "core/backend/cuda/gelu.cuh"
+#include "core/backend/cuda/norm.cuh"
 #include "core/backend/cuda/product.cuh"
 
 #define MOST_FEW_ROWS 4
+#define MOST_PRODUCTS 4	  /* of a kernel */
 #define FEW_ROWS_WARPS 4  /* of a block */
 #define FEW_ROWS_PIECES 4 /* of a lane at a time */
 #define FEW_ROWS_STEP (FEW_ROWS_PIECES * WARP * 8)
 #define MANY_OUTPUTS 8192 /* from here on a warp takes several */
 
-template <typename P> struct few_rows_problem {
-	typedef typename P::real real;
-
-	int n, split; /* rows; warps that share an output */
-	int64_t I, O, x_pitch;
-	struct numbers<P> x;
+/* One product: warps take its outputs in groups. */
+template <typename P> struct few_rows_product {
+	int64_t before; /* groups of the products before */
+	int64_t O;
 	const typename P::factor *w; /* [O,I] */
-	const real *b;		     /* or NULL */
+	const typename P::real *b;   /* or NULL */
 	struct results<P> y;
+};
+
+/* Outputs `first`, first + 1, .. of a product, which a cache keeps. */
+template <typename P> struct few_rows_kept {
+	int product;
+	int64_t first, size;
+	int64_t T;		 /* tokens of an example */
+	int64_t capacity, pitch; /* of the cache */
+	struct results<P> to;
+};
+
+template <typename P> struct few_rows_problem {
+	int n, split; /* rows; warps that share an output */
+	int64_t I, x_pitch;
+	struct numbers<P> x;
+	int n_products, n_kept;
+	struct few_rows_product<P> product[MOST_PRODUCTS];
+	struct norm_call<P> norm; /* makes x, if the kernel is a normed one */
+	struct results<P> gelu;	  /* of product 0; or without memory */
+	struct few_rows_kept<P> kept[CACHE_MOST];
+	const struct run *run;
+};
+
+/* Where a warp works: some outputs of a product, and a share of I. */
+template <typename P, int OUTS> struct few_rows_place {
+	int lane, share, number;
+	int64_t first;
+
+	__device__ explicit few_rows_place(const struct few_rows_problem<P> &p)
+	{
+		const int warp = (int)threadIdx.x / WARP;
+		const int64_t group = ((int64_t)blockIdx.x * FEW_ROWS_WARPS + warp) / p.split;
+
+		lane = (int)threadIdx.x % WARP;
+		share = warp % p.split;
+		number = 0;
+		while (number + 1 < p.n_products && group >= p.product[number + 1].before)
+			number++;
+		first = (group - p.product[number].before) * OUTS;
+	}
+	/* Piece k of the lane, from `base` on. */
+	__device__ int64_t at(const struct few_rows_problem<P> &p, int64_t base, int k) const
+	{
+		return base + ((k * p.split + share) * WARP + lane) * 8;
+	}
+};
+
+/* What a lane has of W at a time. */
+template <typename P, int OUTS> struct few_rows_weights {
+	sixteen_bytes w[OUTS][FEW_ROWS_PIECES];
+
+	__device__ void read(const struct few_rows_problem<P> &p,
+			     const struct few_rows_place<P, OUTS> &x, int64_t base)
+	{
+		const struct few_rows_product<P> &product = p.product[x.number];
+
+#pragma unroll
+		for (int k = 0; k < FEW_ROWS_PIECES; k++)
+#pragma unroll
+			for (int o = 0; o < OUTS; o++) {
+				const int64_t i = x.at(p, base, k);
+
+				w[o][k] = {};
+				if (i < p.I && x.first + o < product.O)
+					w[o][k] = *(const sixteen_bytes *)(product.w +
+									   (x.first + o) * p.I + i);
+			}
+	}
 };
 
 /* Eight neighbours of W, and of x as products read it. */
@@ -40,99 +112,193 @@ static __device__ void multiply_eight(typename P::real &sum, const sixteen_bytes
 		sum += (typename P::real)((const factor *)&w)[e] * (typename P::real)(factor)x[e];
 }
 
-/* What a warp's share of I contributes to OUTS outputs from `first` on; every lane gets it. */
-template <typename P, int ROWS, int OUTS>
-static __device__ void few_rows_sums(const struct few_rows_problem<P> &p, int64_t first, int share,
-				     typename P::real (&sum)[ROWS][OUTS])
+/* ------------------------------------------------------------------ norm */
+
+/* All threads get the sum of their values. */
+template <typename R> static __device__ R few_rows_block_sum(R value)
 {
-	const int lane = (int)threadIdx.x % WARP;
+	__shared__ R part[FEW_ROWS_WARPS];
+	R sum = 0;
 
-	for (int64_t base = share * FEW_ROWS_STEP; base < p.I; base += p.split * FEW_ROWS_STEP) {
-		sixteen_bytes w[OUTS][FEW_ROWS_PIECES];
+	value = warp_sum(value);
+	__syncthreads(); /* the last use of part[] is over */
+	if (threadIdx.x % WARP == 0)
+		part[threadIdx.x / WARP] = value;
+	__syncthreads();
+	for (int k = 0; k < FEW_ROWS_WARPS; k++)
+		sum += part[k];
+	return sum;
+}
+
+/* The factors of a thread's eight channels: they are parameters, as W is. */
+template <typename P> struct few_rows_norm {
+	typedef typename P::real real;
+
+	int column;
+	bool active;
+	struct values<real, 8> w, b;
+
+	__device__ explicit few_rows_norm(const struct norm_call<P> &m)
+		: column((int)threadIdx.x * 8), active(column < m.width), w{}, b{}
+	{
+		if (active)
+			w = load_span<real, real, 8>(m.w + column);
+		if (active && m.b)
+			b = load_span<real, real, 8>(m.b + column);
+	}
+
+	/* s, y and the statistics of a row; one block writes them.  y to `normed`, too, as products read it. */
+	__device__ void row(const struct norm_call<P> &m, int64_t row, typename P::factor *normed) const
+	{
+		struct values<real, 8> s = {};
+		real sum = 0, squares = 0;
+		const span<8> at = { row * m.width + column };
+
+		if (active) {
+			s = load_span<real, real, 8>(m.x + at.first);
+			if (m.s) {
+				const auto residual = m.residual[at];
 
 #pragma unroll
-		for (int k = 0; k < FEW_ROWS_PIECES; k++)
-#pragma unroll
-			for (int o = 0; o < OUTS; o++) {
-				const int64_t i = base + (k * WARP + lane) * 8;
-
-				w[o][k] = {};
-				if (i < p.I && first + o < p.O)
-					w[o][k] = *(const sixteen_bytes *)(p.w + (first + o) * p.I + i);
+				for (int e = 0; e < 8; e++)
+					s[e] += residual[e];
 			}
 #pragma unroll
-		for (int k = 0; k < FEW_ROWS_PIECES; k++) {
-			const int64_t i = base + (k * WARP + lane) * 8;
-
-			if (i >= p.I)
-				break;
-#pragma unroll
-			for (int r = 0; r < ROWS; r++) {
-				if (r >= p.n)
-					break;
-				const auto x = p.x[span<8>{ r * p.x_pitch + i }];
+			for (int e = 0; e < 8; e++)
+				sum += s[e];
+		}
+		const real mean = m.kind == NORM_LAYER ? few_rows_block_sum(sum) / (real)m.width : 0;
 
 #pragma unroll
-				for (int o = 0; o < OUTS; o++)
-					multiply_eight<P>(sum[r][o], w[o][k], x);
-			}
+		for (int e = 0; e < 8; e++)
+			squares += active ? (s[e] - mean) * (s[e] - mean) : 0;
+		const real inverse = 1 / sqrt(few_rows_block_sum(squares) / (real)m.width + m.eps);
+
+		if (!active)
+			return;
+		write(m, at, s, mean, inverse, normed);
+		if (blockIdx.x == 0 && threadIdx.x == 0) {
+			m.statistics[2 * row] = mean;
+			m.statistics[2 * row + 1] = inverse;
 		}
 	}
-#pragma unroll
-	for (int r = 0; r < ROWS; r++)
-#pragma unroll
-		for (int o = 0; o < OUTS; o++)
-			for (int step = WARP / 2; step > 0; step /= 2)
-				sum[r][o] += __shfl_xor_sync(0xffffffffu, sum[r][o], step);
-}
 
-/* The weights of a warp's first step: the kernel before need not have ended. */
-template <typename P, int OUTS>
-static __device__ void few_rows_near(const struct few_rows_problem<P> &p, int64_t first, int share)
-{
-	const int lane = (int)threadIdx.x % WARP;
-
-	if (lane % 2)
-		return;
+	__device__ void write(const struct norm_call<P> &m, span<8> at, struct values<real, 8> s,
+			      real mean, real inverse, typename P::factor *normed) const
+	{
+		if (blockIdx.x == 0 && m.s)
+			store_span(m.s + at.first, s);
 #pragma unroll
-	for (int k = 0; k < FEW_ROWS_PIECES; k++)
-#pragma unroll
-		for (int o = 0; o < OUTS; o++) {
-			const int64_t i = share * FEW_ROWS_STEP + (k * WARP + lane) * 8;
+		for (int e = 0; e < 8; e++)
+			s[e] = w[e] * ((s[e] - mean) * inverse) + b[e];
+		if (blockIdx.x == 0)
+			m.y.put(at, s);
+		store_span<true>(normed + column, s);
+	}
+};
 
-			if (i < p.I && first + o < p.O)
-				bring_near(p.w + (first + o) * p.I + i);
-		}
-}
+/* --------------------------------------------------------------- the kernel */
 
+/* `normed`: rows of x, FEW_ROWS_STEP apart; or NULL. */
 template <typename P, int ROWS, int OUTS>
+static __device__ void few_rows_add(const struct few_rows_problem<P> &p,
+				    const struct few_rows_place<P, OUTS> &x, int64_t base,
+				    const struct few_rows_weights<P, OUTS> &w,
+				    const typename P::factor *normed,
+				    typename P::real (&sum)[ROWS][OUTS])
+{
+	typedef typename P::real real;
+
+#pragma unroll
+	for (int k = 0; k < FEW_ROWS_PIECES; k++) {
+		const int64_t i = x.at(p, base, k);
+
+		if (i >= p.I)
+			break;
+#pragma unroll
+		for (int r = 0; r < ROWS; r++) {
+			if (r >= p.n)
+				break;
+			const auto eight = normed ? load_span<typename P::factor, real, 8, true>(
+							    normed + r * FEW_ROWS_STEP + i)
+						  : p.x[span<8>{ r * p.x_pitch + i }];
+
+#pragma unroll
+			for (int o = 0; o < OUTS; o++)
+				multiply_eight<P>(sum[r][o], w.w[o][k], eight);
+		}
+	}
+}
+
+/* Output o of a row, and what follows it. */
+template <typename P>
+static __device__ void few_rows_put(const struct few_rows_problem<P> &p, int number, int row,
+				    int64_t o, typename P::real value)
+{
+	typedef typename P::real real;
+	const struct few_rows_product<P> &product = p.product[number];
+	const real kept = product.y.narrow ? (real)(typename P::factor)value : value;
+
+	product.y[row * product.O + o] = value;
+	if (p.gelu)
+		p.gelu[row * product.O + o] = kept * gelu_factor(kept);
+	for (int k = 0; k < p.n_kept; k++) {
+		const struct few_rows_kept<P> &cache = p.kept[k];
+		const int64_t at = (row / cache.T * cache.capacity + p.run->past + row % cache.T) *
+				   cache.pitch;
+
+		if (cache.product == number && o >= cache.first && o < cache.first + cache.size)
+			cache.to[at + o - cache.first] = kept;
+	}
+}
+
+template <typename P, int ROWS, int OUTS, bool NORMED>
 static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 	few_rows_kernel(const __grid_constant__ struct few_rows_problem<P> p)
 {
 	typedef typename P::real real;
+	typedef typename P::factor factor;
 	__shared__ real shared[FEW_ROWS_WARPS][ROWS * OUTS];
-	const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-	const int share = warp % p.split;
-	const int64_t group = ((int64_t)blockIdx.x * FEW_ROWS_WARPS + warp) / p.split;
-	const int64_t first = group * OUTS, o = first + lane % OUTS;
-	const int row = lane / OUTS;
+	__shared__ __align__(16) factor normed[NORMED ? ROWS * FEW_ROWS_STEP : 1];
+	const int warp = (int)threadIdx.x / WARP;
+	const struct few_rows_place<P, OUTS> x(p);
+	const struct few_rows_product<P> &product = p.product[x.number];
+	const int64_t o = x.first + x.lane % OUTS;
+	const int row = x.lane / OUTS;
+	struct few_rows_weights<P, OUTS> w;
 	real sum[ROWS][OUTS] = {};
 
-	few_rows_near<P, OUTS>(p, first, share);
-	previous_done();
-	few_rows_sums<P, ROWS, OUTS>(p, first, share, sum);
-#pragma unroll
-	for (int k = 0; k < ROWS * OUTS; k++)
-		if (lane == k)
-			shared[warp][k] = sum[k / OUTS][k % OUTS];
-	__syncthreads();
-	if (share > 0 || row >= p.n || o >= p.O)
-		return;
-	real total = p.b ? p.b[o] : 0;
+	w.read(p, x, 0);
+	real total = product.b && o < product.O ? product.b[o] : 0;
 
+	if constexpr (NORMED) {
+		const struct few_rows_norm<P> norm(p.norm);
+
+		previous_done();
+		for (int r = 0; r < p.n; r++)
+			norm.row(p.norm, r, normed + r * FEW_ROWS_STEP);
+		__syncthreads();
+	} else {
+		previous_done();
+	}
+	for (int64_t base = 0; base < p.I; base += p.split * FEW_ROWS_STEP) {
+		if (base > 0)
+			w.read(p, x, base);
+		few_rows_add<P, ROWS, OUTS>(p, x, base, w, NORMED ? normed : NULL, sum);
+	}
+#pragma unroll
+	for (int k = 0; k < ROWS * OUTS; k++) {
+		const real all = warp_sum(sum[k / OUTS][k % OUTS]);
+
+		if (x.lane == k)
+			shared[warp][k] = all;
+	}
+	__syncthreads();
+	if (x.share > 0 || row >= p.n || o >= product.O)
+		return;
 	for (int k = 0; k < p.split; k++)
-		total += shared[warp + k][lane];
-	p.y[row * p.O + o] = total;
+		total += shared[warp + k][x.lane];
+	few_rows_put(p, x.number, row, o, total);
 }
 
 template <typename P> struct few_rows {
@@ -157,25 +323,32 @@ template <typename P> struct few_rows {
 		return is_transposed(node) ? 0 : 1;
 	}
 
-	template <int ROWS, int OUTS> static void launch(const struct call *c, struct few_rows_problem<P> p)
+	/* Outputs that a warp takes together, of one product or of several. */
+	static int outs(const struct node *node)
 	{
-		const int64_t warps = (p.O + OUTS - 1) / OUTS * p.split;
-
-		launch_next(context_of(c)->overlaps, few_rows_kernel<P, ROWS, OUTS>,
-			    (unsigned)((warps + FEW_ROWS_WARPS - 1) / FEW_ROWS_WARPS),
-			    FEW_ROWS_WARPS * WARP, 0, stream_of(c), p);
-		note_launch(c);
+		return tensor_dim(node->out[0], -1) >= MANY_OUTPUTS ? 4 : 1;
 	}
 
-	template <int ROWS> static void launch_rows(const struct call *c, struct few_rows_problem<P> p)
+	/* The product of call c after the others; all have the same x and outs(). */
+	static void add(struct few_rows_problem<P> *p, const struct call *c)
 	{
-		if (p.O >= MANY_OUTPUTS)
-			launch<ROWS, 4>(c, p);
-		else
-			launch<ROWS, 1>(c, p);
+		const int64_t O = tensor_dim(c->node->out[0], -1);
+		struct few_rows_product<P> *product = &p->product[p->n_products++];
+
+		product->before = p->n_products > 1 ? groups(*p, p->n_products - 1, outs(c->node)) : 0;
+		product->O = O;
+		product->w = (const typename P::factor *)c->copy[1][copy(c->node)]->memory;
+		product->b = wide_input<P>(c, 2);
+		product->y = output<P>(c, 0);
 	}
 
-	static void forward(const struct call *c)
+	/* Of the first n products. */
+	static int64_t groups(const struct few_rows_problem<P> &p, int n, int outs)
+	{
+		return p.product[n - 1].before + (p.product[n - 1].O + outs - 1) / outs;
+	}
+
+	static struct few_rows_problem<P> problem(const struct call *c)
 	{
 		const struct tensor *x = c->node->in[0];
 		const int64_t I = tensor_dim(x, -1);
@@ -184,16 +357,43 @@ template <typename P> struct few_rows {
 		p.n = (int)(tensor_count(x) / I);
 		p.split = I <= FEW_ROWS_STEP ? 1 : I <= 2 * FEW_ROWS_STEP ? 2 : 4;
 		p.I = I;
-		p.O = tensor_dim(c->node->out[0], -1);
 		p.x_pitch = tensor_contiguous(x) ? I : x->pitch;
 		p.x = input<P>(c, 0);
-		p.w = (const typename P::factor *)c->copy[1][copy(c->node)]->memory;
-		p.b = wide_input<P>(c, 2);
-		p.y = output<P>(c, 0);
-		if (p.n == 1)
-			launch_rows<1>(c, p);
+		p.run = run_of(c);
+		add(&p, c);
+		return p;
+	}
+
+	template <int ROWS, int OUTS, bool NORMED>
+	static void launch(const struct call *c, const struct few_rows_problem<P> &p)
+	{
+		const int64_t warps = groups(p, p.n_products, OUTS) * p.split;
+
+		launch_next(context_of(c)->overlaps, few_rows_kernel<P, ROWS, OUTS, NORMED>,
+			    (unsigned)((warps + FEW_ROWS_WARPS - 1) / FEW_ROWS_WARPS),
+			    FEW_ROWS_WARPS * WARP, 0, stream_of(c), p);
+		note_launch(c);
+	}
+
+	/* c: the call of a product. */
+	template <bool NORMED>
+	static void launch_rows(const struct call *c, const struct few_rows_problem<P> &p)
+	{
+		const bool many = !NORMED && outs(c->node) > 1;
+
+		if (many && p.n == 1)
+			launch<1, 4, false>(c, p);
+		else if (many)
+			launch<MOST_FEW_ROWS, 4, false>(c, p);
+		else if (p.n == 1)
+			launch<1, 1, NORMED>(c, p);
 		else
-			launch_rows<MOST_FEW_ROWS>(c, p);
+			launch<MOST_FEW_ROWS, 1, NORMED>(c, p);
+	}
+
+	static void forward(const struct call *c)
+	{
+		launch_rows<false>(c, problem(c));
 	}
 };
 

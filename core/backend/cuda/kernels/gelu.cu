@@ -1,13 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
-
-/* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + exp(t)), t = x (LINEAR + CUBIC x^2). */
-#define LINEAR -1.5957691216057308   /* -2 sqrt(2/pi) */
-#define CUBIC -0.0713548162726009    /* -2 sqrt(2/pi) 0.044715 */
-
-template <typename R> static __device__ R sigmoid(R x)
-{
-	return 1 / (1 + exp(x * ((R)LINEAR + (R)CUBIC * (x * x))));
-}
+#include "core/backend/cuda/gelu.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {
@@ -20,7 +11,7 @@ template <typename P> static void forward(const struct call *c)
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
-			v[k] *= sigmoid(v[k]);
+			v[k] *= gelu_factor(v[k]);
 		y.put(p, v);
 	});
 }
@@ -39,8 +30,8 @@ template <typename P> static void backward(const struct call *c)
 		auto d = dy[p];
 
 		for (int k = 0; k < p.n; k++) {
-			const real s = sigmoid(v[k]);
-			const real steep = v[k] * ((real)LINEAR + 3 * (real)CUBIC * (v[k] * v[k]));
+			const real s = gelu_factor(v[k]);
+			const real steep = v[k] * ((real)GELU_LINEAR + 3 * (real)GELU_CUBIC * (v[k] * v[k]));
 
 			d[k] *= s - s * (1 - s) * steep;
 		}

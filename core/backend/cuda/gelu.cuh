@@ -1,0 +1,18 @@
+/*
+ * gelu - its factor: y = x s(x).
+ */
+#ifndef CUDA_GELU_CUH
+#define CUDA_GELU_CUH
+
+#include "core/backend/cuda/cuda.cuh"
+
+/* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + exp(t)), t = x (GELU_LINEAR + GELU_CUBIC x^2). */
+#define GELU_LINEAR -1.5957691216057308   /* -2 sqrt(2/pi) */
+#define GELU_CUBIC -0.0713548162726009    /* -2 sqrt(2/pi) 0.044715 */
+
+template <typename R> static __device__ R gelu_factor(R x)
+{
+	return 1 / (1 + exp(x * ((R)GELU_LINEAR + (R)GELU_CUBIC * (x * x))));
+}
+
+#endif

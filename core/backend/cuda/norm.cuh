@@ -1,0 +1,57 @@
+/*
+ * norm - the calls of ops norm and norm_residual.
+ */
+#ifndef CUDA_NORM_CUH
+#define CUDA_NORM_CUH
+
+#include "core/backend/cuda/cuda.cuh"
+
+/*
+ * Both ops in one shape: where each tensor is, and NULL for what an op or a
+ * call does not have.
+ */
+template <typename P> struct norm_call {
+	typedef typename P::real R;
+
+	enum norm_kind kind;
+	R eps;
+	int64_t rows;
+	int width;
+	int weight; /* number of the input w; b follows it */
+	const R *x, *w, *b;
+	struct numbers<P> residual;
+	R *s;
+	struct results<P> y;
+	R *statistics; /* [rows,2]: mean, 1 / deviation */
+
+	/* What is normalised. */
+	__device__ const R *sum() const
+	{
+		return s ? s : x;
+	}
+};
+
+template <typename P> static struct norm_call<P> read_call(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct norm_attr *attr = (const struct norm_attr *)c->node->attr;
+	const bool has_residual = c->node->id == OP_norm_residual;
+	const int64_t width = tensor_dim(c->node->in[0], -1);
+	struct norm_call<P> m;
+
+	m.kind = attr->kind;
+	m.eps = (real)attr->eps;
+	m.width = (int)width;
+	m.rows = tensor_count(c->node->in[0]) / width;
+	m.weight = has_residual ? 2 : 1;
+	m.x = wide_input<P>(c, 0);
+	m.residual = has_residual ? input<P>(c, 1) : numbers<P>{ NULL, false };
+	m.w = wide_input<P>(c, m.weight);
+	m.b = wide_input<P>(c, m.weight + 1);
+	m.s = has_residual ? wide_output<P>(c, 0) : NULL;
+	m.y = output<P>(c, has_residual ? 1 : 0);
+	m.statistics = wide_output<P>(c, has_residual ? 2 : 1);
+	return m;
+}
+
+#endif
