@@ -13,6 +13,9 @@
  * multiprocessor.  Warps with the same heads (slices) and the teams of a warp take different keys.  Each team
  * keeps a running softmax.  Teams, then slices, then parts are joined in their order; the block that
  * arrives last joins the parts.
+ *
+ * Many heads that share keys in bfloat16 go to tensor cores (decode_tensor.cuh).  There a kernel of its own joins
+ * the parts, since they are large.
  */
 #ifndef CUDA_DECODE_ATTENTION_CUH
 #define CUDA_DECODE_ATTENTION_CUH
@@ -36,7 +39,10 @@ struct decode_shape {
 	static constexpr int KEYS = KEYS_, TEAMS = WARP / LANES;
 	static constexpr int KEY = LANES * KC, VALUE = LANES * VC; /* widths that fit */
 	static constexpr bool ANY = PIECE == 1; /* any layout and type, and the band */
+	static constexpr bool TENSOR = false;
 	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
+	/* Blocks of so many that a multiprocessor has at a time: for heads of their own, six of four warps. */
+	static constexpr int RESIDENT = sizeof(T) == 2 && KC == 8 && ROWS == 1 ? 3 : 1;
 
 	static __device__ int channel(int lane, int e)
 	{
@@ -62,13 +68,23 @@ template <typename X> struct decode_layout {
 	{
 		return X::VALUE + 2;
 	}
-	/* Of shared memory: all rows of all slices, or the last two numbers of all parts. */
-	int bytes() const
+	/* Of shared memory: all rows of all slices, or the last two numbers of all parts; then two of each row. */
+	__host__ __device__ int64_t results_size() const
 	{
 		const int64_t slices_size = slices * row_size(), parts_size = 2 * parts;
 
-		return (int)((slices_size > parts_size ? slices_size : parts_size) * rows() *
-			     (int64_t)sizeof(typename X::real));
+		return (slices_size > parts_size ? slices_size : parts_size) * rows();
+	}
+	/* Parts that have keys, for a query at position i. */
+	__device__ int used_parts(int64_t i) const
+	{
+		const int64_t chunks = i / chunk + 1;
+
+		return chunks < parts ? (int)chunks : parts;
+	}
+	int bytes() const
+	{
+		return (int)((results_size() + 2 * rows()) * (int64_t)sizeof(typename X::real));
 	}
 };
 
@@ -77,13 +93,18 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
 	return b ? common_divisor(b, a % b) : a;
 }
 
-/* Few units need many parts to occupy a GPU; many need some, so that the last blocks are short. */
+/*
+ * Few units need many parts to occupy a GPU.  Many need some, so that the last blocks are short, but each part
+ * costs some time: it has 16 chunks at least.
+ */
 static inline int64_t decode_parts(int64_t units, int64_t chunks)
 {
-	const int64_t wanted = ((units < 128 ? 512 : 4096) + units - 1) / units;
+	const bool few = units < 128;
+	const int64_t wanted = ((few ? 512 : 4096) + units - 1) / units;
 	const int64_t most = wanted < DECODE_MOST_PARTS ? wanted : DECODE_MOST_PARTS;
+	const int64_t possible = few ? chunks : (chunks + 15) / 16;
 
-	return chunks < most ? chunks : most;
+	return possible < most ? possible : most;
 }
 
 template <typename X> static struct decode_layout<X> decode_layout_of(const struct node *n)
@@ -362,6 +383,34 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 	}
 }
 
+/* The first keys and values of a part, but not those of the query's own token: they are not written yet. */
+template <typename X>
+static __device__ void decode_near(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+				   int64_t part)
+{
+	typedef typename X::T T;
+	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
+	const int64_t first = part * p.layout.chunk + x.slice * X::KEYS * X::TEAMS;
+	const int k_lines = (p.key_width + LINE - 1) / LINE, v_lines = (p.value_width + LINE - 1) / LINE;
+
+	if (X::ANY || x.rows == 0)
+		return;
+	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
+	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0);
+
+	for (int n = (int)threadIdx.x % WARP; n < X::KEYS * X::TEAMS * (k_lines + v_lines); n += WARP) {
+		const int64_t j = first + n / (k_lines + v_lines);
+		const int line = n % (k_lines + v_lines);
+
+		if (j >= x.i)
+			return;
+		bring_near(line < k_lines ? k + j * p.k_layout.pitch + line * LINE
+					  : v + j * p.v_layout.pitch + (line - k_lines) * LINE);
+	}
+}
+
+#include "core/backend/cuda/decode_tensor.cuh"
+
 /* -------------------------------------------------------------------------- joining */
 
 /* Counts the arrival of a block.  The last of n sees what the others wrote before, and counts from 0 again. */
@@ -383,7 +432,8 @@ static __device__ bool arrives_last(unsigned *arrived, unsigned n)
 template <typename X, bool OF_BLOCKS> struct decode_results {
 	typedef typename X::real real;
 
-	const real *at, *pair;
+	const real *at;
+	real *pair, *total;	   /* total: of each row, the pair of all results */
 	int64_t apart, pair_apart; /* from one result to the next */
 	int64_t pair_row;	   /* from one row to the next */
 	int n;
@@ -396,29 +446,39 @@ template <typename X, bool OF_BLOCKS> struct decode_results {
 		else
 			return at[result * apart + channel];
 	}
-	__device__ real most() const
+	/* A warp takes a row.  The largest score of a result gives way to the weight of its values. */
+	__device__ void weigh(int rows) const
 	{
-		real most = -INFINITY;
+		const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
 
-		for (int k = 0; k < n; k++)
-			most = pair[k * pair_apart] > most ? pair[k * pair_apart] : most;
-		return most;
-	}
-	__device__ real sum(real most) const
-	{
-		real sum = 0;
+		for (int row = (int)threadIdx.x / WARP; row < rows; row += warps) {
+			real *mine = pair + row * pair_row, most = -INFINITY, sum = 0;
 
-		for (int k = 0; k < n; k++)
-			sum += exp2(pair[k * pair_apart] - most) * pair[k * pair_apart + 1];
-		return sum;
+			for (int k = lane; k < n; k += WARP)
+				most = mine[k * pair_apart] > most ? mine[k * pair_apart] : most;
+			most = warp_join(most, larger_value());
+			for (int k = lane; k < n; k += WARP) {
+				const real weight = exp2(mine[k * pair_apart] - most);
+
+				sum += weight * mine[k * pair_apart + 1];
+				mine[k * pair_apart] = weight;
+			}
+			sum = warp_sum(sum);
+			if (lane == 0) {
+				total[2 * row] = most;
+				total[2 * row + 1] = sum;
+			}
+		}
+		__syncthreads();
 	}
-	__device__ real values(int channel, real most) const
+	__device__ real values(int row, int channel) const
 	{
+		const real *weight = pair + row * pair_row;
 		real sum = 0;
 
 #pragma unroll 16
 		for (int k = 0; k < n; k++)
-			sum += exp2(pair[k * pair_apart] - most) * value(k, channel);
+			sum += weight[k * pair_apart] * value(k, channel);
 		return sum;
 	}
 };
@@ -428,6 +488,7 @@ template <typename X, bool OF_BLOCKS, typename F>
 static __device__ void decode_join(const struct decode_problem<X> &p,
 				   struct decode_results<X, OF_BLOCKS> x, F put)
 {
+	x.weigh(p.layout.rows());
 	for (int item = (int)threadIdx.x; item < p.layout.rows() * X::VALUE; item += (int)blockDim.x) {
 		const int row = item / X::VALUE, channel = item % X::VALUE;
 		auto mine = x;
@@ -435,10 +496,7 @@ static __device__ void decode_join(const struct decode_problem<X> &p,
 		if (channel >= p.value_width)
 			continue;
 		mine.at += row * p.layout.row_size();
-		mine.pair += row * x.pair_row;
-		const auto most = mine.most();
-
-		put(row, channel, mine.values(channel, most), most, mine.sum(most));
+		put(row, channel, mine.values(row, channel), x.total[2 * row], x.total[2 * row + 1]);
 	}
 }
 
@@ -498,23 +556,13 @@ static __device__ void decode_finish(const struct decode_problem<X> &p,
 
 /* -------------------------------------------------------------------------- kernel */
 
+/* The rows of a block after its part, slice by slice to shared memory. */
 template <typename X>
-static __global__ void __launch_bounds__(X::WARPS *WARP)
-	decode_kernel(const __grid_constant__ struct decode_problem<X> p)
+static __device__ void decode_part(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+				   int part, typename X::real *shared)
 {
-	typedef typename X::real real;
-	previous_done();
-	const struct decode_layout<X> &l = p.layout;
-	const struct decode_place<X> x(p);
-	const int64_t chunks = x.i / l.chunk + 1;
-	const int part = (int)blockIdx.y, parts = chunks < l.parts ? (int)chunks : l.parts;
-	const int64_t block_size = l.rows() * l.row_size();
-	real *shared = (real *)launch_memory();
-	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;
 	decode_row<X> row[X::ROWS];
 
-	if (part >= parts)
-		return;
 #pragma unroll
 	for (int r = 0; r < X::ROWS; r++)
 		row[r].clear();
@@ -525,29 +573,78 @@ static __global__ void __launch_bounds__(X::WARPS *WARP)
 		for (int distance = X::LANES; distance < WARP; distance *= 2)
 			row[r].join(distance);
 	decode_put_slice(p, x, row, shared);
-	__syncthreads();
-	decode_join<X, false>(p, { shared, shared + X::VALUE, block_size, block_size, l.row_size(), l.slices },
-		       [&](int r, int channel, real o, real most, real sum) {
-			       real *to = unit + part * block_size + r * l.row_size();
+}
 
-			       if (parts == 1) {
-				       decode_finish(p, x, r, channel, o, most, sum);
-				       return;
-			       }
-			       to[channel] = o;
-			       if (channel == 0) {
-				       to[X::VALUE] = most;
-				       to[X::VALUE + 1] = sum;
-			       }
-		       });
-	if (parts == 1 || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
+template <typename X>
+static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
+	decode_kernel(const __grid_constant__ struct decode_problem<X> p)
+{
+	typedef typename X::real real;
+	const struct decode_layout<X> &l = p.layout;
+	const struct decode_place<X> x(p); /* the run's values were there before its first kernel */
+
+	decode_near(p, x, blockIdx.y);
+	previous_done();
+	const int part = (int)blockIdx.y, parts = l.used_parts(x.i);
+	const int64_t block_size = l.rows() * l.row_size();
+	real *shared = (real *)launch_memory(), *total = shared + l.results_size();
+	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;
+
+	if (part >= parts)
+		return;
+	decode_part(p, x, part, shared);
+	__syncthreads();
+	decode_join<X, false>(p,
+			      { shared, shared + X::VALUE, total, block_size, block_size, l.row_size(),
+				l.slices },
+			      [&](int r, int channel, real o, real most, real sum) {
+				      real *to = unit + part * block_size + r * l.row_size();
+
+				      if (parts == 1) {
+					      decode_finish(p, x, r, channel, o, most, sum);
+					      return;
+				      }
+				      to[channel] = o;
+				      if (channel == 0) {
+					      to[X::VALUE] = most;
+					      to[X::VALUE + 1] = sum;
+				      }
+			      });
+	if (X::TENSOR || parts == 1 || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
 		return;
 	decode_read_pairs<X>(p, unit, parts, shared);
 	__syncthreads();
-	decode_join<X, true>(p, { unit, shared, block_size, 2 * l.rows(), 2, parts },
-		       [&](int r, int channel, real o, real most, real sum) {
-			       decode_finish(p, x, r, channel, o, most, sum);
-		       });
+	decode_join<X, true>(p, { unit, shared, total, block_size, 2 * l.rows(), 2, parts },
+			     [&](int r, int channel, real o, real most, real sum) {
+				     decode_finish(p, x, r, channel, o, most, sum);
+			     });
+}
+
+/* Joins the parts of row blockIdx.y of a unit, a thread for each channel. */
+template <typename X>
+static __global__ void decode_join_kernel(const __grid_constant__ struct decode_problem<X> p)
+{
+	typedef typename X::real real;
+	__shared__ real pair[2 * DECODE_MOST_PARTS], total[2];
+	const struct decode_layout<X> &l = p.layout;
+	const struct decode_place<X> x(p);
+	const int row = (int)blockIdx.y, channel = (int)threadIdx.x, parts = l.used_parts(x.i);
+	const int64_t block_size = l.rows() * l.row_size();
+	const real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
+
+	previous_done();
+	if (parts == 1)
+		return;
+	for (int k = (int)threadIdx.x; k < parts; k += (int)blockDim.x) {
+		pair[2 * k] = unit[k * block_size + X::VALUE];
+		pair[2 * k + 1] = unit[k * block_size + X::VALUE + 1];
+	}
+	__syncthreads();
+	const struct decode_results<X, true> results = { unit, pair, total, block_size, 2, 0, parts };
+
+	results.weigh(1);
+	if (channel < p.value_width)
+		decode_finish(p, x, row + x.row, channel, results.values(0, channel), total[0], total[1]);
 }
 
 /* -------------------------------------------------------------------------- passes */
@@ -580,7 +677,10 @@ template <typename P> struct decode_shapes {
 	template <typename T>
 	using wide_key = decode_shape<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
 	template <typename T> using shared = decode_shape<P, T, 16 / sizeof(T), 16, 8, 8, ROWS, 2>;
+	typedef decode_tensor_shape<P> tensor;
 };
+
+#define DECODE_TENSOR_HEADS 4 /* from here on they share keys on tensor cores */
 
 template <typename X> static bool decode_fits(const struct node *n)
 {
@@ -593,9 +693,16 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	typedef typename shapes::template one<T> one;
 	typedef typename shapes::template wide_key<T> wide_key;
 	typedef typename shapes::template shared<T> shared;
+	typedef typename shapes::tensor tensor;
 	const int64_t H = n->in[Q]->dim[2];
-	const bool shares = common_divisor(H / n->in[K]->dim[2], H / n->in[V]->dim[2]) > 1;
+	const int64_t sharing = common_divisor(H / n->in[K]->dim[2], H / n->in[V]->dim[2]);
+	const bool shares = sharing > 1;
 
+	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
+		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && decode_fits<tensor>(n)) {
+			f(tensor());
+			return true;
+		}
 	if (!shares && decode_fits<one>(n))
 		f(one());
 	else if (!shares && decode_fits<wide_key>(n))
@@ -679,6 +786,16 @@ template <typename P> struct decode {
 		return p;
 	}
 
+	template <typename X>
+	static void join_parts(const struct call *c, const struct decode_problem<X> &p, unsigned units)
+	{
+		if (p.layout.parts == 1)
+			return;
+		launch_next(context_of(c)->overlaps, decode_join_kernel<X>,
+			    dim3(units, (unsigned)p.layout.rows()), X::VALUE, 0, stream_of(c), p);
+		note_launch(c);
+	}
+
 	static void forward(const struct call *c)
 	{
 		with_decode_shape<P>(c->node, [&](auto shape) {
@@ -692,6 +809,8 @@ template <typename P> struct decode {
 			launch_next(context_of(c)->overlaps, decode_kernel<X>, blocks,
 				    l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
 			note_launch(c);
+			if constexpr (X::TENSOR)
+				join_parts(c, p, blocks.x);
 		});
 	}
 
