@@ -71,8 +71,135 @@ static struct matrix<typename P::factor> factor_x(const struct call *c, const st
 	return { room, heads * s.i, s.x_head ? s.i : 0 };
 }
 
+/* ------------------------------------------------------- few tokens (decoding) */
+
+/*
+ * A block takes some outputs of a head, a thread eight neighbours of them and some of the inputs: its slice.
+ * Slices are added in their order.  W is read before the kernel before has ended, as in few_rows.cuh.
+ */
+#define MOST_FEW_TOKENS 4
+#define FEW_TOKENS_THREADS 128
+#define FEW_TOKENS_ROWS 8 /* of W, that a thread reads at a time */
+
+template <typename P> struct few_tokens {
+	typedef typename P::real real;
+	typedef typename P::factor factor;
+
+	struct sizes s;
+	int across, slices; /* threads next to each other, and slices */
+	struct numbers<P> x;
+	const factor *w; /* [heads,I,O] */
+	struct results<P> y;
+
+	/* Depends on the node alone. */
+	static bool takes(const struct node *node)
+	{
+		const struct sizes s = sizes_of(node);
+
+		return ROUNDS<P> && s.tokens <= MOST_FEW_TOKENS && s.o % 8 == 0 &&
+		       node->in[1]->kind == TENSOR_PARAM;
+	}
+
+	explicit few_tokens(const struct call *c)
+		: s(sizes_of(c->node)), x(input<P>(c, 0)),
+		  w((const factor *)c->copy[1][0]->memory), y(output<P>(c, 0))
+	{
+		across = s.o / 8 < 16 ? (int)(s.o / 8) : 16;
+		slices = FEW_TOKENS_THREADS / across;
+	}
+	__device__ void read(sixteen_bytes (&row)[FEW_TOKENS_ROWS], int64_t column, int64_t first) const
+	{
+		const factor *at = w + (int64_t)blockIdx.y * s.i * s.o + column;
+
+#pragma unroll
+		for (int k = 0; k < FEW_TOKENS_ROWS; k++) {
+			row[k] = {};
+			if (first + k * slices < s.i && column < s.o)
+				row[k] = *(const sixteen_bytes *)(at + (first + k * slices) * s.o);
+		}
+	}
+	__device__ void add(struct values<real, 8> &sum, const sixteen_bytes (&row)[FEW_TOKENS_ROWS],
+			    int64_t token, int64_t first) const
+	{
+		const struct numbers<P> from = x + token * s.x_token + blockIdx.y * s.x_head;
+
+#pragma unroll
+		for (int k = 0; k < FEW_TOKENS_ROWS; k++) {
+			if (first + k * slices >= s.i)
+				break;
+			const real factor_x = (real)(factor)from[first + k * slices];
+
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				sum[e] += factor_x * (real)((const factor *)&row[k])[e];
+		}
+	}
+};
+
+template <typename P, int TOKENS>
+static __global__ void __launch_bounds__(FEW_TOKENS_THREADS)
+	few_tokens_kernel(const __grid_constant__ struct few_tokens<P> p)
+{
+	typedef typename P::real real;
+	__shared__ real shared[FEW_TOKENS_THREADS * 8];
+	const int slice = (int)threadIdx.x / p.across, place = (int)threadIdx.x % p.across;
+	const int64_t column = ((int64_t)blockIdx.x * p.across + place) * 8;
+	const int64_t step = p.slices * FEW_TOKENS_ROWS;
+	struct values<real, 8> sum[TOKENS] = {};
+	sixteen_bytes row[FEW_TOKENS_ROWS];
+
+	p.read(row, column, slice);
+	previous_done();
+	for (int64_t first = slice; slice < p.slices && first < p.s.i; first += step) {
+		if (first > slice)
+			p.read(row, column, first);
+#pragma unroll
+		for (int t = 0; t < TOKENS; t++)
+			if (t < p.s.tokens)
+				p.add(sum[t], row, t, first);
+	}
+#pragma unroll
+	for (int t = 0; t < TOKENS; t++) {
+		__syncthreads();
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			shared[threadIdx.x * 8 + e] = sum[t][e];
+		__syncthreads();
+		for (int at = (int)threadIdx.x; at < 8 * p.across; at += FEW_TOKENS_THREADS) {
+			const int64_t o = (int64_t)blockIdx.x * p.across * 8 + at;
+			real total = 0;
+
+			for (int k = 0; k < p.slices; k++)
+				total += shared[k * p.across * 8 + at];
+			if (t < p.s.tokens && o < p.s.o)
+				p.y[(t * p.s.heads + blockIdx.y) * p.s.o + o] = total;
+		}
+	}
+}
+
+template <typename P> static void forward_few(const struct call *c)
+{
+	const struct few_tokens<P> p(c);
+	const dim3 blocks((unsigned)((p.s.o / 8 + p.across - 1) / p.across), (unsigned)p.s.heads);
+
+	if (p.s.tokens == 1)
+		launch_next(context_of(c)->overlaps, few_tokens_kernel<P, 1>, blocks,
+			    FEW_TOKENS_THREADS, 0, stream_of(c), p);
+	else
+		launch_next(context_of(c)->overlaps, few_tokens_kernel<P, MOST_FEW_TOKENS>, blocks,
+			    FEW_TOKENS_THREADS, 0, stream_of(c), p);
+	note_launch(c);
+}
+
+/* --------------------------------------------------------------------- passes */
+
 template <typename P> static void forward(const struct call *c)
 {
+	if constexpr (ROUNDS<P>)
+		if (few_tokens<P>::takes(c->node)) {
+			forward_few<P>(c);
+			return;
+		}
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
