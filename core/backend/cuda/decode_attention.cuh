@@ -135,6 +135,7 @@ template <typename X> struct decode_problem {
 	const struct run *run;
 	int H, key_width, value_width;
 	struct numbers<P> q, k, v, recent;
+	bool q_in_pieces; /* of 16 bytes, of the keys' type */
 	struct heads q_layout, k_layout, v_layout, recent_layout, bias_layout, o_layout;
 	real scale; /* of scores in powers of two */
 	const real *key_bias; /* or NULL */
@@ -290,6 +291,10 @@ template <typename X> struct decode_queries {
 			const int64_t at = p.q_layout.at(x.b, x.first + r, 0);
 
 			slope[r] = p.alibi ? (real)(alibi_slope(x.first + r, p.H) * M_LOG2E) : 0;
+			if (!X::ANY && p.q_in_pieces) {
+				read_pieces(p, x, at, r);
+				continue;
+			}
 #pragma unroll
 			for (int e = 0; e < X::KC; e++) {
 				const int channel = X::channel(x.lane, e);
@@ -307,6 +312,19 @@ template <typename X> struct decode_queries {
 			for (int e = 0; e < X::KC; e++)
 				own_key[e] = p.band_window < 0 ? 0 : k[e] * p.scale * p.band();
 		}
+	}
+
+	/* All accesses are under way together. */
+	__device__ void read_pieces(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+				    int64_t at, int r)
+	{
+		decode_channels<X, X::KC> pieces = {};
+
+		if (r < x.rows)
+			pieces.read(p.q, at, x.lane, p.key_width);
+#pragma unroll
+		for (int e = 0; e < X::KC; e++)
+			q[r][e] = p.scale * pieces[e];
 	}
 
 	/* What the lane contributes to the score of head r and a key at position j. */
@@ -699,7 +717,8 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	const bool shares = sharing > 1;
 
 	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
-		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && decode_fits<tensor>(n)) {
+		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_narrow(n->in[Q]) &&
+		    in_pieces<P>(n->in[Q]) && decode_fits<tensor>(n)) {
 			f(tensor());
 			return true;
 		}
@@ -766,6 +785,7 @@ template <typename P> struct decode {
 		p.k = input<P>(c, K);
 		p.v = input<P>(c, V);
 		p.recent = input<P>(c, recent);
+		p.q_in_pieces = is_narrow(n->in[Q]) == is_narrow(n->in[K]) && in_pieces<P>(n->in[Q]);
 		p.q_layout = heads_of(n->in[Q], H);
 		p.k_layout = heads_of(n->in[K], H);
 		p.v_layout = heads_of(n->in[V], H);

@@ -46,19 +46,19 @@ template <typename X> struct decode_fragments {
 			slope[r] = p.alibi ? (float)(alibi_slope(head, p.H) * M_LOG2E) : 0;
 #pragma unroll
 			for (int c = 0; c < STEPS / 2; c++)
-				if (32 * c + 8 * pair < p.key_width)
-					put_query(c, r, p.q[span<8>{ p.q_layout.at(x.b, head, 0) +
-								     32 * c + 8 * pair }]);
+				read_query(p, p.q_layout.at(x.b, head, 0), c, r);
 		}
 	}
-	__device__ void put_query(int c, int r, const struct values<float, 8> &eight)
+	__device__ void read_query(const struct decode_problem<X> &p, int64_t at, int c, int r)
 	{
+		const int channel = 32 * c + 8 * pair;
+		sixteen_bytes piece = {};
+
+		if (channel < p.key_width)
+			piece = *(const sixteen_bytes *)((const T *)p.q.at + at + channel);
 #pragma unroll
-		for (int half = 0; half < 2; half++)
-#pragma unroll
-			for (int k = 0; k < 2; k++)
-				q[2 * c + half][r + 2 * k] = two_rounded(eight[4 * half + 2 * k],
-									 eight[4 * half + 2 * k + 1]);
+		for (int e = 0; e < 4; e++)
+			q[2 * c + e / 2][r + 2 * (e % 2)] = piece.word[e];
 	}
 
 	/* Keys from `first` on; what comes after the query's own is replaced by its own, and does not count. */
