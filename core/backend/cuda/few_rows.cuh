@@ -45,6 +45,7 @@ template <typename P> struct few_rows_problem {
 	int n, split; /* rows; warps that share an output */
 	int64_t I, x_pitch;
 	struct numbers<P> x;
+	bool in_pieces; /* x is kept as products read it, and can be read 16 bytes at a time */
 	int n_products, n_kept;
 	struct few_rows_product<P> product[MOST_PRODUCTS];
 	struct norm_call<P> norm; /* makes x, if the kernel is a normed one */
@@ -133,6 +134,17 @@ template <typename R> static __device__ R few_rows_block_sum(R value)
 /* The factors of a thread's eight channels: they are parameters, as W is. */
 template <typename P> struct few_rows_norm {
 	typedef typename P::real real;
+	typedef span<8, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE> narrow_span_type;
+	typedef span<8, SPAN_OF_WIDE> wide_span_type;
+
+	static __device__ narrow_span_type narrow_span(span<8> at)
+	{
+		return { at.first };
+	}
+	static __device__ wide_span_type wide_span(span<8> at)
+	{
+		return { at.first };
+	}
 
 	int column;
 	bool active;
@@ -155,9 +167,11 @@ template <typename P> struct few_rows_norm {
 		const span<8> at = { row * m.width + column };
 
 		if (active) {
-			s = load_span<real, real, 8>(m.x + at.first);
+			s = load_span<real, real, 8, true>(m.x + at.first);
 			if (m.s) {
-				const auto residual = m.residual[at];
+				const auto residual = m.residual.narrow
+							      ? m.residual[narrow_span(at)]
+							      : m.residual[wide_span(at)];
 
 #pragma unroll
 				for (int e = 0; e < 8; e++)
@@ -198,6 +212,51 @@ template <typename P> struct few_rows_norm {
 };
 
 /* --------------------------------------------------------------- the kernel */
+
+/* What a lane has of a row of x at a time: all accesses are under way together. */
+template <typename P, int OUTS>
+static __device__ void few_rows_read(const struct few_rows_problem<P> &p,
+				     const struct few_rows_place<P, OUTS> &x, int64_t base, int r,
+				     sixteen_bytes (&pieces)[FEW_ROWS_PIECES])
+{
+	const typename P::factor *row = (const typename P::factor *)p.x.at + r * p.x_pitch;
+
+#pragma unroll
+	for (int k = 0; k < FEW_ROWS_PIECES; k++) {
+		const int64_t i = x.at(p, base, k);
+
+		pieces[k] = {};
+		if (i < p.I)
+			pieces[k] = *(const sixteen_bytes *)(row + i);
+	}
+}
+
+template <typename P, int ROWS, int OUTS>
+static __device__ void few_rows_add_pieces(const struct few_rows_problem<P> &p,
+					   const struct few_rows_place<P, OUTS> &x, int64_t base,
+					   const struct few_rows_weights<P, OUTS> &w,
+					   typename P::real (&sum)[ROWS][OUTS])
+{
+#pragma unroll
+	for (int r = 0; r < ROWS; r++) {
+		sixteen_bytes pieces[FEW_ROWS_PIECES];
+
+		if (r >= p.n)
+			break;
+		few_rows_read(p, x, base, r, pieces);
+#pragma unroll
+		for (int k = 0; k < FEW_ROWS_PIECES; k++) {
+			struct values<typename P::real, 8> eight;
+
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				eight[e] = (typename P::real)((const typename P::factor *)&pieces[k])[e];
+#pragma unroll
+			for (int o = 0; o < OUTS; o++)
+				multiply_eight<P>(sum[r][o], w.w[o][k], eight);
+		}
+	}
+}
 
 /* `normed`: rows of x, FEW_ROWS_STEP apart; or NULL. */
 template <typename P, int ROWS, int OUTS>
@@ -284,7 +343,10 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 	for (int64_t base = 0; base < p.I; base += p.split * FEW_ROWS_STEP) {
 		if (base > 0)
 			w.read(p, x, base);
-		few_rows_add<P, ROWS, OUTS>(p, x, base, w, NORMED ? normed : NULL, sum);
+		if (!NORMED && p.in_pieces)
+			few_rows_add_pieces<P, ROWS, OUTS>(p, x, base, w, sum);
+		else
+			few_rows_add<P, ROWS, OUTS>(p, x, base, w, NORMED ? normed : NULL, sum);
 	}
 #pragma unroll
 	for (int k = 0; k < ROWS * OUTS; k++) {
@@ -301,15 +363,33 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 	few_rows_put(p, x.number, row, o, total);
 }
 
+#include "core/backend/cuda/some_rows.cuh"
+
+#define MANY_OF_SOME 2048 /* outputs: from here on a block takes two tiles of them */
+
 template <typename P> struct few_rows {
+	static int64_t rows(const struct node *node)
+	{
+		return tensor_count(node->in[0]) / tensor_dim(node->in[0], -1);
+	}
+
+	/* Does some_rows.cuh take it?  Only where a node makes x, so that it is aligned. */
+	static bool are_some(const struct node *node)
+	{
+		const struct tensor *x = node->in[0];
+		const int64_t pitch = tensor_contiguous(x) ? tensor_dim(x, -1) : x->pitch;
+
+		return rows(node) > MOST_FEW_ROWS && rows(node) <= MOST_SOME_ROWS && is_narrow(x) &&
+		       tensor_root(x)->kind == TENSOR_ACTIVATION && tensor_dim(x, -1) % 32 == 0 && pitch % 8 == 0 && x->offset % 8 == 0 &&
+		       tensor_dim(node->out[0], -1) < MANY_OUTPUTS;
+	}
+
 	/* Depends on the node alone. */
 	static bool takes(const struct node *node)
 	{
-		const struct tensor *x = node->in[0], *w = node->in[1];
-		const int64_t I = tensor_dim(x, -1);
-
-		return ROUNDS<P> && tensor_count(x) / I <= MOST_FEW_ROWS && I % 8 == 0 &&
-		       w->kind == TENSOR_PARAM;
+		return ROUNDS<P> && node->in[1]->kind == TENSOR_PARAM &&
+		       ((rows(node) <= MOST_FEW_ROWS && tensor_dim(node->in[0], -1) % 8 == 0) ||
+			are_some(node));
 	}
 
 	static bool is_transposed(const struct node *node)
@@ -323,10 +403,14 @@ template <typename P> struct few_rows {
 		return is_transposed(node) ? 0 : 1;
 	}
 
-	/* Outputs that a warp takes together, of one product or of several. */
+	/* Outputs that a warp takes together; or a block, of some rows. */
 	static int outs(const struct node *node)
 	{
-		return tensor_dim(node->out[0], -1) >= MANY_OUTPUTS ? 4 : 1;
+		const int64_t O = tensor_dim(node->out[0], -1);
+
+		if (are_some(node))
+			return O >= MANY_OF_SOME ? 32 : 16;
+		return O >= MANY_OUTPUTS ? 4 : 1;
 	}
 
 	/* The product of call c after the others; all have the same x and outs(). */
@@ -359,6 +443,7 @@ template <typename P> struct few_rows {
 		p.I = I;
 		p.x_pitch = tensor_contiguous(x) ? I : x->pitch;
 		p.x = input<P>(c, 0);
+		p.in_pieces = ROUNDS<P> && p.x.narrow && p.x_pitch % 8 == 0 && (uintptr_t)p.x.at % 16 == 0;
 		p.run = run_of(c);
 		add(&p, c);
 		return p;
@@ -391,9 +476,32 @@ template <typename P> struct few_rows {
 			launch<MOST_FEW_ROWS, 1, NORMED>(c, p);
 	}
 
+	template <int TILES>
+	static void launch_some(const struct call *c, const struct few_rows_problem<P> &p)
+	{
+		launch_next(context_of(c)->overlaps, some_rows_kernel<P, TILES>,
+			    (unsigned)groups(p, p.n_products, 16 * TILES), SOME_ROWS_WARPS * WARP, 0,
+			    stream_of(c), p);
+		note_launch(c);
+	}
+
+	/* c: the call of a product of p, which has no norm. */
+	static void launch_plain(const struct call *c, const struct few_rows_problem<P> &p)
+	{
+		if constexpr (ROUNDS<P>)
+			if (are_some(c->node)) {
+				if (outs(c->node) == 16)
+					launch_some<1>(c, p);
+				else
+					launch_some<2>(c, p);
+				return;
+			}
+		launch_rows<false>(c, p);
+	}
+
 	static void forward(const struct call *c)
 	{
-		launch_rows<false>(c, problem(c));
+		launch_plain(c, problem(c));
 	}
 };
 

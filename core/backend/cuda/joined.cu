@@ -33,16 +33,16 @@ static bool is_product(const struct node *n)
 	return n->id == OP_linear && few_rows<P>::takes(n);
 }
 
-/* Products that read the same x as the first; one with many outputs is alone. */
+/* Products that read the same x as the first, and whose outputs are taken in the same way. */
 static int count_products(const struct node *const *nodes, int n)
 {
 	int count = 0;
 
 	while (count < n && count < MOST_PRODUCTS && is_product(nodes[count]) &&
 	       nodes[count]->in[0] == nodes[0]->in[0] &&
-	       (count == 0 || few_rows<P>::outs(nodes[count]) == 1))
+	       few_rows<P>::outs(nodes[count]) == few_rows<P>::outs(nodes[0]))
 		count++;
-	return count > 1 && few_rows<P>::outs(nodes[0]) > 1 ? 1 : count;
+	return count;
 }
 
 static int product_of(const struct tensor *t, const struct node *const *products, int n)
@@ -73,13 +73,20 @@ static bool keeps_products(const struct node *cache, const struct node *const *p
 	return true;
 }
 
+/* Activations begin at multiples of 64 bytes; parameters and views need not. */
+static bool is_aligned(const struct tensor *t)
+{
+	return tensor_root(t)->kind == TENSOR_ACTIVATION && t->offset % 8 == 0;
+}
+
 /* The norm in front of the products, if every block can do it again. */
 static bool norm_fits(const struct node *norm, const struct node *product)
 {
 	return is_norm(norm) && is_product(product) &&
 	       is_whole(product->in[0], norm_output(norm)) &&
 	       tensor_dim(product->in[0], -1) == tensor_dim(norm_output(norm), -1) &&
-	       tensor_dim(product->in[0], -1) <= FEW_ROWS_STEP && few_rows<P>::outs(product) == 1;
+	       tensor_dim(product->in[0], -1) <= FEW_ROWS_STEP && few_rows<P>::outs(product) == 1 &&
+	       is_aligned(norm->in[0]) && (norm->id == OP_norm || is_aligned(norm->in[1]));
 }
 
 static struct chain chain_of(const struct node *const *nodes, int n)
@@ -140,7 +147,7 @@ void cuda_together(enum dtype type, const struct call *calls, int n)
 	if (x.cache >= 0)
 		keep(&p, &calls[x.cache], nodes + x.product);
 	if (x.norm < 0) {
-		few_rows<P>::launch_rows<false>(first, p);
+		few_rows<P>::launch_plain(first, p);
 		return;
 	}
 	p.norm = read_call<P>(&calls[x.norm]);
