@@ -78,9 +78,9 @@ template <typename X> struct decode_layout {
 	/* Parts that have keys, for a query at position i. */
 	__device__ int used_parts(int64_t i) const
 	{
-		const int64_t chunks = i / chunk + 1;
+		const int chunks = (int)i / chunk + 1;
 
-		return chunks < parts ? (int)chunks : parts;
+		return chunks < parts ? chunks : parts;
 	}
 	int bytes() const
 	{
@@ -94,13 +94,13 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
 }
 
 /*
- * Few units need many parts to occupy a GPU.  Many need some, so that the last blocks are short, but each part
- * costs some time: it has 16 chunks at least.
+ * Few units need many parts: a GPU runs `at_once` blocks.  Many need some, so that the last blocks are short,
+ * but each part costs some time: it has 16 chunks at least.
  */
-static inline int64_t decode_parts(int64_t units, int64_t chunks)
+static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_once)
 {
 	const bool few = units < 128;
-	const int64_t wanted = ((few ? 512 : 4096) + units - 1) / units;
+	const int64_t wanted = ((few ? at_once : 4096) + units - 1) / units;
 	const int64_t most = wanted < DECODE_MOST_PARTS ? wanted : DECODE_MOST_PARTS;
 	const int64_t possible = few ? chunks : (chunks + 15) / 16;
 
@@ -123,7 +123,8 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	/* Where there are more units than counters, each has one part. */
 	l.parts = B * l.units > ARRIVALS
 			  ? 1
-			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk);
+			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk,
+					    X::TENSOR ? 256 : 512);
 	return l;
 }
 
@@ -601,9 +602,10 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 	const struct decode_layout<X> &l = p.layout;
 	const struct decode_place<X> x(p); /* the run's values were there before its first kernel */
 
-	decode_near(p, x, blockIdx.y);
-	previous_done();
 	const int part = (int)blockIdx.y, parts = l.used_parts(x.i);
+
+	decode_near(p, x, part);
+	previous_done();
 	const int64_t block_size = l.rows() * l.row_size();
 	real *shared = (real *)launch_memory(), *total = shared + l.results_size();
 	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;

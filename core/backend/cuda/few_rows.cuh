@@ -36,7 +36,7 @@ template <typename P> struct few_rows_product {
 template <typename P> struct few_rows_kept {
 	int product;
 	int64_t first, size;
-	int64_t T;		 /* tokens of an example */
+	int T;			 /* tokens of an example */
 	int64_t capacity, pitch; /* of the cache */
 	struct results<P> to;
 };
@@ -62,7 +62,7 @@ template <typename P, int OUTS> struct few_rows_place {
 	__device__ explicit few_rows_place(const struct few_rows_problem<P> &p)
 	{
 		const int warp = (int)threadIdx.x / WARP;
-		const int64_t group = ((int64_t)blockIdx.x * FEW_ROWS_WARPS + warp) / p.split;
+		const int group = ((int)blockIdx.x * FEW_ROWS_WARPS + warp) / p.split;
 
 		lane = (int)threadIdx.x % WARP;
 		share = warp % p.split;
@@ -301,13 +301,15 @@ static __device__ void few_rows_put(const struct few_rows_problem<P> &p, int num
 	product.y[row * product.O + o] = value;
 	if (p.gelu)
 		p.gelu[row * product.O + o] = kept * gelu_factor(kept);
+#pragma unroll 1
 	for (int k = 0; k < p.n_kept; k++) {
 		const struct few_rows_kept<P> &cache = p.kept[k];
-		const int64_t at = (row / cache.T * cache.capacity + p.run->past + row % cache.T) *
-				   cache.pitch;
 
-		if (cache.product == number && o >= cache.first && o < cache.first + cache.size)
-			cache.to[at + o - cache.first] = kept;
+		if (cache.product != number || o < cache.first || o >= cache.first + cache.size)
+			continue;
+		const int64_t token = row / cache.T * cache.capacity + p.run->past + row % cache.T;
+
+		cache.to[token * cache.pitch + o - cache.first] = kept;
 	}
 }
 

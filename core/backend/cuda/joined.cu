@@ -125,7 +125,7 @@ static void keep(struct few_rows_problem<P> *p, const struct call *cache,
 		const struct tokens from = tokens_of(x), to = tokens_of(y);
 
 		p->kept[p->n_kept++] = { product_of(x, products, p->n_products), x->offset, from.size,
-					 from.T, to.T, to.pitch, output<P>(cache, i) };
+					 (int)from.T, to.T, to.pitch, output<P>(cache, i) };
 	}
 }
 

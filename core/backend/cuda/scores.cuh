@@ -23,10 +23,10 @@ struct heads {
 	int64_t width;
 	int64_t sharing; /* query heads per head */
 
-	/* First element of token t as query head h of example b sees it. */
+	/* First element of token t as query head h of example b sees it.  A division of 64 bits takes long. */
 	__host__ __device__ int64_t at(int64_t b, int64_t h, int64_t t) const
 	{
-		return (b * T + t) * pitch + h / sharing * width;
+		return (b * T + t) * pitch + (uint32_t)h / (uint32_t)sharing * width;
 	}
 };
 
