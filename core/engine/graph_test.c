@@ -276,6 +276,66 @@ static void test_infinity_names_its_node(void **state)
 	end(&f);
 }
 
+/* ------------------------------------------------- several nodes in one call */
+
+static int calls_together;
+
+static int joins_three(enum dtype type, const struct node *const *nodes, int n)
+{
+	(void)type;
+	(void)nodes;
+	return n < 3 ? n : 3;
+}
+
+/* No result lies over what another node of the call reads or writes. */
+static void check_apart(enum dtype type, const struct call *calls, int n)
+{
+	const struct backend *cpu = calls[0].backend;
+
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j < i; j++) {
+			assert_ptr_not_equal(calls[i].out[0], calls[j].out[0]);
+			assert_ptr_not_equal(calls[i].out[0], calls[j].in[0]);
+		}
+	for (int i = 0; i < n; i++)
+		cpu->kernels(type)[calls[i].node->id]->forward(&calls[i]);
+	calls_together += n;
+}
+
+/* Of five gelus one after another, three are done by one call, then two. */
+static void test_nodes_in_one_call(void **state)
+{
+	const double values[2] = { 0.5, -2 };
+	struct program_options options = { 0 };
+	struct backend cpu = backend_cpu(1);
+	double alone[2], joined[2];
+	const struct run run = { 0 };
+	struct fixture f = start();
+	struct tensor *y = case_param(f.g, "x", 2);
+	struct error err;
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		y = op_gelu(f.g, (const char *const[]){ "a", "b", "c", "d", "e" }[i], y);
+	graph_output(f.g, "y", y);
+	must(graph_finish(f.g, &err), &err);
+	must(params_allocate(f.params, &cpu, false, &err), &err);
+	must(param_set(f.params, 0, values, &err), &err);
+	for (int i = 0; i < 2; i++) {
+		struct program *p;
+
+		cpu.joins = i ? joins_three : NULL;
+		cpu.together = i ? check_apart : NULL;
+		must(program_create(&p, f.g, &cpu, &options, &err), &err);
+		must(program_run(p, &run, &err), &err);
+		program_download(p, y, i ? joined : alone);
+		program_destroy(p);
+	}
+	assert_int_equal(calls_together, 5);
+	assert_memory_equal(alone, joined, sizeof(alone));
+	end(&f);
+}
+
 static char *dump(const struct graph *g, void (*write)(const struct graph *, FILE *))
 {
 	char *text = NULL;
@@ -325,6 +385,7 @@ int main(void)
 		cmocka_unit_test(test_program_refusals),
 		cmocka_unit_test(test_nan_in_weights_is_named),
 		cmocka_unit_test(test_infinity_names_its_node),
+		cmocka_unit_test(test_nodes_in_one_call),
 		cmocka_unit_test(test_dumps),
 	};
 
