@@ -367,7 +367,9 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 
 #include "core/backend/cuda/some_rows.cuh"
 
-#define MANY_OF_SOME 2048 /* outputs: from here on a block takes two tiles of them */
+/* Where x is longer, or there are more outputs, cuBLAS is faster, even with a kernel for what follows. */
+#define LONGEST_OF_SOME 1024
+#define MANY_OF_SOME 2048
 
 template <typename P> struct few_rows {
 	static int64_t rows(const struct node *node)
@@ -383,7 +385,8 @@ template <typename P> struct few_rows {
 
 		return rows(node) > MOST_FEW_ROWS && rows(node) <= MOST_SOME_ROWS && is_narrow(x) &&
 		       tensor_root(x)->kind == TENSOR_ACTIVATION && tensor_dim(x, -1) % 32 == 0 && pitch % 8 == 0 && x->offset % 8 == 0 &&
-		       tensor_dim(node->out[0], -1) < MANY_OUTPUTS;
+		       tensor_dim(x, -1) <= LONGEST_OF_SOME &&
+		       tensor_dim(node->out[0], -1) < MANY_OF_SOME;
 	}
 
 	/* Depends on the node alone. */
@@ -411,7 +414,7 @@ template <typename P> struct few_rows {
 		const int64_t O = tensor_dim(node->out[0], -1);
 
 		if (are_some(node))
-			return O >= MANY_OF_SOME ? 32 : 16;
+			return SOME_ROWS_OUTS;
 		return O >= MANY_OUTPUTS ? 4 : 1;
 	}
 
@@ -478,11 +481,10 @@ template <typename P> struct few_rows {
 			launch<MOST_FEW_ROWS, 1, NORMED>(c, p);
 	}
 
-	template <int TILES>
 	static void launch_some(const struct call *c, const struct few_rows_problem<P> &p)
 	{
-		launch_next(context_of(c)->overlaps, some_rows_kernel<P, TILES>,
-			    (unsigned)groups(p, p.n_products, 16 * TILES), SOME_ROWS_WARPS * WARP, 0,
+		launch_next(context_of(c)->overlaps, some_rows_kernel<P, SOME_ROWS_OUTS / 16>,
+			    (unsigned)groups(p, p.n_products, SOME_ROWS_OUTS), SOME_ROWS_WARPS * WARP, 0,
 			    stream_of(c), p);
 		note_launch(c);
 	}
@@ -492,10 +494,7 @@ template <typename P> struct few_rows {
 	{
 		if constexpr (ROUNDS<P>)
 			if (are_some(c->node)) {
-				if (outs(c->node) == 16)
-					launch_some<1>(c, p);
-				else
-					launch_some<2>(c, p);
+				launch_some(c, p);
 				return;
 			}
 		launch_rows<false>(c, p);

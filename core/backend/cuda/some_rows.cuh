@@ -13,6 +13,7 @@
 
 #define MOST_SOME_ROWS 64
 #define SOME_ROWS_WARPS 8 /* of a block */
+#define SOME_ROWS_OUTS 16 /* of a block */
 #define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each tile of outputs */
 
 template <typename P, int TILES> struct some_rows_sums {
