@@ -119,7 +119,10 @@ struct shape {
 	}
 
 	/* Kernels of other GPUs stay empty. */
-	static constexpr bool RUNS = !GROUPED || HAS_GROUPS;
+	static __device__ __forceinline__ bool runs()
+	{
+		return !GROUPED || HAS_GROUPS;
+	}
 
 	/* What is multiplied together: the rows of a warp, or of a group of warps. */
 	static constexpr int TOGETHER = GROUPED ? 64 : 16 * ROWS;
@@ -604,7 +607,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::value_sums o;
 	struct running<X> r;
 
-	if (!X::RUNS)
+	if (!X::runs())
 		return;
 	clear(o);
 	fill(r.largest, (real)-INFINITY);
@@ -699,7 +702,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::row_numbers lse2, delta, factor;
 	real dband_sum = 0;
 
-	if (!X::RUNS)
+	if (!X::runs())
 		return;
 #pragma unroll
 	for (int m = 0; m < X::ROWS; m++)
@@ -972,7 +975,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	struct key_sums<X> sums;
 	typename X::row_numbers bias, factor;
 
-	if (!X::RUNS)
+	if (!X::runs())
 		return;
 	clear(sums.score);
 	if (IN_BAND)
@@ -1102,7 +1105,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::row_numbers lse2;
 
-	if (!X::RUNS || j0 > i0 - row + X::OWN - 1)
+	if (!X::runs() || j0 > i0 - row + X::OWN - 1)
 		return; /* no query of this block sees these keys */
 	clear(joined);
 	copy_head<X>(p, b, 0, first, j0, in_band, start);
