@@ -5,6 +5,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#include <sys/auxv.h>
+#endif
+
 #include "core/util/file.h"
 
 /* Round constants of SHA-256: first 32 bits of the fractional parts of cube roots of primes. */
@@ -24,7 +32,7 @@ static uint32_t rotate(uint32_t x, int n)
 	return x >> n | x << (32 - n);
 }
 
-static void compress(uint32_t state[8], const uint8_t *block)
+static void compress_block(uint32_t state[8], const uint8_t *block)
 {
 	uint32_t w[64], s[8];
 
@@ -53,6 +61,122 @@ static void compress(uint32_t state[8], const uint8_t *block)
 		state[i] += s[i];
 }
 
+static void compress_plain(uint32_t state[8], const uint8_t *data, size_t blocks)
+{
+	for (; blocks > 0; blocks--, data += 64)
+		compress_block(state, data);
+}
+
+/* ------------------------------------------------------- the processor's own instructions */
+
+#if defined(__x86_64__)
+
+#define FOR_SHA __attribute__((target("sha,sse4.1")))
+
+/* The instructions keep the state as a, b, e, f and c, d, g, h, the first in the highest word. */
+FOR_SHA static void compress_x86(uint32_t state[8], const uint8_t *data, size_t blocks)
+{
+	const __m128i turn = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+	const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xb1);
+	const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1b);
+	__m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xf0);
+
+	for (; blocks > 0; blocks--, data += 64) {
+		const __m128i abef_before = abef, cdgh_before = cdgh;
+		__m128i w[4];
+
+#pragma GCC unroll 16
+		for (int i = 0; i < 16; i++) {
+			__m128i *now = &w[i % 4], sum;
+
+			if (i < 4) {
+				*now = _mm_loadu_si128((const __m128i *)(data + 16 * i));
+				*now = _mm_shuffle_epi8(*now, turn);
+			} else {
+				sum = _mm_sha256msg1_epu32(*now, w[(i + 1) % 4]);
+				sum = _mm_add_epi32(sum, _mm_alignr_epi8(w[(i + 3) % 4],
+									 w[(i + 2) % 4], 4));
+				*now = _mm_sha256msg2_epu32(sum, w[(i + 3) % 4]);
+			}
+			sum = _mm_add_epi32(*now, _mm_loadu_si128((const __m128i *)(ROUND + 4 * i)));
+			cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+			abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
+		}
+		abef = _mm_add_epi32(abef, abef_before);
+		cdgh = _mm_add_epi32(cdgh, cdgh_before);
+	}
+	abef = _mm_shuffle_epi32(abef, 0x1b);
+	cdgh = _mm_shuffle_epi32(cdgh, 0xb1);
+	_mm_storeu_si128((__m128i *)state, _mm_blend_epi16(abef, cdgh, 0xf0));
+	_mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(cdgh, abef, 8));
+}
+
+static sha256_compress *fastest(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA) &&
+			       __builtin_cpu_supports("sse4.1")
+		       ? compress_x86
+		       : compress_plain;
+}
+
+#elif defined(__aarch64__)
+
+#define HWCAP_BIT_SHA2 (1UL << 6) /* of the Linux kernel */
+
+__attribute__((target("+crypto"))) static void compress_arm(uint32_t state[8], const uint8_t *data,
+							    size_t blocks)
+{
+	uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
+
+	for (; blocks > 0; blocks--, data += 64) {
+		const uint32x4_t abcd_before = abcd, efgh_before = efgh;
+		uint32x4_t w[4];
+
+#pragma GCC unroll 16
+		for (int i = 0; i < 16; i++) {
+			const uint32x4_t abcd_now = abcd;
+			uint32x4_t *now = &w[i % 4], sum;
+
+			if (i < 4)
+				*now = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(data + 16 * i)));
+			else
+				*now = vsha256su1q_u32(vsha256su0q_u32(*now, w[(i + 1) % 4]),
+						       w[(i + 2) % 4], w[(i + 3) % 4]);
+			sum = vaddq_u32(*now, vld1q_u32(ROUND + 4 * i));
+			abcd = vsha256hq_u32(abcd, efgh, sum);
+			efgh = vsha256h2q_u32(efgh, abcd_now, sum);
+		}
+		abcd = vaddq_u32(abcd, abcd_before);
+		efgh = vaddq_u32(efgh, efgh_before);
+	}
+	vst1q_u32(state, abcd);
+	vst1q_u32(state + 4, efgh);
+}
+
+static sha256_compress *fastest(void)
+{
+	return getauxval(AT_HWCAP) & HWCAP_BIT_SHA2 ? compress_arm : compress_plain;
+}
+
+#else
+
+static sha256_compress *fastest(void)
+{
+	return compress_plain;
+}
+
+#endif
+
+/* ------------------------------------------------------------------------------- hashes */
+
+void sha256_init_plain(struct sha256 *s)
+{
+	sha256_init(s);
+	s->compress = compress_plain;
+}
+
 void sha256_init(struct sha256 *s)
 {
 	static const uint32_t start[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
@@ -60,6 +184,7 @@ void sha256_init(struct sha256 *s)
 
 	memcpy(s->state, start, sizeof(start));
 	s->length = 0;
+	s->compress = fastest();
 }
 
 void sha256_add(struct sha256 *s, const void *data, size_t size)
@@ -71,12 +196,12 @@ void sha256_add(struct sha256 *s, const void *data, size_t size)
 		size_t take = 64 - used < size ? 64 - used : size;
 
 		if (used == 0 && size >= 64) {
-			take = 64;
-			compress(s->state, bytes);
+			take = size / 64 * 64;
+			s->compress(s->state, bytes, size / 64);
 		} else {
 			memcpy(s->block + used, bytes, take);
 			if (used + take == 64)
-				compress(s->state, s->block);
+				s->compress(s->state, s->block, 1);
 		}
 		s->length += take;
 		bytes += take;

@@ -11,13 +11,17 @@
 
 #define SHA256_HEX_SIZE 65 /* 64 digits and the terminating zero */
 
+typedef void sha256_compress(uint32_t state[8], const uint8_t *data, size_t blocks);
+
 struct sha256 {
+	sha256_compress *compress; /* by the processor's own instructions, where it has them */
 	uint32_t state[8];
 	uint64_t length;
 	uint8_t block[64];
 };
 
 void sha256_init(struct sha256 *s);
+void sha256_init_plain(struct sha256 *s); /* for tests: without those instructions */
 void sha256_add(struct sha256 *s, const void *data, size_t size);
 void sha256_hex(struct sha256 *s, char hex[SHA256_HEX_SIZE]);
 

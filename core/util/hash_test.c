@@ -80,6 +80,28 @@ static void test_sha256_does_not_see_the_cuts(void **state)
 	}
 }
 
+/* With the processor's own instructions and without them, from no block to five. */
+static void test_instructions_change_nothing(void **state)
+{
+	enum { SIZE = 320 };
+	char usual[SHA256_HEX_SIZE], plain[SHA256_HEX_SIZE];
+	uint8_t data[SIZE];
+	struct sha256 s;
+
+	(void)state;
+	for (int i = 0; i < SIZE; i++)
+		data[i] = (uint8_t)(i * i + 3 * i);
+	for (size_t size = 0; size <= SIZE; size++) {
+		sha256_init(&s);
+		sha256_add(&s, data, size);
+		sha256_hex(&s, usual);
+		sha256_init_plain(&s);
+		sha256_add(&s, data, size);
+		sha256_hex(&s, plain);
+		assert_string_equal(usual, plain);
+	}
+}
+
 /* A new file in $TMPDIR with `times` copies of a text. */
 static void make_file(char *path, size_t size, const char *text, int times)
 {
@@ -175,6 +197,7 @@ int main(void)
 		cmocka_unit_test(test_sha256_known_answers),
 		cmocka_unit_test(test_sha256_of_a_million_letters),
 		cmocka_unit_test(test_sha256_does_not_see_the_cuts),
+		cmocka_unit_test(test_instructions_change_nothing),
 		cmocka_unit_test(test_sha256_of_a_file),
 		cmocka_unit_test(test_only_regular_files),
 		cmocka_unit_test(test_a_missing_file_is_named),
