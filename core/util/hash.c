@@ -32,6 +32,9 @@ static uint32_t rotate(uint32_t x, int n)
 	return x >> n | x << (32 - n);
 }
 
+/* Letter n of a .. h after k rounds: each round renames them instead of moving them. */
+#define AFTER(k, n) s[((n) - (k)) & 7]
+
 static void compress_block(uint32_t state[8], const uint8_t *block)
 {
 	uint32_t w[64], s[8];
@@ -46,17 +49,20 @@ static void compress_block(uint32_t state[8], const uint8_t *block)
 		w[i] = w[i - 16] + a + w[i - 7] + b;
 	}
 	memcpy(s, state, sizeof(s));
-	for (int i = 0; i < 64; i++) {
-		uint32_t e1 = rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25);
-		uint32_t choose = (s[4] & s[5]) ^ (~s[4] & s[6]);
-		uint32_t t1 = s[7] + e1 + choose + ROUND[i] + w[i];
-		uint32_t e0 = rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22);
-		uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
+	for (int i = 0; i < 64; i += 8)
+#pragma GCC unroll 8
+		for (int k = 0; k < 8; k++) {
+			uint32_t a = AFTER(k, 0), e = AFTER(k, 4);
+			uint32_t e1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25);
+			uint32_t choose = (e & AFTER(k, 5)) ^ (~e & AFTER(k, 6));
+			uint32_t t1 = AFTER(k, 7) + e1 + choose + ROUND[i + k] + w[i + k];
+			uint32_t e0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22);
+			uint32_t majority = (a & AFTER(k, 1)) ^ (a & AFTER(k, 2)) ^
+					    (AFTER(k, 1) & AFTER(k, 2));
 
-		memmove(s + 1, s, 7 * sizeof(s[0]));
-		s[4] += t1;
-		s[0] = t1 + e0 + majority;
-	}
+			AFTER(k, 3) += t1;
+			AFTER(k, 7) = t1 + e0 + majority;
+		}
 	for (int i = 0; i < 8; i++)
 		state[i] += s[i];
 }
