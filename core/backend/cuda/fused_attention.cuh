@@ -647,6 +647,32 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 /* ---------------------------------------------------------- gradient of queries */
 
+/* The products s of scores.  Where warps multiply in groups, those of dP go on meanwhile. */
+template <typename X, typename Own, typename Step>
+static __device__ __forceinline__ void begin_products(const Own &own, int row, const Step &step,
+						      typename X::scores &s,
+						      typename X::scores &dp)
+{
+	if constexpr (X::GROUPED) {
+		begin_rows(s, own.score, step.score);
+		begin_rows(dp, own.value, step.value);
+		group_wait<1>(s);
+	} else {
+		multiply_rows(s, own.score, row, step.score);
+	}
+}
+
+/* The products dP are there. */
+template <typename X, typename Own, typename Step>
+static __device__ __forceinline__ void end_products(const Own &own, int row, const Step &step,
+						    typename X::scores &dp)
+{
+	if constexpr (X::GROUPED)
+		group_wait<0>(dp);
+	else
+		multiply_rows(dp, own.value, row, step.value);
+}
+
 /* dS from scores and dP, of the queries' rows; outside the keys they see it is 0. */
 template <typename X>
 static __device__ __forceinline__ void d_scores(const problem_of<X> &p, typename X::real unit,
@@ -728,18 +754,9 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
 		if (j0 > w.position + X::first_together() + X::TOGETHER - 1)
 			continue;
-		if constexpr (X::GROUPED) {
-			begin_rows(s, own.score, at.score);
-			begin_rows(dp, own.value, at.value);
-			group_wait<1>(s);
-		} else {
-			multiply_rows(s, own.score, row, at.score);
-		}
+		begin_products<X>(own, row, at, s, dp);
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
-		if constexpr (X::GROUPED)
-			group_wait<0>(dp);
-		else
-			multiply_rows(dp, own.value, row, at.value);
+		end_products<X>(own, row, at, dp);
 		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
 		if constexpr (IN_BAND) {
 			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
@@ -886,18 +903,9 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 	const int j0 = w.first + row, i0 = step * X::STEP;
 	typename X::scores s, dp;
 
-	if constexpr (X::GROUPED) {
-		begin_rows(s, own.score, queries.score);
-		begin_rows(dp, own.value, queries.value);
-		group_wait<1>(s);
-	} else {
-		multiply_rows(s, own.score, row, queries.score);
-	}
+	begin_products<X>(own, row, queries, s, dp);
 	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
-	if constexpr (X::GROUPED)
-		group_wait<0>(dp);
-	else
-		multiply_rows(dp, own.value, row, queries.value);
+	end_products<X>(own, row, queries, dp);
 	if (X::MORE && p.mask.factor != 0) {
 		const struct kept<X> k(
 			p, w.head, [=](int, int c) { return i0 + c; },
