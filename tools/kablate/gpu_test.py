@@ -52,7 +52,7 @@ class Gpu(Case):
     def test_resumes_bit_by_bit(self):
         straight, run = Run(on_gpu()), Run(on_gpu())
         straight.train()
-        started = run.start().until(r" 30/60 ").send(signal.SIGTERM)
+        started = run.held_at(" 30/60 ").send(signal.SIGTERM)
         self.assertEqual(started.end(), RESUMABLE, started.text)
         run.train()
         self.assert_same(run, straight)

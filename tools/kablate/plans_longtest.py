@@ -15,7 +15,7 @@ import tempfile
 sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.kablate import train_test
-from tools.kablate.train_test import OUTPUT, ROOT, SETTINGS, Case, Run, Started, Tree, program
+from tools.kablate.train_test import OUTPUT, ROOT, SETTINGS, Case, Held, Run, Tree, program
 from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
@@ -90,7 +90,7 @@ class Plans(Case):
         tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned again-1", TUNE_RATES="1e-4,1e-2,1e30",
                          TUNE_SEEDS="11,12", CHECKPOINT_INTERVAL=5)
         self.assertRegex(tree.make("audit"), "\n0-mla\n.*passed.*\n1-mla\\+tuned@1e-4\n.*passed")
-        started = Started(tree.command("-j1", "runs")).until(" 15/60 ")
+        started = Held(tree.command("-j1", "runs"), " 15/60 ")
         tree.make("stop")
         self.assertNotEqual(started.end(), 0)
         self.assertNotIn("smoke 0-mla", started.text)

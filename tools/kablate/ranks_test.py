@@ -91,11 +91,11 @@ class Together(Case):
 
     def test_goes_on_with_another_number(self):
         run = Ranks(2)
-        started = run.start().until(r" 3/20 ").send(signal.SIGTERM)
+        started = run.held_at(" 3/20 ").send(signal.SIGTERM)
         self.assertEqual(started.end(), RESUMABLE, started.text)
         self.assertEqual(run.state()[0], "interrupted")
         run = Ranks(3, runs=run.runs)
-        started = run.start().until(r"resuming after iteration").until(r" 9/20 ").send(signal.SIGINT)
+        started = run.held_at("resuming after iteration").until(" 9/20 ").send(signal.SIGINT)
         self.assertEqual(started.end(), RESUMABLE, started.text)
         run = Ranks(1, runs=run.runs)
         self.assertIn("resuming after iteration", run.train())
@@ -103,7 +103,7 @@ class Together(Case):
 
     def test_a_dead_rank_ends_the_run_with_its_name(self):
         run = Ranks(3)
-        started = run.start().until(r" 9/20 ")
+        started = run.held_at(" 9/20 ")
         os.kill(run.processes()[2], signal.SIGKILL)
         self.assertNotEqual(started.end(), 0)
         self.assertRegex(started.text, r"kablate: rank 2 \(process \d+ on \S+\) died of signal 9")

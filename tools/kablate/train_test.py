@@ -7,6 +7,7 @@ own.  Weights are compared by the hash that a run records of them.
 """
 import collections
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -100,13 +101,19 @@ class Started:
     """A running program; its lines are read as they come."""
 
     def __init__(self, command, **more):
-        self.process = subprocess.Popen(command, cwd=TREE, env=ENVIRONMENT, text=True,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+        reader, writer = self.pipe()
+        with os.fdopen(writer, "w"):
+            self.process = subprocess.Popen(command, cwd=TREE, env=ENVIRONMENT, stdout=writer,
+                                            stderr=subprocess.STDOUT, **more)
+        self.lines = os.fdopen(reader)
         self.text = ""
+
+    def pipe(self):
+        return os.pipe()
 
     def until(self, pattern):
         """Returns when a line matches."""
-        for line in self.process.stdout:
+        for line in self.lines:
             self.text += line
             if re.search(pattern, line):
                 return self
@@ -119,9 +126,24 @@ class Started:
 
     def end(self):
         """Its exit status."""
-        self.text += self.process.stdout.read()
-        self.process.stdout.close()
+        self.text += self.lines.read()
+        self.lines.close()
         return self.process.wait(timeout=300)
+
+
+class Held(Started):
+    """A program that is held soon after a line: it cannot write while what it wrote is not read.
+    So it waits for the test, however slow the machine is, until more lines or its end are asked for."""
+
+    def __init__(self, command, pattern, **more):
+        super().__init__(command, **more)
+        self.until(pattern)
+
+    def pipe(self):
+        """It has room for one write, however short that is."""
+        reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, resource.getpagesize())
+        return reader, writer
 
 
 class Run:
@@ -134,6 +156,9 @@ class Run:
 
     def start(self, **more):
         return Started(self.command, **more)
+
+    def held_at(self, pattern):
+        return Held(self.command, pattern)
 
     def train(self, expect=0, **more):
         """Run to an end; returns what was said."""
@@ -210,7 +235,7 @@ class Case(unittest.TestCase):
     def stopped(self, iteration=30, number=signal.SIGTERM, runs=None):
         """A run of the study, stopped with a checkpoint soon after this iteration."""
         run = Run(study(), runs=runs)
-        started = run.start().until(rf" {iteration}/60 ").send(number)
+        started = run.held_at(rf" {iteration}/60 ").send(number)
         self.assertEqual(started.end(), RESUMABLE, started.text)
         return run
 
@@ -310,10 +335,9 @@ class Interruption(Case):
     def test_a_checkpoint_on_demand(self):
         run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
         self.assertTrue(run.identity)  # to ask for it may take as long as the run
-        started = run.start().until(" 3/60 ").send(signal.SIGUSR2)
+        started = run.held_at(" 3/60 ").send(signal.SIGUSR2)
         while not run.checkpoints():
-            self.assertIsNone(started.process.poll(), started.text)
-            time.sleep(0.01)
+            started.until("/60 ")
         started.send(signal.SIGKILL).end()
         saved = run.iterations()[0]
         self.assertTrue(3 <= saved < 60)
@@ -335,7 +359,7 @@ class Interruption(Case):
 
     def test_two_at_once_one_waits(self):
         run = Run(study())
-        first = run.start().until(" 3/60 ")
+        first = run.held_at(" 3/60 ")
         second = run.start().until("waiting")
         self.assertEqual((first.end(), second.end()), (0, 0))
         self.assertIn("is done", second.text)
@@ -343,7 +367,7 @@ class Interruption(Case):
 
     def test_one_who_waits_takes_over(self):
         run = Run(study())
-        first = run.start().until(" 9/60 ")
+        first = run.held_at(" 9/60 ")
         second = run.start().until("waiting")
         first.send(signal.SIGKILL).end()
         self.assertEqual(second.end(), 0, second.text)
@@ -788,7 +812,7 @@ class Experiment(Case):
         self.assert_whole()
 
     def test_interrupted(self):
-        started = Started(self.tree.command("runs"), start_new_session=True).until(" 21/60 ")
+        started = Held(self.tree.command("runs"), " 21/60 ", start_new_session=True)
         os.killpg(started.process.pid, signal.SIGINT)
         self.assertNotEqual(started.end(), 0)
         self.assertEqual(self.states()[0], ("0-mla", "interrupted"))
@@ -796,7 +820,7 @@ class Experiment(Case):
         self.assert_whole()
 
     def test_stopped(self):
-        started = Started(self.tree.command("runs")).until(" 15/60 ")
+        started = Held(self.tree.command("runs"), " 15/60 ")
         self.assertIn("will save and stop", self.tree.make("stop"))
         self.assertNotEqual(started.end(), 0)
         self.assertIn(f"Error {RESUMABLE}", started.text)
@@ -806,7 +830,7 @@ class Experiment(Case):
 
     def test_stopped_for_good(self):
         """Going on past failures does not mean going on past a stop."""
-        started = Started(self.tree.command("-k", "-j1", "runs")).until(" 15/60 ")
+        started = Held(self.tree.command("-k", "-j1", "runs"), " 15/60 ")
         self.tree.make("stop")
         self.assertNotEqual(started.end(), 0)
         self.assertEqual(started.text.count("RUN "), 1)
@@ -890,7 +914,7 @@ class Lengths(Case):
 
     def test_interrupted_before_and_after(self):
         run = Run(self.concluded.binary)
-        run.start().until(" 30/60 ").send(signal.SIGKILL).end()
+        run.held_at(" 30/60 ").send(signal.SIGKILL).end()
         run.train()
         self.assert_same(run, self.concluded)
         (run.directory / "done").unlink()
