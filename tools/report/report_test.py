@@ -1190,6 +1190,8 @@ class Values(Case):
                 file.write(text)
             with self.subTest(why=why):
                 self.assertIn(why, self.call("judge", path)[0])
+        self.assertIn("not a file of values", self.call("judge", os.path.join(self.runs.path, "results.db"))[0])
+        self.assertEqual(self.call("judge", "nowhere.csv")[0], "report: nowhere.csv: No such file or directory")
 
 
 class Memory(Case):

@@ -112,8 +112,11 @@ def run_of(number, cells):
 
 def read(path):
     """The experiment's name, its steps, those that chose rates, and what was declared."""
-    with open(path, encoding="utf-8", newline="") as file:
-        lines = file.readlines()
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            lines = file.readlines()
+    except OSError as error:
+        raise Problem(f"{path}: {error.strerror}") from None
     head, above = read_head(lines)
     if head.pop(FORMAT, None) != VERSION:
         raise Problem(f"{path}: not a file of values of version {VERSION}; 'make values' writes one")
