@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include "core/train/checkpoint.h"
+#include "core/train/layer_norms.h"
+#include "core/train/update.h"
 #include "core/util/signals.h"
 
 #define TIMED_UPDATES 3 /* the estimate takes the last one, when the memory is warm */
@@ -18,17 +20,11 @@ struct trainer {
 	struct params *params;
 	struct optimizer *optimizer;
 	const struct backend *backend;
-	struct token_program training;
+	struct ranks *ranks; /* NULL: this process is alone */
+	struct update update;
+	struct layer_norms norms;
 	struct evaluator *evaluator;
-	int32_t *tokens, *targets; /* one update: [accumulate * batch, length] */
-	double *losses;		   /* device: of the update's micro-batches, one after another */
-	double *seen_losses;	   /* the same on the host */
-	double *squares;	   /* device: of the gradient, by layer */
-	int n_losses;		   /* of a micro-batch */
-	int unsettled;		   /* updates that were asked for, and whose outcome is not known */
-	int64_t scored;		   /* targets of the update */
-	struct ranks *ranks;	   /* NULL: this process is alone */
-	double *own_losses, *all_losses; /* by round and loss; by rank, round and loss */
+	int unsettled; /* updates that were asked for, and whose outcome is not known */
 	struct checkpoint checkpoint;
 	struct checkpoint_state state;
 	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
@@ -50,57 +46,14 @@ static double seconds_now(void)
 
 /* ----------------------------------------------------------------- creation */
 
-static int64_t batch_tokens(const struct trainer *t)
-{
-	return t->options.batch * t->workload.length;
-}
-
-static int64_t update_tokens(const struct trainer *t)
-{
-	return batch_tokens(t) * t->options.accumulate;
-}
-
 static struct shards *shards(const struct trainer *t)
 {
 	return t->options.shards;
 }
 
-static int64_t rank_count(const struct trainer *t)
-{
-	return t->ranks ? t->ranks->size : 1;
-}
-
-/* In round i, rank r runs micro-batch i * ranks + r, if there is one. */
-static int64_t round_count(const struct trainer *t)
-{
-	return (t->options.accumulate + rank_count(t) - 1) / rank_count(t);
-}
-
-static int64_t micro_of(const struct trainer *t, int64_t round)
-{
-	return round * rank_count(t) + (t->ranks ? t->ranks->rank : 0);
-}
-
 static bool is_leader(const struct trainer *t)
 {
 	return !t->ranks || t->ranks->rank == 0;
-}
-
-/* The output head's losses are weighted by targets; the others are means over a micro-batch. */
-static bool from_head(const struct trainer *t, const struct graph_output *o)
-{
-	return o->tensor->producer == t->training.io.nll->producer;
-}
-
-static void share_losses(struct trainer *t)
-{
-	const struct graph *g = t->training.g;
-
-	for (int i = 0; i < g->n_outputs; i++)
-		if (g->outputs[i].is_loss && !from_head(t, &g->outputs[i]))
-			program_loss_weight(t->training.p, g->outputs[i].name,
-					    g->outputs[i].loss_weight /
-						    (double)t->options.accumulate);
 }
 
 static enum status check_disk_budget(const struct trainer *t, struct error *err)
@@ -114,79 +67,14 @@ static enum status check_disk_budget(const struct trainer *t, struct error *err)
 		    (long long)t->options.checkpoint_megabytes, megabytes);
 }
 
-static int update_losses(const struct trainer *t)
+static enum status open_parts(struct trainer *t, struct error *err)
 {
-	return t->n_losses * (int)t->options.accumulate;
-}
-
-static int count_layers(const struct params *params)
-{
-	int layers = 0;
-
-	for (int i = 0; i < params->n; i++)
-		if (params->list[i].origin.layer >= layers)
-			layers = params->list[i].origin.layer + 1;
-	return layers;
-}
-
-/* Memory for what the device measures while it trains. */
-static enum status open_measures(struct trainer *t, struct error *err)
-{
-	const size_t squares = ((size_t)count_layers(t->params) + 1) * sizeof(*t->squares);
-	size_t losses;
-
-	t->n_losses = program_loss_count(t->training.p);
-	losses = (size_t)update_losses(t) * sizeof(*t->losses);
-	t->seen_losses = malloc(losses);
-	t->losses = t->backend->alloc(t->backend, losses);
-	t->squares = t->backend->alloc(t->backend, squares);
-	if (!t->losses || !t->seen_losses || !t->squares)
-		return fail_memory(err, "losses and norms", losses + squares);
-	return OK;
-}
-
-static size_t own_losses(const struct trainer *t)
-{
-	return (size_t)(round_count(t) * t->n_losses);
-}
-
-static enum status allocate_losses(struct trainer *t, struct error *err)
-{
-	const size_t bytes = own_losses(t) * sizeof(*t->own_losses);
-
-	t->own_losses = calloc(own_losses(t), sizeof(*t->own_losses));
-	t->all_losses = calloc(own_losses(t) * (size_t)rank_count(t), sizeof(*t->all_losses));
-	return t->own_losses && t->all_losses ? OK : fail_memory(err, "losses", bytes);
-}
-
-static enum status open_programs(struct trainer *t, struct error *err)
-{
-	struct program_options train = t->options.program;
-	const size_t n = (size_t)update_tokens(t);
-
-	t->tokens = malloc(n * sizeof(*t->tokens));
-	t->targets = malloc(n * sizeof(*t->targets));
-	if (!t->tokens || !t->targets)
-		return fail_memory(err, "batches", n * sizeof(*t->tokens));
-	train.train = true;
-	if (workload_open(&t->training, &t->workload, t->params, t->options.batch, t->backend,
-			  &train, err) != OK)
+	if (update_open(&t->update, &t->workload, &t->options, t->params, t->backend, err) != OK ||
+	    layer_norms_open(&t->norms, t->params, t->backend, err) != OK ||
+	    evaluator_create(&t->evaluator, &t->workload, t->params, t->options.batch, t->backend,
+			     &t->options.program, err) != OK)
 		return FAIL;
-	share_losses(t);
-	if (open_measures(t, err) != OK)
-		return FAIL;
-	return evaluator_create(&t->evaluator, &t->workload, t->params, t->options.batch,
-				t->backend, &t->options.program, err);
-}
-
-static enum status join_ranks(struct trainer *t, struct error *err)
-{
-	if (!shards(t))
-		return OK;
-	shards_watch(shards(t), t->training.p);
-	if (allocate_losses(t, err) != OK)
-		return FAIL;
-	return evaluator_share(t->evaluator, t->ranks, err);
+	return t->ranks ? evaluator_share(t->evaluator, t->ranks, err) : OK;
 }
 
 enum status trainer_create(struct trainer **out, const struct workload *workload,
@@ -217,8 +105,7 @@ enum status trainer_create(struct trainer **out, const struct workload *workload
 		.keep = options->checkpoint_keep,
 		.megabytes = options->checkpoint_megabytes,
 	};
-	if (check_disk_budget(t, err) != OK || open_programs(t, err) != OK ||
-	    join_ranks(t, err) != OK) {
+	if (check_disk_budget(t, err) != OK || open_parts(t, err) != OK) {
 		trainer_destroy(t);
 		return FAIL;
 	}
@@ -230,212 +117,18 @@ void trainer_destroy(struct trainer *t)
 {
 	if (!t)
 		return;
-	token_program_close(&t->training);
+	update_close(&t->update);
+	layer_norms_close(&t->norms);
 	evaluator_destroy(t->evaluator);
-	t->backend->release(t->backend, t->losses);
-	t->backend->release(t->backend, t->squares);
-	free(t->seen_losses);
-	free(t->tokens);
-	free(t->targets);
-	free(t->own_losses);
-	free(t->all_losses);
 	free(t);
 }
 
 size_t trainer_arena_bytes(const struct trainer *t)
 {
-	return program_arena_bytes(t->training.p) + evaluator_arena_bytes(t->evaluator);
+	return program_arena_bytes(t->update.training.p) + evaluator_arena_bytes(t->evaluator);
 }
 
-/* --------------------------------------------------------------- one update */
-
-/* Losses by their plain names, weighted: summed over layers and the update's micro-batches. */
-#define MAX_PARTS 8
-
-struct loss_parts {
-	int n;
-	const char *name[MAX_PARTS];
-	double value[MAX_PARTS];
-	double total;
-};
-
-static void parts_add(struct loss_parts *parts, const char *name, double value)
-{
-	int i = 0;
-
-	while (i < parts->n && strcmp(parts->name[i], name) != 0)
-		i++;
-	if (i == parts->n && i < MAX_PARTS) {
-		parts->name[i] = name;
-		parts->value[i] = 0;
-		parts->n++;
-	}
-	if (i < MAX_PARTS)
-		parts->value[i] += value;
-	parts->total += value;
-}
-
-/* Fill the rows of a micro-batch; returns the number of scored targets. */
-static int64_t fill_micro(struct trainer *t, int64_t iteration, int64_t micro)
-{
-	const int64_t T = t->workload.length, rows = t->options.batch, first = micro * rows;
-	int64_t scored = 0;
-
-	for (int64_t row = first; row < first + rows; row++)
-		t->workload.train_row(t->workload.context, (uint64_t)iteration, (uint64_t)row,
-				      t->tokens + row * T, t->targets + row * T);
-	for (int64_t i = first * T; i < (first + rows) * T; i++)
-		scored += t->targets[i] >= 0;
-	return scored;
-}
-
-static enum status sum_over_ranks(struct trainer *t, int64_t *value, struct error *err)
-{
-	int64_t *all = malloc((size_t)rank_count(t) * sizeof(*all)), mine = *value;
-	enum status status;
-
-	if (!all)
-		return fail_memory(err, "ranks", (size_t)rank_count(t) * sizeof(*all));
-	status = ranks_gather(t->ranks, &mine, all, sizeof(*all), err);
-	*value = 0;
-	for (int64_t r = 0; status == OK && r < rank_count(t); r++)
-		*value += all[r];
-	free(all);
-	return status;
-}
-
-/* Fill the rows of this rank; count the scored targets of all. */
-static enum status fill_update(struct trainer *t, int64_t iteration, struct error *err)
-{
-	t->scored = 0;
-	for (int64_t round = 0; round < round_count(t); round++)
-		if (micro_of(t, round) < t->options.accumulate)
-			t->scored += fill_micro(t, iteration, micro_of(t, round));
-	return t->ranks ? sum_over_ranks(t, &t->scored, err) : OK;
-}
-
-static enum status run_micro(struct trainer *t, int64_t iteration, int64_t round,
-			     struct error *err)
-{
-	const int64_t n = batch_tokens(t), micro = micro_of(t, round);
-	const struct run run = {
-		.seed = t->options.seed,
-		.iteration = (uint64_t)iteration,
-		.micro = (uint64_t)micro,
-		.alone = t->options.ordered_sum || round == 0,
-	};
-
-	token_program_feed(&t->training, t->tokens + micro * n, t->targets + micro * n);
-	if (program_run(t->training.p, &run, err) != OK)
-		return FAIL;
-	program_collect_losses(t->training.p, t->losses + micro * t->n_losses);
-	return OK;
-}
-
-/* Every rank gets the losses of all micro-batches, in their order. */
-static enum status gather_losses(struct trainer *t, struct error *err)
-{
-	const size_t each = (size_t)t->n_losses * sizeof(*t->losses);
-	const size_t bytes = (size_t)update_losses(t) * sizeof(*t->losses);
-
-	t->backend->download(t->backend, t->seen_losses, t->losses, bytes);
-	for (int64_t round = 0; round < round_count(t); round++)
-		if (micro_of(t, round) < t->options.accumulate)
-			memcpy(t->own_losses + round * t->n_losses,
-			       t->seen_losses + micro_of(t, round) * t->n_losses, each);
-	if (ranks_gather(t->ranks, t->own_losses, t->all_losses,
-			 own_losses(t) * sizeof(*t->own_losses), err) != OK)
-		return FAIL;
-	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
-		memcpy(t->seen_losses + micro * t->n_losses,
-		       t->all_losses + (size_t)(micro % rank_count(t)) * own_losses(t) +
-			       micro / rank_count(t) * t->n_losses,
-		       each);
-	t->backend->upload(t->backend, t->losses, t->seen_losses, bytes);
-	return OK;
-}
-
-/* Gradients travel after every micro-batch, or after the last one of this rank. */
-static enum status begin_round(struct trainer *t, int64_t round, struct error *err)
-{
-	const int64_t micros = t->options.accumulate, ranks = rank_count(t);
-	const int64_t done = t->options.ordered_sum ? round * ranks : 0;
-
-	return shards_begin_round(shards(t), (int)fmin((double)(micros - done), (double)ranks),
-				  done == 0, err);
-}
-
-static enum status run_round(struct trainer *t, int64_t iteration, int64_t round, struct error *err)
-{
-	const bool travels = t->options.ordered_sum || round == round_count(t) - 1;
-	enum status status = OK;
-	struct error lost;
-
-	if (shards(t) && travels && begin_round(t, round, err) != OK)
-		return FAIL;
-	if (micro_of(t, round) < t->options.accumulate)
-		status = run_micro(t, iteration, round, err);
-	if (shards(t) && travels && shards_end_round(shards(t), &lost) != OK && status == OK) {
-		*err = lost;
-		return FAIL;
-	}
-	return status;
-}
-
-/* Also after a failure on this rank, the others get what they wait for. */
-static enum status run_rounds(struct trainer *t, int64_t iteration, struct error *err)
-{
-	enum status status = OK;
-	struct error later;
-
-	for (int64_t round = 0; round < round_count(t); round++) {
-		if (status == OK)
-			status = run_round(t, iteration, round, err);
-		else if (t->ranks)
-			(void)!run_round(t, iteration, round, &later);
-	}
-	if (!shards(t))
-		return status;
-	if (shards_sum(shards(t), &later) != OK && status == OK) {
-		*err = later;
-		status = FAIL;
-	}
-	return ranks_agree(t->ranks, status, err);
-}
-
-/*
- * Forward and backward over all micro-batches: the gradients are in params or in shards, the
- * losses in t->losses.
- */
-static enum status run_passes(struct trainer *t, int64_t iteration, struct error *err)
-{
-	if (fill_update(t, iteration, err) != OK)
-		return FAIL;
-	token_program_weigh(&t->training, 1 / fmax((double)t->scored, 1),
-			    1 / (double)update_tokens(t));
-	if (run_rounds(t, iteration, err) != OK)
-		return FAIL;
-	return t->ranks ? gather_losses(t, err) : OK;
-}
-
-/* The losses of the last update. */
-static void read_losses(struct trainer *t, struct loss_parts *parts)
-{
-	const struct graph *g = t->training.g;
-	const double *value = t->seen_losses;
-
-	*parts = (struct loss_parts){ 0 };
-	t->backend->download(t->backend, t->seen_losses, t->losses,
-			     (size_t)update_losses(t) * sizeof(*t->losses));
-	for (int64_t micro = 0; micro < t->options.accumulate; micro++)
-		for (int i = 0; i < g->n_outputs; i++) {
-			const struct graph_output *o = &g->outputs[i];
-			double share = from_head(t, o) ? 1 : (double)t->options.accumulate;
-
-			if (o->is_loss)
-				parts_add(parts, o->plain_name, o->loss_weight * *value++ / share);
-		}
-}
+/* --------------------------------------------------------------- divergence */
 
 /* Note and record that the run cannot go on. */
 static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, const char *where)
@@ -450,10 +143,10 @@ static void explain_divergence(struct trainer *t, struct metrics *m, int64_t ite
 {
 	struct error where;
 
-	program_check_nan(t->training.p, true);
-	if (run_passes(t, iteration, &where) == OK)
+	program_check_nan(t->update.training.p, true);
+	if (update_run(&t->update, iteration, &where) == OK)
 		fail(&where, "the gradient's norm overflows");
-	program_check_nan(t->training.p, t->options.program.check_nan);
+	program_check_nan(t->update.training.p, t->options.program.check_nan);
 	diverge(t, m, iteration, where.text);
 }
 
@@ -465,6 +158,17 @@ static double peak_megabytes(void)
 
 	getrusage(RUSAGE_SELF, &usage);
 	return (double)usage.ru_maxrss / 1024;
+}
+
+/* What the device gave at most. */
+static void record_device_memory(const struct trainer *t, struct metrics *m, int64_t iteration)
+{
+	struct backend_memory memory;
+
+	if (!t->backend->memory)
+		return;
+	t->backend->memory(t->backend, &memory);
+	metrics_value(m, iteration, "device_megabytes", memory.most / 1048576);
 }
 
 static void record_score(struct metrics *m, int64_t iteration, const char *suffix,
@@ -595,52 +299,6 @@ static enum status fetch_gradient(struct trainer *t, struct error *err)
 	return shards_done(shards(t), err);
 }
 
-/* To t->squares: of each layer, and of what belongs to none. */
-static enum status add_squares(struct trainer *t, int layers, struct error *err)
-{
-	const size_t bytes = (size_t)t->params->n * sizeof(int);
-	int *number = malloc(bytes);
-	enum status status;
-
-	if (!number)
-		return fail_memory(err, "gradient norms", bytes);
-	for (int i = 0; i < t->params->n; i++) {
-		const int layer = t->params->list[i].origin.layer;
-
-		number[i] = layer < 0 ? layers : layer;
-	}
-	status = optim_add_squares(t->params, number, t->squares, err);
-	free(number);
-	return status;
-}
-
-/* The norms of the gradient of the update just made: of each layer, and of everything else. */
-static enum status record_layer_norms(struct trainer *t, struct metrics *m, int64_t iteration,
-				      struct error *err)
-{
-	const int layers = count_layers(t->params);
-	const size_t bytes = ((size_t)layers + 1) * sizeof(double); /* the last: of no layer */
-	double *squares = malloc(bytes);
-	char name[64];
-
-	if (!squares)
-		return fail_memory(err, "gradient norms", bytes);
-	t->backend->zero(t->backend, t->squares, bytes);
-	if (add_squares(t, layers, err) != OK) {
-		free(squares);
-		return FAIL;
-	}
-	t->backend->download(t->backend, squares, t->squares, bytes);
-	for (int i = 0; i < layers; i++) {
-		snprintf(name, sizeof(name), "grad_norm/%s%d", t->workload.layer_prefix, i);
-		if (squares[i] > 0)
-			metrics_value(m, iteration, name, sqrt(squares[i]));
-	}
-	metrics_value(m, iteration, "grad_norm/other", sqrt(squares[layers]));
-	free(squares);
-	return OK;
-}
-
 static void record_update(struct metrics *m, int64_t iteration, const struct loss_parts *parts,
 			  double rate, const struct optim_report *report)
 {
@@ -673,52 +331,52 @@ static void record_events(struct trainer *t, struct metrics *m, int64_t iteratio
 
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err)
 {
-	program_check_nan(t->training.p, false); /* the training itself will find a NaN */
+	program_check_nan(t->update.training.p, false); /* the training itself will find a NaN */
 	*seconds = 0;
 	for (int i = 0; i < TIMED_UPDATES && *seconds < LONG_UPDATE; i++) {
 		const double start = seconds_now();
 
-		if (run_passes(t, 1, err) != OK || t->backend->wait(t->backend, err) != OK)
+		if (update_run(&t->update, 1, err) != OK || t->backend->wait(t->backend, err) != OK)
 			return FAIL;
 		*seconds = seconds_now() - start;
-		if (t->ranks &&
-		    ranks_broadcast(t->ranks, 0, seconds, sizeof(*seconds), err) != OK)
+		if (t->ranks && ranks_broadcast(t->ranks, 0, seconds, sizeof(*seconds), err) != OK)
 			return FAIL;
 	}
-	program_check_nan(t->training.p, t->options.program.check_nan);
+	program_check_nan(t->update.training.p, t->options.program.check_nan);
 	return OK;
 }
 
 /* The loss "main" of the graph. */
 static double main_loss(const struct trainer *t)
 {
-	const struct graph *g = t->training.g;
+	const struct graph *g = t->update.training.g;
 
 	for (int i = 0; i < g->n_outputs; i++)
 		if (g->outputs[i].is_loss && strcmp(g->outputs[i].plain_name, "main") == 0)
-			return program_scalar(t->training.p, g->outputs[i].tensor);
+			return program_scalar(t->update.training.p, g->outputs[i].tensor);
 	return NAN;
 }
 
 enum status trainer_first_loss(struct trainer *t, double *trained, double *mean, struct error *err)
 {
-	const int64_t n = batch_tokens(t), all = update_tokens(t);
-	const int who = (int)((t->options.accumulate - 1) % rank_count(t)); /* has the last rows */
+	const int64_t all = update_tokens(&t->update), micros = t->options.accumulate;
+	const int64_t n = all / micros;
+	const int who = t->ranks ? (int)((micros - 1) % t->ranks->size) : 0; /* has the last rows */
 	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
 
 	if (!nll)
 		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
-	if (run_passes(t, 1, err) != OK) {
+	if (update_run(&t->update, 1, err) != OK) {
 		free(nll);
 		return FAIL;
 	}
-	program_read(t->training.p, t->training.io.nll, nll);
+	program_read(t->update.training.p, t->update.training.io.nll, nll);
 	for (int64_t i = 0; i < n; i++) /* of the last micro-batch */
-		if (t->targets[all - n + i] >= 0)
+		if (t->update.targets[all - n + i] >= 0)
 			sum += nll[i];
 	free(nll);
 	*trained = main_loss(t);
-	*mean = sum / (double)(t->scored ? t->scored : 1);
+	*mean = sum / (double)(t->update.scored ? t->update.scored : 1);
 	if (t->ranks && (ranks_broadcast(t->ranks, who, trained, sizeof(*trained), err) != OK ||
 			 ranks_broadcast(t->ranks, who, mean, sizeof(*mean), err) != OK))
 		return FAIL;
@@ -774,12 +432,12 @@ static enum status any_of_ranks(struct trainer *t, int mine, int *any, struct er
 	*any = mine;
 	if (!t->ranks)
 		return OK;
-	all = malloc((size_t)rank_count(t) * sizeof(*all));
+	all = malloc((size_t)t->ranks->size * sizeof(*all));
 	if (!all)
-		return fail_memory(err, "ranks", (size_t)rank_count(t) * sizeof(*all));
+		return fail_memory(err, "ranks", (size_t)t->ranks->size * sizeof(*all));
 	status = ranks_gather(t->ranks, &mine, all, sizeof(mine), err);
 	*any = 0;
-	for (int64_t r = 0; status == OK && r < rank_count(t); r++)
+	for (int64_t r = 0; status == OK && r < t->ranks->size; r++)
 		*any = *any ? *any : all[r];
 	free(all);
 	return status;
@@ -808,17 +466,6 @@ static enum status must_stop(struct trainer *t, bool *stops, enum train_end *end
 	return OK;
 }
 
-/* What the device gave at most. */
-static void record_device_memory(const struct trainer *t, struct metrics *m, int64_t iteration)
-{
-	struct backend_memory memory;
-
-	if (!t->backend->memory)
-		return;
-	t->backend->memory(t->backend, &memory);
-	metrics_value(m, iteration, "device_megabytes", memory.most / 1048576);
-}
-
 struct interval {
 	double started; /* of the interval */
 	int64_t first;
@@ -829,7 +476,7 @@ static enum status log_interval(struct trainer *t, struct metrics *m, int64_t it
 {
 	const double now = seconds_now(), elapsed = now - interval->started;
 
-	*rate = (double)((iteration - interval->first) * update_tokens(t)) / elapsed;
+	*rate = (double)((iteration - interval->first) * update_tokens(&t->update)) / elapsed;
 	metrics_value(m, iteration, "tokens_per_second", *rate);
 	metrics_value(m, iteration, "peak_megabytes", peak_megabytes());
 	record_device_memory(t, m, iteration);
@@ -842,12 +489,12 @@ static enum status log_interval(struct trainer *t, struct metrics *m, int64_t it
 /* Ask for one update.  Its outcome is known when settle() has read it. */
 static enum status step(struct trainer *t, int64_t iteration, struct error *where)
 {
-	if (run_passes(t, iteration, where) != OK)
+	if (update_run(&t->update, iteration, where) != OK)
 		return FAIL;
 	optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),
-		      t->losses, update_losses(t));
+		      t->update.losses, update_losses(&t->update));
 	t->unsettled++;
-	t->state.tokens += (double)update_tokens(t);
+	t->state.tokens += (double)update_tokens(&t->update);
 	return OK;
 }
 
@@ -865,7 +512,7 @@ static enum status settle(struct trainer *t, struct metrics *m, bool logging, st
 		return OK;
 	t->unsettled = 0;
 	n = optimizer_read(t->optimizer, reports);
-	read_losses(t, &parts);
+	update_read_losses(&t->update, &parts);
 	if (t->backend->check(t->backend, err) != OK)
 		return FAIL;
 	for (int i = 0; i < n; i++) {
@@ -919,7 +566,8 @@ static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_
 
 	if (due(iteration, t->options.eval_interval, last) &&
 	    (fetch_gradient(t, err) != OK ||
-	     (m && record_layer_norms(t, m, iteration, err) != OK) ||
+	     (m &&
+	      layer_norms_record(&t->norms, m, iteration, t->workload.layer_prefix, err) != OK) ||
 	     (iteration == last ? evaluate_last : evaluate_now)(t, m, iteration, err) != OK))
 		return FAIL;
 	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)

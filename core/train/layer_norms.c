@@ -1,0 +1,82 @@
+#include "core/train/layer_norms.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/optim/optim.h"
+
+static int count_layers(const struct params *params)
+{
+	int layers = 0;
+
+	for (int i = 0; i < params->n; i++)
+		if (params->list[i].origin.layer >= layers)
+			layers = params->list[i].origin.layer + 1;
+	return layers;
+}
+
+static size_t squares_bytes(const struct layer_norms *n)
+{
+	return ((size_t)n->layers + 1) * sizeof(*n->squares);
+}
+
+enum status layer_norms_open(struct layer_norms *n, const struct params *params,
+			     const struct backend *backend, struct error *err)
+{
+	*n = (struct layer_norms){
+		.params = params,
+		.backend = backend,
+		.layers = count_layers(params),
+	};
+	n->squares = backend->alloc(backend, squares_bytes(n));
+	return n->squares ? OK : fail_memory(err, "gradient norms", squares_bytes(n));
+}
+
+void layer_norms_close(struct layer_norms *n)
+{
+	if (n->backend)
+		n->backend->release(n->backend, n->squares);
+}
+
+static enum status add_squares(struct layer_norms *n, struct error *err)
+{
+	const size_t bytes = (size_t)n->params->n * sizeof(int);
+	int *number = malloc(bytes);
+	enum status status;
+
+	if (!number)
+		return fail_memory(err, "gradient norms", bytes);
+	for (int i = 0; i < n->params->n; i++) {
+		const int layer = n->params->list[i].origin.layer;
+
+		number[i] = layer < 0 ? n->layers : layer;
+	}
+	n->backend->zero(n->backend, n->squares, squares_bytes(n));
+	status = optim_add_squares(n->params, number, n->squares, err);
+	free(number);
+	return status;
+}
+
+enum status layer_norms_record(struct layer_norms *n, struct metrics *m, int64_t iteration,
+			       const char *prefix, struct error *err)
+{
+	double *squares = malloc(squares_bytes(n));
+	char name[64];
+
+	if (!squares)
+		return fail_memory(err, "gradient norms", squares_bytes(n));
+	if (add_squares(n, err) != OK) {
+		free(squares);
+		return FAIL;
+	}
+	n->backend->download(n->backend, squares, n->squares, squares_bytes(n));
+	for (int i = 0; i < n->layers; i++) {
+		snprintf(name, sizeof(name), "grad_norm/%s%d", prefix, i);
+		if (squares[i] > 0)
+			metrics_value(m, iteration, name, sqrt(squares[i]));
+	}
+	metrics_value(m, iteration, "grad_norm/other", sqrt(squares[n->layers]));
+	free(squares);
+	return OK;
+}

@@ -1,0 +1,309 @@
+#include "core/train/update.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t batch_tokens(const struct update *u)
+{
+	return u->options->batch * u->workload->length;
+}
+
+int64_t update_tokens(const struct update *u)
+{
+	return batch_tokens(u) * u->options->accumulate;
+}
+
+int update_losses(const struct update *u)
+{
+	return u->n_losses * (int)u->options->accumulate;
+}
+
+static struct shards *shards(const struct update *u)
+{
+	return u->options->shards;
+}
+
+static int64_t rank_count(const struct update *u)
+{
+	return u->ranks ? u->ranks->size : 1;
+}
+
+/* In round i, rank r runs micro-batch i * ranks + r, if there is one. */
+static int64_t round_count(const struct update *u)
+{
+	return (u->options->accumulate + rank_count(u) - 1) / rank_count(u);
+}
+
+static int64_t micro_of(const struct update *u, int64_t round)
+{
+	return round * rank_count(u) + (u->ranks ? u->ranks->rank : 0);
+}
+
+/* The output head's losses are weighted by targets; the others are means over a micro-batch. */
+static bool from_head(const struct update *u, const struct graph_output *o)
+{
+	return o->tensor->producer == u->training.io.nll->producer;
+}
+
+static void share_losses(struct update *u)
+{
+	const struct graph *g = u->training.g;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss && !from_head(u, &g->outputs[i]))
+			program_loss_weight(u->training.p, g->outputs[i].name,
+					    g->outputs[i].loss_weight /
+						    (double)u->options->accumulate);
+}
+
+static size_t own_losses(const struct update *u)
+{
+	return (size_t)(round_count(u) * u->n_losses);
+}
+
+static enum status allocate_losses(struct update *u, struct error *err)
+{
+	const size_t bytes = own_losses(u) * sizeof(*u->own_losses);
+
+	u->own_losses = calloc(own_losses(u), sizeof(*u->own_losses));
+	u->all_losses = calloc(own_losses(u) * (size_t)rank_count(u), sizeof(*u->all_losses));
+	return u->own_losses && u->all_losses ? OK : fail_memory(err, "losses", bytes);
+}
+
+static enum status open_batches(struct update *u, struct error *err)
+{
+	const size_t n = (size_t)update_tokens(u);
+
+	u->tokens = malloc(n * sizeof(*u->tokens));
+	u->targets = malloc(n * sizeof(*u->targets));
+	return u->tokens && u->targets ? OK : fail_memory(err, "batches", n * sizeof(*u->tokens));
+}
+
+static enum status open_losses(struct update *u, struct error *err)
+{
+	size_t bytes;
+
+	u->n_losses = program_loss_count(u->training.p);
+	bytes = (size_t)update_losses(u) * sizeof(*u->losses);
+	u->seen_losses = malloc(bytes);
+	u->losses = u->backend->alloc(u->backend, bytes);
+	return u->losses && u->seen_losses ? OK : fail_memory(err, "losses", bytes);
+}
+
+static enum status join_ranks(struct update *u, struct error *err)
+{
+	if (!shards(u))
+		return OK;
+	shards_watch(shards(u), u->training.p);
+	return allocate_losses(u, err);
+}
+
+enum status update_open(struct update *u, const struct workload *workload,
+			const struct train_options *options, struct params *params,
+			const struct backend *backend, struct error *err)
+{
+	struct program_options train = options->program;
+
+	*u = (struct update){
+		.workload = workload,
+		.options = options,
+		.backend = backend,
+		.ranks = options->shards ? shards_ranks(options->shards) : NULL,
+	};
+	train.train = true;
+	if (open_batches(u, err) != OK || workload_open(&u->training, workload, params,
+							options->batch, backend, &train, err) != OK)
+		return FAIL;
+	share_losses(u);
+	return open_losses(u, err) == OK ? join_ranks(u, err) : FAIL;
+}
+
+void update_close(struct update *u)
+{
+	if (!u->backend)
+		return; /* it was never opened */
+	token_program_close(&u->training);
+	u->backend->release(u->backend, u->losses);
+	free(u->seen_losses);
+	free(u->tokens);
+	free(u->targets);
+	free(u->own_losses);
+	free(u->all_losses);
+}
+
+/* --------------------------------------------------------------- the passes */
+
+/* Fill the rows of a micro-batch; returns the number of scored targets. */
+static int64_t fill_micro(struct update *u, int64_t iteration, int64_t micro)
+{
+	const int64_t T = u->workload->length, rows = u->options->batch, first = micro * rows;
+	int64_t scored = 0;
+
+	for (int64_t row = first; row < first + rows; row++)
+		u->workload->train_row(u->workload->context, (uint64_t)iteration, (uint64_t)row,
+				       u->tokens + row * T, u->targets + row * T);
+	for (int64_t i = first * T; i < (first + rows) * T; i++)
+		scored += u->targets[i] >= 0;
+	return scored;
+}
+
+static enum status sum_over_ranks(struct update *u, int64_t *value, struct error *err)
+{
+	int64_t *all = malloc((size_t)rank_count(u) * sizeof(*all)), mine = *value;
+	enum status status;
+
+	if (!all)
+		return fail_memory(err, "ranks", (size_t)rank_count(u) * sizeof(*all));
+	status = ranks_gather(u->ranks, &mine, all, sizeof(*all), err);
+	*value = 0;
+	for (int64_t r = 0; status == OK && r < rank_count(u); r++)
+		*value += all[r];
+	free(all);
+	return status;
+}
+
+/* Fill the rows of this rank; count the scored targets of all. */
+static enum status fill_update(struct update *u, int64_t iteration, struct error *err)
+{
+	u->scored = 0;
+	for (int64_t round = 0; round < round_count(u); round++)
+		if (micro_of(u, round) < u->options->accumulate)
+			u->scored += fill_micro(u, iteration, micro_of(u, round));
+	return u->ranks ? sum_over_ranks(u, &u->scored, err) : OK;
+}
+
+static enum status run_micro(struct update *u, int64_t iteration, int64_t round, struct error *err)
+{
+	const int64_t n = batch_tokens(u), micro = micro_of(u, round);
+	const struct run run = {
+		.seed = u->options->seed,
+		.iteration = (uint64_t)iteration,
+		.micro = (uint64_t)micro,
+		.alone = u->options->ordered_sum || round == 0,
+	};
+
+	token_program_feed(&u->training, u->tokens + micro * n, u->targets + micro * n);
+	if (program_run(u->training.p, &run, err) != OK)
+		return FAIL;
+	program_collect_losses(u->training.p, u->losses + micro * u->n_losses);
+	return OK;
+}
+
+/* Every rank gets the losses of all micro-batches, in their order. */
+static enum status gather_losses(struct update *u, struct error *err)
+{
+	const size_t each = (size_t)u->n_losses * sizeof(*u->losses);
+	const size_t bytes = (size_t)update_losses(u) * sizeof(*u->losses);
+
+	u->backend->download(u->backend, u->seen_losses, u->losses, bytes);
+	for (int64_t round = 0; round < round_count(u); round++)
+		if (micro_of(u, round) < u->options->accumulate)
+			memcpy(u->own_losses + round * u->n_losses,
+			       u->seen_losses + micro_of(u, round) * u->n_losses, each);
+	if (ranks_gather(u->ranks, u->own_losses, u->all_losses,
+			 own_losses(u) * sizeof(*u->own_losses), err) != OK)
+		return FAIL;
+	for (int64_t micro = 0; micro < u->options->accumulate; micro++)
+		memcpy(u->seen_losses + micro * u->n_losses,
+		       u->all_losses + (size_t)(micro % rank_count(u)) * own_losses(u) +
+			       micro / rank_count(u) * u->n_losses,
+		       each);
+	u->backend->upload(u->backend, u->losses, u->seen_losses, bytes);
+	return OK;
+}
+
+/* Gradients travel after every micro-batch, or after the last one of this rank. */
+static enum status begin_round(struct update *u, int64_t round, struct error *err)
+{
+	const int64_t micros = u->options->accumulate, ranks = rank_count(u);
+	const int64_t done = u->options->ordered_sum ? round * ranks : 0;
+
+	return shards_begin_round(shards(u), (int)fmin((double)(micros - done), (double)ranks),
+				  done == 0, err);
+}
+
+static enum status run_round(struct update *u, int64_t iteration, int64_t round, struct error *err)
+{
+	const bool travels = u->options->ordered_sum || round == round_count(u) - 1;
+	enum status status = OK;
+	struct error lost;
+
+	if (shards(u) && travels && begin_round(u, round, err) != OK)
+		return FAIL;
+	if (micro_of(u, round) < u->options->accumulate)
+		status = run_micro(u, iteration, round, err);
+	if (shards(u) && travels && shards_end_round(shards(u), &lost) != OK && status == OK) {
+		*err = lost;
+		return FAIL;
+	}
+	return status;
+}
+
+/* Also after a failure on this rank, the others get what they wait for. */
+static enum status run_rounds(struct update *u, int64_t iteration, struct error *err)
+{
+	enum status status = OK;
+	struct error later;
+
+	for (int64_t round = 0; round < round_count(u); round++) {
+		if (status == OK)
+			status = run_round(u, iteration, round, err);
+		else if (u->ranks)
+			(void)!run_round(u, iteration, round, &later);
+	}
+	if (!shards(u))
+		return status;
+	if (shards_sum(shards(u), &later) != OK && status == OK) {
+		*err = later;
+		status = FAIL;
+	}
+	return ranks_agree(u->ranks, status, err);
+}
+
+enum status update_run(struct update *u, int64_t iteration, struct error *err)
+{
+	if (fill_update(u, iteration, err) != OK)
+		return FAIL;
+	token_program_weigh(&u->training, 1 / fmax((double)u->scored, 1),
+			    1 / (double)update_tokens(u));
+	if (run_rounds(u, iteration, err) != OK)
+		return FAIL;
+	return u->ranks ? gather_losses(u, err) : OK;
+}
+
+/* --------------------------------------------------------------- the losses */
+
+static void parts_add(struct loss_parts *parts, const char *name, double value)
+{
+	int i = 0;
+
+	while (i < parts->n && strcmp(parts->name[i], name) != 0)
+		i++;
+	if (i == parts->n && i < MAX_LOSS_PARTS) {
+		parts->name[i] = name;
+		parts->value[i] = 0;
+		parts->n++;
+	}
+	if (i < MAX_LOSS_PARTS)
+		parts->value[i] += value;
+	parts->total += value;
+}
+
+void update_read_losses(struct update *u, struct loss_parts *parts)
+{
+	const struct graph *g = u->training.g;
+	const double *value = u->seen_losses;
+
+	*parts = (struct loss_parts){ 0 };
+	u->backend->download(u->backend, u->seen_losses, u->losses,
+			     (size_t)update_losses(u) * sizeof(*u->losses));
+	for (int64_t micro = 0; micro < u->options->accumulate; micro++)
+		for (int i = 0; i < g->n_outputs; i++) {
+			const struct graph_output *o = &g->outputs[i];
+			double share = from_head(u, o) ? 1 : (double)u->options->accumulate;
+
+			if (o->is_loss)
+				parts_add(parts, o->plain_name, o->loss_weight * *value++ / share);
+		}
+}
