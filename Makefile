@@ -231,7 +231,7 @@ setup:
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
 made := core data models tools bin generated plan of-run foreign emulated trial fuzz toolchain flags \
-	objects parts.a \
+	objects parts.a test-environment \
 	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler kablate_mpi.so kablate_nccl.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.
 build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan,$(if $(wildcard $(o)/toolchain),$(o))))

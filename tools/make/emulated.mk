@@ -53,7 +53,7 @@ check-emulated: $(emulated_test).result $(emulated_results)
 # The long test runs some of them, the soak test all.  Without g++ they install it, or are skipped.
 emulated_scripts := $(addprefix tools/testing/,emulated_longtest.sh emulated_soaktest.sh)
 emulated_scripts_need := $(addprefix $(O)/,$(emulated_tests)) \
-	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),emulated)
+	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),$(emulated_library) $(emulated_test))
 $(call results,$(emulated_scripts)): $(emulated_scripts_need)
 tests-built: $(if $(filter $(emulated_scripts),$(chosen_tests)),$(emulated_scripts_need))
 

@@ -27,6 +27,21 @@ chosen_tests := $(call slow_first,$(call tests_of_tier,$(TIER)))
 endif
 results = $(patsubst %,$(O)/%.result,$1)
 
+# With ONCE=1 the result of a test stands if all its cases passed (none failed, none was skipped) and it is newer
+# than every file of the tree and every program of the test, in the same environment.
+unexport ONCE
+# What runtest.sh wrote: PASSED FAILED SKIPPED...
+all_passed = $(filter 0-0,$(subst $() ,-,$(wordlist 2,3,$(strip $(file <$(O)/$1.result)))))
+tests_to_repeat := $(if $(ONCE),$(foreach test,$(chosen_tests),$(if $(call all_passed,$(test)),,$(test))),$(all_tests))
+$(call results,$(tests_to_repeat)): FORCE
+tree := $(if $(ONCE),$(shell find .ci Kconfig Makefile README.md core data defconfigs docs models tools -type f \
+	-regex '[A-Za-z0-9_./+-]*' ! -name '.*' ! -name '*.pyc' ! -path 'data/text/*' ! -path 'data/fineweb-edu/*'))
+environment := $(subst ',,$(foreach name,$(sort EMULATOR $(filter-out KABLATE_BEGAN,$(filter KABLATE_% OMP_%,\
+	$(.VARIABLES)))),$(name)=$($(name))))
+$(O)/test-environment: $(call unless_holds,$(O)/test-environment,$(environment))
+	$(call write_stamp,$(environment))
+$(call results,$(all_tests)): $(O)/test-environment $(tree)
+
 # Seconds that a test may take: at least ten times what it takes on two quiet cores, so that only
 # a test that hangs exceeds them on a busy machine.
 limit-tools/kablate/train_test.py := 1200
@@ -37,11 +52,11 @@ limit = $(or $(TEST_SECONDS),$(limit-$1),$(if $(filter $1,$(soak_tests)),7200),$
 
 # EMULATOR runs programs that were made for another machine (tools/testing/cross_longtest.sh).
 run_test = @sh tools/testing/runtest.sh $1 $@ $(call limit,$1)
-$(call results,$(tests_c:.c=)): %.result: % FORCE
+$(call results,$(tests_c:.c=)): %.result: %
 	$(call run_test,$(@:$(O)/%.result=%)) $(EMULATOR) $<
-$(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
+$(call results,$(filter %.sh,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python
 	$(call run_test,$*) bash $<
-$(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python FORCE
+$(call results,$(filter %.py,$(all_tests))): $(O)/%.result: % $(programs) $(O)/setup-python
 	$(call run_test,$*) $(python) -m $(subst /,.,$(basename $*))
 # Scripts may build steps.  What all steps share is built first, so that no two scripts build it at once.
 $(call results,$(filter %.sh %.py,$(all_tests))): $(step_main:%.c=$(O)/%.o)
@@ -64,7 +79,7 @@ tests: $(call results,$(chosen_tests))
 
 # As many tests at once as there are processors, unless -j says otherwise.
 run_tier = +$(Q)for part in tests-built tests; do \
-	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 $$part || exit; done
+	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 ONCE=$(ONCE) $$part || exit; done
 check:
 	$(call run_tier,short)
 check-long:

@@ -6,6 +6,7 @@ The plan is included, so make makes it before anything else, even with -n, and s
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,82 @@ class Guard(Case):
         self.assertRegex(errors[0], rf"{re.escape(str(directory))}/plan/plan\.mk was made \d times and "
                          rf"is still out of date, because of {re.escape(str(self.config))}; "
                          r"is its time in the future\?")
+
+
+class Once(unittest.TestCase):
+    """A small tree with the real make files and one test, which notes each of its runs."""
+    COPIED = ("Makefile", "Kconfig", "tools/make", "tools/testing/runtest.sh", "tools/testing/summary.sh",
+              "models/Makefile", "data/Makefile")
+    DIRECTORIES = ".ci", "core", "defconfigs", "docs", "build/tools/kablate"
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.tree = pathlib.Path(directory.name)
+        for name in self.COPIED:
+            (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, self.tree / name)
+        for name in self.DIRECTORIES:
+            (self.tree / name).mkdir(parents=True, exist_ok=True)
+        (self.tree / "README.md").write_text("A tree.\n")
+        (self.tree / "build/tools/kablate/kablate.o").touch()
+        self.test = self.tree / "tools/testing/sample_test.sh"
+        self.runs = self.tree / "build/runs"
+        self.result = self.tree / "build/tools/testing/sample_test.sh.result"
+        self.says("ok a")
+
+    def says(self, *lines):
+        self.test.write_text("\n".join(("echo run $ONCE >>build/runs", *(f"echo '{line}'" for line in lines))))
+
+    def check(self, *arguments, **variables):
+        """How often the test has run after this call of make."""
+        done = subprocess.run(["make", "NVCC=", "NO_INSTALL=1", *arguments, "check"], cwd=self.tree, text=True,
+                              capture_output=True, timeout=120, env=as_user.environment(**variables))
+        self.said = done.stdout + done.stderr
+        self.assertRegex(self.said, r"(?m)^\d+ passed, \d+ failed")    # make came to its end
+        return self.runs.read_text().count("run")
+
+    def test_what_passed_stands(self):
+        self.assertEqual([self.check(), self.check()], [1, 2])
+        self.assertEqual(self.check("ONCE=1"), 2)
+        self.assertRegex(self.said, r"(?m)^1 passed, 0 failed$")
+        self.assertEqual(self.check(ONCE="1"), 2)
+        self.assertEqual(self.check(), 3)
+
+    def test_until_something_has_changed(self):
+        self.check()
+        self.test.touch()
+        self.assertEqual(self.check("ONCE=1"), 2)
+        (self.tree / "docs/new.md").touch()
+        self.assertEqual(self.check("ONCE=1"), 3)
+        self.assertEqual(self.check("ONCE=1", KABLATE_TEST_ENTRIES="4"), 4)
+        self.assertEqual(self.check("ONCE=1", KABLATE_TEST_ENTRIES="4"), 4)
+        self.assertEqual(self.runs.read_text(), 4 * "run\n")  # a test that calls make runs all of it
+
+    def test_what_changed_meanwhile_was_not_tested(self):
+        self.test.write_text("echo run >>build/runs; touch docs/meanwhile.md; sleep 0.1; echo ok a")
+        self.check()
+        self.assertEqual(self.check("ONCE=1"), 2)
+
+    def test_what_did_not_pass_runs_again(self):
+        for line in "not ok a", "ok a # SKIP why":
+            with self.subTest(line):
+                self.says(line)
+                before = self.check()
+                self.assertEqual(self.check("ONCE=1"), before + 1)
+
+    def test_what_was_interrupted_has_no_result(self):
+        self.check()
+        self.test.write_text("mkdir build/begun; while [ -e build/begun ]; do sleep 0.1; done; echo ok a")
+        make = subprocess.Popen(["make", "NVCC=", "NO_INSTALL=1", "check"], cwd=self.tree, env=as_user.environment(),
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        while make.poll() is None and not (self.tree / "build/begun").exists():
+            time.sleep(0.05)
+        os.killpg(make.pid, signal.SIGKILL)
+        make.wait()
+        (self.tree / "build/begun").rmdir()
+        self.assertFalse(self.result.exists())
 
 
 class Bytes(unittest.TestCase):

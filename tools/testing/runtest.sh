@@ -7,12 +7,13 @@
 # prints none is one case, decided by its exit status.  Cases that were announced ("1..N") and
 # never reported count as failed.  A program that takes longer than SECONDS is ended, and what it
 # was doing is shown.  RESULT gets "PASSED FAILED SKIPPED", then the seconds that it took, by the
-# clock and of the processors.
+# clock and of the processors.  Until the program has ended there is no RESULT; its time is that of the
+# beginning, so a file that changes while the program runs is newer.
 name=$1 result=$2 limit=$3
 shift 3
 mkdir -p "$(dirname "$result")"
 log=$result.log doing=$result.doing
-rm -f "$doing"
+rm -f "$doing" "$result"
 
 # The processes of a group but its leader, a command line each.
 group_members() { # LEADER
@@ -67,7 +68,7 @@ awk -v status=$status -v seconds="$seconds" '
 		else if (!seen)
 			passed++
 		print passed + 0, failed + 0, skipped + 0, seconds
-	}' "$log" >"$result"
+	}' "$log" >"$result.new" && touch -d "@$began" "$result.new" && mv "$result.new" "$result"
 
 read -r passed failed skipped seconds <"$result"
 line="$passed passed" how="exit status $status"
