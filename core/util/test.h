@@ -10,6 +10,7 @@
 #include <fts.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,6 +26,22 @@
 		print_error("\n");              \
 		_fail(__FILE__, __LINE__);      \
 	} while (0)
+
+/*
+ * KABLATE_TEST_ENTRIES=N asks for samples: N entries of each gradient, and the same code is not run
+ * again where a test otherwise repeats it.  For emulators and for checkers of memory and of races.
+ */
+static inline bool test_is_sampled(void)
+{
+	const char *given = getenv("KABLATE_TEST_ENTRIES");
+
+	return given && atoi(given) > 0;
+}
+
+static inline int64_t test_entries(int64_t all)
+{
+	return test_is_sampled() ? atoi(getenv("KABLATE_TEST_ENTRIES")) : all;
+}
 
 /* A template for mkdtemp() and mkstemp(), in $TMPDIR. */
 static inline void test_template(char *path, size_t size, const char *what)
