@@ -8,9 +8,9 @@ emulated_own := $(sort $(wildcard $(emulated_room)/*.cpp))
 emulated_objects := $(patsubst %,$(O)/emulated/%.o,$(cuda_c) $(filter-out %_test.cpp,$(emulated_own)))
 # Threads of a block.  Sums have as many blocks, so a GPU's 256 would take 16 times as long.
 EMULATED_BLOCK ?= 64
-# -O2: the time to compile counts, too.  Kernels read numbers of one type as another one, and write `#pragma
+# -O2 and -g1, which tells lines only: the time to compile counts, too.  Kernels read numbers of one type as another one, and write `#pragma
 # unroll`; a fortified longjmp() does not expect threads with stacks of their own.
-emulated_flags := -std=gnu++17 $(if $(SANITIZE),-O1,-O2) -g $(if $(PORTABLE),,$(native)) -fPIC -fno-math-errno -fno-strict-aliasing \
+emulated_flags := -std=gnu++17 $(if $(SANITIZE),-O1,-O2) -g1 $(if $(PORTABLE),,$(native)) -fPIC -fno-math-errno -fno-strict-aliasing \
 	-U_FORTIFY_SOURCE -DBLOCK=$(EMULATED_BLOCK) $(if $(SANITIZE),$(sanitize) -fsanitize-sections=emulated_shared) \
 	-Wall -Wextra $(if $(WERROR),-Werror) -Wno-unknown-pragmas -Wno-missing-field-initializers
 emulated_stamp = $(CXX) $(emulated_flags) $(shell $(CXX) --version 2>/dev/null | head -n 1)

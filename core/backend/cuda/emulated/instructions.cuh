@@ -58,9 +58,15 @@ static inline float emulated_half(uint32_t two, int which)
 	return (float)x;
 }
 
+/* Of number i of the four that a lane has of d. */
+static inline float &emulated_result(float (&d)[16][8], int lane, int i)
+{
+	return d[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+}
+
 static inline void emulated_multiply(struct emulated::message *lanes)
 {
-	float a[16][16], b[16][8];
+	float a[16][16], b[16][8], d[16][8];
 
 	for (int lane = 0; lane < EMULATED_LANES; lane++) {
 		const auto *mine = (const struct emulated_fragments *)lanes[lane].bytes;
@@ -71,17 +77,17 @@ static inline void emulated_multiply(struct emulated::message *lanes)
 				emulated_half(mine->a[i / 2], i % 2);
 		for (int i = 0; i < 4; i++)
 			b[pair + i % 2 + 8 * (i / 2)][group] = emulated_half(mine->b[i / 2], i % 2);
+		for (int i = 0; i < 4; i++)
+			emulated_result(d, lane, i) = mine->d[i];
 	}
-	for (int lane = 0; lane < EMULATED_LANES; lane++) {
-		auto *mine = (struct emulated_fragments *)lanes[lane].bytes;
-
-		for (int i = 0; i < 4; i++) {
-			const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
-
-			for (int k = 0; k < 16; k++)
-				mine->d[i] += a[row][k] * b[k][column];
-		}
-	}
+	for (int row = 0; row < 16; row++)
+		for (int k = 0; k < 16; k++)
+			for (int column = 0; column < 8; column++)
+				d[row][column] += a[row][k] * b[k][column];
+	for (int lane = 0; lane < EMULATED_LANES; lane++)
+		for (int i = 0; i < 4; i++)
+			((struct emulated_fragments *)lanes[lane].bytes)->d[i] =
+				emulated_result(d, lane, i);
 }
 
 static inline void multiply_fragment(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
