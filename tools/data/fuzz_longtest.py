@@ -15,8 +15,8 @@ from tools.testing import as_user, tap
 
 FUZZERS = sorted(path.stem for path in as_user.ROOT.rglob("*_fuzz.c")
                  if "build" not in path.relative_to(as_user.ROOT).parts[0])
-SECONDS = 6
-FEWEST = 200    # inputs in that time, of the slowest parser on a busy machine
+SECONDS = 3
+FEWEST = 100    # inputs in that time, of the slowest parser on a busy machine
 
 
 def fuzz(**settings):

@@ -36,7 +36,7 @@ def write_tokens(directory):
 
 class Defconfigs(unittest.TestCase):
     """Every one builds and runs two iterations of its steps, audits included."""
-    most = 4        # steps of a plan
+    most = 3        # steps of a plan
     sizes = {"TRAIN_BATCH": 2}
     left_out = "+mqar-few"  # it says itself how long to train, which would undo the cut
     longest = 2     # iterations

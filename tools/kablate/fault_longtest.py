@@ -6,7 +6,7 @@ a whole run, in one that is resumed, in decoding.  Each time the program must en
 message, or do without what failed; and the same command must then end as if nothing had
 happened.  Kills come at random moments of make, with all that it starts.
 
-Here every 100th allocation, every 16th call to the disk, and 6 kills; all of them in
+Here every 200th allocation, every 32nd call to the disk, and 4 kills; all of them in
 fault_soaktest.py.
 """
 import concurrent.futures
@@ -36,8 +36,8 @@ from tools.testing import tap
 tearDownModule = train_test.tearDownModule
 
 FAULT_C = TREE / "tools/testing/fault.c"
-STEPS = {"memory": 100, "disk": 16}       # every so many-th call; where it begins is drawn
-KILLS = 6
+STEPS = {"memory": 200, "disk": 32}       # every so many-th call; where it begins is drawn
+KILLS = 4
 PATIENCE = 120      # seconds, of which a run takes one: beyond, it hangs
 
 # Everything at once, in two iterations: audits, evaluation, checkpoints, decoding.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The memory of a whole GPT-2; tools/kablate/train_longtest.py takes some of its layers."""
+"""The memory of a whole GPT-2; tools/kablate/train_longtest.py takes some of its layers and half its block."""
 import sys
 
 sys.dont_write_bytecode = True  # the tree stays as it was
@@ -12,6 +12,7 @@ tearDownModule = train_test.tearDownModule
 
 class Memory(train_longtest.Memory):
     layers = 12
+    block = 1024
 
 
 if __name__ == "__main__":
