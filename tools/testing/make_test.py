@@ -65,28 +65,25 @@ class Case(unittest.TestCase):
 
 
 class Places(Case):
+    """Each length of a name meets each size of the environment, in one of the three spellings."""
+
+    def check(self, letter, turn, plan):
+        for i, length in enumerate(LENGTHS):
+            padding = ENVIRONMENTS[(i + turn) % len(ENVIRONMENTS)]
+            directory = self.base / (letter * length)
+            with self.subTest(length=length, padding=padding):
+                self.assert_rests(directory, plan(directory, padding))
+
     def test_absolute(self):
-        for length in LENGTHS:
-            directory = self.base / ("a" * length)
-            for padding in ENVIRONMENTS:
-                with self.subTest(length=length, padding=padding):
-                    self.assert_rests(directory, self.plan(f"O={directory}", padding=padding))
+        self.check("a", 0, lambda directory, padding: self.plan(f"O={directory}", padding=padding))
 
     def test_relative(self):
-        for length in LENGTHS:
-            directory = self.base / ("r" * length)
-            for padding in ENVIRONMENTS:
-                with self.subTest(length=length, padding=padding):
-                    spelled = os.path.relpath(directory, ROOT)
-                    self.assert_rests(directory, self.plan(f"O={spelled}", padding=padding))
+        self.check("r", 1, lambda directory, padding: self.plan(f"O={os.path.relpath(directory, ROOT)}",
+                                                                padding=padding))
 
     def test_from_another_directory(self):
-        for length in LENGTHS:
-            directory = self.base / ("c" * length)
-            for padding in ENVIRONMENTS:
-                with self.subTest(length=length, padding=padding):
-                    made = self.plan("-C", str(ROOT), f"O={directory}", cwd="/", padding=padding)
-                    self.assert_rests(directory, made)
+        self.check("c", 2, lambda directory, padding: self.plan("-C", str(ROOT), f"O={directory}", cwd="/",
+                                                                padding=padding))
 
     def test_a_blank_is_refused_in_one_sentence(self):
         for spelled in ("with blank", f"{self.base}/with blank"):
