@@ -110,6 +110,63 @@ static void test_collects_numbers_of_either_type(void **state)
 	b.release(&b, from_wide);
 }
 
+#define VALUES (2 * PARAM_PIECE + 3)
+
+struct visited {
+	const double *expected;
+	int64_t next;
+};
+
+static void check_piece(void *context, int64_t first, int64_t n, double *values)
+{
+	struct visited *v = context;
+
+	assert_int_equal(first, v->next);
+	assert_memory_equal(values, v->expected + first, (size_t)n * sizeof(*values));
+	memset(values, 0, (size_t)n * sizeof(*values)); /* allowed, and nobody else sees it */
+	v->next += n;
+}
+
+static void check_pieces(enum dtype type)
+{
+	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
+	const int64_t changed = PARAM_PIECE - 1, count = PARAM_PIECE + 2;
+	struct backend b = backend_for_tests(FLOAT32, 2);
+	double *values = calloc(VALUES, sizeof(*values)), *seen = calloc(VALUES, sizeof(*seen));
+	struct visited data = { .expected = values }, gradient = { .expected = seen };
+	struct params *p;
+	struct error err;
+	int index;
+
+	assert_non_null(values);
+	assert_non_null(seen);
+	must(params_create(&p, type, &err), &err);
+	must(params_name(p, "w", &init, 1, (int64_t[]){ VALUES }, &index, &err), &err);
+	must(params_allocate(p, &b, true, &err), &err);
+	must(param_visit(p, index, true, check_piece, &gradient, &err), &err); /* of zeros */
+	for (int i = 0; i < VALUES; i++)
+		values[i] = i;
+	must(param_set(p, index, values, &err), &err);
+	for (int64_t i = changed; i < changed + count; i++)
+		values[i] = -0.5 * (double)i;
+	must(param_set_part(p, index, changed, count, values + changed, &err), &err);
+	must(param_visit(p, index, false, check_piece, &data, &err), &err);
+	assert_int_equal(data.next, VALUES);
+	assert_int_equal(gradient.next, VALUES);
+	must(param_get(p, index, false, seen, &err), &err);
+	assert_memory_equal(seen, values, VALUES * sizeof(*values));
+	params_destroy(p);
+	free(values);
+	free(seen);
+}
+
+static void test_reads_parameters_in_pieces(void **state)
+{
+	(void)state;
+	check_pieces(F32);
+	check_pieces(F64);
+}
+
 #define MATRICES 300 /* more than a GPU rounds at once */
 
 /* Of all sizes up to 4 blocks of a kernel; every third is not copied. */
@@ -247,6 +304,7 @@ int main(void)
 		cmocka_unit_test(test_large_uploads),
 		cmocka_unit_test(test_finds_the_first_that_is_not_finite),
 		cmocka_unit_test(test_collects_numbers_of_either_type),
+		cmocka_unit_test(test_reads_parameters_in_pieces),
 		cmocka_unit_test(test_rounds_many_parameters),
 		cmocka_unit_test(test_kept_work_reads_memory_anew),
 		cmocka_unit_test(test_memory_is_counted),

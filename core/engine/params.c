@@ -185,7 +185,7 @@ enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
 	return OK;
 }
 
-static void *element(const struct params *p, void *block, int index)
+static char *element(const struct params *p, void *block, int index)
 {
 	return (char *)block + (size_t)p->list[index].offset * dtype_size(p->type);
 }
@@ -200,65 +200,107 @@ void *param_grad(const struct params *p, int index)
 	return element(p, p->grad, index);
 }
 
+/* The rest of `count` values from `first` on, but no more than fit into a piece. */
+static int64_t piece_of(int64_t count, int64_t first)
+{
+	return count - first < PARAM_PIECE ? count - first : PARAM_PIECE;
+}
+
+static void *value_at(const struct params *p, int index, bool gradient, int64_t first)
+{
+	return element(p, gradient ? p->grad : p->data, index) + (size_t)first * dtype_size(p->type);
+}
+
 enum status params_hash(const struct params *p, char *hex, struct error *err)
 {
+	const size_t size = dtype_size(p->type);
+	void *host = malloc(PARAM_PIECE * size);
 	struct sha256 s;
 
+	if (!host)
+		return fail_memory(err, "hash of parameters", PARAM_PIECE * size);
 	sha256_init(&s);
 	for (int i = 0; i < p->n; i++) {
-		const size_t bytes = (size_t)p->list[i].count * dtype_size(p->type);
-		void *host = malloc(bytes);
+		const int64_t count = p->list[i].count;
 
-		if (!host)
-			return fail_memory(err, p->list[i].name, bytes);
-		p->backend->download(p->backend, host, param_data(p, i), bytes);
 		sha256_add(&s, p->list[i].name, strlen(p->list[i].name) + 1);
-		sha256_add(&s, host, bytes);
-		free(host);
+		for (int64_t first = 0; first < count; first += PARAM_PIECE) {
+			const size_t bytes = (size_t)piece_of(count, first) * size;
+
+			p->backend->download(p->backend, host, value_at(p, i, false, first), bytes);
+			sha256_add(&s, host, bytes);
+		}
 	}
+	free(host);
 	sha256_hex(&s, hex);
+	return OK;
+}
+
+enum status param_set_part(struct params *p, int index, int64_t first, int64_t n,
+			   const double *values, struct error *err)
+{
+	float *narrow;
+
+	params_changed(p);
+	if (p->type == F64) {
+		p->backend->upload(p->backend, value_at(p, index, false, first), values,
+				   (size_t)n * sizeof(*values));
+		return OK;
+	}
+	narrow = malloc(PARAM_PIECE * sizeof(*narrow));
+	if (!narrow)
+		return fail_memory(err, p->list[index].name, PARAM_PIECE * sizeof(*narrow));
+	for (int64_t done = 0; done < n; done += PARAM_PIECE) {
+		const int64_t piece = piece_of(n, done);
+
+		for (int64_t i = 0; i < piece; i++)
+			narrow[i] = (float)values[done + i];
+		p->backend->upload(p->backend, value_at(p, index, false, first + done), narrow,
+				   (size_t)piece * sizeof(*narrow));
+	}
+	free(narrow);
 	return OK;
 }
 
 enum status param_set(struct params *p, int index, const double *values, struct error *err)
 {
-	const int64_t n = p->list[index].count;
-	float *narrow;
+	return param_set_part(p, index, 0, p->list[index].count, values, err);
+}
 
-	params_changed(p);
-	if (p->type == F64) {
-		p->backend->upload(p->backend, param_data(p, index), values, (size_t)n * sizeof(*values));
-		return OK;
+enum status param_visit(const struct params *p, int index, bool gradient, param_visitor visit,
+			void *context, struct error *err)
+{
+	const int64_t count = p->list[index].count, most = piece_of(count, 0);
+	const size_t size = dtype_size(p->type);
+	double *values = malloc((size_t)most * sizeof(*values));
+	float *narrow = malloc((size_t)most * sizeof(*narrow));
+	enum status status = OK;
+
+	if (!values || !narrow)
+		status = fail_memory(err, p->list[index].name, (size_t)most * sizeof(*values));
+	for (int64_t first = 0; status == OK && first < count; first += PARAM_PIECE) {
+		const int64_t n = piece_of(count, first);
+
+		p->backend->download(p->backend, p->type == F64 ? (void *)values : narrow,
+				     value_at(p, index, gradient, first), (size_t)n * size);
+		for (int64_t i = 0; i < n && p->type != F64; i++)
+			values[i] = (double)narrow[i];
+		visit(context, first, n, values);
 	}
-	narrow = malloc((size_t)n * sizeof(*narrow));
-	if (!narrow)
-		return fail_memory(err, p->list[index].name, (size_t)n * sizeof(*narrow));
-	for (int64_t i = 0; i < n; i++)
-		narrow[i] = (float)values[i];
-	p->backend->upload(p->backend, param_data(p, index), narrow, (size_t)n * sizeof(*narrow));
 	free(narrow);
-	return OK;
+	free(values);
+	return status;
+}
+
+static void copy_piece(void *context, int64_t first, int64_t n, double *values)
+{
+	memcpy((double *)context + first, values, (size_t)n * sizeof(*values));
 }
 
 enum status param_get(const struct params *p, int index, bool gradient, double *values,
 		      struct error *err)
 {
-	const void *device = gradient ? param_grad(p, index) : param_data(p, index);
-	const int64_t n = p->list[index].count;
-	float *narrow;
-
-	if (p->type == F64) {
-		p->backend->download(p->backend, values, device, (size_t)n * sizeof(*values));
-		return OK;
-	}
-	narrow = malloc((size_t)n * sizeof(*narrow));
-	if (!narrow)
-		return fail_memory(err, p->list[index].name, (size_t)n * sizeof(*narrow));
-	p->backend->download(p->backend, narrow, device, (size_t)n * sizeof(*narrow));
-	for (int64_t i = 0; i < n; i++)
-		values[i] = (double)narrow[i];
-	free(narrow);
-	return OK;
+	return param_visit(p, index, gradient, copy_piece, values, err);
 }
 
 /* ---------------------------------------------------------- initial values */
@@ -367,18 +409,20 @@ static enum status draw(const struct param *p, uint64_t seed, double *out, struc
 
 enum status params_initialise(struct params *p, uint64_t seed, struct error *err)
 {
+	int64_t largest = 1;
 	enum status status = OK;
+	double *values;
 
+	for (int i = 0; i < p->n; i++)
+		largest = p->list[i].count > largest ? p->list[i].count : largest;
+	values = malloc((size_t)largest * sizeof(*values));
+	if (!values)
+		return fail_memory(err, "initial values", (size_t)largest * sizeof(*values));
 	for (int i = 0; i < p->n && status == OK; i++) {
-		const size_t bytes = (size_t)p->list[i].count * sizeof(double);
-		double *values = malloc(bytes);
-
-		if (!values)
-			return fail_memory(err, p->list[i].name, bytes);
 		status = draw(&p->list[i], seed, values, err);
 		if (status == OK)
 			status = param_set(p, i, values, err);
-		free(values);
 	}
+	free(values);
 	return status;
 }

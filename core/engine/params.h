@@ -119,4 +119,18 @@ enum status param_set(struct params *p, int index, const double *values, struct 
 enum status param_get(const struct params *p, int index, bool gradient, double *values,
 		      struct error *err) MUST_CHECK;
 
+/* Set the values [first, first + n) only. */
+enum status param_set_part(struct params *p, int index, int64_t first, int64_t n,
+			   const double *values, struct error *err) MUST_CHECK;
+
+/*
+ * Look at all values of a parameter, or of its gradient, in pieces [first, first + n) and in
+ * order.  A piece is small, because fresh memory for a large parameter would cost more time than
+ * reading it.  The visitor may overwrite the piece.
+ */
+#define PARAM_PIECE (1 << 17)
+typedef void (*param_visitor)(void *context, int64_t first, int64_t n, double *values);
+enum status param_visit(const struct params *p, int index, bool gradient, param_visitor visit,
+			void *context, struct error *err) MUST_CHECK;
+
 #endif
