@@ -51,6 +51,24 @@ struct audit_options audit_configured(struct config *c, const struct model *m, e
 
 /* ------------------------------------------------------------------ weights */
 
+struct scaling {
+	struct params *params;
+	int index;
+	double factor;
+	enum status status;
+	struct error *err;
+};
+
+static void scale_piece(void *context, int64_t first, int64_t n, double *values)
+{
+	struct scaling *s = context;
+
+	for (int64_t i = 0; i < n; i++)
+		values[i] *= s->factor;
+	if (s->status == OK)
+		s->status = param_set_part(s->params, s->index, first, n, values, s->err);
+}
+
 /*
  * A leak must not drown in rounding.  So every matrix gets entries of the size
  * 1 / sqrt(inputs): then its outputs are as large as its inputs.  A causal model
@@ -62,24 +80,18 @@ static enum status strengthen(struct auditor *a, struct error *err)
 
 	for (int i = 0; i < a->params->n && status == OK; i++) {
 		const struct param *p = &a->params->list[i];
-		double *values, squares = 0, factor;
+		struct scaling s = { a->params, i, 1, OK, err };
+		double squares;
 
 		if (p->role != PARAM_MATRIX)
 			continue;
-		values = malloc((size_t)p->count * sizeof(*values));
-		if (!values)
-			return fail_memory(err, "audit", (size_t)p->count * sizeof(*values));
-		status = param_get(a->params, i, false, values, err);
-		for (int64_t j = 0; j < p->count; j++)
-			squares += values[j] * values[j];
-		factor = squares > 0
-				 ? sqrt((double)p->count / (squares * (double)p->dim[p->ndim - 2]))
-				 : 1;
-		for (int64_t j = 0; j < p->count; j++)
-			values[j] *= factor;
+		if (auditor_squares(a, i, false, &squares, err) != OK)
+			return FAIL;
+		if (squares > 0)
+			s.factor = sqrt((double)p->count / (squares * (double)p->dim[p->ndim - 2]));
+		status = param_visit(a->params, i, false, scale_piece, &s, err);
 		if (status == OK)
-			status = param_set(a->params, i, values, err);
-		free(values);
+			status = s.status;
 	}
 	return status;
 }
@@ -118,11 +130,13 @@ static enum status allocate(struct auditor *a, struct error *err)
 	a->bytes = tensor_bytes(graph_find_output(a->logits.g, "logits")->tensor);
 	a->by_any = calloc((size_t)a->params->n, sizeof(*a->by_any));
 	a->by_main = calloc((size_t)a->params->n, sizeof(*a->by_main));
+	a->sizes = calloc((size_t)a->params->n, sizeof(*a->sizes));
 	a->tokens = malloc(n * sizeof(*a->tokens));
 	a->changed = malloc(n * sizeof(*a->changed));
 	a->base = malloc(a->bytes);
 	a->now = malloc(a->bytes);
-	if (!a->by_any || !a->by_main || !a->tokens || !a->changed || !a->base || !a->now)
+	if (!a->by_any || !a->by_main || !a->sizes || !a->tokens || !a->changed || !a->base ||
+	    !a->now)
 		return fail_memory(err, "audit", 2 * a->bytes);
 	return OK;
 }
@@ -147,6 +161,7 @@ static void close_auditor(struct auditor *a)
 {
 	free(a->by_any);
 	free(a->by_main);
+	free(a->sizes);
 	free(a->tokens);
 	free(a->changed);
 	free(a->base);

@@ -100,19 +100,70 @@ char *auditor_copy_gradients(const struct auditor *a, struct error *err)
 enum status auditor_gradients_differ(const struct auditor *a, const char *copy, bool *differ,
 				     struct error *err)
 {
-	const size_t size = dtype_size(a->params->type);
+	const size_t size = dtype_size(a->params->type), most = PARAM_PIECE * size;
+	char *now = malloc(most);
 
+	if (!now)
+		return fail_memory(err, "audit", most);
 	*differ = false;
 	for (int i = 0; i < a->params->n && !*differ; i++) {
 		const struct param *p = &a->params->list[i];
-		const size_t bytes = (size_t)p->count * size;
-		char *now = malloc(bytes);
+		const char *device = param_grad(a->params, i);
+		const char *then = copy + (size_t)p->offset * size;
+		const size_t end = (size_t)p->count * size;
 
-		if (!now)
-			return fail_memory(err, "audit", bytes);
-		a->backend->download(a->backend, now, param_grad(a->params, i), bytes);
-		*differ = memcmp(copy + (size_t)p->offset * size, now, bytes) != 0;
-		free(now);
+		for (size_t at = 0; at < end && !*differ; at += most) {
+			const size_t bytes = end - at < most ? end - at : most;
+
+			a->backend->download(a->backend, now, device + at, bytes);
+			*differ = memcmp(then + at, now, bytes) != 0;
+		}
 	}
+	free(now);
 	return OK;
+}
+
+static enum status compare_repeated(struct auditor *a, bool *same, struct error *err)
+{
+	const uint64_t seed = a->options->seed;
+	enum status status = FAIL;
+	bool differ = true;
+	char *copy;
+
+	if (auditor_train_seeded(a, &a->training, 0, seed, err) != OK)
+		return FAIL;
+	copy = auditor_copy_gradients(a, err);
+	if (copy && auditor_train_seeded(a, &a->training, 1, seed, err) == OK &&
+	    auditor_train_seeded(a, &a->training, 0, seed + 1, err) == OK)
+		status = auditor_gradients_differ(a, copy, &differ, err);
+	free(copy);
+	*same = !differ;
+	return status;
+}
+
+enum status auditor_gradients_repeat(struct auditor *a, bool *same, struct error *err)
+{
+	if (!a->compared && config_real(a->config, "DROPOUT") <= 0 &&
+	    compare_repeated(a, &a->repeat, err) != OK)
+		return FAIL;
+	a->compared = true;
+	*same = a->repeat;
+	return OK;
+}
+
+static void add_squares(void *context, int64_t first, int64_t n, double *values)
+{
+	double sum = *(double *)context;
+
+	(void)first;
+	for (int64_t i = 0; i < n; i++)
+		sum += values[i] * values[i];
+	*(double *)context = sum;
+}
+
+enum status auditor_squares(const struct auditor *a, int index, bool gradient, double *squares,
+			    struct error *err)
+{
+	*squares = 0;
+	return param_visit(a->params, index, gradient, add_squares, squares, err);
 }

@@ -24,6 +24,9 @@ struct auditor {
 	int32_t *tokens, *changed; /* batch 0, and the same batch with some tokens changed */
 	size_t bytes;		   /* of the logits */
 	char *base, *now;	   /* logits of batch 0, and of the last run */
+	double *sizes;		   /* the rms of each parameter's gradient of batch 0 .. */
+	bool sized;		   /* .. once it is measured */
+	bool compared, repeat;	   /* what auditor_gradients_repeat() found, once it looked */
 };
 
 /* Adds a finding to the report. */
@@ -63,6 +66,18 @@ char *auditor_copy_gradients(const struct auditor *a, struct error *err) MUST_CH
 /* Does a gradient differ from its copy? */
 enum status auditor_gradients_differ(const struct auditor *a, const char *copy, bool *differ,
 				     struct error *err) MUST_CHECK;
+
+/*
+ * Batch 0, another batch, and batch 0 with another seed: does batch 0 have the same gradients both
+ * times?  Then they depend neither on the batch before nor on the seed, and two audits are content.
+ * If not, each audit must find its own cause.  With dropout nothing is run, and the answer is no.
+ * The strengthened weights do not change, so the batches run only once.
+ */
+enum status auditor_gradients_repeat(struct auditor *a, bool *same, struct error *err) MUST_CHECK;
+
+/* The sum of the squares of a parameter's values, or of those of its gradient. */
+enum status auditor_squares(const struct auditor *a, int index, bool gradient, double *squares,
+			    struct error *err) MUST_CHECK;
 
 /* ------------------------------------------------------------------- audits */
 

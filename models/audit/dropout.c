@@ -19,7 +19,7 @@ static enum status run_evaluation(const struct auditor *a, struct token_program 
 /* Two evaluations with different seeds of dropout must agree. */
 static enum status audit_evaluation(struct auditor *a, struct error *err)
 {
-	const size_t n = (size_t)(a->options->rows * a->options->length);
+	const size_t n = (size_t)(TRAINING_ROWS * auditor_training_length(a));
 	double *nll = malloc(2 * n * sizeof(*nll));
 	struct token_program t = { 0 };
 	enum status status = FAIL;
@@ -27,7 +27,7 @@ static enum status audit_evaluation(struct auditor *a, struct error *err)
 
 	if (!nll)
 		return fail_memory(err, "audit", 2 * n * sizeof(*nll));
-	if (auditor_open(a, a->model, MODEL_EVAL, &t, err) == OK &&
+	if (auditor_open_small(a, a->model, MODEL_EVAL, &t, err) == OK &&
 	    run_evaluation(a, &t, 1, nll, err) == OK &&
 	    run_evaluation(a, &t, 2, nll + n, err) == OK) {
 		same = memcmp(nll, nll + n, n * sizeof(*nll)) == 0;
@@ -41,27 +41,39 @@ static enum status audit_evaluation(struct auditor *a, struct error *err)
 			   same ? "" : "two evaluations with different seeds differ", err);
 }
 
-/* In training, the seed must matter with dropout, and only with dropout. */
-static enum status audit_training(struct auditor *a, struct error *err)
+/* Does another seed change the gradients of a batch? */
+static enum status find_seed_effect(struct auditor *a, bool *differ, struct error *err)
 {
-	const double dropout = config_real(a->config, "DROPOUT");
-	const bool wanted = dropout > 0;
 	enum status status = FAIL;
-	bool differ = !wanted;
-	char detail[160];
+	bool same;
 	char *copy;
 
+	*differ = false;
+	if (auditor_gradients_repeat(a, &same, err) != OK)
+		return FAIL;
+	if (same)
+		return OK;
 	if (auditor_train_seeded(a, &a->training, 0, 1, err) != OK)
 		return FAIL;
 	copy = auditor_copy_gradients(a, err);
 	if (copy && auditor_train_seeded(a, &a->training, 0, 2, err) == OK)
-		status = auditor_gradients_differ(a, copy, &differ, err);
+		status = auditor_gradients_differ(a, copy, differ, err);
 	free(copy);
-	if (status != OK)
+	return status;
+}
+
+/* In training, the seed must matter with dropout, and only with dropout. */
+static enum status audit_training(struct auditor *a, struct error *err)
+{
+	const double dropout = config_real(a->config, "DROPOUT");
+	char detail[160];
+	bool differ;
+
+	if (find_seed_effect(a, &differ, err) != OK)
 		return FAIL;
 	snprintf(detail, sizeof(detail), "DROPOUT=%g, and another seed changes %s gradient",
 		 dropout, differ ? "the" : "no");
-	return auditor_add(a, "training", "dropout", differ == wanted, detail, err);
+	return auditor_add(a, "training", "dropout", differ == (dropout > 0), detail, err);
 }
 
 enum status audit_dropout(struct auditor *a, struct error *err)

@@ -37,36 +37,39 @@ static double logits_change(const struct auditor *a)
 	return base > 0 ? sqrt(change / base) : 0;
 }
 
+struct gradients_compared {
+	const struct auditor *a;
+	const char *then; /* the copy of the parameter's gradient */
+	double change, base;
+};
+
+static void compare_piece(void *context, int64_t first, int64_t n, double *now)
+{
+	struct gradients_compared *c = context;
+
+	for (int64_t i = 0; i < n; i++) {
+		const double x = logit(c->a, c->then, (size_t)(first + i));
+
+		c->base += x * x;
+		c->change += (now[i] - x) * (now[i] - x);
+	}
+}
+
 /* How much the gradients of the main loss's parameters differ from their copy, as a share. */
 static enum status gradients_change(const struct auditor *a, const char *copy, double *share,
 				    struct error *err)
 {
 	const size_t size = dtype_size(a->params->type);
-	double change = 0, base = 0;
+	struct gradients_compared c = { .a = a };
 
 	for (int i = 0; i < a->params->n; i++) {
-		const struct param *p = &a->params->list[i];
-		const char *then = copy + (size_t)p->offset * size;
-		double *now;
-
 		if (!a->by_main[i])
 			continue;
-		now = malloc((size_t)p->count * sizeof(*now));
-		if (!now)
-			return fail_memory(err, "audit", (size_t)p->count * sizeof(*now));
-		if (param_get(a->params, i, true, now, err) != OK) {
-			free(now);
+		c.then = copy + (size_t)a->params->list[i].offset * size;
+		if (param_visit(a->params, i, true, compare_piece, &c, err) != OK)
 			return FAIL;
-		}
-		for (int64_t j = 0; j < p->count; j++) {
-			const double x = logit(a, then, (size_t)j);
-
-			base += x * x;
-			change += (now[j] - x) * (now[j] - x);
-		}
-		free(now);
 	}
-	*share = base > 0 ? sqrt(change / base) : 0;
+	*share = c.base > 0 ? sqrt(c.change / c.base) : 0;
 	return OK;
 }
 
@@ -96,23 +99,21 @@ static bool reads(const struct graph *g, const char *parameter)
 	return false;
 }
 
-/* The rms of each parameter's gradient of batch 0. */
-static enum status gradient_sizes(struct auditor *a, double *sizes, struct error *err)
+/* The rms of each parameter's gradient of batch 0, for all mechanisms. */
+static enum status measure_gradients(struct auditor *a, struct error *err)
 {
-	enum status status = auditor_train(a, &a->training, 0, err);
+	enum status status;
 
+	if (a->sized)
+		return OK;
+	status = auditor_train(a, &a->training, 0, err);
 	for (int i = 0; i < a->params->n && status == OK; i++) {
-		const int64_t count = a->params->list[i].count;
-		double *values = malloc((size_t)count * sizeof(*values)), squares = 0;
+		double squares;
 
-		if (!values)
-			return fail_memory(err, "audit", (size_t)count * sizeof(*values));
-		status = param_get(a->params, i, true, values, err);
-		for (int64_t j = 0; j < count; j++)
-			squares += values[j] * values[j];
-		sizes[i] = sqrt(squares / (double)count);
-		free(values);
+		status = auditor_squares(a, i, true, &squares, err);
+		a->sizes[i] = sqrt(squares / (double)a->params->list[i].count);
 	}
+	a->sized = status == OK;
 	return status;
 }
 
@@ -125,23 +126,20 @@ struct least_gradient {
 static enum status least_gradient(struct auditor *a, const struct graph *without,
 				  struct least_gradient *least, struct error *err)
 {
-	double *sizes = calloc((size_t)a->params->n, sizeof(*sizes)), squares = 0;
-	enum status status;
+	double squares = 0;
 
-	if (!sizes)
-		return fail_memory(err, "audit", (size_t)a->params->n * sizeof(*sizes));
-	status = gradient_sizes(a, sizes, err);
+	if (measure_gradients(a, err) != OK)
+		return FAIL;
 	for (int i = 0; i < a->params->n; i++)
-		squares += sizes[i] * sizes[i] / a->params->n;
-	for (int i = 0; i < a->params->n && status == OK; i++) {
+		squares += a->sizes[i] * a->sizes[i] / a->params->n;
+	for (int i = 0; i < a->params->n; i++) {
 		if (!a->by_main[i] || reads(without, a->params->list[i].name) ||
-		    !(sizes[i] < least->share * sqrt(squares)))
+		    !(a->sizes[i] < least->share * sqrt(squares)))
 			continue;
-		least->share = sizes[i] / sqrt(squares);
+		least->share = a->sizes[i] / sqrt(squares);
 		least->parameter = a->params->list[i].name;
 	}
-	free(sizes);
-	return status;
+	return OK;
 }
 
 /* How much the other model m differs, as a share of the logits or gradients. */

@@ -12,20 +12,28 @@
 #define FLOAT_ERROR 1e-4
 #define BFLOAT16_ERROR 0.1 /* products of bfloat16 numbers, summed in float */
 
+struct copying {
+	struct params *to;
+	int index;
+	enum status status;
+	struct error *err;
+};
+
+static void copy_piece(void *context, int64_t first, int64_t n, double *values)
+{
+	struct copying *c = context;
+
+	if (c->status == OK)
+		c->status = param_set_part(c->to, c->index, first, n, values, c->err);
+}
+
 static enum status copy_as_double(const struct params *from, struct params *to, struct error *err)
 {
 	for (int i = 0; i < from->n; i++) {
-		const int at = params_find(to, from->list[i].name);
-		double *values = malloc((size_t)from->list[i].count * sizeof(*values));
-		enum status status;
+		struct copying c = { to, params_find(to, from->list[i].name), OK, err };
 
-		if (!values)
-			return fail_memory(err, "audit", 0);
-		status = param_get(from, i, false, values, err);
-		if (status == OK && at >= 0)
-			status = param_set(to, at, values, err);
-		free(values);
-		if (status != OK)
+		if (c.index >= 0 &&
+		    (param_visit(from, i, false, copy_piece, &c, err) != OK || c.status != OK))
 			return FAIL;
 	}
 	return OK;

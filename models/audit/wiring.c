@@ -1,29 +1,33 @@
 #include "models/audit/auditor.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define BATCHES 3 /* a parameter must get a gradient in one of these */
 
+struct gradient_seen {
+	bool any, finite;
+};
+
+static void see_gradient(void *context, int64_t first, int64_t n, double *values)
+{
+	struct gradient_seen *seen = context;
+
+	(void)first;
+	for (int64_t i = 0; i < n; i++) {
+		seen->any |= values[i] != 0;
+		seen->finite &= (bool)isfinite(values[i]); /* NaN is no gradient */
+	}
+}
+
 static enum status has_gradient(const struct params *params, int index, bool *has,
 				struct error *err)
 {
-	const int64_t count = params->list[index].count;
-	double *values = malloc((size_t)count * sizeof(*values));
+	struct gradient_seen seen = { .any = false, .finite = true };
 
-	if (!values)
-		return fail_memory(err, "audit", (size_t)count * sizeof(*values));
-	if (param_get(params, index, true, values, err) != OK) {
-		free(values);
+	if (param_visit(params, index, true, see_gradient, &seen, err) != OK)
 		return FAIL;
-	}
-	*has = false;
-	for (int64_t i = 0; i < count; i++)
-		*has |= values[i] != 0;
-	for (int64_t i = 0; i < count; i++)
-		*has &= isfinite(values[i]); /* NaN is no gradient */
-	free(values);
+	*has = seen.any && seen.finite;
 	return OK;
 }
 
