@@ -11,6 +11,7 @@ struct auditor {
 	const struct run_setup *setup;
 	struct audit_report *report;
 	struct params *params;
+	struct optimizer *optimizer;
 };
 
 static enum status tell(const struct auditor *a, const char *subject, bool passed,
@@ -21,65 +22,72 @@ static enum status tell(const struct auditor *a, const char *subject, bool passe
 
 /* ------------------------------------------------------------------- values */
 
-/* Sets every entry of a parameter, or of its gradient, to one value. */
-static enum status fill(const struct auditor *a, int i, bool gradient, double value,
-			struct error *err)
+/* Sets every entry of a parameter, or of its gradient, to one value; `host` holds a piece. */
+static void fill(const struct auditor *a, int i, bool gradient, const char *host)
 {
-	const int64_t n = a->params->list[i].count;
-	const size_t size = dtype_size(a->params->type);
-	char *host = malloc((size_t)n * size);
+	const size_t size = dtype_size(a->params->type), most = PARAM_PIECE * size;
+	const size_t end = (size_t)a->params->list[i].count * size;
+	char *device = gradient ? param_grad(a->params, i) : param_data(a->params, i);
+
+	for (size_t at = 0; at < end; at += most)
+		a->params->backend->upload(a->params->backend, device + at, host,
+					   end - at < most ? end - at : most);
+}
+
+static enum status fill_all(const struct auditor *a, bool gradient, double value, struct error *err)
+{
+	const size_t bytes = PARAM_PIECE * dtype_size(a->params->type);
+	char *host = malloc(bytes);
 
 	if (!host)
-		return fail_memory(err, "training audit", (size_t)n * size);
-	for (int64_t j = 0; j < n; j++)
+		return fail_memory(err, "training audit", bytes);
+	for (int64_t i = 0; i < PARAM_PIECE; i++)
 		if (a->params->type == F64)
-			((double *)host)[j] = value;
+			((double *)host)[i] = value;
 		else
-			((float *)host)[j] = (float)value;
-	a->params->backend->upload(a->params->backend,
-				   gradient ? param_grad(a->params, i) : param_data(a->params, i),
-				   host, (size_t)n * size);
+			((float *)host)[i] = (float)value;
+	for (int i = 0; i < a->params->n; i++)
+		fill(a, i, gradient, host);
 	params_changed(a->params);
 	free(host);
 	return OK;
 }
 
-static enum status fill_all(const struct auditor *a, bool gradient, double value, struct error *err)
+static void add_piece(void *context, int64_t first, int64_t n, double *values)
 {
-	for (int i = 0; i < a->params->n; i++)
-		if (fill(a, i, gradient, value, err) != OK)
-			return FAIL;
-	return OK;
+	double sum = *(double *)context;
+
+	(void)first;
+	for (int64_t i = 0; i < n; i++)
+		sum += values[i];
+	*(double *)context = sum;
 }
 
 /* The mean of a parameter, which was filled with ones, after an update. */
 static enum status mean_of(const struct auditor *a, int i, double *mean, struct error *err)
 {
-	const int64_t n = a->params->list[i].count;
-	double *values = malloc((size_t)n * sizeof(*values)), sum = 0;
-	enum status status;
+	double sum = 0;
 
-	if (!values)
-		return fail_memory(err, "training audit", (size_t)n * sizeof(*values));
-	status = param_get(a->params, i, false, values, err);
-	for (int64_t j = 0; j < n && status == OK; j++)
-		sum += values[j];
-	*mean = sum / (double)n;
-	free(values);
-	return status;
+	if (param_visit(a->params, i, false, add_piece, &sum, err) != OK)
+		return FAIL;
+	*mean = sum / (double)a->params->list[i].count;
+	return OK;
 }
 
 /* The first update of an optimizer that remembers nothing. */
-static enum status first_update(const struct auditor *a, struct optim_report *report,
-				struct error *err)
+static void first_update(const struct auditor *a, struct optim_report *report)
 {
-	struct optimizer *optimizer;
+	const struct backend *b = a->params->backend;
+	const struct optim_scalars none = { 0 };
+	const struct optim_tensor *tensors;
+	int n;
 
-	if (optimizer_create(&optimizer, &a->setup->optim, a->params, err) != OK)
-		return FAIL;
-	optimizer_update(optimizer, 1, RATE, report);
-	optimizer_destroy(optimizer);
-	return OK;
+	tensors = optimizer_tensors(a->optimizer, &n);
+	for (int i = 0; i < n; i++)
+		b->zero(b, tensors[i].data,
+			(size_t)tensors[i].param->count * dtype_size(a->params->type));
+	optimizer_set_scalars(a->optimizer, &none);
+	optimizer_update(a->optimizer, 1, RATE, report);
 }
 
 /* ------------------------------------------------------------------- groups */
@@ -102,8 +110,7 @@ static enum status audit_decay(const struct auditor *a, struct error *err)
 
 	if (fill_all(a, false, 1, err) != OK || fill_all(a, true, 0, err) != OK)
 		return FAIL;
-	if (first_update(a, &ignored, err) != OK)
-		return FAIL;
+	first_update(a, &ignored);
 	for (int i = 0; i < a->params->n; i++) {
 		const struct param *p = &a->params->list[i];
 		double kept;
@@ -168,8 +175,7 @@ static enum status audit_clipping(const struct auditor *a, struct error *err)
 
 	if (fill_all(a, false, 1, err) != OK || fill_all(a, true, entry, err) != OK)
 		return FAIL;
-	if (first_update(a, &report, err) != OK)
-		return FAIL;
+	first_update(a, &report);
 	snprintf(detail, sizeof(detail), "GRAD_CLIP=%g, and a gradient of norm %.3g is %s", clip,
 		 norm, report.clipped ? "clipped" : "not clipped");
 	if (tell(a, "clipping", report.clipped == (clip > 0), detail, err) != OK)
@@ -247,20 +253,74 @@ static enum status audit_count(const struct auditor *a, struct error *err)
 	return tell(a, "parameters", d.parameters == sum, detail, err);
 }
 
-/* Another seed must draw other weights. */
+/* Names one row of each tensor, or one slice.  What is drawn depends on the name and the seed. */
+static enum status name_rows(const struct auditor *a, struct params *rows, struct error *err)
+{
+	for (int i = 0; i < a->params->n; i++) {
+		const struct param *p = &a->params->list[i];
+		int64_t dim[TENSOR_MAX_DIMS];
+		int ignored;
+
+		memcpy(dim, p->dim, sizeof(dim));
+		if (p->ndim > 1)
+			dim[0] = 1;
+		if (params_name(rows, p->name, &p->init, p->ndim, dim, &ignored, err) != OK)
+			return FAIL;
+	}
+	return params_allocate(rows, a->params->backend, false, err);
+}
+
+/* Draws all rows with this seed; the caller frees them. */
+static enum status draw_rows(struct params *rows, uint64_t seed, char **host, struct error *err)
+{
+	const size_t bytes = (size_t)rows->total * dtype_size(rows->type);
+
+	*host = malloc(bytes);
+	if (!*host)
+		return fail_memory(err, "training audit", bytes);
+	if (params_initialise(rows, seed, err) != OK)
+		return FAIL;
+	rows->backend->download(rows->backend, *host, rows->data, bytes);
+	return OK;
+}
+
+/* The first tensor that is drawn, but the same with both seeds; NULL: there is none. */
+static const char *drawn_alike(const struct params *rows, const char *mine, const char *other)
+{
+	const size_t size = dtype_size(rows->type);
+
+	for (int i = 0; i < rows->n; i++) {
+		const struct param *p = &rows->list[i];
+		const size_t at = (size_t)p->offset * size;
+
+		if (p->init.kind != INIT_CONSTANT && p->init.value != 0 &&
+		    memcmp(mine + at, other + at, (size_t)p->count * size) == 0)
+			return p->name;
+	}
+	return NULL;
+}
+
+/* Another seed must draw other weights, in every tensor. */
 static enum status audit_initial(const struct auditor *a, struct error *err)
 {
-	char mine[SHA256_HEX_SIZE], other[SHA256_HEX_SIZE];
-	bool differ;
+	char *mine = NULL, *other = NULL, detail[160] = "another seed draws others";
+	const char *alike = NULL;
+	enum status status = FAIL;
+	struct params *rows;
 
-	if (params_initialise(a->params, a->setup->seed, err) != OK ||
-	    params_hash(a->params, mine, err) != OK ||
-	    params_initialise(a->params, a->setup->seed + 1, err) != OK ||
-	    params_hash(a->params, other, err) != OK)
+	if (params_create(&rows, a->params->type, err) != OK)
 		return FAIL;
-	differ = strcmp(mine, other) != 0;
-	return tell(a, "initial weights", differ,
-		    differ ? "another seed draws others" : "another seed draws the same", err);
+	if (name_rows(a, rows, err) == OK && draw_rows(rows, a->setup->seed, &mine, err) == OK &&
+	    draw_rows(rows, a->setup->seed + 1, &other, err) == OK) {
+		alike = drawn_alike(rows, mine, other);
+		if (alike)
+			snprintf(detail, sizeof(detail), "another seed draws the same %s", alike);
+		status = tell(a, "initial weights", !alike, detail, err);
+	}
+	free(mine);
+	free(other);
+	params_destroy(rows);
+	return status;
 }
 
 /* ---------------------------------------------------------------------- all */
@@ -286,7 +346,9 @@ static enum status open_auditor(struct auditor *a, struct error *err)
 	if (params_create(&a->params, precision_type(setup->precision), err) != OK ||
 	    name_parameters(a, err) != OK)
 		return FAIL;
-	return params_allocate(a->params, &setup->backend, true, err);
+	if (params_allocate(a->params, &setup->backend, true, err) != OK)
+		return FAIL;
+	return optimizer_create(&a->optimizer, &setup->optim, a->params, err);
 }
 
 enum status training_audit(const struct run_setup *setup, struct audit_report *report,
@@ -299,6 +361,7 @@ enum status training_audit(const struct run_setup *setup, struct audit_report *r
 	    audit_clipping(&a, err) == OK && audit_schedule(&a, err) == OK &&
 	    audit_count(&a, err) == OK)
 		status = audit_initial(&a, err);
+	optimizer_destroy(a.optimizer);
 	params_destroy(a.params);
 	return status;
 }
