@@ -105,6 +105,18 @@ void graph_scope(struct graph *g, const char *format, ...)
 		fail_out_of_memory(g);
 }
 
+void graph_variant(struct graph *g, const char *format, ...)
+{
+	va_list args;
+
+	assert(!g->training && !g->state);
+	va_start(args, format);
+	g->variant = pool_vprintf(&g->pool, format, args);
+	va_end(args);
+	if (!g->variant)
+		fail_out_of_memory(g);
+}
+
 void graph_scope_end(struct graph *g)
 {
 	g->scope = "";
@@ -194,6 +206,21 @@ static const char *scoped(struct graph *g, const char *name)
 	return full;
 }
 
+static const char *variant_of(const struct graph *g)
+{
+	return g->variant ? g->variant : "";
+}
+
+/* The name of what variants have for themselves. */
+static const char *own_name(struct graph *g, const char *name)
+{
+	const char *full = pool_printf(&g->pool, "%s%s%s", variant_of(g), g->scope, name);
+
+	if (!full)
+		fail_out_of_memory(g);
+	return full;
+}
+
 struct tensor *graph_param(struct graph *g, const char *name, const struct param_init *init,
 			   int ndim, const int64_t *dim)
 {
@@ -227,6 +254,9 @@ struct tensor *graph_input(struct graph *g, const char *name, enum dtype type, i
 {
 	const char *full = scoped(g, name);
 
+	for (int i = 0; i < g->n_tensors && g->variant && !g->failed; i++)
+		if (g->tensors[i]->kind == TENSOR_INPUT && strcmp(g->tensors[i]->name, full) == 0)
+			return g->tensors[i];
 	return g->failed ? NULL : new_tensor(g, full, TENSOR_INPUT, type, ndim, dim);
 }
 
@@ -253,6 +283,24 @@ static struct tensor *new_view(struct graph *g, struct tensor *t, const char *su
 	return view;
 }
 
+static bool same_view(const struct tensor *a, const struct tensor *b)
+{
+	return a->base == b->base && a->offset == b->offset && a->row == b->row &&
+	       a->pitch == b->pitch && a->needs_grad == b->needs_grad && a->ndim == b->ndim &&
+	       memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof(*a->dim)) == 0;
+}
+
+/* The newest tensor, or the same view of an earlier variant instead. */
+static struct tensor *share_view(struct graph *g, struct tensor *view)
+{
+	for (int i = 0; i < view->id && g->variant; i++)
+		if (g->tensors[i]->base && same_view(g->tensors[i], view)) {
+			g->n_tensors--;
+			return g->tensors[i];
+		}
+	return view;
+}
+
 struct tensor *graph_reshape(struct graph *g, struct tensor *t, int ndim, const int64_t *dim)
 {
 	char shape[TENSOR_SHAPE_TEXT], wanted[TENSOR_SHAPE_TEXT];
@@ -271,7 +319,7 @@ struct tensor *graph_reshape(struct graph *g, struct tensor *t, int ndim, const 
 	}
 	if (tensor_contiguous(t)) {
 		view->row = view->pitch = dim[ndim - 1];
-		return view;
+		return share_view(g, view);
 	}
 	/* Rows of a slice stay rows: some trailing dimensions must make up exactly one row. */
 	for (int i = ndim - 1; i >= 0 && tail < t->row; i--)
@@ -282,7 +330,7 @@ struct tensor *graph_reshape(struct graph *g, struct tensor *t, int ndim, const 
 			   tensor_shape_text(view, wanted));
 		return NULL;
 	}
-	return view;
+	return share_view(g, view);
 }
 
 struct tensor *graph_slice(struct graph *g, struct tensor *t, int64_t first, int64_t width)
@@ -307,7 +355,7 @@ struct tensor *graph_slice(struct graph *g, struct tensor *t, int64_t first, int
 		return NULL;
 	view->offset += first;
 	view->row = width;
-	return view;
+	return share_view(g, view);
 }
 
 struct tensor *graph_detach(struct graph *g, struct tensor *t)
@@ -317,9 +365,10 @@ struct tensor *graph_detach(struct graph *g, struct tensor *t)
 	if (g->failed || !t)
 		return NULL;
 	view = new_view(g, t, "detached", t->ndim, t->dim);
-	if (view)
-		view->needs_grad = false;
-	return view;
+	if (!view)
+		return NULL;
+	view->needs_grad = false;
+	return share_view(g, view);
 }
 
 /* ------------------------------------------------------------------- nodes */
@@ -354,11 +403,25 @@ static bool inputs_present(struct graph *g, const struct op *op, int n_in,
 	return true;
 }
 
+/* An earlier node that computes the same; NULL: there is none. */
+static struct node *find_same(const struct graph *g, const struct node *n)
+{
+	for (int i = 0; i < g->n_nodes; i++) {
+		struct node *m = g->nodes[i];
+
+		if (m->id == n->id && m->n_in == n->n_in &&
+		    memcmp(m->in, n->in, (size_t)n->n_in * sizeof(*n->in)) == 0 &&
+		    memcmp(m->attr, n->attr, n->op->attr_size) == 0)
+			return m;
+	}
+	return NULL;
+}
+
 struct node *graph_node(struct graph *g, enum op_id id, const char *name, const void *attr,
 			int n_in, struct tensor *const *in)
 {
 	const struct op *op = op_table[id];
-	struct node **nodes, *n;
+	struct node **nodes, *n, *same;
 	void *copy;
 
 	if (g->failed || !inputs_present(g, op, n_in, in))
@@ -377,13 +440,16 @@ struct node *graph_node(struct graph *g, enum op_id id, const char *name, const 
 	n->op = op;
 	n->id = id;
 	n->index = g->n_nodes;
-	n->name = scoped(g, name);
+	n->name = own_name(g, name);
 	n->origin = g->origin;
 	n->attr = copy;
 	n->n_in = n_in;
 	memcpy(n->in, in, (size_t)n_in * sizeof(*in));
 	if (op->attr_size)
 		memcpy(copy, attr, op->attr_size);
+	same = g->variant ? find_same(g, n) : NULL;
+	if (same)
+		return same;
 	if (g->failed || !check_inputs(g, n) || op->infer(g, n) != OK)
 		return NULL;
 	g->nodes[g->n_nodes++] = n;
@@ -470,13 +536,13 @@ static struct graph_output *add_graph_output(struct graph *g, const char *name, 
 	if (!outputs)
 		return NULL;
 	g->outputs = outputs;
-	name = scoped(g, name);
+	name = own_name(g, name);
 	if (!name)
 		return NULL;
 	g->outputs[g->n_outputs] = (struct graph_output){
 		.tensor = t,
 		.name = name,
-		.plain_name = name + strlen(g->scope),
+		.plain_name = name + strlen(variant_of(g)) + strlen(g->scope),
 		.origin = g->origin,
 	};
 	return &g->outputs[g->n_outputs++];

@@ -33,6 +33,7 @@ struct graph {
 	struct params *state; /* what a run leaves for the next one; NULL: nothing */
 	int64_t capacity;     /* tokens per row for which the state has room */
 	const char *scope;
+	const char *variant; /* precedes the names of nodes and outputs; NULL: no node is shared */
 	struct origin origin; /* of what is added next */
 
 	struct node **nodes;
@@ -63,6 +64,14 @@ void graph_continue(struct graph *g, struct params *state, int64_t capacity);
 /* Later names get this prefix ("block.3."), until graph_scope_end().  The text is copied. */
 void graph_scope(struct graph *g, const char *format, ...) PRINTF_LIKE(2, 3);
 void graph_scope_end(struct graph *g);
+
+/*
+ * What is added from now on describes the computation once more, with some change: the names of
+ * nodes and outputs get this prefix.  A node that would compute what an earlier node computes is not
+ * added again, its builder gets the earlier one.  So variants share all that their change does not
+ * reach.  Not for training, nor where runs continue each other.  The text is copied.
+ */
+void graph_variant(struct graph *g, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* What is added from now on belongs to this layer (-1: none) and this module of the builder's. */
 void graph_origin(struct graph *g, int layer, int module);

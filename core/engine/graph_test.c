@@ -336,6 +336,72 @@ static void test_nodes_in_one_call(void **state)
 	end(&f);
 }
 
+/* ------------------------------------------------------------------ variants */
+
+/* gelu(factor x W) of the second half of x, with a reshape; only the factor varies. */
+static void build_scaled(struct graph *g, double factor)
+{
+	struct tensor *x = graph_slice(g, graph_input(g, "x", F64, 2, SHAPE(2, 4)), 2, 2), *y;
+
+	graph_scope(g, "h.0.");
+	y = op_linear(g, "product", x, case_param(g, "w", 2, 3), NULL);
+	y = op_scale(g, "scaled", graph_reshape(g, y, 1, SHAPE(6)), factor, NULL);
+	y = op_gelu(g, "y", y);
+	graph_output(g, "y", y);
+	graph_scope_end(g);
+}
+
+static void run_outputs(struct fixture *f, const struct backend *cpu, double values[][6])
+{
+	const double x[8] = { 9, 9, 1, -1, 9, 9, 0.5, 2 }, w[6] = { 1, 2, 3, -1, -2, 0.5 };
+	const struct program_options options = { 0 };
+	const struct run run = { 0 };
+	struct program *p;
+	struct error err;
+
+	must(graph_finish(f->g, &err), &err);
+	must(params_allocate(f->params, cpu, false, &err), &err);
+	must(param_set(f->params, 0, w, &err), &err);
+	must(program_create(&p, f->g, cpu, &options, &err), &err);
+	for (int i = 0; i < f->g->n_tensors; i++)
+		if (f->g->tensors[i]->kind == TENSOR_INPUT)
+			program_upload(p, f->g->tensors[i], x);
+	must(program_run(p, &run, &err), &err);
+	for (int i = 0; i < f->g->n_outputs; i++)
+		program_download(p, f->g->outputs[i].tensor, values[i]);
+	program_destroy(p);
+}
+
+/* Variants share what they have in common, and each computes what it would compute alone. */
+static void test_variants(void **state)
+{
+	const double factors[3] = { 2, -1, 2 };
+	const struct backend cpu = backend_cpu(1);
+	struct fixture f = start();
+	double values[3][6], alone[1][6];
+
+	(void)state;
+	f.g->training = false;
+	for (int i = 0; i < 3; i++) {
+		graph_variant(f.g, "v%d.", i);
+		build_scaled(f.g, factors[i]);
+	}
+	assert_int_equal(f.g->n_nodes, 1 + 2 * 2); /* the third is the first */
+	assert_int_equal(f.params->n, 1);
+	assert_string_equal(f.params->list[0].name, "h.0.w");
+	assert_string_equal(f.g->outputs[1].name, "v1.h.0.y");
+	assert_string_equal(f.g->outputs[1].plain_name, "y");
+	run_outputs(&f, &cpu, values);
+	end(&f);
+	for (int i = 0; i < 3; i++) {
+		f = start();
+		build_scaled(f.g, factors[i]);
+		run_outputs(&f, &cpu, alone);
+		assert_memory_equal(values[i], alone[0], sizeof(alone[0]));
+		end(&f);
+	}
+}
+
 static char *dump(const struct graph *g, void (*write)(const struct graph *, FILE *))
 {
 	char *text = NULL;
@@ -386,6 +452,7 @@ int main(void)
 		cmocka_unit_test(test_nan_in_weights_is_named),
 		cmocka_unit_test(test_infinity_names_its_node),
 		cmocka_unit_test(test_nodes_in_one_call),
+		cmocka_unit_test(test_variants),
 		cmocka_unit_test(test_dumps),
 	};
 
