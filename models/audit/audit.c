@@ -127,7 +127,7 @@ static enum status allocate(struct auditor *a, struct error *err)
 {
 	const size_t n = (size_t)(a->options->rows * a->options->length);
 
-	a->bytes = tensor_bytes(graph_find_output(a->logits.g, "logits")->tensor);
+	a->bytes = n * (size_t)a->model->vocab * dtype_size(a->params->type);
 	a->by_any = calloc((size_t)a->params->n, sizeof(*a->by_any));
 	a->by_main = calloc((size_t)a->params->n, sizeof(*a->by_main));
 	a->sizes = calloc((size_t)a->params->n, sizeof(*a->sizes));
@@ -149,7 +149,6 @@ static enum status open_auditor(struct auditor *a, struct error *err)
 		return fail(err, "a vocabulary of one token cannot be audited");
 	if (params_create(&a->params, a->options->type, err) != OK ||
 	    auditor_open(a, a->model, MODEL_TRAIN, &a->training, err) != OK ||
-	    auditor_open(a, a->model, MODEL_LOGITS, &a->logits, err) != OK ||
 	    params_initialise(a->params, a->options->seed, err) != OK || move_zeros(a, err) != OK ||
 	    allocate(a, err) != OK)
 		return FAIL;

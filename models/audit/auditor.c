@@ -16,6 +16,11 @@ int64_t auditor_training_length(const struct auditor *a)
 	return a->options->length < TRAINING_LENGTH ? a->options->length : TRAINING_LENGTH;
 }
 
+size_t auditor_small_logits(const struct auditor *a)
+{
+	return (size_t)(TRAINING_ROWS * auditor_training_length(a) * a->model->vocab);
+}
+
 enum status auditor_open_small(const struct auditor *a, const struct model *m,
 			       enum model_purpose purpose, struct token_program *t,
 			       struct error *err)

@@ -19,7 +19,7 @@ struct auditor {
 	struct audit_report *report;
 	struct model *model;
 	struct params *params;
-	struct token_program training, logits;
+	struct token_program training, logits; /* the second is open from audit_causality() on */
 	bool *by_any, *by_main;	   /* parameters with a gradient: of some loss, of the main loss */
 	int32_t *tokens, *changed; /* batch 0, and the same batch with some tokens changed */
 	size_t bytes;		   /* of the logits */
@@ -47,6 +47,7 @@ enum status auditor_open_small(const struct auditor *a, const struct model *m,
 			       enum model_purpose purpose, struct token_program *t,
 			       struct error *err) MUST_CHECK;
 int64_t auditor_training_length(const struct auditor *a);
+size_t auditor_small_logits(const struct auditor *a); /* how many they are */
 
 /* Random tokens.  A batch has the same tokens whenever its number is asked for. */
 void auditor_draw_tokens(const struct auditor *a, uint64_t number, int32_t *tokens, int64_t count);

@@ -67,7 +67,8 @@ enum status audit_causality(struct auditor *a, struct error *err)
 	char subject[128], detail[160] = "";
 	bool fault = false;
 
-	if (auditor_logits(&a->logits, a->tokens, a->base, err) != OK)
+	if (auditor_open(a, a->model, MODEL_LOGITS, &a->logits, err) != OK ||
+	    auditor_logits(&a->logits, a->tokens, a->base, err) != OK)
 		return FAIL;
 	c.passes = (c.count + rows - 1) / rows;
 	for (int64_t pass = 0; pass < c.passes && !fault; pass++) {

@@ -16,6 +16,9 @@
 #define LOSS_EFFECT 1e-8
 #define GRADIENT 1e-6
 
+#define MOST_TOGETHER 64 /* changed models in one graph */
+#define CHANGED_PREFIX "changed.%d."
+
 static double logit(const struct auditor *a, const char *logits, size_t i)
 {
 	return a->params->type == F64 ? ((const double *)logits)[i]
@@ -25,7 +28,7 @@ static double logit(const struct auditor *a, const char *logits, size_t i)
 /* How much the logits of the last run differ from the base logits, as a share of these; rms. */
 static double logits_change(const struct auditor *a)
 {
-	const size_t n = (size_t)(TRAINING_ROWS * auditor_training_length(a) * a->model->vocab);
+	const size_t n = auditor_small_logits(a);
 	double change = 0, base = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -196,30 +199,24 @@ static enum status effect_of_switch(struct auditor *a, const struct model_switch
 	return status;
 }
 
-/* The same model, but what this layer sends does not arrive. */
-static enum status effect_of_messages(struct auditor *a, const struct model_switch *s, int layer,
-				      double *effect, struct error *err)
-{
-	enum status status;
+/* The same model, but what this layer sends does not arrive; or this layer lacks the mechanism. */
+enum change { SILENCED, MUTED };
 
-	a->model->silenced = s->mechanism;
-	a->model->silenced_layer = layer;
-	status = effect_of(a, s, a->model, effect, NULL, err);
-	a->model->silenced = 0;
-	return status;
+static void change_layer(struct model *m, const struct model_switch *s, enum change change,
+			 int layer)
+{
+	if (change == SILENCED) {
+		m->silenced = s->mechanism;
+		m->silenced_layer = layer;
+	} else {
+		m->muted = s->mechanism;
+		m->muted_layer = layer;
+	}
 }
 
-/* The same model, but this layer lacks the mechanism. */
-static enum status effect_in_layer(struct auditor *a, const struct model_switch *s, int layer,
-				   double *effect, struct error *err)
+static void change_nothing(struct model *m)
 {
-	enum status status;
-
-	a->model->muted = s->mechanism;
-	a->model->muted_layer = layer;
-	status = effect_of(a, s, a->model, effect, NULL, err);
-	a->model->muted = 0;
-	return status;
+	m->silenced = m->muted = 0;
 }
 
 static bool claims_layer(const struct model *m, const struct model_switch *s, int layer)
@@ -230,30 +227,87 @@ static bool claims_layer(const struct model *m, const struct model_switch *s, in
 	       mechanism->acts(m->mechanism_options[s->mechanism - 1], m, layer);
 }
 
-typedef enum status (*layer_effect)(struct auditor *a, const struct model_switch *s, int layer,
-				    double *effect, struct error *err);
+/* Some layers, the model with each of them changed, and their effects. */
+struct changed_layers {
+	struct auditor *a;
+	const struct model_switch *s;
+	enum change change;
+	const int *layers;
+	int n;
+};
+
+/* One graph: the changed models share their first layers, and what only weights decide. */
+static void build_changed(void *context, struct graph *g, struct token_io *io)
+{
+	const struct changed_layers *c = context;
+	struct model *m = c->a->model;
+
+	for (int i = 0; i < c->n; i++) {
+		graph_variant(g, CHANGED_PREFIX, c->layers[i]);
+		change_layer(m, c->s, c->change, c->layers[i]);
+		model_build(m, g, MODEL_LOGITS, TRAINING_ROWS, auditor_training_length(c->a), io);
+		change_nothing(m);
+	}
+}
+
+static enum status effects_of_changes(struct changed_layers *c, double *effects, struct error *err)
+{
+	const struct program_options options = { .train = false };
+	const struct run run = { .seed = 1, .iteration = 1 };
+	struct auditor *a = c->a;
+	struct token_program t;
+	enum status status;
+	char name[64];
+
+	if (token_program_open(&t, build_changed, c, a->params, a->backend, &options, err) != OK)
+		return FAIL;
+	token_program_feed(&t, a->tokens, NULL);
+	status = program_run(t.p, &run, err);
+	for (int i = 0; i < c->n && status == OK; i++) {
+		snprintf(name, sizeof(name), CHANGED_PREFIX "logits", c->layers[i]);
+		program_download(t.p, graph_find_output(t.g, name)->tensor, a->now);
+		effects[i] = logits_change(a);
+	}
+	token_program_close(&t);
+	return status;
+}
+
+/* So many logits of the small batch take no more memory than the logits of the large batch. */
+static int most_together(const struct auditor *a)
+{
+	const size_t small = auditor_small_logits(a) * dtype_size(a->params->type);
+	const size_t most = a->bytes / small;
+
+	return most < 1 ? 1 : most > MOST_TOGETHER ? MOST_TOGETHER : (int)most;
+}
 
 /*
  * The least effect in one of the first `layers` layers.  Only layers in which the mechanism claims
  * to act count; without one the effect is INFINITY and the layer -1.
  */
 static enum status least_effect(struct auditor *a, const struct model_switch *s, int64_t layers,
-				layer_effect effect_of_layer, double *least, int *weakest,
-				struct error *err)
+				enum change change, double *least, int *weakest, struct error *err)
 {
+	const int most = most_together(a);
+	int together[MOST_TOGETHER];
+	struct changed_layers c = { .a = a, .s = s, .change = change, .layers = together };
+	double effects[MOST_TOGETHER];
+
 	*weakest = -1;
 	*least = INFINITY;
 	for (int layer = 0; layer < layers; layer++) {
-		double effect;
-
-		if (!claims_layer(a->model, s, layer))
+		if (claims_layer(a->model, s, layer))
+			together[c.n++] = layer;
+		if (c.n == 0 || (c.n < most && layer + 1 < layers))
 			continue;
-		if (effect_of_layer(a, s, layer, &effect, err) != OK)
+		if (effects_of_changes(&c, effects, err) != OK)
 			return FAIL;
-		if (effect < *least) {
-			*least = effect;
-			*weakest = layer;
-		}
+		for (int i = 0; i < c.n; i++)
+			if (effects[i] < *least) {
+				*least = effects[i];
+				*weakest = together[i];
+			}
+		c.n = 0;
 	}
 	return OK;
 }
@@ -338,9 +392,9 @@ static enum status judge_size(struct auditor *a, const struct model_switch *s, s
 	struct audit_finding *finding = finding_about(a, s);
 
 	if (effect_of_switch(a, s, &e.whole, &e.own, err) != OK ||
-	    least_effect(a, s, s->sends ? layers - 1 : 0, effect_of_messages, &e.sent, &e.sender,
-			 err) != OK ||
-	    least_effect(a, s, layers, effect_in_layer, &e.in_layer, &e.weakest, err) != OK)
+	    least_effect(a, s, s->sends ? layers - 1 : 0, SILENCED, &e.sent, &e.sender, err) !=
+		    OK ||
+	    least_effect(a, s, layers, MUTED, &e.in_layer, &e.weakest, err) != OK)
 		return FAIL;
 	if (finding->passed) {
 		finding->passed = enough(&e);

@@ -131,7 +131,9 @@ static enum status count_optimizer(const struct run_setup *setup, struct params 
 
 /*
  * Audits have weights, gradients and an optimizer of their own.  Their programs train on a small
- * batch, two at a time, and make the logits of a larger one.
+ * batch, two at a time, and make the logits of a larger one.  The program of many changed models
+ * has no more logits than that one, and is gone before it comes; for the products of weights that
+ * the changed models share there is the room of the optimizer.
  */
 static enum status count_audits(const struct run_setup *setup, struct params *params, double unit,
 				double *bytes, struct error *err)
