@@ -173,9 +173,9 @@ FAULTS = [
     fault("clipping off in one arm", "gate", "core/optim/optim.c",
           '.clip = config_real(c, "GRAD_CLIP")', '.clip = config_real(c, "GRAD_CLIP") * '
           '!config_bool(c, "RA_MLA_MLP_ATTN_GATE")', ("training", "is not clipped")),
-    fault("a loss averaged over padding", "copy", "core/train/train.c",
-          "token_program_weigh(&t->training, 1 / fmax((double)t->scored, 1),",
-          "token_program_weigh(&t->training, 1 / (double)update_tokens(t),",
+    fault("a loss averaged over padding", "copy", "core/train/update.c",
+          "token_program_weigh(&u->training, 1 / fmax((double)u->scored, 1),",
+          "token_program_weigh(&u->training, 1 / (double)update_tokens(u),",
           ("training", "the mean over scored targets is")),
     fault("sums in bfloat16", "gate", "core/backend/cpu/kernels/linear.c",
           "s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);\n}",
