@@ -71,12 +71,12 @@ class Result:
         return peak - 16 * self.parameters if peak else None
 
     def reached(self):
-        """The ratio that was asked for, or on the CPU 85% of the bound where the ceiling forbids it."""
-        if not self.asked or not self.ratio():
-            return None
-        bound = self.bound()
-        forbidden = self.backend == "cpu" and bound and self.flops and bound[0] < self.asked
-        return self.ratio()[0] >= (0.85 * bound[0] if forbidden else self.asked)
+        return self.ratio()[0] >= self.asked if self.asked and self.ratio() else None
+
+    def forbidden(self):
+        """Is more asked for than the speed of large products allows?  (Products of our own may be faster.)"""
+        return bool(self.asked and self.backend == "cpu" and self.flops and self.bound()
+                    and self.bound()[0] < self.asked)
 
     def agrees(self, theirs):
         """Are these losses ours, but for rounding?  None: there is nothing to compare."""
@@ -118,7 +118,10 @@ def mebibytes(count):
 
 
 def asked_text(r):
-    return f"{r.asked:g}" + {None: "", True: " reached", False: " missed"}[r.reached()] if r.asked else ""
+    if not r.asked:
+        return ""
+    missed = " missed, above the bound" if r.forbidden() else " missed"
+    return f"{r.asked:g}" + {None: "", True: " reached", False: missed}[r.reached()]
 
 
 def rate(r, three):

@@ -51,14 +51,15 @@ class Numbers(unittest.TestCase):
         self.assertEqual(r.ratio(), (2, 1, 3))
         self.assertTrue(r.reached())
 
-    def test_bound_softens_what_it_forbids(self):
-        r = self.result([1.9], [2], 2.5)    # the ceiling needs 1 s: no more than 2 can be had
+    def test_more_than_the_bound_allows(self):
+        r = self.result([1.1], [2], 2.5)    # the ceiling needs 1 s: no more than 2 can be had
         self.assertEqual(r.bound()[0], 2)
         self.assertFalse(r.reached())
-        r.rounds = [{"ours": 1.1, "theirs": 2, "products": 100.0}]
-        self.assertTrue(r.reached())        # 1.82 of at least 1.7
+        self.assertEqual(bench_result.asked_text(r), "2.5 missed, above the bound")
         r.asked = 1.9                       # can be had
-        self.assertFalse(r.reached())
+        self.assertEqual(bench_result.asked_text(r), "1.9 missed")
+        r.asked = 1.8
+        self.assertEqual(bench_result.asked_text(r), "1.8 reached")
 
     def test_percent_of_ceiling(self):
         self.assertEqual(self.result([2], [2], None).of_ceiling()[0], 0.5)
