@@ -79,7 +79,7 @@ tests: $(call results,$(chosen_tests))
 
 # As many tests at once as there are processors, unless -j says otherwise.
 run_tier = +$(Q)for part in tests-built tests; do \
-	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 ONCE=$(ONCE) $$part || exit; done
+	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 $2 ONCE=$(ONCE) $$part || exit; done
 check:
 	$(call run_tier,short)
 check-long:
@@ -89,7 +89,7 @@ check-all:
 check-soak:
 	$(call run_tier,soak)
 check-cross:
-	$(call run_tier,long) T=tools/testing/cross_longtest
+	$(call run_tier,long,T=tools/testing/cross_longtest)
 
 .PHONY: check check-long check-all check-soak check-cross tests tests-built
 

@@ -183,6 +183,15 @@ class Once(unittest.TestCase):
         self.assertFalse(self.result.exists())
 
 
+class Tiers(unittest.TestCase):
+    def test_each_can_begin(self):
+        for target in "check", "check-long", "check-all", "check-soak", "check-cross":
+            with self.subTest(target):
+                done = as_user.make("-n", target)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("summary.sh", done.stdout)
+
+
 class Bytes(unittest.TestCase):
     def test_no_rule_depends_on_the_last_newline_of_a_file(self):
         found = 0
