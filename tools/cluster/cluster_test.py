@@ -347,7 +347,7 @@ time.sleep(60)
         for number in numbers:
             task.send_signal(number)
             time.sleep(0.02)
-        said = task.communicate(timeout=60)[0]
+        said = task.communicate(timeout=300)[0]
         return task.returncode, said
 
     def test_before_the_time_is_over(self):
@@ -362,7 +362,7 @@ time.sleep(60)
         for is_result, expected in ((True, 0), (False, 76)):
             with self.subTest(is_result=is_result):
                 task = self.start("raise SystemExit(76)", is_result)
-                task.communicate(timeout=60)
+                task.communicate(timeout=300)
                 self.assertEqual((task.returncode, (self.place / "done").exists()), (expected, is_result))
                 (self.place / "done").unlink(missing_ok=True)
 
@@ -370,7 +370,7 @@ time.sleep(60)
         task = self.start("raise SystemExit(1)", nodes=2)
         self.assertRegex(task.stdout.readline(), r"waiting \d+ s: perhaps Slurm misses its node")
         task.send_signal(signal.SIGTERM)
-        task.communicate(timeout=60)
+        task.communicate(timeout=300)
         self.assertEqual(task.returncode, 1)
 
     def test_outside_of_slurm(self):

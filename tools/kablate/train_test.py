@@ -649,7 +649,7 @@ class Surroundings(Limits):
                         ["bench-decode", "--lengths", f"32,{length}", "--seconds", "0.01"]):
             kilobytes = 250_000 + os.sysconf("SC_NPROCESSORS_ONLN") * (1 << 17)
             done = subprocess.run([plain, *command], text=True, capture_output=True, cwd=TREE,
-                                  preexec_fn=self.limit(kilobytes), timeout=60)
+                                  preexec_fn=self.limit(kilobytes), timeout=300)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertGreater(next(self.numbers_of_refusal(done.stderr)), state)
 
@@ -659,7 +659,7 @@ class Surroundings(Limits):
         limit = self.limit
         for command in ("identity", "describe", "train"):
             done = subprocess.run([study(), command], text=True, capture_output=True, cwd=ROOT,
-                                  preexec_fn=limit(100_000), timeout=60)
+                                  preexec_fn=limit(100_000), timeout=300)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn("leave no room for the buffers of OpenBLAS", done.stderr)
         need = 1 << 17
@@ -850,7 +850,7 @@ class Lengths(Case):
     def evaluate(self, run, *words):
         return subprocess.run([run.binary, "evaluate", *words, "--weights",
                                run.directory / "weights.safetensors"], cwd=TREE, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
 
     def lengths(self, run, lengths):
         done = self.evaluate(run, "--json", "--lengths", lengths)
@@ -953,7 +953,7 @@ class Generation(Case):
         done = subprocess.run([run.binary, "generate", "--tokenizer", "bytes", "--temperature", "0",
                                "--prompt", "once upon", *words, "--weights",
                                run.directory / "weights.safetensors"], cwd=TREE,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
@@ -982,7 +982,7 @@ class Generation(Case):
                 (("train", "--experiment", "../../x"), "is no name"),
                 (("train", "--step", "a/b"), "is no name"),
                 (("train", "--baseline", ""), "is no name")):
-            done = subprocess.run([run.binary, *words], cwd=ROOT, text=True, capture_output=True, timeout=60)
+            done = subprocess.run([run.binary, *words], cwd=ROOT, text=True, capture_output=True, timeout=300)
             self.assertIn(done.returncode, (1, 2), words)
             self.assertRegex(done.stderr, said, words)
 

@@ -83,7 +83,7 @@ class Case(unittest.TestCase):
     def run_tool(self, *args, tool=TOOL, tree=kconfig.ROOT, **options):
         """The tool as it is in this tree or in a copy of it."""
         return subprocess.run([sys.executable, "-m", tool, *args], env=self.environment, cwd=tree,
-                              text=True, capture_output=True, check=False, timeout=60, **options)
+                              text=True, capture_output=True, check=False, timeout=300, **options)
 
     def succeed(self, *args, **options):
         done = self.run_tool(*args, **options)

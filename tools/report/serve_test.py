@@ -17,7 +17,7 @@ from tools.testing import as_user, tap
 
 
 def connection(host, port):
-    return contextlib.closing(http.client.HTTPConnection(host, port, timeout=60))
+    return contextlib.closing(http.client.HTTPConnection(host, port, timeout=300))
 
 
 class Case(unittest.TestCase):

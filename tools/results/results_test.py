@@ -83,7 +83,7 @@ class Case(unittest.TestCase):
 
     def results(self, *words, expect=0):
         done = subprocess.run([PROGRAM, *map(str, words)], cwd=self.place, text=True,
-                              capture_output=True, timeout=60, errors="backslashreplace")
+                              capture_output=True, timeout=300, errors="backslashreplace")
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
