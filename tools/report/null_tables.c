@@ -4,6 +4,7 @@
  * tools/report/simulate.py asks it for millions of tables.  It applies the rule of stats.py, whose
  * critical values come with the question; a test checks that both give the same verdicts.
  */
+#include <ctype.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -285,15 +286,24 @@ static enum status answer_cells(struct error *err)
 	return status;
 }
 
+/* Is there more than white space? */
+static bool more_to_read(void)
+{
+	int c = getchar();
+
+	while (isspace(c))
+		c = getchar();
+	return ungetc(c, stdin) != EOF;
+}
+
 static enum status answer_values(struct error *err)
 {
 	static const char *const words[] = { "better", "open", "worse" };
 	double arm[MOST_SEEDS], baseline[MOST_SEEDS];
 	struct rule rule;
-	int n, c;
+	int n;
 
-	while ((c = getchar()) != EOF) {
-		ungetc(c, stdin);
+	while (more_to_read()) {
 		if (read_rule(&rule, MOST_SEEDS, err) != OK)
 			return FAIL;
 		if (scanf("%d", &n) != 1 || n > MOST_SEEDS)
@@ -303,7 +313,6 @@ static enum status answer_values(struct error *err)
 				return fail(err, "expected %d pairs", n);
 		}
 		puts(words[verdict(&rule, arm, baseline) + 1]);
-		scanf(" ");
 	}
 	return OK;
 }
