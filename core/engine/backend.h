@@ -61,7 +61,8 @@ static inline bool call_adds(const struct call *c, int input)
 typedef void (*kernel)(const struct call *c);
 
 struct kernels {
-	kernel forward, backward, remake, loss; /* one per enum pass; NULL: the op has none */
+	/* One per enum pass; NULL: there is none.  What cannot be remade is kept. */
+	kernel forward, backward, remake, loss;
 	/* Bytes of c->work that a pass wants; NULL: none. */
 	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
 	/* Bytes of copy number `which` of the parameter n->in[input]; 0 or NULL: not wanted. */

@@ -333,7 +333,8 @@ static struct tensor *for_backward(struct lowering *w, struct tensor *t)
 	struct tensor *root = t->base ? t->base : t;
 	const struct node *n = root->producer;
 
-	if (!w->remake || !n || !n->op->remakes || n->out[n->op->remade] != root)
+	if (!w->remake || !n || !n->op->remakes || !w->kernels[n->id]->remake ||
+	    n->out[n->op->remade] != root)
 		return t;
 	return same_view(w, t, remade(w, root));
 }

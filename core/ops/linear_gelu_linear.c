@@ -4,9 +4,9 @@
  *   a = x W + b        h = gelu(a)        y = h V + c
  *
  * The same as linear, gelu and linear, for models in which nothing else reads h.
- * A device may apply gelu and its derivative where it makes the products.  Of
- * the hidden activations a alone is kept, as an output that no node reads; h
- * is made again in the backward pass.
+ * A device may apply gelu and its derivative where it makes the products.  a
+ * and h are outputs that no node reads.  The backward pass wants both; h can be
+ * made again from a.
  */
 #include "core/ops/rule.h"
 
@@ -56,7 +56,9 @@ static enum status infer(struct graph *g, struct node *n)
 	if (graph_out(g, n, NULL, x->type, x->ndim, dim) != OK)
 		return FAIL;
 	dim[x->ndim - 1] = n->in[1]->dim[1];
-	return graph_out_constant(g, n, "before_gelu", x->type, x->ndim, dim);
+	if (graph_out_constant(g, n, "before_gelu", x->type, x->ndim, dim) != OK)
+		return FAIL;
+	return graph_out_constant(g, n, "hidden", x->type, x->ndim, dim);
 }
 
 static void cost(const struct node *n, struct op_cost *c)
@@ -168,8 +170,11 @@ const struct op op_desc_linear_gelu_linear = {
 	.cost = cost,
 	.pitched_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1) | BIT(3),
-	.saves_out = BIT(1),
+	.saves_out = BIT(1) | BIT(2),
+	.remakes = true,
+	.remade = 2,
+	.remake_out = BIT(1),
 	.narrow_in = BIT(0),
-	.narrow_out = BIT(0) | BIT(1),
+	.narrow_out = BIT(0) | BIT(1) | BIT(2),
 	.cases = linear_gelu_linear_cases,
 };

@@ -3,8 +3,8 @@
  *
  *     first: a = x W + b        gelu: h = gelu(a)        second: y = h V + c
  *
- * h lies in the workspace.  In the backward pass the gradient of h takes its
- * place there, and then that of a: so a pass needs room for one of them.
+ * In the backward pass the gradient of h lies in the workspace, and then that of
+ * a in its place.
  */
 #ifndef CORE_OPS_LINEAR_GELU_LINEAR_H
 #define CORE_OPS_LINEAR_GELU_LINEAR_H
@@ -17,7 +17,6 @@
 struct three_nodes {
 	const struct kernels *linear_kernels, *gelu_kernels;
 	struct linear_attr attr;
-	struct tensor h;
 	struct node first, gelu, second;
 };
 
@@ -27,7 +26,6 @@ static inline void three_nodes_of(struct three_nodes *p, const struct node *n,
 	memset(p, 0, sizeof(*p));
 	p->linear_kernels = linear;
 	p->gelu_kernels = gelu;
-	p->h = *n->out[1];
 	p->first = p->gelu = p->second = *n;
 	p->first.id = p->second.id = OP_linear;
 	p->first.attr = p->second.attr = &p->attr;
@@ -36,24 +34,25 @@ static inline void three_nodes_of(struct three_nodes *p, const struct node *n,
 	p->gelu.id = OP_gelu;
 	p->gelu.n_in = 1;
 	p->gelu.in[0] = n->out[1];
-	p->gelu.out[0] = p->second.in[0] = &p->h;
+	p->gelu.out[0] = p->second.in[0] = n->out[2];
 	p->second.in[1] = n->in[3];
 	p->second.in[2] = n->in[4];
 	p->first.n_out = p->gelu.n_out = p->second.n_out = 1;
 }
 
-static inline size_t hidden_bytes(const struct three_nodes *p)
+static inline size_t gradient_bytes(const struct tensor *h)
 {
-	return (tensor_bytes(&p->h) + 255) / 256 * 256;
+	return (tensor_bytes(h) + 255) / 256 * 256;
 }
 
-/* Room for h, and behind it what one of the nodes needs. */
+/* Backward room for a gradient; behind it what one of the nodes needs. */
 static inline size_t three_workspaces(const struct three_nodes *p, enum pass pass, int threads)
 {
 	const size_t first = p->linear_kernels->workspace(&p->first, pass, threads);
 	const size_t second = p->linear_kernels->workspace(&p->second, pass, threads);
 
-	return hidden_bytes(p) + (first > second ? first : second);
+	return (pass == PASS_BACKWARD ? gradient_bytes(p->gelu.out[0]) : 0) +
+	       (first > second ? first : second);
 }
 
 static inline size_t three_copies(const struct three_nodes *p, enum pass pass, int input, int which)
@@ -64,8 +63,7 @@ static inline size_t three_copies(const struct three_nodes *p, enum pass pass, i
 
 /* ------------------------------------------------- calls of one of the nodes */
 
-static inline struct call call_of(const struct three_nodes *p, const struct call *c,
-				  const struct node *node)
+static inline struct call call_of(const struct call *c, const struct node *node)
 {
 	struct call call;
 
@@ -73,7 +71,7 @@ static inline struct call call_of(const struct three_nodes *p, const struct call
 	call.node = node;
 	call.run = c->run;
 	call.backend = c->backend;
-	call.work = (char *)c->work + hidden_bytes(p);
+	call.work = c->work;
 	return call;
 }
 
@@ -86,51 +84,34 @@ static inline void take_input(struct call *call, int i, const struct call *c, in
 	memcpy(call->copy[i], c->copy[from], sizeof(call->copy[i]));
 }
 
-/* All of the first node: forward from x to a, backward from da. */
 static inline struct call first_call(const struct three_nodes *p, const struct call *c)
 {
-	struct call call = call_of(p, c, &p->first);
+	struct call call = call_of(c, &p->first);
 
 	for (int i = 0; i < 3; i++)
 		take_input(&call, i, c, i);
 	call.out[0] = c->out[1];
-	call.dout[0] = c->work;
 	return call;
 }
 
-/* From a to h, and from dh to da in its place. */
 static inline struct call gelu_call(const struct three_nodes *p, const struct call *c)
 {
-	struct call call = call_of(p, c, &p->gelu);
+	struct call call = call_of(c, &p->gelu);
 
 	call.in[0] = c->out[1];
-	call.out[0] = call.din[0] = c->work;
-	call.dout[0] = c->work;
-	call.mode[0] = GRAD_WRITE;
+	call.out[0] = c->out[2];
 	return call;
 }
 
-/* From h to y; backward the gradients of V and c. */
 static inline struct call second_call(const struct three_nodes *p, const struct call *c)
 {
-	struct call call = call_of(p, c, &p->second);
+	struct call call = call_of(c, &p->second);
 
 	take_input(&call, 1, c, 3);
 	take_input(&call, 2, c, 4);
-	call.in[0] = c->work;
+	call.in[0] = c->out[2];
 	call.out[0] = c->out[0];
 	call.dout[0] = c->dout[0];
-	return call;
-}
-
-/* Backward dh alone, in place of h. */
-static inline struct call second_input_call(const struct three_nodes *p, const struct call *c)
-{
-	struct call call = second_call(p, c);
-
-	call.din[0] = c->work;
-	call.din[1] = call.din[2] = NULL;
-	call.mode[0] = GRAD_WRITE;
 	return call;
 }
 
@@ -139,9 +120,50 @@ static inline void run_forward(const struct kernels *kernels, struct call call)
 	kernels->forward(&call);
 }
 
-static inline void run_backward(const struct kernels *kernels, struct call call)
+/* ------------------------------------------------------------- the backward pass */
+
+static inline void run_backward(const struct kernels *kernels, const struct call *c,
+				struct call call)
 {
+	call.work = (char *)c->work + gradient_bytes(c->node->out[2]);
 	kernels->backward(&call);
+}
+
+/* The gradients of V and c. */
+static inline void second_backward(const struct three_nodes *p, const struct call *c)
+{
+	run_backward(p->linear_kernels, c, second_call(p, c));
+}
+
+/* The gradient of h, into the workspace. */
+static inline void hidden_backward(const struct three_nodes *p, const struct call *c)
+{
+	struct call call = second_call(p, c);
+
+	call.din[0] = c->work;
+	call.din[1] = call.din[2] = NULL;
+	call.mode[0] = GRAD_WRITE;
+	run_backward(p->linear_kernels, c, call);
+}
+
+/* From the gradient of h to that of a, in its place. */
+static inline void gelu_backward(const struct three_nodes *p, const struct call *c)
+{
+	struct call call = gelu_call(p, c);
+
+	call.din[0] = c->work;
+	call.dout[0] = c->work;
+	call.mode[0] = GRAD_WRITE;
+	run_backward(p->gelu_kernels, c, call);
+}
+
+/* From the gradient of a to those of x, W and b. */
+static inline void first_backward(const struct three_nodes *p, const struct call *c)
+{
+	struct call call = first_call(p, c);
+
+	call.dout[0] = c->work;
+	run_backward(p->linear_kernels, c, call);
 }
 
 #endif

@@ -24,11 +24,18 @@ static void backward(const struct call *c)
 {
 	struct three_nodes nodes, *p = nodes_of(&nodes, c->node);
 
+	second_backward(p, c);
+	hidden_backward(p, c);
+	gelu_backward(p, c);
+	first_backward(p, c);
+}
+
+/* h = gelu(a) */
+static void remake(const struct call *c)
+{
+	struct three_nodes nodes, *p = nodes_of(&nodes, c->node);
+
 	run_forward(p->gelu_kernels, gelu_call(p, c));
-	run_backward(p->linear_kernels, second_call(p, c));
-	run_backward(p->linear_kernels, second_input_call(p, c));
-	run_backward(p->gelu_kernels, gelu_call(p, c));
-	run_backward(p->linear_kernels, first_call(p, c));
 }
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
@@ -46,5 +53,9 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 }
 
 KERNELS(linear_gelu_linear) = {
-	.forward = forward, .backward = backward, .workspace = workspace, .copy_bytes = copies
+	.forward = forward,
+	.backward = backward,
+	.remake = remake,
+	.workspace = workspace,
+	.copy_bytes = copies,
 };

@@ -28,17 +28,18 @@ template <typename P> static bool forward_at_once(const struct call *c, const st
 {
 	typedef typename P::factor factor;
 	const struct tensor *x = c->node->in[0];
-	const int64_t i = tensor_dim(x, -1), f = tensor_dim(&p->h, -1);
+	const struct tensor *h = c->node->out[2];
+	const int64_t i = tensor_dim(x, -1), f = tensor_dim(h, -1);
 	const void *bias = c->copy[2][0] ? c->copy[2][0]->memory : NULL;
 
-	if (!ROUNDS<P> || !is_narrow(x) || !is_narrow(&p->h) || few_rows<P>::takes(&p->first) ||
+	if (!ROUNDS<P> || !is_narrow(x) || !is_narrow(h) || few_rows<P>::takes(&p->first) ||
 	    !c->copy[1][0] || (c->in[2] && !bias))
 		return false;
 	return finished_gemm<factor>(
 		c, EPILOGUE_GELU, false, false, tensor_count(x) / i, f, i,
 		{ (const factor *)c->in[0], tensor_contiguous(x) ? i : x->pitch, 0 },
 		{ (const factor *)c->copy[1][0]->memory, f, 0 }, bias, c->out[1],
-		results<P>{ c->work, true }, f);
+		results<P>{ c->out[2], true }, f);
 }
 
 template <typename P> static void forward(const struct call *c)
@@ -52,15 +53,14 @@ template <typename P> static void forward(const struct call *c)
 	run_forward(n.linear_kernels, second_call(&n, c));
 }
 
-/* da = dy V' gelu'(a) at once, in place of h.  false: nothing was done. */
-template <typename P>
-static bool backward_at_once(const struct call *c, const struct three_nodes *p)
+/* da = dy V' gelu'(a) at once, into the workspace.  false: nothing was done. */
+template <typename P> static bool backward_at_once(const struct call *c)
 {
 	typedef typename P::factor factor;
-	const struct tensor *y = c->node->out[0];
-	const int64_t o = tensor_dim(y, -1), f = tensor_dim(&p->h, -1);
+	const struct tensor *y = c->node->out[0], *h = c->node->out[2];
+	const int64_t o = tensor_dim(y, -1), f = tensor_dim(h, -1);
 
-	if (!ROUNDS<P> || !is_narrow(y) || !is_narrow(&p->h) || !c->copy[3][0])
+	if (!ROUNDS<P> || !is_narrow(y) || !is_narrow(h) || !c->copy[3][0])
 		return false;
 	return finished_gemm<factor>(c, EPILOGUE_GELU_GRADIENT, false, true, tensor_count(y) / o, f,
 				     o, { (const factor *)c->dout[0], o, 0 },
@@ -73,13 +73,20 @@ template <typename P> static void backward(const struct call *c)
 {
 	const struct nodes<P> n(c->node);
 
-	run_forward(n.gelu_kernels, gelu_call(&n, c));
-	run_backward(n.linear_kernels, second_call(&n, c));
-	if (!backward_at_once<P>(c, &n)) {
-		run_backward(n.linear_kernels, second_input_call(&n, c));
-		run_backward(n.gelu_kernels, gelu_call(&n, c));
+	second_backward(&n, c);
+	if (!backward_at_once<P>(c)) {
+		hidden_backward(&n, c);
+		gelu_backward(&n, c);
 	}
-	run_backward(n.linear_kernels, first_call(&n, c));
+	first_backward(&n, c);
+}
+
+/* h = gelu(a) */
+template <typename P> static void remake(const struct call *c)
+{
+	const struct nodes<P> n(c->node);
+
+	run_forward(n.gelu_kernels, gelu_call(&n, c));
 }
 
 template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
@@ -97,8 +104,9 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 	return three_copies(&n, pass, input, which);
 }
 
+/* In bfloat16 h is kept: it is gelu of what was not yet rounded to a, so a remake would differ. */
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, copies<P> };
+	return { forward<P>, backward<P>, ROUNDS<P> ? NULL : remake<P>, NULL, workspace<P>, copies<P> };
 }
 KERNELS(linear_gelu_linear, set)
