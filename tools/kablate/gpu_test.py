@@ -59,12 +59,13 @@ class Gpu(Case):
 
     def test_switches_change_no_bit(self):
         """The planner, remakes and the search for NaN."""
-        plain = Run(on_gpu())
-        plain.train()
-        for settings in ({"PLANNER": "n"}, {"REMAKE": "n"}, {"CHECK_NAN": "y"}):
-            run = Run(on_gpu(**settings))
-            run.train()
-            self.assertEqual(run.weights(), plain.weights(), settings)
+        for precision in ("float32", "bfloat16"):
+            plain = Run(on_gpu(PRECISION=precision))
+            plain.train()
+            for settings in ({"PLANNER": "n"}, {"REMAKE": "y"}, {"CHECK_NAN": "y"}):
+                run = Run(on_gpu(PRECISION=precision, **settings))
+                run.train()
+                self.assertEqual(run.weights(), plain.weights(), (precision, settings))
 
     def test_graphs_change_no_bit(self):
         """Captured graphs, kernels launched one by one, and kernels that never come before the last one ends."""
@@ -140,7 +141,7 @@ class Gpu(Case):
     def test_memory_is_predicted(self):
         """Our own blocks to the byte, before the end: the sample after the last update takes more."""
         for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "float32"},
-                         {"TRAIN_ACCUMULATE": 3, "REMAKE": "n"}):
+                         {"TRAIN_ACCUMULATE": 3, "REMAKE": "y"}):
             run = Run(on_gpu(GPT2_MAX_ITERS=6, **settings))
             run.train()
             words = [run.binary, "describe", "--json"]
