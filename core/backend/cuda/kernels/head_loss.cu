@@ -11,7 +11,7 @@
 
 #define CHUNK_BYTES ((int64_t)512 << 20) /* few chunks: each adds to all of dW */
 #define CHUNK_TOKENS 256		 /* at least, so that reading W hides behind the products */
-#define WHOLE 64			 /* rows begin, and chunks end, at a multiple of this */
+#define WHOLE 64			 /* rows begin at a multiple of this */
 
 static int64_t whole(int64_t n)
 {
@@ -30,16 +30,20 @@ template <typename P> static bool keeps_factors(const struct node *n)
 	return is_factor<P>(n->in[0]);
 }
 
-/* Chunks of nearly equal size. */
+/*
+ * A power of two, if there is more than one chunk: on an H200 the logits of 4096 tokens are made at 740
+ * TFLOP/s, those of 5056 at 497.
+ */
 template <typename P> static int64_t chunk_tokens(const struct node *n)
 {
 	const int64_t tokens = tensor_count(n->in[2]), factor = sizeof(typename P::factor);
 	const int64_t logit = keeps_factors<P>(n) ? factor : factor + (int64_t)sizeof(typename P::real);
-	const int64_t room = CHUNK_BYTES / (logit_pitch(n) * logit) / WHOLE * WHOLE;
-	const int64_t most = room > CHUNK_TOKENS ? room : CHUNK_TOKENS;
-	const int64_t chunks = (tokens + most - 1) / most;
+	const int64_t room = CHUNK_BYTES / (logit_pitch(n) * logit);
+	int64_t most = CHUNK_TOKENS;
 
-	return chunks == 1 ? tokens : whole((tokens + chunks - 1) / chunks);
+	while (2 * most <= room)
+		most *= 2;
+	return tokens < most ? tokens : most;
 }
 
 template <typename P> struct room {
