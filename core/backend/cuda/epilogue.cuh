@@ -1,6 +1,7 @@
 /*
- * epilogue - products by cuBLASLt that finish their results before these are written.
+ * epilogue - products by cuBLASLt, which may finish their results before these are written.
  *
+ *     EPILOGUE_NONE             out [m,n] = op(A) op(B), or added to it
  *     EPILOGUE_BIAS             out [m,n] = op(A) op(B) + bias [n]
  *     EPILOGUE_GELU             out = gelu(s), before [m,n] = s, s = op(A) op(B) (+ bias)
  *     EPILOGUE_GELU_GRADIENT    out = op(A) op(B) gelu'(before)
@@ -8,8 +9,8 @@
  * Nothing is rounded but what is written.  cuBLASLt takes tanh from an instruction that approximates
  * it: the error is far below that of bfloat16, and only products with results in it have a gelu.
  *
- * cuBLASLt is asked once for each shape which algorithm it advises, and the answer is kept with the
- * context.  The answer follows from the shape, the GPU and the version of cuBLASLt.  Algorithms that cut
+ * cuBLASLt is asked once for each shape which algorithms it advises, and one of them is kept with the
+ * context.  The choice follows from the shape, the GPU and the version of cuBLASLt.  Algorithms that cut
  * the sum over k add its parts in float, in a fixed order.
  */
 #ifndef CUDA_EPILOGUE_CUH
@@ -17,7 +18,13 @@
 
 #include "core/backend/cuda/cuda.cuh"
 
-enum epilogue { EPILOGUE_BIAS, EPILOGUE_GELU, EPILOGUE_GELU_GRADIENT };
+enum epilogue { EPILOGUE_NONE, EPILOGUE_BIAS, EPILOGUE_GELU, EPILOGUE_GELU_GRADIENT };
+
+/* Sums so short, and results so many, that writing them takes a good part of the time. */
+static inline bool writes_much(int64_t m, int64_t n, int64_t k)
+{
+	return k <= 1024 && m * n >= (int64_t)1 << 22;
+}
 
 /* All that an algorithm depends on, and nothing else: plans are found by these bytes. */
 struct product_shape {
@@ -33,6 +40,7 @@ struct product_operands {
 	const void *a, *b, *bias;
 	void *before; /* NULL: none */
 	void *out;
+	bool add; /* to out; only without epilogue */
 };
 
 /* false: cuBLASLt has no such product, and nothing was done. */

@@ -67,6 +67,19 @@ struct product_memory {
 	}
 };
 
+/* A product by cuBLASLt.  false: it has no such product, and nothing was done. */
+template <typename F>
+static bool lt_gemm(const struct call *c, enum epilogue epilogue, bool trans_a, bool trans_b,
+		    int64_t m, int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
+		    const void *bias, void *before, bool add, struct product_memory out,
+		    int64_t pitch)
+{
+	return cuda_product_with_epilogue(context_of(c),
+					  { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a,
+					    trans_b, data_type(a.at), out.type },
+					  { a.at, b.at, bias, before, out.at, add });
+}
+
 template <typename F>
 static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
 		 double alpha, struct matrix<F> a, struct matrix<F> b, bool add,
@@ -75,6 +88,9 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	const typename sum_of_products<F>::real factor = alpha, beta = add;
 
 	if (m == 0 || n == 0)
+		return;
+	if (data_type(a.at) == CUDA_R_16BF && count == 1 && alpha == 1 && writes_much(m, n, k) &&
+	    lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, NULL, NULL, add, out, pitch))
 		return;
 	cuda_note_blas(context_of(c),
 		       cublasGemmStridedBatchedEx(context_of(c)->blas, turned(trans_b),
@@ -116,10 +132,7 @@ static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool tra
 {
 	if (m == 0 || n == 0)
 		return true;
-	return cuda_product_with_epilogue(context_of(c),
-					  { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a,
-					    trans_b, data_type(a.at), out.type },
-					  { a.at, b.at, bias, before, out.at });
+	return lt_gemm(c, epilogue, trans_a, trans_b, m, n, k, a, b, bias, before, false, out, pitch);
 }
 
 /* ------------------------------------------------------- factors of products */

@@ -383,6 +383,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Its only algorithm has no tiles. */
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *,
+						    cublasLtMatmulAlgoConfigAttributes_t,
+						    void *value, size_t bytes, size_t *written)
+{
+	if (bytes != sizeof(uint32_t))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	*(uint32_t *)value = CUBLASLT_MATMUL_TILE_UNDEFINED;
+	*written = bytes;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha,
 			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
 			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,

@@ -22,6 +22,12 @@ enum cublasLtMatmulPreferenceAttributes_t {
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 };
+enum cublasLtMatmulAlgoConfigAttributes_t { CUBLASLT_ALGO_CONFIG_TILE_ID = 1 };
+enum cublasLtMatmulTile_t {
+	CUBLASLT_MATMUL_TILE_UNDEFINED = 0,
+	CUBLASLT_MATMUL_TILE_128x128 = 20,
+	CUBLASLT_MATMUL_TILE_128x160 = 29,
+};
 enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
 enum cublasLtEpilogue_t {
 	CUBLASLT_EPILOGUE_DEFAULT = 1,
@@ -69,6 +75,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 					      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
 					      cublasLtMatmulPreference_t preference, int wanted,
 					      cublasLtMatmulHeuristicResult_t *results, int *found);
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+						    cublasLtMatmulAlgoConfigAttributes_t what,
+						    void *value, size_t bytes, size_t *written);
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
 			      const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
