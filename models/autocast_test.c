@@ -1,7 +1,7 @@
 /*
  * The gradients in bfloat16 are at most 1.5 times as far from double as those of PyTorch's bfloat16
- * autocast: each tensor of each file of models/vectors/autocast, which tools/reference/autocast.py
- * writes and explains.
+ * autocast, or 1.75 times where the residual stream is in bfloat16, which autocast's is not: each tensor
+ * of each file of models/vectors/autocast, which tools/reference/autocast.py writes and explains.
  */
 #include <glob.h>
 #include <math.h>
@@ -14,6 +14,7 @@
 #include "models/test_vector.h"
 
 #define MOST 1.5
+#define MOST_STREAM 1.75 /* seen: 1.504 */
 
 /* One file: a model, and batches of tokens and targets. */
 struct vector {
@@ -244,6 +245,11 @@ static glob_t vector_paths(void)
 	return paths;
 }
 
+static double allowed(enum precision precision)
+{
+	return precision == BFLOAT16_STREAM ? MOST_STREAM : MOST;
+}
+
 static void check(const char *path, enum precision precision, bool folded)
 {
 	struct engine e = { .backend = backend_for_tests(precision, 1) }, exact = { 0 };
@@ -257,7 +263,7 @@ static void check(const char *path, enum precision precision, bool folded)
 	print_message("# %s%s in %s: %.2f of autocast's error, '%s'\n", path,
 		      folded ? ", folded," : "", precision_names[precision], worst.ratio,
 		      worst.name);
-	if (!(worst.ratio <= MOST))
+	if (!(worst.ratio <= allowed(precision)))
 		fail_msg("%s in %s: the error of '%s' is %.3g times autocast's", path,
 			 precision_names[precision], worst.name, worst.ratio);
 	close_engine(&e);
@@ -277,14 +283,21 @@ static bool can_fold(const char *path)
 	return can;
 }
 
+/* A sample takes the precisions in turns. */
+static bool is_left_out(size_t number, enum precision precision)
+{
+	const size_t precisions = PRECISIONS - BFLOAT16;
+
+	return test_is_sampled() && backend_stores_for_tests() &&
+	       number % precisions != (size_t)(precision - BFLOAT16);
+}
+
 static void check_all(enum precision precision)
 {
 	glob_t paths = vector_paths();
 
 	for (size_t i = 0; i < paths.gl_pathc; i++) {
-		/* A sample takes the precisions in turns. */
-		if (test_is_sampled() && backend_stores_for_tests() &&
-		    (i % 2 == 0) != (precision == BFLOAT16))
+		if (is_left_out(i, precision))
 			continue;
 		check(paths.gl_pathv[i], precision, false);
 		if (can_fold(paths.gl_pathv[i]))
@@ -305,6 +318,14 @@ static void test_stored_in_bfloat16(void **state)
 	if (!backend_stores_for_tests())
 		skip();
 	check_all(BFLOAT16_STORED);
+}
+
+static void test_stream_in_bfloat16(void **state)
+{
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	check_all(BFLOAT16_STREAM);
 }
 
 static struct worst with_coarse_weights(const char *path)
@@ -346,6 +367,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bfloat16),
 		cmocka_unit_test(test_stored_in_bfloat16),
+		cmocka_unit_test(test_stream_in_bfloat16),
 		cmocka_unit_test(test_coarse_weights_are_found),
 	};
 

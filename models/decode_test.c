@@ -243,17 +243,23 @@ static void test_activations_in_bfloat16(void **state)
 	}
 }
 
-static void check_stored(const char *symbols, int64_t B, int64_t T, int64_t prompt)
+static void check_precision(enum precision precision, const char *symbols, int64_t B, int64_t T,
+			    int64_t prompt)
 {
 	struct model_case k;
 	double e;
 
-	open_drawn_on(&k, F32, BFLOAT16_STORED, symbols);
+	open_drawn_on(&k, F32, precision, symbols);
 	e = text_error(&k, B, T, prompt);
 	if (!(e <= STORED_ERROR))
 		fail_msg("%s: %lld rows of %lld: differs by %g of the largest logit", symbols,
 			 (long long)B, (long long)T, e);
 	case_close(&k);
+}
+
+static void check_stored(const char *symbols, int64_t B, int64_t T, int64_t prompt)
+{
+	check_precision(BFLOAT16_STORED, symbols, B, T, prompt);
 }
 
 /*
@@ -276,6 +282,7 @@ static void test_joined_nodes(void **state)
 				 SMALL "MODEL_EMBD=64 MODEL_HEADS=4 %s %s", attentions[i],
 				 rest[(i + j) % COUNT(rest)]);
 			check_stored(symbols, rows[j], 12, 9);
+			check_precision(BFLOAT16_STREAM, symbols, rows[j], 12, 9);
 		}
 }
 
@@ -455,7 +462,8 @@ static void test_state_is_as_described(void **state)
 	(void)state;
 	check_described_state(FLOAT32);
 	if (backend_stores_for_tests())
-		check_described_state(BFLOAT16_STORED);
+		for (enum precision p = BFLOAT16_STORED; p <= BFLOAT16_STREAM; p++)
+			check_described_state(p);
 }
 
 /* Keys and values of a dot product, two bytes for each number. */

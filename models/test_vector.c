@@ -332,7 +332,7 @@ static double allowed_error(enum precision precision, double entry, double large
 {
 	if (precision == FLOAT64)
 		return DOUBLE_ERROR * fmax(entry, NOISE * largest_gradient);
-	if (precision == BFLOAT16_STORED)
+	if (precision_stores(precision))
 		return fmax(STORED_ERROR * entry, BFLOAT_OF_LARGEST * largest_gradient);
 	if (precision_rounds(precision))
 		return fmax(BFLOAT_ERROR * entry, BFLOAT_OF_LARGEST * largest_gradient);

@@ -35,7 +35,7 @@ static void check(const char *path, enum precision precision, int *near_ties)
 /* A sample takes the precisions in turns. */
 static bool is_left_out(size_t number, enum precision precision)
 {
-	const size_t precisions = backend_stores_for_tests() ? 4 : 3;
+	const size_t precisions = backend_stores_for_tests() ? 5 : 3;
 
 	return test_is_sampled() && number % precisions != (size_t)precision % precisions;
 }
@@ -78,6 +78,14 @@ static void test_vectors_stored_in_bfloat16(void **state)
 	if (!backend_stores_for_tests())
 		skip();
 	test_vectors(BFLOAT16_STORED, 3);
+}
+
+static void test_vectors_with_a_narrow_stream(void **state)
+{
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	test_vectors(BFLOAT16_STREAM, 3);
 }
 
 /* --------------------------------------------------------------- other files */
@@ -355,6 +363,7 @@ int main(void)
 		cmocka_unit_test(test_vectors_in_float),
 		cmocka_unit_test(test_vectors_in_bfloat16),
 		cmocka_unit_test(test_vectors_stored_in_bfloat16),
+		cmocka_unit_test(test_vectors_with_a_narrow_stream),
 		CHANGED(test_configuration),
 		CHANGED(test_parameters),
 		CHANGED(test_gradients),

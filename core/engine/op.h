@@ -118,6 +118,7 @@ struct op {
 	unsigned saves_out;	/* outputs that the backward kernel reads */
 	unsigned narrow_in;	/* inputs that may be kept in bfloat16 (storage.h) */
 	unsigned narrow_out;	/* outputs that may */
+	unsigned narrow_stream_in, narrow_stream_out; /* more that may where the residual stream may */
 	unsigned narrow_decoded; /* more outputs that may where nothing flows back: in decoding */
 
 	bool passes_gradient;	/* the gradient of every input is that of output 0, unchanged */

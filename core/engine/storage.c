@@ -5,6 +5,7 @@ const char *const precision_names[] = {
 	[FLOAT64] = "float64",
 	[BFLOAT16] = "bfloat16",
 	[BFLOAT16_STORED] = "bfloat16 stored",
+	[BFLOAT16_STREAM] = "bfloat16 stored with residual",
 	[PRECISIONS] = NULL,
 };
 
@@ -28,13 +29,16 @@ static bool is_read(const struct graph *g, const struct tensor *root)
 	return false;
 }
 
-static void keep_narrow_outputs(const struct graph *g, const struct node *n, enum dtype narrow)
+static void keep_narrow_outputs(const struct graph *g, const struct node *n,
+				enum precision precision)
 {
-	const unsigned may = n->op->narrow_out | (g->state ? n->op->narrow_decoded : 0);
+	const bool narrows = precision_stores(precision) && g->type == F32;
+	const unsigned may =
+		storage_narrow_out(n->op, precision) | (g->state ? n->op->narrow_decoded : 0);
 
 	for (int i = 0; i < n->n_out; i++)
 		if (is_chosen(n->out[i]))
-			n->out[i]->type = may & BIT(i) ? narrow : g->type;
+			n->out[i]->type = narrows && (may & BIT(i)) ? BF16 : g->type;
 }
 
 static void keep_wide(struct tensor *t, enum dtype wide)
@@ -68,14 +72,13 @@ static void choose_states(const struct graph *g)
 
 void storage_assign(const struct graph *g, enum precision precision)
 {
-	const bool narrows = precision == BFLOAT16_STORED && g->type == F32;
-	const enum dtype wide = g->type, narrow = narrows ? BF16 : wide;
+	const enum dtype wide = g->type;
 
 	for (int i = 0; i < g->n_nodes; i++)
-		keep_narrow_outputs(g, g->nodes[i], narrow);
+		keep_narrow_outputs(g, g->nodes[i], precision);
 	for (int i = 0; i < g->n_nodes; i++)
 		for (int j = 0; j < g->nodes[i]->n_in; j++)
-			if (!(g->nodes[i]->op->narrow_in & BIT(j)))
+			if (!(storage_narrow_in(g->nodes[i]->op, precision) & BIT(j)))
 				keep_wide(g->nodes[i]->in[j], wide);
 	/* What only the host reads is a result.  To look at an activation does not change it. */
 	for (int i = 0; i < g->n_outputs; i++)

@@ -7,9 +7,11 @@
  *
  * The ops decide which tensors that are (op.h: narrow_in, narrow_out).  A tensor is kept narrow if
  * the op that writes it allows that, and every op that reads it does.  So the residual stream,
- * which norms read, statistics and losses keep the graph's type.  Parameters, their gradients, the
- * moments of the optimizer and inputs always do.  The state of decoding follows the same rule, and is
- * never narrower than what it keeps.  Its memory is laid out by the first graph that names it.
+ * which norms read, statistics and losses keep the graph's type.  One precision has the stream
+ * narrow, too: there ops allow more (narrow_stream_in, narrow_stream_out).  Parameters, their
+ * gradients, the moments of the optimizer and inputs always keep the graph's type.  The state of
+ * decoding follows the same rule, and is never narrower than what it keeps.  Its memory is laid out
+ * by the first graph that names it.
  */
 #ifndef CORE_ENGINE_STORAGE_H
 #define CORE_ENGINE_STORAGE_H
@@ -22,6 +24,7 @@ enum precision {
 	FLOAT64,
 	BFLOAT16,	 /* products take their factors rounded to bfloat16 */
 	BFLOAT16_STORED, /* and activations are kept in bfloat16 */
+	BFLOAT16_STREAM, /* and so is the residual stream */
 	PRECISIONS
 };
 extern const char *const precision_names[]; /* NULL at the end */
@@ -32,7 +35,24 @@ enum dtype precision_type(enum precision precision);
 /* Do products take rounded factors? */
 static inline bool precision_rounds(enum precision precision)
 {
-	return precision == BFLOAT16 || precision == BFLOAT16_STORED;
+	return precision >= BFLOAT16;
+}
+
+/* Are activations kept in bfloat16? */
+static inline bool precision_stores(enum precision precision)
+{
+	return precision >= BFLOAT16_STORED;
+}
+
+/* Inputs and outputs of an op that may be kept in bfloat16, where activations are. */
+static inline unsigned storage_narrow_in(const struct op *op, enum precision precision)
+{
+	return op->narrow_in | (precision == BFLOAT16_STREAM ? op->narrow_stream_in : 0);
+}
+
+static inline unsigned storage_narrow_out(const struct op *op, enum precision precision)
+{
+	return op->narrow_out | (precision == BFLOAT16_STREAM ? op->narrow_stream_out : 0);
 }
 
 /* Choose the type of every activation, and of every state, of a finished graph. */

@@ -65,6 +65,26 @@ static void test_branches_are_narrow_and_the_stream_is_not(void **state)
 	destroy(&f);
 }
 
+/* Where the precision says so: sums, what is embedded, and nothing else more. */
+static void test_the_stream_can_be_narrow(void **state)
+{
+	struct fixture f = layer(F32);
+
+	(void)state;
+	storage_assign(f.g, BFLOAT16_STREAM);
+	assert_int_equal(f.embedded->type, BF16);
+	assert_int_equal(f.normed->type, BF16);
+	assert_int_equal(f.normed->producer->out[1]->type, F32); /* statistics */
+	assert_int_equal(f.branch->type, BF16);
+	assert_int_equal(f.sum->type, BF16);
+	assert_int_equal(f.last->type, BF16);
+	assert_int_equal(f.last->producer->out[2]->type, F32);
+	for (int i = 0; i < f.g->n_tensors; i++)
+		if (f.g->tensors[i]->kind == TENSOR_PARAM)
+			assert_int_equal(f.g->tensors[i]->type, F32);
+	destroy(&f);
+}
+
 /* In a model whose norms come after the branches, the stream is what a norm wrote. */
 static void test_what_a_norm_reads_is_wide(void **state)
 {
@@ -77,6 +97,8 @@ static void test_what_a_norm_reads_is_wide(void **state)
 	storage_assign(f.g, BFLOAT16_STORED);
 	assert_int_equal(f.last->type, F32);
 	assert_int_equal(y->type, BF16);
+	storage_assign(f.g, BFLOAT16_STREAM);
+	assert_int_equal(f.last->type, BF16);
 	destroy(&f);
 }
 
@@ -98,14 +120,12 @@ static void test_what_only_the_host_reads_is_wide(void **state)
 
 static void test_other_precisions_have_one_type(void **state)
 {
-	static const enum precision precisions[] = { FLOAT32, FLOAT64, BFLOAT16, BFLOAT16_STORED };
-
 	(void)state;
-	for (int i = 0; i < 4; i++) {
-		const enum precision precision = precisions[i];
+	for (int i = 0; i < PRECISIONS; i++) {
+		const enum precision precision = (enum precision)i;
 		/* Reference numbers in double are wanted on a device of any precision. */
 		const enum dtype type =
-			precision == BFLOAT16_STORED ? F64 : precision_type(precision);
+			precision_stores(precision) ? F64 : precision_type(precision);
 		struct fixture f = layer(type);
 
 		storage_assign(f.g, BFLOAT16_STORED);
@@ -174,6 +194,7 @@ static void test_arena_shrinks_by_what_is_narrow(void **state)
 {
 	struct fixture f = layer(F32);
 	const size_t wide = arena(&f, FLOAT32), narrow = arena(&f, BFLOAT16_STORED);
+	const size_t narrowest = arena(&f, BFLOAT16_STREAM);
 	/* 8 tokens: 3 times 8 channels, 2 times 32, and logits, whose 224 bytes take 256. */
 	const size_t rows = 8 * 8 * sizeof(float), wider = 8 * 32 * sizeof(float);
 	const size_t logits = 256 - 128;
@@ -182,6 +203,8 @@ static void test_arena_shrinks_by_what_is_narrow(void **state)
 	/* Values and gradients; both norms and gelu are made once more for the backward pass. */
 	assert_int_equal(wide - narrow,
 			 (2 * (3 * rows + 2 * wider) + 2 * rows + wider) / 2 + 2 * logits);
+	/* What is embedded, its gradient, and the sum, which has none. */
+	assert_int_equal(narrow - narrowest, 3 * rows / 2);
 	destroy(&f);
 }
 
@@ -191,14 +214,17 @@ static void test_the_cpu_keeps_floats(void **state)
 	struct error err;
 
 	(void)state;
-	assert_int_equal(backend_cpu_open(&b, BFLOAT16_STORED, 1, &err), FAIL);
-	assert_non_null(strstr(err.text, "the CPU keeps activations in float32"));
+	for (enum precision p = BFLOAT16_STORED; p <= BFLOAT16_STREAM; p++) {
+		assert_int_equal(backend_cpu_open(&b, p, 1, &err), FAIL);
+		assert_non_null(strstr(err.text, "the CPU keeps activations in float32"));
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_branches_are_narrow_and_the_stream_is_not),
+		cmocka_unit_test(test_the_stream_can_be_narrow),
 		cmocka_unit_test(test_what_a_norm_reads_is_wide),
 		cmocka_unit_test(test_what_only_the_host_reads_is_wide),
 		cmocka_unit_test(test_other_precisions_have_one_type),

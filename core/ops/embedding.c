@@ -103,5 +103,6 @@ const struct op op_desc_embedding = {
 	.cost = cost,
 	.constant_in = BIT(1),
 	.saves_in = BIT(1),
+	.narrow_stream_out = BIT(0),
 	.cases = embedding_cases,
 };

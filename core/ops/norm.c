@@ -280,6 +280,17 @@ static void case_residual_2052(struct graph *g)
 	wide_residual(g, 2, 2052);
 }
 
+/* Only the host reads the sum, so it is wide, whatever x is. */
+static void case_residual_result(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "left", case_param(g, "x", 3, 64)), *sum;
+	struct tensor *w = case_param(g, "w", 64);
+
+	graph_seeded_output(g, "y", op_norm(g, "norm", NORM_RMS, 1e-5, x, case_param(g, "r", 3, 64),
+					    w, NULL, &sum));
+	graph_output(g, "s", sum);
+}
+
 /* More rows than a device has parts. */
 static void case_residual_rows(struct graph *g)
 {
@@ -303,6 +314,7 @@ OP_CASES(norm_residual) = {
 	OP_CASE("width 1100", case_residual_1100),
 	OP_CASE("width 2051", case_residual_2051),
 	OP_CASE("width 2052", case_residual_2052),
+	OP_CASE("the sum is a result", case_residual_result),
 	OP_CASE("many rows", case_residual_rows),
 	OP_CASES_END,
 };
@@ -322,6 +334,7 @@ const struct op op_desc_norm = {
 	.remake_in = BIT(0) | BIT(1) | BIT(2),
 	.remake_out = BIT(1),
 	.narrow_out = BIT(0),
+	.narrow_stream_in = BIT(0),
 	.cases = norm_cases,
 };
 
@@ -342,5 +355,7 @@ const struct op op_desc_norm_residual = {
 	.remake_out = BIT(0) | BIT(2),
 	.narrow_in = BIT(1),
 	.narrow_out = BIT(1),
+	.narrow_stream_in = BIT(0),
+	.narrow_stream_out = BIT(0),
 	.cases = norm_residual_cases,
 };

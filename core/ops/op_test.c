@@ -3,7 +3,7 @@
  * in double; float and bfloat16 agree with double on the CPU, and so does double
  * on another device; the planner and remaking change no bit; gradients add up over
  * micro-batches.  On a device that can keep activations in bfloat16, inputs and
- * outputs of the ops are kept so, too.
+ * outputs of the ops are kept so, too; and the residual stream where an op knows of it.
  *
  * KABLATE_TEST_ENTRIES=1 checks one entry of each gradient instead of many, and the planner and
  * remaking together: for emulators and for checkers of memory and of races, which learn nothing
@@ -65,7 +65,7 @@ static bool takes_activation(const struct fixture *f, const struct node *n, int 
 {
 	const struct kernels *k = f->backend.kernels(f->graph->type)[n->id];
 
-	return n->in[i] && (n->op->narrow_in & BIT(i)) && !(k->copy_bytes && i == 1);
+	return n->in[i] && (storage_narrow_in(n->op, f->backend.precision) & BIT(i)) && !(k->copy_bytes && i == 1);
 }
 
 static bool reads_as_activation(const struct fixture *f, const struct tensor *root)
@@ -122,7 +122,7 @@ static void build_on(struct backend backend, struct fixture *f, const struct op_
 	must(params_create(&f->params, precision_type(precision), &err), &err);
 	must(graph_create(&f->graph, f->params, true, &err), &err);
 	op_case->build(f->graph);
-	if (precision == BFLOAT16_STORED)
+	if (precision_stores(precision))
 		read_through_activations(f);
 	must(graph_finish(f->graph, &err), &err);
 	must(params_allocate(f->params, &f->backend, true, &err), &err);
@@ -339,10 +339,10 @@ static void check_gradient(const struct op_case *c, const char *what)
 static void check_close(const double *a, const double *b, int64_t n, enum precision precision,
 			const char *what, const char *name)
 {
-	const double error = precision == BFLOAT16_STORED ? STORED_ERROR :
-			     precision == BFLOAT16	  ? BFLOAT_ERROR :
-			     precision == FLOAT64	  ? DOUBLE_ERROR :
-							    FLOAT_ERROR;
+	const double error = precision_stores(precision) ? STORED_ERROR :
+			     precision == BFLOAT16	 ? BFLOAT_ERROR :
+			     precision == FLOAT64	 ? DOUBLE_ERROR :
+							   FLOAT_ERROR;
 	/* A gradient that is zero in exact arithmetic is a difference of terms of 1 and more. */
 	const double scale = fmax(largest(b, n), precision_rounds(precision) ? 1 : 1e-2);
 
@@ -488,10 +488,20 @@ static void check_accumulation(const struct op_case *c, const char *what)
 	destroy(&f);
 }
 
+/* Is any tensor kept in bfloat16? */
+static bool check_stored(const struct op_case *c, enum precision precision, const char *what)
+{
+	const bool kept = !c->chooses && check_exact(c, precision, what);
+
+	check_switches(c, precision, what);
+	return kept;
+}
+
 static void check_op(void **state)
 {
 	const struct op *op = *state;
-	bool kept = false;
+	const bool in_stream = op->narrow_stream_in || op->narrow_stream_out;
+	bool kept = false, kept_stream = false;
 	char what[200];
 
 	assert_non_null(op->cases);
@@ -509,16 +519,17 @@ static void check_op(void **state)
 		check_switches(c, FLOAT32, what);
 		if (!test_is_sampled() || !backend_stores_for_tests())
 			check_switches(c, BFLOAT16, what);
-		if (backend_stores_for_tests()) {
-			if (!c->chooses)
-				kept |= check_exact(c, BFLOAT16_STORED, what);
-			check_switches(c, BFLOAT16_STORED, what);
-		}
+		if (backend_stores_for_tests())
+			kept |= check_stored(c, BFLOAT16_STORED, what);
+		if (backend_stores_for_tests() && in_stream)
+			kept_stream |= check_stored(c, BFLOAT16_STREAM, what);
 		check_accumulation(c, what);
 	}
 	/* Else the cases would show nothing of it. */
 	if (backend_stores_for_tests() && !op->no_gradient && (op->narrow_in || op->narrow_out))
 		assert_true(kept);
+	if (backend_stores_for_tests() && in_stream)
+		assert_true(kept_stream);
 }
 
 /* An argument names the ops that are tested: "w2_*". */

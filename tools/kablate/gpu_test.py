@@ -121,7 +121,8 @@ class Gpu(Case):
                                    delta=LOSS_ERROR)
 
     def test_audits_pass(self):
-        for settings in ({}, {"PRECISION": "bfloat16"}):
+        for settings in ({}, {"PRECISION": "bfloat16"},
+                         {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}):
             run = Run(on_gpu(AUDIT_WIRING="y", AUDIT_CAUSALITY="y", AUDIT_ONE_BATCH="y", GPT2_MAX_ITERS=2, **settings))
             run.train()
             self.assertEqual(run.ask("SELECT audit, subject FROM audits WHERE NOT passed"), [])
@@ -131,16 +132,22 @@ class Gpu(Case):
         """The precision has a name of its own, takes less memory, and learns the same."""
         settings = {"PRECISION": "bfloat16", "GPT2_MAX_ITERS": 6}
         kept, wide = Run(on_gpu(**settings)), Run(on_gpu(STORE_ACTIVATIONS="float32", **settings))
+        stream = Run(on_gpu(STORE_ACTIVATIONS="bfloat16_residual", **settings))
         kept.train()
         wide.train()
+        stream.train()
         self.assertEqual(kept.ask("SELECT precision FROM runs"), [("bfloat16 stored",)])
         self.assertEqual(wide.ask("SELECT precision FROM runs"), [("bfloat16",)])
+        self.assertEqual(stream.ask("SELECT precision FROM runs"), [("bfloat16 stored with residual",)])
         self.assertLess(kept.values("device_megabytes")[3], wide.values("device_megabytes")[3])
-        self.assertAlmostEqual(kept.values("train/loss")[6], wide.values("train/loss")[6], delta=5 * LOSS_ERROR)
+        self.assertLess(stream.values("device_megabytes")[3], kept.values("device_megabytes")[3])
+        for run in (kept, stream):
+            self.assertAlmostEqual(run.values("train/loss")[6], wide.values("train/loss")[6], delta=5 * LOSS_ERROR)
 
     def test_memory_is_predicted(self):
         """Our own blocks to the byte, before the end: the sample after the last update takes more."""
         for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "float32"},
+                         {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"},
                          {"TRAIN_ACCUMULATE": 3, "REMAKE": "y"}):
             run = Run(on_gpu(GPT2_MAX_ITERS=6, **settings))
             run.train()

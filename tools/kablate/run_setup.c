@@ -190,13 +190,14 @@ static enum status read_model(struct run_setup *setup, struct error *err)
 /* With STORE_ACTIVATIONS of a GPU.  Records from before it was a setting lack it. */
 static enum precision configured_precision(struct config *c)
 {
-	static const char *const types[] = { "float32", "bfloat16", NULL };
+	static const char *const types[] = { "float32", "bfloat16", "bfloat16_residual", NULL };
+	static const enum precision stored[] = { BFLOAT16, BFLOAT16_STORED, BFLOAT16_STREAM };
 	const int precision = config_choice(c, "PRECISION", precision_names);
 	const char *device = config_raw(c, "BACKEND");
 
 	if (!device || strcmp(device, "cuda") != 0 || !config_raw(c, "STORE_ACTIVATIONS"))
 		return (enum precision)precision;
-	return config_choice(c, "STORE_ACTIVATIONS", types) == 1 ? BFLOAT16_STORED : BFLOAT16;
+	return stored[config_choice(c, "STORE_ACTIVATIONS", types)];
 }
 
 static enum status open_setup(struct run_setup *setup, struct config *c, uint64_t seed,

@@ -286,6 +286,9 @@ class Accepted(Case):
         self.assertIsNone(self.resolve(chosen)["STORE_ACTIVATIONS"])
         self.assertIsNone(self.resolve('CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"])
         self.assertEqual(self.resolve(chosen + 'CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"], "bfloat16")
+        for kept in ("float32", "bfloat16", "bfloat16_residual"):
+            text = chosen + f'CONFIG_BACKEND="cuda"\nCONFIG_STORE_ACTIVATIONS="{kept}"\n'
+            self.assertEqual(self.resolve(text)["STORE_ACTIVATIONS"], kept)
 
     def test_w2_brings_rope(self):
         self.assertEqual(self.resolve('CONFIG_ATTENTION="w2"\n')["POS"], "rope")

@@ -209,7 +209,7 @@ enum status backend_cpu_open(struct backend *b, enum precision precision, int th
 {
 	const struct panel_form *form;
 
-	if (precision == BFLOAT16_STORED)
+	if (precision_stores(precision))
 		return fail(err, "the CPU keeps activations in float32: only a GPU can keep them in "
 				 "bfloat16");
 	*b = backend_cpu(threads);

@@ -137,13 +137,9 @@ template <typename P> struct few_rows_norm {
 	typedef span<8, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE> narrow_span_type;
 	typedef span<8, SPAN_OF_WIDE> wide_span_type;
 
-	static __device__ narrow_span_type narrow_span(span<8> at)
+	static __device__ struct values<real, 8> eight(struct numbers<P> x, span<8> at)
 	{
-		return { at.first };
-	}
-	static __device__ wide_span_type wide_span(span<8> at)
-	{
-		return { at.first };
+		return x.narrow ? x[narrow_span_type{ at.first }] : x[wide_span_type{ at.first }];
 	}
 
 	int column;
@@ -167,15 +163,13 @@ template <typename P> struct few_rows_norm {
 		const span<8> at = { row * m.width + column };
 
 		if (active) {
-			s = load_span<real, real, 8, true>(m.x + at.first);
+			s = eight(m.x, at);
 			if (m.s) {
-				const auto residual = m.residual.narrow
-							      ? m.residual[narrow_span(at)]
-							      : m.residual[wide_span(at)];
+				const auto residual = eight(m.residual, at);
 
 #pragma unroll
 				for (int e = 0; e < 8; e++)
-					s[e] += residual[e];
+					s[e] = as_kept(m.s, s[e] + residual[e]);
 			}
 #pragma unroll
 			for (int e = 0; e < 8; e++)
@@ -201,7 +195,7 @@ template <typename P> struct few_rows_norm {
 			      real mean, real inverse, typename P::factor *normed) const
 	{
 		if (blockIdx.x == 0 && m.s)
-			store_span(m.s + at.first, s);
+			m.s.put(at, s);
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			s[e] = w[e] * ((s[e] - mean) * inverse) + b[e];

@@ -18,16 +18,15 @@ template <typename P> struct norm_call {
 	int64_t rows;
 	int width;
 	int weight; /* number of the input w; b follows it */
-	const R *x, *w, *b;
-	struct numbers<P> residual;
-	R *s;
-	struct results<P> y;
+	const R *w, *b;
+	struct numbers<P> x, residual;
+	struct results<P> s, y;
 	R *statistics; /* [rows,2]: mean, 1 / deviation */
 
 	/* What is normalised. */
-	__device__ const R *sum() const
+	__host__ __device__ struct numbers<P> sum() const
 	{
-		return s ? s : x;
+		return s ? (struct numbers<P>)s : x;
 	}
 };
 
@@ -44,11 +43,11 @@ template <typename P> static struct norm_call<P> read_call(const struct call *c)
 	m.width = (int)width;
 	m.rows = tensor_count(c->node->in[0]) / width;
 	m.weight = has_residual ? 2 : 1;
-	m.x = wide_input<P>(c, 0);
+	m.x = input<P>(c, 0);
 	m.residual = has_residual ? input<P>(c, 1) : numbers<P>{ NULL, false };
 	m.w = wide_input<P>(c, m.weight);
 	m.b = wide_input<P>(c, m.weight + 1);
-	m.s = has_residual ? wide_output<P>(c, 0) : NULL;
+	m.s = has_residual ? output<P>(c, 0) : results<P>{ NULL, false };
 	m.y = output<P>(c, has_residual ? 1 : 0);
 	m.statistics = wide_output<P>(c, has_residual ? 2 : 1);
 	return m;

@@ -214,6 +214,13 @@ template <typename P> struct results {
 	}
 };
 
+/* What is read where x is written. */
+template <typename P>
+static __device__ typename P::real as_kept(struct results<P> to, typename P::real x)
+{
+	return ROUNDS<P> && to.narrow ? (typename P::real)(typename P::factor)x : x;
+}
+
 /* The gradient of an input; without memory it is not wanted.  The first contribution overwrites. */
 template <typename P> struct gradient {
 	struct results<P> to;

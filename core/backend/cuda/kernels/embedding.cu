@@ -6,15 +6,22 @@ template <typename P> static void forward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, length = dim[1], e = dim[2];
 	const struct run *run = run_of(c);
-	const auto *table = wide_input<P>(c, 0), *positions = wide_input<P>(c, 2);
+	const auto table = input<P>(c, 0), positions = input<P>(c, 2);
 	const int32_t *tokens = (const int32_t *)c->in[1];
-	auto *y = wide_output<P>(c, 0);
+	const auto y = output<P>(c, 0);
 
-	each(c, dim[0] * length * e, [=] __device__(int64_t i) {
-		const int64_t row = i / e, channel = i % e;
+	each_span(c, dim[0] * length * e, e, [=] __device__(auto p) {
+		const int64_t row = p.first / e, channel = p.first % e;
+		auto x = table[decltype(p){ tokens[row] * e + channel }];
 
-		y[i] = table[tokens[row] * e + channel] +
-		       (positions ? positions[(run->past + row % length) * e + channel] : 0);
+		if (positions) {
+			const auto place =
+				positions[decltype(p){ (run->past + row % length) * e + channel }];
+
+			for (int k = 0; k < p.n; k++)
+				x[k] += place[k];
+		}
+		y.put(p, x);
 	});
 }
 
@@ -38,11 +45,11 @@ static struct sorted take_sorted(struct space *m, int64_t rows)
 }
 
 /* dtable[token] = sum of dy over the rows with that token, in their order: no atomics. */
-template <typename P> static void backward_table(const struct call *c, int64_t rows, int64_t e)
+template <typename P, typename T>
+static void backward_table(const struct call *c, const T *dy, int64_t rows, int64_t e)
 {
 	struct space m = { (char *)c->work, 0 };
 	const struct sorted s = take_sorted(&m, rows);
-	const auto *dy = wide_output_gradient<P>(c, 0);
 	auto *d = wide_input_gradient<P>(c, 0);
 
 	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
@@ -61,36 +68,47 @@ template <typename P> static void backward_table(const struct call *c, int64_t r
 			typename P::real sum = 0;
 
 			for (int64_t i = first; i < rows && s.tokens[i] == token; i++)
-				sum += dy[s.rows[i] * e + channel];
+				sum += (typename P::real)dy[s.rows[i] * e + channel];
 			d[token * e + channel] += sum;
 		}
 	});
 }
 
 /* y[b,t] = .. + positions[t]; positions beyond the sequence have no gradient. */
-template <typename P>
-static void backward_positions(const struct call *c, int64_t rows, int64_t length, int64_t e)
+template <typename P, typename T>
+static void backward_positions(const struct call *c, const T *dy, int64_t rows, int64_t length,
+			       int64_t e)
 {
-	const auto *dy = wide_output_gradient<P>(c, 0);
 	const auto d = input_gradient<P>(c, 2);
 
 	each(c, c->node->in[2]->dim[0] * e, [=] __device__(int64_t i) {
 		typename P::real sum = 0;
 
 		for (int64_t r = i / e; i / e < length && r < rows; r += length)
-			sum += dy[r * e + i % e];
+			sum += (typename P::real)dy[r * e + i % e];
 		d.put(i, sum);
 	});
 }
 
-template <typename P> static void backward(const struct call *c)
+template <typename P, typename T> static void backward_from(const struct call *c, const T *dy)
 {
 	const int64_t *dim = c->node->out[0]->dim;
 
 	if (c->din[0])
-		backward_table<P>(c, dim[0] * dim[1], dim[2]);
+		backward_table<P>(c, dy, dim[0] * dim[1], dim[2]);
 	if (c->din[2])
-		backward_positions<P>(c, dim[0] * dim[1], dim[1], dim[2]);
+		backward_positions<P>(c, dy, dim[0] * dim[1], dim[1], dim[2]);
+}
+
+/* The type of dy is known to the loops: their reads do not wait for a decision. */
+template <typename P> static void backward(const struct call *c)
+{
+	const struct numbers<P> dy = output_gradient<P>(c, 0);
+
+	if (ROUNDS<P> && dy.narrow)
+		backward_from<P>(c, (const typename P::factor *)dy.at);
+	else
+		backward_from<P>(c, (const typename P::real *)dy.at);
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)

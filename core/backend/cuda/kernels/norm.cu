@@ -6,35 +6,53 @@
 /*
  * TEAM threads, a warp or a block, take a row.  Each keeps K spans of N numbers of it in registers,
  * which are N TEAM numbers apart.  A row is at most such a chunk, or it is LONG: then it passes chunk by
- * chunk, and is read again where it is used again.
+ * chunk, and is read again where it is used again.  STREAM: how x, s and their gradients are kept.
  */
-template <int N_, int K_, int TEAM_, bool LONG_> struct row_shape {
+template <int N_, int K_, int TEAM_, bool LONG_, enum span_kind STREAM_> struct row_shape {
 	static constexpr int N = N_, K = K_, TEAM = TEAM_;
 	static constexpr bool LONG = LONG_;
+	static constexpr enum span_kind STREAM = STREAM_;
 	static constexpr int STEP = N * TEAM, CHUNK = K * STEP, TEAMS = BLOCK / TEAM;
 };
 
 #define ROW_SPAN 4
 
-/* use(shape) for rows of this width; `aligned`: all of them begin where accesses of 16 bytes may. */
-template <typename R, typename F> static void with_shape(int64_t width, bool aligned, F use)
-{
-	constexpr int MOST = 32 / (int)sizeof(R), FEW = 2, SOME = MOST < 6 ? MOST : 6;
+template <typename R> static constexpr int MOST_SPANS = 32 / (int)sizeof(R);
 
-	if (!aligned && width <= WARP * MOST)
-		use(row_shape<1, MOST, WARP, false>());
-	else if (!aligned)
-		use(row_shape<1, MOST, BLOCK, true>());
-	else if (width <= ROW_SPAN * WARP * FEW)
-		use(row_shape<ROW_SPAN, FEW, WARP, false>());
+/* use(shape) for rows of this width, all of which begin where accesses of 16 bytes may. */
+template <typename R, enum span_kind STREAM, typename F>
+static void with_aligned_shape(int64_t width, F use)
+{
+	constexpr int MOST = MOST_SPANS<R>, FEW = 2, SOME = MOST < 6 ? MOST : 6;
+
+	if (width <= ROW_SPAN * WARP * FEW)
+		use(row_shape<ROW_SPAN, FEW, WARP, false, STREAM>());
 	else if (width <= ROW_SPAN * WARP * SOME)
-		use(row_shape<ROW_SPAN, SOME, WARP, false>());
+		use(row_shape<ROW_SPAN, SOME, WARP, false, STREAM>());
 	else if (width <= ROW_SPAN * WARP * MOST)
-		use(row_shape<ROW_SPAN, MOST, WARP, false>());
+		use(row_shape<ROW_SPAN, MOST, WARP, false, STREAM>());
 	else if (width <= ROW_SPAN * BLOCK * FEW)
-		use(row_shape<ROW_SPAN, FEW, BLOCK, false>());
+		use(row_shape<ROW_SPAN, FEW, BLOCK, false, STREAM>());
 	else
-		use(row_shape<ROW_SPAN, FEW, BLOCK, true>());
+		use(row_shape<ROW_SPAN, FEW, BLOCK, true, STREAM>());
+}
+
+/* `aligned`: all rows begin there. */
+template <typename P, typename F>
+static void with_shape(int64_t width, bool aligned, enum span_kind stream, F use)
+{
+	typedef typename P::real real;
+	constexpr int MOST = MOST_SPANS<real>;
+	const bool known = aligned && stream != SPAN_OF_ANY;
+
+	if (!known && width <= WARP * MOST)
+		use(row_shape<1, MOST, WARP, false, SPAN_OF_ANY>());
+	else if (!known)
+		use(row_shape<1, MOST, BLOCK, true, SPAN_OF_ANY>());
+	else if (ROUNDS<P> && stream == SPAN_OF_NARROW)
+		with_aligned_shape<real, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(width, use);
+	else
+		with_aligned_shape<real, SPAN_OF_WIDE>(width, use);
 }
 
 /* f(first column) for each chunk of a row. */
@@ -112,6 +130,28 @@ static __device__ void load(struct piece<R, S> &x, struct numbers<P> from, struc
 		load_as(x, (const R *)from.at, at);
 }
 
+/* What the stream is kept as, where that is known. */
+template <typename P, enum span_kind STREAM>
+using stream_type =
+	std::conditional_t<STREAM == SPAN_OF_NARROW, typename P::factor, typename P::real>;
+
+/* What is read where x is written. */
+template <typename P, enum span_kind STREAM>
+static __device__ typename P::real as_stream(struct results<P> to, typename P::real x)
+{
+	return STREAM == SPAN_OF_ANY ? as_kept(to, x) : (typename P::real)(stream_type<P, STREAM>)x;
+}
+
+template <typename P, typename R, typename S>
+static __device__ void load_stream(struct piece<R, S> &x, struct numbers<P> from,
+				   struct row_place at)
+{
+	if constexpr (S::STREAM == SPAN_OF_ANY)
+		load<P>(x, from, at);
+	else
+		load_as(x, (const stream_type<P, S::STREAM> *)from.at, at);
+}
+
 template <typename P, typename R, typename S>
 static __device__ void store(struct results<P> to, const struct piece<R, S> &x, struct row_place at)
 {
@@ -119,6 +159,16 @@ static __device__ void store(struct results<P> to, const struct piece<R, S> &x, 
 		store_as((typename P::factor *)to.at, x, at);
 	else
 		store_as((R *)to.at, x, at);
+}
+
+template <typename P, typename R, typename S>
+static __device__ void store_stream(struct results<P> to, const struct piece<R, S> &x,
+				    struct row_place at)
+{
+	if constexpr (S::STREAM == SPAN_OF_ANY)
+		store<P>(to, x, at);
+	else
+		store_as((stream_type<P, S::STREAM> *)to.at, x, at);
 }
 
 template <typename P, typename R, typename S>
@@ -148,17 +198,58 @@ template <typename S, typename R> static __device__ R team_sum(R value)
 
 /* ------------------------------------------------------------------ forward */
 
-/* x += what is kept as T.  It stays packed until all of it is here: that takes fewer registers. */
-template <typename R, typename S, typename T>
-static __device__ void add_as(struct piece<R, S> &x, const T *from, struct row_place at)
-{
-	struct packed<T, S::N> more[S::K] = {};
+/* A piece as it is kept.  It stays packed until all of it is here: that takes fewer registers. */
+template <typename T, typename S> struct packed_piece {
+	struct packed<T, S::N> of[S::K];
 
+	__device__ packed_piece(const T *from, struct row_place at) : of{}
+	{
 #pragma unroll
-	for (int k = 0; k < S::K; k++)
-		if (k * S::STEP < at.left)
-			more[k] = read_packed<S::N>(from + at.first + k * S::STEP);
-	each_number<S>([&](int k, int i) { x.of[k][i] += (R)more[k][i]; });
+		for (int k = 0; k < S::K; k++)
+			if (k * S::STEP < at.left)
+				of[k] = read_packed<S::N>(from + at.first + k * S::STEP);
+	}
+};
+
+/* s = x + residual */
+template <typename P, typename R, typename S, typename X, typename T>
+static __device__ void add_as(struct piece<R, S> &s, const struct packed_piece<X, S> &x,
+			      const T *residual, struct row_place at)
+{
+	const struct packed_piece<T, S> more(residual, at);
+
+	each_number<S>([&](int k, int i) { s.of[k][i] = (R)x.of[k][i] + (R)more.of[k][i]; });
+}
+
+template <typename P, typename X, typename R, typename S>
+static __device__ void add_residual(const struct norm_call<P> &m, struct piece<R, S> &s,
+				    struct row_place at)
+{
+	const struct packed_piece<X, S> x((const X *)m.x.at, at);
+
+	if (ROUNDS<P> && m.residual.narrow)
+		add_as<P>(s, x, (const typename P::factor *)m.residual.at, at);
+	else
+		add_as<P>(s, x, (const R *)m.residual.at, at);
+}
+
+/* s = x + residual, as it is kept, or x: what is normalised is what the backward pass will read. */
+template <typename P, typename R, typename S>
+static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S> &s,
+				struct row_place at)
+{
+	if (!m.s) {
+		load_stream<P>(s, m.x, at);
+		return;
+	}
+	if constexpr (S::STREAM != SPAN_OF_ANY)
+		add_residual<P, stream_type<P, S::STREAM>>(m, s, at);
+	else if (ROUNDS<P> && m.x.narrow)
+		add_residual<P, typename P::factor>(m, s, at);
+	else
+		add_residual<P, R>(m, s, at);
+	each_number<S>([&](int k, int i) { s.of[k][i] = as_stream<P, S::STREAM>(m.s, s.of[k][i]); });
+	store_stream<P>(m.s, s, at);
 }
 
 /* y = w (s - mean) / deviation + b of a chunk, span by span: w and b, which are near, take few registers. */
@@ -210,14 +301,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	each_chunk<S>(m.width, [&](int chunk) {
 		const struct row_place at = place_of<S>(row, m.width, chunk);
 
-		load_as(s, m.x, at);
-		if (m.s) {
-			if (ROUNDS<P> && m.residual.narrow)
-				add_as(s, (const typename P::factor *)m.residual.at, at);
-			else
-				add_as(s, (const real *)m.residual.at, at);
-			store_as(m.s, s, at);
-		}
+		make_sum(m, s, at);
 		each_number<S>([&](int k, int i) { sum += s.of[k][i]; });
 	});
 	mean = m.kind == NORM_LAYER ? team_sum<S>(sum) / width : 0;
@@ -225,7 +309,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 		const struct row_place at = place_of<S>(row, m.width, chunk);
 
 		if (S::LONG)
-			load_as(s, m.sum(), at);
+			load_stream<P>(s, m.sum(), at);
 		each_number<S>([&](int k, int i) {
 			if (k * S::STEP < at.left)
 				squares += (s.of[k][i] - mean) * (s.of[k][i] - mean);
@@ -240,7 +324,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 		const struct row_place at = place_of<S>(row, m.width, chunk);
 
 		if (S::LONG)
-			load_as(s, m.sum(), at);
+			load_stream<P>(s, m.sum(), at);
 		write_y(m, s, mean, inverse, at, row);
 	});
 }
@@ -259,14 +343,14 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	each_chunk<S>(m.width, [&](int chunk) {
 		const struct row_place at = place_of<S>(row, m.width, chunk);
 
-		load_as(s, m.sum(), at);
+		load_stream<P>(s, m.sum(), at);
 		write_y(m, s, m.statistics[2 * row], m.statistics[2 * row + 1], at, row);
 	});
 }
 
 template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
 {
-	return all_aligned(m.width, m.x, m.residual.at, m.w, m.b, m.s, m.y.at);
+	return all_aligned(m.width, m.x.at, m.residual.at, m.w, m.b, m.s.at, m.y.at);
 }
 
 template <typename P> static void forward(const struct call *c)
@@ -275,7 +359,7 @@ template <typename P> static void forward(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<typename P::real>(m.width, forward_aligned(m), [&](auto shape) {
+	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.x, m.s).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
 		launch_next(context_of(c)->overlaps, forward_kernel<P, S>,
@@ -290,7 +374,7 @@ template <typename P> static void remake(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<typename P::real>(m.width, forward_aligned(m), [&](auto shape) {
+	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
 		launch_next(context_of(c)->overlaps, remake_kernel<P, S>,
@@ -304,7 +388,7 @@ template <typename P> static void remake(const struct call *c)
 /* Only the sum is on the way to a loss. */
 template <typename P> static void backward_sum(const struct call *c, int64_t n, int64_t width, int w)
 {
-	const struct numbers<P> ds = wide<P>((typename P::real *)c->dout[0]);
+	const auto ds = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
 	const auto dw = input_gradient<P>(c, w), db = input_gradient<P>(c, w + 1);
 
@@ -327,8 +411,7 @@ template <typename P> static void backward_sum(const struct call *c, int64_t n, 
 }
 
 template <typename P> struct norm_gradients {
-	struct numbers<P> dy;
-	const typename P::real *ds; /* what arrives at the sum itself */
+	struct numbers<P> dy, ds; /* ds: what arrives at the sum itself */
 	struct gradient<P> dx, dresidual;
 	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted */
 	typename P::real *partial;
@@ -420,7 +503,7 @@ static __global__ void __launch_bounds__(BLOCK)
 		real plain = 0, weighted = 0;
 		struct piece<real, S> n, g;
 		const auto read = [&](struct row_place at) { /* n and dy */
-			load_as(n, m.sum(), at);
+			load_stream<P>(n, m.sum(), at);
 			load<P>(g, d.dy, at);
 			each_number<S>([&](int k, int i) {
 				n.of[k][i] = (n.of[k][i] - mean) * inverse;
@@ -462,7 +545,7 @@ static __global__ void __launch_bounds__(BLOCK)
 				weigh(place_of<S>(0, m.width, chunk));
 			}
 			if (d.ds)
-				load_as(ds, d.ds, at);
+				load_stream<P>(ds, d.ds, at);
 			each_number<S>([&](int k, int i) {
 				ds.of[k][i] += (g.of[k][i] - plain - n.of[k][i] * weighted) * inverse;
 			});
@@ -487,23 +570,38 @@ static __global__ void __launch_bounds__(BLOCK)
 #define MOST_THREADS 256
 static constexpr int ROWS = 2;
 
-template <typename R> struct column_rows {
-	struct values<R, ROW_SPAN> of[ROWS];
+/* As they are kept. */
+template <typename T> struct packed_rows {
+	struct packed<T, ROW_SPAN> of[ROWS];
 
-	/* The first n rows, which lie `width` apart, and zeros. */
-	template <typename T> __device__ void load(const T *from, int64_t width, int n)
+	/* The first n rows, which lie `width` apart; others stay. */
+	__device__ void load(const T *from, int64_t width, int n)
 	{
-		struct packed<T, ROW_SPAN> kept[ROWS] = {};
-
 #pragma unroll
 		for (int r = 0; r < ROWS; r++)
 			if (r < n)
-				kept[r] = read_packed<ROW_SPAN>(from + r * width);
+				of[r] = read_packed<ROW_SPAN>(from + r * width);
+	}
+};
+
+template <typename R> struct column_rows {
+	struct values<R, ROW_SPAN> of[ROWS];
+
+	template <typename T> __device__ void unpack(const struct packed_rows<T> &kept)
+	{
 #pragma unroll
 		for (int r = 0; r < ROWS; r++)
 #pragma unroll
 			for (int i = 0; i < ROW_SPAN; i++)
-				of[r][i] = (R)kept[r][i];
+				of[r][i] = (R)kept.of[r][i];
+	}
+	/* The first n rows, which lie `width` apart, and zeros. */
+	template <typename T> __device__ void load(const T *from, int64_t width, int n)
+	{
+		struct packed_rows<T> kept = {};
+
+		kept.load(from, width, n);
+		unpack(kept);
 	}
 	template <typename T> __device__ void store(T *to, int64_t width, int n) const
 	{
@@ -561,11 +659,12 @@ static __device__ void add_warps(struct values<R, N> &sum, R (&room)[MOST_THREAD
 }
 
 /* As backward_kernel(). */
-template <typename P>
+template <typename P, enum span_kind STREAM>
 static __global__ void __launch_bounds__(MOST_THREADS, sizeof(typename P::real) > 4 ? 1 : 3)
 	backward_columns_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
 {
 	typedef typename P::real real;
+	typedef stream_type<P, STREAM> stream;
 	__shared__ struct alignas(16) {
 		real of[MOST_THREADS / WARP][2 * ROWS];
 	} room[2];
@@ -582,17 +681,20 @@ static __global__ void __launch_bounds__(MOST_THREADS, sizeof(typename P::real) 
 		const int rows = last - row < ROWS ? (int)(last - row) : ROWS;
 		const int own = inside ? rows : 0;
 		const int64_t at = row * m.width + column;
-		struct column_rows<real> n, g, ds = {};
+		struct packed_rows<stream> kept_s = {}, kept_ds = {};
+		struct column_rows<real> n, g, ds;
 		struct values<real, 2 * ROWS> means = {}; /* of g, then of g n */
 		real inverse[ROWS];
 
-		n.load(m.sum() + at, m.width, own);
+		kept_s.load((const stream *)m.sum().at + at, m.width, own);
 		if (d.ds)
-			ds.load(d.ds + at, m.width, own);
+			kept_ds.load((const stream *)d.ds.at + at, m.width, own);
 		if (ROUNDS<P> && d.dy.narrow)
 			g.load((const typename P::factor *)d.dy.at + at, m.width, own);
 		else
 			g.load((const real *)d.dy.at + at, m.width, own);
+		n.unpack(kept_s);
+		ds.unpack(kept_ds);
 #pragma unroll
 		for (int r = 0; r < ROWS; r++) {
 			const real mean = r < rows ? m.statistics[2 * (row + r)] : 0;
@@ -644,7 +746,7 @@ template <typename P> static void backward(const struct call *c)
 	bool aligned;
 
 	d.dy = output_gradient<P>(c, m.s ? 1 : 0);
-	d.ds = m.s ? wide_output_gradient<P>(c, 0) : NULL;
+	d.ds = m.s ? output_gradient<P>(c, 0) : none.to;
 	d.dx = input_gradient<P>(c, 0);
 	d.dresidual = m.s ? input_gradient<P>(c, 1) : none;
 	d.partial = (real *)c->work;
@@ -653,9 +755,9 @@ template <typename P> static void backward(const struct call *c)
 		backward_sum<P>(c, m.rows * width, width, m.weight);
 		return;
 	}
-	aligned = forward_aligned(m) && all_aligned(width, d.dy.at, d.ds, d.dx.to.at,
-						    d.dresidual.to.at, d.partial);
-	with_shape<real>(width, aligned, [&](auto shape) {
+	aligned = forward_aligned(m) &&
+		  all_aligned(width, d.dy.at, d.ds.at, d.dx.to.at, d.dresidual.to.at, d.partial);
+	with_shape<P>(width, aligned, all_of<P>(m.sum(), d.ds).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
 		if constexpr (BY_COLUMNS<S>) {
@@ -663,8 +765,9 @@ template <typename P> static void backward(const struct call *c)
 
 			parts = norm_parts(m.rows, ROWS);
 			if (parts)
-				launch_next(context_of(c)->overlaps, backward_columns_kernel<P>,
-					    (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+				launch_next(context_of(c)->overlaps,
+					    backward_columns_kernel<P, S::STREAM>, (unsigned)parts,
+					    (int)threads, 0, stream_of(c), m, d);
 		} else {
 			parts = norm_parts(m.rows, S::TEAMS);
 			if (parts)
