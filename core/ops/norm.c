@@ -298,6 +298,11 @@ static void case_residual_rows(struct graph *g)
 		      case_param(g, "r", 2100, 4));
 }
 
+static void case_residual_many(struct graph *g)
+{
+	wide_residual(g, 1060, 264);
+}
+
 OP_CASES(norm_residual) = {
 	OP_CASE("layer", case_residual),
 	OP_CASE("rms", case_residual_rms),
@@ -316,6 +321,7 @@ OP_CASES(norm_residual) = {
 	OP_CASE("width 2052", case_residual_2052),
 	OP_CASE("the sum is a result", case_residual_result),
 	OP_CASE("many rows", case_residual_rows),
+	OP_CASE("many wide rows", case_residual_many),
 	OP_CASES_END,
 };
 

@@ -423,12 +423,13 @@ template <typename P> struct norm_gradients {
  * runs so many at a time; more would wait for these.
  */
 #define NORM_PARTS 528
+#define MOST_PARTS (2 * NORM_PARTS) /* of small blocks */
 
-static int64_t norm_parts(int64_t rows, int64_t teams)
+static int64_t norm_parts(int64_t rows, int64_t teams, int64_t parts)
 {
 	const int64_t most = (rows + teams - 1) / teams;
 
-	return most < NORM_PARTS ? most : NORM_PARTS;
+	return most < parts ? most : parts;
 }
 
 /* Of n = (s - mean) / deviation: what rows give to dw and db. */
@@ -564,66 +565,65 @@ static __global__ void __launch_bounds__(BLOCK)
 /* ----------------------------------------------------------- backward, by columns */
 
 /*
- * Rows of some hundreds of numbers: a thread takes ROW_SPAN columns of all rows of its block, and keeps w, dw
- * and db of these in few registers.  The numbers of ROWS rows are under way at a time.
+ * Rows of some hundreds of numbers: a thread takes N columns of all rows of its block, and keeps w, dw
+ * and db of these in few registers.  The numbers of ROWS rows are under way at a time; AHEAD: while it
+ * computes with those before.  BLOCKS of the most threads fit into a multiprocessor, of all PARTS.
  */
-#define MOST_THREADS 256
-static constexpr int ROWS = 2;
+template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column_shape {
+	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PARTS = PARTS_;
+	static constexpr int MOST_THREADS = ROW_SPAN * WARP * MOST_SPANS<float> / N;
+	static constexpr bool AHEAD = AHEAD_;
+};
 
-/* As they are kept. */
-template <typename T> struct packed_rows {
-	struct packed<T, ROW_SPAN> of[ROWS];
+/* As they are kept: the first n rows, which lie `width` apart, and zeros. */
+template <typename T, typename C> struct packed_rows {
+	struct packed<T, C::N> of[C::ROWS];
 
-	/* The first n rows, which lie `width` apart; others stay. */
 	__device__ void load(const T *from, int64_t width, int n)
 	{
 #pragma unroll
-		for (int r = 0; r < ROWS; r++)
+		for (int r = 0; r < C::ROWS; r++) {
+			of[r] = {};
 			if (r < n)
-				of[r] = read_packed<ROW_SPAN>(from + r * width);
+				of[r] = read_packed<C::N>(from + r * width);
+		}
 	}
 };
 
-template <typename R> struct column_rows {
-	struct values<R, ROW_SPAN> of[ROWS];
+template <typename R, typename C> struct column_rows {
+	struct values<R, C::N> of[C::ROWS];
 
-	template <typename T> __device__ void unpack(const struct packed_rows<T> &kept)
+	template <typename T> __device__ void unpack(const struct packed_rows<T, C> &kept)
 	{
 #pragma unroll
-		for (int r = 0; r < ROWS; r++)
+		for (int r = 0; r < C::ROWS; r++)
 #pragma unroll
-			for (int i = 0; i < ROW_SPAN; i++)
+			for (int i = 0; i < C::N; i++)
 				of[r][i] = (R)kept.of[r][i];
-	}
-	/* The first n rows, which lie `width` apart, and zeros. */
-	template <typename T> __device__ void load(const T *from, int64_t width, int n)
-	{
-		struct packed_rows<T> kept = {};
-
-		kept.load(from, width, n);
-		unpack(kept);
 	}
 	template <typename T> __device__ void store(T *to, int64_t width, int n) const
 	{
 #pragma unroll
-		for (int r = 0; r < ROWS; r++)
+		for (int r = 0; r < C::ROWS; r++)
 			if (r < n)
 				store_span<true>(to + r * width, of[r]);
 	}
 	/* Adds where the gradient is added to. */
 	template <typename T> __device__ void put(T *to, bool add, int64_t width, int n) const
 	{
+		struct packed_rows<T, C> kept;
 		struct column_rows sum;
 
 		if (!add) {
 			store(to, width, n);
 			return;
 		}
-		sum.load(to, width, n);
+		kept.load(to, width, n);
+		sum.unpack(kept);
 #pragma unroll
-		for (int r = 0; r < ROWS; r++)
+		for (int r = 0; r < C::ROWS; r++)
 #pragma unroll
-			for (int i = 0; i < ROW_SPAN; i++)
+			for (int i = 0; i < C::N; i++)
 				sum.of[r][i] += of[r][i];
 		sum.store(to, width, n);
 	}
@@ -638,8 +638,8 @@ template <typename R> struct column_rows {
 };
 
 /* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one before. */
-template <int N, typename R>
-static __device__ void add_warps(struct values<R, N> &sum, R (&room)[MOST_THREADS / WARP][N])
+template <int N, int WARPS, typename R>
+static __device__ void add_warps(struct values<R, N> &sum, R (&room)[WARPS][N])
 {
 	const int warps = (int)blockDim.x / WARP;
 
@@ -658,51 +658,75 @@ static __device__ void add_warps(struct values<R, N> &sum, R (&room)[MOST_THREAD
 			sum[k] += room[warp][k];
 }
 
+/* What a thread reads of ROWS rows.  X: how the stream is kept; Y: dy. */
+template <typename P, typename X, typename Y, typename C> struct rows_read {
+	typedef typename P::real real;
+
+	struct packed_rows<X, C> s, ds;
+	struct packed_rows<Y, C> dy;
+	real mean[C::ROWS], inverse[C::ROWS];
+
+	/* `rows` of them, from number `row` on. */
+	__device__ void load(const struct norm_call<P> &m, const struct norm_gradients<P> &d, int64_t row,
+			     int rows, int column)
+	{
+		const int own = column < m.width ? rows : 0;
+		const int64_t at = row * m.width + column;
+
+		s.load((const X *)m.sum().at + at, m.width, own);
+		if (d.ds)
+			ds.load((const X *)d.ds.at + at, m.width, own);
+		dy.load((const Y *)d.dy.at + at, m.width, own);
+#pragma unroll
+		for (int r = 0; r < C::ROWS; r++) {
+			mean[r] = r < rows ? m.statistics[2 * (row + r)] : 0;
+			inverse[r] = r < rows ? m.statistics[2 * (row + r) + 1] : 0;
+		}
+	}
+};
+
 /* As backward_kernel(). */
-template <typename P, enum span_kind STREAM>
-static __global__ void __launch_bounds__(MOST_THREADS, sizeof(typename P::real) > 4 ? 1 : 3)
+template <typename P, typename X, typename Y, typename C>
+static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 	backward_columns_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
 {
 	typedef typename P::real real;
-	typedef stream_type<P, STREAM> stream;
+	constexpr int N = C::N, ROWS = C::ROWS;
 	__shared__ struct alignas(16) {
-		real of[MOST_THREADS / WARP][2 * ROWS];
+		real of[C::MOST_THREADS / WARP][2 * ROWS];
 	} room[2];
-	const int column = (int)threadIdx.x * ROW_SPAN;
+	const int column = (int)threadIdx.x * N;
 	const bool inside = column < m.width;
+	const int64_t first = m.rows * blockIdx.x / gridDim.x;
 	const int64_t last = m.rows * (blockIdx.x + 1) / gridDim.x;
-	struct values<real, ROW_SPAN> w = {}, dw = {}, db = {};
+	const auto rows_at = [&](int64_t row) { return last - row < ROWS ? (int)(last - row) : ROWS; };
+	struct values<real, N> w = {}, dw = {}, db = {};
+	struct rows_read<P, X, Y, C> next = {};
 	int half = 0;
 
 	previous_done();
 	if (inside)
-		w = load_span<real, real, ROW_SPAN, true>(m.w + column);
-	for (int64_t row = m.rows * blockIdx.x / gridDim.x; row < last; row += ROWS) {
-		const int rows = last - row < ROWS ? (int)(last - row) : ROWS;
-		const int own = inside ? rows : 0;
-		const int64_t at = row * m.width + column;
-		struct packed_rows<stream> kept_s = {}, kept_ds = {};
-		struct column_rows<real> n, g, ds;
+		w = load_span<real, real, N, true>(m.w + column);
+	if (C::AHEAD)
+		next.load(m, d, first, rows_at(first), column);
+	for (int64_t row = first; row < last; row += ROWS) {
+		const int own = inside ? rows_at(row) : 0;
+		struct rows_read<P, X, Y, C> now = next;
+		struct column_rows<real, C> n, g, ds;
 		struct values<real, 2 * ROWS> means = {}; /* of g, then of g n */
-		real inverse[ROWS];
 
-		kept_s.load((const stream *)m.sum().at + at, m.width, own);
-		if (d.ds)
-			kept_ds.load((const stream *)d.ds.at + at, m.width, own);
-		if (ROUNDS<P> && d.dy.narrow)
-			g.load((const typename P::factor *)d.dy.at + at, m.width, own);
-		else
-			g.load((const real *)d.dy.at + at, m.width, own);
-		n.unpack(kept_s);
-		ds.unpack(kept_ds);
+		if (!C::AHEAD)
+			now.load(m, d, row, rows_at(row), column);
+		else if (row + ROWS < last)
+			next.load(m, d, row + ROWS, rows_at(row + ROWS), column);
+		n.unpack(now.s);
+		g.unpack(now.dy);
+		ds.unpack(now.ds);
 #pragma unroll
 		for (int r = 0; r < ROWS; r++) {
-			const real mean = r < rows ? m.statistics[2 * (row + r)] : 0;
-
-			inverse[r] = r < rows ? m.statistics[2 * (row + r) + 1] : 0;
 #pragma unroll
-			for (int i = 0; i < ROW_SPAN; i++) {
-				n.of[r][i] = (n.of[r][i] - mean) * inverse[r];
+			for (int i = 0; i < N; i++) {
+				n.of[r][i] = (n.of[r][i] - now.mean[r]) * now.inverse[r];
 				dw[i] += g.of[r][i] * n.of[r][i];
 				db[i] += g.of[r][i];
 				g.of[r][i] *= w[i];
@@ -718,11 +742,12 @@ static __global__ void __launch_bounds__(MOST_THREADS, sizeof(typename P::real) 
 			const real weighted = means[ROWS + r] / (real)m.width;
 
 #pragma unroll
-			for (int i = 0; i < ROW_SPAN; i++)
-				ds.of[r][i] += (g.of[r][i] - plain - n.of[r][i] * weighted) * inverse[r];
+			for (int i = 0; i < N; i++)
+				ds.of[r][i] +=
+					(g.of[r][i] - plain - n.of[r][i] * weighted) * now.inverse[r];
 		}
-		ds.put(d.dx, at, m.width, own);
-		ds.put(d.dresidual, at, m.width, own);
+		ds.put(d.dx, row * m.width + column, m.width, own);
+		ds.put(d.dresidual, row * m.width + column, m.width, own);
 	}
 	if (!d.columns || !inside)
 		return;
@@ -733,6 +758,37 @@ static __global__ void __launch_bounds__(MOST_THREADS, sizeof(typename P::real) 
 
 /* Does backward take rows of this shape by columns? */
 template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 && S::TEAM == WARP;
+
+template <typename X>
+using plain_columns = column_shape<ROW_SPAN, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
+
+/* Where it is narrow, few bytes are under way: a thread asks for the next row before it needs it. */
+template <typename X>
+using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MOST_PARTS, true>,
+					   plain_columns<X>>;
+
+/* Returns the number of parts. */
+template <typename C, typename X, typename Y, typename P>
+static int64_t launch_columns_of(const struct call *c, const struct norm_call<P> &m,
+				 const struct norm_gradients<P> &d)
+{
+	const int64_t threads = (m.width + C::N * WARP - 1) / (C::N * WARP) * WARP;
+	const int64_t parts = norm_parts(m.rows, C::ROWS, C::PARTS);
+
+	if (parts)
+		launch_next(context_of(c)->overlaps, backward_columns_kernel<P, X, Y, C>,
+			    (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+	return parts;
+}
+
+template <typename C, typename X, typename P>
+static int64_t backward_columns(const struct call *c, const struct norm_call<P> &m,
+				const struct norm_gradients<P> &d)
+{
+	if (ROUNDS<P> && d.dy.narrow)
+		return launch_columns_of<C, X, typename P::factor>(c, m, d);
+	return launch_columns_of<C, X, typename P::real>(c, m, d);
+}
 
 template <typename P> static void backward(const struct call *c)
 {
@@ -761,15 +817,13 @@ template <typename P> static void backward(const struct call *c)
 		typedef decltype(shape) S;
 
 		if constexpr (BY_COLUMNS<S>) {
-			const int64_t threads = (width + ROW_SPAN * WARP - 1) / (ROW_SPAN * WARP) * WARP;
+			typedef stream_type<P, S::STREAM> stream;
+			typedef column_shape_of<stream> C;
 
-			parts = norm_parts(m.rows, ROWS);
-			if (parts)
-				launch_next(context_of(c)->overlaps,
-					    backward_columns_kernel<P, S::STREAM>, (unsigned)parts,
-					    (int)threads, 0, stream_of(c), m, d);
+			parts = width % C::N == 0 ? backward_columns<C, stream>(c, m, d)
+						  : backward_columns<plain_columns<stream>, stream>(c, m, d);
 		} else {
-			parts = norm_parts(m.rows, S::TEAMS);
+			parts = norm_parts(m.rows, S::TEAMS, NORM_PARTS);
 			if (parts)
 				launch_next(context_of(c)->overlaps, backward_kernel<P, S>,
 					    (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
@@ -792,7 +846,7 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 
 	(void)threads;
 	return pass == PASS_BACKWARD
-		       ? (size_t)(norm_parts(rows, 1) * 2 * width) * sizeof(typename P::real)
+		       ? (size_t)(norm_parts(rows, 1, MOST_PARTS) * 2 * width) * sizeof(typename P::real)
 		       : 0;
 }
 
