@@ -2,7 +2,10 @@
  * cuda_runtime - the part of CUDA that core/backend/cuda uses, emulated on the CPU.
  *
  * Work waits in its stream until the host waits for the stream: a host that reads too early, or
- * changes what is still to be read, is found out.  A capture keeps work to be done again.
+ * changes what is still to be read, is found out.  A stream that waits for an event lets the other stream do what
+ * was asked for before the event, and no more.  So work that no event orders comes late; with
+ * KABLATE_EMULATED_RACES=on every second stream does its work as early as it can.
+ * A capture keeps work to be done again.
  * Memory is NaN until it is written.
  */
 #ifndef EMULATED_CUDA_RUNTIME_H
@@ -102,6 +105,7 @@ enum cudaError_t {
 	cudaErrorLaunchFailure = 719,
 	cudaErrorStreamCaptureUnsupported = 900,
 	cudaErrorStreamCaptureInvalidated = 901,
+	cudaErrorStreamCaptureUnjoined = 904,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 enum { cudaStreamNonBlocking = 1 };
@@ -155,6 +159,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
@@ -174,7 +179,7 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 void emulated_launch(cudaStream_t stream, const void *kernel, const struct emulated::launch &launch);
 
-/* A block of the device in which no result is left. */
+/* One more block of the device in which no result is left. */
 void emulated_set_scratch(const void *block);
 
 #endif

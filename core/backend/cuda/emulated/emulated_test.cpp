@@ -316,6 +316,89 @@ static bool capture_forbids_to_wait(void)
 	       cudaStreamEndCapture(g.stream, &graph) == cudaErrorStreamCaptureInvalidated;
 }
 
+/* ---------------------------------------------------------------------- streams */
+
+/* Another stream writes 1, then the first adds its numbers to themselves. */
+struct two_streams {
+	struct gpu g;
+	cudaStream_t other;
+	cudaEvent_t begun, done;
+
+	two_streams()
+	{
+		cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+		cudaEventCreateWithFlags(&begun, cudaEventDisableTiming);
+		cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+	}
+	void ask(bool fork, bool join)
+	{
+		cudaMemsetAsync(g.memory, 0, THREADS * sizeof(float), g.stream);
+		cudaEventRecord(begun, g.stream);
+		if (fork)
+			cudaStreamWaitEvent(other, begun, 0);
+		launch_kernel(copy_itself, 1, THREADS, 0, other, g.memory);
+		cudaEventRecord(done, other);
+		if (join)
+			cudaStreamWaitEvent(g.stream, done, 0);
+		g.run(copy_itself);
+	}
+	bool gives(float wanted)
+	{
+		return g.wait() == cudaSuccess && g.memory[5] == wanted;
+	}
+};
+
+static bool events_order_streams(void)
+{
+	struct two_streams s;
+
+	s.ask(true, true);
+	return s.gives(2);
+}
+
+static bool missing_wait_of_a_stream(void)
+{
+	struct two_streams s;
+
+	s.ask(true, false);
+	return s.gives(1);
+}
+
+static bool missing_wait_of_a_stream_that_hurries(void)
+{
+	look_for_races();
+	struct two_streams s;
+
+	s.ask(false, true);
+	return s.gives(1);
+}
+
+static bool streams_are_captured_together(void)
+{
+	struct two_streams s;
+	cudaGraphExec_t kept;
+	cudaGraph_t graph;
+
+	cudaStreamBeginCapture(s.g.stream, cudaStreamCaptureModeThreadLocal);
+	s.ask(true, true);
+	if (cudaStreamEndCapture(s.g.stream, &graph) != cudaSuccess)
+		return false;
+	cudaGraphInstantiate(&kept, graph, 0);
+	for (int i = 0; i < 3; i++)
+		cudaGraphLaunch(kept, s.g.stream);
+	return s.gives(2);
+}
+
+static bool captured_streams_must_join(void)
+{
+	struct two_streams s;
+	cudaGraph_t graph;
+
+	cudaStreamBeginCapture(s.g.stream, cudaStreamCaptureModeThreadLocal);
+	s.ask(true, false);
+	return cudaStreamEndCapture(s.g.stream, &graph) == cudaErrorStreamCaptureUnjoined;
+}
+
 /* ---------------------------------------------------------------- instructions */
 
 #define SIDE 16
@@ -413,6 +496,11 @@ static const struct {
 	TEST(impossible_launches),
 	TEST(captured_work_waits_for_its_replay),
 	TEST(capture_forbids_to_wait),
+	TEST(events_order_streams),
+	TEST(missing_wait_of_a_stream),
+	TEST(missing_wait_of_a_stream_that_hurries),
+	TEST(streams_are_captured_together),
+	TEST(captured_streams_must_join),
 	TEST(tensor_cores_multiply),
 	TEST(rounds_to_even),
 };

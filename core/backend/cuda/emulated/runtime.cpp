@@ -21,23 +21,41 @@
 struct emulated_stream {
 	std::deque<std::function<void()>> waiting;
 	uint64_t asked, done;
-	bool captures, spoilt;
-	std::vector<std::function<void()>> captured;
+	bool hurries; /* work is done as soon as it is asked for */
+	struct emulated_capture *capture; /* NULL: what it is asked for is not captured */
+};
+
+/* What a stream was asked for while it was captured. */
+struct captured {
+	enum { WORK, RECORD, WAIT } kind;
+	struct emulated_stream *stream; /* NULL: the one that the graph is launched into */
+	std::function<void()> work;
+	size_t record; /* RECORD: its number; WAIT: the number of what is waited for */
+};
+
+struct emulated_capture {
+	struct emulated_stream *origin;
+	bool spoilt;
+	size_t records;
+	std::vector<struct captured> list;
 };
 
 struct emulated_event {
 	struct emulated_stream *stream;
 	uint64_t number; /* of work that was asked for before it */
+	struct emulated_capture *capture; /* NULL: it was not recorded in one */
+	size_t record;
 };
 
 struct emulated_graph {
-	std::vector<std::function<void()>> work;
+	std::vector<struct captured> list;
+	size_t records;
 };
 
 static struct {
 	std::map<char *, size_t> blocks; /* what cudaMalloc() gave */
 	size_t taken;
-	const void *scratch; /* a block in which no result is left */
+	std::set<const void *> scratch; /* blocks in which no result is left */
 	std::set<struct emulated_stream *> streams;
 	std::map<const void *, int> shared; /* bytes that a kernel may ask for */
 	cudaError_t error;		    /* the last one */
@@ -61,6 +79,7 @@ const char *cudaGetErrorString(cudaError_t error)
 	case cudaErrorLaunchFailure: return device.failure.c_str();
 	case cudaErrorStreamCaptureUnsupported: return "not permitted when stream is capturing";
 	case cudaErrorStreamCaptureInvalidated: return "failed earlier while stream was capturing";
+	case cudaErrorStreamCaptureUnjoined: return "capture was not ended: a stream is not joined";
 	}
 	return "unknown error";
 }
@@ -137,16 +156,35 @@ static void do_until(struct emulated_stream *s, uint64_t number)
 		do_next(s);
 }
 
-void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+static bool looks_for_races(void)
 {
-	if (stream->captures) {
-		stream->captured.push_back(std::move(work));
-		return;
-	}
+	const char *text = getenv("KABLATE_EMULATED_RACES");
+
+	return text && strcmp(text, "on") == 0;
+}
+
+static void enqueue(struct emulated_stream *stream, std::function<void()> work)
+{
 	stream->asked++;
 	stream->waiting.push_back(std::move(work));
-	if (stream->waiting.size() > MOST_WAITING)
+	if (stream->hurries)
+		do_until(stream, stream->asked);
+	else if (stream->waiting.size() > MOST_WAITING)
 		do_next(stream);
+}
+
+static void keep(struct emulated_stream *stream, struct captured item)
+{
+	item.stream = stream == stream->capture->origin ? NULL : stream;
+	stream->capture->list.push_back(std::move(item));
+}
+
+void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+	if (stream->capture)
+		keep(stream, { captured::WORK, NULL, std::move(work), 0 });
+	else
+		enqueue(stream, std::move(work));
 }
 
 /* What waits for the device, or changes what it has, must not happen while work is captured. */
@@ -155,8 +193,8 @@ static bool is_forbidden(void)
 	bool forbidden = false;
 
 	for (struct emulated_stream *s : device.streams)
-		if (s->captures)
-			forbidden = s->spoilt = true;
+		if (s->capture)
+			forbidden = s->capture->spoilt = true;
 	return forbidden;
 }
 
@@ -171,7 +209,10 @@ static cudaError_t wait_for_all(void)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
+	static int made;
+
 	*stream = new struct emulated_stream();
+	(*stream)->hurries = looks_for_races() && made++ % 2 == 1;
 	device.streams.insert(*stream);
 	return cudaSuccess;
 }
@@ -207,9 +248,45 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-	if (is_forbidden())
+	*event = { stream, stream->asked, stream->capture, 0 };
+	if (stream->capture) {
+		event->record = stream->capture->records++;
+		keep(stream, { captured::RECORD, NULL, NULL, event->record });
+	}
+	return cudaSuccess;
+}
+
+/* The stream does nothing before `other` has done this much. */
+static void follow(struct emulated_stream *stream, struct emulated_stream *other, uint64_t number)
+{
+	enqueue(stream, [=] { do_until(other, number); });
+}
+
+static bool is_open(const struct emulated_capture *capture)
+{
+	for (struct emulated_stream *s : device.streams)
+		if (s->capture == capture)
+			return true;
+	return false;
+}
+
+/* A stream that waits for a captured event is captured, too. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+	if (!event->stream)
+		return cudaSuccess;
+	if (stream->capture && stream->capture != event->capture) {
+		stream->capture->spoilt = true;
 		return note(cudaErrorStreamCaptureUnsupported);
-	*event = { stream, stream->asked };
+	}
+	if (!event->capture) {
+		follow(stream, event->stream, event->number);
+		return cudaSuccess;
+	}
+	if (!is_open(event->capture))
+		return note(cudaErrorInvalidValue);
+	stream->capture = event->capture;
+	keep(stream, { captured::WAIT, NULL, NULL, event->record });
 	return cudaSuccess;
 }
 
@@ -252,6 +329,7 @@ cudaError_t cudaFree(void *memory)
 		return note(cudaErrorInvalidValue);
 	device.taken -= block->second;
 	device.blocks.erase(block);
+	device.scratch.erase(memory);
 	free(memory);
 	return error;
 }
@@ -305,25 +383,48 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 {
-	if (stream->captures)
+	if (stream->capture)
 		return note(cudaErrorInvalidValue);
-	stream->captures = true;
-	stream->spoilt = false;
-	stream->captured.clear();
+	stream->capture = new struct emulated_capture();
+	stream->capture->origin = stream;
 	return cudaSuccess;
+}
+
+/* Does the origin come after all that was captured?  From the last to the first. */
+static bool is_joined(const struct emulated_capture *c)
+{
+	std::set<const struct emulated_stream *> awaited = { NULL };
+	std::set<size_t> records;
+
+	for (auto item = c->list.rbegin(); item != c->list.rend(); item++) {
+		if (item->kind == captured::RECORD && records.count(item->record))
+			awaited.insert(item->stream);
+		if (item->kind != captured::RECORD && !awaited.count(item->stream))
+			return false;
+		if (item->kind == captured::WAIT)
+			records.insert(item->record);
+	}
+	return true;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
 	*graph = NULL;
-	if (!stream->captures)
+	struct emulated_capture *c = stream->capture;
+
+	if (!c || c->origin != stream)
 		return note(cudaErrorInvalidValue);
-	stream->captures = false;
-	if (stream->spoilt)
-		return note(cudaErrorStreamCaptureInvalidated);
-	*graph = new struct emulated_graph();
-	(*graph)->work.swap(stream->captured);
-	return cudaSuccess;
+	for (struct emulated_stream *s : device.streams)
+		if (s->capture == c)
+			s->capture = NULL;
+	cudaError_t error = is_joined(c) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+
+	if (c->spoilt)
+		error = cudaErrorStreamCaptureInvalidated;
+	if (error == cudaSuccess)
+		*graph = new emulated_graph{ std::move(c->list), c->records };
+	delete c;
+	return note(error);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *kept, cudaGraph_t graph, unsigned)
@@ -334,8 +435,18 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *kept, cudaGraph_t graph, unsig
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t kept, cudaStream_t stream)
 {
-	for (const std::function<void()> &work : kept->work)
-		emulated_enqueue(stream, work);
+	std::vector<struct emulated_event> recorded(kept->records + 1);
+
+	for (const struct captured &item : kept->list) {
+		struct emulated_stream *to = item.stream ? item.stream : stream;
+		struct emulated_event &event = recorded[item.record];
+
+		switch (item.kind) {
+		case captured::WORK: emulated_enqueue(to, item.work); break;
+		case captured::RECORD: event = { to, to->asked, NULL, 0 }; break;
+		case captured::WAIT: follow(to, event.stream, event.number); break;
+		}
+	}
 	return cudaSuccess;
 }
 
@@ -375,7 +486,7 @@ static bool is_possible(const void *kernel, const struct emulated::launch &l)
 
 void emulated_set_scratch(const void *block)
 {
-	device.scratch = block;
+	device.scratch.insert(block);
 }
 
 /* The memory of the device, to be compared or brought back. */
@@ -386,7 +497,7 @@ static snapshot take_snapshot(void)
 	snapshot all;
 
 	for (const auto &block : device.blocks)
-		if (block.first != device.scratch)
+		if (!device.scratch.count(block.first))
 			all[block.first].assign(block.first, block.first + block.second);
 	return all;
 }
@@ -413,13 +524,6 @@ static std::string run_in_both_orders(const struct emulated::launch &launch)
 		return std::string("the threads race: their order changes the result of kernel ") +
 		       launch.kernel;
 	return failure;
-}
-
-static bool looks_for_races(void)
-{
-	const char *text = getenv("KABLATE_EMULATED_RACES");
-
-	return text && strcmp(text, "on") == 0;
 }
 
 void emulated_launch(cudaStream_t stream, const void *kernel, const struct emulated::launch &launch)
