@@ -70,12 +70,19 @@ static void case_popular(struct graph *g)
 	mix(g, 2, 67, 264, 4);
 }
 
+/* More entries than one block of a GPU sorts. */
+static void case_many(struct graph *g)
+{
+	mix(g, 2, 350, 1, 12);
+}
+
 OP_CASES(mix_topk) = {
 	OP_CASE("odd shape", case_odd, .int_limit = 7),
 	OP_CASE("empty entries", case_odd, .int_limit = 7, .int_ignore = true),
 	OP_CASE("one", case_one, .int_limit = 1),
 	OP_CASE("worth two threads", case_threads, .int_limit = 67),
 	OP_CASE("popular sources", case_popular, .int_limit = 3, .int_ignore = true),
+	OP_CASE("many entries", case_many, .int_limit = 350),
 	OP_CASES_END,
 };
 

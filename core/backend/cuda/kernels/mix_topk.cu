@@ -229,37 +229,83 @@ static __device__ void walk(const struct sorting<R> &s, const int32_t *index, in
 	}
 }
 
-/* first[s] = the number of entries before source s of the example, from the number that name each. */
-template <typename R> static void add_counts(const struct call *c, const struct sorting<R> &given)
+/* By a warp: how many entries of the piece name each source. */
+template <typename R>
+static __device__ void count_piece(const struct sorting<R> &s, const int32_t *index, int64_t b,
+				   int64_t piece)
 {
-	const struct sorting<R> s = given;
+	for (int64_t source = threadIdx.x % WARP; source < s.T; source += WARP)
+		s.place[(b * s.pieces + piece) * s.T + source] = 0;
+	__syncwarp();
+	walk(s, index, b, piece, [](int64_t, int, int32_t) {});
+}
 
-	each_row(c, s.B, [=] __device__(int64_t b) {
-		__shared__ int32_t until[BLOCK]; /* the end of each thread's share */
-		int32_t *first = s.first + b * (s.T + 1), sum = 0;
-		const int64_t begin = s.T * threadIdx.x / BLOCK, end = s.T * (threadIdx.x + 1) / BLOCK;
+/* By a thread: the place of each piece among the entries of a source, and their number. */
+template <typename R>
+static __device__ void add_pieces(const struct sorting<R> &s, int64_t b, int64_t source)
+{
+	int32_t *place = s.place + b * s.pieces * s.T + source, sum = 0;
 
-		for (int64_t i = begin; i < end; i++)
-			sum += first[i];
-		until[threadIdx.x] = sum;
-		for (int step = 1; step < BLOCK; step *= 2) {
-			__syncthreads();
-			const int32_t before = (int)threadIdx.x < step ? 0 : until[threadIdx.x - step];
+	for (int64_t piece = 0; piece < s.pieces; piece += PLACES) {
+		int32_t n[PLACES];
 
-			__syncthreads();
-			until[threadIdx.x] += before;
+#pragma unroll
+		for (int u = 0; u < PLACES; u++)
+			n[u] = piece + u < s.pieces ? place[(piece + u) * s.T] : 0;
+#pragma unroll
+		for (int u = 0; u < PLACES && piece + u < s.pieces; u++) {
+			place[(piece + u) * s.T] = sum;
+			sum += n[u];
 		}
-		sum = until[threadIdx.x] - sum;
-		for (int64_t i = begin; i < end; i++) {
-			const int32_t n = first[i];
+	}
+	s.first[b * (s.T + 1) + source] = sum;
+}
 
-			first[i] = sum;
-			sum += n;
-		}
-		if (end == s.T && begin < end)
-			first[s.T] = sum;
+/* By a block: first[s] = the number of entries before source s of the example, from the number that name each. */
+template <typename R> static __device__ void add_counts(const struct sorting<R> &s, int64_t b)
+{
+	__shared__ int32_t until[BLOCK]; /* the end of each thread's share */
+	int32_t *first = s.first + b * (s.T + 1), sum = 0;
+	const int64_t begin = s.T * threadIdx.x / BLOCK, end = s.T * (threadIdx.x + 1) / BLOCK;
+
+	for (int64_t i = begin; i < end; i++)
+		sum += first[i];
+	until[threadIdx.x] = sum;
+	for (int step = 1; step < BLOCK; step *= 2) {
+		__syncthreads();
+		const int32_t before = (int)threadIdx.x < step ? 0 : until[threadIdx.x - step];
+
+		__syncthreads();
+		until[threadIdx.x] += before;
+	}
+	sum = until[threadIdx.x] - sum;
+	for (int64_t i = begin; i < end; i++) {
+		const int32_t n = first[i];
+
+		first[i] = sum;
+		sum += n;
+	}
+	if (end == s.T && begin < end)
+		first[s.T] = sum;
+}
+
+/* By a warp: the entries of the piece go to the lists of their sources. */
+template <typename R>
+static __device__ void put_piece(const struct sorting<R> &s, const int32_t *index, const R *weight,
+				 int64_t b, int64_t piece)
+{
+	const int64_t list = b * s.T * s.k;
+
+	walk(s, index, b, piece, [&](int64_t entry, int source, int32_t place) {
+		const int64_t at = list + s.first[b * (s.T + 1) + source] + place;
+
+		s.token[at] = (int32_t)(entry / s.k);
+		s.weight[at] = weight[list + entry];
 	});
 }
+
+/* Entries of an example that one block sorts: a launch takes longer than a few of them. */
+#define SORTED_AT_ONCE 4096
 
 template <typename R>
 static void sort_entries(const struct call *c, const struct sorting<R> &given, const int32_t *index,
@@ -267,43 +313,30 @@ static void sort_entries(const struct call *c, const struct sorting<R> &given, c
 {
 	const struct sorting<R> s = given;
 
+	if (s.T * s.k <= SORTED_AT_ONCE) {
+		each_row(c, s.B, [=] __device__(int64_t b) {
+			const int warp = threadIdx.x / WARP;
+
+			for (int64_t piece = warp; piece < s.pieces; piece += WARPS)
+				count_piece(s, index, b, piece);
+			__syncthreads();
+			for (int64_t source = threadIdx.x; source < s.T; source += BLOCK)
+				add_pieces(s, b, source);
+			__syncthreads();
+			add_counts(s, b);
+			__syncthreads();
+			for (int64_t piece = warp; piece < s.pieces; piece += WARPS)
+				put_piece(s, index, weight, b, piece);
+		});
+		return;
+	}
 	each(c, s.B * s.pieces * WARP, [=] __device__(int64_t i) {
-		const int64_t b = i / WARP / s.pieces, piece = i / WARP % s.pieces;
-
-		for (int64_t source = i % WARP; source < s.T; source += WARP)
-			s.place[(b * s.pieces + piece) * s.T + source] = 0;
-		__syncwarp();
-		walk(s, index, b, piece, [](int64_t, int, int32_t) {});
+		count_piece(s, index, i / WARP / s.pieces, i / WARP % s.pieces);
 	});
-	each(c, s.B * s.T, [=] __device__(int64_t i) {
-		const int64_t b = i / s.T, source = i % s.T;
-		int32_t *place = s.place + b * s.pieces * s.T + source, sum = 0;
-
-		for (int64_t piece = 0; piece < s.pieces; piece += PLACES) {
-			int32_t n[PLACES];
-
-#pragma unroll
-			for (int u = 0; u < PLACES; u++)
-				n[u] = piece + u < s.pieces ? place[(piece + u) * s.T] : 0;
-#pragma unroll
-			for (int u = 0; u < PLACES && piece + u < s.pieces; u++) {
-				place[(piece + u) * s.T] = sum;
-				sum += n[u];
-			}
-		}
-		s.first[b * (s.T + 1) + source] = sum;
-	});
-	add_counts(c, s);
+	each(c, s.B * s.T, [=] __device__(int64_t i) { add_pieces(s, i / s.T, i % s.T); });
+	each_row(c, s.B, [=] __device__(int64_t b) { add_counts(s, b); });
 	each(c, s.B * s.pieces * WARP, [=] __device__(int64_t i) {
-		const int64_t b = i / WARP / s.pieces, list = b * s.T * s.k;
-
-		walk(s, index, b, i / WARP % s.pieces,
-		     [=](int64_t entry, int source, int32_t place) {
-			     const int64_t at = list + s.first[b * (s.T + 1) + source] + place;
-
-			     s.token[at] = (int32_t)(entry / s.k);
-			     s.weight[at] = weight[list + entry];
-		     });
+		put_piece(s, index, weight, i / WARP / s.pieces, i / WARP % s.pieces);
 	});
 }
 
