@@ -307,14 +307,30 @@ template <typename R> static __device__ place<R> block_argmax(place<R> p)
 
 /* ----------------------------------------------- sums over everything, in order */
 
+/* Counts the arrival of a block.  The last of n sees what the others wrote before, and counts from 0 again. */
+static inline __device__ bool arrives_last(unsigned *arrived, unsigned n)
+{
+	__shared__ bool last;
+
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		last = atomicInc(arrived, n - 1) == n - 1;
+		__threadfence();
+	}
+	__syncthreads();
+	return last;
+}
+
 /*
- * A sum consists of this many partial sums over equal parts, added in a fixed tree:
- * the result does not depend on which block runs first.
+ * A sum consists of this many partial sums over equal parts, which the last block adds in a fixed tree:
+ * the result does not depend on which block that is.
  */
 #define SUM_PARTS BLOCK
 #define SUM_WORK (SUM_PARTS * sizeof(double))
 
-template <typename F> static __global__ void sum_parts_kernel(int64_t n, F value, double *parts)
+template <typename F, typename G>
+static __global__ void sum_kernel(int64_t n, F value, double *parts, unsigned *arrived, G finish)
 {
 	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double sum = 0;
@@ -326,13 +342,9 @@ template <typename F> static __global__ void sum_parts_kernel(int64_t n, F value
 	sum = block_sum(sum);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = sum;
-}
-
-template <typename F> static __global__ void finish_sum_kernel(const double *parts, F finish)
-{
-	previous_done();
-	const double sum = block_sum(parts[threadIdx.x]);
-
+	if (!arrives_last(arrived, SUM_PARTS))
+		return;
+	sum = block_sum(__ldcg(parts + threadIdx.x));
 	if (threadIdx.x == 0)
 		finish(sum);
 }
@@ -341,13 +353,8 @@ template <typename F> static __global__ void finish_sum_kernel(const double *par
 template <typename F, typename G>
 static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
 {
-	const bool overlaps = context_of(c)->overlaps;
-
-	launch_next(overlaps, sum_parts_kernel<F>, SUM_PARTS, BLOCK, 0, stream_of(c), n, value,
-		    (double *)work);
-	note_launch(c);
-	launch_next(overlaps, finish_sum_kernel<G>, 1, BLOCK, 0, stream_of(c), (const double *)work,
-		    finish);
+	launch_next(context_of(c)->overlaps, sum_kernel<F, G>, SUM_PARTS, BLOCK, 0, stream_of(c), n,
+		    value, (double *)work, context_of(c)->arrived, finish);
 	note_launch(c);
 }
 

@@ -432,21 +432,6 @@ static __device__ void decode_near(const struct decode_problem<X> &p, const stru
 
 /* -------------------------------------------------------------------------- joining */
 
-/* Counts the arrival of a block.  The last of n sees what the others wrote before, and counts from 0 again. */
-static __device__ bool arrives_last(unsigned *arrived, unsigned n)
-{
-	__shared__ bool last;
-
-	__threadfence();
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		last = atomicInc(arrived, n - 1) == n - 1;
-		__threadfence();
-	}
-	__syncthreads();
-	return last;
-}
-
 /* n results for each row of a block: sums of values, and in shared memory (largest score, sum of exponentials). */
 template <typename X, bool OF_BLOCKS> struct decode_results {
 	typedef typename X::real real;
