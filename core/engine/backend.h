@@ -127,6 +127,17 @@ struct backend {
 	void *(*captured)(const struct backend *b);
 	void (*replay)(const struct backend *b, void *kept);
 	void (*forget)(const struct backend *b, void *kept);
+	/*
+	 * Optional: work of several lanes, 0 to lanes - 1, has no order but that of each lane.  use_lane(): of what is
+	 * asked for next.  mark() notes all that this lane was asked for, wait_for() lets this lane wait for what was
+	 * marked so.  Lane 0 has waited for all others before anything else is asked of the device.
+	 */
+	int lanes;	      /* 0: there are none; 1: instructions are made for lanes, and all use lane 0 */
+	int64_t lane_numbers; /* a program that makes more numbers than this does without lanes */
+	int64_t (*asked)(const struct backend *b); /* how many launches it was asked for */
+	void (*use_lane)(const struct backend *b, int lane);
+	void (*mark)(const struct backend *b, int number);
+	void (*wait_for)(const struct backend *b, int number);
 	/* NULL: its memory is that of the host. */
 	void (*memory)(const struct backend *b, struct backend_memory *memory);
 	/* Memory of the host that copies fast to the device.  NULL: the device is the host. */

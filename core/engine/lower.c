@@ -26,7 +26,7 @@ struct lowering {
 	const struct kernels *const *kernels;
 	enum precision precision;
 	int threads;
-	bool train, remake;
+	bool train, remake, apart;
 	int (*joins)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
 	bool *node_live;	     /* by node: some output depends on it */
 	bool *emitted;		     /* by node: its forward pass is there */
@@ -400,6 +400,31 @@ static void emit_forward(struct lowering *w, const struct node *n)
 	add_workspace(w, instr);
 }
 
+static void add_made(struct lowering *w, const struct instr *made)
+{
+	struct instr *instr = add_instr(w, INSTR_KERNEL);
+
+	if (!instr)
+		return;
+	*instr = *made;
+	add_workspace(w, instr);
+}
+
+/* For the gradients of these inputs, if there are any. */
+static void add_for(struct lowering *w, const struct instr *made, unsigned inputs)
+{
+	struct instr some = *made;
+	bool any = false;
+
+	for (int i = 0; i < OP_MAX_INPUTS; i++) {
+		if (!(inputs & BIT(i)))
+			some.din[i] = NULL;
+		any = any || some.din[i];
+	}
+	if (any)
+		add_made(w, &some);
+}
+
 static void emit_backward(struct lowering *w, const struct node *n)
 {
 	struct instr made = {
@@ -408,7 +433,6 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		.node = n,
 		.together = 1,
 	};
-	struct instr *instr;
 	bool any = false;
 
 	for (int i = 0; i < n->n_in; i++)
@@ -427,11 +451,12 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		return;
 	made.in_place = n->op->grad_in_place && made.din[0] && !made.din[0]->base &&
 			made.mode[0] == GRAD_WRITE && made.dout[0];
-	instr = add_instr(w, INSTR_KERNEL);
-	if (!instr)
-		return;
-	*instr = made;
-	add_workspace(w, instr);
+	if (w->apart && n->op->apart_in) {
+		add_for(w, &made, n->op->apart_in);
+		add_for(w, &made, ~n->op->apart_in);
+	} else {
+		add_made(w, &made);
+	}
 }
 
 static enum status make_seeds(struct lowering *w, struct error *err)
@@ -538,6 +563,71 @@ static void join_calls(struct lowering *w)
 	}
 }
 
+/* ------------------------------------------------ the order of the backward pass */
+
+static bool flows_back(const struct lowering *w, const struct node *n)
+{
+	return w->node_live[n->index] && gradient_leaves(w, n);
+}
+
+/* When the gradient of a root tensor is whole, if each of its readers takes 1 and adds as soon as it can. */
+static int whole_at(const struct lowering *w, const struct tensor *root, const int *begins, int *begin)
+{
+	const struct graph *g = w->g;
+	int n = 0, time = 0;
+
+	for (int i = root->producer->index + 1; i < g->n_nodes; i++)
+		for (int j = 0; j < g->nodes[i]->n_in && flows_back(w, g->nodes[i]); j++) {
+			int at = n;
+
+			if (!wants_gradient(g->nodes[i], j) || tensor_root(g->nodes[i]->in[j]) != root)
+				continue;
+			for (; at > 0 && begin[at - 1] > begins[i]; at--)
+				begin[at] = begin[at - 1];
+			begin[at] = begins[i];
+			n++;
+		}
+	for (int i = 0; i < n; i++)
+		time = (begin[i] > time ? begin[i] : time) + 1;
+	return time;
+}
+
+/* By node: when its backward pass could begin. */
+static void find_begins(const struct lowering *w, int *begins, int *scratch)
+{
+	for (int i = w->g->n_nodes - 1; i >= 0; i--) {
+		const struct node *n = w->g->nodes[i];
+
+		begins[i] = 0;
+		for (int j = 0; flows_back(w, n) && j < n->n_out; j++) {
+			const int whole = whole_at(w, n->out[j], begins, scratch);
+
+			begins[i] = whole > begins[i] ? whole : begins[i];
+		}
+	}
+}
+
+/* The last node first; for lanes, what can begin first: then it adds to a gradient before what begins later. */
+static enum status emit_backwards(struct lowering *w, struct error *err)
+{
+	const int n = w->g->n_nodes;
+	int *begins = calloc((size_t)n * (1 + OP_MAX_INPUTS) + 1, sizeof(*begins)), last = 0;
+
+	if (!begins)
+		return fail_memory(err, "program", (size_t)n * sizeof(*begins));
+	if (w->apart)
+		find_begins(w, begins, begins + n);
+	for (int i = 0; i < n; i++)
+		last = begins[i] > last ? begins[i] : last;
+	for (int begin = 0; begin <= last; begin++)
+		for (int i = n - 1; i >= 0; i--)
+			if (begins[i] == begin && flows_back(w, w->g->nodes[i]) &&
+			    !is_fused_loss(w, w->g->nodes[i]))
+				emit_backward(w, w->g->nodes[i]);
+	free(begins);
+	return OK;
+}
+
 static enum status emit_all(struct lowering *w, struct error *err)
 {
 	const struct graph *g = w->g;
@@ -558,17 +648,15 @@ static enum status emit_all(struct lowering *w, struct error *err)
 	emit_nodes(w);
 	if (w->joins)
 		join_calls(w);
-	for (int i = g->n_nodes - 1; w->train && i >= 0; i--)
-		if (w->node_live[i] && gradient_leaves(w, g->nodes[i]) &&
-		    !is_fused_loss(w, g->nodes[i]))
-			emit_backward(w, g->nodes[i]);
+	if (w->train && emit_backwards(w, err) != OK)
+		return FAIL;
 	if (w->out_of_memory)
 		return fail_memory(err, "program", 0);
 	return OK;
 }
 
 enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
-			bool train, bool remake, struct error *err)
+			bool train, bool remake, bool apart, struct error *err)
 {
 	const size_t n = (size_t)g->n_tensors + 1;
 	enum status status = FAIL;
@@ -580,6 +668,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.threads = backend->threads,
 		.train = train,
 		.remake = train && remake,
+		.apart = apart,
 		.joins = train ? NULL : backend->joins,
 		.node_live = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
 		.emitted = calloc((size_t)g->n_nodes + 1, sizeof(bool)),

@@ -4,12 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/engine/lanes.h"
 #include "core/engine/lower.h"
 #include "core/engine/placement.h"
 #include "core/engine/replay.h"
 #include "core/util/bf16.h"
 
 #define UPLOAD_PIECE 1024 /* numbers that are rounded at a time */
+
+/*
+ * Where there are lanes, memory is given to another tensor only so many instructions after its last use: until
+ * then nothing has to wait for it.
+ */
+#define LANE_REST 32
 
 struct program {
 	const struct graph *graph;
@@ -22,6 +29,11 @@ struct program {
 	size_t arena_bytes;
 	char *arena;
 	struct call *calls; /* by instruction */
+	int lanes;	    /* for which its instructions are made; 0: one after the other */
+	struct lane_step *steps; /* as many as instructions; NULL: there are no lanes */
+	int *lengths;		 /* by instruction: its launches, as the first run has counted them */
+	int runs;		 /* that were asked for, 2: or more */
+	int lane_ends[LANES_MOST];
 	const void **losses; /* by output that is a loss */
 	int n_losses;
 	struct run run;
@@ -125,6 +137,16 @@ static bool is_input_or_seed(const struct program *p, const struct tensor *t)
 	return t->kind == TENSOR_INPUT;
 }
 
+/* Work in other lanes may still be under way. */
+static void let_rest(const struct program *p, struct placement *life)
+{
+	for (int i = 0; i < tensor_total(p); i++)
+		if (life[i].last >= 0 && life[i].last < p->lowered.n_instrs)
+			life[i].last = life[i].last + LANE_REST < p->lowered.n_instrs
+					       ? life[i].last + LANE_REST
+					       : p->lowered.n_instrs;
+}
+
 /* Where an instruction may write its result over what it reads last, the two share a piece. */
 static void merge_in_place(const struct program *p, struct placement *life, int *owner)
 {
@@ -160,7 +182,9 @@ static enum status place(struct program *p, struct error *err)
 	find_lifetimes(p, life);
 	for (int i = 0; i < n; i++)
 		owner[i] = i;
-	if (!p->options.no_planner)
+	if (p->lanes > 0)
+		let_rest(p, life);
+	else if (!p->options.no_planner)
 		merge_in_place(p, life, owner);
 	for (int i = 0; i < n; i++) {
 		const struct tensor *t = tensor_number(p, i);
@@ -268,6 +292,19 @@ static void upload_scalar(struct program *p, const struct tensor *t, double valu
 		p->backend->upload(p->backend, address(p, t), &narrow, sizeof(narrow));
 }
 
+/* Short instructions gain by lanes, and only a program that trains has many of them. */
+static int lanes_for(const struct graph *g, const struct backend *b, bool train)
+{
+	int64_t numbers = 0;
+
+	if (!train || b->lanes == 0)
+		return 0;
+	for (int i = 0; i < g->n_tensors; i++)
+		if (g->tensors[i]->kind == TENSOR_ACTIVATION)
+			numbers += tensor_count(g->tensors[i]);
+	return numbers > b->lane_numbers ? 0 : b->lanes;
+}
+
 static bool follows_past(const struct program *p)
 {
 	for (int i = 0; i < p->graph->n_nodes; i++) {
@@ -292,7 +329,9 @@ static enum status prepare(struct program **out, const struct graph *g,
 	p->graph = g;
 	p->backend = backend;
 	p->options = *options;
-	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_remake, err) != OK ||
+	p->lanes = lanes_for(g, backend, options->train);
+	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_remake, p->lanes > 0,
+			err) != OK ||
 	    place(p, err) != OK) {
 		program_destroy(p);
 		return FAIL;
@@ -300,6 +339,79 @@ static enum status prepare(struct program **out, const struct graph *g,
 	p->follows_past = follows_past(p);
 	*out = p;
 	return OK;
+}
+
+/* ---------------------------------------------------------------------- lanes */
+
+struct use_list {
+	struct lane_use *uses;
+	int n;
+};
+
+static void add_use(const struct program *p, struct use_list *list, int user, const struct tensor *t,
+		    bool writes)
+{
+	const char *at = address(p, t);
+
+	if (!at)
+		return;
+	list->uses[list->n++] = (struct lane_use){
+		.user = user,
+		.at = at,
+		.bytes = (size_t)((tensor_count(t) / t->row - 1) * t->pitch + t->row) *
+			 dtype_size(t->type),
+		.writes = writes,
+	};
+}
+
+#define MOST_USES (2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + 2)
+
+static void add_uses(const struct program *p, struct use_list *list, int user)
+{
+	const struct instr *instr = &p->lowered.instrs[user];
+
+	for (int i = 0; i < OP_MAX_INPUTS; i++) {
+		add_use(p, list, user, instr->in[i], false);
+		add_use(p, list, user, instr->din[i], true);
+	}
+	for (int i = 0; i < OP_MAX_OUTPUTS; i++) {
+		add_use(p, list, user, instr->saved_out[i], false);
+		add_use(p, list, user, instr->dout[i], false);
+		add_use(p, list, user, instr->out[i], true);
+	}
+	add_use(p, list, user, instr->work, true);
+	add_use(p, list, user, instr->zero, true);
+}
+
+static enum status choose_lanes(struct program *p, struct error *err)
+{
+	const size_t n = (size_t)p->lowered.n_instrs + 1;
+	struct use_list list = { .uses = malloc(n * MOST_USES * sizeof(*list.uses)) };
+	enum status status;
+
+	if (!list.uses)
+		return fail_memory(err, "lanes", n * MOST_USES * sizeof(*list.uses));
+	for (int i = 0; i < p->lowered.n_instrs; i++)
+		add_uses(p, &list, i);
+	status = lanes_assign(p->steps, p->lowered.n_instrs, p->lanes, p->lengths, list.uses, list.n,
+			      p->lane_ends, err);
+	free(list.uses);
+	return status;
+}
+
+static enum status make_lanes(struct program *p, struct error *err)
+{
+	const size_t n = (size_t)p->lowered.n_instrs + 1;
+
+	if (p->lanes == 0)
+		return OK;
+	p->steps = malloc(n * sizeof(*p->steps));
+	p->lengths = malloc(n * sizeof(*p->lengths));
+	if (!p->steps || !p->lengths)
+		return fail_memory(err, "lanes", n * sizeof(*p->steps));
+	for (size_t i = 0; i < n; i++)
+		p->lengths[i] = 1;
+	return choose_lanes(p, err);
 }
 
 enum status program_create(struct program **out, const struct graph *g,
@@ -328,6 +440,10 @@ enum status program_create(struct program **out, const struct graph *g,
 			program_destroy(p);
 			return FAIL;
 		}
+	}
+	if (make_lanes(p, err) != OK) {
+		program_destroy(p);
+		return FAIL;
 	}
 	for (int i = 0; i < g->n_outputs; i++)
 		if (g->outputs[i].is_loss)
@@ -369,6 +485,8 @@ void program_destroy(struct program *p)
 	free(p->items);
 	free(p->item_of);
 	free(p->calls);
+	free(p->steps);
+	free(p->lengths);
 	free(p->losses);
 	free(p);
 }
@@ -460,10 +578,47 @@ static enum status run_checked(struct program *p, struct error *err)
 	return OK;
 }
 
+static void wait_for_steps(const struct program *p, const int *steps, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (steps[i] >= 0)
+			p->backend->wait_for(p->backend, steps[i]);
+}
+
+static void run_in_lanes(struct program *p)
+{
+	const struct backend *b = p->backend;
+	const int beginning = p->lowered.n_instrs;
+	bool begun[LANES_MOST] = { true };
+	int64_t asked;
+
+	b->mark(b, beginning);
+	for (int i = 0; i < p->lowered.n_instrs; i++) {
+		const struct lane_step *step = &p->steps[i];
+
+		b->use_lane(b, step->lane);
+		if (!begun[step->lane])
+			b->wait_for(b, beginning);
+		begun[step->lane] = true;
+		wait_for_steps(p, step->waits, step->n_waits);
+		asked = b->asked(b);
+		run_instr(p, step->instr);
+		p->lengths[step->instr] = (int)(b->asked(b) - asked);
+		if (step->awaited)
+			b->mark(b, step->instr);
+	}
+	b->use_lane(b, 0);
+	wait_for_steps(p, p->lane_ends, p->lanes);
+}
+
 static void run_all(void *program)
 {
 	struct program *p = program;
 
+	if (p->lanes > 0) {
+		run_in_lanes(p);
+		return;
+	}
 	for (int i = 0; i < p->lowered.n_instrs; i += p->lowered.instrs[i].together) {
 		const int n = p->lowered.instrs[i].together;
 
@@ -491,6 +646,15 @@ static bool asks_for_the_same(const struct program *p)
 	return !p->follows_past || (p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0));
 }
 
+/* From the second run on, which may be kept, lanes follow from the launches of the first. */
+static enum status count_run(struct program *p, struct error *err)
+{
+	if (p->lanes == 0 || p->runs == 2)
+		return OK;
+	p->runs++;
+	return p->runs == 2 ? choose_lanes(p, err) : OK;
+}
+
 enum status program_run(struct program *p, const struct run *run, struct error *err)
 {
 	p->run = *run;
@@ -501,6 +665,8 @@ enum status program_run(struct program *p, const struct run *run, struct error *
 		return run_checked(p, err);
 	if (p->watch)
 		return run_watched(p, err);
+	if (count_run(p, err) != OK)
+		return FAIL;
 	if (asks_for_the_same(p))
 		replay_run(&p->replays[run_adds(run)], p->backend, run_all, p);
 	else

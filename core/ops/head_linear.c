@@ -141,6 +141,7 @@ const struct op op_desc_head_linear = {
 	.cost = cost,
 	.pitched_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1),
+	.apart_in = BIT(0),
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0),
 	.cases = head_linear_cases,

@@ -206,6 +206,7 @@ const struct op op_desc_linear = {
 	.cost = cost,
 	.pitched_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1),
+	.apart_in = BIT(0),
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0),
 	.cases = linear_cases,

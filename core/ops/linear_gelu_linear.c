@@ -171,6 +171,7 @@ const struct op op_desc_linear_gelu_linear = {
 	.pitched_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1) | BIT(3),
 	.saves_out = BIT(1) | BIT(2),
+	.apart_in = BIT(0),
 	.remakes = true,
 	.remade = 2,
 	.remake_out = BIT(1),

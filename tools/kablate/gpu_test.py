@@ -68,11 +68,11 @@ class Gpu(Case):
                 self.assertEqual(run.weights(), plain.weights(), (precision, settings))
 
     def test_graphs_change_no_bit(self):
-        """Captured graphs, kernels launched one by one, and kernels that never come before the last one ends."""
+        """Captured graphs, kernels launched one by one, those that never come before the last one ends, and one lane."""
         for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"}):
             usual = Run(on_gpu(**settings))
             usual.train()
-            for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_OVERLAP"):
+            for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_OVERLAP", "KABLATE_CUDA_LANES"):
                 without = Run(on_gpu(**settings))
                 with mock.patch.dict(train_test.ENVIRONMENT, {switch: "off"}):
                     without.train()

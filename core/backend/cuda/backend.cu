@@ -206,6 +206,7 @@ static void cuda_download(const struct backend *b, void *host, const void *devic
 
 static void cuda_zero(const struct backend *b, void *device, size_t bytes)
 {
+	context(b)->asked++;
 	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
 }
 
@@ -393,6 +394,7 @@ static void *cuda_captured(const struct backend *b)
 	cudaGraph_t graph = NULL;
 
 	cuda_note(g, cudaStreamEndCapture(g->stream, &graph), "capture");
+	g->overlaps = g->may_overlap;
 	if (!graph)
 		return NULL;
 	cuda_note(g, cudaGraphInstantiate(&kept, graph, 0), "graph");
@@ -426,13 +428,116 @@ static bool wants_overlap(void)
 	return !text || strcmp(text, "off") != 0;
 }
 
+/* ---------------------------------------------------------------------- lanes */
+
+/* Numbers that a program of several lanes makes at most: beyond, most instructions keep the GPU busy alone. */
+#define LANE_NUMBERS ((int64_t)64 << 20)
+
+/* Products of different streams must not share a workspace; a new stream forgets that of cuBLAS. */
+static void enter_lane(struct cuda_context *g, int lane)
+{
+	*(struct cuda_lane *)g = g->lanes[lane];
+	cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
+	cuda_note_blas(g, cublasSetWorkspace(g->blas, g->blas_memory, BLAS_MEMORY), "cuBLAS");
+}
+
+static void cuda_use_lane(const struct backend *b, int lane)
+{
+	struct cuda_context *g = context(b);
+
+	g->overlaps = g->may_overlap;
+	if (g->stream != g->lanes[lane].stream)
+		enter_lane(g, lane);
+}
+
+static int64_t cuda_asked(const struct backend *b)
+{
+	return context(b)->asked;
+}
+
+static bool make_marks(struct cuda_context *g, int n)
+{
+	void *list = n > g->n_marks ? realloc(g->marks, (size_t)n * sizeof(*g->marks)) : g->marks;
+
+	if (!list) {
+		cuda_note(g, cudaErrorMemoryAllocation, "marks of lanes");
+		return false;
+	}
+	g->marks = (cudaEvent_t *)list;
+	for (; g->n_marks < n && !g->failed; g->n_marks++)
+		cuda_note(g, cudaEventCreateWithFlags(&g->marks[g->n_marks], cudaEventDisableTiming),
+			  "marks of lanes");
+	return !g->failed;
+}
+
+static void cuda_mark(const struct backend *b, int number)
+{
+	struct cuda_context *g = context(b);
+
+	if (make_marks(g, number + 1))
+		cuda_note(g, cudaEventRecord(g->marks[number], g->stream), "mark");
+}
+
+/* The instruction that follows has several before it, and only the last kernel of its own lane may overlap. */
+static void cuda_wait_for(const struct backend *b, int number)
+{
+	struct cuda_context *g = context(b);
+
+	g->overlaps = false;
+	if (!g->failed)
+		cuda_note(g, cudaStreamWaitEvent(g->stream, g->marks[number], 0), "wait");
+}
+
+/* Another number, or "off", is for tests and to look for a fault. */
+static int wanted_lanes(void)
+{
+	const char *text = getenv("KABLATE_CUDA_LANES");
+	const int lanes = text ? atoi(text) : CUDA_LANES;
+
+	return lanes < 1 ? 1 : lanes > CUDA_LANES ? CUDA_LANES : lanes;
+}
+
+static void choose_lanes(struct backend *b)
+{
+	b->lanes = wanted_lanes();
+	b->lane_numbers = LANE_NUMBERS;
+	b->asked = cuda_asked;
+	b->use_lane = cuda_use_lane;
+	b->mark = cuda_mark;
+	b->wait_for = cuda_wait_for;
+}
+
+static void close_lane(struct cuda_lane *lane)
+{
+	cudaFree(lane->blas_memory);
+	cudaFree(lane->dropout_key);
+	cudaFree(lane->arrived);
+	if (lane->stream)
+		cudaStreamDestroy(lane->stream);
+}
+
+static void open_lane(struct cuda_context *g, struct cuda_lane *lane)
+{
+	const size_t counters = ARRIVALS * sizeof(*lane->arrived);
+
+	cuda_note(g, cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), "stream");
+	cuda_note(g, cudaMalloc(&lane->blas_memory, BLAS_MEMORY), "memory of products");
+	cuda_note(g, cudaMalloc(&lane->dropout_key, 2 * sizeof(*lane->dropout_key)), "memory of a run");
+	cuda_note(g, cudaMalloc(&lane->arrived, counters), "memory of counters");
+	if (!g->failed)
+		cuda_note(g, cudaMemsetAsync(lane->arrived, 0, counters, lane->stream),
+			  "memory of counters");
+}
+
 /* ------------------------------------------------------------ opening, closing */
 
 /*
  * What a process takes of a GPU beside its blocks, in MiB, measured on an H200 with CUDA 13.0: the
- * context with cuBLAS and our own BLAS_MEMORY; later the code of kernels, and graphs.
+ * context with cuBLAS and our own BLAS_MEMORY; more for every further lane; later the code of kernels,
+ * and graphs.
  */
 #define OPENED_MEBIBYTES 624
+#define LANE_MEBIBYTES 34
 #define LATER_MEBIBYTES 8
 #define MEBIBYTE 1048576.0
 
@@ -452,7 +557,7 @@ static void cuda_memory(const struct backend *b, struct backend_memory *m)
 	m->free = (double)free_now;
 	m->taken = (double)g->taken;
 	m->most = (double)g->most;
-	m->opened = OPENED_MEBIBYTES * MEBIBYTE;
+	m->opened = (OPENED_MEBIBYTES + LANE_MEBIBYTES * (b->lanes - 1)) * MEBIBYTE;
 	m->later = LATER_MEBIBYTES * MEBIBYTE;
 	m->unit = 2 * MEBIBYTE;
 }
@@ -478,25 +583,25 @@ static void cuda_close(struct backend *b)
 	if (!g)
 		return;
 	cuda_forget_plans(g);
-	if (g->blas)
-		cublasDestroy(g->blas);
-	cudaFree(g->blas_memory);
+	for (int i = 0; i < g->n_marks; i++)
+		cudaEventDestroy(g->marks[i]);
+	free(g->marks);
 	cudaFree(g->scalar);
 	cudaFree(g->run);
-	cudaFree(g->dropout_key);
-	cudaFree(g->arrived);
 	cudaFreeHost(g->staging.memory);
 	for (int i = 0; i < 2; i++)
 		if (g->staging.read[i])
 			cudaEventDestroy(g->staging.read[i]);
-	if (g->stream)
-		cudaStreamDestroy(g->stream);
+	if (g->blas)
+		cublasDestroy(g->blas);
+	for (int i = 0; i < CUDA_LANES; i++)
+		close_lane(&g->lanes[i]);
 	free(g->blocks);
 	free(g);
 	b->context = NULL;
 }
 
-static enum status open_device(struct cuda_context *g, struct error *err)
+static enum status open_device(struct cuda_context *g, int lanes, struct error *err)
 {
 	int count = 0;
 	const cudaError_t found = cudaGetDeviceCount(&count);
@@ -507,27 +612,20 @@ static enum status open_device(struct cuda_context *g, struct error *err)
 	if (g->device >= count)
 		return fail(err, "there is no GPU number %d: this machine has %d", g->device, count);
 	cuda_note(g, cudaSetDevice(g->device), "choosing the GPU");
-	cuda_note(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream");
-	cuda_note(g, cudaMalloc(&g->blas_memory, BLAS_MEMORY), "memory of products");
+	for (int i = 0; i < lanes && !g->failed; i++)
+		open_lane(g, &g->lanes[i]);
+	if (!g->failed)
+		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
+	if (!g->failed)
+		enter_lane(g, 0);
 	cuda_note(g, cudaMalloc(&g->scalar, (1 + UPDATE_PARTS) * sizeof(double)), "memory of sums");
 	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
-	cuda_note(g, cudaMalloc(&g->dropout_key, 2 * sizeof(*g->dropout_key)), "memory of a run");
-	cuda_note(g, cudaMalloc(&g->arrived, ARRIVALS * sizeof(*g->arrived)), "memory of counters");
-	if (!g->failed)
-		cuda_note(g, cudaMemsetAsync(g->arrived, 0, ARRIVALS * sizeof(*g->arrived), g->stream),
-			  "memory of counters");
 	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");
 	for (int i = 0; i < 2; i++)
 		cuda_note(g, cudaEventCreateWithFlags(&g->staging.read[i], cudaEventDisableTiming),
 			  "memory of uploads");
-	if (!g->failed)
-		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
-	if (!g->failed)
-		cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
-	if (!g->failed)
-		cuda_note_blas(g, cublasSetWorkspace(g->blas, g->blas_memory, BLAS_MEMORY), "cuBLAS");
 	if (!g->failed) {
-		g->overlaps = wants_overlap() && code_version(smallest_part) >= 90;
+		g->overlaps = g->may_overlap = wants_overlap() && code_version(smallest_part) >= 90;
 		g->groups = code_version(smallest_part) == 90;
 	}
 	if (!g->failed)
@@ -571,6 +669,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 		b->replay = cuda_replay;
 		b->forget = cuda_forget;
 	}
+	choose_lanes(b);
 	b->memory = cuda_memory;
 	b->host_alloc = cuda_host_alloc;
 	b->host_release = cuda_host_release;
@@ -578,7 +677,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->check = cuda_check;
 	b->wait = cuda_wait;
 	b->close = cuda_close;
-	if (open_device(g, err) == OK)
+	if (open_device(g, b->lanes, err) == OK)
 		return OK;
 	cuda_close(b);
 	return FAIL;

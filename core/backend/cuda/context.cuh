@@ -1,5 +1,5 @@
 /*
- * context - an opened GPU: its stream, cuBLAS, and the first thing that went wrong.
+ * context - an opened GPU: its streams, cuBLAS, and the first thing that went wrong.
  *
  * A launch does not wait for its kernel, so it cannot report how the kernel ends.  The
  * context keeps the first failure; cuda_wait() and every later call of the backend
@@ -36,23 +36,35 @@ struct block {
 /* Partial sums of an update. */
 #define UPDATE_PARTS 4096
 
-struct cuda_context {
-	int device;
+/* What kernels of different lanes, which run at the same time, must not share. */
+struct cuda_lane {
 	cudaStream_t stream;
-	cublasHandle_t blas;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
+	uint32_t *dropout_key; /* device: of the node that follows */
+	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
+};
+
+/* More lanes than a small model has work for gain nothing, and each takes BLAS_MEMORY. */
+#define CUDA_LANES 4
+
+struct cuda_context : cuda_lane { /* the lane that is asked for work now */
+	int device;
+	cublasHandle_t blas; /* of this lane's stream and workspace */
+	struct cuda_lane lanes[CUDA_LANES];
+	cudaEvent_t *marks; /* of the engine's numbers; NULL: not used yet */
+	int n_marks;
 	struct plan *plans; /* of products by cuBLASLt, one for each shape: epilogue.cu */
 	int n_plans;
 	double *scalar;	   /* device: a number that the host asked for, and UPDATE_PARTS for sums */
 	struct run *run;   /* device: of the kernels that follow */
-	uint32_t *dropout_key; /* device: of the node that follows */
-	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
 	bool overlaps;	       /* a kernel may come to the GPU before the last one ends (launch.cuh) */
+	bool may_overlap;      /* the same, where no lane has waited for another */
 	bool groups;	       /* the code has products of four warps (wgmma.cuh) */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;
 	size_t taken, most; /* bytes of the blocks */
+	int64_t asked;	    /* launches */
 	bool failed;
 	struct error err;
 };
@@ -85,6 +97,7 @@ static inline void note_launch(const struct call *c)
 {
 	const cudaError_t error = cudaPeekAtLastError();
 
+	context_of(c)->asked++;
 	if (error != cudaSuccess)
 		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
 }

@@ -23,7 +23,7 @@ static __global__ void dropout_key_kernel(uint64_t name, const struct run *run, 
 
 /*
  * Two words in device memory, made there from the values of the run.  They hold until the next node
- * asks for its key: launches are in order.
+ * of the lane asks for its key: launches of a lane are in order.
  */
 static inline const uint32_t *dropout_key(const struct call *c)
 {

@@ -217,6 +217,7 @@ bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape sha
 	if (!p || !p->exists)
 		return false;
 	point(p, memory, note);
+	g->asked++;
 	note(cublasLtMatmul(handle(g), p->product, &one, memory.b, p->a, memory.a, p->b, &beta,
 			    memory.out, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
 			    BLAS_MEMORY, g->stream));

@@ -92,6 +92,7 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	if (data_type(a.at) == CUDA_R_16BF && count == 1 && alpha == 1 && writes_much(m, n, k) &&
 	    lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, NULL, NULL, add, out, pitch))
 		return;
+	context_of(c)->asked++;
 	cuda_note_blas(context_of(c),
 		       cublasGemmStridedBatchedEx(context_of(c)->blas, turned(trans_b),
 						  turned(trans_a), (int)n, (int)m, (int)k, &factor,
@@ -114,6 +115,7 @@ static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64
 
 	if (m == 0 || n == 0)
 		return;
+	context_of(c)->asked++;
 	cuda_note_blas(context_of(c),
 		       cublasGemmBatchedEx(context_of(c)->blas, turned(trans_b), turned(trans_a),
 					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,

@@ -79,10 +79,12 @@ template <typename P> static void backward(const struct call *c)
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
 	const struct sizes s = sizes_of(c->node);
 	const auto given = output_gradient<P>(c, 0);
-	const auto dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto db = input_gradient<P>(c, 2);
+	struct matrix<typename P::factor> dy = {};
 
+	if (dx || dw)
+		dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
 	if (dw) {
 		const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
 

@@ -74,6 +74,8 @@ template <typename P> static void backward(const struct call *c)
 	const struct nodes<P> n(c->node);
 
 	second_backward(&n, c);
+	if (!c->din[0] && !c->din[1] && !c->din[2])
+		return;
 	if (!backward_at_once<P>(c)) {
 		hidden_backward(&n, c);
 		gelu_backward(&n, c);
