@@ -77,6 +77,13 @@ static inline T __shfl_xor_sync(unsigned mask, T value, int bits, EMULATED_PLACE
 	return __shfl_sync(mask, value, emulated_lane() ^ bits, file, line);
 }
 
+static inline int __all_sync(unsigned mask, int holds, EMULATED_PLACE)
+{
+	for (int bits = 1; bits < EMULATED_LANES; bits *= 2)
+		holds = __shfl_xor_sync(mask, holds, bits, file, line) && holds;
+	return holds;
+}
+
 /* Blocks run one after the other. */
 static inline void __threadfence(void)
 {
@@ -168,6 +175,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t kept, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t kept);
 
+/* Is this compute capability 9.0, with products of four warps? */
+bool emulated_has_groups(void);
 cudaError_t emulated_set_shared_memory(const void *kernel, int bytes);
 template <typename Kernel>
 static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int bytes)

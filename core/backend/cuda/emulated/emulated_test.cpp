@@ -10,6 +10,7 @@
 
 #include "core/backend/cuda/instructions.cuh"
 #include "core/backend/cuda/launch.cuh"
+#include "core/backend/cuda/wgmma.cuh"
 
 #define THREADS 64
 
@@ -257,6 +258,136 @@ static bool missing_wait_for_a_copy(void)
 	return g.fails("race");
 }
 
+/* -------------------------------------------------------------------- products */
+
+#define GROUP 128		       /* threads that multiply together */
+#define FACTOR_BYTES (64 * PANEL_LINE) /* of 64 rows of 64 numbers */
+#define ONES 0x3f803f80u	       /* two ones in bfloat16 */
+
+/* Begins x = a 1, where a is ones: each number of x is 16. */
+static void begin_ones(float (&x)[1][8][4], const uint32_t (&left)[4])
+{
+	const uint32_t at = shared_address(launch_memory());
+
+	for (int i = (int)threadIdx.x; i < FACTOR_BYTES / 4; i += GROUP)
+		((uint32_t *)launch_memory())[i] = ONES;
+	__syncthreads();
+	memset(x, 0, sizeof(x));
+	group_begins();
+	multiply_group(x[0], left, described(at, FACTOR_BYTES));
+	group_ends();
+}
+
+static void wait_for_product(float *out)
+{
+	const uint32_t left[4] = { ONES, ONES, ONES, ONES };
+	float x[1][8][4];
+
+	begin_ones(x, left);
+	group_wait<0>(x);
+	out[threadIdx.x % THREADS] = x[0][7][3];
+}
+
+static bool products_are_there_after_the_wait(void)
+{
+	struct gpu g;
+
+	look_for_races();
+	launch_kernel(wait_for_product, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	return g.wait() == cudaSuccess && g.memory[THREADS - 1] == 16;
+}
+
+static void read_product_early(float *out)
+{
+	const uint32_t left[4] = { ONES, ONES, ONES, ONES };
+	float x[1][8][4];
+
+	begin_ones(x, left);
+	out[threadIdx.x % THREADS] = x[0][7][3];
+	group_wait<0>(x);
+}
+
+static bool product_read_too_early_is_nan(void)
+{
+	struct gpu g;
+
+	launch_kernel(read_product_early, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	return g.wait() == cudaSuccess && isnan(g.memory[0]);
+}
+
+static void forget_product(float *)
+{
+	const uint32_t left[4] = { ONES, ONES, ONES, ONES };
+	float x[1][8][4];
+
+	begin_ones(x, left);
+}
+
+static bool missing_wait_for_a_product(void)
+{
+	struct gpu g;
+
+	launch_kernel(forget_product, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	return g.fails("before its products");
+}
+
+static void wait_too_little(float *)
+{
+	const uint32_t left[4] = { ONES, ONES, ONES, ONES };
+	float x[1][8][4];
+
+	begin_ones(x, left);
+	group_wait<1>(x);
+}
+
+static bool wait_that_leaves_the_product(void)
+{
+	struct gpu g;
+
+	launch_kernel(wait_too_little, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	return g.fails("still under way");
+}
+
+static void change_left_factor(float *)
+{
+	uint32_t left[4] = { ONES, ONES, ONES, ONES };
+	float x[1][8][4];
+
+	begin_ones(x, left);
+	left[0] = 0;
+	group_wait<0>(x);
+}
+
+static bool left_factor_that_changes(void)
+{
+	struct gpu g;
+
+	launch_kernel(change_left_factor, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	return g.fails("left factor");
+}
+
+static void overwrite_right_factor(float *out)
+{
+	const uint32_t left[4] = { ONES, ONES, ONES, ONES };
+	float x[1][8][4];
+
+	begin_ones(x, left);
+	__syncthreads();
+	((uint32_t *)launch_memory())[threadIdx.x] = 0;
+	__syncthreads();
+	group_wait<0>(x);
+	out[threadIdx.x % THREADS] = x[0][7][3];
+}
+
+static bool right_factor_that_changes(void)
+{
+	struct gpu g;
+
+	look_for_races();
+	launch_kernel(overwrite_right_factor, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	return g.fails("race");
+}
+
 /* ------------------------------------------------------------------------ host */
 
 static bool host_changes_what_is_to_be_read(void)
@@ -492,6 +623,12 @@ static const struct {
 	SANITIZED(address_outside_device_memory),
 	SANITIZED(address_outside_shared_variable),
 	TEST(missing_wait_for_a_copy),
+	TEST(products_are_there_after_the_wait),
+	TEST(product_read_too_early_is_nan),
+	TEST(missing_wait_for_a_product),
+	TEST(wait_that_leaves_the_product),
+	TEST(left_factor_that_changes),
+	TEST(right_factor_that_changes),
 	TEST(host_changes_what_is_to_be_read),
 	TEST(impossible_launches),
 	TEST(captured_work_waits_for_its_replay),

@@ -6,9 +6,6 @@
 
 #include <cuda_runtime.h>
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <tuple>
 
 template <typename... Parameters, typename... Arguments>
@@ -41,9 +38,7 @@ static inline void bring_near(const void *)
 /* That of compute capability 9.0 only if it is asked for: its products are slow here. */
 template <typename... Parameters> static int code_version(void (*)(Parameters...))
 {
-	const char *text = getenv("KABLATE_EMULATED_GROUPS");
-
-	return text && strcmp(text, "on") == 0 ? 90 : 80;
+	return emulated_has_groups() ? 90 : 80;
 }
 
 #endif

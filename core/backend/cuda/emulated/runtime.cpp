@@ -11,8 +11,9 @@
 #define DEVICE_BYTES ((size_t)16 << 30)
 #define VERSION 13000
 #define ALIGNMENT 256 /* of what cudaMalloc() gives */
-/* Of the smallest GPU that kernels are made for (compute capability 8.6). */
+/* Of the smallest GPU that kernels are made for (compute capability 8.6), and of 9.0. */
 #define SHARED_BYTES (99 << 10)
+#define SHARED_BYTES_OF_GROUPS (227 << 10)
 #define SHARED_BYTES_UNASKED (48 << 10)
 #define MOST_THREADS 1024
 #define MOST_BLOCKS_OF_Y_Z 65535
@@ -464,9 +465,16 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t kept)
 
 /* -------------------------------------------------------------------- launches */
 
+bool emulated_has_groups(void)
+{
+	const char *text = getenv("KABLATE_EMULATED_GROUPS");
+
+	return text && strcmp(text, "on") == 0;
+}
+
 cudaError_t emulated_set_shared_memory(const void *kernel, int bytes)
 {
-	if (bytes > SHARED_BYTES)
+	if (bytes > (emulated_has_groups() ? SHARED_BYTES_OF_GROUPS : SHARED_BYTES))
 		return note(cudaErrorInvalidValue);
 	device.shared[kernel] = bytes;
 	return cudaSuccess;

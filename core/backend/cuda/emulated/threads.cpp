@@ -1,5 +1,6 @@
 #include "core/backend/cuda/emulated/threads.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,12 +61,31 @@ struct copy {
 	int line;
 };
 
+/* Numbers that products under way add to. */
+struct sums {
+	float *x;
+	std::vector<float> values;
+	int products;
+};
+
+struct product {
+	float *x;
+	const void *left;
+	std::string left_before;
+	std::function<void(float *)> add; /* or nothing: it is done */
+	bool ends_group;
+	const char *file;
+	int line;
+};
+
 enum state : char { UNBORN, READY, WAITS, ENDED };
 
 struct thread {
 	struct uint3 index;
 	struct fiber *fiber;
 	std::deque<struct copy> copies;
+	std::deque<struct product> products;
+	std::vector<struct sums> sums;
 };
 
 /* The barrier where threads wait. */
@@ -181,6 +201,9 @@ void begin(void)
 		int next;
 
 		gpu.launch->thread();
+		if (!current().sums.empty())
+			fail("a thread has ended before its products", NULL, 0);
+		current().products.clear();
 		gpu.states[(size_t)gpu.current] = ENDED;
 		current().copies.clear();
 		gpu.ended++;
@@ -313,6 +336,44 @@ void do_copy(const struct copy &c)
 		memset(to, 0, c.bytes);
 }
 
+/* -------------------------------------------------------------------- products */
+
+struct sums *sums_under_way(const float *x)
+{
+	for (struct sums &s : current().sums)
+		if (s.x == x)
+			return &s;
+	return NULL;
+}
+
+struct sums *begin_sums(float *x, size_t n)
+{
+	struct sums *s = sums_under_way(x);
+
+	if (!s) {
+		current().sums.push_back({ x, std::vector<float>(x, x + n), 0 });
+		s = &current().sums.back();
+		std::fill_n(x, n, NAN);
+	}
+	s->products++;
+	return s;
+}
+
+void finish_product(const struct product &p)
+{
+	std::vector<struct sums> &all = current().sums;
+	struct sums *s = sums_under_way(p.x);
+
+	if (p.left && memcmp(p.left, p.left_before.data(), p.left_before.size()) != 0)
+		fail("the left factor of a product has changed before it was done", p.file, p.line);
+	if (p.add)
+		p.add(s->values.data());
+	if (--s->products > 0)
+		return;
+	std::copy(s->values.begin(), s->values.end(), p.x);
+	all.erase(all.begin() + (s - all.data()));
+}
+
 /* ---------------------------------------------------------------------- blocks */
 
 __attribute__((no_sanitize_address)) void unset_variables(void)
@@ -357,6 +418,8 @@ void clear_fibers(void)
 		struct thread &t = gpu.threads[(size_t)i];
 
 		t.copies.clear();
+		t.products.clear();
+		t.sums.clear();
 		if (gpu.states[(size_t)i] == UNBORN || gpu.states[(size_t)i] == ENDED)
 			continue;
 		start(t.fiber);
@@ -491,4 +554,42 @@ void emulated::wait_for_groups(size_t left)
 		else
 			do_copy(c);
 	}
+}
+
+void emulated::begin_product(float *x, size_t n, const void *left, size_t bytes,
+			     std::function<void(float *)> add, const char *file, int line)
+{
+	struct sums *s = begin_sums(x, n);
+	const std::string left_before(left ? (const char *)left : "", bytes);
+
+	if (gpu.order == FORWARDS) {
+		add(s->values.data());
+		add = nullptr;
+	}
+	current().products.push_back({ x, left, left_before, add, false, file, line });
+}
+
+void emulated::end_products(void)
+{
+	current().products.push_back({ NULL, NULL, "", nullptr, true, NULL, 0 });
+}
+
+void emulated::wait_for_products(const float *x, size_t left, const char *file, int line)
+{
+	std::deque<struct product> &products = current().products;
+	size_t groups = 0;
+
+	for (const struct product &p : products)
+		groups += p.ends_group;
+	while (groups > left) {
+		const struct product p = products.front();
+
+		products.pop_front();
+		if (p.ends_group)
+			groups--;
+		else
+			finish_product(p);
+	}
+	if (sums_under_way(x))
+		fail("these products are still under way after the wait", file, line);
 }

@@ -94,6 +94,16 @@ static inline char *shared_at(uint32_t address, size_t bytes, const char *file, 
 	return shared_memory + address;
 }
 
+/*
+ * Products that end later: add(x) adds to n numbers x, which are NaN until they were waited for. It
+ * reads shared memory at once where copies are late, and as late as it may where they are not.
+ * While it is under way, `bytes` bytes of its left factor stay as they are.
+ */
+EMULATED_HIDDEN void begin_product(float *x, size_t n, const void *left, size_t bytes,
+				   std::function<void(float *)> add, const char *file, int line);
+EMULATED_HIDDEN void end_products(void);
+EMULATED_HIDDEN void wait_for_products(const float *x, size_t left, const char *file, int line);
+
 /* Copies to shared memory that end later; from NULL: zeros. */
 EMULATED_HIDDEN void begin_copy(uint32_t to, const void *from, size_t bytes, const char *file,
 				int line);

@@ -1,10 +1,12 @@
 /*
  * wgmma - core/backend/cuda/wgmma.cuh for the emulated GPU: what the PTX ISA says of wgmma with
- * factors in the layout "128B swizzle".  Every thread makes its own numbers, and products are done
- * at once.
+ * factors in the layout "128B swizzle".  Every thread makes its own numbers.  Results are NaN until
+ * they were waited for.
  */
 #ifndef EMULATED_WGMMA_CUH
 #define EMULATED_WGMMA_CUH
+
+#include <array>
 
 #include "core/backend/cuda/emulated/instructions.cuh"
 
@@ -13,6 +15,11 @@
 static inline uint64_t described(uint32_t at, int column)
 {
 	return (uint64_t)(uint32_t)column << 32 | at;
+}
+
+static inline uint64_t moved(uint64_t factor, int bytes)
+{
+	return factor + (uint64_t)bytes;
 }
 
 /* The number at an offset from the start of a factor: bits 4 to 6 of the address are turned by bits
@@ -56,16 +63,21 @@ static inline void multiply_group(float (&x)[COLUMNS][4], uint64_t a, uint64_t b
 				  EMULATED_PLACE)
 {
 	const int first = (int)threadIdx.x / 32 % 4 * 16;
+	const auto multiply = [=](float *sums) {
+		for (int n = 0; n < COLUMNS; n++)
+			for (int e = 0; e < 4; e++) {
+				float sum = add ? sums[4 * n + e] : 0;
 
-	for (int n = 0; n < COLUMNS; n++)
-		for (int e = 0; e < 4; e++) {
-			float sum = add ? x[n][e] : 0;
+				for (int k = 0; k < 16; k++)
+					sum += emulated_of_row(a, first + emulated_row(e), k, file,
+							       line) *
+					       emulated_of_row(b, emulated_column(n, e), k, file,
+							       line);
+				sums[4 * n + e] = sum;
+			}
+	};
 
-			for (int k = 0; k < 16; k++)
-				sum += emulated_of_row(a, first + emulated_row(e), k, file, line) *
-				       emulated_of_row(b, emulated_column(n, e), k, file, line);
-			x[n][e] = sum;
-		}
+	emulated::begin_product(x[0], 4 * COLUMNS, NULL, 0, multiply, file, line);
 }
 
 template <int COLUMNS>
@@ -73,22 +85,27 @@ static inline void multiply_group(float (&x)[COLUMNS][4], const uint32_t (&a)[4]
 				  EMULATED_PLACE)
 {
 	const struct emulated::message *all = emulated::tell_warp(a, sizeof(a), NULL, file, line);
-	float left[2][16];
+	std::array<std::array<float, 16>, 2> left;
 
 	/* Lane q of the four of a row has numbers 2 q, 2 q + 1, 2 q + 8 and 2 q + 9. */
 	for (int k = 0; k < 16; k++) {
 		const int lane = emulated_lane() / 4 * 4 + k % 8 / 2;
 		const uint32_t *words = (const uint32_t *)all[lane].bytes;
 
-		for (int half = 0; half < 2; half++)
-			left[half][k] = emulated_half(words[k / 8 * 2 + half], k % 2);
+		for (size_t half = 0; half < 2; half++)
+			left[half][(size_t)k] = emulated_half(words[k / 8 * 2 + (int)half], k % 2);
 	}
-	for (int n = 0; n < COLUMNS; n++)
-		for (int e = 0; e < 4; e++)
-			for (int k = 0; k < 16; k++)
-				x[n][e] +=
-					left[e / 2][k] *
-					emulated_of_column(b, emulated_column(n, e), k, file, line);
+	const auto multiply = [=](float *sums) {
+		for (int n = 0; n < COLUMNS; n++)
+			for (int e = 0; e < 4; e++)
+				for (int k = 0; k < 16; k++)
+					sums[4 * n + e] +=
+						left[(size_t)e / 2][(size_t)k] *
+						emulated_of_column(b, emulated_column(n, e), k,
+								   file, line);
+	};
+
+	emulated::begin_product(x[0], 4 * COLUMNS, a, sizeof(a), multiply, file, line);
 }
 
 static inline void group_begins(void)
@@ -97,10 +114,13 @@ static inline void group_begins(void)
 
 static inline void group_ends(void)
 {
+	emulated::end_products();
 }
 
-template <int LEFT, int COLUMNS> static inline void group_wait(float (&)[1][COLUMNS][4])
+template <int LEFT, int COLUMNS>
+static inline void group_wait(float (&x)[1][COLUMNS][4], EMULATED_PLACE)
 {
+	emulated::wait_for_products(x[0][0], LEFT, file, line);
 }
 
 static inline void show_to_groups(void)
