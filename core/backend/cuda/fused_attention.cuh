@@ -430,8 +430,9 @@ template <typename R, int ROWS> static __device__ void fill(R (&x)[ROWS][2], R v
 
 /*
  * Which block of which head is this one's, of `blocks` for each head, the longest numbered first.
- * Blocks begin in this order, so the longest of some heads come first and short ones end the kernel;
- * of some, not of all, so that the L2 cache holds what they walk over.
+ * Blocks begin in this order, so the longest of some heads come first and short ones end the
+ * kernel; of some, not of all, so that the L2 cache holds what they walk over.  The last turn has
+ * the rest, too.
  */
 #define HEADS_IN_TURN 32
 
@@ -441,8 +442,10 @@ struct turn {
 	__device__ explicit turn(int blocks)
 	{
 		const int heads = (int)gridDim.x / blocks;
-		const int first = (int)blockIdx.x / (HEADS_IN_TURN * blocks) * HEADS_IN_TURN;
-		const int n = heads - first < HEADS_IN_TURN ? heads - first : HEADS_IN_TURN;
+		const int last = heads < HEADS_IN_TURN ? 0 : heads / HEADS_IN_TURN - 1;
+		const int mine = (int)blockIdx.x / (HEADS_IN_TURN * blocks);
+		const int first = (mine < last ? mine : last) * HEADS_IN_TURN;
+		const int n = mine < last ? HEADS_IN_TURN : heads - first;
 		const int at = (int)blockIdx.x - first * blocks;
 
 		head = first + at % n;
