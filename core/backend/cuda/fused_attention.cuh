@@ -650,17 +650,22 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 /* ---------------------------------------------------------- gradient of queries */
 
-/* The products s of scores.  Where warps multiply in groups, those of dP go on meanwhile. */
-template <typename X, typename Own, typename Step>
+/*
+ * The products s of scores.  Where warps multiply in groups, they are made while meanwhile() is
+ * called, and those of dP go on afterwards.
+ */
+template <typename X, typename Own, typename Step, typename Meanwhile>
 static __device__ __forceinline__ void begin_products(const Own &own, int row, const Step &step,
-						      typename X::scores &s,
+						      Meanwhile meanwhile, typename X::scores &s,
 						      typename X::scores &dp)
 {
 	if constexpr (X::GROUPED) {
-		begin_rows(s, own.score, step.score);
-		begin_rows(dp, own.value, step.value);
+		begin_rows(s, own.score, 64 * group_of_thread(), step.score);
+		begin_rows(dp, own.value, 64 * group_of_thread(), step.value);
+		meanwhile();
 		group_wait<1>(s);
 	} else {
+		meanwhile();
 		multiply_rows(s, own.score, row, step.score);
 	}
 }
@@ -751,13 +756,17 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 		const int i0 = w.position + row, j0 = step * X::STEP;
+		const auto meanwhile = [&] {
+			if (step + 1 < w.end)
+				copy_keys<X, M>(p, w, keys, start, step + 1);
+		};
 
 		copies_arrive<X>();
-		if (step + 1 < w.end)
-			copy_keys<X, M>(p, w, keys, start, step + 1);
-		if (j0 > w.position + X::first_together() + X::TOGETHER - 1)
+		if (j0 > w.position + X::first_together() + X::TOGETHER - 1) {
+			meanwhile();
 			continue;
-		begin_products<X>(own, row, at, s, dp);
+		}
+		begin_products<X>(own, row, at, meanwhile, s, dp);
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		end_products<X>(own, row, at, dp);
 		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
@@ -892,23 +901,16 @@ template <typename X> struct key_sums {
 	typename X::row_numbers bias;
 };
 
-/* Of a step: what queries i0 .. add to the sums of the warp's keys j0 .. */
-template <typename X, typename M, bool IN_BAND>
+/* dP become dS, of the keys' rows, and probabilities s what multiplies dO; dbias is summed up. */
+template <typename X>
 static __device__ __forceinline__ void
-add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
-	    const typename M::own_tiles &own, const typename M::step_tiles &queries,
-	    const typename X::real *lse2, const typename X::row_numbers &bias, int step,
-	    bool wants_bias, struct key_sums<X> &sums)
+key_d_scores(const problem_of<X> &p, const struct key_walk<X> &w, int row, int step,
+	     const typename X::real *delta, bool wants_bias, typename X::scores &s,
+	     typename X::scores &dp, struct key_sums<X> &sums)
 {
 	typedef typename X::real real;
-	const real *delta = lse2 + X::STEP;
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
 	const int j0 = w.first + row, i0 = step * X::STEP;
-	typename X::scores s, dp;
 
-	begin_products<X>(own, row, queries, s, dp);
-	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
-	end_products<X>(own, row, queries, dp);
 	if (X::MORE && p.mask.factor != 0) {
 		const struct kept<X> k(
 			p, w.head, [=](int, int c) { return i0 + c; },
@@ -927,23 +929,66 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 		each_number(dp, [&](real &x, int m, int, int e, int, int) {
 			sums.bias[m][e / 2] += x;
 		});
-	if constexpr (IN_BAND) {
-		each_number(dp, [&](real &x, int, int, int, int r, int c) {
-			x = i0 + c - j0 - r <= t.window ? x : 0;
-		});
-		multiply_result(sums.score, dp, queries.cross);
-	} else if constexpr (X::GROUPED) {
-		uint32_t p_rounded[X::COLUMNS / 2][4], ds_rounded[X::COLUMNS / 2][4];
+}
 
+/*
+ * Where warps multiply in groups: dV and dK from probabilities s and the products dP, which may be under
+ * way still.  Without dropout those of dV are begun before dS is made.
+ */
+template <typename X, typename Step>
+static __device__ __forceinline__ void
+add_grouped(const problem_of<X> &p, const struct key_walk<X> &w, int row, int step,
+	    const Step &queries, const typename X::real *delta, bool wants_bias,
+	    typename X::scores &s, typename X::scores &dp, struct key_sums<X> &sums)
+{
+	uint32_t p_rounded[X::COLUMNS / 2][4], ds_rounded[X::COLUMNS / 2][4];
+
+	if constexpr (X::MORE) {
+		group_wait<0>(dp);
+		key_d_scores<X>(p, w, row, step, delta, wants_bias, s, dp, sums);
 		round_result<X::COLUMNS>(p_rounded, s);
 		begin_result<X::COLUMNS>(sums.value, p_rounded, queries.value);
-		round_result<X::COLUMNS>(ds_rounded, dp);
-		begin_result<X::COLUMNS>(sums.score, ds_rounded, queries.score);
-		group_wait<0>(sums.value);
-		group_wait<0>(sums.score);
 	} else {
-		multiply_result(sums.value, s, queries.value);
-		multiply_result(sums.score, dp, queries.score);
+		round_result<X::COLUMNS>(p_rounded, s);
+		begin_result<X::COLUMNS>(sums.value, p_rounded, queries.value);
+		group_wait<1>(dp);
+		key_d_scores<X>(p, w, row, step, delta, wants_bias, s, dp, sums);
+	}
+	round_result<X::COLUMNS>(ds_rounded, dp);
+	begin_result<X::COLUMNS>(sums.score, ds_rounded, queries.score);
+	group_wait<0>(sums.value);
+	group_wait<0>(sums.score);
+}
+
+/* Of a step: what queries i0 .. add to the sums of the warp's keys j0 .. */
+template <typename X, typename M, bool IN_BAND, typename Meanwhile>
+static __device__ __forceinline__ void
+add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
+	    const typename M::own_tiles &own, const typename M::step_tiles &queries,
+	    const typename X::real *lse2, const typename X::row_numbers &bias, int step,
+	    bool wants_bias, Meanwhile meanwhile, struct key_sums<X> &sums)
+{
+	typedef typename X::real real;
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	const int j0 = w.first + row, i0 = step * X::STEP;
+	typename X::scores s, dp;
+
+	begin_products<X>(own, row, queries, meanwhile, s, dp);
+	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
+	if constexpr (X::GROUPED) {
+		add_grouped<X>(p, w, row, step, queries, lse2 + X::STEP, wants_bias, s, dp, sums);
+	} else {
+		end_products<X>(own, row, queries, dp);
+		key_d_scores<X>(p, w, row, step, lse2 + X::STEP, wants_bias, s, dp, sums);
+		if constexpr (IN_BAND) {
+			each_number(dp, [&](real &x, int, int, int, int r, int c) {
+				x = i0 + c - j0 - r <= t.window ? x : 0;
+			});
+			multiply_result(sums.score, dp, queries.cross);
+		} else {
+			multiply_result(sums.value, s, queries.value);
+			multiply_result(sums.score, dp, queries.score);
+		}
 	}
 }
 
@@ -1002,14 +1047,18 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		copy_queries<X, M>(p, w, queries, start, w.begin);
 			for (int step = w.begin; step < w.end; step++) {
 			const typename M::step_tiles at(M::stage(start, step));
+			const auto meanwhile = [&] {
+				if (step + 1 < w.end)
+					copy_queries<X, M>(p, w, queries, start, step + 1);
+			};
 
 			copies_arrive<X>();
-			if (step + 1 < w.end)
-				copy_queries<X, M>(p, w, queries, start, step + 1);
-			if (step * X::STEP + X::STEP - 1 < w.first + X::first_together())
+			if (step * X::STEP + X::STEP - 1 < w.first + X::first_together()) {
+				meanwhile();
 				continue; /* no query of this step sees these keys */
+			}
 			add_queries<X, M, IN_BAND>(p, w, t, own, at, M::numbers(shared, step),
-						   bias, step, dbias, sums);
+						   bias, step, dbias, meanwhile, sums);
 		}
 		if constexpr (!IN_BAND) {
 			fill(factor, (real)1);

@@ -30,13 +30,12 @@ template <int W, int ROWS> struct panel {
 	/* For tensor cores: 16 numbers of each row from number 16 k on, or rows from 16 k on. */
 	__device__ __forceinline__ uint64_t numbers(int first_row, int k) const
 	{
-		return described(
-			at + (uint32_t)(first_row * PANEL_LINE + k / 4 * COLUMN + k % 4 * 32),
-			COLUMN);
+		return moved(described(at, COLUMN),
+			     first_row * PANEL_LINE + k / 4 * COLUMN + k % 4 * 32);
 	}
 	__device__ __forceinline__ uint64_t rows(int k) const
 	{
-		return described(at + (uint32_t)(16 * k * PANEL_LINE), COLUMN);
+		return moved(described(at, COLUMN), 16 * k * PANEL_LINE);
 	}
 };
 
@@ -46,13 +45,12 @@ static __device__ __forceinline__ int group_of_thread(void)
 	return __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0);
 }
 
-/* x [64, n] = a [64, W] b [n, W]', the group's rows of a; done after group_wait() */
+/* x [64, n] = a [64, W] b [n, W]', a from row `first` on; done after group_wait() */
 template <int COLUMNS, int W, int ROWS>
-static __device__ __forceinline__ void
-begin_rows(float (&x)[1][COLUMNS][4], struct panel<W, ROWS> a, struct panel<W, 8 * COLUMNS> b)
+static __device__ __forceinline__ void begin_rows(float (&x)[1][COLUMNS][4],
+						  struct panel<W, ROWS> a, int first,
+						  struct panel<W, 8 * COLUMNS> b)
 {
-	const int first = 64 * group_of_thread();
-
 	group_begins();
 #pragma unroll
 	for (int k = 0; k < W / 16; k++)
@@ -90,7 +88,7 @@ static __device__ __forceinline__ void multiply_rows(float (&x)[1][COLUMNS][4],
 						     struct panel<W, ROWS> a, int,
 						     struct panel<W, 8 * COLUMNS> b)
 {
-	begin_rows(x, a, b);
+	begin_rows(x, a, 64 * group_of_thread(), b);
 	group_wait<0>(x);
 }
 

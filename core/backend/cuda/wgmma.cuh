@@ -37,6 +37,12 @@ static __device__ __forceinline__ uint64_t described(uint32_t at, int column)
 	       (at & 0x3ffff) >> 4;
 }
 
+/* The same factor, so many bytes on. */
+static __device__ __forceinline__ uint64_t moved(uint64_t factor, int bytes)
+{
+	return factor >> 32 << 32 | ((uint32_t)factor + (uint32_t)bytes / 16);
+}
+
 #define NUMBERS_4(x, n) "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])
 #define NUMBERS_16(x, n)                                                                           \
 	NUMBERS_4(x, n), NUMBERS_4(x, n + 1), NUMBERS_4(x, n + 2), NUMBERS_4(x, n + 3)
