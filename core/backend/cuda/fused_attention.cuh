@@ -86,17 +86,18 @@ template <typename P> struct problem {
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
  * many blocks share a multiprocessor.  MORE: there may be a bias, alibi or dropout; BANDED: and
- * the reciprocal term.  GROUPED: four warps multiply together, rows of 16 each.
+ * the reciprocal term.  GROUPED: four warps multiply together, rows of 16 each.  STAGES: of
+ * shared memory, for what a block walks over.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_, bool GROUPED_ = false>
+	  bool BANDED_, bool GROUPED_ = false, int STAGES_ = 2>
 struct shape {
 	typedef P_ P;
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
 	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
-	static constexpr int BLOCKS = BLOCKS_;
+	static constexpr int BLOCKS = BLOCKS_, STAGES = STAGES_;
 	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, GROUPED = GROUPED_;
 	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
 
@@ -184,23 +185,26 @@ template <typename X, int N, bool VALUE> struct tiles {
 /* Two numbers of each column: the bias of a key, or lse and delta of a query. */
 #define COLUMN_NUMBERS 2
 
-/* Shared memory: what the block owns, then two stages of what it walks over. */
+/* Shared memory: what the block owns, then the stages of what it walks over. */
 template <typename X, bool OWN_VALUE> struct memory {
 	typedef struct tiles<X, X::OWN, OWN_VALUE> own_tiles;
 	typedef struct tiles<X, X::STEP, true> step_tiles;
 
-	static constexpr int NUMBERS = COLUMN_NUMBERS * X::STEP * (int)sizeof(typename X::real);
+	/* Forward has none but the bias. */
+	static constexpr bool HAS_NUMBERS = OWN_VALUE || X::MORE;
+	static constexpr int NUMBERS =
+		HAS_NUMBERS ? COLUMN_NUMBERS * X::STEP * (int)sizeof(typename X::real) : 0;
 	static constexpr int STAGE = X::aligned(step_tiles::BYTES + NUMBERS);
-	static constexpr int BYTES = own_tiles::BYTES + 2 * STAGE;
+	static constexpr int BYTES = own_tiles::BYTES + X::STAGES * STAGE;
 
 	static __device__ uint32_t stage(uint32_t start, int step)
 	{
-		return start + own_tiles::BYTES + step % 2 * STAGE;
+		return start + own_tiles::BYTES + step % X::STAGES * STAGE;
 	}
 	static __device__ const typename X::real *numbers(const char *start, int step)
 	{
-		return (const typename X::real *)(start + own_tiles::BYTES + step % 2 * STAGE +
-						  step_tiles::BYTES);
+		return (const typename X::real *)(start + own_tiles::BYTES +
+						  step % X::STAGES * STAGE + step_tiles::BYTES);
 	}
 };
 
@@ -555,39 +559,105 @@ template <typename X> struct running {
 	typename X::row_numbers largest, sum;
 };
 
-/* Scores become powers relative to the new largest; o is made relative to it, too. */
+/* The largest of the numbers that the thread has of each row. */
 template <typename X>
-static __device__ __forceinline__ void softmax_step(typename X::real unit, struct running<X> &r,
-						    typename X::scores &s,
-						    typename X::value_sums &o)
+static __device__ __forceinline__ void largest_of_thread(const typename X::scores &s,
+							 typename X::row_numbers &most)
 {
 #pragma unroll
 	for (int m = 0; m < X::ROWS; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			typename X::real most = r.largest[m][half], sum = 0, shrink, shift;
+			typename X::real two[2] = { s[m][0][2 * half], s[m][0][2 * half + 1] };
+
+#pragma unroll
+			for (int n = 1; n < X::COLUMNS; n++)
+#pragma unroll
+				for (int e = 0; e < 2; e++)
+					two[e] = fmax(two[e], s[m][n][2 * half + e]);
+			most[m][half] = fmax(two[0], two[1]);
+		}
+}
+
+/* Scores become powers relative to r.largest, and are added to r.sum. */
+template <typename X>
+static __device__ __forceinline__ void add_powers(typename X::real unit, struct running<X> &r,
+						  typename X::scores &s)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const typename X::real shift = r.largest[m][half] * unit;
+			typename X::real sum[2] = { 0, 0 };
 
 #pragma unroll
 			for (int n = 0; n < X::COLUMNS; n++)
-				most = fmax(most, fmax(s[m][n][2 * half], s[m][n][2 * half + 1]));
-			most = row_largest(most);
-			shrink = power_of_two<X>((r.largest[m][half] - most) * unit);
-			shift = most * unit;
 #pragma unroll
-			for (int n = 0; n < X::COLUMNS; n++)
-#pragma unroll
-				for (int e = 2 * half; e < 2 * half + 2; e++) {
-					s[m][n][e] = power_of_two<X>(s[m][n][e] * unit - shift);
-					sum += s[m][n][e];
+				for (int e = 0; e < 2; e++) {
+					typename X::real &x = s[m][n][2 * half + e];
+
+					x = power_of_two<X>(x * unit - shift);
+					sum[e] += x;
 				}
-			r.largest[m][half] = most;
-			r.sum[m][half] = r.sum[m][half] * shrink + sum;
-#pragma unroll
-			for (int n = 0; n < X::DW / 8; n++) {
-				o[m][n][2 * half] *= shrink;
-				o[m][n][2 * half + 1] *= shrink;
-			}
+			r.sum[m][half] += sum[0] + sum[1];
 		}
+}
+
+/* The same relative to the new largest; sums before it are to be shrunk so much. */
+template <typename X>
+static __device__ __forceinline__ void take_powers(typename X::real unit, struct running<X> &r,
+						   typename X::scores &s,
+						   typename X::row_numbers &shrink)
+{
+	typename X::row_numbers most;
+
+	largest_of_thread<X>(s, most);
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const typename X::real before = r.largest[m][half];
+
+			r.largest[m][half] = fmax(before, row_largest(most[m][half]));
+			shrink[m][half] = power_of_two<X>((before - r.largest[m][half]) * unit);
+			r.sum[m][half] *= shrink[m][half];
+		}
+	add_powers<X>(unit, r, s);
+}
+
+template <typename X>
+static __device__ __forceinline__ void shrink_rows(const typename X::row_numbers &shrink,
+						   typename X::value_sums &o)
+{
+	each_number(o, [&](typename X::real &x, int m, int, int e, int, int) {
+		x *= shrink[m][e / 2];
+	});
+}
+
+/* Into memory: o / sum, and the log-sum-exp. */
+template <typename X>
+static __device__ void put_forward(const problem_of<X> &p, const struct query_walk<X> &w,
+				   typename X::real unit, int row, const struct running<X> &r,
+				   const typename X::value_sums &o,
+				   const struct target<typename X::P> &out, typename X::real *lse)
+{
+	typedef typename X::real real;
+	typename X::row_numbers factor;
+
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const real sum = row_sum(r.sum[m][half]);
+			const int i = w.first + row + 16 * m + fragment_row(2 * half);
+
+			if (i < p.T && threadIdx.x % 4 == 0)
+				lse[(int64_t)w.head * p.T + i] =
+					r.largest[m][half] * unit * (real)LN_2 + log(sum);
+			factor[m][half] = 1 / sum;
+		}
+	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, o, factor);
 }
 
 template <typename X>
@@ -609,6 +679,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::crosses cross;
 	typename X::value_sums o;
 	struct running<X> r;
+	typename X::row_numbers shrink;
 
 	if (!X::runs())
 		return;
@@ -627,25 +698,13 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			continue; /* none of these queries sees these keys */
 		multiply_rows(s, own.score, row, at.score);
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
-		softmax_step<X>(unit_of<X>(t), r, s, o);
+		take_powers<X>(unit_of<X>(t), r, s, shrink);
+		shrink_rows<X>(shrink, o);
 		if (X::MORE && p.mask.factor != 0)
 			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
 		multiply_result(o, s, at.value);
 	}
-#pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			const real sum = row_sum(r.sum[m][half]);
-			const int i = w.first + row + 16 * m + fragment_row(2 * half);
-
-			if (i < p.T && threadIdx.x % 4 == 0)
-				lse[(int64_t)w.head * p.T + i] =
-					r.largest[m][half] * unit_of<X>(t) * (real)LN_2 +
-					log(sum);
-			r.sum[m][half] = 1 / sum;
-		}
-	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, o, r.sum);
+	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out, lse);
 }
 
 /* ---------------------------------------------------------- gradient of queries */

@@ -7,6 +7,7 @@
 #define CUDA_FUSED_PASSES_CUH
 
 #include "core/backend/cuda/fused_attention.cuh"
+#include "core/backend/cuda/grouped_attention.cuh"
 
 /* --------------------------------------------------------- copies of the factors */
 
@@ -419,14 +420,15 @@ template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
 };
 
 /*
- * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of two to six tried of each on an
- * H200 these were the fastest.
+ * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of three to eight tried of
+ * each on an H200 these were the fastest.  Forward with more than two stages is that of grouped_attention.cuh.
  */
 template <int KW, bool MORE> struct grouped_shapes {
-	template <int WARPS, int BLOCKS>
-	using grouped = shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true>;
+	template <int WARPS, int BLOCKS, int STAGES = 2>
+	using grouped =
+		shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true, STAGES>;
 
-	typedef grouped<KW == 64 ? 4 : 8, KW == 64 && !MORE ? 5 : 2> forward;
+	typedef grouped<8, 2, KW == 64 ? (MORE ? 3 : 4) : MORE ? 2 : 3> forward;
 	typedef grouped<4, KW == 64 && !MORE ? 4 : 3> d_queries;
 	typedef grouped<4, KW == 64 && !MORE ? 3 : 2> d_keys;
 	typedef grouped<4, 3> combine;
@@ -446,6 +448,14 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	note_launch(c);
 }
 
+template <typename X> static constexpr auto forward_by()
+{
+	if constexpr (X::STAGES > 2)
+		return grouped_forward_kernel<X>;
+	else
+		return forward_kernel<X>;
+}
+
 template <typename P, int KW, int DW, bool MORE, bool BANDED,
 	  typename Shapes = shapes<P, KW, DW, MORE, BANDED>>
 struct launches {
@@ -460,9 +470,10 @@ struct launches {
 		const struct tensor *o = c->node->out[O];
 		const auto to = from_token(output<P>(c, O), heads_of(o, p.H), 0);
 
-		launch(c, forward_kernel<X>, dim3((unsigned)blocks_of(c->node, X::OWN)), X::THREADS,
-		       memory<X, false>::BYTES, p, target_of(to, o->dim[3], false),
-		       wide_output<P>(c, LSE));
+		const dim3 blocks((unsigned)blocks_of(c->node, X::OWN));
+
+		launch(c, forward_by<X>(), blocks, X::THREADS, memory<X, false>::BYTES, p,
+		       target_of(to, o->dim[3], false), wide_output<P>(c, LSE));
 	}
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
