@@ -26,10 +26,9 @@
 
 #include <type_traits>
 
-#include "core/backend/cuda/attention.cuh"
+#include "core/backend/cuda/attention_rows.cuh"
 #include "core/backend/cuda/groups.cuh"
 
-#define LOG2_E 1.4426950408889634
 #define LN_2 0.6931471805599453
 
 /* ------------------------------------------------------------- what kernels read */
@@ -169,10 +168,14 @@ template <typename X, int N, bool VALUE> struct tiles {
 		cross.at = at + SCORE;
 		value.at = at + SCORE + CROSS;
 	}
+	__device__ void copy_score(const struct side<factor> &from, int first) const
+	{
+		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, first, from.n);
+	}
 	/* Begin to copy N rows from row `first` on. */
 	__device__ void copy(const struct side<factor> &from, int first, bool in_band) const
 	{
-		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, first, from.n);
+		copy_score(from, first);
 		if (VALUE)
 			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch, first,
 						 from.n);
@@ -771,6 +774,75 @@ template <int WARPS> static __device__ double sum_of_threads(double x, double *r
 	return x;
 }
 
+/* lse and delta of the thread's queries. */
+template <typename X>
+static __device__ __forceinline__ void
+row_numbers_of(const problem_of<X> &p, const struct query_walk<X> &w, int row,
+	       typename X::row_numbers &lse2, typename X::row_numbers &delta)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int64_t at = (int64_t)w.head * p.padded + w.first + row + 16 * m +
+					   fragment_row(2 * half);
+
+			lse2[m][half] = p.lse2[at];
+			delta[m][half] = p.delta[at];
+		}
+}
+
+/* Shared memory of dQ's kernel after its stages: lse and delta of the block's queries. */
+template <typename X> struct own_numbers {
+	static constexpr int AT = memory<X, true>::BYTES;
+	static constexpr int BYTES = X::GROUPED ? 2 * X::OWN * (int)sizeof(typename X::real) : 0;
+};
+
+/*
+ * Where warps multiply in groups, the kernel of dQ prepares its queries' rows itself, for that of dK,
+ * too: dO goes to `value`, lse and delta to `numbers`.
+ */
+template <typename X, typename Panel>
+static __device__ void prepare_own(const problem_of<X> &p, const struct query_walk<X> &w,
+				   const struct row_source<typename X::P> &r, const Panel &value,
+				   typename X::real *numbers)
+{
+	constexpr int PIECES = X::DW / PIECE<typename X::factor>, AT_ONCE = X::THREADS / PIECES;
+	const int piece = (int)threadIdx.x % PIECES;
+	const uint32_t b = (uint32_t)(w.head / p.H), h = (uint32_t)(w.head % p.H);
+
+#pragma unroll
+	for (int k = 0; k < X::OWN / AT_ONCE; k++) {
+		const int row = (int)threadIdx.x / PIECES + k * AT_ONCE;
+		typename X::real two[2];
+
+		write_piece(value.piece(row, piece),
+			    r.prepare(b, h, (uint32_t)p.H, (uint32_t)(w.first + row), (uint32_t)p.T,
+				      (uint32_t)p.padded, (uint32_t)piece, PIECES, two));
+		if (piece == 0) {
+			numbers[row] = two[0];
+			numbers[X::OWN + row] = two[1];
+		}
+	}
+}
+
+/* lse and delta of the thread's queries, from `numbers`. */
+template <typename X>
+static __device__ __forceinline__ void own_numbers_of(const typename X::real *numbers, int row,
+						      typename X::row_numbers &lse2,
+						      typename X::row_numbers &delta)
+{
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int at = row + 16 * m + fragment_row(2 * half);
+
+			lse2[m][half] = numbers[at];
+			delta[m][half] = numbers[X::OWN + at];
+		}
+}
+
 /*
  * dQ = scale dS K.  IN_BAND: dk_i = scale band sum_j dS_ij q_j inside the band instead, and
  * the block's part of dband.
@@ -778,7 +850,8 @@ template <int WARPS> static __device__ double sum_of_threads(double x, double *r
 template <typename X, bool IN_BAND>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	d_queries_kernel(const __grid_constant__ problem_of<X> p,
-			 const __grid_constant__ target<typename X::P> out, double *dband)
+			 const __grid_constant__ target<typename X::P> out, double *dband,
+			 const __grid_constant__ row_source<typename X::P> rows)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
@@ -797,21 +870,22 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 
 	if (!X::runs())
 		return;
-#pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			const int64_t at = (int64_t)w.head * p.padded + w.first + row + 16 * m +
-					   fragment_row(2 * half);
-
-			lse2[m][half] = p.lse2[at];
-			delta[m][half] = p.delta[at];
-		}
 	if (IN_BAND)
 		w.begin = w.band_begin(p);
 	clear(d);
-	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
-	copy_keys<X, M>(p, w, keys, start, w.begin);
+	if constexpr (X::GROUPED) {
+		real *numbers = (real *)(shared + own_numbers<X>::AT);
+
+		own.copy_score(queries_of<X>(p, w.head), w.first);
+		copy_keys<X, M>(p, w, keys, start, w.begin);
+		prepare_own<X>(p, w, rows, own.value, numbers);
+		__syncthreads();
+		own_numbers_of<X>(numbers, row, lse2, delta);
+	} else {
+		row_numbers_of<X>(p, w, row, lse2, delta);
+		own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
+		copy_keys<X, M>(p, w, keys, start, w.begin);
+	}
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 		const int i0 = w.position + row, j0 = step * X::STEP;

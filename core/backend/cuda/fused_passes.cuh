@@ -11,52 +11,6 @@
 
 /* --------------------------------------------------------- copies of the factors */
 
-static __device__ __forceinline__ uint4 as_piece(const float (&x)[8])
-{
-	return { two_rounded(x[0], x[1]), two_rounded(x[2], x[3]), two_rounded(x[4], x[5]),
-		 two_rounded(x[6], x[7]) };
-}
-
-static __device__ __forceinline__ float4 as_piece(const float (&x)[4])
-{
-	return { x[0], x[1], x[2], x[3] };
-}
-
-static __device__ __forceinline__ double2 as_piece(const double (&x)[2])
-{
-	return { x[0], x[1] };
-}
-
-/* N numbers, of which `left` are there; the others are 0. */
-template <int N, typename P>
-static __device__ __forceinline__ void read_numbers(typename P::real (&x)[N],
-						    const struct numbers<P> &from, int64_t left,
-						    bool aligned)
-{
-	constexpr int STEP = 16 / (int)sizeof(typename P::real);
-
-	if (!aligned || left < N) {
-		for (int e = 0; e < N; e++)
-			x[e] = e < left ? from[e] : 0;
-	} else if (ROUNDS<P> && from.narrow) {
-		const uint4 piece = *(const uint4 *)from.at;
-
-		for (int e = 0; e < N; e++)
-			x[e] = ((const typename P::factor *)&piece)[e];
-	} else {
-		for (int e = 0; e < N; e += STEP)
-			*(uint4 *)(x + e) = *(const uint4 *)((const typename P::real *)from.at + e);
-	}
-}
-
-/* May pieces of N numbers of each head be read 16 bytes at once? */
-template <int N, typename P> static bool is_aligned(struct heads x, struct numbers<P> data)
-{
-	const size_t size = data.narrow ? sizeof(typename P::factor) : sizeof(typename P::real);
-
-	return x.width % N == 0 && (size_t)x.pitch * size % 16 == 0 && (uintptr_t)data.at % 16 == 0;
-}
-
 /* The first `tokens` tokens of x [B,T,n,width] as [B,n,T,W], rounded where P says so. */
 template <typename P> struct head_copy {
 	int64_t before; /* pieces of the copies before */
@@ -115,44 +69,35 @@ template <typename P> static void copy_heads(const struct call *c, const struct 
 		     });
 }
 
-/*
- * Of every query: delta = dO.o, with dO as products read it, and lse in powers of two,
- * [B,H,padded]; and that dO [B,H,T,W], unless `out` is NULL.  Queries that are not there get an
- * infinite lse: all their probabilities are 0.  The threads of a row are neighbours in a warp.
- */
+/* Where what gradients need of every query comes from and goes to. */
 template <typename P>
-static void prepare_rows(const struct call *c, int64_t W, int64_t padded, typename P::real *lse2,
-			 typename P::real *delta, typename P::factor *out)
+static struct row_source<P> rows_to_prepare(const struct call *c, typename P::real *lse2,
+					    typename P::real *delta, typename P::factor *out)
 {
-	typedef typename P::real real;
 	constexpr int N = PIECE<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
 	const struct heads x = heads_of(t, t->dim[2]);
 	const struct numbers<P> o = output<P>(c, O), d_o = output_gradient<P>(c, O);
-	const real *lse = wide_output<P>(c, LSE);
+
+	return { x, o, d_o, is_aligned<N, P>(x, o) && is_aligned<N, P>(x, d_o),
+		 wide_output<P>(c, LSE), lse2, delta, out };
+}
+
+/* All of it, of rows of W numbers, where the kernel of dQ does not prepare its own. */
+template <typename P>
+static void prepare_rows(const struct call *c, int64_t W, int64_t padded, const struct row_source<P> &r)
+{
+	constexpr int N = PIECE<typename P::factor>;
+	const struct tensor *t = c->node->out[O];
 	const uint32_t T = (uint32_t)t->dim[1], H = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
 	const uint32_t rows = (uint32_t)padded;
-	const bool aligned = is_aligned<N, P>(x, o) && is_aligned<N, P>(x, d_o);
 
 	each(c, t->dim[0] * H * padded * pieces, [=] __device__(int64_t item) {
 		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
 		const uint32_t h = rest % H, token = rest / H, b = token / rows, i = token % rows;
-		const int64_t from = x.at(b, h, i) + piece * N, head = b * H + h;
-		const int64_t left = i < T ? x.width - piece * N : 0, to = (head * T + i) * W;
-		real y[N], z[N], sum = 0;
+		typename P::real two[2];
 
-		read_numbers<N, P>(y, d_o + from, left, aligned);
-		read_numbers<N, P>(z, o + from, left, aligned);
-		for (int e = 0; e < N; e++)
-			sum += (real)(typename P::factor)y[e] * z[e];
-		for (uint32_t step = pieces / 2; step > 0; step /= 2)
-			sum += __shfl_xor_sync(0xffffffffu, sum, step);
-		if (piece == 0) {
-			lse2[head * rows + i] = i < T ? lse[head * T + i] * (real)LOG2_E : INFINITY;
-			delta[head * rows + i] = sum;
-		}
-		if (out && i < T)
-			*(decltype(as_piece(y)) *)(out + to + piece * N) = as_piece(y);
+		r.prepare(b, h, H, i, T, rows, piece, pieces, two);
 	});
 }
 
@@ -354,15 +299,17 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 	return p;
 }
 
-/* The same with what only the gradients need. */
+/* The same with what only the gradients need.  prepares: the kernel of dQ prepares rows. */
 template <typename P>
-static struct problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f)
+static struct problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f,
+					const struct row_source<P> &rows, bool prepares)
 {
 	const struct tensor *o = c->node->out[O];
 	const int64_t W = widths_of<P>(c->node).value;
 	struct problem<P> p = open_problem<P>(c, f);
 
-	prepare_rows<P>(c, W, f.padded, f.lse2, f.delta, f.d_o);
+	if (!prepares)
+		prepare_rows<P>(c, W, f.padded, rows);
 	p.d_o = ready<P>(o, c->dout[O], p.H, W, f.d_o);
 	p.padded = (int)f.padded;
 	p.lse2 = f.lse2;
@@ -463,6 +410,7 @@ struct launches {
 
 	static constexpr bool banded = BANDED;
 	static constexpr int64_t own_queries = Shapes::d_queries::OWN;
+	static constexpr bool prepares_rows = Shapes::d_queries::GROUPED;
 
 	static void forward(const struct call *c, const struct problem<P> &p)
 	{
@@ -488,12 +436,15 @@ struct launches {
 	}
 	template <bool IN_BAND>
 	static void d_queries(const struct call *c, const struct problem<P> &p,
-			      struct target<P> out, double *dband)
+			      struct target<P> out, double *dband,
+			      const struct row_source<P> &rows)
 	{
 		typedef typename Shapes::d_queries X;
 
-		launch(c, d_queries_kernel<X, IN_BAND>, dim3((unsigned)blocks_of(c->node, X::OWN)),
-		       X::THREADS, memory<X, true>::BYTES, p, out, dband);
+		const dim3 blocks((unsigned)blocks_of(c->node, X::OWN));
+
+		launch(c, d_queries_kernel<X, IN_BAND>, blocks, X::THREADS,
+		       memory<X, true>::BYTES + own_numbers<X>::BYTES, p, out, dband, rows);
 	}
 	template <bool IN_BAND>
 	static void d_keys(const struct call *c, const struct problem<P> &p, struct target<P> dk,
@@ -603,7 +554,7 @@ static void add_band(const struct call *c, const struct problem<P> &p,
 
 		blocks = blocks_of(c->node, L::own_queries);
 		if constexpr (L::banded) {
-			L::template d_queries<true>(c, p, dk, f.dband);
+			L::template d_queries<true>(c, p, dk, f.dband, {});
 			L::template d_keys<true>(c, p, dq, dq, NULL);
 		}
 	});
@@ -617,16 +568,20 @@ template <typename P> void fused<P>::backward(const struct call *c)
 {
 	struct space m = { (char *)c->work, 0 };
 	const struct fused_buffers<P> f = take_fused<P>(&m, c->node, PASS_BACKWARD);
-	const struct problem<P> p = open_gradients<P>(c, f);
+	const struct row_source<P> rows = rows_to_prepare<P>(c, f.lse2, f.delta, f.d_o);
 	const struct tensor *q = c->node->in[Q];
 	const auto d = input_gradient<P>(c, Q);
+	bool prepares = false;
+
+	with_shapes<P>(c, [&](auto by) { prepares = d && decltype(by)::prepares_rows; });
+	const struct problem<P> p = open_gradients<P>(c, f, rows, prepares);
 	const auto dq = target_of(from_token(d.to, heads_of(q, p.H), 0), q->dim[3], d.add);
 	const int64_t key_heads = p.H / p.together;
 	const auto dk = sums_of<P>(c, K, f.dk, key_heads), dv = sums_of<P>(c, V, f.dv, p.H);
 
 	if (d)
 		with_shapes<P>(c,
-			       [&](auto by) { by.template d_queries<false>(c, p, dq, NULL); });
+			       [&](auto by) { by.template d_queries<false>(c, p, dq, NULL, rows); });
 	if (c->din[K] || c->din[V] || c->din[KEY_BIAS])
 		with_shapes<P>(c, [&](auto by) {
 			by.template d_keys<false>(c, p, dk, dv, f.dbias);

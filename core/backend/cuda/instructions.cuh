@@ -54,6 +54,14 @@ static __device__ __forceinline__ void read_half_piece(float (&x)[2], uint32_t a
 		     : "memory");
 }
 
+static __device__ __forceinline__ void write_piece(uint32_t address, uint4 x)
+{
+	asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
+		     :
+		     : "r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+		     : "memory");
+}
+
 /* --------------------------------------------------------------- tensor cores */
 
 static __device__ __forceinline__ uint32_t two_rounded(float low, float high)

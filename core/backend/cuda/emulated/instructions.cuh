@@ -28,6 +28,11 @@ static inline void read_piece(R (&x)[N], uint32_t address, EMULATED_PLACE)
 	memcpy(x, emulated::shared_at(address, sizeof(x), file, line), sizeof(x));
 }
 
+static inline void write_piece(uint32_t address, uint4 x, EMULATED_PLACE)
+{
+	memcpy(emulated::shared_at(address, sizeof(x), file, line), &x, sizeof(x));
+}
+
 static inline void read_half_piece(float (&x)[2], uint32_t address, EMULATED_PLACE)
 {
 	read_piece(x, address, file, line);
