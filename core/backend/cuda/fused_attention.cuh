@@ -969,9 +969,11 @@ static __device__ void copy_queries(const problem_of<X> &p, const struct key_wal
 	constexpr int N = PIECE<typename X::real>;
 	const uint32_t numbers = M::stage(start, step) + M::step_tiles::BYTES;
 	const int64_t first = (int64_t)w.head * p.padded + step * X::STEP;
+	const int n = (int)threadIdx.x;
 
 	to.copy(queries, step * X::STEP, w.in_band(p, step));
-	for (int n = threadIdx.x; n < X::STEP / N; n += X::THREADS) {
+	static_assert(X::STEP / N <= X::THREADS, "one piece for a thread");
+	if (n < X::STEP / N) {
 		copy_piece(numbers + n * 16, p.lse2 + first + n * N, true);
 		copy_piece(numbers + (X::STEP / N + n) * 16, p.delta + first + n * N, true);
 	}

@@ -18,7 +18,8 @@
 
 template <int W, int ROWS> struct panel {
 	typedef bf16 number;
-	static constexpr int WIDTH = W, COLUMN = ROWS * PANEL_LINE; /* bytes of a column */
+	static constexpr int WIDTH = W, LINE = PANEL_LINE;
+	static constexpr int COLUMN = ROWS * PANEL_LINE; /* bytes of a column */
 
 	uint32_t at; /* address in shared memory */
 

@@ -65,7 +65,7 @@ static __device__ __forceinline__ void clear(R (&x)[ROWS][COLUMNS][4])
 
 template <typename F, int W> struct tile {
 	typedef F number;
-	static constexpr int WIDTH = W;
+	static constexpr int WIDTH = W, LINE = W * (int)sizeof(F); /* bytes of a row */
 
 	uint32_t at; /* address in shared memory */
 
@@ -263,6 +263,7 @@ static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pi
 	constexpr int PIECES = Tile::WIDTH / PIECE<F>, AT_ONCE = THREADS / PIECES;
 	const int row = (int)threadIdx.x / PIECES, number = (int)threadIdx.x % PIECES;
 	const F *from = x + ((first + row) * pitch + number * PIECE<F>);
+	const uint32_t start = to.piece(row, number);
 
 	static_assert(THREADS % PIECES == 0 && ROWS % AT_ONCE == 0, "a thread takes whole pieces");
 #pragma unroll
@@ -270,7 +271,10 @@ static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pi
 		const int at = first + row + k * AT_ONCE;
 		const bool wanted = ALL || (at >= 0 && at < n);
 
-		copy_piece(to.piece(row + k * AT_ONCE, number), wanted ? from : x, wanted);
+		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
+		copy_piece(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE) :
+					      to.piece(row + k * AT_ONCE, number),
+			   wanted ? from : x, wanted);
 		from += AT_ONCE * pitch;
 	}
 }
