@@ -13,6 +13,7 @@ PRECISIONS = ("float32", "bfloat16")
 # The rate is full from the first update on, so that ten updates show a wrong one.
 ITERATIONS = {"SCHEDULE": "constant", "WARMUP_ITERS": 0}
 GPT2 = {"TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw", "TRAIN_ACCUMULATE": 1}
+RESIDUAL = {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}
 VARIANTS = {    # name: defconfig and fragments
     "dot": ("", "dot"), "mla": ("", "mla"), "step1": ("", "mla gate"), "step2": ("", "mla gate cross"),
     "step3": ("", "mla gate cross latent"), "w2": ("w2-text", "w2"), "dot-swiglu": ("w2-text", "dot"),
@@ -29,10 +30,10 @@ class Row:
     whole: bool = False     # a whole run instead of iterations
 
 
-def gpt2(variant, batch, length, asked):
+def gpt2(variant, batch, length, asked, more=None, suffix=""):
     start, fragments = VARIANTS[variant]
-    return Row(f"124m-{variant}-{batch}x{length}", start, "124m " + fragments,
-               GPT2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length}, asked)
+    return Row(f"124m-{variant}-{batch}x{length}{suffix}", start, "124m " + fragments,
+               GPT2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length} | (more or {}), asked)
 
 
 def laptop(variant, asked):
@@ -63,14 +64,16 @@ def cpu_rows():
 
 
 def gpu_rows():
-    """The most important first."""
+    """The most important first; -residual: the residual stream in bfloat16 as well."""
     yield gpt2("dot", 16, 1024, {"bfloat16": 1.1, "float32": 1})
-    yield gpt2("dot", 64, 1024, {"bfloat16": 1.1})
-    for variant, ratio in (("mla", 1.4), ("step3", 1.5), ("w2", 1.4), ("wsffn", 1.3), ("step1", 1.4),
-                           ("step2", 1.5)):
-        yield gpt2(variant, 16, 1024, {"bfloat16": ratio})
+    rows = [("dot", 64, 1.1), *((variant, 16, ratio) for variant, ratio in (
+        ("mla", 1.4), ("step3", 1.5), ("w2", 1.4), ("wsffn", 1.3), ("step1", 1.4), ("step2", 1.5)))]
+    for variant, batch, ratio in rows:
+        yield gpt2(variant, batch, 1024, {"bfloat16": ratio})
     for variant in ("mla", "step3", "step1", "step2"):
         yield laptop(variant, {"bfloat16": 2})
+    for variant, batch, ratio in [("dot", 16, 1.1), *rows]:
+        yield gpt2(variant, batch, 1024, {"bfloat16": ratio}, RESIDUAL, "-residual")
 
 
 def decode_rows():
@@ -93,7 +96,7 @@ def chosen(patterns, among):
 
 def precisions(row, pattern):
     """Those of the row that fit; one that is named counts even if the row has no aim for it."""
-    named = [pattern] if pattern in PRECISIONS and not row.whole else []
+    named = [pattern] if pattern in PRECISIONS and not row.whole and "PRECISION" not in row.set else []
     return [p for p in dict.fromkeys([*row.asked, *named]) if fnmatch.fnmatch(p, pattern)]
 
 
