@@ -6,7 +6,8 @@
 #ifndef CUDA_FUSED_PASSES_CUH
 #define CUDA_FUSED_PASSES_CUH
 
-#include "core/backend/cuda/fused_attention.cuh"
+#include "core/backend/cuda/fused_gradients.cuh"
+#include "core/backend/cuda/fused_routes.cuh"
 #include "core/backend/cuda/grouped_attention.cuh"
 
 /* --------------------------------------------------------- copies of the factors */
