@@ -78,8 +78,8 @@ find_python() {
 	return 1
 }
 
-foreign=aarch64
-[ "$(uname -m)" != aarch64 ] || foreign=x86_64
+foreign=aarch64 foreign_debian=arm64
+[ "$(uname -m)" != aarch64 ] || foreign=x86_64 foreign_debian=amd64
 foreign_compiles() { CC=$foreign-linux-gnu-gcc compiles -fopenmp; }
 
 look_for() {
@@ -110,7 +110,8 @@ look_for() {
 		;;
 	emulated) need g++ "${CXX:-g++}" --version ;;
 	foreign)
-		need "gcc-${foreign//_/-}-linux-gnu" foreign_compiles
+		# The compiler only recommends its C library.
+		need "gcc-${foreign//_/-}-linux-gnu libc6-dev-$foreign_debian-cross" foreign_compiles
 		need qemu-user "qemu-$foreign" --version
 		;;
 	slurm)
