@@ -26,12 +26,8 @@ def usual(config, scale, names):
     tree = kconfig_tree()
     load(tree, config, scale)
     for name in filter(tree.find, names):
-        item = tree.find(name)
-        for unset in (item, *getattr(item, "syms", ())):    # a choice has members
-            unset.unset_value()
-        if tree.value(item) == config[name]:
+        if tree.default(tree.find(name)) == config[name]:
             yield name
-        tree.assign(kconfig.Assignment(name, config[name], ""))
 
 
 def difference(a, b):

@@ -107,6 +107,20 @@ class Tree(kconfiglib.Kconfig):
     def values(self):
         return {item.name: self.value(item) for item in self.items()}
 
+    def default(self, item):
+        """The value that the item would have if it were not set."""
+        value = self.value(item)
+        for unset in (item, *getattr(item, "syms", ())):    # a choice has members
+            unset.unset_value()
+        default = self.value(item)
+        if value is not None:
+            self.assign(Assignment(item.name, value, ""))
+        return default
+
+    def usual(self):
+        """The items that may be set and have their default value."""
+        return [item for item in self.items() if item.visibility and self.value(item) == self.default(item)]
+
     def find(self, name):
         sym = self.syms.get(name)
         return self.named_choices.get(name) or (sym if sym and sym.nodes else None)
@@ -531,15 +545,26 @@ def with_quotes(tree, assignment):
     return f'CONFIG_{match[1]}="{kconfiglib.escape(match[2])}"'
 
 
+def tell_kept(tree, usual):
+    """What had its default and keeps its value has another default now."""
+    for item in usual:
+        value = tree.value(item)
+        default = tree.default(item)
+        if None not in (value, default) and value != default:
+            print(f"kept: CONFIG_{item.name}={value}; its default is {default} now")
+
+
 def command_set(tree, args):
     load_present(tree)
     present = tree.read(config_path())
+    usual = tree.usual()
     changes, problems = tree.parse([with_quotes(tree, one) for one in args.assignment], "")
     if problems:
         raise Unfit(problems)
     idle = tree.merge(present, changes)
     refuse_without_effect(tree, changes)
     tell_idle(idle)
+    tell_kept(tree, [item for item in usual if item.name not in {a.name for a in changes}])
     print(tree.write_config())
 
 

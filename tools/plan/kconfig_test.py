@@ -345,6 +345,15 @@ class Commands(Case):
         self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_RA_MLA_LATENT_DIM=16")
         self.succeed("check")
 
+    def test_set_tells_what_keeps_the_default_of_before(self):
+        self.write(DEFAULTS)
+        self.assertIn("kept: CONFIG_REMAKE=y; its default is n now\n", self.succeed("set", "CONFIG_BACKEND=cuda"))
+        self.assertIn("CONFIG_REMAKE=y\n", self.read())
+        self.write(DEFAULTS)
+        self.assertNotIn("CONFIG_REMAKE", self.succeed("set", "CONFIG_BACKEND=cuda", "CONFIG_REMAKE=n"))
+        self.assertNotIn("kept", self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7"))
+        self.assertNotIn("kept", self.succeed("set", "CONFIG_REMAKE=y"))
+
     def test_set_refuses_and_leaves_the_file(self):
         self.write(DEFAULTS)
         for wrong in ("CONFIG_NOPE=1", "CONFIG_COPY_VOCAB=4", "CONFIG_THREADS=-1", "THREADS=1"):
