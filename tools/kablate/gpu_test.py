@@ -59,11 +59,12 @@ class Gpu(Case):
 
     def test_switches_change_no_bit(self):
         """The planner, remakes and the search for NaN."""
-        for precision in ("float32", "bfloat16"):
-            plain = Run(on_gpu(PRECISION=precision))
+        for precision in ({"PRECISION": "float32"}, {"PRECISION": "bfloat16"},
+                          {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}):
+            plain = Run(on_gpu(**precision))
             plain.train()
             for settings in ({"PLANNER": "n"}, {"REMAKE": "y"}, {"CHECK_NAN": "y"}):
-                run = Run(on_gpu(PRECISION=precision, **settings))
+                run = Run(on_gpu(**precision, **settings))
                 run.train()
                 self.assertEqual(run.weights(), plain.weights(), (precision, settings))
 
