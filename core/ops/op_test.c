@@ -65,7 +65,8 @@ static bool takes_activation(const struct fixture *f, const struct node *n, int 
 {
 	const struct kernels *k = f->backend.kernels(f->graph->type)[n->id];
 
-	return n->in[i] && (storage_narrow_in(n->op, f->backend.precision) & BIT(i)) && !(k->copy_bytes && i == 1);
+	return n->in[i] && (storage_narrow_in(n->op, f->backend.precision) & BIT(i)) &&
+	       !(k->copy_bytes && i == 1);
 }
 
 static bool reads_as_activation(const struct fixture *f, const struct tensor *root)

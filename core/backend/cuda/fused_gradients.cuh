@@ -477,7 +477,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		clear(sums.value);
 		own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
 		copy_queries<X, M>(p, w, queries, start, w.begin);
-			for (int step = w.begin; step < w.end; step++) {
+		for (int step = w.begin; step < w.end; step++) {
 			const typename M::step_tiles at(M::stage(start, step));
 			const auto meanwhile = [&] {
 				if (step + 1 < w.end)
