@@ -20,10 +20,14 @@
 
 enum epilogue { EPILOGUE_NONE, EPILOGUE_BIAS, EPILOGUE_GELU, EPILOGUE_GELU_GRADIENT };
 
+#ifndef MANY_RESULTS
+#define MANY_RESULTS ((int64_t)1 << 22) /* fewer where they are emulated */
+#endif
+
 /* Sums so short, and results so many, that writing them takes a good part of the time. */
 static inline bool writes_much(int64_t m, int64_t n, int64_t k)
 {
-	return k <= 1024 && m * n >= (int64_t)1 << 22;
+	return k <= 1024 && m * n >= MANY_RESULTS;
 }
 
 /* All that an algorithm depends on, and nothing else: plans are found by these bytes. */

@@ -18,6 +18,8 @@
 
 #include "core/backend/cuda/emulated/threads.h"
 
+#define MANY_RESULTS 1024 /* of a product for cuBLASLt: tests are small */
+
 #define __host__
 #define __device__
 #define __global__
