@@ -464,9 +464,11 @@ static bool make_marks(struct cuda_context *g, int n)
 		return false;
 	}
 	g->marks = (cudaEvent_t *)list;
-	for (; g->n_marks < n && !g->failed; g->n_marks++)
+	while (g->n_marks < n && !g->failed) {
 		cuda_note(g, cudaEventCreateWithFlags(&g->marks[g->n_marks], cudaEventDisableTiming),
 			  "marks of lanes");
+		g->n_marks += !g->failed;
+	}
 	return !g->failed;
 }
 
