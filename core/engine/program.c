@@ -608,7 +608,7 @@ static void run_in_lanes(struct program *p)
 			b->mark(b, step->instr);
 	}
 	b->use_lane(b, 0);
-	wait_for_steps(p, p->lane_ends, p->lanes);
+	wait_for_steps(p, p->lane_ends, LANES_MOST);
 }
 
 static void run_all(void *program)
