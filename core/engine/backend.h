@@ -128,11 +128,12 @@ struct backend {
 	void (*replay)(const struct backend *b, void *kept);
 	void (*forget)(const struct backend *b, void *kept);
 	/*
-	 * Optional: work of several lanes, 0 to lanes - 1, has no order but that of each lane.  use_lane(): of what is
-	 * asked for next.  mark() notes all that this lane was asked for, wait_for() lets this lane wait for what was
-	 * marked so.  Lane 0 has waited for all others before anything else is asked of the device.
+	 * Optional: work of several lanes, 0 to lanes - 1, has no order but that of each lane.
+	 * use_lane(): of what is asked for next.  mark() notes all that this lane was asked for,
+	 * wait_for() lets this lane wait for what was marked so.  Lane 0 has waited for all others
+	 * before anything else is asked of the device.
 	 */
-	int lanes;	      /* 0: there are none; 1: instructions are made for lanes, and all use lane 0 */
+	int lanes;	      /* 0: there are none; 1: programs are as for several, in lane 0 */
 	int64_t lane_numbers; /* a program that makes more numbers than this does without lanes */
 	int64_t (*asked)(const struct backend *b); /* how many launches it was asked for */
 	void (*use_lane)(const struct backend *b, int lane);

@@ -19,8 +19,7 @@ struct planning {
 	bool *ordered; /* [n,n]: instruction a of [a,b] comes after b */
 	struct item *items;
 	struct lane_step *steps;
-	int (*comes_after)[LANES_MOST]; /* by step: the last step of each lane that has ended at its
-					   end */
+	int (*ended)[LANES_MOST]; /* by step: the last step of each lane that has ended with it */
 	int known[LANES_MOST][LANES_MOST]; /* by lane: the same of its last step */
 	double free[LANES_MOST];	   /* by lane: when that has ended */
 };
@@ -120,11 +119,12 @@ static struct lane_step best_step(const struct planning *p, const bool *done)
 	return best;
 }
 
-static void come_after(struct planning *p, int lane, int step)
+/* A lane that has waited for a step knows what has ended with it. */
+static void learn(struct planning *p, int lane, int step)
 {
 	for (int k = 0; k < p->lanes; k++)
-		if (p->comes_after[step][k] > p->known[lane][k])
-			p->known[lane][k] = p->comes_after[step][k];
+		if (p->ended[step][k] > p->known[lane][k])
+			p->known[lane][k] = p->ended[step][k];
 }
 
 /* The latest first: it may come after others. */
@@ -144,7 +144,7 @@ static void wait_for(struct planning *p, struct lane_step *step)
 			return;
 		step->waits[step->n_waits++] = p->steps[latest].instr;
 		p->steps[latest].awaited = true;
-		come_after(p, step->lane, latest);
+		learn(p, step->lane, latest);
 	}
 }
 
@@ -157,7 +157,7 @@ static void take_step(struct planning *p, int number, struct lane_step step)
 	wait_for(p, &step);
 	p->known[step.lane][step.lane] = number;
 	for (int lane = 0; lane < LANES_MOST; lane++)
-		p->comes_after[number][lane] = p->known[step.lane][lane];
+		p->ended[number][lane] = p->known[step.lane][lane];
 	p->steps[number] = step;
 	for (int later = step.instr + 1; later < p->n; later++)
 		if (comes_after(p, later, step.instr)) {
@@ -203,12 +203,12 @@ enum status lanes_assign(struct lane_step *steps, int n, int lanes, const int *l
 		.ordered = calloc(room * room, sizeof(bool)),
 		.items = malloc(room * sizeof(*p.items)),
 		.steps = steps,
-		.comes_after = malloc(room * sizeof(*p.comes_after)),
+		.ended = malloc(room * sizeof(*p.ended)),
 	};
 	bool *done = calloc(room, sizeof(*done));
 	enum status status = OK;
 
-	if (p.ordered && p.items && p.comes_after && done) {
+	if (p.ordered && p.items && p.ended && done) {
 		find_order(&p, uses, n_uses);
 		describe_items(&p, lengths);
 		take_steps(&p, done);
@@ -218,7 +218,7 @@ enum status lanes_assign(struct lane_step *steps, int n, int lanes, const int *l
 	}
 	free(p.ordered);
 	free(p.items);
-	free(p.comes_after);
+	free(p.ended);
 	free(done);
 	return status;
 }

@@ -570,8 +570,9 @@ static bool flows_back(const struct lowering *w, const struct node *n)
 	return w->node_live[n->index] && gradient_leaves(w, n);
 }
 
-/* When the gradient of a root tensor is whole, if each of its readers takes 1 and adds as soon as it can. */
-static int whole_at(const struct lowering *w, const struct tensor *root, const int *begins, int *begin)
+/* When a root tensor's gradient is whole, if each of its readers takes 1 and adds as soon as it can. */
+static int whole_at(const struct lowering *w, const struct tensor *root, const int *begins,
+		    int *begin)
 {
 	const struct graph *g = w->g;
 	int n = 0, time = 0;
@@ -607,7 +608,7 @@ static void find_begins(const struct lowering *w, int *begins, int *scratch)
 	}
 }
 
-/* The last node first; for lanes, what can begin first: then it adds to a gradient before what begins later. */
+/* The last node first; for lanes, what can begin first: it adds to a gradient before what begins later. */
 static enum status emit_backwards(struct lowering *w, struct error *err)
 {
 	const int n = w->g->n_nodes;

@@ -13,8 +13,8 @@
 #define UPLOAD_PIECE 1024 /* numbers that are rounded at a time */
 
 /*
- * Where there are lanes, memory is given to another tensor only so many instructions after its last use: until
- * then nothing has to wait for it.
+ * Where there are lanes, memory is given to another tensor only so many instructions after its last use:
+ * until then nothing has to wait for it.
  */
 #define LANE_REST 32
 

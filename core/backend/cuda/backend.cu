@@ -430,7 +430,7 @@ static bool wants_overlap(void)
 
 /* ---------------------------------------------------------------------- lanes */
 
-/* Numbers that a program of several lanes makes at most: beyond, most instructions keep the GPU busy alone. */
+/* Numbers that a program in lanes makes at most: beyond, most instructions keep the GPU busy alone. */
 #define LANE_NUMBERS ((int64_t)64 << 20)
 
 /* Products of different streams must not share a workspace; a new stream forgets that of cuBLAS. */
@@ -480,7 +480,7 @@ static void cuda_mark(const struct backend *b, int number)
 		cuda_note(g, cudaEventRecord(g->marks[number], g->stream), "mark");
 }
 
-/* The instruction that follows has several before it, and only the last kernel of its own lane may overlap. */
+/* What follows has several instructions before it, and may overlap only the last of its own lane. */
 static void cuda_wait_for(const struct backend *b, int number)
 {
 	struct cuda_context *g = context(b);

@@ -307,7 +307,7 @@ template <typename R> static __device__ place<R> block_argmax(place<R> p)
 
 /* ----------------------------------------------- sums over everything, in order */
 
-/* Counts the arrival of a block.  The last of n sees what the others wrote before, and counts from 0 again. */
+/* Counts the arrival of a block.  The last of n sees what the others wrote, and counts from 0 again. */
 static inline __device__ bool arrives_last(unsigned *arrived, unsigned n)
 {
 	__shared__ bool last;
