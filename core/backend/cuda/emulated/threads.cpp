@@ -39,13 +39,16 @@ using namespace emulated;
 #define COLOURS 256
 #define GUARD ((size_t)1 << 12)
 #define SHARED_ALIGNMENT 128
+#if defined(__x86_64__) || defined(__aarch64__)
+#define OWN_SWITCH /* of fibers: emulated_switch() */
+#endif
 
 /* A stack, and where the work on it stands. */
 struct fiber {
 	const void *stack;
 	size_t bytes;
 	void *fake_stack; /* of a sanitizer */
-#ifdef __x86_64__
+#ifdef OWN_SWITCH
 	void *at;
 #else
 	ucontext_t at;
@@ -117,12 +120,14 @@ struct {
 
 /* ---------------------------------------------------------------------- fibers */
 
-#ifdef __x86_64__
+#ifdef OWN_SWITCH
 /*
  * Saves what a called function must keep on its own stack, and goes on where the other one did that.
  * (swapcontext() asks the kernel for the mask of signals: ten times slower.)
  */
 extern "C" void emulated_switch(void **from, void *to);
+#ifdef __x86_64__
+enum { SAVED = 7, RETURN = 6 }; /* words on the stack, and which of them says where to go on */
 asm(".pushsection .text\n"
     ".type emulated_switch, @function\n"
     "emulated_switch:\n"
@@ -133,6 +138,25 @@ asm(".pushsection .text\n"
     "	ret\n"
     ".size emulated_switch, . - emulated_switch\n"
     ".popsection");
+#else
+enum { SAVED = 20, RETURN = 11 };
+asm(".pushsection .text\n"
+    ".type emulated_switch, %function\n"
+    "emulated_switch:\n"
+    "	stp x19, x20, [sp, #-160]!\n	stp x21, x22, [sp, #16]\n	stp x23, x24, [sp, #32]\n"
+    "	stp x25, x26, [sp, #48]\n	stp x27, x28, [sp, #64]\n	stp x29, x30, [sp, #80]\n"
+    "	stp d8, d9, [sp, #96]\n	stp d10, d11, [sp, #112]\n"
+    "	stp d12, d13, [sp, #128]\n	stp d14, d15, [sp, #144]\n"
+    "	mov x9, sp\n	str x9, [x0]\n"
+    "	mov sp, x1\n"
+    "	ldp d14, d15, [sp, #144]\n	ldp d12, d13, [sp, #128]\n"
+    "	ldp d10, d11, [sp, #112]\n	ldp d8, d9, [sp, #96]\n"
+    "	ldp x29, x30, [sp, #80]\n	ldp x27, x28, [sp, #64]\n	ldp x25, x26, [sp, #48]\n"
+    "	ldp x23, x24, [sp, #32]\n	ldp x21, x22, [sp, #16]\n	ldp x19, x20, [sp], #160\n"
+    "	ret\n"
+    ".size emulated_switch, . - emulated_switch\n"
+    ".popsection");
+#endif
 
 inline void exchange(struct fiber *from, struct fiber *to)
 {
@@ -143,12 +167,11 @@ inline void exchange(struct fiber *from, struct fiber *to)
 void set_begin(struct fiber *f, void (*begin)(void))
 {
 	void **top = (void **)(((uintptr_t)f->stack + f->bytes) & ~(uintptr_t)15);
+	void **saved = top - SAVED - SAVED % 2;
 
-	top[-1] = NULL;
-	top[-2] = (void *)begin;
-	for (int i = 3; i <= 8; i++)
-		top[-i] = NULL;
-	f->at = top - 8;
+	memset(saved, 0, (size_t)((char *)top - (char *)saved));
+	saved[RETURN] = (void *)begin;
+	f->at = saved;
 }
 #else
 inline void exchange(struct fiber *from, struct fiber *to)
