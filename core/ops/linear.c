@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "core/ops/rule.h"
+#include "core/ops/linear_rule.h"
 
 static struct tensor *add_linear(struct graph *g, const char *name, struct tensor *x,
 				 struct tensor *w, struct tensor *b, bool transposed)
@@ -31,38 +31,8 @@ struct tensor *op_linear_transposed(struct graph *g, const char *name, struct te
 static enum status infer(struct graph *g, struct node *n)
 {
 	const struct linear_attr *attr = n->attr;
-	const struct tensor *x = n->in[0], *w = n->in[1], *b = n->in[2];
-	int64_t takes, gives, dim[TENSOR_MAX_DIMS];
 
-	if (!all_real(n))
-		return graph_misfit(g, n, "inputs must be real");
-	if (w->ndim != 2)
-		return graph_misfit(g, n, "the weight must have 2 dimensions, not %d", w->ndim);
-	takes = w->dim[attr->transposed];
-	gives = w->dim[!attr->transposed];
-	if (tensor_dim(x, -1) != takes)
-		return graph_misfit(g, n, "x has %lld channels, the weight takes %lld",
-				    (long long)tensor_dim(x, -1), (long long)takes);
-	if (!tensor_contiguous(x) && x->row != takes)
-		return graph_misfit(g, n, "x is a slice whose rows hold more than its channels");
-	if (!is_vector(b, gives))
-		return graph_misfit(g, n, "the bias must be [%lld]", (long long)gives);
-	for (int i = 0; i < x->ndim; i++)
-		dim[i] = x->dim[i];
-	dim[x->ndim - 1] = gives;
-	return graph_out(g, n, NULL, x->type, x->ndim, dim);
-}
-
-static void cost(const struct node *n, struct op_cost *c)
-{
-	double product = 2.0 * (double)tensor_count(n->in[0]) * (double)tensor_dim(n->out[0], -1);
-	double bytes = (double)(tensor_bytes(n->in[0]) + tensor_bytes(n->in[1]) +
-				tensor_bytes(n->out[0]));
-
-	c->forward_flops = product;
-	c->backward_flops = 2 * product;
-	c->forward_bytes = bytes;
-	c->backward_bytes = 2 * bytes;
+	return infer_linear(g, n, attr->transposed);
 }
 
 static void case_plain(struct graph *g)
@@ -203,7 +173,7 @@ const struct op op_desc_linear = {
 	.min_inputs = 2,
 	.max_inputs = 3,
 	.infer = infer,
-	.cost = cost,
+	.cost = cost_linear,
 	.pitched_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1),
 	.apart_in = BIT(0),

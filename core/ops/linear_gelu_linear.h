@@ -1,7 +1,7 @@
 /*
  * linear_gelu_linear - the op by the kernels of linear and gelu.
  *
- *     first: a = x W + b        gelu: h = gelu(a)        second: y = h V + c
+ *     first two: a = x W + b, h = gelu(a)        last: y = h V + c
  *
  * In the backward pass the gradient of h lies in the workspace, and then that of
  * a in its place.
@@ -9,103 +9,54 @@
 #ifndef CORE_OPS_LINEAR_GELU_LINEAR_H
 #define CORE_OPS_LINEAR_GELU_LINEAR_H
 
-#include <string.h>
-
-#include "core/engine/backend.h"
-#include "core/ops/ops.h"
+#include "core/ops/linear_gelu.h"
 
 struct three_nodes {
-	const struct kernels *linear_kernels, *gelu_kernels;
-	struct linear_attr attr;
-	struct node first, gelu, second;
+	struct two_nodes two;
+	struct node last;
 };
 
 static inline void three_nodes_of(struct three_nodes *p, const struct node *n,
 				  const struct kernels *linear, const struct kernels *gelu)
 {
-	memset(p, 0, sizeof(*p));
-	p->linear_kernels = linear;
-	p->gelu_kernels = gelu;
-	p->first = p->gelu = p->second = *n;
-	p->first.id = p->second.id = OP_linear;
-	p->first.attr = p->second.attr = &p->attr;
-	p->first.n_in = p->second.n_in = 3;
-	p->first.out[0] = n->out[1];
-	p->gelu.id = OP_gelu;
-	p->gelu.n_in = 1;
-	p->gelu.in[0] = n->out[1];
-	p->gelu.out[0] = p->second.in[0] = n->out[2];
-	p->second.in[1] = n->in[3];
-	p->second.in[2] = n->in[4];
-	p->first.n_out = p->gelu.n_out = p->second.n_out = 1;
+	two_nodes_of(&p->two, n, 1, 2, linear, gelu);
+	p->last = p->two.linear;
+	p->last.in[0] = n->out[2];
+	p->last.in[1] = n->in[3];
+	p->last.in[2] = n->in[4];
+	p->last.out[0] = n->out[0];
 }
 
-static inline size_t gradient_bytes(const struct tensor *h)
+static inline size_t gradient_bytes(const struct three_nodes *p)
 {
-	return (tensor_bytes(h) + 255) / 256 * 256;
+	return (tensor_bytes(p->last.in[0]) + 255) / 256 * 256;
+}
+
+/* What follows the gradient. */
+static inline void *work_behind(const struct three_nodes *p, const struct call *c)
+{
+	return (char *)c->work + gradient_bytes(p);
 }
 
 /* Backward room for a gradient; behind it what one of the nodes needs. */
 static inline size_t three_workspaces(const struct three_nodes *p, enum pass pass, int threads)
 {
-	const size_t first = p->linear_kernels->workspace(&p->first, pass, threads);
-	const size_t second = p->linear_kernels->workspace(&p->second, pass, threads);
+	const size_t two = two_workspaces(&p->two, pass, threads);
+	const size_t last =
+		pass == PASS_REMAKE ? 0 : p->two.linear_kernels->workspace(&p->last, pass, threads);
 
-	return (pass == PASS_BACKWARD ? gradient_bytes(p->gelu.out[0]) : 0) +
-	       (first > second ? first : second);
+	return (pass == PASS_BACKWARD ? gradient_bytes(p) : 0) + (two > last ? two : last);
 }
 
 static inline size_t three_copies(const struct three_nodes *p, enum pass pass, int input, int which)
 {
-	return input < 3 ? p->linear_kernels->copy_bytes(&p->first, pass, input, which)
-			 : p->linear_kernels->copy_bytes(&p->second, pass, input - 2, which);
+	return input < 3 ? two_copies(&p->two, pass, input, which)
+			 : p->two.linear_kernels->copy_bytes(&p->last, pass, input - 2, which);
 }
 
-/* ------------------------------------------------- calls of one of the nodes */
-
-static inline struct call call_of(const struct call *c, const struct node *node)
+static inline struct call last_call(const struct three_nodes *p, const struct call *c)
 {
-	struct call call;
-
-	memset(&call, 0, sizeof(call));
-	call.node = node;
-	call.run = c->run;
-	call.backend = c->backend;
-	call.work = c->work;
-	return call;
-}
-
-/* Input i of the node is input `from` of the whole op. */
-static inline void take_input(struct call *call, int i, const struct call *c, int from)
-{
-	call->in[i] = c->in[from];
-	call->din[i] = c->din[from];
-	call->mode[i] = c->mode[from];
-	memcpy(call->copy[i], c->copy[from], sizeof(call->copy[i]));
-}
-
-static inline struct call first_call(const struct three_nodes *p, const struct call *c)
-{
-	struct call call = call_of(c, &p->first);
-
-	for (int i = 0; i < 3; i++)
-		take_input(&call, i, c, i);
-	call.out[0] = c->out[1];
-	return call;
-}
-
-static inline struct call gelu_call(const struct three_nodes *p, const struct call *c)
-{
-	struct call call = call_of(c, &p->gelu);
-
-	call.in[0] = c->out[1];
-	call.out[0] = c->out[2];
-	return call;
-}
-
-static inline struct call second_call(const struct three_nodes *p, const struct call *c)
-{
-	struct call call = call_of(c, &p->second);
+	struct call call = call_of(c, &p->last);
 
 	take_input(&call, 1, c, 3);
 	take_input(&call, 2, c, 4);
@@ -115,55 +66,33 @@ static inline struct call second_call(const struct three_nodes *p, const struct 
 	return call;
 }
 
-static inline void run_forward(const struct kernels *kernels, struct call call)
+static inline void last_forward(const struct three_nodes *p, const struct call *c)
 {
-	kernels->forward(&call);
+	run_forward(p->two.linear_kernels, last_call(p, c));
 }
 
-/* ------------------------------------------------------------- the backward pass */
-
-static inline void run_backward(const struct kernels *kernels, const struct call *c,
-				struct call call)
+static inline void run_last_backward(const struct three_nodes *p, const struct call *c,
+				     struct call call)
 {
-	call.work = (char *)c->work + gradient_bytes(c->node->out[2]);
-	kernels->backward(&call);
+	call.work = work_behind(p, c);
+	p->two.linear_kernels->backward(&call);
 }
 
 /* The gradients of V and c. */
-static inline void second_backward(const struct three_nodes *p, const struct call *c)
+static inline void last_backward(const struct three_nodes *p, const struct call *c)
 {
-	run_backward(p->linear_kernels, c, second_call(p, c));
+	run_last_backward(p, c, last_call(p, c));
 }
 
 /* The gradient of h, into the workspace. */
 static inline void hidden_backward(const struct three_nodes *p, const struct call *c)
 {
-	struct call call = second_call(p, c);
+	struct call call = last_call(p, c);
 
 	call.din[0] = c->work;
 	call.din[1] = call.din[2] = NULL;
 	call.mode[0] = GRAD_WRITE;
-	run_backward(p->linear_kernels, c, call);
-}
-
-/* From the gradient of h to that of a, in its place. */
-static inline void gelu_backward(const struct three_nodes *p, const struct call *c)
-{
-	struct call call = gelu_call(p, c);
-
-	call.din[0] = c->work;
-	call.dout[0] = c->work;
-	call.mode[0] = GRAD_WRITE;
-	run_backward(p->gelu_kernels, c, call);
-}
-
-/* From the gradient of a to those of x, W and b. */
-static inline void first_backward(const struct three_nodes *p, const struct call *c)
-{
-	struct call call = first_call(p, c);
-
-	call.dout[0] = c->work;
-	run_backward(p->linear_kernels, c, call);
+	run_last_backward(p, c, call);
 }
 
 #endif

@@ -14,9 +14,9 @@ static void forward(const struct call *c)
 {
 	struct three_nodes nodes, *p = nodes_of(&nodes, c->node);
 
-	run_forward(p->linear_kernels, first_call(p, c));
-	run_forward(p->gelu_kernels, gelu_call(p, c));
-	run_forward(p->linear_kernels, second_call(p, c));
+	linear_forward(&p->two, c);
+	gelu_forward(&p->two, c);
+	last_forward(p, c);
 }
 
 /* y = gelu(x W + b) V + c */
@@ -24,10 +24,10 @@ static void backward(const struct call *c)
 {
 	struct three_nodes nodes, *p = nodes_of(&nodes, c->node);
 
-	second_backward(p, c);
+	last_backward(p, c);
 	hidden_backward(p, c);
-	gelu_backward(p, c);
-	first_backward(p, c);
+	gelu_backward(&p->two, c, c->work, c->work);
+	linear_backward(&p->two, c, c->work, work_behind(p, c));
 }
 
 /* h = gelu(a) */
@@ -35,7 +35,7 @@ static void remake(const struct call *c)
 {
 	struct three_nodes nodes, *p = nodes_of(&nodes, c->node);
 
-	run_forward(p->gelu_kernels, gelu_call(p, c));
+	gelu_forward(&p->two, c);
 }
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
