@@ -47,6 +47,7 @@ struct call {
 	const void *dout[OP_MAX_OUTPUTS];
 	void *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
+	void *inner; /* room for the gradient of output op->inner_out; may be dout[0] */
 	void *work;
 	const struct param_copy *copy[OP_MAX_INPUTS][PARAM_COPIES]; /* of parameters; NULL: not kept */
 	const struct backend *backend;

@@ -402,11 +402,17 @@ static void emit_forward(struct lowering *w, const struct node *n)
 
 static void add_made(struct lowering *w, const struct instr *made)
 {
+	const struct node *n = made->node;
 	struct instr *instr = add_instr(w, INSTR_KERNEL);
 
 	if (!instr)
 		return;
 	*instr = *made;
+	if (n->op->inner_out) {
+		const struct tensor *t = n->out[n->op->inner_out];
+
+		instr->inner = make_tensor(w, TENSOR_GRADIENT, "d ", t->name, t);
+	}
 	add_workspace(w, instr);
 }
 

@@ -29,9 +29,10 @@ struct instr {
 	struct tensor *out[OP_MAX_OUTPUTS]; /* ... and writes */
 	struct tensor *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
+	struct tensor *inner; /* gradient of an output that this instruction makes for itself */
 	struct tensor *work;
 	struct tensor *zero; /* INSTR_ZERO: filled with zeros (a parameter's: in micro-batch 0) */
-	bool in_place;	     /* din[0] may be written over dout[0] */
+	bool in_place;	     /* din[0] may be written over dout[0]; `inner` always may */
 	int together;	     /* one call does so many instructions, from this one on; 1: itself alone */
 };
 

@@ -124,6 +124,8 @@ struct op {
 	bool passes_gradient;	/* the gradient of every input is that of output 0, unchanged */
 	bool shares_gradient;	/* the gradients of inputs 0 and 1 are equal */
 	bool grad_in_place;	/* din[0] may be written over dout[0] */
+	int inner_out;		/* > 0: the backward kernel makes the gradient of this output, which no
+				   node reads, before all others; it may be written over dout[0] */
 	unsigned apart_in;	/* inputs whose gradients have little work in common with the others' */
 
 	bool remakes;		/* output `remade` can be computed again from: */

@@ -87,6 +87,7 @@ static void touch_instr(struct placement *life, const struct instr *instr, int w
 	touch_all(life, instr->dout, OP_MAX_OUTPUTS, when);
 	touch_all(life, instr->out, OP_MAX_OUTPUTS, when);
 	touch_all(life, instr->din, OP_MAX_INPUTS, when);
+	touch(life, instr->inner, when);
 	touch(life, instr->work, when);
 	touch(life, instr->zero, when);
 }
@@ -152,11 +153,12 @@ static void merge_in_place(const struct program *p, struct placement *life, int 
 {
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		const struct instr *instr = &p->lowered.instrs[i];
-		const struct tensor *from = instr->dout[0], *to = instr->din[0];
+		const struct tensor *from = instr->dout[0];
+		const struct tensor *to = instr->in_place ? instr->din[0] : instr->inner;
 		int piece;
 
-		if (!instr->in_place || in_params(from) || in_params(to) ||
-		    is_input_or_seed(p, from) || life[from->id].bytes != life[to->id].bytes)
+		if (!from || !to || in_params(from) || in_params(to) || is_input_or_seed(p, from) ||
+		    life[from->id].bytes != life[to->id].bytes)
 			continue;
 		piece = owner[from->id];
 		if (life[piece].last != i || life[to->id].first != i || owner[to->id] != to->id)
@@ -238,6 +240,7 @@ static void bind(struct program *p, int index)
 	call->node = instr->node;
 	call->run = &p->run;
 	call->backend = p->backend;
+	call->inner = address(p, instr->inner);
 	call->work = address(p, instr->work);
 	for (int i = 0; i < OP_MAX_INPUTS; i++) {
 		call->in[i] = address(p, instr->in[i]);
@@ -364,7 +367,7 @@ static void add_use(const struct program *p, struct use_list *list, int user, co
 	};
 }
 
-#define MOST_USES (2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + 2)
+#define MOST_USES (2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + 3)
 
 static void add_uses(const struct program *p, struct use_list *list, int user)
 {
@@ -379,6 +382,7 @@ static void add_uses(const struct program *p, struct use_list *list, int user)
 		add_use(p, list, user, instr->dout[i], false);
 		add_use(p, list, user, instr->out[i], true);
 	}
+	add_use(p, list, user, instr->inner, true);
 	add_use(p, list, user, instr->work, true);
 	add_use(p, list, user, instr->zero, true);
 }
