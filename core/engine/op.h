@@ -30,6 +30,7 @@
 	X(norm_residual)                                                                    \
 	X(rope)                                                                             \
 	X(gelu)                                                                             \
+	X(linear_gelu)                                                                      \
 	X(linear_gelu_linear)                                                               \
 	X(silu_gate)                                                                        \
 	X(softplus)                                                                         \

@@ -240,9 +240,30 @@ static void test_shared_keys(void **state)
 	destroy(&b);
 }
 
-/* -------------------------------------------------------- a whole feed-forward */
+/* ------------------------------------------------------------ a feed-forward */
 
 static bool biases;
+
+/* h is read twice. */
+static void read_hidden(struct graph *g, struct tensor *h)
+{
+	graph_seeded_output(g, "y", op_linear(g, "y", h, case_param(g, "v", 9, 6), NULL));
+	graph_seeded_output(g, "z", op_scale(g, "z", h, 0.5, NULL));
+}
+
+static void hidden_fused(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 4), *w = case_param(g, "w", 4, 9);
+
+	read_hidden(g, op_linear_gelu(g, "h", x, w, biases ? case_param(g, "b", 9) : NULL));
+}
+
+static void hidden_pieces(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 4), *w = case_param(g, "w", 4, 9);
+
+	read_hidden(g, op_gelu(g, "h", op_linear(g, "a", x, w, biases ? case_param(g, "b", 9) : NULL)));
+}
 
 static void feed_forward_fused(struct graph *g)
 {
@@ -268,6 +289,7 @@ static void test_feed_forward(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		biases = i;
+		compare(hidden_fused, hidden_pieces);
 		compare(feed_forward_fused, feed_forward_pieces);
 	}
 }

@@ -109,6 +109,10 @@ struct tensor *op_recent_tokens(struct graph *g, const char *name, struct tensor
 /* GELU in its tanh form. */
 struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x);
 
+/* y = gelu(x W + b): x [..,I], W [I,O], b [O] or NULL. */
+struct tensor *op_linear_gelu(struct graph *g, const char *name, struct tensor *x,
+			      struct tensor *w, struct tensor *b);
+
 /* y = gelu(x W + b) V + c: x [..,I], W [I,F], b [F] or NULL, V [F,O], c [O] or NULL. */
 struct tensor *op_linear_gelu_linear(struct graph *g, const char *name, struct tensor *x,
 				     struct tensor *w, struct tensor *b, struct tensor *v,

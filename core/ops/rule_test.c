@@ -58,6 +58,12 @@ MISFIT(rope_none, op_rope(g, "n", real4(g), 10000, 0))
 MISFIT(rope_theta, op_rope(g, "n", real4(g), 0, 4))
 MISFIT(gelu_tokens, op_gelu(g, "n", tokens(g)))
 
+MISFIT(linear_gelu_tokens, op_linear_gelu(g, "n", tokens(g), case_param(g, "w", 4, 5), NULL))
+MISFIT(linear_gelu_ndim, op_linear_gelu(g, "n", real3(g), case_param(g, "w", 4), NULL))
+MISFIT(linear_gelu_takes, op_linear_gelu(g, "n", real3(g), case_param(g, "w", 5, 4), NULL))
+MISFIT(linear_gelu_bias,
+       op_linear_gelu(g, "n", real3(g), case_param(g, "w", 4, 5), case_param(g, "b", 4)))
+
 static struct tensor *feed_forward(struct graph *g, struct tensor *x, struct tensor *w,
 				   struct tensor *b, struct tensor *v, struct tensor *c)
 {
@@ -127,6 +133,10 @@ static const struct misfit misfits[] = {
 	{ "width 0", rope_none },
 	{ "theta 0 is not positive", rope_theta },
 	{ "must be real", gelu_tokens },
+	{ "must be real", linear_gelu_tokens },
+	{ "must have 2 dimensions, not 1", linear_gelu_ndim },
+	{ "x has 4 channels, the weight takes 5", linear_gelu_takes },
+	{ "the bias must be [5]", linear_gelu_bias },
 	{ "must be real", forward_tokens },
 	{ "must have 2 dimensions, not 2 and 1", forward_ndim },
 	{ "x has 6 channels, the first weight takes 4", forward_takes },

@@ -51,6 +51,7 @@ BENCH(norm_rms,
       op_norm(g, "y", NORM_RMS, 1e-6, PARAM("x", B, T, E), NULL, PARAM("w", E), NULL, NULL))
 BENCH(rope, op_rope(g, "y", PARAM("x", B, T, H, D), 10000, D))
 BENCH(gelu, op_gelu(g, "y", PARAM("x", B, T, F)))
+BENCH(linear_gelu, op_linear_gelu(g, "y", PARAM("x", B, T, E), PARAM("w", E, F), PARAM("b", F)))
 BENCH(linear_gelu_linear, op_linear_gelu_linear(g, "y", PARAM("x", B, T, E), PARAM("w", E, F),
 						PARAM("b", F), PARAM("v", F, E), PARAM("c", E)))
 BENCH(silu_gate, op_silu_gate(g, "y", PARAM("gate", B, T, F), PARAM("x", B, T, F)))
@@ -185,6 +186,7 @@ const struct bench benches[] = {
 	{ OP_norm_residual, "layer, 768", norm_residual, true },
 	{ OP_rope, "12 of 64", rope, false },
 	{ OP_gelu, "3072", gelu, true },
+	{ OP_linear_gelu, "768 to 3072", linear_gelu, false },
 	{ OP_linear_gelu_linear, "768 to 3072 to 768", linear_gelu_linear, false },
 	{ OP_silu_gate, "3072", silu_gate, true },
 	{ OP_softplus, "3072", softplus, true },

@@ -1,0 +1,55 @@
+#include "core/backend/cuda/linear_gelu.cuh"
+
+/* The op as two, with the kernels of the precision. */
+template <typename P> struct nodes : two_nodes {
+	nodes(const struct node *n)
+	{
+		two_nodes_of(this, n, 1, 0, kernels_of<P>::linear(), kernels_of<P>::gelu());
+	}
+};
+
+template <typename P> static void forward(const struct call *c)
+{
+	const struct nodes<P> n(c->node);
+
+	linear_gelu<P>(&n, c);
+}
+
+/* y = gelu(x W + b) */
+template <typename P> static void backward(const struct call *c)
+{
+	const struct nodes<P> n(c->node);
+
+	gelu_backward(&n, c, c->dout[0], c->inner);
+	linear_backward(&n, c, c->inner, c->work);
+}
+
+/* y = gelu(s) */
+template <typename P> static void remake(const struct call *c)
+{
+	const struct nodes<P> n(c->node);
+
+	gelu_forward(&n, c);
+}
+
+template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
+{
+	const struct nodes<P> n(node);
+
+	return two_workspaces(&n, pass, threads);
+}
+
+template <typename P>
+static size_t copies(const struct node *node, enum pass pass, int input, int which)
+{
+	const struct nodes<P> n(node);
+
+	return two_copies(&n, pass, input, which);
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, unless_rounded<P>(remake<P>), NULL, workspace<P>,
+		 copies<P> };
+}
+KERNELS(linear_gelu, set)
