@@ -178,9 +178,9 @@ FAULTS = [
           "token_program_weigh(&u->training, 1 / (double)update_tokens(u),",
           ("training", "the mean over scored targets is")),
     fault("sums in bfloat16", "gate", "core/backend/cpu/kernels/linear.c",
-          "s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);\n}",
-          "s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);\n\tfor (int64_t i = 0; sizeof(real) == 4 && i < "
-          "s.n * s.o; i++) {\n\t\tuint32_t *bits = (uint32_t *)(void *)(y + i);\n\n\t\t*bits &= "
+          "linear_forward(c, &s, c->work, 1, c->in[0], b != NULL, c->out[0]);\n}",
+          "linear_forward(c, &s, c->work, 1, c->in[0], b != NULL, c->out[0]);\n\tfor (int64_t i = 0; sizeof(real) == 4 "
+          "&& i < s.n * s.o; i++) {\n\t\tuint32_t *bits = (uint32_t *)c->out[0] + i;\n\n\t\t*bits &= "
           "0xffff0000;\n\t}\n}", ("training", "differ from those in double")),
     fault("tied weights counted twice", "gate", "models/describe.c",
           "d->parameters = params_count(params);",

@@ -7,8 +7,8 @@
 
 #include "core/ops/linear_rule.h"
 
-static struct tensor *add_linear(struct graph *g, const char *name, struct tensor *x,
-				 struct tensor *w, struct tensor *b, bool transposed)
+static struct tensor *linear_node(struct graph *g, const char *name, struct tensor *x,
+				  struct tensor *w, struct tensor *b, bool transposed)
 {
 	const struct linear_attr attr = { .transposed = transposed };
 	struct tensor *in[] = { x, w, b };
@@ -19,13 +19,13 @@ static struct tensor *add_linear(struct graph *g, const char *name, struct tenso
 struct tensor *op_linear(struct graph *g, const char *name, struct tensor *x, struct tensor *w,
 			 struct tensor *b)
 {
-	return add_linear(g, name, x, w, b, false);
+	return linear_node(g, name, x, w, b, false);
 }
 
 struct tensor *op_linear_transposed(struct graph *g, const char *name, struct tensor *x,
 				    struct tensor *w)
 {
-	return add_linear(g, name, x, w, NULL, true);
+	return linear_node(g, name, x, w, NULL, true);
 }
 
 static enum status infer(struct graph *g, struct node *n)

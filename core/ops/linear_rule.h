@@ -1,28 +1,38 @@
 /*
- * linear_rule - what linear and linear_gelu share: output 0 [..,O] of x [..,I] W + b.
+ * linear_rule - what ops with a linear map share: x [..,I] W.  W is [I,O], or [O,I] when transposed.
  */
 #ifndef OPS_LINEAR_RULE_H
 #define OPS_LINEAR_RULE_H
 
 #include "core/ops/rule.h"
 
-/* W is [I,O], or [O,I] when transposed. */
-static inline enum status infer_linear(struct graph *g, struct node *n, bool transposed)
+static inline enum status check_linear(struct graph *g, const struct node *n,
+				       const struct tensor *x, const struct tensor *w,
+				       bool transposed)
 {
-	const struct tensor *x = n->in[0], *w = n->in[1], *b = n->in[2];
-	int64_t takes, gives, dim[TENSOR_MAX_DIMS];
+	const int64_t takes = w->ndim == 2 ? w->dim[transposed] : 0;
 
 	if (!all_real(n))
 		return graph_misfit(g, n, "inputs must be real");
 	if (w->ndim != 2)
 		return graph_misfit(g, n, "the weight must have 2 dimensions, not %d", w->ndim);
-	takes = w->dim[transposed];
-	gives = w->dim[!transposed];
 	if (tensor_dim(x, -1) != takes)
 		return graph_misfit(g, n, "x has %lld channels, the weight takes %lld",
 				    (long long)tensor_dim(x, -1), (long long)takes);
 	if (!tensor_contiguous(x) && x->row != takes)
 		return graph_misfit(g, n, "x is a slice whose rows hold more than its channels");
+	return OK;
+}
+
+/* Output 0 [..,O] of x [..,I] W + b. */
+static inline enum status infer_linear(struct graph *g, struct node *n, bool transposed)
+{
+	const struct tensor *x = n->in[0], *w = n->in[1], *b = n->in[2];
+	int64_t gives, dim[TENSOR_MAX_DIMS];
+
+	if (check_linear(g, n, x, w, transposed) != OK)
+		return FAIL;
+	gives = w->dim[!transposed];
 	if (!is_vector(b, gives))
 		return graph_misfit(g, n, "the bias must be [%lld]", (long long)gives);
 	for (int i = 0; i < x->ndim; i++)

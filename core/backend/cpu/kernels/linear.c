@@ -1,35 +1,22 @@
 #include "core/backend/cpu/few_rows.h"
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/linear.h"
 
-/* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
-struct sizes {
-	int64_t n, i, o;
-	int64_t x_pitch, w_pitch;
-	bool transposed;
-};
-
-static struct sizes sizes(const struct node *node)
+static struct linear_sizes sizes(const struct node *node)
 {
 	const struct linear_attr *attr = node->attr;
-	const struct tensor *x = node->in[0];
-	struct sizes s = { .i = tensor_dim(x, -1), .o = tensor_dim(node->out[0], -1) };
 
-	s.n = tensor_count(x) / s.i;
-	s.x_pitch = tensor_contiguous(x) ? s.i : x->pitch;
-	s.w_pitch = node->in[1]->dim[1];
-	s.transposed = attr->transposed;
-	return s;
+	return linear_sizes_of(node->in[0], node->in[1], attr->transposed);
 }
 
 /* Every row of y becomes b, and the product is added: as cheap as writing zeros first. */
-static void fill_rows(const struct sizes *s, real *restrict y, const real *restrict b)
+static void fill_rows(const struct linear_sizes *s, real *restrict y, const real *restrict b)
 {
 #pragma omp parallel for schedule(static) if (s->n * s->o > GRAIN)
 	for (int64_t r = 0; r < s->n; r++)
 		memcpy(y + r * s->o, b, (size_t)s->o * sizeof(real));
 }
 
-static void forward_few(const struct call *c, const struct sizes *s)
+static void forward_few(const struct call *c, const struct linear_sizes *s)
 {
 	const real *x = c->in[0], *w = c->in[1], *b = c->in[2];
 
@@ -44,27 +31,24 @@ static void forward_few(const struct call *c, const struct sizes *s)
 
 static void forward(const struct call *c)
 {
-	const struct sizes s = sizes(c->node);
-	const struct multiplier by = multiplier_of(c, c->work);
-	const real *x = c->in[0], *w = c->in[1], *b = c->in[2];
-	real *y = c->out[0];
+	const struct linear_sizes s = sizes(c->node);
+	const real *b = c->in[2];
 
 	if (s.n <= FEW_ROWS) {
 		forward_few(c, &s);
 		return;
 	}
 	if (b)
-		fill_rows(&s, y, b);
-	product(&by, packed_copy(c, s.transposed), false, s.transposed, s.n, s.o, s.i, 1, x,
-		s.x_pitch, w, s.w_pitch, b ? 1 : 0, y, s.o);
+		fill_rows(&s, c->out[0], b);
+	linear_forward(c, &s, c->work, 1, c->in[0], b != NULL, c->out[0]);
 }
 
 #define SUM_ROWS 64    /* summed in one go: keeps the error of long float sums small */
 #define SUM_COLUMNS 64 /* columns whose sums stay in registers or the first cache */
 
 /* db[o] for `width` <= SUM_COLUMNS columns of dy, whose rows are O apart. */
-static void sum_columns(const struct sizes *s, const real *restrict dy, int64_t width, bool add,
-			real *restrict db)
+static void sum_columns(const struct linear_sizes *s, const real *restrict dy, int64_t width,
+			bool add, real *restrict db)
 {
 	real total[SUM_COLUMNS] = { 0 };
 
@@ -85,21 +69,15 @@ static void sum_columns(const struct sizes *s, const real *restrict dy, int64_t 
 
 static void backward(const struct call *c)
 {
-	const struct sizes s = sizes(c->node);
-	const struct multiplier by = multiplier_of(c, c->work);
-	const real *x = c->in[0], *w = c->in[1], *dy = c->dout[0];
+	const struct linear_sizes s = sizes(c->node);
+	const real *dy = c->dout[0];
 	real *dx = c->din[0], *dw = c->din[1], *db = c->din[2];
 
 	/* y = x W + b */
 	if (dx)
-		product(&by, packed_copy(c, !s.transposed), false, !s.transposed, s.n, s.i, s.o, 1,
-			dy, s.o, w, s.w_pitch, call_adds(c, 0), dx, s.x_pitch);
-	if (dw && s.transposed)
-		product(&by, NOT_PACKED, true, false, s.o, s.i, s.n, 1, dy, s.o, x, s.x_pitch,
-			call_adds(c, 1), dw, s.i);
-	else if (dw)
-		product(&by, NOT_PACKED, true, false, s.i, s.o, s.n, 1, x, s.x_pitch, dy, s.o,
-			call_adds(c, 1), dw, s.o);
+		linear_to_x(c, &s, c->work, 1, dy, call_adds(c, 0), dx);
+	if (dw)
+		linear_to_weight(c, &s, c->work, 1, c->in[0], dy, call_adds(c, 1), dw);
 	if (db) {
 #pragma omp parallel for schedule(static) if (s.n * s.o > GRAIN)
 		for (int64_t o = 0; o < s.o; o += SUM_COLUMNS)
@@ -108,35 +86,23 @@ static void backward(const struct call *c)
 	}
 }
 
-static size_t larger(size_t a, size_t b)
-{
-	return a > b ? a : b;
-}
-
 static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
-	const struct sizes s = sizes(node);
-	const bool packed = keeps_copies(node->in[1]);
-	size_t most;
+	const struct linear_sizes s = sizes(node);
 
 	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
 		return s.transposed ? 0 : few_rows_workspace(s.n, s.o, threads);
-	if (pass == PASS_FORWARD)
-		return product_work(s.n, s.o, s.i, packed, threads);
-	most = s.transposed ? product_work(s.o, s.i, s.n, false, threads)
-			    : product_work(s.i, s.o, s.n, false, threads);
-	return larger(most, product_work(s.n, s.i, s.o, packed, threads));
+	return linear_work(node, &s, pass, threads);
 }
 
 /* Few rows read the parameter itself. */
 static size_t copies(const struct node *node, enum pass pass, int input, int which)
 {
-	const struct sizes s = sizes(node);
-	const int wanted = s.transposed ^ (pass == PASS_BACKWARD);
+	const struct linear_sizes s = sizes(node);
 
-	if (which != wanted || (pass == PASS_FORWARD && s.n <= FEW_ROWS))
+	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
 		return 0;
-	return copy_bytes(node, input, which);
+	return linear_copies(node, &s, pass, input, which);
 }
 
 KERNELS(linear) = {

@@ -1,20 +1,11 @@
 #include "core/backend/cuda/few_rows.cuh"
+#include "core/backend/cuda/linear.cuh"
 
-/* y [N,O] = x [N,I] W + b; W is [I,O], or [O,I] when transposed. */
-struct sizes {
-	int64_t n, i, o;
-	int64_t x_pitch;
-	bool transposed;
-};
-
-static struct sizes sizes_of(const struct node *node)
+static struct linear_sizes sizes_of(const struct node *node)
 {
 	const struct linear_attr *attr = (const struct linear_attr *)node->attr;
-	const struct tensor *x = node->in[0];
-	const int64_t i = tensor_dim(x, -1);
 
-	return { tensor_count(x) / i, i, tensor_dim(node->out[0], -1),
-		 tensor_contiguous(x) ? i : x->pitch, attr->transposed };
+	return linear_sizes_of(node->in[0], node->in[1], attr->transposed);
 }
 
 /* Rounded factors: x, W where it is no parameter, dy; and the parts of db. */
@@ -26,7 +17,7 @@ template <typename P> struct room {
 template <typename P>
 static struct room<P> take_room(struct space *m, const struct node *node, enum pass pass)
 {
-	const struct sizes s = sizes_of(node);
+	const struct linear_sizes s = sizes_of(node);
 	struct room<P> r;
 
 	r.x = m->take<typename P::factor>(rounded_size<P>(node->in[0], s.n * s.i));
@@ -56,7 +47,7 @@ template <typename P> static void forward(const struct call *c)
 	}
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
-	const struct sizes s = sizes_of(c->node);
+	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
 	const auto w = weight<P>(c, r.w);
 	const auto *b = wide_input<P>(c, 2);
@@ -77,7 +68,7 @@ template <typename P> static void backward(const struct call *c)
 	typedef typename P::real real;
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
-	const struct sizes s = sizes_of(c->node);
+	const struct linear_sizes s = sizes_of(c->node);
 	const auto given = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto db = input_gradient<P>(c, 2);
@@ -85,14 +76,9 @@ template <typename P> static void backward(const struct call *c)
 
 	if (dx || dw)
 		dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
-	if (dw) {
-		const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
-
-		if (s.transposed)
-			gemm(c, true, false, s.o, s.i, s.n, 1, dy, x, dw.add, dw.to, s.i);
-		else
-			gemm(c, true, false, s.i, s.o, s.n, 1, x, dy, dw.add, dw.to, s.o);
-	}
+	if (dw)
+		linear_to_weight(c, s, 1, rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x), dy,
+				 dw.add, dw.to);
 	if (db)
 		sum_column_spans(
 			c, s.n, s.o, all_of<P>(given),
