@@ -26,6 +26,11 @@ static int64_t alignment(const void *at)
 	return lowest < 16 ? (int64_t)lowest : 16;
 }
 
+static int64_t smaller(int64_t x, int64_t y)
+{
+	return x < y ? x : y;
+}
+
 template <typename T>
 static cublasStatus_t set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value)
 {
@@ -204,22 +209,23 @@ bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape sha
 				struct product_operands memory)
 {
 	struct outcome note = { CUBLAS_STATUS_SUCCESS };
-	const float one = 1, beta = memory.add;
+	const void *c = memory.added ? memory.added : memory.out;
+	const float beta = memory.added ? 1 : 0;
 	const struct plan *p;
 
 	if (shape.factor == CUDA_R_64F || (memory.before && !fits(shape, memory.before)))
 		return false;
 	shape.a_aligned = alignment(memory.a);
 	shape.b_aligned = alignment(memory.b);
-	shape.aligned = alignment(memory.out);
+	shape.aligned = smaller(alignment(memory.out), alignment(c));
 	shape.bias_aligned = alignment(memory.bias);
 	p = plan_for(g, shape, memory);
 	if (!p || !p->exists)
 		return false;
 	point(p, memory, note);
 	g->asked++;
-	note(cublasLtMatmul(handle(g), p->product, &one, memory.b, p->a, memory.a, p->b, &beta,
-			    memory.out, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
+	note(cublasLtMatmul(handle(g), p->product, &memory.alpha, memory.b, p->a, memory.a, p->b,
+			    &beta, c, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
 			    BLAS_MEMORY, g->stream));
 	cuda_note_blas(g, note.status, "a product");
 	return true;

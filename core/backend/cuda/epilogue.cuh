@@ -1,7 +1,7 @@
 /*
  * epilogue - products by cuBLASLt, which may finish their results before these are written.
  *
- *     EPILOGUE_NONE             out [m,n] = op(A) op(B), or added to it
+ *     EPILOGUE_NONE             out [m,n] = alpha op(A) op(B) (+ added [m,n], which may be out)
  *     EPILOGUE_BIAS             out [m,n] = op(A) op(B) + bias [n]
  *     EPILOGUE_GELU             out = gelu(s), before [m,n] = s, s = op(A) op(B) (+ bias)
  *     EPILOGUE_GELU_GRADIENT    out = op(A) op(B) gelu'(before)
@@ -34,17 +34,18 @@ static inline bool writes_much(int64_t m, int64_t n, int64_t k)
 struct product_shape {
 	int64_t epilogue;
 	int64_t m, n, k;
-	int64_t a_pitch, b_pitch, pitch;	/* row-major; `before` has the pitch of the results */
+	int64_t a_pitch, b_pitch, pitch;	/* row-major; `before` and `added` have that of the results */
 	int64_t trans_a, trans_b;		/* 0 or 1 */
-	int64_t factor, result;			/* cudaDataType_t; bias and `before` are kept as results */
+	int64_t factor, result;			/* cudaDataType_t; bias, `before`, `added` are kept as results */
 	int64_t a_aligned, b_aligned, aligned, bias_aligned; /* bytes, at most 16; 0: no bias */
 };
 
 struct product_operands {
 	const void *a, *b, *bias;
 	void *before; /* NULL: none */
+	const void *added; /* NULL: nothing; only without epilogue */
 	void *out;
-	bool add; /* to out; only without epilogue */
+	float alpha; /* 1 with an epilogue */
 };
 
 /* false: cuBLASLt has no such product, and nothing was done. */

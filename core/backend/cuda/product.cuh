@@ -70,14 +70,14 @@ struct product_memory {
 /* A product by cuBLASLt.  false: it has no such product, and nothing was done. */
 template <typename F>
 static bool lt_gemm(const struct call *c, enum epilogue epilogue, bool trans_a, bool trans_b,
-		    int64_t m, int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
-		    const void *bias, void *before, bool add, struct product_memory out,
-		    int64_t pitch)
+		    int64_t m, int64_t n, int64_t k, double alpha, struct matrix<F> a,
+		    struct matrix<F> b, const void *bias, void *before, const void *added,
+		    struct product_memory out, int64_t pitch)
 {
 	return cuda_product_with_epilogue(context_of(c),
 					  { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a,
 					    trans_b, data_type(a.at), out.type },
-					  { a.at, b.at, bias, before, out.at, add });
+					  { a.at, b.at, bias, before, added, out.at, (float)alpha });
 }
 
 template <typename F>
@@ -90,7 +90,8 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	if (m == 0 || n == 0)
 		return;
 	if (data_type(a.at) == CUDA_R_16BF && count == 1 && alpha == 1 && writes_much(m, n, k) &&
-	    lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, NULL, NULL, add, out, pitch))
+	    lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, 1, a, b, NULL, NULL,
+		    add ? out.at : NULL, out, pitch))
 		return;
 	context_of(c)->asked++;
 	cuda_note_blas(context_of(c),
@@ -134,7 +135,20 @@ static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool tra
 {
 	if (m == 0 || n == 0)
 		return true;
-	return lt_gemm(c, epilogue, trans_a, trans_b, m, n, k, a, b, bias, before, false, out, pitch);
+	return lt_gemm(c, epilogue, trans_a, trans_b, m, n, k, 1, a, b, bias, before, NULL, out,
+		       pitch);
+}
+
+/* out = added + alpha op(A) op(B); `added` is kept as out is.  false: nothing was done. */
+template <typename F>
+static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+		     int64_t k, double alpha, struct matrix<F> a, struct matrix<F> b,
+		     const void *added, struct product_memory out, int64_t pitch)
+{
+	if (m == 0 || n == 0)
+		return true;
+	return lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, alpha, a, b, NULL, NULL, added,
+		       out, pitch);
 }
 
 /* ------------------------------------------------------- factors of products */

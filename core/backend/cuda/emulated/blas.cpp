@@ -71,6 +71,7 @@ struct product {
 		int64_t aux_pitch;
 		bool gelu, gelu_gradient; /* c = gelu(aux), or the product times gelu'(aux) */
 	} epilogue;
+	const void *added; /* as c; NULL: c itself */
 };
 
 /* x/2 (1 + tanh(u)) = x s with s = 1 / (1 + exp(-2u)), u = ROOT (x + CUBIC x^3). */
@@ -118,7 +119,7 @@ static std::vector<R> columns_of(struct operand o, const F *x, int rows, int col
 	return all;
 }
 
-/* Sums are R.  With beta 0 what c holds is not read. */
+/* Sums are R.  With beta 0 what would be added is not read. */
 template <typename R, typename F, typename C>
 static void multiply(const struct product &p, const F *a, const F *b, C *c)
 {
@@ -128,6 +129,7 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 
 	for (int j = 0; j < p.n; j++) {
 		C *to = c + (int64_t)j * p.c_pitch;
+		const C *added = p.added ? (const C *)p.added + (int64_t)j * p.c_pitch : to;
 
 		std::fill(sum.begin(), sum.end(), (R)0);
 		for (int l = 0; l < p.k; l++) {
@@ -140,7 +142,7 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 		for (int i = 0; i < p.m; i++)
 			to[i] = (C)finished<R, C>(p.epilogue, i, j,
 						  (R)p.alpha * sum[(size_t)i] +
-							  (p.beta != 0 ? (R)p.beta * (R)to[i] : 0));
+							  (p.beta != 0 ? (R)p.beta * (R)added[i] : 0));
 	}
 }
 
@@ -215,7 +217,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 {
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc, {} };
+				   number(beta, compute), ldc, {}, NULL };
 
 	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) {
@@ -235,7 +237,7 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 {
 	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc, {} };
+				   number(beta, compute), ldc, {}, NULL };
 
 	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) { multiply(p, a[i], b[i], c[i]); });
@@ -395,10 +397,17 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 	return CUBLAS_STATUS_SUCCESS;
 }
 
+/* cuBLASLt takes others as well: we do not use them. */
+static bool alike(cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+{
+	return c->type == d->type && c->rows == d->rows && c->columns == d->columns &&
+	       c->pitch == d->pitch;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha,
 			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
 			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
-			      cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
+			      cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
 			      const cublasLtMatmulAlgo_t *algorithm, void *, size_t,
 			      cudaStream_t stream)
 {
@@ -413,9 +422,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 		number(beta, product->compute),
 		(int)d_layout->pitch,
 		epilogue_of(product),
+		c,
 	};
 
-	if (c != d || !fits(product, a_layout, b_layout, d_layout) || !aux_fits(product, d_layout))
+	if (!alike(c_layout, d_layout) || !fits(product, a_layout, b_layout, d_layout) ||
+	    !aux_fits(product, d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	for (int i = 0; i < 4; i++)
 		if ((uintptr_t)at[i] % algorithm->aligned[i] != 0)
