@@ -26,6 +26,8 @@
 	X(scale_learned)                                                                    \
 	X(add_scaled)                                                                       \
 	X(add_scaled_learned)                                                               \
+	X(add_linear)                                                                       \
+	X(add_linear_learned)                                                               \
 	X(norm)                                                                             \
 	X(norm_residual)                                                                    \
 	X(rope)                                                                             \

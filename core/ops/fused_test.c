@@ -294,6 +294,49 @@ static void test_feed_forward(void **state)
 	}
 }
 
+/* ------------------------------------------------------- a product and a sum */
+
+static bool transposed, learned;
+
+static struct tensor *product_weight(struct graph *g)
+{
+	return transposed ? case_param(g, "w", 9, 4) : case_param(g, "w", 4, 9);
+}
+
+static struct tensor *product_factor(struct graph *g)
+{
+	return learned ? case_param(g, "f", 1) : NULL;
+}
+
+static void sum_fused(struct graph *g)
+{
+	graph_seeded_output(g, "y",
+			    op_add_linear(g, "y", case_param(g, "a", 3, 5, 9),
+					  case_param(g, "x", 3, 5, 4), product_weight(g), transposed,
+					  0.3, product_factor(g)));
+}
+
+static void sum_pieces(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 3, 5, 4), *w = product_weight(g), *product;
+
+	product = transposed ? op_linear_transposed(g, "product", x, w)
+			     : op_linear(g, "product", x, w, NULL);
+	graph_seeded_output(g, "y",
+			    op_add_scaled(g, "y", case_param(g, "a", 3, 5, 9), product, 0.3,
+					  product_factor(g)));
+}
+
+static void test_product_and_sum(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		transposed = i & 1;
+		learned = i & 2;
+		compare(sum_fused, sum_pieces);
+	}
+}
+
 /* ----------------------------------------------- output head against whole logits */
 
 /* Logits kept whole, cross-entropy by hand: d logits = weight (p - onehot) + 2 z lse p. */
@@ -376,6 +419,7 @@ int main(void)
 		cmocka_unit_test(test_gates),
 		cmocka_unit_test(test_shared_keys),
 		cmocka_unit_test(test_feed_forward),
+		cmocka_unit_test(test_product_and_sum),
 		cmocka_unit_test(test_head_loss),
 	};
 

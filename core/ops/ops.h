@@ -56,6 +56,19 @@ struct tensor *op_scale(struct graph *g, const char *name, struct tensor *x, dou
 struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a,
 			     struct tensor *b, double constant, struct tensor *learned);
 
+/*
+ * y = a + factor * x W: a [..,O], x [..,I], W [I,O]; or y = a + factor * x W': W [O,I], transposed.
+ * a is no part of x or W.  Inputs a, W, x, factor.
+ */
+struct tensor *op_add_linear(struct graph *g, const char *name, struct tensor *a, struct tensor *x,
+			     struct tensor *w, bool transposed, double constant,
+			     struct tensor *learned);
+
+struct add_linear_attr {
+	struct factor_attr factor; /* first: it is read as that of every node with a factor */
+	bool transposed;
+};
+
 enum norm_kind { NORM_LAYER, NORM_RMS };
 
 struct norm_attr {

@@ -43,6 +43,18 @@ MISFIT(scale_tokens, op_scale(g, "n", tokens(g), 2, NULL))
 MISFIT(scale_factor, op_scale(g, "n", real3(g), 2, case_param(g, "f", 2)))
 MISFIT(add_scaled_shapes, op_add_scaled(g, "n", real3(g), real4(g), 1, NULL))
 MISFIT(add_scaled_factor, op_add_scaled(g, "n", real3(g), real3(g), 1, case_param(g, "f", 1, 1)))
+#define A36 case_param(g, "a", 3, 6)
+#define X34 case_param(g, "y", 3, 4)
+#define U46 case_param(g, "u", 4, 6)
+MISFIT(add_linear_tokens, op_add_linear(g, "n", real3(g), tokens(g), case_param(g, "w", 4, 4),
+					false, 1, NULL))
+MISFIT(add_linear_ndim, op_add_linear(g, "n", A36, X34, case_param(g, "w", 4), false, 1, NULL))
+MISFIT(add_linear_takes, op_add_linear(g, "n", A36, X34, U46, true, 1, NULL))
+MISFIT(add_linear_gives, op_add_linear(g, "n", A36, X34, case_param(g, "w", 4, 5), false, 1, NULL))
+MISFIT(add_linear_rows, op_add_linear(g, "n", case_param(g, "a", 2, 6), X34, U46, false, 1, NULL))
+MISFIT(add_linear_factor, op_add_linear(g, "n", A36, X34, U46, false, 1, case_param(g, "f", 2)))
+MISFIT(add_linear_same, op_add_linear(g, "n", X34, X34, case_param(g, "w", 4, 4), false, 1, NULL))
+MISFIT(add_linear_missing, op_add_linear(g, "n", A36, X34, NULL, false, 1, NULL))
 MISFIT(norm_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 3), NULL, NULL))
 MISFIT(norm_bias, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 4),
 			  case_param(g, "b", 1, 4), NULL))
@@ -122,6 +134,14 @@ static const struct misfit misfits[] = {
 	{ "must have the shape [1]", scale_factor },
 	{ "shapes differ", add_scaled_shapes },
 	{ "must have the shape [1]", add_scaled_factor },
+	{ "inputs must be real", add_linear_tokens },
+	{ "the weight must have 2 dimensions, not 1", add_linear_ndim },
+	{ "x has 4 channels, the weight takes 6", add_linear_takes },
+	{ "a must have the shape of the product", add_linear_gives },
+	{ "a must have the shape of the product", add_linear_rows },
+	{ "must have the shape [1]", add_linear_factor },
+	{ "a must not be a factor of the product", add_linear_same },
+	{ "required input 1 is missing", add_linear_missing },
 	{ "must have the shape [4]", norm_weight },
 	{ "must have the shape [4]", norm_bias },
 	{ "x and residual differ", norm_residual },

@@ -45,6 +45,10 @@ BENCH(scale_learned, op_scale(g, "y", PARAM("x", B, T, F), 0.3, PARAM("factor", 
 BENCH(add_scaled, op_add_scaled(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F), 0.3, NULL))
 BENCH(add_scaled_learned,
       op_add_scaled(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F), 0.3, PARAM("factor", 1)))
+BENCH(add_linear, op_add_linear(g, "y", PARAM("a", B, T, F), PARAM("x", B, T, L), PARAM("w", F, L),
+				true, 0.3, NULL))
+BENCH(add_linear_learned, op_add_linear(g, "y", PARAM("a", B, T, F), PARAM("x", B, T, L),
+					PARAM("w", F, L), true, 0.3, PARAM("factor", 1)))
 BENCH(norm_layer, op_norm(g, "y", NORM_LAYER, 1e-5, PARAM("x", B, T, E), NULL, PARAM("w", E),
 			  PARAM("b", E), NULL))
 BENCH(norm_rms,
@@ -181,6 +185,8 @@ const struct bench benches[] = {
 	{ OP_scale_learned, "3072", scale_learned, true },
 	{ OP_add_scaled, "3072", add_scaled, true },
 	{ OP_add_scaled_learned, "3072", add_scaled_learned, true },
+	{ OP_add_linear, "128 to 3072, transposed", add_linear, false },
+	{ OP_add_linear_learned, "128 to 3072, transposed", add_linear_learned, false },
 	{ OP_norm, "layer, 768", norm_layer, true },
 	{ OP_norm, "rms, 768", norm_rms, true },
 	{ OP_norm_residual, "layer, 768", norm_residual, true },
