@@ -52,26 +52,46 @@ static struct tensor *receive(struct block *b, const void *options, const struct
 	return op_add_scaled(b->g, "latent_received", latent, in->value, o->alpha, in->alpha);
 }
 
-static struct tensor *to_hidden(struct block *b, const struct latent_options *o,
-				struct tensor *latent)
+/* [F,L] of tied_transpose, else [L,F] */
+static struct tensor *weight_to_hidden(struct block *b, const struct latent_options *o, int64_t L)
 {
 	const int64_t F = b->m->hidden;
 
+	return o->tying == TYING_TRANSPOSE ? block_matrix(b, "coupler.weight", F, L)
+					   : block_matrix(b, "coupler.attn_to_mlp.weight", L, F);
+}
+
+static struct tensor *to_hidden(struct block *b, const struct latent_options *o,
+				struct tensor *latent)
+{
+	struct tensor *w;
+
+	if (o->tying == TYING_SCALAR)
+		return op_scalar_expand(b->g, "coupler.to_mlp", latent,
+					block_vector(b, "coupler.attn_to_mlp", b->m->heads, 1),
+					b->m->hidden);
+	w = weight_to_hidden(b, o, tensor_dim(latent, -1));
+	if (o->tying == TYING_TRANSPOSE)
+		return op_linear_transposed(b->g, "coupler.to_mlp", latent, w);
+	return op_linear(b->g, "coupler.attn_to_mlp", latent, w, NULL);
+}
+
+/* Decoding keeps product and sum apart: devices have kernels of their own for its few rows. */
+static struct tensor *add_to_hidden(struct block *b, const struct latent_options *o,
+				    struct tensor *h, struct tensor *latent)
+{
+	struct tensor *w;
+
 	if (!latent)
 		return NULL;
-	switch (o->tying) {
-	case TYING_TRANSPOSE:
-		return op_linear_transposed(b->g, "coupler.to_mlp", latent,
-					    block_matrix(b, "coupler.weight", F,
-							 tensor_dim(latent, -1)));
-	case TYING_SCALAR:
-		return op_scalar_expand(b->g, "coupler.to_mlp", latent,
-					block_vector(b, "coupler.attn_to_mlp", b->m->heads, 1), F);
-	case TYING_UNTIED:
-	case TYING_BOTTLENECK:
-		break;
+	if (o->tying == TYING_SCALAR || b->decoding) {
+		latent = to_hidden(b, o, latent);
+		return op_add_scaled(b->g, "latent_added", h, latent, o->alpha,
+				     block_alpha(b, "recip_alpha", o->alpha));
 	}
-	return block_linear(b, "coupler.attn_to_mlp", latent, F, false);
+	w = weight_to_hidden(b, o, tensor_dim(latent, -1));
+	return op_add_linear(b->g, "latent_added", h, latent, w, o->tying == TYING_TRANSPOSE,
+			     o->alpha, block_alpha(b, "recip_alpha", o->alpha));
 }
 
 static struct tensor *to_latent(struct block *b, const struct latent_options *o, struct tensor *h,
@@ -107,8 +127,7 @@ static struct tensor *hidden(struct block *b, const void *options, struct tensor
 	}
 	if (o->detach)
 		latent = graph_detach(b->g, latent);
-	return op_add_scaled(b->g, "latent_added", h, to_hidden(b, o, latent), o->alpha,
-			     block_alpha(b, "recip_alpha", o->alpha));
+	return add_to_hidden(b, o, h, latent);
 }
 
 static const struct mechanism latent = {
