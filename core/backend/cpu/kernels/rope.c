@@ -1,79 +1,5 @@
 #include "core/backend/cpu/elementwise.h"
-
-/*
- * Sines and cosines are costly, so they are computed only for two short lists of
- * positions: past + 0, STEP, 2 STEP, .. and 0, 1, .., STEP - 1.  The others follow
- * by the addition theorem, in double.
- */
-#define STEP 32
-
-struct turn {
-	double cosine, sine;
-};
-
-static int64_t fine_positions(int64_t length)
-{
-	return length < STEP ? length : STEP;
-}
-
-static int64_t listed_positions(int64_t length)
-{
-	return fine_positions(length) + (length + STEP - 1) / STEP;
-}
-
-/* turns [listed positions, width/2]: the fine ones, then the coarse ones */
-static void list_turns(const struct rope_attr *attr, int64_t past, int64_t length,
-		       struct turn *turns)
-{
-	const int64_t half = attr->width / 2, fine = fine_positions(length);
-
-#pragma omp for schedule(static)
-	for (int64_t p = 0; p < listed_positions(length); p++) {
-		const double position = (double)(p < fine ? p : past + (p - fine) * STEP);
-
-		for (int64_t i = 0; i < half; i++) {
-			double angle = position *
-				       pow(attr->theta, -2 * (double)i / (double)attr->width);
-
-			turns[p * half + i] = (struct turn){ cos(angle), sin(angle) };
-		}
-	}
-}
-
-/* All pairs at position past + t; `direction` is -1 to turn back. */
-static void turns_at(const struct turn *turns, int64_t t, int64_t length, int64_t half,
-		     real direction, real *restrict cosine, real *restrict sine)
-{
-	const struct turn *fine = turns + t % STEP * half;
-	const struct turn *coarse = turns + (fine_positions(length) + t / STEP) * half;
-
-	for (int64_t i = 0; i < half; i++) {
-		const struct turn a = coarse[i], b = fine[i];
-
-		cosine[i] = (real)(a.cosine * b.cosine - a.sine * b.sine);
-		sine[i] = direction * (real)(a.sine * b.cosine + a.cosine * b.sine);
-	}
-}
-
-static void rotate(const real *x, const real *restrict cosine, const real *restrict sine,
-		   int64_t half, real *y, bool add)
-{
-	if (add) {
-#pragma omp simd
-		for (int64_t i = 0; i < half; i++) {
-			y[i] += x[i] * cosine[i] - x[i + half] * sine[i];
-			y[i + half] += x[i + half] * cosine[i] + x[i] * sine[i];
-		}
-	} else {
-#pragma omp simd
-		for (int64_t i = 0; i < half; i++) {
-			real u = x[i], v = x[i + half];
-
-			y[i] = u * cosine[i] - v * sine[i];
-			y[i + half] = v * cosine[i] + u * sine[i];
-		}
-	}
-}
+#include "core/backend/cpu/turns.h"
 
 /* Where head number `head`, counted over all tokens, begins. */
 static int64_t head_offset(int64_t head, int64_t width, int64_t row, int64_t pitch)
@@ -101,7 +27,7 @@ static void apply(const struct call *c, const real *x, struct layout from, real 
 	{
 		real *cosine = tables + omp_get_thread_num() * 2 * half, *sine = cosine + half;
 
-		list_turns(attr, c->run->past, length, turns);
+		list_turns(attr->theta, attr->width, c->run->past, length, turns);
 #pragma omp for schedule(static)
 		for (int64_t t = 0; t < length; t++) {
 			turns_at(turns, t, length, half, direction, cosine, sine);
@@ -138,11 +64,9 @@ static void backward(const struct call *c)
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	const struct rope_attr *attr = n->attr;
-	const size_t half = (size_t)attr->width / 2;
 
 	(void)pass;
-	return (size_t)listed_positions(n->in[0]->dim[1]) * half * sizeof(struct turn) +
-	       (size_t)threads * 2 * half * sizeof(real);
+	return turns_bytes(n->in[0]->dim[1], attr->width / 2, threads);
 }
 
 KERNELS(rope) = {

@@ -1,5 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
-#include "core/backend/cuda/division.cuh"
+#include "core/backend/cuda/turns.cuh"
 
 /* A tensor [B,T,H,n] whose rows may be apart. */
 struct layout {
@@ -18,22 +17,6 @@ struct layout {
 /* Where it is even: how far tokens and heads are apart. */
 struct strides {
 	int64_t token, head;
-};
-
-/* Position past + t turns pair i by (past + t) theta^(-2i/width), computed in double. */
-struct angles {
-	const struct run *run;
-	double theta, width;
-
-	template <typename R> __device__ void turn(int64_t t, int64_t i, R *cosine, R *sine) const
-	{
-		const double position = (double)(run->past + t);
-		double s, k;
-
-		sincos(position * pow(theta, -2 * (double)i / width), &s, &k);
-		*cosine = (R)k;
-		*sine = (R)s;
-	}
 };
 
 /* What turns, how far, and where it goes. */
@@ -82,10 +65,11 @@ static __device__ void rotate(const struct rotation<P> &r, int64_t from, int64_t
 		b = r.x[high];
 #pragma unroll
 	for (int k = 0; k < N; k++) {
-		const typename P::real c = cosine[k], s = r.direction * sine[k], u = a[k];
+		typename P::real u = a[k], v = b[k];
 
-		a[k] = item.turns ? u * c - b[k] * s : u;
-		b[k] = item.turns ? b[k] * c + u * s : b[k];
+		rotate_pair(cosine[k], r.direction * sine[k], &u, &v);
+		a[k] = item.turns ? u : a[k];
+		b[k] = item.turns ? v : b[k];
 	}
 	r.y.put(span<N, KIND>{ to + item.low }, a);
 	if (item.has_high)
@@ -116,10 +100,8 @@ static void rotate_few(const struct call *c, const struct rotation<P> &given, co
 
 /* ------------------------------------------------------------------ many pairs */
 
-/* A block takes a position of some examples, whose heads share its turns. */
-struct positions {
-	int64_t batch, length;
-	struct divisor heads, items; /* of a token; of a head */
+struct items {
+	struct divisor per_head;
 	struct strides from, to;
 };
 
@@ -136,60 +118,50 @@ static struct strides strides_of(const struct layout &l, int64_t heads)
 	return { l.per_row.d == heads ? l.pitch : heads * head, head };
 }
 
-#define MOST_TURNS 1024	     /* of a position */
-#define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
-#define POSITION_THREADS 128
-
 template <int N, enum span_kind KIND, typename P>
-static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles, struct positions p)
+static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles, struct positions p,
+				     struct items items)
 {
 	typedef typename P::real real;
 	__shared__ real cosine[MOST_TURNS], sine[MOST_TURNS];
-	const int64_t t = blockIdx.x, first = p.batch * blockIdx.y / gridDim.y;
-	const int64_t examples = p.batch * (blockIdx.y + 1) / gridDim.y - first;
-	const auto each_item = [&](auto f) { /* f(token, head, item) */
-		for (int64_t i = threadIdx.x; i < examples * p.heads.d * p.items.d; i += POSITION_THREADS) {
-			const int64_t head = p.items.quotient(i), example = p.heads.quotient(head);
+	const struct block_heads heads = p.of_block();
+	const auto each_item = [&](auto f) { /* f(place, item) */
+		for (int64_t i = threadIdx.x; i < heads.n * items.per_head.d; i += POSITION_THREADS) {
+			const int64_t head = items.per_head.quotient(i);
 
-			f((first + example) * p.length + t, head - example * p.heads.d,
-			  item_of<N>(r, i - head * p.items.d));
+			f(heads[head], item_of<N>(r, i - head * items.per_head.d));
 		}
 	};
 
 	previous_done();
-	each_item([&](int64_t token, int64_t head, const struct item &item) { /* while turns are made */
-		const struct numbers<P> from = r.x + (token * p.from.token + head * p.from.head);
+	each_item([&](const struct place_of_head &at, const struct item &item) { /* while turns are made */
+		const struct numbers<P> from =
+			r.x + (at.token * items.from.token + at.head * items.from.head);
 
 		bring_near((from + item.low).at);
 		if (item.has_high)
 			bring_near((from + item.high).at);
 	});
-	for (int64_t i = threadIdx.x; i < r.half; i += POSITION_THREADS)
-		angles.turn(t, i, &cosine[i], &sine[i]);
-	__syncthreads();
-	each_item([&](int64_t token, int64_t head, const struct item &item) {
+	make_turns(angles, 0, r.half, cosine, sine);
+	each_item([&](const struct place_of_head &at, const struct item &item) {
 		const int64_t turn = item.turns ? item.low : 0;
 
-		rotate<N, KIND>(r, token * p.from.token + head * p.from.head,
-				token * p.to.token + head * p.to.head, item, cosine + turn, sine + turn);
+		rotate<N, KIND>(r, at.token * items.from.token + at.head * items.from.head,
+				at.token * items.to.token + at.head * items.to.head, item, cosine + turn,
+				sine + turn);
 	});
 }
 
 template <int N, enum span_kind KIND, typename P>
 static void rotate_many(const struct call *c, const struct rotation<P> &r, const struct angles &angles)
 {
-	const int64_t *dim = c->node->in[0]->dim, items = items_of<N>(r.half, r.width);
-	const int64_t heads = dim[0] * dim[2], wanted = (POSITION_BLOCKS + dim[1] - 1) / dim[1];
-	const struct positions p = { dim[0],
-				     dim[1],
-				     divisor_of(dim[2], heads),
-				     divisor_of(items, heads * items),
-				     strides_of(r.from, dim[2]),
-				     strides_of(r.to, dim[2]) };
+	const int64_t *dim = c->node->in[0]->dim, per_head = items_of<N>(r.half, r.width);
+	const struct positions p = positions_of(c->node->in[0]);
+	const struct items items = { divisor_of(per_head, dim[0] * dim[2] * per_head),
+				     strides_of(r.from, dim[2]), strides_of(r.to, dim[2]) };
 
-	launch_next(context_of(c)->overlaps, rotate_kernel<N, KIND, P>,
-		    dim3((unsigned)dim[1], (unsigned)(wanted < dim[0] ? wanted : dim[0])),
-		    POSITION_THREADS, 0, stream_of(c), r, angles, p);
+	launch_next(context_of(c)->overlaps, rotate_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0,
+		    stream_of(c), r, angles, p, items);
 	note_launch(c);
 }
 

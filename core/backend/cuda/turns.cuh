@@ -1,0 +1,89 @@
+/*
+ * turns - the rotations of rope: angles, and kernels whose blocks take a position each.
+ */
+#ifndef CUDA_TURNS_CUH
+#define CUDA_TURNS_CUH
+
+#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/division.cuh"
+
+/* Position past + t turns pair i by (past + t) theta^(-2i/width), computed in double. */
+struct angles {
+	const struct run *run;
+	double theta, width;
+
+	template <typename R> __device__ void turn(int64_t t, int64_t i, R *cosine, R *sine) const
+	{
+		const double position = (double)(run->past + t);
+		double s, k;
+
+		sincos(position * pow(theta, -2 * (double)i / width), &s, &k);
+		*cosine = (R)k;
+		*sine = (R)s;
+	}
+};
+
+#define MOST_TURNS 1024	     /* that a block keeps of its position */
+#define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
+#define POSITION_THREADS 128
+
+struct place_of_head {
+	int64_t token, head;
+};
+
+/* What a block takes: a position of some examples, whose heads share its turns. */
+struct block_heads {
+	int64_t n, first, length; /* heads; the token of the first, and tokens from one example to the next */
+	struct divisor per_token;
+
+	__device__ struct place_of_head operator[](int64_t i) const
+	{
+		const int64_t example = per_token.quotient(i);
+
+		return { first + example * length, i - example * per_token.d };
+	}
+};
+
+struct positions {
+	int64_t batch, length;
+	struct divisor per_token; /* heads */
+
+	dim3 blocks() const
+	{
+		const int64_t wanted = (POSITION_BLOCKS + length - 1) / length;
+
+		return dim3((unsigned)length, (unsigned)(wanted < batch ? wanted : batch));
+	}
+	__device__ struct block_heads of_block() const
+	{
+		const int64_t first = batch * blockIdx.y / gridDim.y;
+		const int64_t last = batch * (blockIdx.y + 1) / gridDim.y;
+
+		return { (last - first) * per_token.d, first * length + blockIdx.x, length, per_token };
+	}
+};
+
+static inline struct positions positions_of(const struct tensor *x)
+{
+	return { x->dim[0], x->dim[1], divisor_of(x->dim[2], x->dim[0] * x->dim[2]) };
+}
+
+/* n turns of the block's position, from pair `first` on: all threads make them. */
+template <typename R>
+static __device__ void make_turns(const struct angles &angles, int64_t first, int64_t n, R *cosine,
+				  R *sine)
+{
+	for (int64_t i = threadIdx.x; i < n; i += POSITION_THREADS)
+		angles.turn(blockIdx.x, first + i, &cosine[i], &sine[i]);
+	__syncthreads();
+}
+
+template <typename R> static __device__ void rotate_pair(R cosine, R sine, R *a, R *b)
+{
+	const R u = *a;
+
+	*a = u * cosine - *b * sine;
+	*b = *b * cosine + u * sine;
+}
+
+#endif
