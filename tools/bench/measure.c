@@ -164,7 +164,9 @@ static enum status run_graph(const struct machine *m, const struct bench *bench,
 			     measure_fn *measure, struct results *results, struct error *err)
 {
 	const struct graph_output *output = &g->outputs[0];
-	const struct program_options options = { .train = output->seeded || output->is_loss };
+	/* nothing is remade: an op has the two passes that are measured */
+	const struct program_options options = { .train = output->seeded || output->is_loss,
+						 .no_remake = true };
 	const struct run run = { .seed = 1, .iteration = 1 };
 	struct program *p;
 	enum status status = FAIL;
