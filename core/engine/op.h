@@ -47,8 +47,6 @@
 	X(sequence_mean)                                                                    \
 	X(head_gate)                                                                        \
 	X(w2_gaussian)                                                                      \
-	X(w2_key_bias)                                                                      \
-	X(w2_scale)                                                                         \
 	X(scalar_expand)                                                                    \
 	X(scalar_pool)                                                                      \
 	X(ws_energy)                                                                        \

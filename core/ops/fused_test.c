@@ -337,6 +337,105 @@ static void test_product_and_sum(void **state)
 	}
 }
 
+/* ---------------------------------------------- Gaussians: by hand, and turned later */
+
+enum { TOKENS = 2 * 5, HEADS = 3, MEANS = 8 };
+
+static struct w2_attr gaussian_attr;
+
+static struct tensor *gaussian(struct graph *g, double theta)
+{
+	struct tensor *x = case_param(g, "x", 2, TOKENS / 2, HEADS, 2 * MEANS);
+	struct tensor *tau = NULL, *y, *bias;
+	struct w2_attr attr = gaussian_attr;
+
+	attr.theta = theta;
+	if (attr.score == W2_WASSERSTEIN)
+		tau = case_param(g, "tau", HEADS);
+	y = op_w2_gaussian(g, "gaussian", x, tau, &attr, &bias);
+	graph_seeded_output(g, "bias", bias);
+	return y;
+}
+
+static void gaussian_plain(struct graph *g)
+{
+	graph_seeded_output(g, "y", gaussian(g, 0));
+}
+
+static void gaussian_turned(struct graph *g)
+{
+	graph_seeded_output(g, "y", gaussian(g, 100));
+}
+
+static void gaussian_turned_later(struct graph *g)
+{
+	graph_seeded_output(g, "y", op_rope(g, "rope", gaussian(g, 0), 100, MEANS));
+}
+
+/* One head: y, and the bias that is returned. */
+static double gaussian_by_hand(const double *x, double tau, double *y)
+{
+	const bool wasserstein = gaussian_attr.score == W2_WASSERSTEIN;
+	const double temperature = fabs(tau) + gaussian_attr.eps;
+	const double factor = gaussian_attr.scaled ? 2 / temperature : 1;
+	double square = 0, logs = 0;
+
+	for (int i = 0; i < MEANS; i++) {
+		const double sigma = log1p(exp(x[MEANS + i])) + gaussian_attr.eps;
+
+		if (wasserstein) {
+			square += x[i] * x[i] + sigma * sigma;
+			y[i] = factor * x[i];
+			y[MEANS + i] = factor * sigma;
+		} else {
+			square += x[i] * x[i] / sigma;
+			logs += log(sigma);
+			y[i] = x[i] / sqrt(sigma);
+		}
+	}
+	return wasserstein ? -square / temperature : -(square + logs) / 2;
+}
+
+static void check_gaussians_by_hand(void)
+{
+	double x[TOKENS * HEADS * 2 * MEANS], y[TOKENS * HEADS * 2 * MEANS], bias[TOKENS * HEADS];
+	double expected[2 * MEANS], tau[HEADS] = { 0 };
+	struct side s = run(gaussian_plain);
+	const struct tensor *out = graph_find_output(s.g, "y")->tensor;
+	const int64_t width = out->dim[3];
+	struct error err;
+
+	must(param_get(s.params, params_find(s.params, "x"), false, x, &err), &err);
+	if (gaussian_attr.score == W2_WASSERSTEIN)
+		must(param_get(s.params, params_find(s.params, "tau"), false, tau, &err), &err);
+	program_download(s.p, out, y);
+	program_download(s.p, graph_find_output(s.g, "bias")->tensor, bias);
+	for (int row = 0; row < TOKENS * HEADS; row++) {
+		const double own =
+			gaussian_by_hand(x + row * 2 * MEANS, tau[row % HEADS], expected);
+
+		assert_close(y + row * width, expected, width, "y");
+		assert_close(&bias[row], &own, 1, "bias");
+	}
+	destroy(&s);
+}
+
+static void test_gaussians(void **state)
+{
+	const struct w2_attr forms[] = {
+		{ .score = W2_WASSERSTEIN, .eps = 1e-2 },
+		{ .score = W2_WASSERSTEIN, .eps = 1e-2, .scaled = true },
+		{ .score = W2_OVERLAP, .eps = 1e-2 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		gaussian_attr = forms[i];
+		check_gaussians_by_hand();
+		compare(gaussian_turned, gaussian_turned_later);
+	}
+}
+
 /* ----------------------------------------------- output head against whole logits */
 
 /* Logits kept whole, cross-entropy by hand: d logits = weight (p - onehot) + 2 z lse p. */
@@ -420,6 +519,7 @@ int main(void)
 		cmocka_unit_test(test_shared_keys),
 		cmocka_unit_test(test_feed_forward),
 		cmocka_unit_test(test_product_and_sum),
+		cmocka_unit_test(test_gaussians),
 		cmocka_unit_test(test_head_loss),
 	};
 

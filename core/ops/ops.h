@@ -255,27 +255,22 @@ enum w2_score { W2_WASSERSTEIN, W2_OVERLAP };
 
 struct w2_attr {
 	enum w2_score score;
+	bool scaled;  /* wasserstein, for queries */
 	double eps;
+	double theta; /* of rope; 0: nothing is rotated */
 };
 
 /*
- * x [B,T,H,2D], per head D means then D raw sigmas; sigma = softplus(raw) + eps.
- * wasserstein: y = (mean, sigma) [B,T,H,2D].
- * overlap: y = mean / sqrt(sigma) [B,T,H,D], and `logdet` = sum(log sigma) [B,T,H].
+ * x [B,T,H,2D], per head D means, then D raw sigmas; sigma = softplus(raw) + eps.
+ * wasserstein: y = (mean, sigma) [B,T,H,2D], bias = -|y|^2 / (|tau| + eps), tau [H].
+ * overlap: y = mean / sqrt(sigma) [B,T,H,D], bias = -(|y|^2 + sum(log sigma)) / 2, tau NULL.
+ * The D channels of y that come from means are rotated as by op_rope(), with a width of D.
+ * `bias` [B,T,H], or NULL, receives what the token itself adds to its scores.  If `scaled`, y is
+ * 2 / (|tau| + eps) times that, and the bias is the same: then q.k + the biases is the score.
  */
 struct tensor *op_w2_gaussian(struct graph *g, const char *name, struct tensor *x,
-			      enum w2_score score, double eps, struct tensor **logdet);
-
-/*
- * The bias per key.  wasserstein: -|y|^2 / (|tau| + eps), second = tau [H];
- * overlap: -(|y|^2 + logdet) / 2, second = logdet.
- */
-struct tensor *op_w2_key_bias(struct graph *g, const char *name, struct tensor *y,
-			      struct tensor *second, enum w2_score score, double eps);
-
-/* y * 2 / (|tau| + eps) per head. */
-struct tensor *op_w2_scale(struct graph *g, const char *name, struct tensor *y,
-			   struct tensor *tau, double eps);
+			      struct tensor *tau, const struct w2_attr *attr,
+			      struct tensor **bias);
 
 /*
  * Coupling by scalars s [H].  expand: y_c = s[cH/F] x[cL/F], x [B,T,L] -> [B,T,F].

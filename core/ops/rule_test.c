@@ -106,12 +106,17 @@ MISFIT(head_gate_ndim, op_head_gate(g, "n", real3(g), real3(g), 1, NULL))
 MISFIT(head_gate_length, op_head_gate(g, "n", real4(g), case_param(g, "g", 2, 2, 4), 1, NULL))
 MISFIT(head_gate_heads, op_head_gate(g, "n", real4(g), case_param(g, "g", 2, 3, 6), 1, NULL))
 MISFIT(head_gate_factor, op_head_gate(g, "n", real4(g), real3(g), 1, case_param(g, "a", 4)))
-MISFIT(gaussian_odd, op_w2_gaussian(g, "n", case_param(g, "y", 1, 2, 3, 5), W2_OVERLAP, 1, NULL))
-MISFIT(gaussian_eps, op_w2_gaussian(g, "n", real4(g), W2_OVERLAP, 0, NULL))
-MISFIT(gaussian_score, op_w2_gaussian(g, "n", real4(g), (enum w2_score)5, 1, NULL))
-MISFIT(key_bias_tau, op_w2_key_bias(g, "n", real4(g), case_param(g, "t", 3), W2_WASSERSTEIN, 1))
-MISFIT(key_bias_logdet, op_w2_key_bias(g, "n", real4(g), case_param(g, "t", 4), W2_OVERLAP, 1))
-MISFIT(w2_scale_tau, op_w2_scale(g, "n", real4(g), case_param(g, "t", 6), 1))
+#define GAUSSIAN(x, tau, ...) \
+	op_w2_gaussian(g, "n", x, tau, &(const struct w2_attr){ __VA_ARGS__ }, NULL)
+MISFIT(gaussian_odd, GAUSSIAN(case_param(g, "y", 1, 2, 3, 5), NULL, W2_OVERLAP, .eps = 1))
+MISFIT(gaussian_eps, GAUSSIAN(real4(g), NULL, W2_OVERLAP, .eps = 0))
+MISFIT(gaussian_score, GAUSSIAN(real4(g), NULL, (enum w2_score)5, .eps = 1))
+MISFIT(gaussian_theta, GAUSSIAN(real4(g), NULL, W2_OVERLAP, .eps = 1, .theta = -1))
+MISFIT(gaussian_pairs, GAUSSIAN(real4(g), NULL, W2_OVERLAP, .eps = 1, .theta = 1))
+MISFIT(gaussian_no_tau, GAUSSIAN(real4(g), NULL, W2_WASSERSTEIN, .eps = 1))
+MISFIT(gaussian_tau, GAUSSIAN(real4(g), case_param(g, "t", 3), W2_WASSERSTEIN, .eps = 1))
+MISFIT(gaussian_overlap_tau, GAUSSIAN(real4(g), case_param(g, "t", 4), W2_OVERLAP, .eps = 1))
+MISFIT(gaussian_scaled, GAUSSIAN(real4(g), NULL, W2_OVERLAP, .eps = 1, .scaled = true))
 MISFIT(expand_narrow, op_scalar_expand(g, "n", real3(g), case_param(g, "s", 2), 3))
 MISFIT(pool_wide, op_scalar_pool(g, "n", real3(g), case_param(g, "s", 2), 5))
 MISFIT(pool_none, op_scalar_pool(g, "n", real3(g), case_param(g, "s", 2), 0))
@@ -181,9 +186,12 @@ static const struct misfit misfits[] = {
 	{ "[B,T,H,2D]", gaussian_odd },
 	{ "eps 0 is not positive", gaussian_eps },
 	{ "no such score: 5", gaussian_score },
-	{ "tau must have the shape [H]", key_bias_tau },
-	{ "must have the shape [B,T,H]", key_bias_logdet },
-	{ "tau must have the shape [H]", w2_scale_tau },
+	{ "theta -1 is negative", gaussian_theta },
+	{ "3 means cannot be rotated in pairs", gaussian_pairs },
+	{ "tau must have the shape [H]", gaussian_no_tau },
+	{ "tau must have the shape [H]", gaussian_tau },
+	{ "the overlap has no tau", gaussian_overlap_tau },
+	{ "the overlap has no tau", gaussian_scaled },
 	{ "a width of 3 leaves some of 4 channels unread", expand_narrow },
 	{ "a width of 5 leaves some channels without any of 4", pool_wide },
 	{ "not positive", pool_none },

@@ -224,6 +224,14 @@ static struct tensor *build_rope(struct graph *g, struct tensor *x)
 	return op_rope(g, "rope", heads(g, x, 0, 2, 6), 100, 4);
 }
 
+static struct tensor *build_gaussian(struct graph *g, struct tensor *x)
+{
+	const struct w2_attr attr = { .score = W2_OVERLAP, .eps = 1e-4, .theta = 100 };
+
+	x = graph_reshape(g, x, 4, SHAPE(x->dim[0], x->dim[1], 2, 32));
+	return op_w2_gaussian(g, "gaussian", x, NULL, &attr, NULL);
+}
+
 /* Channels of x: queries of 8 heads, keys and values of `shared` heads, a bias per key. */
 #define CHANNELS(shared, k, v) (8 * (k) + (shared) * ((k) + (v) + 1))
 #define Q_WIDTH 5
@@ -318,6 +326,7 @@ ATTENTION(route, rms, 1,
 static const struct continued continued_graphs[] = {
 	{ "running mean", 70, build_mean, false },
 	{ "rope", 12, build_rope, false },
+	{ "rotated Gaussians", 64, build_gaussian, false },
 	{ "attention", ATTENTION_CHANNELS(8), build_plain, false },
 	{ "attention, groups of heads", ATTENTION_CHANNELS(4), build_groups, false },
 	{ "attention, one key for all heads", ATTENTION_CHANNELS(1), build_one_key, false },

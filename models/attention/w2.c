@@ -32,38 +32,36 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 	return OK;
 }
 
-/* The Gaussian of every head: [B,T,H,2D] or [B,T,H,D], rotated. */
+/* The Gaussian of every head, rotated: [B,T,H,2D] or [B,T,H,D]. */
 static struct tensor *gaussian(struct block *b, const char *role, struct tensor *x,
-			       struct tensor **logdet)
+			       struct tensor *tau, bool scaled, struct tensor **bias)
 {
 	const struct w2_options *o = b->m->attention_options;
-	char proj[20], form[20], rotated[20];
-	struct tensor *y;
+	const struct w2_attr attr = {
+		.score = o->score,
+		.scaled = scaled,
+		.eps = o->eps,
+		.theta = b->m->position == POS_ROPE ? b->m->rope_theta : 0,
+	};
+	char proj[20], form[20];
 
 	snprintf(proj, sizeof(proj), "%s_proj", role);
 	snprintf(form, sizeof(form), "%s_gaussian", role);
-	snprintf(rotated, sizeof(rotated), "%s_rotated", role);
-	y = block_heads(b, block_linear(b, proj, x, 2 * b->m->embd, false), b->m->heads);
-	y = op_w2_gaussian(b->g, form, y, o->score, o->eps, logdet);
-	return block_rope(b, rotated, y, b->m->head_dim);
+	x = block_heads(b, block_linear(b, proj, x, 2 * b->m->embd, false), b->m->heads);
+	return op_w2_gaussian(b->g, form, x, tau, &attr, bias);
 }
 
 static void project(struct block *b, struct tensor *x, struct projection *p)
 {
 	const struct w2_options *o = b->m->attention_options;
 	const bool distance = o->score == W2_WASSERSTEIN;
-	struct tensor *q_logdet = NULL, *k_logdet = NULL, *tau = NULL, *q;
+	struct tensor *tau = NULL;
 
-	q = gaussian(b, "q", x, &q_logdet);
-	p->in.k = gaussian(b, "k", x, &k_logdet);
-	p->in.v = block_heads(b, block_linear(b, "v_proj", x, b->m->embd, false), b->m->heads);
 	if (distance)
 		tau = block_vector(b, "tau", b->m->heads, 2 * sqrt((double)b->m->head_dim));
-	p->in.key_bias = op_w2_key_bias(b->g, "key_bias", p->in.k, distance ? tau : k_logdet,
-					o->score, o->eps);
-	p->in.q = distance ? op_w2_scale(b->g, "q_scaled", q, tau, o->eps) : q;
-	p->query_bias = op_w2_key_bias(b->g, "query_bias", q, distance ? tau : q_logdet, o->score,
-				       o->eps);
+	p->in.q = gaussian(b, "q", x, tau, distance, &p->query_bias);
+	p->in.k = gaussian(b, "k", x, tau, false, &p->in.key_bias);
+	p->in.v = block_heads(b, block_linear(b, "v_proj", x, b->m->embd, false), b->m->heads);
 }
 
 static const struct attention_variant w2 = {

@@ -65,11 +65,6 @@ BENCH(dropout, op_dropout(g, "y", PARAM("x", B, T, F), 0.1))
 BENCH(running_mean, op_running_mean(g, "y", PARAM("x", B, T, G)))
 BENCH(sequence_mean, op_sequence_mean(g, "y", PARAM("x", B, T, G)))
 BENCH(head_gate, op_head_gate(g, "y", PARAM("o", B, T, H, D), PARAM("gate", B, T, H), 0.1, NULL))
-BENCH(w2_wasserstein,
-      op_w2_gaussian(g, "y", PARAM("x", B, T, H, 2 * D), W2_WASSERSTEIN, 1e-4, NULL))
-BENCH(w2_key_bias,
-      op_w2_key_bias(g, "y", PARAM("x", B, T, H, 2 * D), PARAM("tau", H), W2_WASSERSTEIN, 1e-4))
-BENCH(w2_scale, op_w2_scale(g, "y", PARAM("x", B, T, H, 2 * D), PARAM("tau", H), 1e-4))
 BENCH(scalar_expand, op_scalar_expand(g, "y", PARAM("x", B, T, L), PARAM("s", H), F))
 BENCH(scalar_pool, op_scalar_pool(g, "y", PARAM("x", B, T, F), PARAM("s", H), L))
 BENCH_LOSS(ws_energy, op_ws_energy(g, "y", PARAM("z", B, T, N, F / N)))
@@ -97,13 +92,24 @@ static void norm_residual(struct graph *g, int64_t T)
 	graph_seeded_output(g, "sum", sum);
 }
 
-static void w2_overlap(struct graph *g, int64_t T)
+static void gaussian(struct graph *g, int64_t T, const struct w2_attr *attr)
 {
-	struct tensor *x = PARAM("x", B, T, H, 2 * D), *logdet;
+	struct tensor *tau = attr->score == W2_WASSERSTEIN ? PARAM("tau", H) : NULL;
+	struct tensor *x = PARAM("x", B, T, H, 2 * D), *bias;
 
-	graph_seeded_output(g, "y", op_w2_gaussian(g, "y", x, W2_OVERLAP, 1e-4, &logdet));
-	graph_seeded_output(g, "logdet", logdet);
+	graph_seeded_output(g, "y", op_w2_gaussian(g, "y", x, tau, attr, &bias));
+	if (!attr->scaled)
+		graph_seeded_output(g, "bias", bias);
 }
+
+#define GAUSSIAN(name, ...)                                                                 \
+	static void name(struct graph *g, int64_t T)                                        \
+	{                                                                                   \
+		gaussian(g, T, &(const struct w2_attr){ .eps = 1e-4, .theta = 1e4, __VA_ARGS__ }); \
+	}
+GAUSSIAN(w2_queries, .score = W2_WASSERSTEIN, .scaled = true)
+GAUSSIAN(w2_keys, .score = W2_WASSERSTEIN)
+GAUSSIAN(w2_overlap, .score = W2_OVERLAP)
 
 /* Attention, and the ops that read what it made. */
 struct attending {
@@ -208,10 +214,9 @@ const struct bench benches[] = {
 	{ OP_running_mean, "64", running_mean, false },
 	{ OP_sequence_mean, "64", sequence_mean, false },
 	{ OP_head_gate, "12 of 64", head_gate, true },
-	{ OP_w2_gaussian, "wasserstein, 12 of 64", w2_wasserstein, true },
-	{ OP_w2_gaussian, "overlap, 12 of 64", w2_overlap, true },
-	{ OP_w2_key_bias, "12 of 128", w2_key_bias, true },
-	{ OP_w2_scale, "12 of 128", w2_scale, true },
+	{ OP_w2_gaussian, "queries, 12 of 64", w2_queries, false },
+	{ OP_w2_gaussian, "keys, 12 of 64", w2_keys, false },
+	{ OP_w2_gaussian, "overlap, 12 of 64", w2_overlap, false },
 	{ OP_scalar_expand, "128 to 3072", scalar_expand, false },
 	{ OP_scalar_pool, "3072 to 128", scalar_pool, false },
 	{ OP_ws_energy, "8 of 384", ws_energy, false },

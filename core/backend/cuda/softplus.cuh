@@ -9,4 +9,13 @@ template <typename R> static __device__ R softplus(R x)
 	return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x));
 }
 
+/* Also its derivative, 1 / (1 + exp(-x)). */
+template <typename R> static __device__ R softplus(R x, R *slope)
+{
+	const R small = exp(x > 0 ? -x : x);
+
+	*slope = (x > 0 ? 1 : small) / (1 + small);
+	return (x > 0 ? x : 0) + log1p(small);
+}
+
 #endif

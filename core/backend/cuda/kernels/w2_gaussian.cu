@@ -1,157 +1,499 @@
 #include "core/backend/cuda/heads.cuh"
 #include "core/backend/cuda/softplus.cuh"
+#include "core/backend/cuda/turns.cuh"
 
-/* f(span of means, span of their raw sigmas) for all of them, in x [.., 2 width] of n numbers. */
-template <typename P, typename F>
-static void each_pair(const struct call *c, int64_t n, int64_t width, const struct tensors<P> &of, F f)
+/*
+ * A thread takes N neighbouring channels of the means of a head, and their sigmas.  With rope it takes
+ * both sides of N pairs: SIDES = 2, channels i and i + D/2.
+ */
+template <int SIDES, typename R, int N> struct sides {
+	struct values<R, N> side[SIDES];
+
+	__device__ struct values<R, N> &operator[](int s)
+	{
+		return side[s];
+	}
+};
+
+template <int SIDES, int N, enum span_kind KIND> struct places {
+	int64_t first, apart;
+
+	__device__ struct span<N, KIND> operator[](int s) const
+	{
+		return { first + s * apart };
+	}
+};
+
+template <typename P, int SIDES, int N, enum span_kind KIND>
+static __device__ struct sides<SIDES, typename P::real, N> read(const struct numbers<P> &x,
+								const struct places<SIDES, N, KIND> &at)
 {
-	const struct divisor per_row = divisor_of(width, n);
+	struct sides<SIDES, typename P::real, N> v;
 
-	each_span(c, n / 2, width, of, [=] __device__(auto p) {
-		auto raw = p;
-
-		p.first += per_row.quotient(p.first) * width;
-		raw.first = p.first + width;
-		f(p, raw);
-	});
+#pragma unroll
+	for (int s = 0; s < SIDES; s++)
+		v[s] = x[at[s]];
+	return v;
 }
 
-/* y = (mean, sigma) */
-template <typename P> static void forward_wasserstein(const struct call *c)
+template <typename To, typename R, int SIDES, int N, enum span_kind KIND>
+static __device__ void write(const To &y, const struct places<SIDES, N, KIND> &at,
+			     struct sides<SIDES, R, N> &v)
 {
-	typedef typename P::real real;
-	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t n = tensor_count(c->node->in[0]), width = c->node->in[0]->dim[3] / 2;
-	const real eps = (real)attr->eps;
-	const auto x = input<P>(c, 0);
-	const auto y = output<P>(c, 0);
-
-	each_pair(c, n, width, all_of<P>(x, y), [=] __device__(auto mean, auto raw) {
-		const auto m = x[mean];
-		auto r = x[raw];
-
-		for (int k = 0; k < raw.n; k++)
-			r[k] = softplus(r[k]) + eps;
-		y.put(mean, m);
-		y.put(raw, r);
-	});
+#pragma unroll
+	for (int s = 0; s < SIDES; s++)
+		y.put(at[s], v[s]);
 }
 
-/* y = mean / sqrt(sigma), logdet = sum log sigma */
-template <typename P> static void forward_overlap(const struct call *c)
+/* f(s, k) for all that a thread has */
+template <int SIDES, int N, typename F> static __device__ void each_number(F f)
+{
+#pragma unroll
+	for (int s = 0; s < SIDES; s++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			f(s, k);
+}
+
+/* Those of the thread's pairs. */
+template <typename R> struct turns {
+	const R *cosine, *sine;
+
+	template <int N> __device__ void operator()(struct sides<2, R, N> &x, R direction) const
+	{
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			rotate_pair(cosine[k], direction * sine[k], &x[0][k], &x[1][k]);
+	}
+	template <int N> __device__ void operator()(struct sides<1, R, N> &, R) const
+	{
+	}
+};
+
+/* ------------------------------------------------------------------ all heads */
+
+/* Channels [first, last) of a side; `lanes` of a warp take a head. */
+struct stretch {
+	int64_t first, last;
+	int lanes;
+};
+
+template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
+static __global__ void heads_kernel(struct positions p, struct angles angles, struct stretch of, Head head)
 {
 	typedef typename P::real real;
-	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t width = c->node->in[0]->dim[3] / 2, rows = tensor_count(c->node->in[0]) / width / 2;
-	const real eps = (real)attr->eps;
-	const auto x = input<P>(c, 0);
-	const auto y = output<P>(c, 0);
-	real *logdet = wide_output<P>(c, 1); /* a remake does not want logdet */
+	__shared__ real cosine[SIDES == 2 ? MOST_TURNS : 1], sine[SIDES == 2 ? MOST_TURNS : 1];
+	const struct block_heads heads = p.of_block();
+	const int lane = threadIdx.x % of.lanes;
+	const auto each_head = [&](auto f) { /* f(number of the head; is there one?) */
+		for (int64_t first = 0; first < heads.n; first += POSITION_THREADS / of.lanes) {
+			const int64_t i = first + threadIdx.x / of.lanes;
+			const struct place_of_head at = heads[i];
 
-	sum_rows(
-		c, rows, width, all_of<P>(x, y),
-		[=] __device__(int64_t row, auto p) {
-			auto mean = p, raw = p;
+			f(at.token * heads.per_token.d + at.head, i < heads.n);
+		}
+	};
+	const auto each_channel = [&](bool there, auto f) { /* f(channel) */
+		for (int64_t i = of.first + lane * N; there && i < of.last; i += of.lanes * N)
+			f(i);
+	};
 
-			mean.first += row * width;
-			raw.first = mean.first + width;
-			auto m = x[mean], r = x[raw];
-			real sum = 0;
-
-			for (int k = 0; k < p.n; k++) {
-				const real sigma = softplus(r[k]) + eps;
-
-				m[k] /= sqrt(sigma);
-				sum += logdet ? log(sigma) : 0;
-			}
-			y.put(p, m);
-			return sum;
-		},
-		[=] __device__(int64_t row, real sum) {
-			if (logdet)
-				logdet[row] = sum;
+	previous_done();
+	if (SIDES == 2) {
+		each_head([&](int64_t row, bool there) { /* while turns are made */
+			each_channel(there, [&](int64_t i) { head.template bring<SIDES>(row, i); });
 		});
+		make_turns(angles, of.first, of.last - of.first, cosine, sine);
+	}
+	each_head([&](int64_t row, bool there) {
+		real sum = 0;
+
+		each_channel(there, [&](int64_t i) {
+			const int64_t turn = SIDES == 2 ? i - of.first : 0;
+
+			sum += head.template take<SIDES, N, KIND>(row, i, { cosine + turn, sine + turn });
+		});
+		for (int bit = of.lanes / 2; bit > 0; bit /= 2)
+			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+		if (there && lane == 0)
+			head.finish(row, sum, of.first > 0);
+	});
 }
 
+template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
+static void launch_heads(const struct call *c, const Head &head)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const int64_t width = c->node->in[0]->dim[3] / 2, side = width / SIDES;
+	const int64_t most = SIDES == 2 ? MOST_TURNS : side;
+	const struct positions p = positions_of(c->node->in[0]);
+	int lanes = 1;
+
+	while (lanes < WARP && lanes * N < side)
+		lanes *= 2;
+	for (int64_t first = 0; first < side; first += most) {
+		const struct stretch of = { first, first + most < side ? first + most : side, lanes };
+
+		launch_next(context_of(c)->overlaps, heads_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
+			    POSITION_THREADS, 0, stream_of(c), p,
+			    angles{ run_of(c), attr->theta, (double)width }, of, head);
+		note_launch(c);
+	}
+}
+
+template <typename P, int SIDES, typename Head>
+static void take_sides(const struct call *c, enum span_kind kind, const Head &head)
+{
+	const bool whole = c->node->in[0]->dim[3] / 2 % (SIDES * SPAN) == 0;
+
+	if (ROUNDS<P> && whole && kind == SPAN_OF_NARROW)
+		launch_heads<P, SIDES, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, head);
+	else if (whole && kind == SPAN_OF_WIDE)
+		launch_heads<P, SIDES, SPAN, SPAN_OF_WIDE>(c, head);
+	else
+		launch_heads<P, SIDES, 1, SPAN_OF_ANY>(c, head);
+}
+
+/* head.take() for all channels of all heads, head.finish() for the sum of what it returned. */
+template <typename P, typename Head>
+static void take_heads(const struct call *c, const struct tensors<P> &of, const Head &head)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+
+	if (attr->theta > 0)
+		take_sides<P, 2>(c, of.kind(), head);
+	else
+		take_sides<P, 1>(c, of.kind(), head);
+}
+
+/* The temperatures of heads: `inverse` is 1 / (|tau| + eps). */
+template <typename R> struct temperatures {
+	const R *tau;
+	R eps;
+	struct divisor heads;
+
+	__device__ R inverse_of_head(int64_t head) const
+	{
+		return 1 / ((tau[head] < 0 ? -tau[head] : tau[head]) + eps);
+	}
+	__device__ R inverse(int64_t row) const
+	{
+		return inverse_of_head(heads.remainder(row));
+	}
+	/* d inverse / d tau; |tau| has the slope 0 at 0 */
+	__device__ R slope(int64_t head) const
+	{
+		const R i = inverse_of_head(head);
+
+		return -i * i * (R)((tau[head] > 0) - (tau[head] < 0));
+	}
+};
+
+/* What all passes read: x [rows, 2 width], means before raw sigmas. */
+template <typename P> struct gaussians {
+	struct numbers<P> x;
+	int64_t width;
+	typename P::real eps;
+
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ struct places<SIDES, N, KIND> means(int64_t row, int64_t i) const
+	{
+		return { 2 * row * width + i, width / SIDES };
+	}
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ struct places<SIDES, N, KIND> sigmas(int64_t row, int64_t i) const
+	{
+		return means<SIDES, N, KIND>(row, width + i);
+	}
+	/* Of y of the overlap, [rows, width]. */
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ struct places<SIDES, N, KIND> whitened(int64_t row, int64_t i) const
+	{
+		return { row * width + i, width / SIDES };
+	}
+	/* Begins to bring x nearer, or what has its shape. */
+	template <int SIDES> __device__ void bring(const struct numbers<P> &of, int64_t row, int64_t i) const
+	{
+		const auto mean = means<SIDES, 1, SPAN_OF_ANY>(row, i);
+		const auto sigma = sigmas<SIDES, 1, SPAN_OF_ANY>(row, i);
+
+		for (int s = 0; s < SIDES; s++) {
+			bring_near((of + mean[s].first).at);
+			bring_near((of + sigma[s].first).at);
+		}
+	}
+};
+
+template <typename P> static struct gaussians<P> gaussians_of(const struct call *c)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+
+	return { input<P>(c, 0), c->node->in[0]->dim[3] / 2, (typename P::real)attr->eps };
+}
+
+template <typename P> static struct temperatures<typename P::real> temperatures_of(const struct call *c)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const int64_t *dim = c->node->in[0]->dim;
+
+	return { wide_input<P>(c, 1), (typename P::real)attr->eps,
+		 divisor_of(dim[2], dim[0] * dim[1] * dim[2]) };
+}
+
+/* -------------------------------------------------------------------- forward */
+
+/* y = (mean, sigma), or 2 / (|tau| + eps) times that; the bias is that of what would be kept unscaled. */
+template <typename P> struct pair_head {
+	typedef typename P::real real;
+	struct gaussians<P> of;
+	struct temperatures<real> temperatures;
+	bool scaled;
+	struct results<P> y;
+	real *bias; /* or NULL */
+
+	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	{
+		of.template bring<SIDES>(of.x, row, i);
+	}
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	{
+		const auto at_mean = of.template means<SIDES, N, KIND>(row, i);
+		const auto at_sigma = of.template sigmas<SIDES, N, KIND>(row, i);
+		auto mean = read(of.x, at_mean), sigma = read(of.x, at_sigma);
+		const real factor = scaled ? 2 * temperatures.inverse(row) : 1;
+		real sum = 0;
+
+		turn(mean, 1);
+		each_number<SIDES, N>([&](int s, int k) {
+			sigma[s][k] = softplus(sigma[s][k]) + of.eps;
+
+			const real a = as_kept(y, mean[s][k]), b = as_kept(y, sigma[s][k]);
+
+			sum += a * a + b * b;
+			mean[s][k] *= factor;
+			sigma[s][k] *= factor;
+		});
+		write(y, at_mean, mean);
+		write(y, at_sigma, sigma);
+		return sum;
+	}
+	__device__ void finish(int64_t row, real sum, bool more) const
+	{
+		if (bias)
+			bias[row] = (more ? bias[row] : 0) - sum * temperatures.inverse(row);
+	}
+};
+
+/* y = mean / sqrt(sigma) */
+template <typename P> struct whitened_head {
+	typedef typename P::real real;
+	struct gaussians<P> of;
+	struct results<P> y;
+	real *bias; /* or NULL */
+
+	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	{
+		of.template bring<SIDES>(of.x, row, i);
+	}
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	{
+		auto v = read(of.x, of.template means<SIDES, N, KIND>(row, i));
+		auto sigma = read(of.x, of.template sigmas<SIDES, N, KIND>(row, i));
+		real sum = 0;
+
+		each_number<SIDES, N>([&](int s, int k) {
+			sigma[s][k] = softplus(sigma[s][k]) + of.eps;
+			v[s][k] /= sqrt(sigma[s][k]);
+			sum += bias ? log(sigma[s][k]) : 0;
+		});
+		turn(v, 1);
+		each_number<SIDES, N>([&](int s, int k) {
+			const real kept = as_kept(y, v[s][k]);
+
+			sum += kept * kept;
+		});
+		write(y, of.template whitened<SIDES, N, KIND>(row, i), v);
+		return sum;
+	}
+	__device__ void finish(int64_t row, real sum, bool more) const
+	{
+		if (bias)
+			bias[row] = (more ? bias[row] : 0) - (real)0.5 * sum;
+	}
+};
+
+/* A remake does not want the bias. */
 template <typename P> static void forward(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const struct gaussians<P> of = gaussians_of<P>(c);
+	const auto y = output<P>(c, 0);
+	auto *bias = wide_output<P>(c, 1);
 
 	if (attr->score == W2_WASSERSTEIN)
-		forward_wasserstein<P>(c);
+		take_heads(c, all_of<P>(of.x, y),
+			   pair_head<P>{ of, temperatures_of<P>(c), attr->scaled, y, bias });
 	else
-		forward_overlap<P>(c);
+		take_heads(c, all_of<P>(of.x, y), whitened_head<P>{ of, y, bias });
 }
 
-template <typename R> static __device__ R softplus_slope(R x)
-{
-	return 1 / (1 + exp(-x));
-}
+/* ------------------------------------------------------------------- backward */
 
-/* y = (mean, softplus(raw) + eps) */
-template <typename P> static void backward_wasserstein(const struct call *c)
-{
-	const int64_t n = tensor_count(c->node->in[0]), width = c->node->in[0]->dim[3] / 2;
-	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
-	const auto dx = input_gradient<P>(c, 0);
-
-	each_pair(c, n, width, all_of<P>(x, dy, dx), [=] __device__(auto mean, auto raw) {
-		const auto dmean = dy[mean], r = x[raw];
-		auto d = dy[raw];
-
-		for (int k = 0; k < raw.n; k++)
-			d[k] *= softplus_slope(r[k]);
-		dx.put(mean, dmean);
-		dx.put(raw, d);
-	});
-}
-
-/* y = mean p, p = 1 / sqrt(sigma), and logdet: a thread takes means and their raw sigmas. */
-template <typename P> static void backward_overlap(const struct call *c)
-{
+/*
+ * y = f g, g = (mean, sigma), bias = -i |g|^2, i = 1 / (|tau| + eps), f = 2 i or 1, so
+ * dg = f dy - 2 i dbias g, and di = 2 dy.g (if y is scaled) - dbias |g|^2.
+ * A rotation keeps products: only dy must be turned, back to where the means are.
+ */
+template <typename P> struct pair_gradient {
 	typedef typename P::real real;
-	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t n = tensor_count(c->node->in[0]) / 2, width = c->node->in[0]->dim[3] / 2;
-	const struct divisor per_row = divisor_of(width, n);
-	const real eps = (real)attr->eps;
-	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
-	const real *dlogdet = wide_output_gradient<P>(c, 1);
-	const auto dx = input_gradient<P>(c, 0);
+	struct gaussians<P> of;
+	struct temperatures<real> temperatures;
+	bool scaled;
+	struct numbers<P> dy; /* or none, as dbias and dx */
+	const real *dbias;
+	struct gradient<P> dx;
+	real *di; /* [rows] */
 
-	each_span(c, n, width, all_of<P>(x, dy, dx), [=] __device__(auto at) {
-		const int64_t row = per_row.quotient(at.first);
-		const real all = dlogdet ? dlogdet[row] : 0;
-		auto mean = at, raw = at;
+	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	{
+		of.template bring<SIDES>(of.x, row, i);
+		if (dy)
+			of.template bring<SIDES>(dy, row, i);
+	}
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	{
+		const auto at_mean = of.template means<SIDES, N, KIND>(row, i);
+		const auto at_sigma = of.template sigmas<SIDES, N, KIND>(row, i);
+		auto mean = read(of.x, at_mean), raw = read(of.x, at_sigma);
+		struct sides<SIDES, real, N> dmean = {}, dsigma = {};
+		const real inverse = temperatures.inverse(row), all = dbias ? dbias[row] : 0;
+		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
+		const real own = 2 * inverse * all;
+		real sum = 0;
 
-		mean.first += row * width;
-		raw.first = mean.first + width;
-		auto m = x[mean], r = x[raw], d = m;
+		if (dy) {
+			dmean = read(dy, at_mean);
+			dsigma = read(dy, at_sigma);
+		}
+		turn(dmean, -1);
+		each_number<SIDES, N>([&](int s, int k) {
+			const real m = mean[s][k], dm = dmean[s][k], d = dsigma[s][k];
+			real slope;
+			const real sigma = softplus(raw[s][k], &slope) + of.eps;
+
+			sum += m * (twice * dm - all * m) + sigma * (twice * d - all * sigma);
+			dmean[s][k] = factor * dm - own * m;
+			dsigma[s][k] = (factor * d - own * sigma) * slope;
+		});
+		if (dx) {
+			write(dx, at_mean, dmean);
+			write(dx, at_sigma, dsigma);
+		}
+		return sum;
+	}
+	__device__ void finish(int64_t row, real sum, bool more) const
+	{
+		di[row] = (more ? di[row] : 0) + sum;
+	}
+};
+
+/* y = mean p, p = 1 / sqrt(sigma); bias = -(|y|^2 + sum log sigma) / 2 */
+template <typename P> struct whitened_gradient {
+	typedef typename P::real real;
+	struct gaussians<P> of;
+	struct numbers<P> dy; /* or none, as dbias */
+	const real *dbias;
+	struct gradient<P> dx;
+
+	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	{
+		of.template bring<SIDES>(of.x, row, i);
+	}
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	{
+		const auto at_mean = of.template means<SIDES, N, KIND>(row, i);
+		const auto at_sigma = of.template sigmas<SIDES, N, KIND>(row, i);
+		auto mean = read(of.x, at_mean), raw = read(of.x, at_sigma);
+		struct sides<SIDES, real, N> d = {};
+		const real all = dbias ? dbias[row] : 0;
 
 		if (dy)
-			d = dy[at];
-		for (int k = 0; k < at.n; k++) {
-			const real p = 1 / sqrt(softplus(r[k]) + eps);
+			d = read(dy, of.template whitened<SIDES, N, KIND>(row, i));
+		turn(d, -1);
+		each_number<SIDES, N>([&](int s, int k) {
+			real slope;
+			const real p = 1 / sqrt(softplus(raw[s][k], &slope) + of.eps);
+			const real w = mean[s][k] * p, dw = d[s][k] - all * w;
 
-			d[k] = (dy ? d[k] : 0) * p;
-			r[k] = softplus_slope(r[k]) * p * p * (all - (real)0.5 * d[k] * m[k]);
-		}
-		dx.put(mean, d);
-		dx.put(raw, r);
-	});
+			mean[s][k] = dw * p;
+			raw[s][k] = slope * p * p * (real)-0.5 * (dw * w + all);
+		});
+		write(dx, at_mean, mean);
+		write(dx, at_sigma, raw);
+		return 0;
+	}
+	__device__ void finish(int64_t, real, bool) const
+	{
+	}
+};
+
+template <typename P> struct backward_work {
+	double *partial;
+	typename P::real *di; /* of each row */
+};
+
+template <typename P>
+static struct backward_work<P> take_work(struct space *m, const struct node *n, enum pass pass)
+{
+	const int64_t *dim = n->in[0]->dim, tokens = dim[0] * dim[1];
+
+	if (pass != PASS_BACKWARD || !n->in[1])
+		return {};
+	return { take_head_parts(m, tokens, dim[2]), m->take<typename P::real>(tokens * dim[2]) };
+}
+
+template <typename P> static void backward_wasserstein(const struct call *c)
+{
+	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const int64_t *dim = c->node->in[0]->dim;
+	const struct gaussians<P> of = gaussians_of<P>(c);
+	const auto temperatures = temperatures_of<P>(c);
+	const auto dy = output_gradient<P>(c, 0);
+	const auto dx = input_gradient<P>(c, 0), dtau = input_gradient<P>(c, 1);
+	struct space m = { (char *)c->work, 0 };
+	const struct backward_work<P> work = take_work<P>(&m, c->node, PASS_BACKWARD);
+
+	take_heads(c, all_of<P>(of.x, dy, dx),
+		   pair_gradient<P>{ of, temperatures, attr->scaled, dy, wide_output_gradient<P>(c, 1), dx,
+				     work.di });
+	if (dtau)
+		sum_heads(
+			c, dim[0] * dim[1], dim[2], [=] __device__(int64_t row) { return work.di[row]; },
+			work.partial, [=] __device__(int64_t head, double sum) {
+				dtau.put(head, (typename P::real)sum * temperatures.slope(head));
+			});
 }
 
 template <typename P> static void backward(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const struct gaussians<P> of = gaussians_of<P>(c);
+	const auto dy = output_gradient<P>(c, 0);
+	const auto dx = input_gradient<P>(c, 0);
 
 	if (attr->score == W2_WASSERSTEIN)
 		backward_wasserstein<P>(c);
 	else
-		backward_overlap<P>(c);
+		take_heads(c, all_of<P>(of.x, dy, dx),
+			   whitened_gradient<P>{ of, dy, wide_output_gradient<P>(c, 1), dx });
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, forward<P> };
+	return { forward<P>, backward<P>, forward<P>, NULL, workspace_of<take_work<P>> };
 }
 KERNELS(w2_gaussian, set)
