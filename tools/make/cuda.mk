@@ -64,7 +64,8 @@ cuda: $(cuda_built)
 # The tests of ops, optimizers and models reach a device only through its backend, so the same programs
 # test a GPU; gpu_test.py trains on it.
 gpu_tests := core/backend/backend_test core/optim/optim_test core/ranks/ranks_test \
-	$(addprefix core/ops/,op_test attention_test attention_bf16_test fused_test state_test) \
+	$(addprefix core/ops/,op_test attention_test attention_bf16_test product_bf16_test fused_test \
+		state_test) \
 	$(addprefix models/,parity_test measure_test decode_test test_vector_test \
 		autocast_test lanes_test)
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
@@ -83,9 +84,11 @@ SANITIZER ?= memcheck racecheck initcheck synccheck
 # op_test leaves ops without a gradient to other tests.
 sanitized_ops := $(filter-out optim attention_probe cache recent_tokens,\
 	$(sort $(basename $(notdir $(filter core/backend/cuda/kernels/%,$(cuda_c))))))
-sanitized_tests := $(addprefix core/ops/,attention_test attention_bf16_test fused_test state_test) core/optim/optim_test
-PARTS ?= $(sanitized_ops) $(notdir $(sanitized_tests))
-sanitized := $(foreach tool,$(SANITIZER),$(PARTS:%=$(O)/sanitize/$(tool)/%))
+sanitized_tests := core/optim/optim_test $(addprefix core/ops/,attention_bf16_test attention_test product_bf16_test \
+	fused_test state_test)
+# The longest first.
+PARTS ?= $(notdir $(sanitized_tests)) $(sanitized_ops)
+sanitized := $(foreach part,$(PARTS),$(SANITIZER:%=$(O)/sanitize/%/$(part)))
 sanitized_command = $(or $(patsubst %,$(O)/%,$(filter %/$(@F),$(sanitized_tests))),$(O)/core/ops/op_test '$(@F)*')
 $(sanitized): $(addprefix $(O)/,core/ops/op_test $(sanitized_tests)) $(cuda_built) FORCE
 	@mkdir -p $(@D)

@@ -213,7 +213,7 @@ bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape sha
 	const float beta = memory.added ? 1 : 0;
 	const struct plan *p;
 
-	if (shape.factor == CUDA_R_64F || (memory.before && !fits(shape, memory.before)))
+	if (shape.factor == CUDA_R_64F || shape.count != 1 || (memory.before && !fits(shape, memory.before)))
 		return false;
 	shape.a_aligned = alignment(memory.a);
 	shape.b_aligned = alignment(memory.b);

@@ -37,6 +37,8 @@ struct product_shape {
 	int64_t a_pitch, b_pitch, pitch;	/* row-major; `before` and `added` have that of the results */
 	int64_t trans_a, trans_b;		/* 0 or 1 */
 	int64_t factor, result;			/* cudaDataType_t; bias, `before`, `added` are kept as results */
+	int64_t count;				/* of products, whose matrices lie so far apart: */
+	int64_t a_stride, b_stride, stride;
 	int64_t a_aligned, b_aligned, aligned, bias_aligned; /* bytes, at most 16; 0: no bias */
 };
 

@@ -1,5 +1,5 @@
 /*
- * gelu - its factor: y = x s(x).
+ * gelu - its factor, y = x s(x), and its slope.
  */
 #ifndef CUDA_GELU_CUH
 #define CUDA_GELU_CUH
@@ -10,9 +10,20 @@
 #define GELU_LINEAR -1.5957691216057308   /* -2 sqrt(2/pi) */
 #define GELU_CUBIC -0.0713548162726009    /* -2 sqrt(2/pi) 0.044715 */
 
+template <typename R> static __device__ R gelu_power(R x)
+{
+	return x * ((R)GELU_LINEAR + (R)GELU_CUBIC * (x * x));
+}
+
 template <typename R> static __device__ R gelu_factor(R x)
 {
-	return 1 / (1 + exp(x * ((R)GELU_LINEAR + (R)GELU_CUBIC * (x * x))));
+	return 1 / (1 + exp(gelu_power(x)));
+}
+
+/* y = x s, so dy/dx = s - s (1 - s) x dt/dx */
+template <typename R> static __device__ R gelu_slope(R x, R s)
+{
+	return s - s * (1 - s) * (x * ((R)GELU_LINEAR + 3 * (R)GELU_CUBIC * (x * x)));
 }
 
 #endif

@@ -112,6 +112,15 @@ static __device__ __forceinline__ float power_of_two_about(float x)
 	return y;
 }
 
+/* 1 / x, with an error of one unit of the last place. */
+static __device__ __forceinline__ float reciprocal_about(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
 /* --------------------------------------------------------------------- copies */
 
 /* 16 bytes from global to shared memory, or zeros; begun now, there after copies_wait(). */

@@ -12,6 +12,7 @@
 #define CUDA_PRODUCT_CUH
 
 #include "core/backend/cuda/epilogue.cuh"
+#include "core/backend/cuda/small_product.cuh"
 
 static inline cudaDataType_t data_type(const float *)
 {
@@ -67,17 +68,22 @@ struct product_memory {
 	}
 };
 
-/* A product by cuBLASLt.  false: it has no such product, and nothing was done. */
 template <typename F>
-static bool lt_gemm(const struct call *c, enum epilogue epilogue, bool trans_a, bool trans_b,
-		    int64_t m, int64_t n, int64_t k, double alpha, struct matrix<F> a,
-		    struct matrix<F> b, const void *bias, void *before, const void *added,
-		    struct product_memory out, int64_t pitch)
+static struct product_shape shape_of(enum epilogue epilogue, bool trans_a, bool trans_b, int64_t m,
+				     int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
+				     struct product_memory out, int64_t pitch, int64_t stride = 0,
+				     int64_t count = 1)
 {
-	return cuda_product_with_epilogue(context_of(c),
-					  { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a,
-					    trans_b, data_type(a.at), out.type },
-					  { a.at, b.at, bias, before, added, out.at, (float)alpha });
+	return { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a, trans_b, data_type(a.at), out.type,
+		 count, a.stride, b.stride, stride };
+}
+
+/* A product by a kernel of our own, or by cuBLASLt.  false: neither has one, and nothing was done. */
+static inline bool own_or_lt(const struct call *c, const struct product_shape &shape,
+			     const struct product_operands &memory)
+{
+	return shape.m == 0 || shape.n == 0 || cuda_small_product(context_of(c), shape, memory) ||
+	       cuda_product_with_epilogue(context_of(c), shape, memory);
 }
 
 template <typename F>
@@ -86,12 +92,15 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 		 struct product_memory out, int64_t pitch, int64_t stride = 0, int64_t count = 1)
 {
 	const typename sum_of_products<F>::real factor = alpha, beta = add;
+	const struct product_shape shape = shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out,
+						    pitch, stride, count);
+	const struct product_operands memory = { a.at,	 b.at,		      NULL,	     NULL,
+						 add ? out.at : NULL, out.at, (float)alpha };
 
-	if (m == 0 || n == 0)
+	if (m == 0 || n == 0 || cuda_small_product(context_of(c), shape, memory))
 		return;
-	if (data_type(a.at) == CUDA_R_16BF && count == 1 && alpha == 1 && writes_much(m, n, k) &&
-	    lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, 1, a, b, NULL, NULL,
-		    add ? out.at : NULL, out, pitch))
+	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && writes_much(m, n, k) &&
+	    cuda_product_with_epilogue(context_of(c), shape, memory))
 		return;
 	context_of(c)->asked++;
 	cuda_note_blas(context_of(c),
@@ -133,10 +142,8 @@ static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool tra
 			  int64_t m, int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
 			  const void *bias, void *before, struct product_memory out, int64_t pitch)
 {
-	if (m == 0 || n == 0)
-		return true;
-	return lt_gemm(c, epilogue, trans_a, trans_b, m, n, k, 1, a, b, bias, before, NULL, out,
-		       pitch);
+	return own_or_lt(c, shape_of(epilogue, trans_a, trans_b, m, n, k, a, b, out, pitch),
+			 { a.at, b.at, bias, before, NULL, out.at, 1 });
 }
 
 /* out = added + alpha op(A) op(B); `added` is kept as out is.  false: nothing was done. */
@@ -145,10 +152,8 @@ static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m
 		     int64_t k, double alpha, struct matrix<F> a, struct matrix<F> b,
 		     const void *added, struct product_memory out, int64_t pitch)
 {
-	if (m == 0 || n == 0)
-		return true;
-	return lt_gemm(c, EPILOGUE_NONE, trans_a, trans_b, m, n, k, alpha, a, b, NULL, NULL, added,
-		       out, pitch);
+	return own_or_lt(c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
+			 { a.at, b.at, NULL, NULL, added, out.at, (float)alpha });
 }
 
 /* ------------------------------------------------------- factors of products */

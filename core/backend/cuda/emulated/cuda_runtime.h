@@ -19,6 +19,7 @@
 #include "core/backend/cuda/emulated/threads.h"
 
 #define MANY_RESULTS 1024 /* of a product for cuBLASLt: tests are small */
+#define FEW_RESULTS 2048 /* of a product that cuBLAS does not make */
 
 #define __host__
 #define __device__

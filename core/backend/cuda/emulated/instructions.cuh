@@ -149,6 +149,11 @@ static inline float power_of_two_about(float x)
 	return y < 0x1p-126f ? 0 : y;
 }
 
+static inline float reciprocal_about(float x)
+{
+	return 1 / x;
+}
+
 /* --------------------------------------------------------------------- copies */
 
 static inline void copy_piece(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)

@@ -16,10 +16,8 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = x s, so dy/dx = s - s (1 - s) x dt/dx */
 template <typename P> static void backward(const struct call *c)
 {
-	typedef typename P::real real;
 	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
@@ -29,12 +27,8 @@ template <typename P> static void backward(const struct call *c)
 		const auto v = x[p];
 		auto d = dy[p];
 
-		for (int k = 0; k < p.n; k++) {
-			const real s = gelu_factor(v[k]);
-			const real steep = v[k] * ((real)GELU_LINEAR + 3 * (real)GELU_CUBIC * (v[k] * v[k]));
-
-			d[k] *= s - s * (1 - s) * steep;
-		}
+		for (int k = 0; k < p.n; k++)
+			d[k] *= gelu_slope(v[k], gelu_factor(v[k]));
 		dx.put(p, d);
 	});
 }
