@@ -167,6 +167,7 @@ class Alone(Case):
         for iteration, value in plain.values("val/loss").items():
             self.assertAlmostEqual(ordered.values("val/loss")[iteration], value, delta=1e-4)
 
+    @unittest.skipIf(why_no_mpi(), why_no_mpi())     # without it no such program is built
     def test_more_ranks_than_micro_batches(self):
         tree = Tree(ROOT / "many", STUDY, {**TOGETHER, "TRAIN_ACCUMULATE": 2, "RANKS": 3, "ORDERED_SUM": "n"})
         self.assertIn("CONFIG_RANKS=3: an update has only CONFIG_TRAIN_ACCUMULATE=2 micro-batches",
