@@ -8,7 +8,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#elif defined(__aarch64__)
+/* Before version 16 clang knows the instructions only if the whole file may use them. */
+#elif defined(__aarch64__) && (!defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_SHA2))
+#define ARM_SHA
 #include <arm_neon.h>
 #include <sys/auxv.h>
 #endif
@@ -127,7 +129,7 @@ static sha256_compress *fastest(void)
 		       : compress_plain;
 }
 
-#elif defined(__aarch64__)
+#elif defined(ARM_SHA)
 
 #define HWCAP_BIT_SHA2 (1UL << 6) /* of the Linux kernel */
 
