@@ -94,8 +94,8 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	const typename sum_of_products<F>::real factor = alpha, beta = add;
 	const struct product_shape shape = shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out,
 						    pitch, stride, count);
-	const struct product_operands memory = { a.at,	 b.at,		      NULL,	     NULL,
-						 add ? out.at : NULL, out.at, (float)alpha };
+	const void *added = add ? out.at : NULL;
+	const struct product_operands memory = { a.at, b.at, NULL, NULL, added, out.at, (float)alpha };
 
 	if (m == 0 || n == 0 || cuda_small_product(context_of(c), shape, memory))
 		return;
