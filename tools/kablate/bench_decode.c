@@ -221,7 +221,7 @@ static void print_figures(const struct figures *f, const struct machine *m, cons
 		snprintf(products, sizeof(products), "%.4g",
 			 2.0 * SQUARE * SQUARE * SQUARE / m->product_seconds);
 	fprintf(out,
-		"%s\n  {\"context\": %lld, \"weights\": %lld, \"state_bytes\": %zu, "
+		"%s{\"context\": %lld, \"weights\": %lld, \"state_bytes\": %zu, "
 		"\"first_token_seconds\": %.6g, \"prompt_flops\": %.6g, "
 		"\"token_seconds\": %.6g, \"token_bytes\": %.0f, "
 		"\"read_bytes_per_second\": %.4g, \"sgemm_flops_per_second\": %s}",
@@ -246,7 +246,7 @@ static enum status run(struct bench *b, FILE *out, struct error *err)
 		    measure_context(b, context, &f, err) != OK)
 			return FAIL;
 		print_figures(&f, &b->machine, comma, out);
-		comma = ",";
+		comma = ", ";
 	}
 	fprintf(out, "]}\n");
 	return OK;
