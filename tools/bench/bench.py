@@ -20,7 +20,9 @@ On a GPU several iterations are asked for and waited for once.  The ceilings are
 being all parameters.  Of the bandwidth counts what our ops read and write if none is fused with another.
 Memory is that of our blocks beside what the fastest form allocated, and what each process takes of the
 GPU.  Results of several runs collect in DIR/bench/gpu.json; a row takes at most --limit seconds, and a
-later run goes on with the forms of PyTorch that are left.
+later run goes on with the forms of PyTorch that are left.  Compiling takes most of the time: --at-once
+prepares several rows together, as far as they fit into the GPU's memory.  Whenever time is taken, the processes of
+all other rows are stopped.
 """
 import argparse
 import fnmatch
@@ -34,41 +36,27 @@ import sys
 import time
 
 from tools.bench import bench_forms, bench_rows
-from tools.bench.bench_process import WARM_UP, Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
+from tools.bench.bench_compare import LIMIT, Comparison
+from tools.bench.bench_process import Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
 from tools.bench.bench_result import Result, Store, entry, markdown, print_row
+from tools.bench.bench_turns import Party, Room, Turns
 from tools.plan import kconfig
 from tools.terminal import terminal
 
-LIMIT = 480         # seconds of a row on a GPU
-RESERVED = 60       # of them for the rounds, and for the start of the form that competes
-ONE_FORM = 200      # seconds of a form, at most
-LEAST = 20          # seconds that are worth a try
-GRACE = 60          # seconds beyond the limit in which a round may end
-SHARED_BATCHES = max(WARM_UP.values())
-
-
-def ceiling_of(measured, precision):
-    """Products per second of that precision, where they are measured."""
-    return measured.get("ceiling_flops" if precision == "float32" else f"ceiling_flops_{precision}")
-
-
-def fixed_flops(values, parameters, tokens):
-    """6 N + 12 layers T E of every token."""
-    sizes = (int(values[name]) for name in ("MODEL_LAYERS", "MODEL_BLOCK", "MODEL_EMBD"))
-    layers, length, width = sizes
-    return tokens * (6 * parameters + 12 * layers * length * width)
-
 
 class Bench:
-    def __init__(self, build, rounds=1, python=None, patterns="*", backend="cpu", limit=None):
+    """What all rows share: the machine, the build, PyTorch."""
+
+    def __init__(self, build, rounds=1, python=None, patterns="*", backend="cpu", limit=None, at_once=1):
         self.build, self.rounds, self.python, self.patterns = build, rounds, python, patterns
         self.backend, self.device = backend, backend    # of our program, and of PyTorch
         self.limit = limit if backend != "cpu" else None
         self.directory = os.path.join(build, "bench")
         self.tree = kconfig.Tree()
         self.torch = python and torch_version(python)
-        self.meter, self.live, self.started = None, [], time.monotonic()
-        self.note_form = lambda result: None    # told whenever a form was tried
+        self.turns = Turns(at_once)
+        self.room = Room(gpu_bytes("total") or float("inf"))
+        self.meter, self.party, self.started = None, Party(self.turns), time.monotonic()
         self.environment = bench_forms.environment(self.directory) if backend != "cpu" else None
 
     # ------------------------------------------------------------ the machine
@@ -84,32 +72,18 @@ class Bench:
             os.makedirs(self.directory, exist_ok=True)
             self.meter = Process([self.python, bench_forms.TORCH_TOOL, "--ceilings", "--device", self.device],
                                  os.path.join(self.directory, "ceilings.log"), os.sched_getaffinity(0))
+            self.meter.wait_until_ready()
         return self.meter.about | self.meter.ask("ceilings")
 
-    def end_all(self):
-        """Whatever computes or waits for a row."""
-        for process in self.live:
-            if process.is_running():
-                process.kill()
-        self.live = []
-
-    def close(self):
-        self.end_all()
-        if self.meter:
-            self.meter.end()
-
     def say(self, text):
-        """What a long row is doing."""
+        """What a long measurement is doing."""
         if self.limit:
             print(f"  {time.monotonic() - self.started:4.0f} s  {text}", flush=True)
 
-    def end_of_row(self):
-        """When a process that is still computing must hang."""
-        return self.started + self.limit + GRACE if self.limit else None
-
-    def left(self):
-        """Seconds for further forms of PyTorch."""
-        return self.started + self.limit - RESERVED - time.monotonic() if self.limit else float("inf")
+    def close(self):
+        self.party.end_all()
+        if self.meter:
+            self.meter.end()
 
     # ------------------------------------------------------------ processes
 
@@ -130,158 +104,18 @@ class Bench:
         threads = int(self.tree.value(self.tree.syms["THREADS"]))
         return here if self.backend != "cpu" else here[:threads or len(here)]
 
-    def start_ours(self, config):
-        ours = Process([os.path.join(self.build, "bin/bench_model"), config],
-                       os.path.join(os.path.dirname(config), "ours.log"), self.processors(), self.backend,
-                       self.end_of_row(), lambda text: self.say(f"ours: {text}"))
-        self.live.append(ours)
-        return ours
-
-    def start_theirs(self, result, config, vocab, form, deadline=None):
-        """Returns a process that is ready to compete, and what its form takes."""
-        directory = os.path.dirname(config)
-        log = os.path.join(directory, form.replace(" ", "-") + ".log")
-        before = gpu_bytes() if self.backend != "cpu" else None
-        peer = Process(bench_forms.torch_command(self.python, config, form, result.precision, vocab, self.device,
-                                                 os.path.join(directory, "start")),
-                       log, self.processors(), self.backend, deadline, lambda text: self.say(f"{form}: {text}"),
-                       self.environment)
-        self.live.append(peer)
-        if peer.about["parameters"] != result.parameters:
-            raise SystemExit(f"{result.row}: PyTorch's model has {peer.about['parameters']} parameters, "
-                             f"ours {result.parameters}")
-        seconds, peak = peer.warm_up()
-        found = {"seconds": seconds, "peak": peak, "base": peer.about["base"], "losses": peer.losses,
-                 "agrees": result.agrees(peer.losses)}
-        if self.backend != "cpu":
-            after = gpu_bytes()
-            found |= {"reserved": (peer.on_device or {}).get("reserved"),
-                      "process": after - before if before is not None and after is not None else None}
-        peer.deadline = self.end_of_row()
-        return peer, found
-
-    # ------------------------------------------------------------ PyTorch's forms
-
-    def cpu_forms(self):
-        """Of a whole run: all that are wanted."""
-        return [form for form in bench_forms.CPU_FORMS if self.torch and
-                any(fnmatch.fnmatch(form, p) for p in self.patterns.split(","))]
-
-    def next_form(self, result):
-        if not self.torch or self.left() < LEAST:
-            return None
-        return bench_forms.next_form(result.forms, self.backend, result.precision,
-                                     self.tree.values().get("RA_MLA_MLP_CROSS_TOKEN") == "y", result.tokens,
-                                     self.patterns)
-
-    def try_form(self, result, config, vocab, form):
-        """Returns its process; None: it failed, and the result says why."""
-        deadline = time.monotonic() + min(ONE_FORM, self.left()) if self.limit else None
-        self.say(f"{form}: starts")
-        try:
-            peer, result.forms[form] = self.start_theirs(result, config, vocab, form, deadline)
-            self.say(f"{form}: {1e3 * result.forms[form]['seconds']:.3f} ms")
-            self.note_form(result)
-            return peer
-        except Lost as lost:
-            late = deadline is not None and time.monotonic() >= deadline
-            result.forms[form] = {"failed": str(lost), "late": late}
-            self.say(f"{form}: {lost}")
-            self.note_form(result)
-            return None
-
-    def qualify(self, result, config, vocab):
-        """Try forms alone; the fastest one is returned, ready to compete."""
-        alive = {}
-        while form := self.next_form(result):
-            peer = self.try_form(result, config, vocab, form)
-            if peer:
-                alive[form] = peer
-            best = bench_forms.fastest(result.forms)
-            for other in [f for f in alive if f != best]:
-                alive.pop(other).end()
-        while (best := bench_forms.fastest(result.forms)) and best not in alive:
-            self.say(f"{best} was the fastest: it starts again")
-            peer = self.try_form_again(result, config, vocab, best)
-            if peer:
-                alive[best] = peer
-        self.note_fastest(result, best)
-        return alive.get(best)
-
-    def try_form_again(self, result, config, vocab, form):
-        """Known from an earlier run, or ended meanwhile.  It may use the time that was reserved."""
-        try:
-            peer, result.forms[form] = self.start_theirs(result, config, vocab, form,
-                                                         time.monotonic() + max(RESERVED, self.left()))
-            return peer
-        except Lost as lost:
-            result.forms[form] = {"failed": str(lost), "late": True}    # it did work: it may again
-            return None
-
-    def note_fastest(self, result, form):
-        if not form:
-            return
-        found = result.forms[form]
-        result.form, result.their_losses = form, found["losses"]
-        if self.backend == "cpu":
-            result.their_peak, result.their_base = min((f["peak"], f["base"]) for f in result.forms.values()
-                                                       if "peak" in f)
-        else:
-            result.their_peak, result.their_base = found["peak"], found["base"]
-            result.their_whole = found["process"]
-
-    # ------------------------------------------------------------ one row
-
-    def round(self, result, ours, theirs, number):
-        measured = self.ceilings(result.threads)
-        took = {"products": ceiling_of(measured, result.precision), "bytes": measured.get("ceiling_bytes")}
-        turns = [("ours", ours), ("theirs", theirs)]
-        for name, process in turns if number % 2 == 0 else reversed(turns):
-            if process:
-                took[name], took[name + "_processor"] = process.turn()
-        result.rounds.append(took)
-
-    def measure_ours(self, result, config):
-        """Start our side; its weights and batches are PyTorch's, too."""
-        before = gpu_bytes() if self.backend != "cpu" else None
-        self.say("ours: starts")
-        ours = self.start_ours(config)
-        for key in ("threads", "tokens", "parameters", "flops", "bytes"):
-            setattr(result, key, ours.about[key])
-        if self.backend != "cpu":
-            result.flops = fixed_flops(self.tree.values(), result.parameters, result.tokens)
-        if self.torch:
-            start = os.path.join(os.path.dirname(config), "start")
-            os.makedirs(start, exist_ok=True)
-            ours.ask(f"share {SHARED_BATCHES} {os.path.abspath(start)}")
-        seconds, result.peak = ours.warm_up()
-        self.say(f"ours: {1e3 * seconds:.3f} ms")
-        after = gpu_bytes() if before is not None else None
-        result.whole = after - before if after is not None else None
-        result.losses = ours.losses
-        return ours
-
-    def compare(self, row, precision, earlier=None, about=None):
-        self.started = time.monotonic()
-        result = Result(row.name, precision, row.asked.get(precision), self.backend, about=about or {})
-        result.forms = {form: found for form, found in (earlier or {}).items() if not found.get("late")}
-        symbols = row.set | bench_rows.ITERATIONS | ({"PRECISION": precision} if precision != "float32" else {})
-        config = self.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
-        try:
-            ours = self.measure_ours(result, config)
-            theirs = self.qualify(result, config, ours.about["vocab"])
-            for number in range(self.rounds):
-                if number and self.limit and time.monotonic() > self.started + self.limit:
-                    self.say("the row's time is over")
-                    break
-                self.say(f"round {number + 1} of {self.rounds}")
-                self.round(result, ours, theirs, number)
-        finally:
-            self.end_all()
-            shutil.rmtree(os.path.join(os.path.dirname(config), "start"), ignore_errors=True)
-        return result
+    def start_ours(self, config, party=None, processors=None, deadline=None, say=lambda text: None):
+        """One of a row, or one alone."""
+        return (party or self.party).start(
+            [os.path.join(self.build, "bin/bench_model"), config], os.path.join(os.path.dirname(config), "ours.log"),
+            processors or self.processors(), self.backend, deadline, say)
 
     # ------------------------------------------------------------ whole runs
+
+    def cpu_forms(self):
+        """All that are wanted."""
+        return [form for form in bench_forms.CPU_FORMS if self.torch and
+                any(fnmatch.fnmatch(form, p) for p in self.patterns.split(","))]
 
     def time_command(self, command, log, environment):
         start = time.perf_counter()
@@ -311,7 +145,7 @@ class Bench:
         kconfig.write_text(full, self.tree.config_text())
         ours = self.start_ours(config)
         vocab, result.threads, result.parameters = (ours.about[k] for k in ("vocab", "threads", "parameters"))
-        self.end_all()
+        self.party.end_all()
         scratch = os.path.join(os.path.dirname(config), "run")
         for _ in range(self.rounds):
             result.rounds.append({})
@@ -380,7 +214,7 @@ def check(bench, todo):
 def measure_on_cpu(bench, about, wanted):
     results = []
     for row, precision in wanted:
-        results.append(bench.whole(row) if row.whole else bench.compare(row, precision))
+        results.append(bench.whole(row) if row.whole else Comparison(bench, row, precision).run())
         print_row(results[-1])
         path = save(bench, about, results)
     print(f"\n{path}.md, {path}.json")
@@ -388,18 +222,16 @@ def measure_on_cpu(bench, about, wanted):
 
 def measure_on_gpu(bench, about, wanted):
     """A row that fails does not keep the others from being measured."""
-    store = Store(os.path.join(bench.directory, "gpu.json"))
-    bench.note_form, failed = store.put_forms, []
-    for row, precision in wanted:
-        print(f"{row.name} ({precision})", flush=True)
-        try:
-            result = bench.compare(row, precision, store.earlier_forms(row.name, precision, about), about)
-        except Lost as lost:
-            failed.append(f"{row.name} ({precision}): {lost}")
-            print(f"  {lost}", flush=True)
+    store, failed = Store(os.path.join(bench.directory, "gpu.json")), []
+    comparisons = [Comparison(bench, row, precision, store.earlier_forms(row.name, precision, about), about,
+                              store.put_forms) for row, precision in wanted]
+    for comparison, lost in bench.turns.finished(comparisons):
+        if lost:
+            failed.append(f"{comparison.name}: {lost}")
+            print(failed[-1], flush=True)
             continue
-        store.put(result)
-        print_row(result)
+        store.put(comparison.result)
+        print_row(comparison.result)
         path = save(bench, about, store.results())
         print(f"{path}.md, {path}.json", flush=True)
     print("\n" + markdown(store.results(), bench.backend))
@@ -409,7 +241,7 @@ def measure_on_gpu(bench, about, wanted):
 
 def run(args):
     todo = bench_rows.chosen(args.rows, bench_rows.rows(args.backend))
-    bench = Bench(args.build, args.rounds, args.torch, args.forms, args.backend, args.limit)
+    bench = Bench(args.build, args.rounds, args.torch, args.forms, args.backend, args.limit, args.at_once)
     about = machine(bench)
     print(about_text(about) + "\n", flush=True)
     if not bench.torch:
@@ -438,13 +270,16 @@ def main(argv):
     parser.add_argument("--forms", default="*", metavar="PATTERN,...",
                         help="of PyTorch: " + ", ".join(bench_forms.CPU_FORMS) + "; a GPU has more (bench_torch.py)")
     parser.add_argument("--limit", type=terminal.count, default=LIMIT, help="seconds of a row on a GPU")
+    parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
+                        help="rows of a GPU that are prepared at once; each is measured alone")
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has torch")
     parser.add_argument("--list", action="store_true", help="print the rows' names")
     args = parser.parse_args(argv)
     if args.list:
         print("\n".join(row.name for row in bench_rows.rows(args.backend)))
         return 0
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     try:
         run(args)
     except (kconfig.Unfit, Lost) as problem:

@@ -7,18 +7,19 @@ A step reads every weight and the whole cache once, so its limit is these bytes 
 The bytes are those that PyTorch's model has in the same precision; where it has no such model, those of our
 weights in that precision, and of our cache.  The bandwidth is the larger one of PyTorch's copy and our own reading.
 Each batch and context is measured by processes of its own, which take turns: what does not fit is told,
-and the rest goes on.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
+and the rest goes on.  With --at-once several are prepared together; whenever time is taken, the others are stopped.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
 """
 import argparse
-import json
+import math
 import os
 import pathlib
-import subprocess
 import sys
+import time
 
 from tools.bench import bench, bench_decode, bench_rows
-from tools.bench.bench_process import Lost, last_line
+from tools.bench.bench_process import Lost
 from tools.bench.bench_result import Collection
+from tools.bench.bench_turns import Party
 from tools.plan import kconfig
 from tools.terminal import terminal
 
@@ -26,60 +27,79 @@ LENGTHS = {"cpu": "1024,4096", "cuda": "1024,4096,16384,32768"}
 BATCHES = {"cpu": "1", "cuda": "1,64"}
 BYTES = {"float32": 4, "bfloat16": 2}
 LIMIT = 300     # seconds of one process
+SPARE = 1.5     # of a cache in every layer, as wide as the model, what a process may take at most ...
+SPARE_BYTES = 4 << 30   # ... and besides, for weights, libraries and context
 HEAD = ("row", "precision", "batch", "context", "tokens/s", "PyTorch's", "ratio", "limit", "reached", "asked",
         "PyTorch reached", "its form")
-
-
-def ask(command, log, environment):
-    """One answer of a process, or why there is none."""
-    with open(log, "w", encoding="utf-8") as errors:
-        try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=LIMIT,
-                                  env=environment, check=False)
-        except subprocess.TimeoutExpired:
-            raise Lost(f"no answer after {LIMIT} s") from None
-    if done.returncode:
-        raise Lost(last_line(log))
-    return json.loads(done.stdout)
 
 
 def one_context(found):
     return found["contexts"][0] | {name: found[name] for name in ("torch", "batch") if name in found}
 
 
-class Subject:
+class Subject(Party):
     """A row at one batch and context."""
 
     def __init__(self, runner, row, o, batch, context):
-        self.runner, self.row, self.batch, self.context = runner, row, batch, context
+        super().__init__(runner.turns)
+        self.runner, self.rounds, self.name = runner, o.rounds, f"{row.name}, batch {batch}, context {context}"
+        self.found = {"row": row.name, "precision": o.precision, "batch": batch, "context": context,
+                      "asked": row.asked.get(batch)}
         symbols = row.set | ({"PRECISION": o.precision} if o.precision != "float32" else {})
-        self.config = runner.configure(f"decode-{row.name}", row.start, row.fragments, symbols)
+        self.config = runner.configure(f"decode-{row.name}-{batch}-{context}", row.start, row.fragments, symbols)
         full = os.path.join(os.path.dirname(self.config), "full")
         kconfig.write_text(full, runner.tree.config_text())
         symbols = bench_decode.symbols(pathlib.Path(full)) | {"MODEL_VOCAB": row.set["COPY_VOCAB"]}
+        sizes = (int(symbols[name]) for name in ("MODEL_LAYERS", "MODEL_EMBD"))
+        self.most_bytes = SPARE_BYTES + 2 * SPARE * BYTES[o.precision] * math.prod(sizes) * batch * context
         self.own = [os.path.join(runner.build, "bin/bench_model"), self.config, "--decode", str(context),
                     str(batch), str(o.seconds)]
         threads = int(symbols.get("THREADS", 0)) or len(os.sched_getaffinity(0))
         self.peer = bench_decode.peer_command(
-            symbols, str(context), runner.python, f"--device={runner.device}", f"--batch={batch}",
+            symbols, str(context), runner.python, f"--device={runner.device}", f"--batch={batch}", "--turns",
             f"--precision={o.precision}", f"--seconds={o.seconds}", f"--threads={threads}") if runner.torch else None
 
-    def measure(self, rounds):
+    def begin(self, side, command):
+        self.runner.say(f"{self.name}: {side}")
+        return self.start(command, os.path.join(os.path.dirname(self.config), f"{side}.log"), os.sched_getaffinity(0),
+                          self.runner.backend, time.monotonic() + LIMIT,
+                          lambda text: self.runner.say(f"{self.name}: {side}: {text}"), self.runner.environment)
+
+    def ask_own(self):
+        with self.alone():
+            return self.begin("own", self.own).about
+
+    def ask_peer(self):
+        peer = self.begin("peer", self.peer)
+        answer = peer.about
+        while answer == "turn":
+            with self.alone():
+                peer.ask("take time")
+            answer = peer.ask("go on")
+        return answer
+
+    def measure(self):
         """The faster of some rounds on either side, or why a side has no number."""
-        found = {}
-        for turn in range(rounds):
-            for side, command in (("own", self.own), ("peer", self.peer)):
+        found = self.found
+        for _ in range(self.rounds):
+            for side, command, ask in (("own", self.own, self.ask_own), ("peer", self.peer, self.ask_peer)):
                 if command is None or "failed" in found.get(side, {}):
                     continue
-                self.runner.say(f"{self.row.name}, batch {self.batch}, context {self.context}: {side}, round {turn + 1}")
-                log = os.path.join(os.path.dirname(self.config), f"{side}.log")
                 try:
-                    answer = one_context(ask(command, log, self.runner.environment))
+                    answer = one_context(ask())
+                    found[side] = min(found.get(side, answer), answer, key=lambda a: a["token_seconds"])
                 except Lost as lost:
+                    if self.turns.is_over:
+                        raise
                     found[side] = {"failed": str(lost)}
-                    continue
-                found[side] = min(found.get(side, answer), answer, key=lambda a: a["token_seconds"])
-        return found
+                self.end_all()
+
+    def run(self):
+        try:
+            with self.runner.room.place(self.most_bytes):
+                self.measure()
+        finally:
+            self.leave()
 
 
 # ---------------------------------------------------------------- what came out
@@ -124,25 +144,23 @@ def markdown(rows):
 
 
 def run(o):
-    runner = bench.Bench(o.build, python=o.torch, backend=o.backend, limit=LIMIT)
+    runner = bench.Bench(o.build, python=o.torch, backend=o.backend, limit=LIMIT, at_once=o.at_once)
     collection = Collection(os.path.join(runner.directory, f"decode-{o.backend}.json"))
     about = bench.machine(runner)
     runner.close()
     print(bench.about_text(about) + "\n", flush=True)
     copied = about.get("ceiling_bytes") if o.backend != "cpu" else None
-    for row in bench_rows.chosen(o.rows, list(bench_rows.decode_rows())):
-        for batch in map(int, o.batches.split(",")):
-            for context in map(int, o.lengths.split(",")):
-                found = {"row": row.name, "precision": o.precision, "batch": batch, "context": context,
-                         "asked": row.asked.get(batch), "date": about["date"], "machine": about["machine"]}
-                found |= Subject(runner, row, o, batch, context).measure(o.rounds)
-                found = with_limit(found, o.precision, copied)
-                collection.put(" ".join(map(str, (row.name, o.precision, batch, context))), found)
-                print("    " + "  ".join(f"{name} {cell}" for name, cell in zip(HEAD, cells(found)) if cell))
-                for side in ("own", "peer"):
-                    if "failed" in found.get(side, {}):
-                        print(f"    {side}: {found[side]['failed']}")
-                sys.stdout.flush()
+    subjects = [Subject(runner, row, o, batch, context)
+                for row in bench_rows.chosen(o.rows, list(bench_rows.decode_rows()))
+                for batch in map(int, o.batches.split(",")) for context in map(int, o.lengths.split(","))]
+    for subject, _ in runner.turns.finished(subjects):
+        found = with_limit(subject.found, o.precision, copied) | {name: about[name] for name in ("date", "machine")}
+        collection.put(" ".join(str(found[name]) for name in ("row", "precision", "batch", "context")), found)
+        print("    " + "  ".join(f"{name} {cell}" for name, cell in zip(HEAD, cells(found)) if cell))
+        for side in ("own", "peer"):
+            if "failed" in found.get(side, {}):
+                print(f"    {side}: {found[side]['failed']}")
+        sys.stdout.flush()
     print("\n" + markdown(collection.found.values()) + f"\n{collection.path}")
 
 
@@ -158,6 +176,8 @@ def main(argv):
     parser.add_argument("--batches", metavar="N,...")
     parser.add_argument("--rounds", type=terminal.count, default=2)
     parser.add_argument("--seconds", type=float, default=0.5, help="on each number")
+    parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
+                        help="batches and contexts that are prepared at once; each is measured alone")
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has torch")
     o = parser.parse_args(argv)
     o.lengths, o.batches = o.lengths or LENGTHS[o.backend], o.batches or BATCHES[o.backend]

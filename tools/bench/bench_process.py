@@ -2,11 +2,13 @@
 
 It prints a line of JSON when it is ready, and answers each line of its standard input with another.
 """
+import contextlib
 import json
 import os
 import re
 import select
 import shutil
+import signal
 import statistics
 import subprocess
 import time
@@ -36,11 +38,18 @@ class Process:
     def __init__(self, command, log, processors, backend="cpu", deadline=None, say=lambda text: None,
                  environment=None):
         self.log, self.backend, self.deadline, self.say = log, backend, deadline, say
-        self.started = time.monotonic()
+        self.started, self.is_stopped = time.monotonic(), False
         with open(log, "w", encoding="utf-8") as errors:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                                          text=True, env=environment,
-                                          preexec_fn=lambda: os.sched_setaffinity(0, processors))
+                                          text=True, env=environment, preexec_fn=lambda: self.prepare(processors))
+
+    @staticmethod
+    def prepare(processors):
+        """In the new process.  Ctrl-C is not for its group; if this program dies, the kernel lets a stopped one go on."""
+        os.setpgid(0, 0)
+        os.sched_setaffinity(0, processors)
+
+    def wait_until_ready(self):
         try:
             self.about = self.read()
         except BaseException:   # also if this program is told to end
@@ -50,11 +59,12 @@ class Process:
     def wait_for_answer(self):
         """A line is written at once, so whatever can be read is a whole answer, or the end."""
         while True:
-            left = PATIENCE if self.deadline is None else min(PATIENCE, self.deadline - time.monotonic())
+            has_end = self.deadline is not None and not self.is_stopped
+            left = min(PATIENCE, self.deadline - time.monotonic()) if has_end else PATIENCE
             if select.select([self.child.stdout], [], [], max(0, left))[0]:
                 return
             passed = time.monotonic() - self.started
-            if self.deadline is not None and time.monotonic() >= self.deadline:
+            if has_end and not self.is_stopped and time.monotonic() >= self.deadline:
                 self.kill()
                 raise Lost(f"no answer after {passed:.0f} s: its time was over")
             self.say(f"still at work after {passed:.0f} s")
@@ -62,7 +72,7 @@ class Process:
     def read(self):
         self.wait_for_answer()
         line = self.child.stdout.readline()
-        if not line:
+        if not line.endswith("\n"):     # it ended, perhaps in the middle of an answer
             self.child.wait()
             raise Lost(last_line(self.log))
         return json.loads(line)
@@ -94,11 +104,12 @@ class Process:
         self.on_device = self.ask("memory")[0]
         return self.on_device["most"] if self.on_device else self.memory("VmHWM")
 
-    def warm_up(self):
+    def warm_up(self, alone=contextlib.nullcontext):
         """Returns the time of an iteration, and the peak memory from then on."""
         self.losses = self.ask(f"losses {WARM_UP[self.backend]}")
         self.forget_peak()
-        seconds = self.seconds(TRIED[self.backend])
+        with alone():
+            seconds = self.seconds(TRIED[self.backend])
         self.n = max(1, min(MOST[self.backend], round(TURN / seconds)))
         return seconds, self.peak()
 
@@ -124,10 +135,40 @@ class Process:
     def is_running(self):
         return self.child.poll() is None
 
-    def kill(self):
+    def signal_family(self, number):
         if self.is_running():
-            self.child.kill()
+            for process in family(self.child.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+
+    def stop(self):
+        """Until go_on(): nothing of it computes."""
+        self.is_stopped = True
+        self.signal_family(signal.SIGSTOP)
+
+    def go_on(self, stopped_seconds):
+        """The time in which it was stopped is not its own."""
+        self.signal_family(signal.SIGCONT)
+        if self.deadline is not None:
+            self.deadline += stopped_seconds
+        self.is_stopped = False
+
+    def kill(self):
+        self.signal_family(signal.SIGKILL)
         self.end()
+
+
+def family(first):
+    """A process and all that it started, directly or not."""
+    children = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])     # of one that has not ended meanwhile
+            children.setdefault(parent, []).append(int(name))
+    found = [first]
+    for process in found:
+        found += children.get(process, [])
+    return found
 
 
 def torch_version(python):
@@ -148,7 +189,7 @@ def ask_driver(field):
         return None
 
 
-def gpu_bytes():
-    """Memory that is in use, by all processes; None: nobody tells."""
-    mebibytes = ask_driver("memory.used")
+def gpu_bytes(which="used"):
+    """Memory of the first GPU, used by all processes or total; None: nobody tells."""
+    mebibytes = ask_driver(f"memory.{which}")
     return int(mebibytes) << 20 if mebibytes and mebibytes.isdigit() else None

@@ -3,6 +3,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 from dataclasses import asdict, dataclass, field, fields
 
 from tools.plan import kconfig
@@ -235,15 +236,16 @@ class Collection:
     """Results of several runs in one file, by key; what is measured again replaces the earlier one."""
 
     def __init__(self, path):
-        self.path, self.found = path, {}
+        self.path, self.found, self.lock = path, {}, threading.Lock()
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 self.found = json.load(file)["rows"]
 
     def put(self, key, found):
-        self.found[key] = found
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        kconfig.write_text(self.path, json.dumps({"rows": self.found}, indent=1) + "\n")
+        with self.lock:
+            self.found[key] = found
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            kconfig.write_text(self.path, json.dumps({"rows": self.found}, indent=1) + "\n")
 
 
 class Store:

@@ -21,8 +21,8 @@ import sys
 from dataclasses import asdict, dataclass
 
 from tools.bench import bench, bench_rows, gnuplot
-from tools.bench.bench_process import Lost
 from tools.bench.bench_result import MIB
+from tools.bench.bench_turns import Party
 from tools.plan import kconfig
 from tools.report import page
 from tools.terminal import terminal
@@ -50,19 +50,22 @@ class Figure:
     series: dict        # name -> fragments
     places: tuple
     symbols: object     # x -> symbols
-    measure: object     # process -> seconds, bytes
+    measure: object     # process, context in which it is alone -> seconds, bytes
 
 
-def attention_alone(process):
+def attention_alone(process, alone):
     process.ask(1)
-    seconds = sum(step["seconds"] for step in process.ask(f"profile {PROFILES}")
-                  if step["module"] == "attention")
+    with alone():
+        steps = process.ask(f"profile {PROFILES}")
+    seconds = sum(step["seconds"] for step in steps if step["module"] == "attention")
     return seconds, process.about["activation_bytes"]
 
 
-def iteration(process):
-    _, peak = process.warm_up()
-    return min(process.ask(process.n)), peak - 16 * process.about["parameters"]
+def iteration(process, alone):
+    _, peak = process.warm_up(alone)
+    with alone():
+        seconds = min(process.ask(process.n))
+    return seconds, peak - 16 * process.about["parameters"]
 
 
 @dataclass
@@ -103,17 +106,36 @@ def figures(longest, backend="cpu"):
                  size.batches, lambda B: small(TRAIN_BATCH=B), iteration)
 
 
+class Place(Party):
+    """One point of one figure."""
+
+    def __init__(self, runner, figure, series, x, precision):
+        super().__init__(runner.turns)
+        self.runner, self.figure, self.series, self.x = runner, figure, series, x
+        symbols = figure.symbols(x) | ({"PRECISION": precision} if precision != "float32" else {})
+        symbols |= {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and series == "mla" else {}
+        self.config = runner.configure(f"scaling-{figure.name}-{series.replace(' ', '')}-{x}", "",
+                                       "small " + figure.series[series], symbols)
+        self.processors = runner.processors()
+
+    def run(self):
+        try:
+            process = self.runner.start_ours(self.config, self, self.processors)
+            self.point = Point(self.figure.name, self.series, self.x, *self.figure.measure(process, self.alone))
+        finally:
+            self.leave()
+
+
 def measure(runner, figure, precision):
-    for name, fragments in figure.series.items():
-        more = {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and name == "mla" else {}
-        more |= {"PRECISION": precision} if precision != "float32" else {}
-        for x in figure.places:
-            config = runner.configure("scaling", "", "small " + fragments, figure.symbols(x) | more)
-            try:
-                yield Point(figure.name, name, x, *figure.measure(runner.start_ours(config)))
-            except Lost as lost:
-                print(f"{figure.name}, {name}, {figure.axis} {x}: {lost}", flush=True)
-            runner.end_all()
+    places = [Place(runner, figure, series, x, precision) for series in figure.series for x in figure.places]
+    found = []
+    for place, lost in runner.turns.finished(places):
+        if lost:
+            print(f"{figure.name}, {place.series}, {figure.axis} {place.x}: {lost}", flush=True)
+        else:
+            found.append(place.point)
+    order = list(figure.series)
+    return sorted(found, key=lambda point: (order.index(point.series), point.x))
 
 
 # ---------------------------------------------------------------- what came out
@@ -194,15 +216,17 @@ def main(argv):
     parser.add_argument("--backend", default="cpu", choices=bench_rows.BACKENDS)
     parser.add_argument("--precision", choices=bench_rows.PRECISIONS, help="on a GPU bfloat16 unless said")
     parser.add_argument("--longest", type=terminal.count, metavar="T")
+    parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
+                        help="points that are prepared at once; each is measured alone")
     parser.add_argument("--figures", default="*", metavar="PATTERN,...", help="attention, length, layers, width, batch")
     args = parser.parse_args(argv)
     precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
-    runner = bench.Bench(args.build, backend=args.backend)
+    runner = bench.Bench(args.build, backend=args.backend, at_once=args.at_once)
     there = list(figures(args.longest or LENGTHS[args.backend][-1], args.backend))
     about, path = bench.machine(runner) | {"precision": precision}, None
     print(bench.about_text(about) + f", {precision}")
     for figure in chosen(there, args.figures):
-        found = list(measure(runner, figure, precision))
+        found = measure(runner, figure, precision)
         print_figure(figure, found)
         path = save(runner, about, found, figure)
     print(f"\n{path}")

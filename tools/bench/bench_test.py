@@ -5,14 +5,17 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 import unittest.mock
 
-from tools.bench import (bench, bench_decode, bench_decode_rows, bench_forms, bench_process, bench_result, bench_rows,
-                         bench_scaling, op_profile)
+from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, bench_forms, bench_process, bench_result,
+                         bench_rows, bench_scaling, op_profile)
 from tools.plan import kconfig
 from tools.report import decoding
 from tools.testing import tap
@@ -158,15 +161,17 @@ class OnGpu(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.build = directory.name
         os.symlink(os.path.join(BUILD, "bin"), os.path.join(self.build, "bin"))
-        self.row = bench_rows.Row("tiny", "smoke", "mla gate cross latent", {}, {"bfloat16": 1.5})
+        self.rows = [bench_rows.Row("tiny", "smoke", "mla gate cross latent", {}, {"bfloat16": 1.5})]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
 
     def run_bench(self, losses, limit, *more):
         stub = os.path.join(self.build, "python")
         kconfig.write_text(stub, STUB.format(python=sys.executable, parameters=75520, losses=losses))
         os.chmod(stub, 0o755)
         with unittest.mock.patch.object(bench, "Bench", self.Rehearsal), \
-                unittest.mock.patch.object(bench_rows, "gpu_rows", lambda: [self.row]), \
-                unittest.mock.patch.multiple(bench, RESERVED=1, LEAST=0.5), \
+                unittest.mock.patch.object(bench_rows, "gpu_rows", lambda: self.rows), \
+                unittest.mock.patch.multiple(bench_compare, RESERVED=1, LEAST=0.5), \
                 unittest.mock.patch.object(bench_process, "TURN", 0.01), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
             status = bench.main(["--backend", "cuda", "--build", self.build, "--rounds", "2", "--torch", stub,
@@ -197,6 +202,36 @@ class OnGpu(unittest.TestCase):
             self.assertTrue(row["forms"]["reduce-overhead sdpa-cudnn"]["late"])
             self.assertIn("reduce-overhead sdpa-cudnn: starts", text)
         self.assertIsNone(row["ratio"])
+
+    def test_a_form_that_was_late_has_all_the_time_that_is_left(self):
+        runner = self.Rehearsal(self.build, backend="cuda", limit=1000)
+        comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16", {"late": {"late": True}})
+
+        def start(_, deadline):
+            raise bench_process.Lost(deadline - time.monotonic())
+        comparison.start_theirs = start
+        with contextlib.redirect_stdout(io.StringIO()):
+            for form in ("late", "new"):
+                comparison.try_form(form)
+        left = {form: float(found["failed"]) for form, found in comparison.result.forms.items()}
+        self.assertTrue(0 < left["new"] < bench_compare.ONE_FORM < left["late"] < 1000, left)
+
+    def test_rows_at_once(self):
+        self.rows = [bench_rows.Row(name, "smoke", "mla gate cross latent", {}, {"bfloat16": None})
+                     for name in ("tiny", "other")]
+        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "autotuned*", "--at-once", "2")
+        self.assertEqual(len(row["rounds"]), 2)
+        self.assertIn("other (bfloat16): autotuned sdpa-cudnn: 20.000 ms", text)
+        self.assertEqual(text.count("| autotuned sdpa-cudnn |"), 2)
+
+    def test_a_form_that_is_interrupted_is_no_failure(self):
+        timer = threading.Timer(4, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        self.addCleanup(timer.cancel)
+        with self.assertRaisesRegex(SystemExit, "stopped by signal 2"):
+            self.run_bench([], 100, "--forms", "graph plain,reduce*")
+        with open(os.path.join(self.build, "bench/gpu.json"), encoding="utf-8") as file:
+            self.assertEqual(list(json.load(file)["rows"]["tiny bfloat16"]["forms"]), ["graph plain"])
 
     def test_forms_are_kept_if_the_row_is_not_finished(self):
         store = bench_result.Store(os.path.join(self.build, "bench/gpu.json"))
@@ -256,12 +291,35 @@ class DecodeRows(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             runner = bench.Bench(directory)
             runner.torch, runner.python = "2.0", "python"
-            options = argparse.Namespace(precision="bfloat16", seconds=0.5)
+            options = argparse.Namespace(precision="bfloat16", seconds=0.5, rounds=1)
             peers = {row.name: bench_decode_rows.Subject(runner, row, options, 64, 1024).peer
                      for row in bench_rows.decode_rows()}
         self.assertEqual({name for name, peer in peers.items() if peer}, {"124m-dot", "124m-mla"})
         self.assertIn("--batch=64", peers["124m-dot"])
         self.assertIn("--vocab=50304", peers["124m-mla"])
+
+    def measured(self, own, peer):
+        """By processes that say these lines."""
+        with tempfile.TemporaryDirectory() as directory:
+            runner = bench.Bench(directory)
+            options = argparse.Namespace(precision="bfloat16", seconds=0.5, rounds=2)
+            subject = bench_decode_rows.Subject(runner, next(bench_rows.decode_rows()), options, 64, 1024)
+            subject.own, subject.peer = ([sys.executable, "-c", code] for code in (own, peer))
+            subject.run()
+            self.assertEqual(runner.turns.parties, [runner.party])
+        return subject.found
+
+    def test_a_peer_takes_time_in_its_turns(self):
+        turn = "".join(f"print('\"{word}\"', flush=True); assert input() == '{answer}'\n"
+                       for word, answer in (("turn", "take time"), ("done", "go on")))
+        found = self.measured(f"print({json.dumps(self.OWN)!r})", 2 * turn + f"print({json.dumps(self.PEER)!r})")
+        self.assertEqual((found["own"]["token_seconds"], found["peer"]["form"]), (1e-3, "compiled"))
+
+    def test_an_answer_that_breaks_off_is_none(self):
+        broken = "import sys; print('{\"contexts\": ', end='', flush=True); sys.exit('MemoryError: full')"
+        found = self.measured(broken, f"print({json.dumps(self.PEER)!r})")
+        self.assertEqual(found["own"], {"failed": "MemoryError: full"})
+        self.assertEqual(found["peer"]["form"], "compiled")
 
     def test_products_that_were_not_measured(self):
         contexts = [{"context": 8, "state_bytes": 1, "first_token_seconds": 1, "prompt_flops": 1, "token_seconds": 1,
@@ -313,8 +371,10 @@ class Process(unittest.TestCase):
         self.directory.cleanup()
 
     def start(self, config):
-        return bench_process.Process([os.path.join(BUILD, "bin/bench_model"), config],
-                             os.path.join(self.directory.name, "log"), os.sched_getaffinity(0))
+        process = bench_process.Process([os.path.join(BUILD, "bin/bench_model"), config],
+                                        os.path.join(self.directory.name, "log"), os.sched_getaffinity(0))
+        process.wait_until_ready()
+        return process
 
     def test_answers(self):
         process = self.start(self.config)

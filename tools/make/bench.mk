@@ -6,23 +6,25 @@ bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o)
 bench_needs += $(filter cuda,$(BACKEND))
 # What all of these commands take.
 bench_options = --build '$(O)' $(call option,--backend,BACKEND)
+at_once = $(call option,--at-once,AT_ONCE)
 
 bench: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench $(bench_options) $(call option,--torch,TORCH_PYTHON) $(call option,--rows,ROWS) \
 		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION) \
-		$(call option,--limit,LIMIT)
+		$(call option,--limit,LIMIT) $(at_once)
 
 bench-scaling: $(bench_needs)
 	$(Q)bash tools/make/setup.sh plot || true
 	$(Q)$(python) -m tools.bench.bench_scaling $(bench_options) $(call option,--longest,LONGEST) \
-		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION)
+		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION) $(at_once)
 
 # Without BACKEND the steps of .config are measured (tools/make/steps.mk).
 ifdef BACKEND
 bench-decode: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench_decode_rows $(bench_options) $(call option,--torch,TORCH_PYTHON) \
 		$(call option,--rows,ROWS) $(call option,--lengths,CONTEXTS) $(call option,--batches,BATCHES) \
-		$(call option,--rounds,ROUNDS) $(call option,--seconds,BENCH_SECONDS) $(call option,--precision,PRECISION)
+		$(call option,--rounds,ROUNDS) $(call option,--seconds,BENCH_SECONDS) $(call option,--precision,PRECISION) \
+		$(at_once)
 .PHONY: bench-decode
 endif
 
@@ -39,7 +41,7 @@ bench-runs: $(bench_needs) $(O)/bin/results
 .PHONY: bench profile bench-list bench-scaling bench-runs
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
-#:                 BACKEND=cuda: on a GPU; also bench-list, bench-decode BATCHES=1,64, bench-scaling
+#:                 BACKEND=cuda AT_ONCE=4: on a GPU; also bench-list, bench-decode, bench-scaling
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
 #:   bench-scaling plot time and memory against length, layers, width;  LONGEST=8192 FIGURES=length
 #:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000
