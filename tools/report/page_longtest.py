@@ -12,7 +12,7 @@ import time
 import unittest
 from unittest import mock
 
-from tools.report import report, report_test, serve
+from tools.report import made_up, report, serve
 from tools.testing import as_user, browser, tap
 
 DESKTOP, PHONE = (1400, 1000), (390, 844)
@@ -50,7 +50,7 @@ class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.chromium = cls.enterClassContext(browser.Browser())
-        cls.runs = report_test.Runs()
+        cls.runs = made_up.Runs()
         cls.addClassCleanup(shutil.rmtree, cls.runs.path)
         add_study(cls.runs)
         cls.runs.rebuild()
@@ -430,7 +430,7 @@ class Live(Case):
         return server
 
     def new_runs(self):
-        runs = report_test.Runs()
+        runs = made_up.Runs()
         self.addCleanup(shutil.rmtree, runs.path)
         return runs
 

@@ -12,7 +12,7 @@ import threading
 import unittest
 import urllib.parse
 
-from tools.report import report_test, serve
+from tools.report import made_up, serve
 from tools.testing import as_user, tap
 
 
@@ -22,7 +22,7 @@ def connection(host, port):
 
 class Case(unittest.TestCase):
     def setUp(self):
-        self.runs = report_test.Runs()
+        self.runs = made_up.Runs()
         self.addCleanup(shutil.rmtree, self.runs.path)
         self.server = serve.Server(self.runs.path, "127.0.0.1", 0)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
@@ -202,7 +202,7 @@ class Safety(Case):
 class Command(unittest.TestCase):
     def test_make_serve(self):
         """As a user calls it; HOST and PORT of the environment do not count."""
-        runs = report_test.Runs()
+        runs = made_up.Runs()
         self.addCleanup(shutil.rmtree, runs.path)
         runs.add("e", "0-mla", 1, 3.0)
         runs.rebuild()
