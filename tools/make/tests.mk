@@ -80,11 +80,15 @@ tests: $(call results,$(chosen_tests))
 # As many tests at once as there are processors, unless -j says otherwise.
 run_tier = +$(Q)for part in tests-built tests; do \
 	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 $2 ONCE=$(ONCE) $$part || exit; done
+# Nothing else brings MPI, so without this the tests of several ranks would be skipped.
+find_mpi = $(Q)bash tools/make/setup.sh ranks || echo 'tests of several ranks are skipped'
 check:
 	$(call run_tier,short)
 check-long:
+	$(find_mpi)
 	$(call run_tier,long)
 check-all:
+	$(find_mpi)
 	$(call run_tier,all)
 check-soak:
 	$(call run_tier,soak)
