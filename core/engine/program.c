@@ -4,30 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/engine/arena.h"
 #include "core/engine/lanes.h"
-#include "core/engine/lower.h"
-#include "core/engine/placement.h"
 #include "core/engine/replay.h"
 #include "core/util/bf16.h"
 
 #define UPLOAD_PIECE 1024 /* numbers that are rounded at a time */
-
-/*
- * Where there are lanes, memory is given to another tensor only so many instructions after its last use:
- * until then nothing has to wait for it.
- */
-#define LANE_REST 32
 
 struct program {
 	const struct graph *graph;
 	const struct backend *backend;
 	struct program_options options;
 	struct lowered lowered;
-	struct placement *items; /* the pieces of the arena */
-	int n_items;
-	int *item_of; /* by tensor number (roots): its piece, -1: in a struct params */
-	size_t arena_bytes;
-	char *arena;
+	struct arena arena;
+	char *memory;	    /* of the arena */
 	struct call *calls; /* by instruction */
 	int lanes;	    /* for which its instructions are made; 0: one after the other */
 	struct lane_step *steps; /* as many as instructions; NULL: there are no lanes */
@@ -43,192 +33,27 @@ struct program {
 	struct replay replays[2]; /* of a run that overwrites gradients, and of one that adds to them */
 };
 
-/* ---------------------------------------------------------------- lifetimes */
-
-static int tensor_total(const struct program *p)
-{
-	return p->graph->n_tensors + p->lowered.n_tensors;
-}
-
-static const struct tensor *tensor_number(const struct program *p, int i)
-{
-	return i < p->graph->n_tensors ? p->graph->tensors[i]
-				       : p->lowered.tensors[i - p->graph->n_tensors];
-}
-
-/* Parameters, their gradients and state live in a struct params, not in the arena. */
-static bool in_params(const struct tensor *root)
-{
-	return root->param >= 0;
-}
-
-static void touch(struct placement *life, const struct tensor *t, int when)
-{
-	struct placement *l;
-
-	if (!t)
-		return;
-	l = &life[tensor_root(t)->id];
-	if (l->last < 0)
-		l->first = when;
-	l->last = when;
-}
-
-static void touch_all(struct placement *life, struct tensor *const *list, int n, int when)
-{
-	for (int i = 0; i < n; i++)
-		touch(life, list[i], when);
-}
-
-static void touch_instr(struct placement *life, const struct instr *instr, int when)
-{
-	touch_all(life, instr->in, OP_MAX_INPUTS, when);
-	touch_all(life, instr->saved_out, OP_MAX_OUTPUTS, when);
-	touch_all(life, instr->dout, OP_MAX_OUTPUTS, when);
-	touch_all(life, instr->out, OP_MAX_OUTPUTS, when);
-	touch_all(life, instr->din, OP_MAX_INPUTS, when);
-	touch(life, instr->inner, when);
-	touch(life, instr->work, when);
-	touch(life, instr->zero, when);
-}
-
-static void keep_whole(struct placement *life, const struct tensor *t, int end)
-{
-	touch(life, t, 0);
-	life[tensor_root(t)->id].first = 0;
-	life[tensor_root(t)->id].last = end;
-}
-
-/* The first and last instruction that use a tensor; last = -1: none does. */
-static void find_lifetimes(const struct program *p, struct placement *life)
-{
-	const struct lowered *l = &p->lowered;
-	const int end = l->n_instrs;
-
-	for (int i = 0; i < tensor_total(p); i++)
-		life[i] = (struct placement){
-			.name = tensor_number(p, i)->name,
-			.bytes = tensor_bytes(tensor_number(p, i)),
-			.last = -1,
-		};
-	/* What one call does has no order: all that it reads and writes is there from its begin to its end. */
-	for (int first = 0; first < l->n_instrs; first += l->instrs[first].together) {
-		const int next = first + l->instrs[first].together;
-
-		for (int i = first; i < next; i++) {
-			touch_instr(life, &l->instrs[i], first);
-			touch_instr(life, &l->instrs[i], next - 1);
-		}
-	}
-	/* Filled before the run, or read after it. */
-	for (int i = 0; i < p->graph->n_tensors; i++)
-		if (p->graph->tensors[i]->kind == TENSOR_INPUT)
-			keep_whole(life, p->graph->tensors[i], end);
-	for (int i = 0; i < l->n_seeds; i++)
-		keep_whole(life, l->seeds[i].gradient, end);
-	for (int i = 0; i < p->graph->n_outputs; i++)
-		life[tensor_root(p->graph->outputs[i].tensor)->id].last = end;
-}
-
-static bool is_input_or_seed(const struct program *p, const struct tensor *t)
-{
-	for (int i = 0; i < p->lowered.n_seeds; i++)
-		if (p->lowered.seeds[i].gradient == t)
-			return true;
-	return t->kind == TENSOR_INPUT;
-}
-
-/* Work in other lanes may still be under way. */
-static void let_rest(const struct program *p, struct placement *life)
-{
-	for (int i = 0; i < tensor_total(p); i++)
-		if (life[i].last >= 0 && life[i].last < p->lowered.n_instrs)
-			life[i].last = life[i].last + LANE_REST < p->lowered.n_instrs
-					       ? life[i].last + LANE_REST
-					       : p->lowered.n_instrs;
-}
-
-/* Where an instruction may write its result over what it reads last, the two share a piece. */
-static void merge_in_place(const struct program *p, struct placement *life, int *owner)
-{
-	for (int i = 0; i < p->lowered.n_instrs; i++) {
-		const struct instr *instr = &p->lowered.instrs[i];
-		const struct tensor *from = instr->dout[0];
-		const struct tensor *to = instr->in_place ? instr->din[0] : instr->inner;
-		int piece;
-
-		if (!from || !to || in_params(from) || in_params(to) || is_input_or_seed(p, from) ||
-		    life[from->id].bytes != life[to->id].bytes)
-			continue;
-		piece = owner[from->id];
-		if (life[piece].last != i || life[to->id].first != i || owner[to->id] != to->id)
-			continue;
-		owner[to->id] = piece;
-		life[piece].last = life[to->id].last;
-	}
-}
-
-static enum status place(struct program *p, struct error *err)
-{
-	const int n = tensor_total(p);
-	struct placement *life = malloc((size_t)n * sizeof(*life));
-	int *owner = malloc((size_t)n * sizeof(*owner));
-	enum status status = FAIL;
-
-	p->items = calloc((size_t)n, sizeof(*p->items));
-	p->item_of = malloc((size_t)n * sizeof(*p->item_of));
-	if (!life || !owner || !p->items || !p->item_of) {
-		fail_memory(err, "memory planner", (size_t)n * sizeof(*life));
-		goto free_life;
-	}
-	find_lifetimes(p, life);
-	for (int i = 0; i < n; i++)
-		owner[i] = i;
-	if (p->lanes > 0)
-		let_rest(p, life);
-	else if (!p->options.no_planner)
-		merge_in_place(p, life, owner);
-	for (int i = 0; i < n; i++) {
-		const struct tensor *t = tensor_number(p, i);
-
-		p->item_of[i] = -1;
-		if (t->base || in_params(t) || life[i].last < 0)
-			continue;
-		if (owner[i] != i) {
-			p->item_of[i] = p->item_of[owner[i]];
-			continue;
-		}
-		p->item_of[i] = p->n_items;
-		p->items[p->n_items++] = life[i];
-	}
-	status = placement_assign(p->items, p->n_items, p->options.no_planner, &p->arena_bytes, err);
-	if (status == OK)
-		status = placement_verify(p->items, p->n_items, p->arena_bytes, err);
-free_life:
-	free(life);
-	free(owner);
-	return status;
-}
-
 /* ----------------------------------------------------------------- creation */
 
 static void *address(const struct program *p, const struct tensor *t)
 {
 	const struct tensor *root;
+	const struct placement *piece;
 	char *start;
 
 	if (!t)
 		return NULL;
 	root = tensor_root(t);
+	piece = arena_piece(&p->arena, root);
 	if (root->kind == TENSOR_STATE)
 		start = param_data(p->graph->state, root->param);
-	else if (in_params(root))
+	else if (is_in_params(root))
 		start = root->kind == TENSOR_GRADIENT ? param_grad(p->graph->params, root->param)
 						      : param_data(p->graph->params, root->param);
-	else if (p->item_of[root->id] < 0)
+	else if (!piece)
 		return NULL;
 	else
-		start = p->arena + p->items[p->item_of[root->id]].offset;
+		start = p->memory + piece->offset;
 	return start + (size_t)t->offset * dtype_size(t->type);
 }
 
@@ -326,6 +151,7 @@ static enum status prepare(struct program **out, const struct graph *g,
 			   struct error *err)
 {
 	struct program *p = calloc(1, sizeof(*p));
+	struct arena_options sharing;
 
 	if (!p)
 		return fail_memory(err, "program", sizeof(*p));
@@ -333,9 +159,10 @@ static enum status prepare(struct program **out, const struct graph *g,
 	p->backend = backend;
 	p->options = *options;
 	p->lanes = lanes_for(g, backend, options->train);
+	sharing = (struct arena_options){ .separate = options->no_planner, .has_lanes = p->lanes > 0 };
 	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_remake, p->lanes > 0,
 			err) != OK ||
-	    place(p, err) != OK) {
+	    arena_plan(&p->arena, g, &p->lowered, sharing, err) != OK) {
 		program_destroy(p);
 		return FAIL;
 	}
@@ -430,11 +257,11 @@ enum status program_create(struct program **out, const struct graph *g,
 		return fail(err, "the state has no memory yet");
 	if (prepare(&p, g, backend, options, err) != OK)
 		return FAIL;
-	p->arena = backend->alloc(backend, p->arena_bytes);
+	p->memory = backend->alloc(backend, p->arena.bytes);
 	p->calls = calloc((size_t)p->lowered.n_instrs + 1, sizeof(*p->calls));
 	p->losses = calloc((size_t)g->n_outputs + 1, sizeof(*p->losses));
-	if (!p->arena || !p->calls || !p->losses) {
-		fail_memory(err, "activations and gradients", p->arena_bytes);
+	if (!p->memory || !p->calls || !p->losses) {
+		fail_memory(err, "activations and gradients", p->arena.bytes);
 		program_destroy(p);
 		return FAIL;
 	}
@@ -470,7 +297,7 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 
 	if (prepare(&p, g, backend, options, err) != OK)
 		return FAIL;
-	*arena_bytes = p->arena_bytes;
+	*arena_bytes = p->arena.bytes;
 	for (int i = 0; i < p->lowered.n_instrs && status == OK; i++)
 		status = find_copies(p, i, ignored, err);
 	program_destroy(p);
@@ -483,11 +310,10 @@ void program_destroy(struct program *p)
 		return;
 	for (int i = 0; i < 2; i++)
 		replay_reset(&p->replays[i], p->backend);
-	if (p->arena)
-		p->backend->release(p->backend, p->arena);
+	if (p->memory)
+		p->backend->release(p->backend, p->memory);
 	lower_free(&p->lowered);
-	free(p->items);
-	free(p->item_of);
+	arena_free(&p->arena);
 	free(p->calls);
 	free(p->steps);
 	free(p->lengths);
@@ -539,7 +365,7 @@ static void run_instr(struct program *p, int index)
 	const struct kernels *k;
 
 	if (instr->kind == INSTR_ZERO) {
-		if (in_params(instr->zero) && run_adds(&p->run))
+		if (is_in_params(instr->zero) && run_adds(&p->run))
 			return;
 		p->backend->zero(p->backend, address(p, instr->zero), tensor_bytes(instr->zero));
 		return;
@@ -832,14 +658,10 @@ void program_loss_weight(struct program *p, const char *name, double weight)
 
 size_t program_arena_bytes(const struct program *p)
 {
-	return p->arena_bytes;
+	return p->arena.bytes;
 }
 
 void program_list_memory(const struct program *p, FILE *file)
 {
-	fprintf(file, "%14s %14s %6s %6s  %s\n", "bytes", "offset", "first", "last", "tensor");
-	for (int i = 0; i < p->n_items; i++)
-		fprintf(file, "%14zu %14zu %6d %6d  %s\n", p->items[i].bytes, p->items[i].offset,
-			p->items[i].first, p->items[i].last, p->items[i].name);
-	fprintf(file, "%14zu  arena in all\n", p->arena_bytes);
+	arena_list(&p->arena, file);
 }

@@ -1,0 +1,43 @@
+/*
+ * arena - where the tensors of a lowered graph lie in one block of memory.
+ *
+ * A tensor has its place from the first instruction that uses it to the last one.
+ */
+#ifndef CORE_ENGINE_ARENA_H
+#define CORE_ENGINE_ARENA_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "core/engine/lower.h"
+#include "core/engine/placement.h"
+
+struct arena {
+	struct placement *items; /* the pieces */
+	int n_items;
+	int *item_of; /* by tensor number (roots): its piece, -1: in a struct params, or unused */
+	size_t bytes;
+};
+
+struct arena_options {
+	bool separate;	/* no two tensors share memory */
+	bool has_lanes; /* instructions may be under way beside each other */
+};
+
+/* Plans; the memory itself is the caller's. */
+enum status arena_plan(struct arena *a, const struct graph *g, const struct lowered *l,
+		       struct arena_options options, struct error *err) MUST_CHECK;
+void arena_free(struct arena *a);
+
+/* The piece of a root; NULL: it has none. */
+const struct placement *arena_piece(const struct arena *a, const struct tensor *root);
+
+void arena_list(const struct arena *a, FILE *file);
+
+/* Parameters, their gradients and state live in a struct params, not in the arena. */
+static inline bool is_in_params(const struct tensor *root)
+{
+	return root->param >= 0;
+}
+
+#endif
