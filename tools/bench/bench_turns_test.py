@@ -81,11 +81,13 @@ class Turns(unittest.TestCase):
         ours, _, _ = self.start("ours")
         _, waiting, _ = self.start("other")
         answers = []
-        thread = threading.Thread(target=lambda: answers.append(waiting.ask(0.2)))
+        thread = threading.Thread(target=lambda: answers.append(waiting.ask(0)))
         with ours.alone():
-            waiting.deadline = time.monotonic() + 0.3
+            waiting.deadline = time.monotonic() + 0.1
             thread.start()
-            time.sleep(0.6)
+            time.sleep(0.4)
+            self.assertTrue(thread.is_alive())
+            waiting.deadline += 60
         thread.join()
         self.assertEqual(answers, [[1]])
 
