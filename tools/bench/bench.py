@@ -30,7 +30,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -39,7 +38,7 @@ from tools.bench import bench_forms, bench_rows
 from tools.bench.bench_compare import LIMIT, Comparison
 from tools.bench.bench_process import Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
 from tools.bench.bench_result import Result, Store, entry, markdown, print_row
-from tools.bench.bench_turns import Party, Room, Turns
+from tools.bench.bench_turns import Party, Room, Turns, end_on_signals
 from tools.plan import kconfig
 from tools.terminal import terminal
 
@@ -254,11 +253,6 @@ def run(args):
     bench.close()
 
 
-def stop(number, frame):
-    """The processes of a row end with this one."""
-    raise SystemExit(f"bench: stopped by signal {number}")
-
-
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
                                      epilog="example: python3 -m tools.bench.bench --rows 'laptop-*' --list")
@@ -278,8 +272,7 @@ def main(argv):
     if args.list:
         print("\n".join(row.name for row in bench_rows.rows(args.backend)))
         return 0
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    end_on_signals("bench")
     try:
         run(args)
     except (kconfig.Unfit, Lost) as problem:

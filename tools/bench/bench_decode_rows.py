@@ -7,7 +7,8 @@ A step reads every weight and the whole cache once, so its limit is these bytes 
 The bytes are those that PyTorch's model has in the same precision; where it has no such model, those of our
 weights in that precision, and of our cache.  The bandwidth is the larger one of PyTorch's copy and our own reading.
 Each batch and context is measured by processes of its own, which take turns: what does not fit is told,
-and the rest goes on.  With --at-once several are prepared together; whenever time is taken, the others are stopped.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
+and the rest goes on.  With --at-once several are prepared together, and the others are stopped whenever time is
+taken.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
 """
 import argparse
 import math
@@ -19,7 +20,7 @@ import time
 from tools.bench import bench, bench_decode, bench_rows
 from tools.bench.bench_process import Lost
 from tools.bench.bench_result import Collection
-from tools.bench.bench_turns import Party
+from tools.bench.bench_turns import Party, end_on_signals
 from tools.plan import kconfig
 from tools.terminal import terminal
 
@@ -181,6 +182,7 @@ def main(argv):
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has torch")
     o = parser.parse_args(argv)
     o.lengths, o.batches = o.lengths or LENGTHS[o.backend], o.batches or BATCHES[o.backend]
+    end_on_signals("bench-decode")
     try:
         run(o)
     except kconfig.Unfit as problem:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 from tools.bench import bench, bench_rows, gnuplot
 from tools.bench.bench_result import MIB
-from tools.bench.bench_turns import Party
+from tools.bench.bench_turns import Party, end_on_signals
 from tools.plan import kconfig
 from tools.report import page
 from tools.terminal import terminal
@@ -220,6 +220,7 @@ def main(argv):
                         help="points that are prepared at once; each is measured alone")
     parser.add_argument("--figures", default="*", metavar="PATTERN,...", help="attention, length, layers, width, batch")
     args = parser.parse_args(argv)
+    end_on_signals("bench-scaling")
     precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
     runner = bench.Bench(args.build, backend=args.backend, at_once=args.at_once)
     there = list(figures(args.longest or LENGTHS[args.backend][-1], args.backend))

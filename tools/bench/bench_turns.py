@@ -14,6 +14,14 @@ from tools.bench.bench_process import Lost, Process
 SETTLING = 0.1      # seconds in which a GPU ends what the stopped ones had begun
 
 
+def end_on_signals(name):
+    """Ctrl-C ends this program as any other reason does: its processes end with it."""
+    def end(number, _):
+        raise SystemExit(f"{name}: stopped by signal {number}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
 class Turns:
     def __init__(self, at_once=1):
         self.at_once, self.parties, self.lock = at_once, [], threading.RLock()

@@ -13,6 +13,7 @@ import collections
 import sys
 
 from tools.bench import bench, bench_rows
+from tools.bench.bench_turns import end_on_signals
 from tools.plan import kconfig
 
 WARM_UP = 2
@@ -58,6 +59,7 @@ def main(argv):
     parser.add_argument("--backend", default="cpu", choices=bench_rows.BACKENDS)
     parser.add_argument("--passes", type=int, default=5)
     args = parser.parse_args(argv)
+    end_on_signals("profile")
     runner = bench.Bench(args.build, backend=args.backend)
     rows = {row.name: row for backend in ("cpu", args.backend) for row in bench_rows.rows(backend)}
     try:
@@ -67,6 +69,8 @@ def main(argv):
     except (kconfig.Unfit, bench.Lost) as problem:
         print(f"profile: {problem}", file=sys.stderr)
         return 1
+    finally:
+        runner.close()
     return 0
 
 
