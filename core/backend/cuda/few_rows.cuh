@@ -294,7 +294,7 @@ static __device__ void few_rows_put(const struct few_rows_problem<P> &p, int num
 
 	product.y[row * product.O + o] = value;
 	if (p.gelu)
-		p.gelu[row * product.O + o] = kept * gelu_factor(kept);
+		p.gelu[row * product.O + o] = kept * gelu_factor<P>(kept);
 #pragma unroll 1
 	for (int k = 0; k < p.n_kept; k++) {
 		const struct few_rows_kept<P> &cache = p.kept[k];

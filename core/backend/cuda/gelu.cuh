@@ -4,7 +4,7 @@
 #ifndef CUDA_GELU_CUH
 #define CUDA_GELU_CUH
 
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/approximate.cuh"
 
 /* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + exp(t)), t = x (GELU_LINEAR + GELU_CUBIC x^2). */
 #define GELU_LINEAR -1.5957691216057308   /* -2 sqrt(2/pi) */
@@ -15,9 +15,9 @@ template <typename R> static __device__ R gelu_power(R x)
 	return x * ((R)GELU_LINEAR + (R)GELU_CUBIC * (x * x));
 }
 
-template <typename R> static __device__ R gelu_factor(R x)
+template <typename P> static __device__ typename P::real gelu_factor(typename P::real x)
 {
-	return 1 / (1 + exp(gelu_power(x)));
+	return about_sigmoid<P>(-gelu_power(x));
 }
 
 /* y = x s, so dy/dx = s - s (1 - s) x dt/dx */

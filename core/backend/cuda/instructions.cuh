@@ -121,6 +121,15 @@ static __device__ __forceinline__ float reciprocal_about(float x)
 	return y;
 }
 
+/* The logarithm of x to the base of two, with an error of 2^-22 where x is from 1/2 to 2. */
+static __device__ __forceinline__ float log_two_about(float x)
+{
+	float y;
+
+	asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
 /* --------------------------------------------------------------------- copies */
 
 /* 16 bytes from global to shared memory, or zeros; begun now, there after copies_wait(). */

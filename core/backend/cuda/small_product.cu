@@ -135,12 +135,6 @@ static __device__ __forceinline__ void begin_sums(const struct small_product &p,
 	});
 }
 
-/* The factor of gelu, with an error far below that of bfloat16. */
-static __device__ __forceinline__ float gelu_factor_about(float x)
-{
-	return reciprocal_about(1 + power_of_two_about((float)M_LOG2E * gelu_power(x)));
-}
-
 template <int ROWS, enum span_kind KIND, enum epilogue EPILOGUE>
 static __device__ __forceinline__ void put_sums(const struct small_product &p,
 						struct results<P> out,
@@ -153,12 +147,12 @@ static __device__ __forceinline__ void put_sums(const struct small_product &p,
 		if (EPILOGUE == EPILOGUE_GELU) {
 			p.before.put(at, y);
 			for (int k = 0; k < 2; k++)
-				y[k] *= gelu_factor_about(y[k]);
+				y[k] *= gelu_factor<P>(y[k]);
 		} else if (EPILOGUE == EPILOGUE_GELU_GRADIENT) {
 			const auto before = numbers<P>(p.before)[at];
 
 			for (int k = 0; k < 2; k++)
-				y[k] *= gelu_slope(before[k], gelu_factor_about(before[k]));
+				y[k] *= gelu_slope(before[k], gelu_factor<P>(before[k]));
 		}
 		out.put(at, y);
 	});

@@ -4,18 +4,21 @@
 #ifndef CUDA_SOFTPLUS_CUH
 #define CUDA_SOFTPLUS_CUH
 
-template <typename R> static __device__ R softplus(R x)
+#include "core/backend/cuda/approximate.cuh"
+
+template <typename P> static __device__ typename P::real softplus(typename P::real x)
 {
-	return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x));
+	return (x > 0 ? x : 0) + about_log1p<P>(about_exp<P>(x > 0 ? -x : x));
 }
 
 /* Also its derivative, 1 / (1 + exp(-x)). */
-template <typename R> static __device__ R softplus(R x, R *slope)
+template <typename P>
+static __device__ typename P::real softplus(typename P::real x, typename P::real *slope)
 {
-	const R small = exp(x > 0 ? -x : x);
+	const typename P::real small = about_exp<P>(x > 0 ? -x : x);
 
-	*slope = (x > 0 ? 1 : small) / (1 + small);
-	return (x > 0 ? x : 0) + log1p(small);
+	*slope = about_ratio<P>(x > 0 ? 1 : small, 1 + small);
+	return (x > 0 ? x : 0) + about_log1p<P>(small);
 }
 
 #endif

@@ -154,6 +154,11 @@ static inline float reciprocal_about(float x)
 	return 1 / x;
 }
 
+static inline float log_two_about(float x)
+{
+	return log2f(x);
+}
+
 /* --------------------------------------------------------------------- copies */
 
 static inline void copy_piece(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)

@@ -11,7 +11,7 @@ template <typename P> static void forward(const struct call *c)
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
-			v[k] *= gelu_factor(v[k]);
+			v[k] *= gelu_factor<P>(v[k]);
 		y.put(p, v);
 	});
 }
@@ -28,7 +28,7 @@ template <typename P> static void backward(const struct call *c)
 		auto d = dy[p];
 
 		for (int k = 0; k < p.n; k++)
-			d[k] *= gelu_slope(v[k], gelu_factor(v[k]));
+			d[k] *= gelu_slope(v[k], gelu_factor<P>(v[k]));
 		dx.put(p, d);
 	});
 }

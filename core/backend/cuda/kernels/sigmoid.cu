@@ -1,4 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/approximate.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {
@@ -11,7 +11,7 @@ template <typename P> static void forward(const struct call *c)
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
-			v[k] = 1 / (1 + exp(-v[k]));
+			v[k] = about_sigmoid<P>(v[k]);
 		y.put(p, v);
 	});
 }

@@ -1,9 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
-
-template <typename R> static __device__ R sigmoid(R x)
-{
-	return 1 / (1 + exp(-x));
-}
+#include "core/backend/cuda/approximate.cuh"
 
 /* y = gate s x, s = sigmoid(gate) */
 template <typename P> static void forward(const struct call *c)
@@ -18,7 +13,7 @@ template <typename P> static void forward(const struct call *c)
 		auto out = g;
 
 		for (int k = 0; k < p.n; k++)
-			out[k] = sigmoid(g[k]) * g[k] * v[k];
+			out[k] = about_sigmoid<P>(g[k]) * g[k] * v[k];
 		y.put(p, out);
 	});
 }
@@ -37,7 +32,7 @@ template <typename P> static void backward(const struct call *c)
 		auto to_gate = g, to_x = g;
 
 		for (int k = 0; k < p.n; k++) {
-			const real s = sigmoid(g[k]), d = given[k] * s;
+			const real s = about_sigmoid<P>(g[k]), d = given[k] * s;
 
 			to_gate[k] = d * v[k] * (1 + g[k] * (1 - s));
 			to_x[k] = d * g[k];

@@ -14,7 +14,7 @@ template <typename P> static void forward(const struct call *c)
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
-			v[k] = softplus(v[k]) + eps;
+			v[k] = softplus<P>(v[k]) + eps;
 		y.put(p, v);
 	});
 }
@@ -32,7 +32,7 @@ template <typename P> static void backward(const struct call *c)
 		auto d = dy[p];
 
 		for (int k = 0; k < p.n; k++)
-			d[k] /= 1 + exp(-v[k]);
+			d[k] *= about_sigmoid<P>(v[k]);
 		dx.put(p, d);
 	});
 }

@@ -266,7 +266,7 @@ template <typename P> struct pair_head {
 
 		turn(mean, 1);
 		each_number<SIDES, N>([&](int s, int k) {
-			sigma[s][k] = softplus(sigma[s][k]) + of.eps;
+			sigma[s][k] = softplus<P>(sigma[s][k]) + of.eps;
 
 			const real a = as_kept(y, mean[s][k]), b = as_kept(y, sigma[s][k]);
 
@@ -304,7 +304,7 @@ template <typename P> struct whitened_head {
 		real sum = 0;
 
 		each_number<SIDES, N>([&](int s, int k) {
-			sigma[s][k] = softplus(sigma[s][k]) + of.eps;
+			sigma[s][k] = softplus<P>(sigma[s][k]) + of.eps;
 			v[s][k] /= sqrt(sigma[s][k]);
 			sum += bias ? log(sigma[s][k]) : 0;
 		});
@@ -382,7 +382,7 @@ template <typename P> struct pair_gradient {
 		each_number<SIDES, N>([&](int s, int k) {
 			const real m = mean[s][k], dm = dmean[s][k], d = dsigma[s][k];
 			real slope;
-			const real sigma = softplus(raw[s][k], &slope) + of.eps;
+			const real sigma = softplus<P>(raw[s][k], &slope) + of.eps;
 
 			sum += m * (twice * dm - all * m) + sigma * (twice * d - all * sigma);
 			dmean[s][k] = factor * dm - own * m;
@@ -426,7 +426,7 @@ template <typename P> struct whitened_gradient {
 		turn(d, -1);
 		each_number<SIDES, N>([&](int s, int k) {
 			real slope;
-			const real p = 1 / sqrt(softplus(raw[s][k], &slope) + of.eps);
+			const real p = 1 / sqrt(softplus<P>(raw[s][k], &slope) + of.eps);
 			const real w = mean[s][k] * p, dw = d[s][k] - all * w;
 
 			mean[s][k] = dw * p;

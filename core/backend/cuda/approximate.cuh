@@ -1,0 +1,49 @@
+/*
+ * approximate - functions as exact as their results are kept.
+ *
+ * Where products round to bfloat16 (2^-9), the GPU's own approximations do: their relative errors are below
+ * 2^-14.  Elsewhere the functions are those of the CPU.
+ */
+#ifndef CUDA_APPROXIMATE_CUH
+#define CUDA_APPROXIMATE_CUH
+
+#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/instructions.cuh"
+
+#define LOG2_E 1.4426950408889634
+#define LOG_2 0.6931471805599453
+
+template <typename P> static __device__ typename P::real about_exp(typename P::real x)
+{
+	if constexpr (ROUNDS<P>)
+		return power_of_two_about(x * (float)LOG2_E);
+	else
+		return exp(x);
+}
+
+template <typename P>
+static __device__ typename P::real about_ratio(typename P::real a, typename P::real b)
+{
+	if constexpr (ROUNDS<P>)
+		return a * reciprocal_about(b);
+	else
+		return a / b;
+}
+
+/* log(1 + x), x from 0 to 1 */
+template <typename P> static __device__ typename P::real about_log1p(typename P::real x)
+{
+	if constexpr (ROUNDS<P>)
+		return x < 0x1p-7f ? x * (1 - x * (0.5f - x * (1 / 3.0f)))
+				   : (float)LOG_2 * log_two_about(1 + x);
+	else
+		return log1p(x);
+}
+
+/* 1 / (1 + exp(-x)) */
+template <typename P> static __device__ typename P::real about_sigmoid(typename P::real x)
+{
+	return about_ratio<P>(1, 1 + about_exp<P>(-x));
+}
+
+#endif
