@@ -7,7 +7,12 @@
  *     d_keys     a block of keys, over the queries that see them: dK, dV, dkey_bias
  *
  * Scores are made again in each, so no block adds to what another one writes: sums have one
- * order, and there are no atomics.  The band has two more results,
+ * order, and there are no atomics.  Where products are not rounded they take longer than memory:
+ * then d_keys comes first and stores dS of as many heads as a buffer holds, and
+ *
+ *     given_d_queries  reads it in the walk of d_queries: dQ by one product instead of three
+ *
+ * The band has two more results,
  *
  *     dk_i += scale sum_j dC_ij q_j    the walk of d_queries, over the keys in the band
  *     dq_j += scale sum_i dC_ij k_i    the walk of d_keys, over the queries in the band
@@ -57,8 +62,9 @@ template <typename P> struct problem {
 	typedef typename P::real real;
 
 	int H, T;
-	int past; /* position of the first query */
-	int S;	  /* keys that are there: past + T */
+	int first_head, heads; /* that a launch is for, of all examples' */
+	int past;	       /* position of the first query */
+	int S;		       /* keys that are there: past + T */
 	/* Of the widths of a shape. */
 	struct head_matrix<const typename P::factor *> q, k, v, d_o, recent;
 	int recent_first, recent_n;
@@ -73,10 +79,16 @@ template <typename P> struct problem {
 	int padded;		  /* queries, in whole blocks */
 	const real *lse2, *delta; /* [B,H,padded], lse in powers of two; backward */
 	int together = 1;	  /* heads that share keys and whose dK one block sums up; backward */
+	real *ds;		  /* [heads,padded,padded], a row for each query, or NULL: not stored */
 
 	__device__ real band() const
 	{
 		return learned_band ? *learned_band : constant_band;
+	}
+	/* dS of query i and key j */
+	__device__ real *d_scores_at(int head, int i, int j) const
+	{
+		return ds + ((int64_t)(head - first_head) * padded + i) * padded + j;
 	}
 };
 
@@ -472,7 +484,7 @@ template <typename X> struct query_walk {
 		const int last = p.past + p.T - 1;
 		const struct turn turn(blocks);
 
-		head = turn.head;
+		head = p.first_head + turn.head;
 		first = (blocks - 1 - turn.number) * X::OWN;
 		position = p.past + first;
 		begin = 0;

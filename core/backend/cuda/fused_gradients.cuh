@@ -222,6 +222,92 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	}
 }
 
+/* Two numbers that are read at once. */
+template <typename R> struct alignas(2 * sizeof(R)) two_numbers {
+	R x, y;
+};
+
+/*
+ * dS of the warp's queries and the keys of a step, as it was stored.  Only what queries see was stored for
+ * certain, so only pairs that begin with it are read.  Their second key may be one that the query does not
+ * see, but it is of the same tile, and there stored as 0.
+ */
+template <typename X>
+static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p,
+						     const struct query_walk<X> &w, int row, int step,
+						     typename X::scores &ds)
+{
+	typedef struct two_numbers<typename X::real> two;
+	const int i0 = w.first + row, j0 = step * X::STEP;
+	const bool all = j0 + X::STEP - 1 <= i0 && i0 + 16 * X::ROWS <= p.T;
+
+#pragma unroll
+	for (int m = 0; m < X::ROWS; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int i = i0 + 16 * m + fragment_row(2 * half), j = j0 + fragment_column(0);
+			const typename X::real *from = p.d_scores_at(w.head, i, j);
+
+#pragma unroll
+			for (int n = 0; n < X::COLUMNS; n++) {
+				const bool seen = all || (i < p.T && j + 8 * n <= i);
+				const two x = seen ? *(const two *)(from + 8 * n) : two{ 0, 0 };
+
+				ds[m][n][2 * half] = x.x;
+				ds[m][n][2 * half + 1] = x.y;
+			}
+		}
+}
+
+/* Shared memory of the kernel below: only keys. */
+template <typename X> struct given_memory {
+	typedef struct tiles<X, X::STEP, false> step_tiles;
+	static constexpr int BYTES = 2 * step_tiles::SCORE;
+
+	/* Begin to copy the keys of a step. */
+	static __device__ void copy(const side_of<X> &keys, uint32_t start, int step)
+	{
+		at(start, step).copy_score(keys, step * X::STEP);
+		copies_end();
+	}
+	static __device__ step_tiles at(uint32_t start, int step)
+	{
+		return step_tiles(start + step % 2 * step_tiles::SCORE);
+	}
+};
+
+/* dQ = scale dS K, of dS that d_keys_kernel stored.  It is read a step ahead, so that no product waits. */
+template <typename X>
+static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
+	given_d_queries_kernel(const __grid_constant__ problem_of<X> p,
+			       const __grid_constant__ target<typename X::P> out)
+{
+	typedef struct given_memory<X> M;
+	const uint32_t start = shared_address(launch_memory());
+	const struct query_walk<X> w(p);
+	const side_of<X> keys = keys_of<X>(p, w.head);
+	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
+	typename X::scores ds, next;
+	typename X::score_sums d;
+	typename X::row_numbers factor;
+
+	clear(d);
+	M::copy(keys, start, w.begin);
+	read_d_scores<X>(p, w, row, w.begin, next);
+	for (int step = w.begin; step < w.end; step++) {
+		each_number(ds, [&](auto &x, int m, int n, int e, int, int) { x = next[m][n][e]; });
+		copies_arrive<X>();
+		if (step + 1 < w.end) {
+			M::copy(keys, start, step + 1);
+			read_d_scores<X>(p, w, row, step + 1, next);
+		}
+		if (step * X::STEP < w.first + row + 16 * X::ROWS) /* else no query sees these keys */
+			multiply_result(d, ds, M::at(start, step).score);
+	}
+	fill(factor, p.scale);
+	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, d, factor);
+}
+
 /* ------------------------------------------------------------- gradient of keys */
 
 /*
@@ -238,7 +324,7 @@ template <typename X> struct key_walk {
 		const int blocks = (p.S + X::OWN - 1) / X::OWN;
 		const struct turn turn(blocks);
 
-		group = turn.head;
+		group = p.first_head / p.together + turn.head;
 		head = group * p.together;
 		first = turn.number * X::OWN;
 		begin = first / X::STEP;
@@ -392,6 +478,17 @@ add_grouped(const problem_of<X> &p, const struct key_walk<X> &w, int row, int st
 	group_wait<0>(sums.score);
 }
 
+/* dS of the warp's keys and the queries of a step into memory, for given_d_queries_kernel. */
+template <typename X>
+static __device__ __forceinline__ void store_d_scores(const problem_of<X> &p,
+						      const struct key_walk<X> &w, int row, int step,
+						      typename X::scores &ds)
+{
+	typename X::real *to = p.d_scores_at(w.head, step * X::STEP, w.first + row);
+
+	each_number(ds, [&](auto &x, int, int, int, int r, int c) { to[c * p.padded + r] = x; });
+}
+
 /* Of a step: what queries i0 .. add to the sums of the warp's keys j0 .. */
 template <typename X, typename M, bool IN_BAND, typename Meanwhile>
 static __device__ __forceinline__ void
@@ -418,6 +515,8 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 			});
 			multiply_result(sums.score, dp, queries.cross);
 		} else {
+			if (!ROUNDS<typename X::P> && p.ds)
+				store_d_scores<X>(p, w, row, step, dp);
 			multiply_result(sums.value, s, queries.value);
 			multiply_result(sums.score, dp, queries.score);
 		}
@@ -443,7 +542,7 @@ static __device__ void put_bias(const problem_of<X> &p, const struct key_walk<X>
 
 /*
  * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.  A block sums up dK of
- * p.together heads, so that dk has H / p.together.
+ * p.together heads, so that dk has H / p.together.  dS is stored, if there is a place for it.
  * IN_BAND: dq_j = scale band sum_i dS_ij k_i inside the band instead, into dk.
  */
 template <typename X, bool IN_BAND>

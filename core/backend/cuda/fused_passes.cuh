@@ -113,6 +113,8 @@ template <typename P> struct fused_buffers {
 	int64_t padded;
 	typename P::real *lse2, *delta;
 	typename P::real *dk, *dv, *dbias; /* [B,H / together,S,width], [B,H,S,width], [B,H,S] */
+	typename P::real *ds;		   /* [ds_heads,padded,padded], or NULL: it is not stored */
+	int64_t ds_heads;
 	double *dband, *sum_work;
 };
 
@@ -209,6 +211,40 @@ static int64_t heads_together(const struct node *n)
 	return 1;
 }
 
+static int64_t padded_queries(const struct node *n)
+{
+	return (n->in[Q]->dim[1] + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK * MOST_ROWS_OF_BLOCK;
+}
+
+#ifndef STORED_BYTES
+#define STORED_BYTES ((int64_t)256 << 20) /* of dS at most; less where it is emulated */
+#endif
+
+/* Gradients of one tensor that is read twice are added in the order of inputs; dQ would come last. */
+static bool queries_are_keys(const struct node *n)
+{
+	return n->in[Q] == n->in[K] || n->in[Q] == n->in[V];
+}
+
+/*
+ * Heads whose dS is stored at once, or 0: it is not.  Those whose dK one block sums up stay together, and
+ * the last launch has about as many as the others.  Where there is room for so few that a large GPU would
+ * idle, scores are made again.
+ */
+template <typename P> static int64_t heads_stored(const struct node *n)
+{
+	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2], together = heads_together(n);
+	const int64_t bytes = padded_queries(n) * padded_queries(n) * (int64_t)sizeof(typename P::real);
+	const int64_t most = STORED_BYTES / bytes / together * together;
+	const int64_t times = most ? (heads + most - 1) / most : 0;
+
+	if (ROUNDS<P> || has_band(n) || queries_are_keys(n) || most == 0)
+		return 0;
+	if (times > 1 && blocks_of(n, 64) / together / times < MANY_BLOCKS)
+		return 0;
+	return (heads / together + times - 1) / times * together;
+}
+
 /* Of dK or dV, made for so many heads: those that share need their sums apart first. */
 template <typename P>
 static typename P::real *take_sums(struct space *m, const struct tensor *t, int64_t heads)
@@ -249,13 +285,15 @@ static struct fused_buffers<P> take_fused(struct space *m, const struct node *n,
 			f.route.at = m->take<real>(B * f.route.rows * f.route.pitch);
 		return f;
 	}
-	f.padded = (T + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK * MOST_ROWS_OF_BLOCK;
+	f.padded = padded_queries(n);
 	f.d_o = take_copy<P>(m, n->out[O], w.value);
 	f.lse2 = m->take<real>(B * H * f.padded);
 	f.delta = m->take<real>(B * H * f.padded);
 	f.dk = take_sums<P>(m, n->in[K], H / heads_together(n));
 	f.dv = take_sums<P>(m, n->in[V], H);
 	f.dbias = n->in[KEY_BIAS] ? m->take<real>(B * H * S) : NULL;
+	f.ds_heads = heads_stored<P>(n);
+	f.ds = f.ds_heads ? m->take<real>(f.ds_heads * f.padded * f.padded) : NULL;
 	f.dband = m->take<double>(blocks_of(n, 16));
 	f.sum_work = m->take<double>(SUM_PARTS);
 	return f;
@@ -274,6 +312,7 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 
 	p.H = (int)H;
 	p.T = (int)T;
+	p.heads = (int)(n->in[Q]->dim[0] * H);
 	p.past = (int)c->run->past;
 	p.S = p.past + p.T;
 	p.q = ready_input<P>(c, Q, w.score, T, f.q, &copies);
@@ -396,6 +435,12 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	note_launch(c);
 }
 
+/* For p.heads heads of T queries, or keys. */
+template <typename P> static dim3 blocks_for(const struct problem<P> &p, int own)
+{
+	return dim3((unsigned)p.heads * (unsigned)((p.T + own - 1) / own));
+}
+
 template <typename X> static constexpr auto forward_by()
 {
 	if constexpr (X::STAGES > 2)
@@ -419,9 +464,7 @@ struct launches {
 		const struct tensor *o = c->node->out[O];
 		const auto to = from_token(output<P>(c, O), heads_of(o, p.H), 0);
 
-		const dim3 blocks((unsigned)blocks_of(c->node, X::OWN));
-
-		launch(c, forward_by<X>(), blocks, X::THREADS, memory<X, false>::BYTES, p,
+		launch(c, forward_by<X>(), blocks_for(p, X::OWN), X::THREADS, memory<X, false>::BYTES, p,
 		       target_of(to, o->dim[3], false), wide_output<P>(c, LSE));
 	}
 	static void combine(const struct call *c, const struct problem<P> &p,
@@ -442,10 +485,17 @@ struct launches {
 	{
 		typedef typename Shapes::d_queries X;
 
-		const dim3 blocks((unsigned)blocks_of(c->node, X::OWN));
-
-		launch(c, d_queries_kernel<X, IN_BAND>, blocks, X::THREADS,
+		launch(c, d_queries_kernel<X, IN_BAND>, blocks_for(p, X::OWN), X::THREADS,
 		       memory<X, true>::BYTES + own_numbers<X>::BYTES, p, out, dband, rows);
+	}
+	static void given_d_queries(const struct call *c, const struct problem<P> &p,
+				    struct target<P> out)
+	{
+		typedef typename Shapes::d_queries X;
+
+		if constexpr (!ROUNDS<P>)
+			launch(c, given_d_queries_kernel<X>, blocks_for(p, X::OWN), X::THREADS,
+			       given_memory<X>::BYTES, p, out);
 	}
 	template <bool IN_BAND>
 	static void d_keys(const struct call *c, const struct problem<P> &p, struct target<P> dk,
@@ -454,7 +504,7 @@ struct launches {
 		typedef typename Shapes::d_keys X;
 
 		launch(c, d_keys_kernel<X, IN_BAND>,
-		       dim3((unsigned)(blocks_of(c->node, X::OWN) / p.together)), X::THREADS,
+		       dim3(blocks_for(p, X::OWN).x / (unsigned)p.together), X::THREADS,
 		       memory<X, true>::BYTES, p, dk, dv, dbias);
 	}
 };
@@ -565,6 +615,44 @@ static void add_band(const struct call *c, const struct problem<P> &p,
 			[=] __device__(double sum) { dband.put(0, (real)sum); });
 }
 
+/* Is anything wanted that d_keys makes? */
+static bool wants_keys(const struct call *c)
+{
+	return c->din[K] || c->din[V] || c->din[KEY_BIAS];
+}
+
+/* Some heads after the other: dK, dV and dbias, with dS into f.ds, and from that dQ. */
+template <typename P>
+static void gradients_by_stored(const struct call *c, struct problem<P> p,
+				const struct fused_buffers<P> &f, struct target<P> dq,
+				struct target<P> dk, struct target<P> dv)
+{
+	const int heads = p.heads, most = (int)f.ds_heads;
+
+	p.ds = f.ds;
+	for (p.first_head = 0; p.first_head < heads; p.first_head += most) {
+		p.heads = heads - p.first_head < most ? heads - p.first_head : most;
+		with_shapes<P>(c, [&](auto by) {
+			by.template d_keys<false>(c, p, dk, dv, f.dbias);
+			by.given_d_queries(c, p, dq);
+		});
+	}
+}
+
+/* The same by kernels that both make scores again, or one of them, if only that is wanted. */
+template <typename P>
+static void gradients_by_scores(const struct call *c, const struct problem<P> &p,
+				const struct fused_buffers<P> &f, const struct row_source<P> &rows,
+				struct target<P> dq, struct target<P> dk, struct target<P> dv)
+{
+	with_shapes<P>(c, [&](auto by) {
+		if (dq.to.at)
+			by.template d_queries<false>(c, p, dq, NULL, rows);
+		if (wants_keys(c))
+			by.template d_keys<false>(c, p, dk, dv, f.dbias);
+	});
+}
+
 template <typename P> void fused<P>::backward(const struct call *c)
 {
 	struct space m = { (char *)c->work, 0 };
@@ -580,13 +668,10 @@ template <typename P> void fused<P>::backward(const struct call *c)
 	const int64_t key_heads = p.H / p.together;
 	const auto dk = sums_of<P>(c, K, f.dk, key_heads), dv = sums_of<P>(c, V, f.dv, p.H);
 
-	if (d)
-		with_shapes<P>(c,
-			       [&](auto by) { by.template d_queries<false>(c, p, dq, NULL, rows); });
-	if (c->din[K] || c->din[V] || c->din[KEY_BIAS])
-		with_shapes<P>(c, [&](auto by) {
-			by.template d_keys<false>(c, p, dk, dv, f.dbias);
-		});
+	if (f.ds && d && wants_keys(c))
+		gradients_by_stored<P>(c, p, f, dq, dk, dv);
+	else
+		gradients_by_scores<P>(c, p, f, rows, dq, dk, dv);
 	if (has_band(c->node))
 		add_band<P>(c, p, f, dq, dk);
 	if (f.dk)

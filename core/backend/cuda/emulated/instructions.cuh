@@ -8,7 +8,8 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
-#define MANY_BLOCKS 1 /* tests are small */
+#define MANY_BLOCKS 1	       /* tests are small */
+#define STORED_BYTES (3 << 18) /* three heads of 256 tokens in float */
 
 /* --------------------------------------------------------------- shared memory */
 
