@@ -20,6 +20,7 @@ static const struct setting settings[] = {
 	{ "widths that no piece divides", 21, 30, 26 },
 	{ "many blocks", 600, 72, 136 },
 	{ "too many results for a small product", 1100, 64, 1024 },
+	{ "few outputs of many rows", 3104, 128, 12 },
 	{ 0 },
 };
 

@@ -1,5 +1,5 @@
 #include "core/backend/cuda/few_rows.cuh"
-#include "core/backend/cuda/linear.cuh"
+#include "core/backend/cuda/few_channels.cuh"
 
 static struct linear_sizes sizes_of(const struct node *node)
 {
@@ -12,6 +12,7 @@ static struct linear_sizes sizes_of(const struct node *node)
 template <typename P> struct room {
 	typename P::factor *x, *w, *dy;
 	typename P::real *columns;
+	struct few_channels_room few;
 };
 
 template <typename P>
@@ -28,6 +29,7 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 	r.columns = pass == PASS_BACKWARD && node->in[2]
 			    ? m->take<typename P::real>(column_room(s.n, s.o))
 			    : NULL;
+	r.few = take_few_channels<P>(m, s, pass);
 	return r;
 }
 
@@ -54,6 +56,10 @@ template <typename P> static void forward(const struct call *c)
 	const auto y = output<P>(c, 0);
 	const void *like_y = bias_like<P>(c, y);
 
+	if (takes_few_channels<P>(s, input<P>(c, 0), {})) {
+		few_channels<P>::forward(c, s, x, w, b, y, r.few);
+		return;
+	}
 	if (like_y && finished_gemm(c, EPILOGUE_BIAS, false, s.transposed, s.n, s.o, s.i, x, w, like_y,
 				    NULL, y, s.o))
 		return;
@@ -69,22 +75,30 @@ template <typename P> static void backward(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
 	const struct linear_sizes s = sizes_of(c->node);
-	const auto given = output_gradient<P>(c, 0);
+	const auto x = input<P>(c, 0), given = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto db = input_gradient<P>(c, 2);
+	const bool few = takes_few_channels<P>(s, x, dx);
 	struct matrix<typename P::factor> dy = {};
 
-	if (dx || dw)
+	if ((dx || dw) && !few)
 		dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
-	if (dw)
-		linear_to_weight(c, s, 1, rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x), dy,
-				 dw.add, dw.to);
+	if (dw) {
+		const auto factor = rounded<P>(c, x, s.n, s.i, s.x_pitch, r.x);
+
+		if (few)
+			few_channels<P>::to_w(c, s, factor, given, dw, r.few);
+		else
+			linear_to_weight(c, s, 1, factor, dy, dw.add, dw.to);
+	}
 	if (db)
 		sum_column_spans(
 			c, s.n, s.o, all_of<P>(given),
 			[=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
 			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
-	if (dx)
+	if (dx && few)
+		few_channels<P>::to_x(c, s, given, weight<P>(c, r.w), dx);
+	else if (dx)
 		gemm(c, false, !s.transposed, s.n, s.i, s.o, 1, dy, weight<P>(c, r.w), dx.add,
 		     dx.to, s.x_pitch);
 }
