@@ -391,7 +391,8 @@ static __device__ __forceinline__ void put_pairs(const struct results<P> &to,
 {
 #pragma unroll
 	for (int c = 0; c < COLUMNS; c++)
-		write_pair(to + 8 * c, x[c][2 * half] * factor, x[c][2 * half + 1] * factor);
+		write_pair(to + result_column<typename P::factor>(c), x[c][2 * half] * factor,
+			   x[c][2 * half + 1] * factor);
 }
 
 /* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
@@ -407,7 +408,7 @@ static __device__ void put_rows(const struct target<P> &t, const struct results<
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			const int row = first + 16 * m + fragment_row(2 * half);
-			const auto to = rows + (row * t.to.pitch + fragment_column(0));
+			const auto to = rows + row * t.to.pitch;
 
 			if (row >= n)
 				continue;
@@ -417,8 +418,9 @@ static __device__ void put_rows(const struct target<P> &t, const struct results<
 			}
 #pragma unroll
 			for (int c = 0; c < COLUMNS; c++) {
-				const int left = t.width - 8 * c - fragment_column(0);
-				const auto at = to + 8 * c;
+				const int column = result_column<typename P::factor>(c);
+				const int left = t.width - column;
+				const auto at = to + column;
 				R y = x[m][c][2 * half] * factor[m][half];
 				R z = x[m][c][2 * half + 1] * factor[m][half];
 

@@ -29,7 +29,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes, or 8. */
+/* 16 bytes. */
 static __device__ __forceinline__ void read_piece(float (&x)[4], uint32_t address)
 {
 	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -42,14 +42,6 @@ static __device__ __forceinline__ void read_piece(double (&x)[2], uint32_t addre
 {
 	asm volatile("ld.shared.v2.f64 {%0,%1}, [%2];"
 		     : "=d"(x[0]), "=d"(x[1])
-		     : "r"(address)
-		     : "memory");
-}
-
-static __device__ __forceinline__ void read_half_piece(float (&x)[2], uint32_t address)
-{
-	asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
-		     : "=f"(x[0]), "=f"(x[1])
 		     : "r"(address)
 		     : "memory");
 }

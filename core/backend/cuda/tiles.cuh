@@ -35,6 +35,17 @@ static __device__ __forceinline__ int fragment_column(int e)
 
 template <typename R, int ROWS, int COLUMNS> using fragments = R[ROWS][COLUMNS][4];
 
+/*
+ * The column of a result that the thread's first number of fragment n stands for.  Tensor cores give it two
+ * neighbours of every fragment; plain arithmetic gives it pieces, of one fragment or of two.
+ */
+template <typename F> static __device__ __forceinline__ int result_column(int n)
+{
+	constexpr int OF_PIECE = sizeof(F) == sizeof(float) ? 2 : 1; /* fragments */
+
+	return n / OF_PIECE * OF_PIECE * 8 + OF_PIECE * fragment_column(0) + n % OF_PIECE * 2;
+}
+
 /* f(number, m, n, e, row, column) for every number of the result. */
 template <typename R, int ROWS, int COLUMNS, typename F>
 static __device__ __forceinline__ void each_number(R (&x)[ROWS][COLUMNS][4], F f)
@@ -173,23 +184,6 @@ static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4
 
 /* ----------------------------------------------------------- plain arithmetic */
 
-/* Numbers of the thread's two columns of fragment n in one row of a tile. */
-template <int W>
-static __device__ __forceinline__ void read_pair(float (&x)[2], struct tile<float, W> t, int row,
-						 int n)
-{
-	const int column = 8 * n + fragment_column(0);
-
-	read_half_piece(x, t.piece(row, column / 4) + (uint32_t)(column % 4 * 4));
-}
-
-template <int W>
-static __device__ __forceinline__ void read_pair(double (&x)[2], struct tile<double, W> t, int row,
-						 int n)
-{
-	read_piece(x, t.piece(row, 4 * n + fragment_column(0) / 2));
-}
-
 /* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
 template <typename R, int ROWS, int COLUMNS, int W>
 static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], struct tile<R, W> a,
@@ -223,17 +217,20 @@ static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], s
 	}
 }
 
-/* x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers */
+/*
+ * x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers.  A thread reads
+ * whole pieces, so its columns of x are those of result_column().
+ */
 template <typename R, int ROWS, int COLUMNS, int W>
 static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 						       const R (&p)[ROWS][COLUMNS][4],
 						       struct tile<R, W> b)
 {
-	const int quad = (int)(threadIdx.x % 32) & ~3;
+	const int lane = (int)(threadIdx.x % 32), quad = lane & ~3;
 
 #pragma unroll
 	for (int k = 0; k < 8 * COLUMNS; k++) {
-		R left[ROWS][2], right[2];
+		R left[ROWS][2], right[PIECE<R>];
 
 #pragma unroll
 		for (int m = 0; m < ROWS; m++)
@@ -243,13 +240,14 @@ static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 					__shfl_sync(0xffffffffu, p[m][k / 8][2 * half + k % 2],
 						    quad + k % 8 / 2);
 #pragma unroll
-		for (int n = 0; n < W / 8; n++) {
-			read_pair(right, b, k, n);
+		for (int piece = 0; piece < W / PIECE<R>; piece += 4) {
+			read_piece(right, b.piece(k, piece + lane % 4));
 #pragma unroll
 			for (int m = 0; m < ROWS; m++)
 #pragma unroll
-				for (int e = 0; e < 4; e++)
-					x[m][n][e] += left[m][e / 2] * right[e % 2];
+				for (int i = 0; i < 2 * PIECE<R>; i++)
+					x[m][piece * PIECE<R> / 8 + i / 4][i % 4] +=
+						left[m][i % 4 / 2] * right[i / 4 * 2 + i % 2];
 		}
 	}
 }

@@ -34,11 +34,6 @@ static inline void write_piece(uint32_t address, uint4 x, EMULATED_PLACE)
 	memcpy(emulated::shared_at(address, sizeof(x), file, line), &x, sizeof(x));
 }
 
-static inline void read_half_piece(float (&x)[2], uint32_t address, EMULATED_PLACE)
-{
-	read_piece(x, address, file, line);
-}
-
 /* --------------------------------------------------------------- tensor cores */
 
 static inline uint32_t two_rounded(float low, float high)
