@@ -402,7 +402,7 @@ template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
 
 template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
 	typedef shape<single_precision, 64, 64, 2, 4, 32, 2, MORE, false> forward, d_queries;
-	typedef shape<single_precision, 64, 64, 1, 4, 32, 2, MORE, false> d_keys;
+	typedef shape<single_precision, 64, 64, 2, 4, 16, 2, MORE, false> d_keys;
 	typedef typename combine_shape<single_precision, 64, MORE, false>::type combine;
 };
 
