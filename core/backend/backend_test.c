@@ -228,6 +228,80 @@ static void test_rounds_many_parameters(void **state)
 	params_destroy(p);
 }
 
+/* Whole tiles, as a GPU turns them, and parts of some in each direction. */
+static const int64_t turned_shapes[][2] = { { 1, 1 },	{ 1, 70 },  { 70, 1 },  { 32, 64 },
+					    { 31, 33 }, { 33, 31 }, { 100, 7 }, { 65, 130 } };
+#define TURNED (sizeof(turned_shapes) / sizeof(*turned_shapes))
+
+/* With turned copies, whose numbers have so many bytes. */
+static struct params *turned_matrices(const struct backend *b, size_t size)
+{
+	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
+	const struct param_copy *copy;
+	struct params *p;
+	struct error err;
+	char name[16];
+	int index;
+
+	must(params_create(&p, F32, &err), &err);
+	for (size_t i = 0; i < TURNED; i++) {
+		snprintf(name, sizeof(name), "w%zu", i);
+		must(params_name(p, name, &init, 2, turned_shapes[i], &index, &err), &err);
+	}
+	must(params_allocate(p, b, false, &err), &err);
+	for (int i = 0; i < p->n; i++)
+		must(param_copy_of(p, i, 1, (size_t)p->list[i].count * size, &copy, &err), &err);
+	return p;
+}
+
+static void check_turned(const struct params *p, int index, size_t size)
+{
+	const struct param *q = &p->list[index];
+	float *exact = malloc((size_t)q->count * sizeof(*exact));
+	void *turned = malloc((size_t)q->count * size);
+
+	p->backend->download(p->backend, exact, param_data(p, index),
+			     (size_t)q->count * sizeof(*exact));
+	p->backend->download(p->backend, turned, q->copy[1].memory, (size_t)q->count * size);
+	for (int64_t i = 0; i < q->count; i++) {
+		const float x = exact[i % q->dim[0] * q->dim[1] + i / q->dim[0]];
+
+		if (size == sizeof(bf16))
+			assert_int_equal(((bf16 *)turned)[i], bf16_round(x));
+		else
+			assert_true(((float *)turned)[i] == x);
+	}
+	free(exact);
+	free(turned);
+}
+
+/* Copies in the type of products, which follow the parameters. */
+static void check_all_turned(enum precision precision, size_t size)
+{
+	struct backend b = backend_for_tests(precision, 2);
+	struct params *p = turned_matrices(&b, size);
+	struct error err;
+
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		must(params_initialise(p, seed, &err), &err);
+		params_prepare(p);
+		for (int i = 0; i < p->n; i++)
+			check_turned(p, i, size);
+	}
+	params_destroy(p);
+}
+
+static void test_turns_parameters(void **state)
+{
+	struct backend b = open_device();
+
+	(void)state;
+	if (strcmp(b.name, "cpu") == 0)
+		skip();
+	check_all_turned(FLOAT32, sizeof(float));
+	check_all_turned(BFLOAT16, sizeof(bf16));
+}
+
 struct work {
 	struct backend *b;
 	double *from, *to, *cleared;
@@ -306,6 +380,7 @@ int main(void)
 		cmocka_unit_test(test_collects_numbers_of_either_type),
 		cmocka_unit_test(test_reads_parameters_in_pieces),
 		cmocka_unit_test(test_rounds_many_parameters),
+		cmocka_unit_test(test_turns_parameters),
 		cmocka_unit_test(test_kept_work_reads_memory_anew),
 		cmocka_unit_test(test_memory_is_counted),
 	};

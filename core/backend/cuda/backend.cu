@@ -312,18 +312,54 @@ static void round_all(const struct backend *b, struct rounding *r)
 	r->total = 0;
 }
 
-/* Copy 1 [O,I] of a matrix [I,O]: few_rows.cuh reads it. */
+#define TURN_SIDE 32 /* of a tile that a block turns */
+#define TURN_ROWS 8  /* that it moves at a time */
+
+/*
+ * to [columns, rows] = from [rows, columns].  A tile goes through shared memory, so that warps both read
+ * and write neighbours; a column more keeps those of a column in different banks.
+ */
+template <typename T>
+static __global__ void turn_kernel(const float *from, int64_t rows, int64_t columns, T *to)
+{
+	__shared__ float tile[TURN_SIDE][TURN_SIDE + 1];
+	const unsigned across = (unsigned)((columns + TURN_SIDE - 1) / TURN_SIDE);
+	const int64_t row = (int64_t)(blockIdx.x / across) * TURN_SIDE,
+		      column = (int64_t)(blockIdx.x % across) * TURN_SIDE;
+	const int x = (int)threadIdx.x % TURN_SIDE, y = (int)threadIdx.x / TURN_SIDE;
+
+	previous_done();
+	for (int k = y; k < TURN_SIDE; k += TURN_ROWS)
+		if (row + k < rows && column + x < columns)
+			tile[k][x] = from[(row + k) * columns + column + x];
+	__syncthreads();
+	for (int k = y; k < TURN_SIDE; k += TURN_ROWS)
+		if (column + k < columns && row + x < rows)
+			to[(column + k) * rows + row + x] = (T)tile[x][k];
+}
+
+template <typename T>
 static void turn(const struct backend *b, const struct params *p, const struct param *q)
 {
 	const int64_t rows = q->dim[0], columns = q->count / rows;
-	const float *from = (const float *)p->data + q->offset;
-	__nv_bfloat16 *to = (__nv_bfloat16 *)q->copy[1].memory;
+	const int64_t down = (rows + TURN_SIDE - 1) / TURN_SIDE,
+		      across = (columns + TURN_SIDE - 1) / TURN_SIDE;
 	struct call c = {};
 
 	c.backend = b;
-	each(&c, q->count, [=] __device__(int64_t i) {
-		to[i] = (__nv_bfloat16)from[i % rows * columns + i / rows];
-	});
+	launch_next(context_of(&c)->overlaps, turn_kernel<T>, dim3((unsigned)(down * across)),
+		    TURN_SIDE * TURN_ROWS, 0, stream_of(&c), (const float *)p->data + q->offset, rows,
+		    columns, (T *)q->copy[1].memory);
+	note_launch(&c);
+}
+
+/* Copy 1 [O,I] of a matrix [I,O], which few_rows.cuh reads in bfloat16; in float if that was asked for. */
+static void turn_as_asked(const struct backend *b, const struct params *p, const struct param *q)
+{
+	if (q->copy[1].bytes == (size_t)q->count * sizeof(float))
+		turn<float>(b, p, q);
+	else
+		turn<__nv_bfloat16>(b, p, q);
 }
 
 /* Copy 0 is rounded: product.cuh reads it. */
@@ -335,7 +371,7 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 		const struct param *q = &p->list[i];
 
 		if (q->copy[1].memory)
-			turn(b, p, q);
+			turn_as_asked(b, p, q);
 		if (!q->copy[0].memory)
 			continue;
 		r.list[r.n++] = { r.total, q->count, (const float *)p->data + q->offset,
