@@ -353,7 +353,7 @@ static void turn(const struct backend *b, const struct params *p, const struct p
 	note_launch(&c);
 }
 
-/* Copy 1 [O,I] of a matrix [I,O], which few_rows.cuh reads in bfloat16; in float if that was asked for. */
+/* Copy 1 [O,I] of a matrix [I,O]: few_rows.cuh reads it in bfloat16, linear.cu in float. */
 static void turn_as_asked(const struct backend *b, const struct params *p, const struct param *q)
 {
 	if (q->copy[1].bytes == (size_t)q->count * sizeof(float))
