@@ -167,31 +167,49 @@ static void test_reads_parameters_in_pieces(void **state)
 	check_pieces(F64);
 }
 
-#define MATRICES 300 /* more than a GPU rounds at once */
-
-/* Of all sizes up to 4 blocks of a kernel; every third is not copied. */
-static struct params *many_matrices(const struct backend *b)
+/* Parameters w0, w1, .. of these dimensions, with memory. */
+static struct params *matrices(const struct backend *b, const int64_t (*dim)[2], int n)
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
-	const struct param_copy *copy;
 	struct params *p;
 	struct error err;
 	char name[16];
 	int index;
 
 	must(params_create(&p, F32, &err), &err);
-	for (int i = 0; i < MATRICES; i++) {
+	for (int i = 0; i < n; i++) {
 		snprintf(name, sizeof(name), "w%d", i);
-		must(params_name(p, name, &init, 2,
-				 (int64_t[]){ i % 7 + 1, i % 50 ? i % 50 : 1200 }, &index, &err),
-		     &err);
+		must(params_name(p, name, &init, 2, dim[i], &index, &err), &err);
 	}
 	must(params_allocate(p, b, false, &err), &err);
+	return p;
+}
+
+static void ask_for_copy(struct params *p, int index, int which, size_t size)
+{
+	const struct param_copy *copy;
+	struct error err;
+
+	must(param_copy_of(p, index, which, (size_t)p->list[index].count * size, &copy, &err), &err);
+}
+
+#define MATRICES 300 /* more than a GPU rounds at once */
+
+/* Of all sizes up to 4 blocks of a kernel; every third is not copied. */
+static struct params *many_matrices(const struct backend *b)
+{
+	int64_t dim[MATRICES][2];
+	struct params *p;
+	struct error err;
+
+	for (int i = 0; i < MATRICES; i++) {
+		dim[i][0] = i % 7 + 1;
+		dim[i][1] = i % 50 ? i % 50 : 1200;
+	}
+	p = matrices(b, dim, MATRICES);
 	for (int i = 0; i < MATRICES; i++)
 		if (i % 3)
-			must(param_copy_of(p, i, 0, (size_t)p->list[i].count * sizeof(bf16), &copy,
-					   &err),
-			     &err);
+			ask_for_copy(p, i, 0, sizeof(bf16));
 	must(params_initialise(p, 1, &err), &err);
 	return p;
 }
@@ -231,26 +249,15 @@ static void test_rounds_many_parameters(void **state)
 /* Whole tiles, as a GPU turns them, and parts of some in each direction. */
 static const int64_t turned_shapes[][2] = { { 1, 1 },	{ 1, 70 },  { 70, 1 },  { 32, 64 },
 					    { 31, 33 }, { 33, 31 }, { 100, 7 }, { 65, 130 } };
-#define TURNED (sizeof(turned_shapes) / sizeof(*turned_shapes))
+#define TURNED (int)(sizeof(turned_shapes) / sizeof(*turned_shapes))
 
 /* With turned copies, whose numbers have so many bytes. */
 static struct params *turned_matrices(const struct backend *b, size_t size)
 {
-	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
-	const struct param_copy *copy;
-	struct params *p;
-	struct error err;
-	char name[16];
-	int index;
+	struct params *p = matrices(b, turned_shapes, TURNED);
 
-	must(params_create(&p, F32, &err), &err);
-	for (size_t i = 0; i < TURNED; i++) {
-		snprintf(name, sizeof(name), "w%zu", i);
-		must(params_name(p, name, &init, 2, turned_shapes[i], &index, &err), &err);
-	}
-	must(params_allocate(p, b, false, &err), &err);
-	for (int i = 0; i < p->n; i++)
-		must(param_copy_of(p, i, 1, (size_t)p->list[i].count * size, &copy, &err), &err);
+	for (int i = 0; i < TURNED; i++)
+		ask_for_copy(p, i, 1, size);
 	return p;
 }
 
