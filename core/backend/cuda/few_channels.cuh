@@ -13,6 +13,7 @@
 #ifndef CUDA_FEW_CHANNELS_CUH
 #define CUDA_FEW_CHANNELS_CUH
 
+#include "core/backend/cuda/cuda.cuh"
 #include "core/backend/cuda/division.cuh"
 #include "core/backend/cuda/linear.cuh"
 #include "core/backend/cuda/tiles.cuh"
@@ -26,7 +27,7 @@
 #define FEW_CHANNELS_DEPTH 16	/* rows that a warp takes of them at a time */
 #define FEW_CHANNELS_TOGETHER 4 /* blocks of a processor */
 #define FEW_CHANNELS_BLOCKS 512 /* all at once on a large GPU */
-#define FEW_CHANNELS_LEAST 3072 /* rows; with fewer, launches take longer than is gained */
+#define FEW_CHANNELS_LEAST 3072 /* rows; fewer were not tried */
 
 template <typename P> static bool has_few_channels(const struct linear_sizes &s)
 {
@@ -87,8 +88,7 @@ static __device__ float sum_of_warps(const float (&part)[FEW_CHANNELS_WARPS][ROW
 
 /* -------------------------------------------------------------------- forward */
 
-/* A block makes FEW_CHANNELS_ROWS rows of y; its warps share the sum over I.  turned: W as [16,I].
- */
+/* A block makes FEW_CHANNELS_ROWS rows of y; its warps share the sum over I.  turned: W [16,I]. */
 template <typename P>
 static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGETHER)
 	few_channels_forward(struct matrix<bf16> x, const bf16 *turned, int64_t I, int O,
@@ -234,8 +234,7 @@ static __device__ __forceinline__ uint32_t two_rows(uint32_t a, uint32_t b, bool
 	return upper ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
 }
 
-/* A block sums over a part of the rows, for FEW_CHANNELS_COLUMNS columns of x.  turned: dy as
- * [16,N]. */
+/* A block sums over a part of the rows, for some columns of x.  turned: dy [16,N]. */
 static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGETHER)
 	few_channels_to_w(struct matrix<bf16> x, const bf16 *turned, int64_t N, int64_t I,
 			  float *parts)
@@ -342,7 +341,6 @@ template <> struct few_channels<bfloat16_products> {
 	{
 		const auto kernel = dx.to.narrow ? few_channels_to_x<P, SPAN_OF_NARROW>
 						 : few_channels_to_x<P, SPAN_OF_WIDE>;
-
 		const int64_t columns = FEW_CHANNELS_WARPS * FEW_CHANNELS_STEP;
 		const dim3 blocks((unsigned)((s.i + columns - 1) / columns),
 				  (unsigned)(s.n / FEW_CHANNELS_ROWS));
