@@ -10,13 +10,10 @@
 #include "core/backend/cuda/cuda.cuh"
 #include "core/backend/cuda/instructions.cuh"
 
-#define LOG2_E 1.4426950408889634
-#define LOG_2 0.6931471805599453
-
 template <typename P> static __device__ typename P::real about_exp(typename P::real x)
 {
 	if constexpr (ROUNDS<P>)
-		return power_of_two_about(x * (float)LOG2_E);
+		return power_of_two_about(x * (float)M_LOG2E);
 	else
 		return exp(x);
 }
@@ -35,7 +32,7 @@ template <typename P> static __device__ typename P::real about_log1p(typename P:
 {
 	if constexpr (ROUNDS<P>)
 		return x < 0x1p-7f ? x * (1 - x * (0.5f - x * (1 / 3.0f)))
-				   : (float)LOG_2 * log_two_about(1 + x);
+				   : (float)M_LN2 * log_two_about(1 + x);
 	else
 		return log1p(x);
 }

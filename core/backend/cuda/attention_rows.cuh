@@ -8,8 +8,6 @@
 #include "core/backend/cuda/attention.cuh"
 #include "core/backend/cuda/tiles.cuh"
 
-#define LOG2_E 1.4426950408889634
-
 /* ---------------------------------------------------------------------- pieces */
 
 static __device__ __forceinline__ uint4 as_piece(const float (&x)[8])
@@ -96,7 +94,7 @@ template <typename P> struct row_source {
 		two[1] = sum;
 		if (piece == 0) {
 			if (i < T)
-				two[0] = lse[head * T + i] * (real)LOG2_E;
+				two[0] = lse[head * T + i] * (real)M_LOG2E;
 			if (i < rows) {
 				lse2[head * rows + i] = two[0];
 				delta[head * rows + i] = sum;

@@ -256,9 +256,9 @@ template <typename P>
 static __device__ struct terms<typename P::real> terms_of(const struct problem<P> &p, int head)
 {
 	typedef typename P::real real;
-	const real scale = p.scale * (real)LOG2_E;
+	const real scale = p.scale * (real)M_LOG2E;
 
-	return { scale, p.alibi ? (real)(alibi_slope(head % p.H, p.H) * LOG2_E) : 0,
+	return { scale, p.alibi ? (real)(alibi_slope(head % p.H, p.H) * M_LOG2E) : 0,
 		 p.band_window >= 0 ? p.band() * scale : 0, p.band_window };
 }
 
@@ -287,7 +287,7 @@ static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, boo
 
 	if constexpr (X::MORE) {
 		each_number(s, [&](real &x, int m, int, int e, int, int c) {
-			x = x * t.scale + bias(m, e, c) * (real)LOG2_E;
+			x = x * t.scale + bias(m, e, c) * (real)M_LOG2E;
 		});
 		if (t.slope != 0)
 			each_number(s, [&](real &x, int, int, int, int r, int c) {

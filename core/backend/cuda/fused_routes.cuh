@@ -69,7 +69,7 @@ static __device__ __forceinline__ void read_lse2(const problem_of<X> &p, int hea
 			const int at = i + 16 * m + fragment_row(2 * half);
 
 			lse2[m][half] = lse[(int64_t)head * p.T + (at < p.T ? at : p.T - 1)] *
-					(typename X::real)LOG2_E;
+					(typename X::real)M_LOG2E;
 		}
 }
 

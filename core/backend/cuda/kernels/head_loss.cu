@@ -78,7 +78,6 @@ static struct room<P> take_room(struct space *m, const struct node *n, enum pass
 #define LOADS 4 /* that a thread has under way */
 /* Every GPU since 8.0 gives a block 99 KiB of shared memory; row_join() takes less than 512 bytes. */
 #define ROW_BYTES (99 * 1024 - 512)
-#define LOG2_E 1.4426950408889634
 
 /* L: the type of the logits. */
 template <typename P, typename L> struct scores {
@@ -102,7 +101,7 @@ template <typename R> struct softmax_part {
 
 template <typename R> static __device__ R exp_from(R x, R largest)
 {
-	return exp2((x - largest) * (R)LOG2_E);
+	return exp2((x - largest) * (R)M_LOG2E);
 }
 
 template <typename R>
