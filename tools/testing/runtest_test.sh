@@ -19,6 +19,10 @@ check() { # NAME PATTERN TEXT
 
 check "cases are counted" "passes +2 passed, 1 skipped$" \
 	"$(run passes 20 'echo "1..3"; echo "ok 1 - a"; echo "ok 2 - b"; echo "ok 3 - c # SKIP why"')"
+check "a skipped case is named, and why" "^ +skipped: a, why$" \
+	"$(run skips 20 'echo "ok 1 - a # SKIP why"')"
+check "a skipped case of cmocka does not look like a failed one" "^ +skipped: a$" \
+	"$(run skips 20 'echo "not ok 1 # SKIP a"')"
 check "a failed case is shown with the log" "not ok 2 - b" \
 	"$(run fails 20 'echo "ok 1 - a"; echo "not ok 2 - b"; exit 1')"
 check "announced cases that never came have failed" "dies +1 passed, 2 failed \(exit status 3\)" \
@@ -32,4 +36,5 @@ check "the time is kept" "^1 1 0 (3|4|5)\.[0-9] 0\.[0-9]$" "$(cat "$scratch/endl
 summary=$(sh tools/testing/summary.sh "$scratch" passes fails dies endless)
 [ $? -eq 1 ] && echo "ok a failed test fails the whole" || echo "not ok a failed test fails the whole"
 check "the slowest is the first" "endless" "$(sed -n 2p <<<"$summary")"
+check "the failed cases are told again" "not ok 2 - b" "$(grep -A 1 '^  FAILED  fails$' <<<"$summary")"
 check "the count is the last line" "^5 passed, 4 failed, 1 skipped$" "$(tail -n 1 <<<"$summary")"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The slowest tests, then the count of all as the last line; fails where a test failed.
+# The slowest tests, the failed cases, then the count of all as the last line; fails where a test failed.
 #
 #   tools/testing/summary.sh BUILD NAME...
 #
@@ -20,5 +20,9 @@ if [ $# -gt 1 ]; then
 	results "$@" | sort -k 4,4nr | head -n $shown |
 		awk '{ printf "          %7.1f %7.1f  %s\n", $4, $5, $6 }'
 fi
+results "$@" | awk '$2 > 0 { print $6 }' | while read -r name; do
+	printf '  FAILED  %s\n' "$name"
+	sed -n '/# SKIP/d; s/^not ok/          not ok/p' "$build/$name.result.log"
+done
 results "$@" | awk '{ p += $1; f += $2; s += $3 }
 	END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 }'
