@@ -108,19 +108,16 @@ class Turns(unittest.TestCase):
     def test_a_place_is_given_when_others_have_left(self):
         room, order = bench_turns.Room(10), []
 
-        def ask(size, seconds):
+        def ask(size):
             with room.place(size):
-                order.append(size)
-                self.assertLessEqual(room.used, max(10, size))
-                time.sleep(seconds)
-        threads = []
-        for size in (6, 20, 3):     # the second waits for both others
-            threads.append(threading.Thread(target=ask, args=(size, 0.2)))
-            threads[-1].start()
-            time.sleep(0.05)
-        for thread in threads:
-            thread.join()
-        self.assertEqual(order, [6, 3, 20])
+                order.append((size, room.used))
+        large, small = (threading.Thread(target=ask, args=(size,)) for size in (20, 3))
+        with room.place(6):
+            large.start()
+            small.start()
+            small.join()
+        large.join()
+        self.assertEqual(order, [(3, 9), (20, 20)])
 
 
 if __name__ == "__main__":
