@@ -17,17 +17,17 @@ tearDownModule = train_test.tearDownModule
 
 class Budget(Case):
     def test_the_budget_of_time_outlives_interruptions(self):
-        run = Run(study(TRAIN_SECONDS_BUDGET=3, GPT2_MAX_ITERS=1000000, EVAL_INTERVAL=1000,
+        run = Run(study(TRAIN_SECONDS_BUDGET=6, GPT2_MAX_ITERS=1000000, EVAL_INTERVAL=1000,
                         LOG_INTERVAL=10))
         for _ in range(2):
             started = run.start().until("/1000000 ")
-            time.sleep(0.8)
+            time.sleep(2)
             self.assertEqual(started.send(signal.SIGTERM).end(), RESUMABLE)
         run.train()
-        self.assertEqual(run.state(), ("budget", "time budget of 3 s is used up"))
+        self.assertEqual(run.state(), ("budget", "time budget of 6 s is used up"))
         self.assertIn(run.iterations()[-1], run.values("val/loss"))
         times = [line["time"] for line in run.journal() if line["kind"] in ("start", "end")]
-        self.assertLess(times[-1] - times[-2], 2.9)
+        self.assertLess(times[-1] - times[-2], 5.9)     # 2 and the last evaluation, on a disk that may be slow
 
 
 class Database(Case):
