@@ -381,7 +381,7 @@ static bool check_inputs(struct graph *g, const struct node *n)
 		return false;
 	}
 	for (int i = 0; i < n->n_in; i++)
-		if (n->in[i] && !(n->op->pitched_in & BIT(i)) && !tensor_contiguous(n->in[i])) {
+		if (n->in[i] && !op_takes(n->op, i, n->in[i])) {
 			graph_misfit(g, n, "input %d is a slice, which this op cannot read", i);
 			return false;
 		}

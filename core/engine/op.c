@@ -21,3 +21,12 @@ const char *pass_name(enum pass pass)
 
 	return names[pass];
 }
+
+bool op_takes(const struct op *op, int i, const struct tensor *t)
+{
+	if (tensor_contiguous(t))
+		return true;
+	if (op->pitched_in & BIT(i) && t->row == tensor_dim(t, -1))
+		return true;
+	return op->split_in & BIT(i) && t->ndim > 1 && t->row == tensor_dim(t, -1) * tensor_dim(t, -2);
+}

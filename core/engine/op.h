@@ -97,6 +97,11 @@ enum pass {
 
 const char *pass_name(enum pass pass);
 
+struct op;
+
+/* Can input `i` of this op be this tensor, if it is a slice? */
+bool op_takes(const struct op *op, int i, const struct tensor *t);
+
 struct op {
 	const char *name;
 	size_t attr_size;
@@ -114,7 +119,8 @@ struct op {
 
 	bool no_gradient;	/* nothing flows back through this op at all */
 	unsigned constant_in;	/* inputs that never receive a gradient */
-	unsigned pitched_in;	/* inputs that may be slices of wider tensors */
+	unsigned pitched_in;	/* inputs that may be slices of wider tensors: rows of the last dimension */
+	unsigned split_in;	/* of these, inputs of which a row may be the last two: channels of all heads */
 	unsigned saves_in;	/* inputs that the backward kernel reads */
 	unsigned saves_out;	/* outputs that the backward kernel reads */
 	unsigned narrow_in;	/* inputs that may be kept in bfloat16 (storage.h) */

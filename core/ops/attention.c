@@ -395,6 +395,7 @@ const struct op op_desc_attention = {
 	.cost = cost,
 	.constant_in = BIT(RECENT),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
+	.split_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
 	.saves_out = BIT(0) | BIT(1),
 	/* Not o: its backward pass relies on dO.o, whose rounding every key would feel alike. */

@@ -107,6 +107,7 @@ const struct op op_desc_attention_probe = {
 	.no_gradient = true,
 	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(QUERY_BIAS),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS),
+	.split_in = BIT(Q) | BIT(K),
 	.narrow_in = BIT(Q) | BIT(K),
 	.cases = attention_probe_cases,
 };

@@ -73,6 +73,7 @@ const struct op op_desc_cache = {
 	.cost = cost,
 	.no_gradient = true,
 	.pitched_in = BIT(0) | BIT(1) | BIT(2),
+	.split_in = BIT(0) | BIT(1) | BIT(2),
 	.narrow_in = BIT(0) | BIT(1) | BIT(2),
 	.narrow_out = BIT(0) | BIT(1) | BIT(2),
 	.cases = cache_cases,

@@ -140,6 +140,7 @@ const struct op op_desc_head_linear = {
 	.infer = infer,
 	.cost = cost,
 	.pitched_in = BIT(0),
+	.split_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1),
 	.apart_in = BIT(0),
 	.narrow_in = BIT(0) | BIT(1),

@@ -117,6 +117,7 @@ const struct op op_desc_mix_rows = {
 	.cost = cost,
 	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(RECENT),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS) | BIT(RECENT),
+	.split_in = BIT(Q) | BIT(K) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND),
 	.narrow_in = BIT(Q) | BIT(K) | BIT(RECENT),
 	.cases = mix_rows_cases,

@@ -52,6 +52,7 @@ const struct op op_desc_recent_tokens = {
 	.cost = cost,
 	.no_gradient = true,
 	.pitched_in = BIT(0),
+	.split_in = BIT(0),
 	.narrow_in = BIT(0),
 	.narrow_out = BIT(0) | BIT(1),
 	.cases = recent_tokens_cases,

@@ -125,6 +125,7 @@ const struct op op_desc_rope = {
 	.infer = infer,
 	.cost = cost,
 	.pitched_in = BIT(0),
+	.split_in = BIT(0),
 	.grad_in_place = true,
 	.remakes = true,
 	.remade = 0,
