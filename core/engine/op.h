@@ -20,6 +20,7 @@
 	X(embedding)                                                                        \
 	X(linear)                                                                           \
 	X(head_linear)                                                                      \
+	X(join)                                                                             \
 	X(add)                                                                              \
 	X(multiply)                                                                         \
 	X(scale)                                                                            \

@@ -39,6 +39,17 @@ struct linear_attr {
 struct tensor *op_head_linear(struct graph *g, const char *name, struct tensor *x,
 			      struct tensor *w);
 
+/*
+ * y = [a | b | ..]: n matrices with the same rows, or vectors, beside each other, of these widths.  An
+ * absent one gives zeros.
+ */
+struct tensor *op_join(struct graph *g, const char *name, int n, struct tensor *const *in,
+		       const int64_t *width);
+
+struct join_attr {
+	int64_t width[OP_MAX_INPUTS];
+};
+
 /* y = a + b, y = a * b; equal shapes. */
 struct tensor *op_add(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
 struct tensor *op_multiply(struct graph *g, const char *name, struct tensor *a, struct tensor *b);

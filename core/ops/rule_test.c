@@ -41,9 +41,14 @@ MISFIT(multiply_shapes, op_multiply(g, "n", real3(g), real4(g)))
 MISFIT(multiply_tokens, op_multiply(g, "n", tokens(g), tokens(g)))
 MISFIT(scale_tokens, op_scale(g, "n", tokens(g), 2, NULL))
 MISFIT(scale_factor, op_scale(g, "n", real3(g), 2, case_param(g, "f", 2)))
+#define A36 case_param(g, "a", 3, 6)
+MISFIT(join_rows, op_join(g, "n", 2, ((struct tensor *[]){ A36, case_param(g, "b", 2, 6) }),
+			  SHAPE(6, 6)))
+MISFIT(join_width, op_join(g, "n", 1, ((struct tensor *[]){ A36 }), SHAPE(5)))
+MISFIT(join_tokens, op_join(g, "n", 1, ((struct tensor *[]){ tokens(g) }), SHAPE(4)))
+MISFIT(join_nothing, op_join(g, "n", 1, ((struct tensor *[]){ NULL }), SHAPE(4)))
 MISFIT(add_scaled_shapes, op_add_scaled(g, "n", real3(g), real4(g), 1, NULL))
 MISFIT(add_scaled_factor, op_add_scaled(g, "n", real3(g), real3(g), 1, case_param(g, "f", 1, 1)))
-#define A36 case_param(g, "a", 3, 6)
 #define X34 case_param(g, "y", 3, 4)
 #define U46 case_param(g, "u", 4, 6)
 MISFIT(add_linear_tokens, op_add_linear(g, "n", real3(g), tokens(g), case_param(g, "w", 4, 4),
@@ -138,6 +143,10 @@ static const struct misfit misfits[] = {
 	{ "must be real", scale_tokens },
 	{ "must have the shape [1]", scale_factor },
 	{ "shapes differ", add_scaled_shapes },
+	{ "the numbers of rows differ", join_rows },
+	{ "input 0 must have 5 columns", join_width },
+	{ "must be real matrices or vectors", join_tokens },
+	{ "must be real matrices or vectors", join_nothing },
 	{ "must have the shape [1]", add_scaled_factor },
 	{ "inputs must be real", add_linear_tokens },
 	{ "the weight must have 2 dimensions, not 1", add_linear_ndim },
