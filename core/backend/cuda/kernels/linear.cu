@@ -8,9 +8,9 @@ static struct linear_sizes sizes_of(const struct node *node)
 	return linear_sizes_of(node->in[0], node->in[1], attr->transposed);
 }
 
-/* Rounded factors: x, W where it is no parameter, dy; and the parts of db. */
+/* Rounded: x, W and the bias where they are no parameters, dy; and the parts of db. */
 template <typename P> struct room {
-	typename P::factor *x, *w, *dy;
+	typename P::factor *x, *w, *bias, *dy;
 	typename P::real *columns;
 	struct few_channels_room few;
 };
@@ -23,6 +23,8 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 
 	r.x = m->take<typename P::factor>(rounded_size<P>(node->in[0], s.n * s.i));
 	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
+	r.bias = pass == PASS_FORWARD && node->in[2] ? m->take<typename P::factor>(weight_room<P>(node->in[2]))
+						     : NULL;
 	r.dy = pass == PASS_BACKWARD
 		       ? m->take<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
 		       : NULL;
@@ -60,12 +62,15 @@ static struct matrix<typename P::factor> forward_weight(const struct call *c, ty
 	return weight<P>(c, room);
 }
 
-/* The bias as y is kept: itself, or its rounded copy; NULL: there is none. */
-template <typename P> static const void *bias_like(const struct call *c, struct results<P> y)
+/* The bias as y is kept: itself, its rounded copy, or rounded into `room`; NULL: there is none. */
+template <typename P>
+static const void *bias_like(const struct call *c, struct results<P> y, typename P::factor *room)
 {
-	if (!ROUNDS<P> || !y.narrow)
+	if (!ROUNDS<P> || !y.narrow || !c->in[2])
 		return c->in[2];
-	return c->copy[2][0] ? c->copy[2][0]->memory : NULL;
+	if (c->copy[2][0])
+		return c->copy[2][0]->memory;
+	return rounded<P>(c, input<P>(c, 2), 1, count_of(c->node->in[2]), count_of(c->node->in[2]), room).at;
 }
 
 template <typename P> static void forward(const struct call *c)
@@ -82,7 +87,7 @@ template <typename P> static void forward(const struct call *c)
 	const bool trans_w = s.transposed || c->copy[1][1];
 	const auto *b = wide_input<P>(c, 2);
 	const auto y = output<P>(c, 0);
-	const void *like_y = bias_like<P>(c, y);
+	const void *like_y = bias_like<P>(c, y, r.bias);
 
 	if (takes_few_channels<P>(s, input<P>(c, 0), {})) {
 		few_channels<P>::forward(c, s, x, w, b, y, r.few);
