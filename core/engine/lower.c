@@ -16,7 +16,8 @@ struct gradient {
 	struct tensor *tensor;
 	int expected;	/* readers that will contribute */
 	int n_parts;
-	bool zero_first; /* the parts do not tile the tensor, or are too many: start from zeros */
+	bool zero_first; /* the parts are not the whole tensor: start from zeros */
+	bool add_always; /* the parts overlap, or are too many: start from zeros and add all */
 	struct part part[MAX_PARTS];
 };
 
@@ -199,7 +200,7 @@ static void expect_contribution(struct lowering *w, const struct tensor *t)
 	if (is_columns(t) && part_of(grad, t))
 		return;
 	if (!is_columns(t) || grad->n_parts == MAX_PARTS) {
-		grad->zero_first = true;
+		grad->add_always = true;
 		return;
 	}
 	grad->part[grad->n_parts++] = (struct part){
@@ -208,27 +209,23 @@ static void expect_contribution(struct lowering *w, const struct tensor *t)
 	};
 }
 
-/* Disjoint slices that together are the whole width, or one part that is everything. */
-static bool parts_tile(const struct gradient *grad, const struct tensor *root)
+static bool overlap(const struct part *a, const struct part *b)
+{
+	return a->row == 0 || b->row == 0 ||
+	       (a->offset < b->offset + b->row && b->offset < a->offset + a->row);
+}
+
+/* Must the gradient of this root start from zeros, and its parts be added? */
+static void look_at_parts(struct gradient *grad, const struct tensor *root)
 {
 	int64_t width = 0;
 
-	if (grad->n_parts == 1 && grad->part[0].row == 0)
-		return true;
 	for (int i = 0; i < grad->n_parts; i++) {
-		const struct part *a = &grad->part[i];
-
-		for (int j = 0; j < i; j++) {
-			const struct part *b = &grad->part[j];
-
-			if (a->offset < b->offset + b->row && b->offset < a->offset + a->row)
-				return false;
-		}
-		if (a->row == 0)
-			return false;
-		width += a->row;
+		for (int j = 0; j < i; j++)
+			grad->add_always |= overlap(&grad->part[i], &grad->part[j]);
+		width += grad->part[i].row == 0 ? root->row : grad->part[i].row;
 	}
-	return width == root->row;
+	grad->zero_first = grad->add_always || width != root->row;
 }
 
 static void mark_gradients(struct lowering *w)
@@ -252,8 +249,7 @@ static void mark_gradients(struct lowering *w)
 	}
 	for (int i = 0; i < g->n_tensors; i++)
 		if (w->has_grad[i])
-			w->gradients[i].zero_first |=
-				!parts_tile(&w->gradients[i], g->tensors[i]);
+			look_at_parts(&w->gradients[i], g->tensors[i]);
 }
 
 /* ---------------------------------------------------------------- gradients */
@@ -285,7 +281,7 @@ static struct tensor *contribution(struct lowering *w, const struct tensor *t,
 	struct part *part = part_of(grad, t);
 	struct tensor *target = gradient_tensor(w, root);
 
-	if (grad->zero_first || part->written) {
+	if (grad->add_always || part->written) {
 		*mode = GRAD_ACCUMULATE;
 	} else {
 		*mode = root->kind == TENSOR_PARAM ? GRAD_MICRO : GRAD_WRITE;
