@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/engine/siblings.h"
+
 /* ------------------------------------------------------------------ errors */
 
 static void fail_out_of_memory(struct graph *g)
@@ -640,8 +642,17 @@ static enum status check_view(const struct tensor *t, struct error *err)
 	return OK;
 }
 
+void graph_join_siblings(struct graph *g)
+{
+	g->joins_siblings = true;
+}
+
 enum status graph_finish(struct graph *g, struct error *err)
 {
+	g->variant = NULL;
+	graph_scope_end(g);
+	if (g->joins_siblings && !g->failed)
+		join_siblings(g);
 	if (g->failed) {
 		*err = g->err;
 		return FAIL;

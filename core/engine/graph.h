@@ -30,6 +30,7 @@ struct graph {
 	struct params *params;
 	enum dtype type;
 	bool training; /* dropout acts */
+	bool joins_siblings; /* when it is finished: siblings.h */
 	struct params *state; /* what a run leaves for the next one; NULL: nothing */
 	int64_t capacity;     /* tokens per row for which the state has room */
 	const char *scope;
@@ -103,6 +104,9 @@ void graph_loss(struct graph *g, const char *name, struct tensor *t, double weig
 void graph_seeded_output(struct graph *g, const char *name, struct tensor *t);
 
 const struct graph_output *graph_find_output(const struct graph *g, const char *name);
+
+/* Nodes that read the same tensor become one when the graph is finished, where that is possible: siblings.h. */
+void graph_join_siblings(struct graph *g);
 
 /*
  * Verify the finished graph: names are unique, every tensor has been written

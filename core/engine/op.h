@@ -136,6 +136,12 @@ struct op {
 				   node reads, before all others; it may be written over dout[0] */
 	unsigned apart_in;	/* inputs whose gradients have little work in common with the others' */
 
+	/*
+	 * One node for n of this op with the same attribute and input 0, made of the others' inputs: its output, with
+	 * the columns of theirs beside each other.  NULL: there is none.  (siblings.h)
+	 */
+	struct tensor *(*beside)(struct graph *g, int n, struct node *const *nodes);
+
 	bool remakes;		/* output `remade` can be computed again from: */
 	int remade;
 	unsigned remake_in, remake_out;

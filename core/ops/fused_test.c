@@ -511,6 +511,36 @@ static void test_head_loss(void **state)
 	params_destroy(params);
 }
 
+/* ------------------------------------------------- several maps of one tensor */
+
+/* As in a model: one weight is made of others, one map has a bias, one is read in heads, one by two ops. */
+static void maps(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 3, 8)), *w = case_param(g, "w", 8, 8);
+	struct tensor *q = op_linear(g, "q", x, w, NULL), *k, *v;
+
+	k = op_linear(g, "k", x, case_param(g, "k.w", 8, 3), case_param(g, "b", 3));
+	v = op_linear(g, "v", x, op_linear(g, "folded", case_param(g, "u", 8, 8), w, NULL), NULL);
+	q = op_rope(g, "rotated", graph_reshape(g, q, 4, SHAPE(2, 3, 2, 4)), 10000, 4);
+	k = op_add(g, "sum", op_linear(g, "k1", k, case_param(g, "k1.w", 3, 8), NULL),
+		   op_linear(g, "k2", k, case_param(g, "k2.w", 3, 8), NULL));
+	v = op_linear(g, "v1", graph_slice(g, v, 2, 4), case_param(g, "v1.w", 4, 8), NULL);
+	graph_seeded_output(g, "q", q);
+	graph_seeded_output(g, "y", op_multiply(g, "y", k, v));
+}
+
+static void maps_joined(struct graph *g)
+{
+	graph_join_siblings(g);
+	maps(g);
+}
+
+static void test_maps_of_one_tensor(void **state)
+{
+	(void)state;
+	compare(maps_joined, maps);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -521,6 +551,7 @@ int main(void)
 		cmocka_unit_test(test_product_and_sum),
 		cmocka_unit_test(test_gaussians),
 		cmocka_unit_test(test_head_loss),
+		cmocka_unit_test(test_maps_of_one_tensor),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,6 +35,37 @@ static enum status infer(struct graph *g, struct node *n)
 	return infer_linear(g, n, attr->transposed);
 }
 
+#define ALIGNED 8 /* columns: devices read matrices faster whose rows are a multiple of this apart */
+
+/* x [V | W | ..], with a bias if any has one, and with columns of zeros at the end. */
+static struct tensor *beside(struct graph *g, int n, struct node *const *nodes)
+{
+	const struct linear_attr *attr = nodes[0]->attr;
+	struct tensor *w[OP_MAX_INPUTS] = { NULL }, *b[OP_MAX_INPUTS] = { NULL }, *bias = NULL;
+	int64_t width[OP_MAX_INPUTS], total = 0;
+	char name[160];
+
+	if (attr->transposed)
+		return NULL;
+	for (int i = 0; i < n; i++) {
+		w[i] = nodes[i]->in[1];
+		b[i] = nodes[i]->in[2];
+		width[i] = w[i]->dim[1];
+		total += width[i];
+		bias = b[i] ? b[i] : bias;
+	}
+	if (total % ALIGNED && n < OP_MAX_INPUTS)
+		width[n++] = ALIGNED - total % ALIGNED;
+	if (bias) {
+		snprintf(name, sizeof(name), "%s.biases", nodes[0]->name);
+		bias = op_join(g, name, n, b, width);
+	}
+	snprintf(name, sizeof(name), "%s.weights", nodes[0]->name);
+	w[0] = op_join(g, name, n, w, width);
+	snprintf(name, sizeof(name), "%s.joined", nodes[0]->name);
+	return op_linear(g, name, nodes[0]->in[0], w[0], bias);
+}
+
 static void case_plain(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 2, 5, 7), *w = case_param(g, "w", 7, 3);
@@ -179,5 +210,6 @@ const struct op op_desc_linear = {
 	.apart_in = BIT(0),
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0),
+	.beside = beside,
 	.cases = linear_cases,
 };
