@@ -123,6 +123,8 @@ static void test_work_of_gpt2(void **state)
 		      round((2 * (124475904 - T * E) + N * 4 * E * keys) / 2e7));
 }
 
+#define ALL GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_ATTN_GATE=y RA_MLA_MLP_LATENT_RECIP=y CROSS_FOLDED=y "
+
 /* What mechanism 2 adds to the forward work of the feed-forward, with so many rows in a batch. */
 static double cross_flops(int64_t rows, const char *folded)
 {
@@ -145,6 +147,19 @@ static void test_work_of_folding(void **state)
 	assert_number("folded", cross_flops(16, "y"),
 		      N * (2 * k * E + 2 * F * E + 2 * F * F * E / tokens + 2 * E));
 	assert_number("few tokens", cross_flops(1, "y"), cross_flops(1, "n"));
+}
+
+/* How the engine makes products changes no figure of the model. */
+static void test_work_of_joined_maps(void **state)
+{
+	const struct description_options o = { .batch = 16, .length = 1024, .context = 1 };
+	const struct description apart = describe(ALL "JOIN_SIBLINGS=n", &o);
+	const struct description joined = describe(ALL "JOIN_SIBLINGS=y", &o);
+
+	(void)state;
+	assert_int_equal(joined.parameters, apart.parameters);
+	assert_number("joined", description_flops(&joined), description_flops(&apart));
+	assert_true(joined.activation_bytes != apart.activation_bytes);
 }
 
 /* The forward work of a model whose gate is, or is not, known to read h by products alone. */
@@ -310,6 +325,7 @@ int main(void)
 		cmocka_unit_test(test_modules_of_gpt2),
 		cmocka_unit_test(test_work_of_gpt2),
 		cmocka_unit_test(test_work_of_folding),
+		cmocka_unit_test(test_work_of_joined_maps),
 		cmocka_unit_test(test_strange_reader),
 		cmocka_unit_test(test_decode_state),
 		cmocka_unit_test(test_decode_refusal),

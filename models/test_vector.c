@@ -97,7 +97,7 @@ static const struct field {
 static const char *const constants =
 	"CONFIG_FFN_HIDDEN=0\nCONFIG_DROPOUT=\"0\"\n"
 	"CONFIG_INIT=\"gpt2\"\nCONFIG_INIT_STD=\"0.02\"\n"
-	"# CONFIG_CROSS_FOLDED is not set\n";
+	"# CONFIG_CROSS_FOLDED is not set\n# CONFIG_JOIN_SIBLINGS is not set\n";
 
 static const struct field *find_field(const char *name)
 {
@@ -343,7 +343,7 @@ struct comparison {
 	const struct safetensors *file;
 	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum precision precision;
-	bool folded; /* with CROSS_FOLDED, which must give the same numbers */
+	bool folded, joined; /* with CROSS_FOLDED, JOIN_SIBLINGS, which must give the same numbers */
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -560,6 +560,7 @@ static enum status open_comparison(struct comparison *c, struct error *err)
 	c->T = tokens->dim[1];
 	if (vector_config(c->file, &c->config, err) != OK ||
 	    (c->folded && config_set(c->config, "CROSS_FOLDED", "y", err) != OK) ||
+	    (c->joined && config_set(c->config, "JOIN_SIBLINGS", "y", err) != OK) ||
 	    model_read(&c->model, c->config, &untrained, err) != OK ||
 	    params_create(&c->params, precision_type(c->precision), err) != OK)
 		return FAIL;
@@ -634,6 +635,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 		.weights = narrow->weights,
 		.precision = FLOAT64,
 		.folded = narrow->folded,
+		.joined = narrow->joined,
 		.backend = narrow->backend,
 		.report = &ignored,
 	};
@@ -655,7 +657,7 @@ static bool can_fold(struct config *c)
 	return config_bool(c, "RA_MLA_MLP_CROSS_TOKEN") && config_int(c, "CROSS_RANK") == 0;
 }
 
-/* Adds to the report; *foldable: there is a second form to compare. */
+/* Adds to the report; *foldable: there is a folded form, too. */
 static enum status compare_form(struct comparison c, bool *foldable, struct error *err)
 {
 	enum status status = FAIL;
@@ -690,8 +692,11 @@ enum status vector_compare(const struct safetensors *file, const char *weights,
 	if (backend_open(&c.backend, &options, err) != OK)
 		return FAIL;
 	status = compare_form(c, &foldable, err);
-	c.folded = true;
+	c.folded = foldable;
 	if (status == OK && foldable)
+		status = compare_form(c, &foldable, err);
+	c.joined = true;
+	if (status == OK)
 		status = compare_form(c, &foldable, err);
 	c.backend.close(&c.backend);
 	return status;

@@ -519,6 +519,7 @@ static const struct setting everything[] = {
 	{ "RA_MLA_MLP_ATTN_GATE", "y" },
 	{ "RA_MLA_MLP_CROSS_TOKEN", "y" },
 	{ "CROSS_FOLDED", "y" },
+	{ "JOIN_SIBLINGS", "y" },
 	{ "RA_MLA_MLP_LATENT_RECIP", "y" },
 	{ "LOSS_LOGITS_Z", "1e-4" },
 	{ "DROPOUT", "0.1" },
@@ -716,9 +717,10 @@ static void test_zero_alpha(void **state)
 					{ "wiring", "h.0.mlp.gate_proj.weight" },
 					{ "wiring", "h.0.mlp.gate_to_heads.weight" }));
 	audit_free(&report);
-	for (int folded = 0; folded < 2; folded++) {
+	for (int form = 0; form < 3; form++) {
 		report = audit(SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }, { "CROSS_ALPHA", "0" },
-					{ "CROSS_FOLDED", folded ? "y" : "n" }));
+					{ "CROSS_FOLDED", form > 0 ? "y" : "n" },
+					{ "JOIN_SIBLINGS", form > 1 ? "y" : "n" }));
 		assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_CROSS_TOKEN" },
 						{ "wiring", "h.0.mlp.cross_proj.weight" },
 						{ "wiring", "h.1.mlp.cross_proj.weight" }));

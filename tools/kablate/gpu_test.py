@@ -70,7 +70,8 @@ class Gpu(Case):
 
     def test_graphs_change_no_bit(self):
         """Captured graphs, kernels launched one by one, those that never come before the last one ends, and one lane."""
-        for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"}):
+        for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"},
+                         {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"}):
             usual = Run(on_gpu(**settings))
             usual.train()
             for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_OVERLAP", "KABLATE_CUDA_LANES"):
@@ -122,7 +123,7 @@ class Gpu(Case):
                                    delta=LOSS_ERROR)
 
     def test_audits_pass(self):
-        for settings in ({}, {"PRECISION": "bfloat16"},
+        for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"},
                          {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}):
             run = Run(on_gpu(AUDIT_WIRING="y", AUDIT_CAUSALITY="y", AUDIT_ONE_BATCH="y", GPT2_MAX_ITERS=2, **settings))
             run.train()
@@ -149,7 +150,7 @@ class Gpu(Case):
         """Our own blocks to the byte, before the end: the sample after the last update takes more."""
         for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "float32"},
                          {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"},
-                         {"TRAIN_ACCUMULATE": 3, "REMAKE": "y"}):
+                         {"TRAIN_ACCUMULATE": 3, "REMAKE": "y"}, {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"}):
             run = Run(on_gpu(GPT2_MAX_ITERS=6, **settings))
             run.train()
             words = [run.binary, "describe", "--json"]
