@@ -68,10 +68,64 @@ static void case_eights(struct graph *g)
 	graph_seeded_output(g, "y", op_gelu(g, "after", op_add_scaled(g, "add", a, b, 0.5, NULL)));
 }
 
+/* y = slice + f b, with a b of its own. */
+static void add_to_slice(struct graph *g, const char *name, struct tensor *slice,
+			 struct tensor *learned)
+{
+	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
+	struct tensor *b;
+
+	graph_scope(g, "%s.", name);
+	b = graph_param(g, "b", &init, slice->ndim, slice->dim);
+	graph_seeded_output(g, name, op_add_scaled(g, "add", slice, b, 0.3, learned));
+	graph_scope_end(g);
+}
+
+/* Two slices that cover a parameter, and one of its channels again. */
+static void case_slices(struct graph *g)
+{
+	struct tensor *x = case_param(g, "x", 2, 3, 9);
+
+	add_to_slice(g, "front", graph_slice(g, x, 0, 4), NULL);
+	add_to_slice(g, "back", graph_slice(g, x, 4, 5), NULL);
+	add_to_slice(g, "one", graph_slice(g, x, 3, 1), NULL);
+}
+
+/* Rows and pitches that a device may take eight by eight, and some that it may not. */
+static void slice_eights(struct graph *g, struct tensor *learned)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 1, 3, 40));
+
+	add_to_slice(g, "aligned", graph_slice(g, x, 8, 24), learned);
+	add_to_slice(g, "between", graph_slice(g, x, 3, 16), learned);
+	add_to_slice(g, "odd", graph_slice(g, x, 16, 12), learned);
+	x = op_gelu(g, "other", case_param(g, "z", 3, 13));
+	add_to_slice(g, "pitch", graph_slice(g, x, 0, 8), learned);
+}
+
+static void case_slice_eights(struct graph *g)
+{
+	slice_eights(g, NULL);
+}
+
+/* Rows are tokens of several heads; then heads. */
+static void case_slice_heads(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 2, 3, 17));
+	struct tensor *z = case_param(g, "z", 2, 3, 2, 9);
+
+	x = graph_reshape(g, graph_slice(g, x, 5, 12), 4, SHAPE(2, 3, 3, 4));
+	add_to_slice(g, "tokens", x, NULL);
+	add_to_slice(g, "heads", graph_slice(g, z, 2, 6), NULL);
+}
+
 OP_CASES(add_scaled) = {
 	OP_CASE("constant", case_constant),
 	OP_CASE("by zero", case_zero),
 	OP_CASE("one tensor twice", case_same),
+	OP_CASE("slices", case_slices),
+	OP_CASE("slices of eights", case_slice_eights),
+	OP_CASE("slices with heads", case_slice_heads),
 	OP_CASES_END,
 };
 
@@ -100,12 +154,27 @@ static void case_threads(struct graph *g)
 	      case_param(g, "f", 1));
 }
 
+static void case_slice_learned(struct graph *g)
+{
+	slice_eights(g, case_param(g, "f", 1));
+}
+
+/* Rows that are no multiple of what a thread takes at a time. */
+static void case_slice_threads(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 9, 2013));
+
+	add_to_slice(g, "y", graph_slice(g, x, 1, 2011), case_param(g, "f", 1));
+}
+
 OP_CASES(add_scaled_learned) = {
 	OP_CASE("learned", case_learned),
 	OP_CASE("one element", case_one),
 	OP_CASE("b without gradient", case_fixed_b),
 	OP_CASE("threads", case_threads),
 	OP_CASE("eights", case_eights),
+	OP_CASE("slices of eights", case_slice_learned),
+	OP_CASE("slice for threads", case_slice_threads),
 	OP_CASES_END,
 };
 
@@ -116,6 +185,8 @@ const struct op op_desc_add_scaled = {
 	.max_inputs = 2,
 	.infer = infer,
 	.cost = cost,
+	.pitched_in = BIT(0),
+	.split_in = BIT(0),
 	.grad_in_place = true,
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0),
@@ -129,6 +200,8 @@ const struct op op_desc_add_scaled_learned = {
 	.max_inputs = 3,
 	.infer = infer,
 	.cost = cost,
+	.pitched_in = BIT(0),
+	.split_in = BIT(0),
 	.saves_in = BIT(1) | BIT(2),
 	.grad_in_place = true,
 	.narrow_in = BIT(0) | BIT(1),

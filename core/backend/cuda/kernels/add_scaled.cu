@@ -1,6 +1,40 @@
 #include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/division.cuh"
 
-template <typename P> static void forward(const struct call *c)
+/* Where the elements of input 0 lie: in their order .. */
+struct in_order {
+	__device__ int64_t operator()(int64_t i) const
+	{
+		return i;
+	}
+	int64_t span_width(int64_t n) const
+	{
+		return n;
+	}
+};
+
+/* .. or, in a slice, in rows that are apart. */
+struct in_rows {
+	struct divisor row;
+	int64_t pitch;
+
+	__device__ int64_t operator()(int64_t i) const
+	{
+		return i + row.quotient(i) * (pitch - row.d);
+	}
+	/* Spans of rows are aligned if the pitch is. */
+	int64_t span_width(int64_t) const
+	{
+		return pitch % SPAN == 0 ? row.d : 1;
+	}
+};
+
+static struct in_rows rows_of(const struct tensor *t)
+{
+	return { divisor_of(t->row, count_of(t)), t->pitch };
+}
+
+template <typename P, typename Place> static void add(const struct call *c, Place place)
 {
 	const auto f = factor<P>(c, 2);
 	const auto a = input<P>(c, 0), b = input<P>(c, 1);
@@ -8,9 +42,9 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(a, b, y), [=] __device__(auto p) {
+	each_span(c, n, place.span_width(n), all_of<P>(a, b, y), [=] __device__(auto p) {
 		const typename P::real by = f.get();
-		const auto u = a[p], v = b[p];
+		const auto u = a[decltype(p){ place(p.first) }], v = b[p];
 		auto sum = u;
 
 		for (int k = 0; k < p.n; k++)
@@ -19,39 +53,67 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = a + f b */
-template <typename P> static void backward(const struct call *c)
+template <typename P> static void forward(const struct call *c)
+{
+	const struct tensor *a = c->node->in[0];
+
+	if (tensor_contiguous(a))
+		add<P>(c, in_order());
+	else
+		add<P>(c, rows_of(a));
+}
+
+/* y = a + f b: da and db */
+template <typename P, typename Place> static void pass_back(const struct call *c, Place place)
 {
 	const int64_t n = count_of(c->node->in[0]);
 	const auto f = factor<P>(c, 2);
-	const auto b = input<P>(c, 1), dy = output_gradient<P>(c, 0);
+	const auto dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
-	const auto df = input_gradient<P>(c, 2);
 
-	if (df)
-		sum_spans(
-			c, n, all_of<P>(dy, b),
-			[=] __device__(auto p) {
-				const auto d = dy[p], v = b[p];
-				typename P::real sum = 0;
-
-#pragma unroll
-				for (int k = 0; k < p.n; k++)
-					sum += d[k] * v[k];
-				return sum;
-			},
-			c->work, [=] __device__(double sum) { df.put(0, (typename P::real)sum); });
-	each_span(c, n, n, all_of<P>(dy, da, db), [=] __device__(auto p) {
+	each_span(c, n, place.span_width(n), all_of<P>(dy, da, db), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto d = dy[p];
 
 		if (da && da.to.at != dy.at)
-			da.put(p, d);
+			da.put(decltype(p){ place(p.first) }, d);
 		for (int k = 0; k < p.n; k++)
 			d[k] *= by;
 		if (db)
 			db.put(p, d);
 	});
+}
+
+/* df = sum dy b */
+template <typename P> static void backward_factor(const struct call *c)
+{
+	const auto b = input<P>(c, 1), dy = output_gradient<P>(c, 0);
+	const auto df = input_gradient<P>(c, 2);
+
+	sum_spans(
+		c, count_of(c->node->in[0]), all_of<P>(dy, b),
+		[=] __device__(auto p) {
+			const auto d = dy[p], v = b[p];
+			typename P::real sum = 0;
+
+#pragma unroll
+			for (int k = 0; k < p.n; k++)
+				sum += d[k] * v[k];
+			return sum;
+		},
+		c->work, [=] __device__(double sum) { df.put(0, (typename P::real)sum); });
+}
+
+template <typename P> static void backward(const struct call *c)
+{
+	const struct tensor *a = c->node->in[0];
+
+	if (c->din[2])
+		backward_factor<P>(c);
+	if (tensor_contiguous(a))
+		pass_back<P>(c, in_order());
+	else
+		pass_back<P>(c, rows_of(a));
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
