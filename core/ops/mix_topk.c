@@ -40,13 +40,21 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->backward_bytes = 2 * x;
 }
 
+static void mix_rows_of(struct graph *g, const char *name, struct tensor *x, int64_t k)
+{
+	const int64_t B = x->dim[0], T = x->dim[1];
+	struct tensor *index, *weight;
+
+	graph_scope(g, "%s.", name);
+	index = case_input(g, "index", I32, B, T, k);
+	weight = case_input(g, "weight", g->type, B, T, k);
+	graph_seeded_output(g, name, op_mix_topk(g, "mix", x, index, weight));
+	graph_scope_end(g);
+}
+
 static void mix(struct graph *g, int64_t B, int64_t T, int64_t F, int64_t k)
 {
-	struct tensor *y = op_mix_topk(g, "mix", case_param(g, "x", B, T, F),
-				       case_input(g, "index", I32, B, T, k),
-				       case_input(g, "weight", g->type, B, T, k));
-
-	graph_seeded_output(g, "y", y);
+	mix_rows_of(g, "y", case_param(g, "x", B, T, F), k);
 }
 
 static void case_odd(struct graph *g)
@@ -76,6 +84,56 @@ static void case_many(struct graph *g)
 	mix(g, 2, 350, 1, 12);
 }
 
+/* Of two slices that cover x, the other is read by another op. */
+static void mix_slice(struct graph *g, struct tensor *x, int64_t first)
+{
+	const int64_t F = tensor_dim(x, -1) - first;
+	struct tensor *b = case_param(g, "b", x->dim[0], x->dim[1], first);
+
+	mix_rows_of(g, "back", graph_slice(g, x, first, F), 3);
+	b = op_add_scaled(g, "front", graph_slice(g, x, 0, first), b, 0.3, NULL);
+	graph_seeded_output(g, "front", b);
+}
+
+static void case_slices(struct graph *g)
+{
+	mix_slice(g, case_param(g, "x", 2, 7, 11), 4);
+}
+
+static void case_slice_eights(struct graph *g)
+{
+	mix_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 7, 40)), 16);
+}
+
+/* Eights that begin where no eight does, and eights that are not eights apart. */
+static void case_slice_between(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 1, 7, 32));
+
+	mix_rows_of(g, "between", graph_slice(g, x, 3, 16), 3);
+	mix_rows_of(g, "again", graph_slice(g, x, 8, 16), 2);
+	x = op_gelu(g, "odd", case_param(g, "z", 2, 7, 13));
+	mix_rows_of(g, "pitch", graph_slice(g, x, 0, 8), 3);
+}
+
+/* Sources that so many tokens choose that the warps of a block share them. */
+static void case_slice_popular(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 2, 67, 32));
+
+	mix_rows_of(g, "front", graph_slice(g, x, 0, 8), 4);
+	mix_rows_of(g, "back", graph_slice(g, x, 13, 19), 4);
+}
+
+/* Some channels of what was heads: a row is still a token. */
+static void case_slice_heads(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 2, 7, 9));
+
+	x = graph_reshape(g, graph_slice(g, x, 2, 6), 4, SHAPE(2, 7, 2, 3));
+	mix_rows_of(g, "y", graph_reshape(g, x, 3, SHAPE(2, 7, 6)), 3);
+}
+
 OP_CASES(mix_topk) = {
 	OP_CASE("odd shape", case_odd, .int_limit = 7),
 	OP_CASE("empty entries", case_odd, .int_limit = 7, .int_ignore = true),
@@ -83,6 +141,11 @@ OP_CASES(mix_topk) = {
 	OP_CASE("worth two threads", case_threads, .int_limit = 67),
 	OP_CASE("popular sources", case_popular, .int_limit = 3, .int_ignore = true),
 	OP_CASE("many entries", case_many, .int_limit = 350),
+	OP_CASE("slices", case_slices, .int_limit = 7),
+	OP_CASE("slices of eights", case_slice_eights, .int_limit = 7, .int_ignore = true),
+	OP_CASE("slices between eights", case_slice_between, .int_limit = 7),
+	OP_CASE("slices, popular sources", case_slice_popular, .int_limit = 3),
+	OP_CASE("slice of heads", case_slice_heads, .int_limit = 7),
 	OP_CASES_END,
 };
 
@@ -92,6 +155,7 @@ const struct op op_desc_mix_topk = {
 	.max_inputs = 3,
 	.infer = infer,
 	.cost = cost,
+	.pitched_in = BIT(X),
 	.constant_in = BIT(INDEX) | BIT(WEIGHT),
 	.saves_in = BIT(INDEX) | BIT(WEIGHT),
 	.narrow_in = BIT(X),

@@ -133,11 +133,22 @@ MISFIT(contrast_ndim, op_ws_contrast(g, "n", real3(g), 1, NULL))
 /* Channels 1 to 4 of 6: rows of a slice that an elementwise op cannot read. */
 MISFIT(add_slice, op_add(g, "n", graph_slice(g, real4(g), 1, 4), graph_slice(g, real4(g), 0, 4)))
 
+/* The first two tokens of three: a row of this slice is both. */
+static struct tensor *first_tokens(struct graph *g)
+{
+	struct tensor *slice = graph_slice(g, case_param(g, "x", 2, 12), 0, 8);
+
+	return graph_reshape(g, slice, 3, SHAPE(2, 2, 4));
+}
+MISFIT(mix_tokens, op_mix_topk(g, "n", first_tokens(g), case_input(g, "i", I32, 2, 2, 1),
+			       case_input(g, "w", g->type, 2, 2, 1)))
+
 static const struct misfit misfits[] = {
 	{ "add 'n': shapes differ; inputs: x f32[2,3,4] y f32[2,4,3]", add_shapes },
 	{ "shapes differ", add_ndim },
 	{ "must be real", add_tokens },
 	{ "input 0 is a slice", add_slice },
+	{ "is a slice, which this op cannot read", mix_tokens },
 	{ "shapes differ", multiply_shapes },
 	{ "must be real", multiply_tokens },
 	{ "must be real", scale_tokens },

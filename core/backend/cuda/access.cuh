@@ -45,12 +45,12 @@ template <int N, typename T> static __device__ struct packed<T, N> read_packed(c
 
 /*
  * pass.run<T, N>(), where x is kept as T, and a thread may read N neighbours of a row together, since
- * rows have `width` elements.
+ * rows have `width` elements and begin `pitch` apart.
  */
 template <typename P, typename Pass>
-static void with_access(const struct numbers<P> &x, int64_t width, const Pass &pass)
+static void with_access(const struct numbers<P> &x, int64_t width, int64_t pitch, const Pass &pass)
 {
-	const bool together = width % SPAN == 0 && (uintptr_t)x.at % 16 == 0;
+	const bool together = (width | pitch) % SPAN == 0 && (uintptr_t)x.at % 16 == 0;
 
 	if (ROUNDS<P> && x.narrow)
 		together ? pass.template run<typename P::factor, SPAN>()
@@ -58,6 +58,12 @@ static void with_access(const struct numbers<P> &x, int64_t width, const Pass &p
 	else
 		together ? pass.template run<typename P::real, SPAN>()
 			 : pass.template run<typename P::real, 1>();
+}
+
+template <typename P, typename Pass>
+static void with_access(const struct numbers<P> &x, int64_t width, const Pass &pass)
+{
+	with_access(x, width, width, pass);
 }
 
 #endif

@@ -7,6 +7,7 @@ static void forward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, B = dim[0], T = dim[1], F = dim[2];
 	const int64_t S = c->node->in[X]->dim[1], k = c->node->in[INDEX]->dim[2];
+	const int64_t pitch = c->node->in[X]->pitch;
 
 #pragma omp parallel for schedule(static) if (B * T * F > GRAIN)
 	for (int64_t t = 0; t < B * T; t++) {
@@ -21,7 +22,7 @@ static void forward(const struct call *c)
 
 			if (index[n] < 0)
 				continue;
-			x = (const real *)c->in[X] + (t / T * S + index[n]) * F;
+			x = (const real *)c->in[X] + (t / T * S + index[n]) * pitch;
 			for (int64_t f = 0; f < F; f++)
 				y[f] += w * x[f];
 		}
@@ -38,7 +39,7 @@ static void backward(const struct call *c)
 {
 	const struct tensor *x_tensor = c->node->in[X];
 	const int64_t B = x_tensor->dim[0], T = x_tensor->dim[1], F = x_tensor->dim[2];
-	const int64_t k = c->node->in[INDEX]->dim[2];
+	const int64_t pitch = x_tensor->pitch, k = c->node->in[INDEX]->dim[2];
 	const bool add = call_adds(c, X);
 
 #pragma omp parallel if (B * T * F > GRAIN)
@@ -50,7 +51,8 @@ static void backward(const struct call *c)
 		last = last * SLICE < F ? last * SLICE : F;
 		width = last > first ? last - first : 0;
 		for (int64_t t = 0; t < B * T && !add; t++)
-			memset((real *)c->din[X] + t * F + first, 0, (size_t)width * sizeof(real));
+			memset((real *)c->din[X] + t * pitch + first, 0,
+			       (size_t)width * sizeof(real));
 		for (int64_t t = 0; t < B * T; t++) {
 			const int32_t *index = (const int32_t *)c->in[INDEX] + t * k;
 			const real *weight = (const real *)c->in[WEIGHT] + t * k;
@@ -62,7 +64,7 @@ static void backward(const struct call *c)
 
 				if (index[n] < 0)
 					continue;
-				dx = (real *)c->din[X] + (t / T * T + index[n]) * F + first;
+				dx = (real *)c->din[X] + (t / T * T + index[n]) * pitch + first;
 				for (int64_t f = 0; f < width; f++)
 					dx[f] += w * dy[f];
 			}

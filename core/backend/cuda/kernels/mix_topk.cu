@@ -29,7 +29,7 @@ template <typename R> struct routes {
 /* The sum of a warp's entries [begin, end), in order, for N channels of x per lane. */
 template <typename R, typename T, int N>
 static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_t begin, int64_t end,
-					       const T *x, int64_t width)
+					       const T *x, int64_t pitch)
 {
 	const int lane = threadIdx.x % WARP;
 	struct values<R, N> sum = {};
@@ -47,7 +47,7 @@ static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_
 				const int from = __shfl_sync(0xffffffffu, row, j + u);
 
 				if (from >= 0)
-					v[u] = read_packed<N>(x + from * width);
+					v[u] = read_packed<N>(x + from * pitch);
 			}
 #pragma unroll
 			for (int u = 0; u < BATCH; u++) {
@@ -62,12 +62,17 @@ static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_
 	return sum;
 }
 
+/* How many channels a row has, and how far rows of x and of y are apart. */
+struct widths {
+	int64_t row, x_pitch, y_pitch;
+};
+
 /*
  * A block serves WARPS lists of example z, a warp each, for the channels of slice y.  Its lists are far
  * apart: early tokens are chosen by many.
  */
 template <typename P, typename T, int N>
-static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x, int64_t width,
+static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x, struct widths width,
 				  struct gradient<P> y)
 {
 	typedef typename P::real real;
@@ -75,17 +80,17 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 	const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 	const int64_t b = blockIdx.z, slice = (int64_t)blockIdx.y * WARP * N;
 	const int64_t channel = slice + lane * N, own = (int64_t)warp * gridDim.x + blockIdx.x;
-	const T *from = x + b * r.rows * width + (channel < width ? channel : 0);
+	const T *from = x + b * r.rows * width.x_pitch + (channel < width.row ? channel : 0);
 
 	previous_done();
 	if (own < r.lists) {
 		const int64_t begin = r.begin(b, own), end = r.begin(b, own + 1);
 
 		if (end - begin <= LONG) {
-			const auto sum = add_rows<real, T, N>(r, begin, end, from, width);
+			const auto sum = add_rows<real, T, N>(r, begin, end, from, width.x_pitch);
 
-			if (channel < width)
-				y.put(span<N>{ (b * r.lists + own) * width + channel }, sum);
+			if (channel < width.row)
+				y.put(span<N>{ (b * r.lists + own) * width.y_pitch + channel }, sum);
 		}
 	}
 	for (int64_t list = blockIdx.x; list < r.lists; list += gridDim.x) {
@@ -94,17 +99,18 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 		if (n <= LONG)
 			continue;
 		const auto sum = add_rows<real, T, N>(r, begin + n * warp / WARPS,
-						      begin + n * (warp + 1) / WARPS, from, width);
+						      begin + n * (warp + 1) / WARPS, from,
+						      width.x_pitch);
 
 		for (int i = 0; i < N; i++)
 			part[warp][lane * N + i] = sum[i];
 		__syncthreads();
-		for (int i = threadIdx.x; i < WARP * N && slice + i < width; i += BLOCK) {
+		for (int i = threadIdx.x; i < WARP * N && slice + i < width.row; i += BLOCK) {
 			real total = 0;
 
 			for (int w = 0; w < WARPS; w++)
 				total += part[w][i];
-			y.put((b * r.lists + list) * width + slice + i, total);
+			y.put((b * r.lists + list) * width.y_pitch + slice + i, total);
 		}
 		__syncthreads();
 	}
@@ -115,13 +121,14 @@ template <typename P> struct mix {
 	struct routes<typename P::real> r;
 	struct numbers<P> x;
 	struct gradient<P> y;
-	int64_t batch, width;
+	int64_t batch;
+	struct widths width;
 
 	template <typename T, int N> void run() const
 	{
 		const int64_t slice = WARP * N;
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
-				(unsigned)((width + slice - 1) / slice), (unsigned)batch);
+				(unsigned)((width.row + slice - 1) / slice), (unsigned)batch);
 
 		launch_next(context_of(c)->overlaps, mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
 			    (const T *)x.at, width, y);
@@ -140,9 +147,9 @@ template <typename P> static void forward(const struct call *c)
 				    input<P>(c, X),
 				    { output<P>(c, 0), false },
 				    dim[0],
-				    dim[2] };
+				    { dim[2], c->node->in[X]->pitch, dim[2] } };
 
-	with_access(mix.x, mix.width, mix);
+	with_access(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
 
 /* ---------------------------------------------------- the tokens of each source */
@@ -352,10 +359,10 @@ template <typename P> static void backward(const struct call *c)
 				    output_gradient<P>(c, 0),
 				    input_gradient<P>(c, X),
 				    s.B,
-				    dim[2] };
+				    { dim[2], dim[2], c->node->in[X]->pitch } };
 
 	sort_entries(c, s, (const int32_t *)c->in[INDEX], wide_input<P>(c, WEIGHT));
-	with_access(mix.x, mix.width, mix);
+	with_access(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
 
 template <typename P> static constexpr struct kernels set()
