@@ -121,6 +121,7 @@ MISFIT(gaussian_pairs, GAUSSIAN(real4(g), NULL, W2_OVERLAP, .eps = 1, .theta = 1
 MISFIT(gaussian_no_tau, GAUSSIAN(real4(g), NULL, W2_WASSERSTEIN, .eps = 1))
 MISFIT(gaussian_tau, GAUSSIAN(real4(g), case_param(g, "t", 3), W2_WASSERSTEIN, .eps = 1))
 MISFIT(gaussian_overlap_tau, GAUSSIAN(real4(g), case_param(g, "t", 4), W2_OVERLAP, .eps = 1))
+MISFIT(gaussian_slice, GAUSSIAN(graph_slice(g, real4(g), 1, 4), NULL, W2_OVERLAP, .eps = 1))
 MISFIT(gaussian_scaled, GAUSSIAN(real4(g), NULL, W2_OVERLAP, .eps = 1, .scaled = true))
 MISFIT(expand_narrow, op_scalar_expand(g, "n", real3(g), case_param(g, "s", 2), 3))
 MISFIT(pool_wide, op_scalar_pool(g, "n", real3(g), case_param(g, "s", 2), 5))
@@ -211,6 +212,7 @@ static const struct misfit misfits[] = {
 	{ "tau must have the shape [H]", gaussian_no_tau },
 	{ "tau must have the shape [H]", gaussian_tau },
 	{ "the overlap has no tau", gaussian_overlap_tau },
+	{ "all heads of a token side by side", gaussian_slice },
 	{ "the overlap has no tau", gaussian_scaled },
 	{ "a width of 3 leaves some of 4 channels unread", expand_narrow },
 	{ "a width of 5 leaves some channels without any of 4", pool_wide },

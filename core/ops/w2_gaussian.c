@@ -1,6 +1,7 @@
 /*
  * w2_gaussian: every head of every token becomes a diagonal Gaussian.
  * x [B,T,H,2D] holds D means and D raw sigmas per head, sigma = softplus(raw) + eps.
+ * It may be a slice whose rows are tokens, as some channels of a wider projection are.
  *   wasserstein: y [B,T,H,2D] = (mean, sigma), bias [B,T,H] = -|y|^2 / (|tau| + eps), tau [H]
  *   overlap:     y [B,T,H,D] = mean / sqrt(sigma), bias [B,T,H] = -(|y|^2 + sum log sigma) / 2
  * What y has of the means is rotated (theta > 0), which leaves |y| as it is.  If `scaled`, y is
@@ -29,6 +30,8 @@ static enum status infer(struct graph *g, struct node *n)
 
 	if (!all_real(n) || x->ndim != 4 || dim[3] % 2)
 		return graph_misfit(g, n, "x must be real and [B,T,H,2D]");
+	if (!tokens_whole(x))
+		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
 	if (!wasserstein && attr->score != W2_OVERLAP)
 		return graph_misfit(g, n, "no such score: %d", (int)attr->score);
 	if (!(attr->eps > 0))
@@ -140,6 +143,74 @@ static void case_even_turned(struct graph *g)
 	graph_seeded_output(g, "key bias", bias);
 }
 
+/* Channels from `first` on of [B,T,W], as heads. */
+static struct tensor *heads_of(struct graph *g, struct tensor *wide, int64_t first, int64_t heads,
+			       int64_t width)
+{
+	return graph_reshape(g, graph_slice(g, wide, first, heads * width), 4,
+			     SHAPE(wide->dim[0], wide->dim[1], heads, width));
+}
+
+static struct tensor *wide(struct graph *g, int64_t B, int64_t T, int64_t W)
+{
+	return op_gelu(g, "wide", case_param(g, "x", B, T, W));
+}
+
+/* Nothing of these is a multiple of anything. */
+CASE(slice, USE_Y | USE_BIAS, heads_of(g, wide(g, 2, 5, 47), 3, 3, 14), WASSERSTEIN)
+CASE(slice_overlap, USE_Y | USE_BIAS, heads_of(g, wide(g, 2, 5, 47), 5, 3, 14), OVERLAP)
+
+/* Slices that overlap, and one that is read twice. */
+static void case_slices_turned(struct graph *g)
+{
+	struct tensor *x = wide(g, 2, 5, 41), *tau = case_param(g, "tau", 3), *bias;
+	const struct w2_attr key = { WASSERSTEIN, TURNS };
+	const struct w2_attr query = { WASSERSTEIN, TURNS, .scaled = true };
+	struct tensor *q = heads_of(g, x, 0, 3, 12), *k = heads_of(g, x, 5, 3, 12);
+
+	graph_seeded_output(g, "q", op_w2_gaussian(g, "query", q, tau, &query, NULL));
+	graph_seeded_output(g, "k", op_w2_gaussian(g, "key", k, tau, &key, &bias));
+	graph_seeded_output(g, "key bias", bias);
+	apply(g, "overlap", k, &(const struct w2_attr){ OVERLAP, TURNS }, USE_Y | USE_BIAS);
+}
+
+/* Side by side, as of one projection; `theta` 0: not turned. */
+static void apply_slices(struct graph *g, struct tensor *x, int64_t first, double theta)
+{
+	struct tensor *tau = case_param(g, "tau", 3), *bias;
+	const struct w2_attr key = { WASSERSTEIN, .theta = theta };
+	const struct w2_attr query = { WASSERSTEIN, .theta = theta, .scaled = true };
+	const struct w2_attr overlap = { OVERLAP, .theta = theta };
+	struct tensor *q = heads_of(g, x, first, 3, 64), *k = heads_of(g, x, first + 192, 3, 64);
+
+	graph_seeded_output(g, "q", op_w2_gaussian(g, "query", q, tau, &query, NULL));
+	graph_seeded_output(g, "k", op_w2_gaussian(g, "key", k, tau, &key, &bias));
+	graph_seeded_output(g, "key bias", bias);
+	apply(g, "overlap", heads_of(g, x, first + 384, 1, 64), &overlap, USE_Y | USE_BIAS);
+}
+
+/* All of the projection is read, so its gradient is written, not added to. */
+static void case_even_slices(struct graph *g)
+{
+	apply_slices(g, wide(g, 2, 5, 448), 0, 0);
+}
+
+static void case_even_slices_turned(struct graph *g)
+{
+	apply_slices(g, wide(g, 2, 5, 448), 0, 100);
+}
+
+/* Channels that a thread could take together if rows began there: the pitch, or the place, forbids it. */
+static void case_uneven_pitch(struct graph *g)
+{
+	apply_slices(g, wide(g, 1, 9, 452), 0, 100);
+}
+
+static void case_uneven_place(struct graph *g)
+{
+	apply_slices(g, wide(g, 1, 9, 456), 4, 0);
+}
+
 OP_CASES(w2_gaussian) = {
 	OP_CASE("wasserstein", case_wasserstein),
 	OP_CASE("wasserstein, scaled", case_scaled),
@@ -156,6 +227,13 @@ OP_CASES(w2_gaussian) = {
 	OP_CASE("wide heads", case_wide),
 	OP_CASE("even width", case_even),
 	OP_CASE("even width, turned", case_even_turned),
+	OP_CASE("slice", case_slice),
+	OP_CASE("slice, overlap", case_slice_overlap),
+	OP_CASE("slices, turned", case_slices_turned),
+	OP_CASE("slices, even", case_even_slices),
+	OP_CASE("slices, even and turned", case_even_slices_turned),
+	OP_CASE("slices, uneven pitch", case_uneven_pitch),
+	OP_CASE("slices, uneven place", case_uneven_place),
 	OP_CASES_END,
 };
 
@@ -167,6 +245,8 @@ const struct op op_desc_w2_gaussian = {
 	.max_inputs = 2,
 	.infer = infer,
 	.cost = cost,
+	.pitched_in = BIT(0),
+	.split_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1),
 	.saves_out = BIT(0),
 	.remakes = true,

@@ -3,6 +3,7 @@
 
 struct shape {
 	int64_t tokens, length, heads;
+	int64_t pitch;	    /* of x: elements from one token to the next */
 	int64_t width, out; /* of a head: means, channels of y */
 	int64_t half;	    /* pairs that turn */
 };
@@ -10,12 +11,14 @@ struct shape {
 static struct shape shape_of(const struct node *n)
 {
 	const struct w2_attr *attr = n->attr;
-	const int64_t *dim = n->in[0]->dim;
+	const struct tensor *x = n->in[0];
+	const int64_t *dim = x->dim;
 
 	return (struct shape){
 		.tokens = dim[0] * dim[1],
 		.length = dim[1],
 		.heads = dim[2],
+		.pitch = tensor_contiguous(x) ? dim[2] * dim[3] : x->pitch,
 		.width = dim[3] / 2,
 		.out = n->out[0]->dim[3],
 		.half = attr->theta > 0 ? dim[3] / 4 : 0,
@@ -26,6 +29,7 @@ static struct shape shape_of(const struct node *n)
 struct head {
 	struct shape of;
 	int64_t row;  /* its number: [token, head] */
+	int64_t from; /* its first element in x */
 	real eps;
 	real inverse; /* wasserstein: 1 / (|tau| + eps) */
 	bool scaled;
@@ -102,6 +106,7 @@ static inline void each_head(const struct call *c, enum pass pass,
 					 cosine, sine);
 			for (int64_t i = 0; i < s.heads; i++) {
 				h.row = token * s.heads + i;
+				h.from = token * s.pitch + 2 * i * s.width;
 				h.inverse = tau ? inverse_temperature(tau[i], h.eps) : 0;
 				h.factor = h.scaled ? 2 * h.inverse : 1;
 				take(c, &h);
@@ -146,7 +151,7 @@ static real whitened_row(const struct head *h, const real *x, real *y)
 static inline void put_head(const struct call *c, const struct head *h)
 {
 	const struct w2_attr *attr = c->node->attr;
-	const real *x = (const real *)c->in[0] + 2 * h->row * h->of.width;
+	const real *x = (const real *)c->in[0] + h->from;
 	real *y = (real *)c->out[0] + h->row * h->of.out, *all = c->out[1];
 	const real bias = attr->score == W2_WASSERSTEIN ? pair_row(h, x, y) : whitened_row(h, x, y);
 
@@ -212,8 +217,8 @@ static void whitened_gradient(const struct head *h, const real *restrict x,
 static inline void put_gradient(const struct call *c, const struct head *h)
 {
 	const struct w2_attr *attr = c->node->attr;
-	const int64_t at = 2 * h->row * h->of.width, out = h->row * h->of.out;
-	const real *x = (const real *)c->in[0] + at, *y = (const real *)c->out[0] + out;
+	const int64_t out = h->row * h->of.out;
+	const real *x = (const real *)c->in[0] + h->from, *y = (const real *)c->out[0] + out;
 	const real *dy = c->dout[0] ? (const real *)c->dout[0] + out : NULL;
 	const real *dbias = c->dout[1] ? (const real *)c->dout[1] + h->row : NULL;
 
@@ -222,7 +227,8 @@ static inline void put_gradient(const struct call *c, const struct head *h)
 	else
 		whitened_gradient(h, x, dy, dbias ? *dbias : 0, h->room);
 	if (c->din[0])
-		put_scaled((real *)c->din[0] + at, call_adds(c, 0), 1, h->room, 2 * h->of.width);
+		put_scaled((real *)c->din[0] + h->from, call_adds(c, 0), 1, h->room,
+			   2 * h->of.width);
 }
 
 /* i = 1 / (|tau| + eps), so di / dtau = -i^2 sign; the sums are in the order of the tokens. */

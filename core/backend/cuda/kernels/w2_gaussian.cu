@@ -1,5 +1,6 @@
 #include "core/backend/cuda/heads.cuh"
 #include "core/backend/cuda/softplus.cuh"
+#include "core/backend/cuda/tokens.cuh"
 #include "core/backend/cuda/turns.cuh"
 
 /*
@@ -21,6 +22,11 @@ template <int SIDES, int N, enum span_kind KIND> struct places {
 	__device__ struct span<N, KIND> operator[](int s) const
 	{
 		return { first + s * apart };
+	}
+	/* So many channels further. */
+	__device__ struct places behind(int64_t channels) const
+	{
+		return { first + channels, apart };
 	}
 };
 
@@ -72,10 +78,16 @@ template <typename R> struct turns {
 
 /* ------------------------------------------------------------------ all heads */
 
-/* Channels [first, last) of a side; `lanes` of a warp take a head. */
+/* A head of a token. */
+struct row {
+	int64_t number; /* [token, head] */
+	int64_t from;	/* its first element in x, whose tokens may lie apart */
+	int64_t head;
+};
+
+/* Channels [first, last) of a side; `lanes` of a warp take a head.  All are int to save registers. */
 struct stretch {
-	int64_t first, last;
-	int lanes;
+	int first, last, lanes;
 };
 
 template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
@@ -85,38 +97,37 @@ static __global__ void heads_kernel(struct positions p, struct angles angles, st
 	__shared__ real cosine[SIDES == 2 ? MOST_TURNS : 1], sine[SIDES == 2 ? MOST_TURNS : 1];
 	const struct block_heads heads = p.of_block();
 	const int lane = threadIdx.x % of.lanes;
-	const auto each_head = [&](auto f) { /* f(number of the head; is there one?) */
+	const auto each_head = [&](auto f) { /* f(row; is there one?) */
 		for (int64_t first = 0; first < heads.n; first += POSITION_THREADS / of.lanes) {
 			const int64_t i = first + threadIdx.x / of.lanes;
-			const struct place_of_head at = heads[i];
 
-			f(at.token * heads.per_token.d + at.head, i < heads.n);
+			f(head.of.row_at(heads[i]), i < heads.n);
 		}
 	};
 	const auto each_channel = [&](bool there, auto f) { /* f(channel) */
-		for (int64_t i = of.first + lane * N; there && i < of.last; i += of.lanes * N)
+		for (int i = of.first + lane * N; there && i < of.last; i += of.lanes * N)
 			f(i);
 	};
 
 	previous_done();
 	if (SIDES == 2) {
-		each_head([&](int64_t row, bool there) { /* while turns are made */
-			each_channel(there, [&](int64_t i) { head.template bring<SIDES>(row, i); });
+		each_head([&](const struct row &at, bool there) { /* while turns are made */
+			each_channel(there, [&](int i) { head.template bring<SIDES>(at, i); });
 		});
 		make_turns(angles, of.first, of.last - of.first, cosine, sine);
 	}
-	each_head([&](int64_t row, bool there) {
+	each_head([&](const struct row &at, bool there) {
 		real sum = 0;
 
-		each_channel(there, [&](int64_t i) {
-			const int64_t turn = SIDES == 2 ? i - of.first : 0;
+		each_channel(there, [&](int i) {
+			const int turn = SIDES == 2 ? i - of.first : 0;
 
-			sum += head.template take<SIDES, N, KIND>(row, i, { cosine + turn, sine + turn });
+			sum += head.template take<SIDES, N, KIND>(at, i, { cosine + turn, sine + turn });
 		});
 		for (int bit = of.lanes / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
 		if (there && lane == 0)
-			head.finish(row, sum, of.first > 0);
+			head.finish(at, sum, of.first > 0);
 	});
 }
 
@@ -124,14 +135,14 @@ template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
 static void launch_heads(const struct call *c, const Head &head)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t width = c->node->in[0]->dim[3] / 2, side = width / SIDES;
-	const int64_t most = SIDES == 2 ? MOST_TURNS : side;
+	const int width = (int)c->node->in[0]->dim[3] / 2, side = width / SIDES;
+	const int most = SIDES == 2 ? MOST_TURNS : side;
 	const struct positions p = positions_of(c->node->in[0]);
 	int lanes = 1;
 
 	while (lanes < WARP && lanes * N < side)
 		lanes *= 2;
-	for (int64_t first = 0; first < side; first += most) {
+	for (int first = 0; first < side; first += most) {
 		const struct stretch of = { first, first + most < side ? first + most : side, lanes };
 
 		launch_next(context_of(c)->overlaps, heads_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
@@ -144,7 +155,8 @@ static void launch_heads(const struct call *c, const Head &head)
 template <typename P, int SIDES, typename Head>
 static void take_sides(const struct call *c, enum span_kind kind, const Head &head)
 {
-	const bool whole = c->node->in[0]->dim[3] / 2 % (SIDES * SPAN) == 0;
+	const struct tensor *x = c->node->in[0];
+	const bool whole = x->dim[3] / 2 % (SIDES * SPAN) == 0 && tokens_of(x).pitch % SPAN == 0;
 
 	if (ROUNDS<P> && whole && kind == SPAN_OF_NARROW)
 		launch_heads<P, SIDES, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, head);
@@ -170,52 +182,55 @@ static void take_heads(const struct call *c, const struct tensors<P> &of, const 
 template <typename R> struct temperatures {
 	const R *tau;
 	R eps;
-	struct divisor heads;
 
-	__device__ R inverse_of_head(int64_t head) const
+	__device__ R inverse(int64_t head) const
 	{
 		return 1 / ((tau[head] < 0 ? -tau[head] : tau[head]) + eps);
-	}
-	__device__ R inverse(int64_t row) const
-	{
-		return inverse_of_head(heads.remainder(row));
 	}
 	/* d inverse / d tau; |tau| has the slope 0 at 0 */
 	__device__ R slope(int64_t head) const
 	{
-		const R i = inverse_of_head(head);
+		const R i = inverse(head);
 
 		return -i * i * (R)((tau[head] > 0) - (tau[head] < 0));
 	}
 };
 
-/* What all passes read: x [rows, 2 width], means before raw sigmas. */
+/* What all passes read: x [tokens, heads, 2 width], means before raw sigmas. */
 template <typename P> struct gaussians {
 	struct numbers<P> x;
-	int64_t width;
+	int64_t heads, width;
+	int64_t pitch; /* of x: elements from one token to the next */
 	typename P::real eps;
 
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ struct places<SIDES, N, KIND> means(int64_t row, int64_t i) const
+	__device__ struct row row_at(const struct place_of_head &at) const
 	{
-		return { 2 * row * width + i, width / SIDES };
+		return { at.token * heads + at.head, at.token * pitch + 2 * at.head * width, at.head };
 	}
+	/* In x, and in its gradient. */
 	template <int SIDES, int N, enum span_kind KIND>
-	__device__ struct places<SIDES, N, KIND> sigmas(int64_t row, int64_t i) const
+	__device__ struct places<SIDES, N, KIND> means(const struct row &at, int i) const
 	{
-		return means<SIDES, N, KIND>(row, width + i);
+		return { at.from + i, width / SIDES };
 	}
-	/* Of y of the overlap, [rows, width]. */
+	/* In y = (mean, sigma), [rows, 2 width]. */
 	template <int SIDES, int N, enum span_kind KIND>
-	__device__ struct places<SIDES, N, KIND> whitened(int64_t row, int64_t i) const
+	__device__ struct places<SIDES, N, KIND> made(const struct row &at, int i) const
 	{
-		return { row * width + i, width / SIDES };
+		return { 2 * at.number * width + i, width / SIDES };
 	}
-	/* Begins to bring x nearer, or what has its shape. */
-	template <int SIDES> __device__ void bring(const struct numbers<P> &of, int64_t row, int64_t i) const
+	/* In y of the overlap, [rows, width]. */
+	template <int SIDES, int N, enum span_kind KIND>
+	__device__ struct places<SIDES, N, KIND> whitened(const struct row &at, int i) const
 	{
-		const auto mean = means<SIDES, 1, SPAN_OF_ANY>(row, i);
-		const auto sigma = sigmas<SIDES, 1, SPAN_OF_ANY>(row, i);
+		return { at.number * width + i, width / SIDES };
+	}
+	/* Begins to bring means nearer, and their sigmas. */
+	template <int SIDES>
+	__device__ void bring(const struct numbers<P> &of,
+			      const struct places<SIDES, 1, SPAN_OF_ANY> &mean) const
+	{
+		const auto sigma = mean.behind(width);
 
 		for (int s = 0; s < SIDES; s++) {
 			bring_near((of + mean[s].first).at);
@@ -227,17 +242,17 @@ template <typename P> struct gaussians {
 template <typename P> static struct gaussians<P> gaussians_of(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
+	const struct tensor *x = c->node->in[0];
 
-	return { input<P>(c, 0), c->node->in[0]->dim[3] / 2, (typename P::real)attr->eps };
+	return { input<P>(c, 0), x->dim[2], x->dim[3] / 2, tokens_of(x).pitch,
+		 (typename P::real)attr->eps };
 }
 
 template <typename P> static struct temperatures<typename P::real> temperatures_of(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const int64_t *dim = c->node->in[0]->dim;
 
-	return { wide_input<P>(c, 1), (typename P::real)attr->eps,
-		 divisor_of(dim[2], dim[0] * dim[1] * dim[2]) };
+	return { wide_input<P>(c, 1), (typename P::real)attr->eps };
 }
 
 /* -------------------------------------------------------------------- forward */
@@ -251,17 +266,17 @@ template <typename P> struct pair_head {
 	struct results<P> y;
 	real *bias; /* or NULL */
 
-	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	template <int SIDES> __device__ void bring(const struct row &at, int i) const
 	{
-		of.template bring<SIDES>(of.x, row, i);
+		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
 	}
 	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
-		const auto at_mean = of.template means<SIDES, N, KIND>(row, i);
-		const auto at_sigma = of.template sigmas<SIDES, N, KIND>(row, i);
-		auto mean = read(of.x, at_mean), sigma = read(of.x, at_sigma);
-		const real factor = scaled ? 2 * temperatures.inverse(row) : 1;
+		const auto from = of.template means<SIDES, N, KIND>(at, i);
+		const auto to = of.template made<SIDES, N, KIND>(at, i);
+		auto mean = read(of.x, from), sigma = read(of.x, from.behind(of.width));
+		const real factor = scaled ? 2 * temperatures.inverse(at.head) : 1;
 		real sum = 0;
 
 		turn(mean, 1);
@@ -274,14 +289,14 @@ template <typename P> struct pair_head {
 			mean[s][k] *= factor;
 			sigma[s][k] *= factor;
 		});
-		write(y, at_mean, mean);
-		write(y, at_sigma, sigma);
+		write(y, to, mean);
+		write(y, to.behind(of.width), sigma);
 		return sum;
 	}
-	__device__ void finish(int64_t row, real sum, bool more) const
+	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
 		if (bias)
-			bias[row] = (more ? bias[row] : 0) - sum * temperatures.inverse(row);
+			bias[at.number] = (more ? bias[at.number] : 0) - sum * temperatures.inverse(at.head);
 	}
 };
 
@@ -292,15 +307,15 @@ template <typename P> struct whitened_head {
 	struct results<P> y;
 	real *bias; /* or NULL */
 
-	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	template <int SIDES> __device__ void bring(const struct row &at, int i) const
 	{
-		of.template bring<SIDES>(of.x, row, i);
+		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
 	}
 	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
-		auto v = read(of.x, of.template means<SIDES, N, KIND>(row, i));
-		auto sigma = read(of.x, of.template sigmas<SIDES, N, KIND>(row, i));
+		const auto from = of.template means<SIDES, N, KIND>(at, i);
+		auto v = read(of.x, from), sigma = read(of.x, from.behind(of.width));
 		real sum = 0;
 
 		each_number<SIDES, N>([&](int s, int k) {
@@ -314,13 +329,13 @@ template <typename P> struct whitened_head {
 
 			sum += kept * kept;
 		});
-		write(y, of.template whitened<SIDES, N, KIND>(row, i), v);
+		write(y, of.template whitened<SIDES, N, KIND>(at, i), v);
 		return sum;
 	}
-	__device__ void finish(int64_t row, real sum, bool more) const
+	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
 		if (bias)
-			bias[row] = (more ? bias[row] : 0) - (real)0.5 * sum;
+			bias[at.number] = (more ? bias[at.number] : 0) - (real)0.5 * sum;
 	}
 };
 
@@ -356,27 +371,27 @@ template <typename P> struct pair_gradient {
 	struct gradient<P> dx;
 	real *di; /* [rows] */
 
-	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	template <int SIDES> __device__ void bring(const struct row &at, int i) const
 	{
-		of.template bring<SIDES>(of.x, row, i);
+		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
 		if (dy)
-			of.template bring<SIDES>(dy, row, i);
+			of.bring(dy, of.template made<SIDES, 1, SPAN_OF_ANY>(at, i));
 	}
 	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
-		const auto at_mean = of.template means<SIDES, N, KIND>(row, i);
-		const auto at_sigma = of.template sigmas<SIDES, N, KIND>(row, i);
-		auto mean = read(of.x, at_mean), raw = read(of.x, at_sigma);
+		const auto from = of.template means<SIDES, N, KIND>(at, i);
+		const auto made = of.template made<SIDES, N, KIND>(at, i);
+		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
 		struct sides<SIDES, real, N> dmean = {}, dsigma = {};
-		const real inverse = temperatures.inverse(row), all = dbias ? dbias[row] : 0;
+		const real inverse = temperatures.inverse(at.head), all = dbias ? dbias[at.number] : 0;
 		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
 		const real own = 2 * inverse * all;
 		real sum = 0;
 
 		if (dy) {
-			dmean = read(dy, at_mean);
-			dsigma = read(dy, at_sigma);
+			dmean = read(dy, made);
+			dsigma = read(dy, made.behind(of.width));
 		}
 		turn(dmean, -1);
 		each_number<SIDES, N>([&](int s, int k) {
@@ -389,14 +404,14 @@ template <typename P> struct pair_gradient {
 			dsigma[s][k] = (factor * d - own * sigma) * slope;
 		});
 		if (dx) {
-			write(dx, at_mean, dmean);
-			write(dx, at_sigma, dsigma);
+			write(dx, from, dmean);
+			write(dx, from.behind(of.width), dsigma);
 		}
 		return sum;
 	}
-	__device__ void finish(int64_t row, real sum, bool more) const
+	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
-		di[row] = (more ? di[row] : 0) + sum;
+		di[at.number] = (more ? di[at.number] : 0) + sum;
 	}
 };
 
@@ -408,21 +423,20 @@ template <typename P> struct whitened_gradient {
 	const real *dbias;
 	struct gradient<P> dx;
 
-	template <int SIDES> __device__ void bring(int64_t row, int64_t i) const
+	template <int SIDES> __device__ void bring(const struct row &at, int i) const
 	{
-		of.template bring<SIDES>(of.x, row, i);
+		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
 	}
 	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(int64_t row, int64_t i, const struct turns<real> &turn) const
+	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
-		const auto at_mean = of.template means<SIDES, N, KIND>(row, i);
-		const auto at_sigma = of.template sigmas<SIDES, N, KIND>(row, i);
-		auto mean = read(of.x, at_mean), raw = read(of.x, at_sigma);
+		const auto from = of.template means<SIDES, N, KIND>(at, i);
+		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
 		struct sides<SIDES, real, N> d = {};
-		const real all = dbias ? dbias[row] : 0;
+		const real all = dbias ? dbias[at.number] : 0;
 
 		if (dy)
-			d = read(dy, of.template whitened<SIDES, N, KIND>(row, i));
+			d = read(dy, of.template whitened<SIDES, N, KIND>(at, i));
 		turn(d, -1);
 		each_number<SIDES, N>([&](int s, int k) {
 			real slope;
@@ -432,11 +446,11 @@ template <typename P> struct whitened_gradient {
 			mean[s][k] = dw * p;
 			raw[s][k] = slope * p * p * (real)-0.5 * (dw * w + all);
 		});
-		write(dx, at_mean, mean);
-		write(dx, at_sigma, raw);
+		write(dx, from, mean);
+		write(dx, from.behind(of.width), raw);
 		return 0;
 	}
-	__device__ void finish(int64_t, real, bool) const
+	__device__ void finish(const struct row &, real, bool) const
 	{
 	}
 };
