@@ -64,12 +64,60 @@ static void case_even(struct graph *g)
 	graph_seeded_output(g, "y", op_running_mean(g, "mean", x));
 }
 
+/* Of two slices that cover x, the other is read by another op. */
+static void mean_of_slice(struct graph *g, struct tensor *x, int64_t first)
+{
+	const int64_t C = tensor_dim(x, -1) - first;
+	struct tensor *b = case_param(g, "b", x->dim[0], x->dim[1], first);
+
+	graph_seeded_output(g, "back", op_running_mean(g, "mean", graph_slice(g, x, first, C)));
+	b = op_add_scaled(g, "front", graph_slice(g, x, 0, first), b, 0.3, NULL);
+	graph_seeded_output(g, "front", b);
+}
+
+static void case_slice(struct graph *g)
+{
+	mean_of_slice(g, case_param(g, "x", 3, 5, 11), 4);
+}
+
+/* Wider than one block of columns, in several pieces. */
+static void case_slice_wide(struct graph *g)
+{
+	mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 37, 75)), 6);
+}
+
+static void case_slice_eights(struct graph *g)
+{
+	mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 67, 40)), 16);
+}
+
+static void case_slice_threads(struct graph *g)
+{
+	mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 3, 701, 17)), 8);
+}
+
+/* Eights that begin where no eight does, beside others; and eights that are not eights apart. */
+static void case_slice_between(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 2, 35, 32));
+	struct tensor *z = op_gelu(g, "odd", case_param(g, "z", 2, 35, 13));
+
+	graph_seeded_output(g, "between", op_running_mean(g, "first", graph_slice(g, x, 3, 16)));
+	graph_seeded_output(g, "again", op_running_mean(g, "second", graph_slice(g, x, 8, 16)));
+	graph_seeded_output(g, "pitch", op_running_mean(g, "third", graph_slice(g, z, 0, 8)));
+}
+
 OP_CASES(running_mean) = {
 	OP_CASE("odd shape", case_odd),
 	OP_CASE("one element", case_one),
 	OP_CASE("many channels", case_wide),
 	OP_CASE("threads", case_threads),
 	OP_CASE("even width", case_even),
+	OP_CASE("slice", case_slice),
+	OP_CASE("wide slice", case_slice_wide),
+	OP_CASE("slice of eights", case_slice_eights),
+	OP_CASE("slice for threads", case_slice_threads),
+	OP_CASE("slices between eights", case_slice_between),
 	OP_CASES_END,
 };
 
@@ -79,6 +127,7 @@ const struct op op_desc_running_mean = {
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
+	.pitched_in = BIT(0),
 	.grad_in_place = true,
 	.narrow_in = BIT(0),
 	.narrow_out = BIT(0),

@@ -211,6 +211,11 @@ static struct tensor *build_mean(struct graph *g, struct tensor *x)
 	return op_running_mean(g, "mean", x);
 }
 
+static struct tensor *build_mean_of_slice(struct graph *g, struct tensor *x)
+{
+	return op_running_mean(g, "mean", graph_slice(g, x, 8, 62));
+}
+
 static struct tensor *heads(struct graph *g, struct tensor *x, int64_t first, int64_t n,
 			    int64_t width)
 {
@@ -325,6 +330,7 @@ ATTENTION(route, rms, 1,
 
 static const struct continued continued_graphs[] = {
 	{ "running mean", 70, build_mean, false },
+	{ "running mean of a slice", 70, build_mean_of_slice, false },
 	{ "rope", 12, build_rope, false },
 	{ "rotated Gaussians", 64, build_gaussian, false },
 	{ "attention", ATTENTION_CHANNELS(8), build_plain, false },

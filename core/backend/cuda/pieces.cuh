@@ -13,12 +13,13 @@
 static constexpr int PIECE_READS = 4; /* tokens that a thread reads at a time */
 
 struct pieces {
-	int64_t B, T, C, n; /* n pieces of each example */
+	int64_t B, T, C, n;	      /* n pieces of each example */
+	int64_t from_pitch, to_pitch; /* how far tokens are apart where they are read, and written */
 };
 
 static inline struct pieces pieces_of(int64_t B, int64_t T, int64_t C)
 {
-	return { B, T, C, (T + PIECE_TOKENS - 1) / PIECE_TOKENS };
+	return { B, T, C, (T + PIECE_TOKENS - 1) / PIECE_TOKENS, C, C };
 }
 
 /* A number for each piece and channel, [B,n,C]. */
@@ -31,7 +32,7 @@ template <typename R> static R *take_pieces(struct space *m, const struct pieces
 struct piece {
 	int64_t first, last; /* tokens */
 	int64_t at;	     /* in [B,n,C] */
-	int64_t from;	     /* its channels of token 0 in [B,T,C] */
+	int64_t from, to;    /* its channels of token 0 in [B,T,C]: where it is read, and written */
 	int64_t channel;     /* in [B,C] */
 };
 
@@ -45,8 +46,12 @@ template <int N> struct piece_places {
 		const int64_t row = per_row.quotient(i), b = per_example.quotient(row);
 		const int64_t channel = (i - row * per_row.d) * N, first = (row - b * p.n) * PIECE_TOKENS;
 
-		return { first, first + PIECE_TOKENS < p.T ? first + PIECE_TOKENS : p.T,
-			 row * p.C + channel, b * p.T * p.C + channel, b * p.C + channel };
+		return { first,
+			 first + PIECE_TOKENS < p.T ? first + PIECE_TOKENS : p.T,
+			 row * p.C + channel,
+			 b * p.T * p.from_pitch + channel,
+			 b * p.T * p.to_pitch + channel,
+			 b * p.C + channel };
 	}
 };
 
@@ -72,7 +77,7 @@ static __global__ void sum_pieces_kernel(struct piece_places<N> places, const T 
 
 #pragma unroll PIECE_READS
 	for (int64_t t = piece.first; t < piece.last; t++) {
-		const auto v = read_packed<N>(x + piece.from + t * places.p.C);
+		const auto v = read_packed<N>(x + piece.from + t * places.p.from_pitch);
 		const real w = weight(t);
 
 #pragma unroll
@@ -116,7 +121,7 @@ static void sum_tokens(const struct call *c, const struct pieces &given, struct 
 	typedef typename P::real real;
 	const struct pieces p = given;
 
-	with_access(x, p.C, piece_sums<P, equal_weight<real>>{ c, p, x, {}, sums });
+	with_access(x, p.C, p.from_pitch, piece_sums<P, equal_weight<real>>{ c, p, x, {}, sums });
 	each(c, p.B * p.C, [=] __device__(int64_t i) {
 		const int64_t first = i / p.C * p.n * p.C + i % p.C;
 		real sum = 0;

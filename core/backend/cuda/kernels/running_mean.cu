@@ -3,21 +3,24 @@
  * with.  Then all pieces are walked at the same time.
  */
 #include "core/backend/cuda/pieces.cuh"
+#include "core/backend/cuda/tokens.cuh"
 
-static struct pieces pieces_of_node(const struct node *n)
+/* x, which is read, or written in the backward pass, may be a slice. */
+static struct pieces pieces_of_node(const struct node *n, enum pass pass)
 {
-	const int64_t *dim = n->in[0]->dim;
+	const struct tokens x = tokens_of(n->in[0]);
+	struct pieces p = pieces_of(x.B, x.T, x.size);
 
-	return pieces_of(dim[0], dim[1], dim[2]);
+	(pass == PASS_FORWARD ? p.from_pitch : p.to_pitch) = x.pitch;
+	return p;
 }
 
 /* What the pieces begin with; NULL: there is one piece. */
 template <typename P>
 static typename P::real *take_starts(struct space *m, const struct node *n, enum pass pass)
 {
-	const struct pieces p = pieces_of_node(n);
+	const struct pieces p = pieces_of_node(n, pass);
 
-	(void)pass;
 	return p.n > 1 ? take_pieces<typename P::real>(m, p) : NULL;
 }
 
@@ -61,7 +64,7 @@ static __global__ void mean_kernel(struct piece_places<N> places, const T *x, co
 	if (i >= places.count)
 		return;
 	const struct piece piece = places[i];
-	const int64_t C = places.p.C;
+	const struct pieces &p = places.p;
 	struct values<real, N> mean = {};
 
 	if (starts)
@@ -74,7 +77,7 @@ static __global__ void mean_kernel(struct piece_places<N> places, const T *x, co
 #pragma unroll
 		for (int u = 0; u < PIECE_READS; u++)
 			if (t + u < piece.last)
-				v[u] = read_packed<N>(x + piece.from + (t + u) * C);
+				v[u] = read_packed<N>(x + piece.from + (t + u) * p.from_pitch);
 #pragma unroll
 		for (int u = 0; u < PIECE_READS; u++) {
 			const real weight = 1 / (real)(past + t + u + 1);
@@ -84,10 +87,10 @@ static __global__ void mean_kernel(struct piece_places<N> places, const T *x, co
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				mean[k] += ((real)v[u][k] - mean[k]) * weight;
-			y.put(span<N>{ piece.from + (t + u) * C }, mean);
+			y.put(span<N>{ piece.to + (t + u) * p.to_pitch }, mean);
 		}
 	}
-	if (so_far && piece.last == places.p.T)
+	if (so_far && piece.last == p.T)
 		so_far.put(span<N>{ piece.channel }, mean);
 }
 
@@ -138,14 +141,15 @@ template <typename P> static void forward(const struct call *c)
 	typedef typename P::real real;
 	struct space m = { (char *)c->work, 0 };
 	real *starts = take_starts<P>(&m, c->node, PASS_FORWARD), *so_far = wide_output<P>(c, 1);
-	const struct pieces p = pieces_of_node(c->node);
+	const struct pieces p = pieces_of_node(c->node, PASS_FORWARD);
 	const auto x = input<P>(c, 0);
 
 	if (starts) {
-		with_access(x, p.C, piece_sums<P, equal_weight<real>>{ c, p, x, {}, starts });
+		with_access(x, p.C, p.from_pitch,
+			    piece_sums<P, equal_weight<real>>{ c, p, x, {}, starts });
 		start_means<P>(c, p, starts, so_far);
 	}
-	with_access(x, p.C, running_mean<P>{ c, p, x, starts, so_far });
+	with_access(x, p.C, p.from_pitch, running_mean<P>{ c, p, x, starts, so_far });
 }
 
 /* ------------------------------------------------------------------ backward */
@@ -169,7 +173,7 @@ static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
 	if (i >= places.count)
 		return;
 	const struct piece piece = places[i];
-	const int64_t C = places.p.C;
+	const struct pieces &p = places.p;
 	struct values<real, N> later = {};
 
 	if (starts)
@@ -180,7 +184,7 @@ static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
 #pragma unroll
 		for (int u = 0; u < PIECE_READS; u++)
 			if (t - u >= piece.first)
-				v[u] = read_packed<N>(dy + piece.from + (t - u) * C);
+				v[u] = read_packed<N>(dy + piece.from + (t - u) * p.from_pitch);
 #pragma unroll
 		for (int u = 0; u < PIECE_READS; u++) {
 			if (t - u < piece.first)
@@ -188,7 +192,7 @@ static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				later[k] += weight(t - u) * (real)v[u][k];
-			dx.put(span<N>{ piece.from + (t - u) * C }, later);
+			dx.put(span<N>{ piece.to + (t - u) * p.to_pitch }, later);
 		}
 	}
 }
@@ -233,7 +237,7 @@ template <typename P> static void backward(const struct call *c)
 	typedef typename P::real real;
 	struct space m = { (char *)c->work, 0 };
 	real *starts = take_starts<P>(&m, c->node, PASS_BACKWARD);
-	const struct pieces p = pieces_of_node(c->node);
+	const struct pieces p = pieces_of_node(c->node, PASS_BACKWARD);
 	const auto dy = output_gradient<P>(c, 0);
 
 	if (starts) {
