@@ -75,6 +75,22 @@ static void test_maps_of_one_tensor(void **state)
 	end(&f);
 }
 
+/* The one is averaged, the other is added by a norm. */
+static void test_branch_of_a_norm(void **state)
+{
+	struct fixture f = start(true);
+	struct tensor *few = op_linear(f.g, "few", f.x, case_param(f.g, "v", 8, 3), NULL);
+	struct tensor *branch = op_linear(f.g, "branch", f.x, case_param(f.g, "w", 8, 8), NULL);
+	struct tensor *norm = case_param(f.g, "norm.w", 8), *sum;
+
+	(void)state;
+	graph_output(f.g, "mean", op_running_mean(f.g, "mean", few));
+	graph_output(f.g, "y", op_norm(f.g, "y", NORM_RMS, 1e-5, f.x, branch, norm, NULL, &sum));
+	assert_int_equal(count(&f, OP_linear), 1);
+	assert_ptr_equal(branch->base, few->base);
+	end(&f);
+}
+
 static void test_only_if_told(void **state)
 {
 	struct fixture f = start(false);
@@ -156,6 +172,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_maps_of_one_tensor),
+		cmocka_unit_test(test_branch_of_a_norm),
 		cmocka_unit_test(test_only_if_told),
 		cmocka_unit_test(test_weights_that_are_made),
 		cmocka_unit_test(test_makers_of_weights),

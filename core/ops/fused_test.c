@@ -541,6 +541,32 @@ static void test_maps_of_one_tensor(void **state)
 	compare(maps_joined, maps);
 }
 
+/* The maps are a branch that the next norm adds, and channels that are averaged. */
+static void branches(struct graph *g)
+{
+	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 3, 8)), *sum, *y;
+	struct tensor *branch = op_linear(g, "branch", x, case_param(g, "w", 8, 8), NULL);
+	struct tensor *few = op_linear(g, "few", x, case_param(g, "v", 8, 3), NULL);
+
+	y = op_norm(g, "norm", NORM_LAYER, 1e-5, op_gelu(g, "stream", x), branch,
+		    case_param(g, "norm.w", 8), case_param(g, "norm.b", 8), &sum);
+	graph_seeded_output(g, "sum", sum);
+	graph_seeded_output(g, "y", y);
+	graph_seeded_output(g, "mean", op_running_mean(g, "mean", few));
+}
+
+static void branches_joined(struct graph *g)
+{
+	graph_join_siblings(g);
+	branches(g);
+}
+
+static void test_branches_of_one_tensor(void **state)
+{
+	(void)state;
+	compare(branches_joined, branches);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -552,6 +578,7 @@ int main(void)
 		cmocka_unit_test(test_gaussians),
 		cmocka_unit_test(test_head_loss),
 		cmocka_unit_test(test_maps_of_one_tensor),
+		cmocka_unit_test(test_branches_of_one_tensor),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

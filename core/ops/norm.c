@@ -303,6 +303,114 @@ static void case_residual_many(struct graph *g)
 	wide_residual(g, 1060, 264);
 }
 
+/* The branch is the front of a wider tensor; the rest of it is read by another op. */
+static void add_slice(struct graph *g, enum norm_kind kind, bool bias, struct tensor *wide,
+		      int64_t width)
+{
+	const int64_t rows = tensor_count(wide) / tensor_dim(wide, -1);
+	const int64_t rest = tensor_dim(wide, -1) - width;
+	struct tensor *r = op_gelu(g, "stream", case_param(g, "r", rows, width)), *b;
+
+	wide = graph_reshape(g, wide, 2, SHAPE(rows, width + rest));
+	with_residual(g, kind, bias, true, r, graph_slice(g, wide, 0, width));
+	b = case_param(g, "other", rows, rest);
+	b = op_add_scaled(g, "rest", graph_slice(g, wide, width, rest), b, 0.3, NULL);
+	graph_seeded_output(g, "z", b);
+}
+
+static void case_slice(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, true, case_param(g, "x", 3, 5, 9), 7);
+}
+
+static void case_slice_rms(struct graph *g)
+{
+	add_slice(g, NORM_RMS, false, op_gelu(g, "gelu", case_param(g, "x", 3, 5, 11)), 6);
+}
+
+/* Rows and pitches of eights, as many as a device treats in different ways. */
+static void case_slice_eights(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 11, 40)), 24);
+}
+
+static void case_slice_264(struct graph *g)
+{
+	add_slice(g, NORM_RMS, true, op_gelu(g, "gelu", case_param(g, "x", 19, 280)), 264);
+}
+
+static void case_slice_768(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, false, case_param(g, "x", 3, 784), 768);
+}
+
+/* Rows of eights that are fours apart, and of fours. */
+static void case_slice_fours(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 5, 276)), 264);
+}
+
+static void case_slice_260(struct graph *g)
+{
+	add_slice(g, NORM_RMS, false, op_gelu(g, "gelu", case_param(g, "x", 5, 264)), 260);
+}
+
+/* Rows of eights that no device may read eight by eight, nor four by four. */
+static void case_slice_odd_pitch(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 5, 275)), 264);
+}
+
+/* Rows for all threads of a block; then more than these keep in registers. */
+static void case_slice_1100(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 3, 1112)), 1100);
+}
+
+static void case_slice_2051(struct graph *g)
+{
+	add_slice(g, NORM_RMS, true, op_gelu(g, "gelu", case_param(g, "x", 3, 2056)), 2051);
+}
+
+static void case_slice_2056(struct graph *g)
+{
+	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 2, 2072)), 2056);
+}
+
+/* Slices that begin between eights, and at one; they overlap, so that gradients are added. */
+static void case_slices_between(struct graph *g)
+{
+	struct tensor *wide = op_gelu(g, "gelu", case_param(g, "x", 6, 48)), *s, *y;
+	struct tensor *w = case_param(g, "w", 24), *b = case_param(g, "b", 24);
+
+	s = op_gelu(g, "stream", case_param(g, "r", 6, 24));
+	y = op_norm(g, "first", NORM_LAYER, 1e-5, s, graph_slice(g, wide, 3, 24), w, b, &s);
+	graph_seeded_output(g, "y", y);
+	y = op_norm(g, "second", NORM_RMS, 1e-5, s, graph_slice(g, wide, 16, 24), w, b, &s);
+	graph_seeded_output(g, "z", y);
+}
+
+/* Nothing reads y. */
+static void sum_of_slice(struct graph *g, int64_t pitch)
+{
+	struct tensor *wide = op_gelu(g, "gelu", case_param(g, "x", 5, pitch)), *sum;
+	struct tensor *x = op_gelu(g, "stream", case_param(g, "r", 5, 16));
+	struct tensor *w = case_param(g, "w", 16), *b = case_param(g, "b", 16);
+
+	op_norm(g, "norm", NORM_LAYER, 1e-5, x, graph_slice(g, wide, 0, 16), w, b, &sum);
+	graph_seeded_output(g, "s", sum);
+}
+
+static void case_slice_sum_only(struct graph *g)
+{
+	sum_of_slice(g, 24);
+}
+
+static void case_slice_sum_odd(struct graph *g)
+{
+	sum_of_slice(g, 19);
+}
+
 OP_CASES(norm_residual) = {
 	OP_CASE("layer", case_residual),
 	OP_CASE("rms", case_residual_rms),
@@ -322,6 +430,20 @@ OP_CASES(norm_residual) = {
 	OP_CASE("the sum is a result", case_residual_result),
 	OP_CASE("many rows", case_residual_rows),
 	OP_CASE("many wide rows", case_residual_many),
+	OP_CASE("slice", case_slice),
+	OP_CASE("slice, rms", case_slice_rms),
+	OP_CASE("slice of eights", case_slice_eights),
+	OP_CASE("slice of width 264", case_slice_264),
+	OP_CASE("slice of width 768", case_slice_768),
+	OP_CASE("slices fours apart", case_slice_fours),
+	OP_CASE("slice of width 260", case_slice_260),
+	OP_CASE("slices apart", case_slice_odd_pitch),
+	OP_CASE("slice of width 1100", case_slice_1100),
+	OP_CASE("slice of width 2051", case_slice_2051),
+	OP_CASE("slice of width 2056", case_slice_2056),
+	OP_CASE("slices between eights", case_slices_between),
+	OP_CASE("only the sum of a slice is read", case_slice_sum_only),
+	OP_CASE("only the sum of an odd slice is read", case_slice_sum_odd),
 	OP_CASES_END,
 };
 
@@ -352,6 +474,7 @@ const struct op op_desc_norm_residual = {
 	.max_inputs = 4,
 	.infer = infer_residual,
 	.cost = cost_residual,
+	.pitched_in = BIT(1),
 	.saves_in = BIT(2),
 	.saves_out = BIT(0) | BIT(2),
 	.apart_in = BIT(0) | BIT(1),

@@ -73,10 +73,11 @@ static bool keeps_products(const struct node *cache, const struct node *const *p
 	return true;
 }
 
-/* Activations begin at multiples of 64 bytes; parameters and views need not. */
+/* Activations begin at multiples of 64 bytes; parameters and views need not, nor rows of slices. */
 static bool is_aligned(const struct tensor *t)
 {
-	return tensor_root(t)->kind == TENSOR_ACTIVATION && t->offset % 8 == 0;
+	return tensor_root(t)->kind == TENSOR_ACTIVATION && t->offset % 8 == 0 &&
+	       tensor_contiguous(t);
 }
 
 /* The norm in front of the products, if every block can do it again. */

@@ -16,7 +16,7 @@ template <typename P> struct norm_call {
 	enum norm_kind kind;
 	R eps;
 	int64_t rows;
-	int width;
+	int width, residual_pitch; /* of a row, and from a row of residual to the next */
 	int weight; /* number of the input w; b follows it */
 	const R *w, *b;
 	struct numbers<P> x, residual;
@@ -36,11 +36,13 @@ template <typename P> static struct norm_call<P> read_call(const struct call *c)
 	const struct norm_attr *attr = (const struct norm_attr *)c->node->attr;
 	const bool has_residual = c->node->id == OP_norm_residual;
 	const int64_t width = tensor_dim(c->node->in[0], -1);
+	const struct tensor *residual = has_residual ? c->node->in[1] : NULL;
 	struct norm_call<P> m;
 
 	m.kind = attr->kind;
 	m.eps = (real)attr->eps;
 	m.width = (int)width;
+	m.residual_pitch = (int)(residual && !tensor_contiguous(residual) ? residual->pitch : width);
 	m.rows = tensor_count(c->node->in[0]) / width;
 	m.weight = has_residual ? 2 : 1;
 	m.x = input<P>(c, 0);

@@ -189,7 +189,7 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 					(g.of[r][i] - plain - n.of[r][i] * weighted) * now.inverse[r];
 		}
 		ds.put(d.dx, row * m.width + column, m.width, own);
-		ds.put(d.dresidual, row * m.width + column, m.width, own);
+		ds.put(d.dresidual, row * m.residual_pitch + column, m.residual_pitch, own);
 	}
 	if (!d.columns || !inside)
 		return;

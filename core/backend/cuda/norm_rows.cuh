@@ -69,6 +69,7 @@ template <typename S, typename F> static __device__ void each_chunk(int width, F
 		f(0);
 }
 
+/* Rows of `width` numbers; or the bits of several widths and pitches. */
 template <typename... Pointers> static bool all_aligned(int64_t width, Pointers... pointers)
 {
 	return width % ROW_SPAN == 0 && (((uintptr_t)pointers | ...) % 16) == 0;
@@ -86,11 +87,17 @@ struct row_place {
 };
 
 template <typename S>
-static __device__ struct row_place place_of(int64_t row, int width, int chunk)
+static __device__ struct row_place place_of(int64_t row, int width, int chunk, int pitch)
 {
 	const int column = chunk + (int)(threadIdx.x % S::TEAM) * S::N;
 
-	return { row * width + column, width - column };
+	return { row * pitch + column, width - column };
+}
+
+template <typename S>
+static __device__ struct row_place place_of(int64_t row, int width, int chunk)
+{
+	return place_of<S>(row, width, chunk, width);
 }
 
 /* f(k, i) for number i of each span k. */

@@ -8,6 +8,7 @@ struct norm {
 	enum norm_kind kind;
 	real eps;
 	int64_t rows, width;
+	int64_t residual_pitch; /* from a row of residual to the next */
 	int weight; /* number of the input w; b follows it */
 	const real *x, *residual, *w, *b;
 	real *s, *y;
@@ -19,6 +20,7 @@ static struct norm read_call(const struct call *c)
 	const struct norm_attr *attr = c->node->attr;
 	const int64_t width = tensor_dim(c->node->in[0], -1);
 	const bool has_residual = c->node->id == OP_norm_residual;
+	const bool is_sliced = has_residual && !tensor_contiguous(c->node->in[1]);
 	const int w = has_residual ? 2 : 1;
 
 	return (struct norm){
@@ -26,6 +28,7 @@ static struct norm read_call(const struct call *c)
 		.eps = (real)attr->eps,
 		.rows = tensor_count(c->node->in[0]) / width,
 		.width = width,
+		.residual_pitch = is_sliced ? c->node->in[1]->pitch : width,
 		.weight = w,
 		.x = c->in[0],
 		.residual = has_residual ? c->in[1] : NULL,
@@ -103,7 +106,7 @@ static void forward(const struct call *c)
 		const real *s = m.s ? m.s + at : m.x + at;
 
 		if (m.s)
-			add_residual(m.x + at, m.residual + at, m.width, m.s + at);
+			add_residual(m.x + at, m.residual + r * m.residual_pitch, m.width, m.s + at);
 		measure(&m, s, m.statistics + 2 * r);
 		normalise(&m, s, m.statistics + 2 * r, m.y + at);
 	}
@@ -204,7 +207,8 @@ static void backward_rows(const struct call *c, const struct norm *m, real *part
 		if (dx && !direct)
 			put_scaled(dx + at, true, 1, d, m->width);
 		if (dresidual)
-			put_scaled(dresidual + at, call_adds(c, 1), 1, d, m->width);
+			put_scaled(dresidual + r * m->residual_pitch, call_adds(c, 1), 1, d,
+				   m->width);
 	}
 }
 
@@ -224,9 +228,13 @@ static void sum_columns(const real *work, int64_t stride, int64_t width, real *d
 /* Only the sum is on the way to a loss. */
 static void backward_sum(const struct call *c, const struct norm *m)
 {
-	for (int i = 0; i < m->weight; i++)
-		if (c->din[i])
-			put_scaled(c->din[i], call_adds(c, i), 1, c->dout[0], m->rows * m->width);
+	for (int i = 0; i < m->weight; i++) {
+		const int64_t pitch = i == 1 ? m->residual_pitch : m->width;
+
+		for (int64_t r = 0; r < m->rows && c->din[i]; r++)
+			put_scaled((real *)c->din[i] + r * pitch, call_adds(c, i), 1,
+				   (const real *)c->dout[0] + r * m->width, m->width);
+	}
 	for (int i = m->weight; i <= m->weight + 1; i++)
 		if (c->din[i] && !call_adds(c, i))
 			memset(c->din[i], 0, (size_t)m->width * sizeof(real));

@@ -27,31 +27,34 @@ static __device__ void add_as(struct piece<R, S> &s, const struct packed_piece<X
 
 template <typename P, typename X, typename R, typename S>
 static __device__ void add_residual(const struct norm_call<P> &m, struct piece<R, S> &s,
-				    struct row_place at)
+				    struct row_place at, struct row_place residual_at)
 {
 	const struct packed_piece<X, S> x((const X *)m.x.at, at);
 
 	if (ROUNDS<P> && m.residual.narrow)
-		add_as<P>(s, x, (const typename P::factor *)m.residual.at, at);
+		add_as<P>(s, x, (const typename P::factor *)m.residual.at, residual_at);
 	else
-		add_as<P>(s, x, (const R *)m.residual.at, at);
+		add_as<P>(s, x, (const R *)m.residual.at, residual_at);
 }
 
 /* s = x + residual, as it is kept, or x: what is normalised is what the backward pass will read. */
 template <typename P, typename R, typename S>
-static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S> &s,
-				struct row_place at)
+static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S> &s, int64_t row,
+				int chunk)
 {
+	const struct row_place at = place_of<S>(row, m.width, chunk);
+	const struct row_place residual_at = place_of<S>(row, m.width, chunk, m.residual_pitch);
+
 	if (!m.s) {
 		load_stream<P>(s, m.x, at);
 		return;
 	}
 	if constexpr (S::STREAM != SPAN_OF_ANY)
-		add_residual<P, stream_type<P, S::STREAM>>(m, s, at);
+		add_residual<P, stream_type<P, S::STREAM>>(m, s, at, residual_at);
 	else if (ROUNDS<P> && m.x.narrow)
-		add_residual<P, typename P::factor>(m, s, at);
+		add_residual<P, typename P::factor>(m, s, at, residual_at);
 	else
-		add_residual<P, R>(m, s, at);
+		add_residual<P, R>(m, s, at, residual_at);
 	each_number<S>([&](int k, int i) { s.of[k][i] = as_stream<P, S::STREAM>(m.s, s.of[k][i]); });
 	store_stream<P>(m.s, s, at);
 }
@@ -103,9 +106,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	if (row >= m.rows)
 		return;
 	each_chunk<S>(m.width, [&](int chunk) {
-		const struct row_place at = place_of<S>(row, m.width, chunk);
-
-		make_sum(m, s, at);
+		make_sum(m, s, row, chunk);
 		each_number<S>([&](int k, int i) { sum += s.of[k][i]; });
 	});
 	mean = m.kind == NORM_LAYER ? team_sum<S>(sum) / width : 0;
@@ -154,7 +155,8 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 
 template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
 {
-	return all_aligned(m.width, m.x.at, m.residual.at, m.w, m.b, m.s.at, m.y.at);
+	return all_aligned(m.width | m.residual_pitch, m.x.at, m.residual.at, m.w, m.b, m.s.at,
+			   m.y.at);
 }
 
 template <typename P> static void forward(const struct call *c)
@@ -190,19 +192,23 @@ template <typename P> static void remake(const struct call *c)
 /* ------------------------------------------------------------------ backward */
 
 /* Only the sum is on the way to a loss. */
-template <typename P> static void backward_sum(const struct call *c, int64_t n, int64_t width, int w)
+template <typename P> static void backward_sum(const struct call *c, const struct norm_call<P> &m)
 {
+	const int64_t width = m.width, pitch = m.residual_pitch, n = m.rows * width;
+	const int64_t span_width = pitch == width ? n : pitch % SPAN == 0 ? width : 1;
 	const auto ds = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
-	const auto dw = input_gradient<P>(c, w), db = input_gradient<P>(c, w + 1);
+	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
 
-	each_span(c, n, n, all_of<P>(ds, dx, dresidual), [=] __device__(auto p) {
+	each_span(c, n, span_width, all_of<P>(ds, dx, dresidual), [=] __device__(auto p) {
 		const auto d = ds[p];
 
 		if (dx)
 			dx.put(p, d);
-		if (dresidual)
+		if (dresidual && pitch == width)
 			dresidual.put(p, d);
+		else if (dresidual)
+			dresidual.put(decltype(p){ p.first + p.first / width * (pitch - width) }, d);
 	});
 	if (!dw && !db)
 		return;
@@ -268,9 +274,9 @@ static __device__ void add_teams(struct weight_sums<R, S> &sums, struct row_plac
 /*
  * y = w n + b: dw = sum dy n, db = sum dy over the rows.  With g = w dy:
  * d = (g - mean(g) - n mean(g n)) / deviation + ds, where RMSNorm, which subtracts no mean, lacks
- * mean(g).  d may be the memory of dy or ds.
+ * mean(g).  d may be the memory of dy or ds.  SLICED, which takes registers: residual is a slice.
  */
-template <typename P, typename S>
+template <typename P, typename S, bool SLICED>
 static __global__ void __launch_bounds__(BLOCK)
 	backward_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
 {
@@ -321,6 +327,8 @@ static __global__ void __launch_bounds__(BLOCK)
 		weighted = team_sum<S>(weighted) / width;
 		each_chunk<S>(m.width, [&](int chunk) {
 			const struct row_place at = place_of<S>(row, m.width, chunk);
+			const struct row_place residual_at =
+				SLICED ? place_of<S>(row, m.width, chunk, m.residual_pitch) : at;
 			struct piece<real, S> ds = {};
 
 			if (S::LONG) {
@@ -333,7 +341,7 @@ static __global__ void __launch_bounds__(BLOCK)
 				ds.of[k][i] += (g.of[k][i] - plain - n.of[k][i] * weighted) * inverse;
 			});
 			put<P>(d.dx, ds, at);
-			put<P>(d.dresidual, ds, at);
+			put<P>(d.dresidual, ds, residual_at);
 		});
 	}
 	if (S::LONG || !d.columns)
@@ -350,7 +358,7 @@ template <typename P> static void backward(const struct call *c)
 	const struct norm_call<P> m = read_call<P>(c);
 	const struct gradient<P> none = { { NULL, false }, false };
 	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
-	const int64_t width = m.width;
+	const int64_t width = m.width, widths = width | m.residual_pitch;
 	struct norm_gradients<P> d;
 	int64_t parts = 0;
 	bool aligned;
@@ -362,7 +370,7 @@ template <typename P> static void backward(const struct call *c)
 	d.partial = (real *)c->work;
 	d.columns = db ? 2 * width : dw ? width : 0;
 	if (m.s && !d.dy) {
-		backward_sum<P>(c, m.rows * width, width, m.weight);
+		backward_sum<P>(c, m);
 		return;
 	}
 	aligned = forward_aligned(m) &&
@@ -374,12 +382,16 @@ template <typename P> static void backward(const struct call *c)
 			typedef stream_type<P, S::STREAM> stream;
 			typedef column_shape_of<stream> C;
 
-			parts = width % C::N == 0 ? backward_columns<C, stream>(c, m, d)
-						  : backward_columns<plain_columns<stream>, stream>(c, m, d);
+			if (widths % C::N == 0)
+				parts = backward_columns<C, stream>(c, m, d);
+			else
+				parts = backward_columns<plain_columns<stream>, stream>(c, m, d);
 		} else {
 			parts = norm_parts(m.rows, S::TEAMS, NORM_PARTS);
 			if (parts)
-				launch_next(context_of(c)->overlaps, backward_kernel<P, S>,
+				launch_next(context_of(c)->overlaps,
+					    m.residual_pitch == width ? backward_kernel<P, S, false>
+								      : backward_kernel<P, S, true>,
 					    (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
 		}
 	});
