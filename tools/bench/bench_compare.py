@@ -60,12 +60,15 @@ class Comparison(Party):
 
     # ------------------------------------------------------------ ours
 
+    def start_ours(self):
+        self.say("ours: starts")
+        return self.bench.start_ours(self.config, self, self.processors, self.end_of_row(),
+                                     lambda text: self.say(f"ours: {text}"))
+
     def measure_ours(self):
         """Start our side; its weights and batches are PyTorch's, too."""
         result, before = self.result, self.gpu_bytes()
-        self.say("ours: starts")
-        ours = self.bench.start_ours(self.config, self, self.processors, self.end_of_row(),
-                                     lambda text: self.say(f"ours: {text}"))
+        ours = self.start_ours()
         for key in ("threads", "tokens", "parameters", "flops", "bytes"):
             setattr(result, key, ours.about[key])
         if self.on_gpu:
@@ -194,8 +197,11 @@ class Comparison(Party):
         try:
             ours = self.measure_ours()
             self.vocab = ours.about["vocab"]
-            with self.bench.room.place(TIMES_OURS * (self.result.peak if self.on_gpu else 0)):
+            with self.bench.room.place(TIMES_OURS * (self.result.peak if self.on_gpu else 0), self.end_all):
                 self.started = time.monotonic()     # waiting for others is not the row's time
+                if ours not in self.live:
+                    ours = self.start_ours()
+                    ours.warm_up(self.alone)
                 ours.deadline = self.end_of_row()
                 theirs = self.qualify()
                 with self.alone():

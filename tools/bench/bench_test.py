@@ -15,8 +15,8 @@ import time
 import unittest
 import unittest.mock
 
-from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, bench_forms, bench_process, bench_result,
-                         bench_rows, bench_scaling, op_profile)
+from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, bench_forms, bench_process,
+                         bench_result, bench_rows, bench_scaling, bench_turns, op_profile)
 from tools.plan import kconfig
 from tools.report import decoding
 from tools.testing import tap
@@ -224,6 +224,20 @@ class OnGpu(unittest.TestCase):
         self.assertEqual(len(row["rounds"]), 2)
         self.assertIn("other (bfloat16): autotuned sdpa-cudnn: 20.000 ms", text)
         self.assertEqual(text.count("| autotuned sdpa-cudnn |"), 2)
+
+    def test_a_row_that_waits_for_memory_takes_none(self):
+        runner = self.Rehearsal(self.build, backend="cuda", limit=1000)
+        comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16")
+        runner.room, row = bench_turns.Room(1), threading.Thread(target=comparison.run)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            with runner.room.place(1):
+                row.start()
+                while row.is_alive() and (not comparison.result.peak or comparison.live):
+                    time.sleep(0.01)
+                self.assertTrue(row.is_alive())
+            row.join()
+        self.assertEqual(out.getvalue().count("ours: starts"), 2)
+        self.assertEqual(len(comparison.result.rounds), 1)
 
     def interrupt_when_it_hangs(self):
         end = time.monotonic() + 60

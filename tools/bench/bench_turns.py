@@ -105,9 +105,10 @@ class Party:
             process.go_on(stopped_seconds)
 
     def end_all(self):
-        for process in self.live:
-            process.kill()
-        self.live = []
+        with self.turns.lock:
+            for process in self.live:
+                process.kill()
+            self.live = []
 
     def leave(self):
         with self.turns.lock:
@@ -122,9 +123,14 @@ class Room:
         self.size, self.used, self.change = size, 0, threading.Condition()
 
     @contextlib.contextmanager
-    def place(self, size):
+    def place(self, size, before_waiting=lambda: None):
+        """before_waiting: gives back what the party has already."""
+        def fits():
+            return self.used == 0 or self.used + size <= self.size
         with self.change:
-            self.change.wait_for(lambda: self.used == 0 or self.used + size <= self.size)
+            if not fits():
+                before_waiting()
+            self.change.wait_for(fits)
             self.used += size
         try:
             yield

@@ -109,7 +109,7 @@ class Turns(unittest.TestCase):
         room, order = bench_turns.Room(10), []
 
         def ask(size):
-            with room.place(size):
+            with room.place(size, lambda: order.append((size, "waits"))):
                 order.append((size, room.used))
         large, small = (threading.Thread(target=ask, args=(size,)) for size in (20, 3))
         with room.place(6):
@@ -117,7 +117,8 @@ class Turns(unittest.TestCase):
             small.start()
             small.join()
         large.join()
-        self.assertEqual(order, [(3, 9), (20, 20)])
+        self.assertEqual(sorted(order, key=str), sorted([(20, "waits"), (3, 9), (20, 20)], key=str))
+        self.assertGreater(order.index((20, 20)), order.index((3, 9)))
 
 
 if __name__ == "__main__":
