@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How cost grows: time and memory against length, layers, width and batch, as numbers and as plots.
 
-    bench_scaling.py --build DIR [--backend cuda] [--longest T] [--figures NAME,...]
+    bench_scaling.py --build DIR [--backend cuda] [--longest T] [--figures NAME,...] [--draw]
 
 Attention alone: the instructions of one attention layer (projections included), forward and
 backward, GPT-2's heads (12 of 64; latent 128), and the arena of a model that is little else (one layer,
@@ -9,7 +9,8 @@ a feed-forward of 64 channels, 256 tokens).  Whole iterations: forward, backward
 layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.  On a GPU the models
 are larger (12 layers of width 768, T 1024, bfloat16), the lengths go to 32768, and the memory is
 that of our blocks.  What does not fit is told and left out.  The results of figures that were measured
-earlier stay in the file.
+earlier stay in the file, DIR/bench/scaling.json or scaling-BACKEND.json.  With --draw nothing is measured: tables and
+plots show what the file holds, which may come from a machine without gnuplot.
 """
 import argparse
 import fnmatch
@@ -18,7 +19,7 @@ import math
 import os
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from tools.bench import bench, bench_rows, gnuplot
 from tools.bench.bench_result import MIB
@@ -152,6 +153,10 @@ def cell(point):
     return f"{1e3 * point.seconds:13.2f} ms{point.bytes / MIB:8.1f}" if point else f"{'-':>24}"
 
 
+def about_text(about):
+    return f"{bench.about_text(about)}, {about['precision']}"
+
+
 def print_figure(figure, points):
     print(f"\n{figure.title}\n{figure.axis:>8}" + "".join(f"{name:>24}" for name in figure.series))
     at = {(p.series, p.x): p for p in points}
@@ -181,24 +186,58 @@ def draw(figure, points, key, unit, factor):
     return standalone(gnuplot.run_gnuplot(script + "plot " + ", ".join(parts), f"{figure.name}-{key}"))
 
 
-def read_points(path):
+def path_without_end(build, backend):
+    """Of the numbers and of the plots."""
+    return os.path.join(build, "bench", "scaling" if backend == "cpu" else f"scaling-{backend}")
+
+
+def read(path):
+    """What is known of the machine, and the points."""
     if not os.path.exists(path):
-        return []
+        return {}, []
     with open(path, encoding="utf-8") as file:
-        return [Point(**found) for found in json.load(file)["points"]]
+        about = json.load(file)
+    return about, [Point(**found) for found in about.pop("points")]
 
 
-def save(runner, about, points, figure):
-    """The points of this figure take the place of its earlier ones."""
-    path = os.path.join(runner.directory, "scaling" if runner.backend == "cpu" else f"scaling-{runner.backend}")
-    others = [p for p in read_points(path + ".json") if p.figure != figure.name]
-    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, others + points))}, indent=1) + "\n")
-    if not gnuplot.is_there():
-        return f"{path}.json; no plots: gnuplot is not installed"
+def write_plots(path, figure, points):
     for key, unit, factor in (("seconds", "ms", 1e3), ("bytes", "MiB", 1 / MIB)):
         if points:
             kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, points, key, unit, factor))
+
+
+def save(path, about, points, figure):
+    """The points of this figure take the place of its earlier ones."""
+    others = [p for p in read(path + ".json")[1] if p.figure != figure.name]
+    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, others + points))}, indent=1) + "\n")
+    if not gnuplot.is_there():
+        return f"{path}.json; no plots: gnuplot is not installed (--draw draws them where it is)"
+    write_plots(path, figure, points)
     return f"{path}.json, {path}-*.svg"
+
+
+def measured_part(figure, points):
+    """The figure with those of its places that have points, and these points."""
+    own = [p for p in points if p.figure == figure.name and p.series in figure.series and p.x in figure.places]
+    there = {p.x for p in own}
+    return replace(figure, places=tuple(x for x in figure.places if x in there)), own
+
+
+def draw_measured(path, wanted):
+    """Tables and plots of what the file holds."""
+    about, points = read(path + ".json")
+    if not about:
+        raise SystemExit(f"bench_scaling: there is no {path}.json, so nothing to draw: measure first")
+    parts = [(figure, own) for figure, own in (measured_part(f, points) for f in wanted) if own]
+    if not parts:
+        raise SystemExit(f"bench_scaling: {path}.json has no points of {', '.join(f.name for f in wanted)}")
+    if not gnuplot.is_there():
+        raise SystemExit("bench_scaling: no plots: gnuplot is not installed")
+    print(about_text(about))
+    for figure, own in parts:
+        print_figure(figure, own)
+        write_plots(path, figure, own)
+    print("\n" + ", ".join(f"{path}-{figure.name}-*.svg" for figure, _ in parts))
 
 
 def chosen(figures_there, patterns):
@@ -207,6 +246,18 @@ def chosen(figures_there, patterns):
         raise SystemExit(f"bench_scaling: no figure is called {patterns}; there are "
                          f"{' '.join(f.name for f in figures_there)}")
     return found
+
+
+def measure_all(args, path, wanted):
+    precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
+    runner = bench.Bench(args.build, backend=args.backend, at_once=args.at_once)
+    about, written = bench.machine(runner) | {"precision": precision}, None
+    print(about_text(about))
+    for figure in wanted:
+        found = measure(runner, figure, precision)
+        print_figure(figure, found)
+        written = save(path, about, found, figure)
+    print(f"\n{written}")
 
 
 def main(argv):
@@ -219,18 +270,15 @@ def main(argv):
     parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
                         help="points that are prepared at once; each is measured alone")
     parser.add_argument("--figures", default="*", metavar="PATTERN,...", help="attention, length, layers, width, batch")
+    parser.add_argument("--draw", action="store_true", help="tables and plots of what was measured; measure nothing")
     args = parser.parse_args(argv)
     end_on_signals("bench-scaling")
-    precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
-    runner = bench.Bench(args.build, backend=args.backend, at_once=args.at_once)
-    there = list(figures(args.longest or LENGTHS[args.backend][-1], args.backend))
-    about, path = bench.machine(runner) | {"precision": precision}, None
-    print(bench.about_text(about) + f", {precision}")
-    for figure in chosen(there, args.figures):
-        found = measure(runner, figure, precision)
-        print_figure(figure, found)
-        path = save(runner, about, found, figure)
-    print(f"\n{path}")
+    path = path_without_end(args.build, args.backend)
+    wanted = chosen(list(figures(args.longest or LENGTHS[args.backend][-1], args.backend)), args.figures)
+    if args.draw:
+        draw_measured(path, wanted)
+    else:
+        measure_all(args, path, wanted)
     return 0
 
 

@@ -19,7 +19,7 @@ from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, 
                          bench_result, bench_rows, bench_scaling, bench_turns, op_profile)
 from tools.plan import kconfig
 from tools.report import decoding
-from tools.testing import tap
+from tools.testing import as_user, tap
 
 BUILD = os.path.abspath(os.environ.get("O", "build"))
 
@@ -367,15 +367,102 @@ class Scaling(unittest.TestCase):
 
     def test_other_figures_stay(self):
         with tempfile.TemporaryDirectory() as directory:
-            runner = bench.Bench(directory)
-            os.makedirs(runner.directory)
+            path = bench_scaling.path_without_end(directory, "cpu")
+            os.makedirs(os.path.dirname(path))
             length, layers = (next(f for f in bench_scaling.figures(512) if f.name == name)
                               for name in ("length", "layers"))
             with unittest.mock.patch.object(bench_scaling.gnuplot, "is_there", lambda: False):
                 for figure in (length, layers, length):
-                    bench_scaling.save(runner, {}, [bench_scaling.Point(figure.name, "dot", 1, 1, 1)], figure)
-            points = bench_scaling.read_points(os.path.join(runner.directory, "scaling.json"))
+                    bench_scaling.save(path, {}, [bench_scaling.Point(figure.name, "dot", 1, 1, 1)], figure)
+            _, points = bench_scaling.read(os.path.join(directory, "bench/scaling.json"))
         self.assertEqual([p.figure for p in points], ["layers", "length"])
+
+
+class ScalingDrawn(unittest.TestCase):
+    """Plots of numbers that were measured elsewhere."""
+    POINTS = [bench_scaling.Point(figure, series, x, x / 1e6, x << 20) for figure, series, x in (
+        ("length", "dot", 512), ("length", "dot", 2048), ("length", "mla", 512), ("width", "w2", 256),
+        ("length", "dot", 777), ("length", "another", 512))]
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.build, self.scripts = directory.name, {}
+        os.makedirs(os.path.join(self.build, "bench"))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+
+    def measured_elsewhere(self):
+        about = {"date": "2026-11-17", "machine": "a GPU", "torch": None, "precision": "bfloat16"}
+        kconfig.write_text(os.path.join(self.build, "bench/scaling-cuda.json"),
+                           json.dumps(about | {"points": [vars(point) for point in self.POINTS]}))
+
+    def draw(self, *more):
+        with unittest.mock.patch.object(bench, "Bench", side_effect=AssertionError("it measures")), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(bench_scaling.main(["--draw", "--backend", "cuda", "--build", self.build, *more]), 0)
+        return out.getvalue()
+
+    def keep_script(self, script, name):
+        self.scripts[name] = script
+        return "<svg></svg>"
+
+    def draw_without_gnuplot(self, *more):
+        with unittest.mock.patch.multiple(bench_scaling.gnuplot, is_there=lambda: True, run_gnuplot=self.keep_script):
+            return self.draw(*more)
+
+    def plots(self):
+        return sorted(name for name in os.listdir(os.path.join(self.build, "bench")) if name.endswith(".svg"))
+
+    def test_figures_that_have_points(self):
+        self.measured_elsewhere()
+        text = self.draw_without_gnuplot()
+        self.assertIn("2026-11-17, a GPU, bfloat16\n", text)
+        self.assertIn("2048         2.05 ms  2048.0", text)
+        self.assertIn("4 layers, heads of 64", text)
+        self.assertNotIn("One attention layer", text)
+        self.assertEqual(self.plots(), [f"scaling-cuda-{figure}-{key}.svg" for figure in ("length", "width")
+                                        for key in ("bytes", "seconds")])
+
+    def test_places_without_points_and_points_of_no_place_are_left_out(self):
+        self.measured_elsewhere()
+        self.assertNotRegex(self.draw_without_gnuplot(), "(?m)^ +(1024|777) ")
+        self.assertIn("set xtics (512, 2048)\n", self.scripts["length-seconds"])
+        self.assertNotIn("777", self.scripts["length-seconds"])
+
+    def test_only_what_is_asked_for(self):
+        self.measured_elsewhere()
+        self.assertNotIn("2048", self.draw_without_gnuplot("--figures", "length", "--longest", "1024"))
+        self.assertEqual(list(self.scripts), ["length-seconds", "length-bytes"])
+        self.assertNotIn("2048", self.scripts["length-seconds"])
+
+    @unittest.skipUnless(bench_scaling.gnuplot.is_there(), "gnuplot is not installed")
+    def test_gnuplot_draws_it(self):
+        self.measured_elsewhere()
+        self.draw()
+        with open(os.path.join(self.build, "bench/scaling-cuda-length-seconds.svg"), encoding="utf-8") as file:
+            self.assertRegex(file.read(), "(?s)<svg.*2048.*</svg>")
+
+    def test_make_builds_no_program_for_it(self):
+        for more, is_built in ((), True), (("DRAW=y",), False):
+            done = as_user.make("-n", f"O={self.build}", "NVCC=", "bench-scaling", "BACKEND=cuda", *more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual("bin/bench_model" in done.stdout, is_built)
+            self.assertEqual(" --draw\n" in done.stdout, not is_built)
+
+    def test_nothing_to_draw(self):
+        with self.assertRaisesRegex(SystemExit, "there is no .*bench/scaling-cuda.json"):
+            self.draw_without_gnuplot()
+        self.measured_elsewhere()
+        with self.assertRaisesRegex(SystemExit, "scaling-cuda.json has no points of layers, batch"):
+            self.draw_without_gnuplot("--figures", "layers,batch")
+
+    def test_nothing_to_draw_with(self):
+        self.measured_elsewhere()
+        with unittest.mock.patch.object(bench_scaling.gnuplot, "is_there", lambda: False), \
+                self.assertRaisesRegex(SystemExit, "gnuplot is not installed"):
+            self.draw()
+        self.assertEqual(self.plots(), [])
 
 
 class Process(unittest.TestCase):

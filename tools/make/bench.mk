@@ -13,10 +13,11 @@ bench: $(bench_needs)
 		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION) \
 		$(call option,--limit,LIMIT) $(at_once)
 
-bench-scaling: $(bench_needs)
+# What was measured elsewhere is drawn without the programs and without a GPU.
+bench-scaling: $(if $(DRAW),$(O)/setup-python,$(bench_needs))
 	$(Q)bash tools/make/setup.sh plot || true
 	$(Q)$(python) -m tools.bench.bench_scaling $(bench_options) $(call option,--longest,LONGEST) \
-		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION) $(at_once)
+		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION) $(at_once) $(if $(DRAW),--draw)
 
 # Without BACKEND the steps of .config are measured (tools/make/steps.mk).
 ifdef BACKEND
@@ -43,5 +44,5 @@ bench-runs: $(bench_needs) $(O)/bin/results
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
 #:                 BACKEND=cuda AT_ONCE=4: on a GPU; also bench-list, bench-decode, bench-scaling
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
-#:   bench-scaling plot time and memory against length, layers, width;  LONGEST=8192 FIGURES=length
+#:   bench-scaling plot time and memory over length, layers, width: LONGEST=8192 FIGURES=length DRAW=y
 #:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000
