@@ -68,27 +68,14 @@ static void case_eights(struct graph *g)
 	graph_seeded_output(g, "y", op_gelu(g, "after", op_add_scaled(g, "add", a, b, 0.5, NULL)));
 }
 
-/* y = slice + f b, with a b of its own. */
-static void add_to_slice(struct graph *g, const char *name, struct tensor *slice,
-			 struct tensor *learned)
-{
-	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
-	struct tensor *b;
-
-	graph_scope(g, "%s.", name);
-	b = graph_param(g, "b", &init, slice->ndim, slice->dim);
-	graph_seeded_output(g, name, op_add_scaled(g, "add", slice, b, 0.3, learned));
-	graph_scope_end(g);
-}
-
 /* Two slices that cover a parameter, and one of its channels again. */
 static void case_slices(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 2, 3, 9);
 
-	add_to_slice(g, "front", graph_slice(g, x, 0, 4), NULL);
-	add_to_slice(g, "back", graph_slice(g, x, 4, 5), NULL);
-	add_to_slice(g, "one", graph_slice(g, x, 3, 1), NULL);
+	case_add_to(g, "front", graph_slice(g, x, 0, 4), NULL);
+	case_add_to(g, "back", graph_slice(g, x, 4, 5), NULL);
+	case_add_to(g, "one", graph_slice(g, x, 3, 1), NULL);
 }
 
 /* Rows and pitches that a device may take eight by eight, and some that it may not. */
@@ -96,11 +83,11 @@ static void slice_eights(struct graph *g, struct tensor *learned)
 {
 	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 1, 3, 40));
 
-	add_to_slice(g, "aligned", graph_slice(g, x, 8, 24), learned);
-	add_to_slice(g, "between", graph_slice(g, x, 3, 16), learned);
-	add_to_slice(g, "odd", graph_slice(g, x, 16, 12), learned);
+	case_add_to(g, "aligned", graph_slice(g, x, 8, 24), learned);
+	case_add_to(g, "between", graph_slice(g, x, 3, 16), learned);
+	case_add_to(g, "odd", graph_slice(g, x, 16, 12), learned);
 	x = op_gelu(g, "other", case_param(g, "z", 3, 13));
-	add_to_slice(g, "pitch", graph_slice(g, x, 0, 8), learned);
+	case_add_to(g, "pitch", graph_slice(g, x, 0, 8), learned);
 }
 
 static void case_slice_eights(struct graph *g)
@@ -115,8 +102,8 @@ static void case_slice_heads(struct graph *g)
 	struct tensor *z = case_param(g, "z", 2, 3, 2, 9);
 
 	x = graph_reshape(g, graph_slice(g, x, 5, 12), 4, SHAPE(2, 3, 3, 4));
-	add_to_slice(g, "tokens", x, NULL);
-	add_to_slice(g, "heads", graph_slice(g, z, 2, 6), NULL);
+	case_add_to(g, "tokens", x, NULL);
+	case_add_to(g, "heads", graph_slice(g, z, 2, 6), NULL);
 }
 
 OP_CASES(add_scaled) = {
@@ -164,7 +151,7 @@ static void case_slice_threads(struct graph *g)
 {
 	struct tensor *x = op_gelu(g, "gelu", case_param(g, "x", 9, 2013));
 
-	add_to_slice(g, "y", graph_slice(g, x, 1, 2011), case_param(g, "f", 1));
+	case_add_to(g, "y", graph_slice(g, x, 1, 2011), case_param(g, "f", 1));
 }
 
 OP_CASES(add_scaled_learned) = {

@@ -309,13 +309,11 @@ static void add_slice(struct graph *g, enum norm_kind kind, bool bias, struct te
 {
 	const int64_t rows = tensor_count(wide) / tensor_dim(wide, -1);
 	const int64_t rest = tensor_dim(wide, -1) - width;
-	struct tensor *r = op_gelu(g, "stream", case_param(g, "r", rows, width)), *b;
+	struct tensor *r = op_gelu(g, "stream", case_param(g, "r", rows, width));
 
 	wide = graph_reshape(g, wide, 2, SHAPE(rows, width + rest));
 	with_residual(g, kind, bias, true, r, graph_slice(g, wide, 0, width));
-	b = case_param(g, "other", rows, rest);
-	b = op_add_scaled(g, "rest", graph_slice(g, wide, width, rest), b, 0.3, NULL);
-	graph_seeded_output(g, "z", b);
+	case_add_to(g, "rest", graph_slice(g, wide, width, rest), NULL);
 }
 
 static void case_slice(struct graph *g)

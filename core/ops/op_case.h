@@ -34,4 +34,16 @@ struct op_case {
 	graph_input(g, name, type, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),    \
 		    SHAPE(__VA_ARGS__))
 
+/* An op that reads x, which may be a slice: output `name` is x + f b, with a b of its own; f: or NULL. */
+static inline void case_add_to(struct graph *g, const char *name, struct tensor *x, struct tensor *f)
+{
+	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
+	struct tensor *b;
+
+	graph_scope(g, "%s.", name);
+	b = graph_param(g, "b", &init, x->ndim, x->dim);
+	graph_seeded_output(g, name, op_add_scaled(g, "add", x, b, 0.3, f));
+	graph_scope_end(g);
+}
+
 #endif

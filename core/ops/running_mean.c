@@ -68,11 +68,9 @@ static void case_even(struct graph *g)
 static void mean_of_slice(struct graph *g, struct tensor *x, int64_t first)
 {
 	const int64_t C = tensor_dim(x, -1) - first;
-	struct tensor *b = case_param(g, "b", x->dim[0], x->dim[1], first);
 
 	graph_seeded_output(g, "back", op_running_mean(g, "mean", graph_slice(g, x, first, C)));
-	b = op_add_scaled(g, "front", graph_slice(g, x, 0, first), b, 0.3, NULL);
-	graph_seeded_output(g, "front", b);
+	case_add_to(g, "front", graph_slice(g, x, 0, first), NULL);
 }
 
 static void case_slice(struct graph *g)
