@@ -188,7 +188,7 @@ static struct tensor *new_tensor(struct graph *g, const char *name, enum tensor_
 		return NULL;
 	}
 	t->name = name;
-	t->type = type;
+	t->type = t->gradient_type = type;
 	t->kind = kind;
 	t->ndim = ndim;
 	memcpy(t->dim, dim, (size_t)ndim * sizeof(*dim));

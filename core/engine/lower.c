@@ -110,6 +110,7 @@ static struct tensor *same_view(struct lowering *w, const struct tensor *view,
 	t = make_tensor(w, TENSOR_VIEW, base->name, ".view", view);
 	if (!t)
 		return NULL;
+	t->type = base->type;
 	t->base = base;
 	t->offset = view->offset;
 	return t;
@@ -254,6 +255,15 @@ static void mark_gradients(struct lowering *w)
 
 /* ---------------------------------------------------------------- gradients */
 
+static struct tensor *make_gradient(struct lowering *w, const struct tensor *of)
+{
+	struct tensor *t = make_tensor(w, TENSOR_GRADIENT, "d ", of->name, of);
+
+	if (t)
+		t->type = of->gradient_type;
+	return t;
+}
+
 static struct tensor *gradient_tensor(struct lowering *w, const struct tensor *root)
 {
 	struct gradient *grad = &w->gradients[root->id];
@@ -261,7 +271,7 @@ static struct tensor *gradient_tensor(struct lowering *w, const struct tensor *r
 
 	if (grad->tensor)
 		return grad->tensor;
-	grad->tensor = make_tensor(w, TENSOR_GRADIENT, "d ", root->name, root);
+	grad->tensor = make_gradient(w, root);
 	if (!grad->tensor)
 		return NULL;
 	if (grad->zero_first) {
@@ -295,7 +305,7 @@ static bool may_borrow(const struct lowering *w, const struct tensor *t, const s
 {
 	const struct gradient *grad = &w->gradients[tensor_root(t)->id];
 
-	return from && from->type == t->type && t->kind == TENSOR_ACTIVATION &&
+	return from && from->type == t->gradient_type && t->kind == TENSOR_ACTIVATION &&
 	       grad->expected == 1 && !grad->tensor;
 }
 
@@ -404,11 +414,8 @@ static void add_made(struct lowering *w, const struct instr *made)
 	if (!instr)
 		return;
 	*instr = *made;
-	if (n->op->inner_out) {
-		const struct tensor *t = n->out[n->op->inner_out];
-
-		instr->inner = make_tensor(w, TENSOR_GRADIENT, "d ", t->name, t);
-	}
+	if (n->op->inner_out)
+		instr->inner = make_gradient(w, n->out[n->op->inner_out]);
 	add_workspace(w, instr);
 }
 

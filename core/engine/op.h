@@ -126,6 +126,7 @@ struct op {
 	unsigned saves_out;	/* outputs that the backward kernel reads */
 	unsigned narrow_in;	/* inputs that may be kept in bfloat16 (storage.h) */
 	unsigned narrow_out;	/* outputs that may */
+	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type all the same */
 	unsigned narrow_stream_in, narrow_stream_out; /* more that may where the residual stream may */
 	unsigned narrow_decoded; /* more outputs that may where nothing flows back: in decoding */
 

@@ -70,6 +70,23 @@ static void choose_states(const struct graph *g)
 				choose_state(g, g->nodes[i], j);
 }
 
+static void choose_gradients(const struct graph *g)
+{
+	for (int i = 0; i < g->n_nodes; i++) {
+		const struct node *n = g->nodes[i];
+
+		for (int j = 0; j < n->n_out; j++)
+			n->out[j]->gradient_type =
+				n->op->wide_gradient_out & BIT(j) ? g->type : n->out[j]->type;
+	}
+}
+
+static void see_as_base(struct tensor *view)
+{
+	view->type = view->base->type;
+	view->gradient_type = view->base->gradient_type;
+}
+
 void storage_assign(const struct graph *g, enum precision precision)
 {
 	const enum dtype wide = g->type;
@@ -85,7 +102,8 @@ void storage_assign(const struct graph *g, enum precision precision)
 		if (!g->outputs[i].seeded && !is_read(g, tensor_root(g->outputs[i].tensor)))
 			keep_wide(g->outputs[i].tensor, wide);
 	choose_states(g);
+	choose_gradients(g);
 	for (int i = 0; i < g->n_tensors; i++)
 		if (g->tensors[i]->base)
-			g->tensors[i]->type = g->tensors[i]->base->type;
+			see_as_base(g->tensors[i]);
 }

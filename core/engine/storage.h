@@ -12,6 +12,9 @@
  * gradients, the moments of the optimizer and inputs always keep the graph's type.  The state of
  * decoding follows the same rule, and is never narrower than what it keeps.  Its memory is laid out
  * by the first graph that names it.
+ *
+ * A gradient is kept as its tensor is, unless the op that writes the tensor wants it wide
+ * (wide_gradient_out).  Joined weights are so: products round weights anyway, but not their gradients.
  */
 #ifndef CORE_ENGINE_STORAGE_H
 #define CORE_ENGINE_STORAGE_H
@@ -55,7 +58,7 @@ static inline unsigned storage_narrow_out(const struct op *op, enum precision pr
 	return op->narrow_out | (precision == BFLOAT16_STREAM ? op->narrow_stream_out : 0);
 }
 
-/* Choose the type of every activation, and of every state, of a finished graph. */
+/* Choose the type of every activation and its gradient, and of every state, of a finished graph. */
 void storage_assign(const struct graph *g, enum precision precision);
 
 #endif

@@ -10,6 +10,7 @@ struct fixture {
 	struct params *params;
 	struct graph *g;
 	struct tensor *embedded, *normed, *hidden, *part, *branch, *sum, *last, *logits;
+	struct tensor *weights, *biases;
 };
 
 /* A layer as in a model: x, x + branch(norm(x)), and logits of its norm. */
@@ -35,6 +36,31 @@ static struct fixture layer(enum dtype type)
 	f.logits = op_linear(g, "logits", f.last, case_param(g, "head", 8, 7), NULL);
 	graph_output(g, "hidden", f.hidden);
 	graph_seeded_output(g, "logits", f.logits);
+	must(graph_finish(g, &err), &err);
+	return f;
+}
+
+/* x [A | B] + [a | b], and a product that reads A alone. */
+static struct fixture siblings(void)
+{
+	struct fixture f;
+	struct graph *g;
+	struct error err;
+
+	must(params_create(&f.params, F32, &err), &err);
+	must(graph_create(&g, f.params, true, &err), &err);
+	f.g = g;
+	f.hidden = op_gelu(g, "x", case_param(g, "before", 8, 16));
+	f.weights = op_join(g, "weights", 2,
+			    ((struct tensor *[]){ case_param(g, "A", 16, 16), case_param(g, "B", 16, 16) }),
+			    SHAPE(16, 16));
+	f.biases = op_join(g, "biases", 2,
+			   ((struct tensor *[]){ case_param(g, "a", 16), case_param(g, "b", 16) }),
+			   SHAPE(16, 16));
+	f.logits = op_linear(g, "y", f.hidden, f.weights, f.biases);
+	f.part = graph_slice(g, f.weights, 0, 16);
+	graph_seeded_output(g, "y", f.logits);
+	graph_seeded_output(g, "z", op_linear(g, "z", f.part, case_param(g, "C", 16, 16), NULL));
 	must(graph_finish(g, &err), &err);
 	return f;
 }
@@ -130,11 +156,36 @@ static void test_other_precisions_have_one_type(void **state)
 
 		storage_assign(f.g, BFLOAT16_STORED);
 		storage_assign(f.g, precision);
-		for (int j = 0; j < f.g->n_tensors; j++)
+		for (int j = 0; j < f.g->n_tensors; j++) {
 			if (f.g->tensors[j]->type != I32)
 				assert_int_equal(f.g->tensors[j]->type, type);
+			assert_int_equal(f.g->tensors[j]->gradient_type, f.g->tensors[j]->type);
+		}
 		destroy(&f);
 	}
+}
+
+static void assert_kept(const struct tensor *t, enum dtype type, enum dtype gradient_type)
+{
+	assert_int_equal(t->type, type);
+	assert_int_equal(t->gradient_type, gradient_type);
+}
+
+static void test_joined_weights_are_narrow_and_their_gradient_is_not(void **state)
+{
+	struct fixture f = siblings();
+
+	(void)state;
+	storage_assign(f.g, BFLOAT16_STORED);
+	assert_kept(f.weights, BF16, F32);
+	assert_kept(f.part, BF16, F32);
+	assert_kept(f.biases, F32, F32);
+	assert_kept(f.hidden, BF16, BF16);
+	assert_kept(f.logits, BF16, BF16);
+	storage_assign(f.g, BFLOAT16);
+	assert_kept(f.weights, F32, F32);
+	assert_kept(f.part, F32, F32);
+	destroy(&f);
 }
 
 /* A cache of what is narrow, one of what is wide, and one of which a reader wants wide numbers. */
@@ -208,6 +259,19 @@ static void test_arena_shrinks_by_what_is_narrow(void **state)
 	destroy(&f);
 }
 
+/* Values and remakes of weights take half the bytes, their gradient does not. */
+static void test_arena_has_wide_gradients_of_weights(void **state)
+{
+	struct fixture f = siblings();
+	const size_t x = 8 * 16 * sizeof(float), y = 8 * 32 * sizeof(float);
+	const size_t z = 16 * 16 * sizeof(float), weights = 16 * 32 * sizeof(float);
+
+	(void)state;
+	assert_int_equal(arena(&f, FLOAT32) - arena(&f, BFLOAT16_STORED),
+			 (3 * x + 2 * y + 2 * z + 2 * weights) / 2);
+	destroy(&f);
+}
+
 static void test_the_cpu_keeps_floats(void **state)
 {
 	struct backend b;
@@ -228,8 +292,10 @@ int main(void)
 		cmocka_unit_test(test_what_a_norm_reads_is_wide),
 		cmocka_unit_test(test_what_only_the_host_reads_is_wide),
 		cmocka_unit_test(test_other_precisions_have_one_type),
+		cmocka_unit_test(test_joined_weights_are_narrow_and_their_gradient_is_not),
 		cmocka_unit_test(test_state_is_as_narrow_as_what_it_keeps),
 		cmocka_unit_test(test_arena_shrinks_by_what_is_narrow),
+		cmocka_unit_test(test_arena_has_wide_gradients_of_weights),
 		cmocka_unit_test(test_the_cpu_keeps_floats),
 	};
 

@@ -32,6 +32,7 @@ struct node;
 struct tensor {
 	const char *name;
 	enum dtype type;
+	enum dtype gradient_type; /* of the gradient with respect to it (storage.h) */
 	enum tensor_kind kind;
 	int ndim;
 	int64_t dim[TENSOR_MAX_DIMS];

@@ -47,8 +47,12 @@ static enum status infer(struct graph *g, struct node *n)
 
 static void cost(const struct node *n, struct op_cost *c)
 {
-	c->forward_bytes = 2 * (double)tensor_bytes(n->out[0]);
-	c->backward_bytes = c->forward_bytes;
+	double in = 0;
+
+	for (int i = 0; i < n->n_in; i++)
+		in += n->in[i] ? (double)tensor_bytes(n->in[i]) : 0;
+	c->forward_bytes = in + (double)tensor_bytes(n->out[0]);
+	c->backward_bytes = 2 * in;
 }
 
 static void case_matrices(struct graph *g)
@@ -97,6 +101,27 @@ static void case_slices(struct graph *g)
 	graph_seeded_output(g, "y", op_join(g, "y", 3, in, SHAPE(8, 8, 2)));
 }
 
+/* Columns of y, read alone, and some of them twice. */
+static void case_read_in_slices(struct graph *g)
+{
+	struct tensor *in[] = { case_param(g, "a", 5, 8), case_param(g, "b", 5, 16) };
+	struct tensor *y = op_join(g, "y", 2, in, SHAPE(8, 16));
+
+	for (int i = 0; i < 2; i++)
+		in[i] = op_linear(g, i ? "right" : "left", graph_slice(g, y, 8 * i, 16),
+				  case_param(g, i ? "r" : "l", 16, 3), NULL);
+	graph_seeded_output(g, "z", op_add(g, "z", in[0], in[1]));
+}
+
+/* A reader whose gradient is that of y, unless they are kept in different types. */
+static void case_added(struct graph *g)
+{
+	struct tensor *in[] = { case_param(g, "a", 5, 8), case_param(g, "b", 5, 16) };
+	struct tensor *y = op_join(g, "y", 2, in, SHAPE(8, 16));
+
+	graph_seeded_output(g, "z", op_add(g, "z", y, case_param(g, "c", 5, 24)));
+}
+
 static void case_threads(struct graph *g)
 {
 	struct tensor *in[] = { case_param(g, "a", 301, 24), case_param(g, "b", 301, 8) };
@@ -110,6 +135,8 @@ OP_CASES(join) = {
 	OP_CASE("absent inputs", case_absent),
 	OP_CASE("weights of one product", case_weights),
 	OP_CASE("slices", case_slices),
+	OP_CASE("read in slices", case_read_in_slices),
+	OP_CASE("added", case_added),
 	OP_CASE("threads", case_threads),
 	OP_CASES_END,
 };
@@ -126,5 +153,7 @@ const struct op op_desc_join = {
 	.remakes = true,
 	.remake_in = BIT(OP_MAX_INPUTS) - 1,
 	.narrow_in = BIT(OP_MAX_INPUTS) - 1,
+	.narrow_out = BIT(0),
+	.wide_gradient_out = BIT(0), /* of weights: products round these, but not their gradients */
 	.cases = join_cases,
 };

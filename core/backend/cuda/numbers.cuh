@@ -30,6 +30,11 @@ static inline bool is_narrow(const struct tensor *t)
 	return t && t->type == BF16;
 }
 
+static inline bool has_narrow_gradient(const struct tensor *t)
+{
+	return t && t->gradient_type == BF16;
+}
+
 /*
  * What a kernel knows of all tensors whose spans it takes: nothing, or how they are kept, and that addresses
  * of spans are aligned.  Then no access waits for a decision about the one before.
@@ -298,12 +303,12 @@ template <typename P> static struct results<P> output(const struct call *c, int 
 
 template <typename P> static struct numbers<P> output_gradient(const struct call *c, int i)
 {
-	return { c->dout[i], is_narrow(c->node->out[i]) };
+	return { c->dout[i], has_narrow_gradient(c->node->out[i]) };
 }
 
 template <typename P> static struct gradient<P> input_gradient(const struct call *c, int i)
 {
-	return { { c->din[i], is_narrow(c->node->in[i]) }, call_adds(c, i) };
+	return { { c->din[i], has_narrow_gradient(c->node->in[i]) }, call_adds(c, i) };
 }
 
 /* Memory of a kernel's own, or of a tensor that is never narrow. */

@@ -158,7 +158,7 @@ static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m
 
 /* ------------------------------------------------------- factors of products */
 
-/* Can products read the tensor, or its gradient, as it is kept? */
+/* Can products read the tensor as it is kept?  And so its gradient, unless the op has a wide_gradient_out. */
 template <typename P> static bool is_factor(const struct tensor *t)
 {
 	return !ROUNDS<P> || is_narrow(t);
