@@ -7,8 +7,8 @@ A step reads every weight and the whole cache once, so its limit is these bytes 
 The bytes are those that PyTorch's model has in the same precision; where it has no such model, those of our
 weights in that precision, and of our cache.  The bandwidth is the larger one of PyTorch's copy and our own reading.
 Each batch and context is measured by processes of its own, which take turns: what does not fit is told,
-and the rest goes on.  With --at-once several are prepared together, and the others are stopped whenever time is
-taken.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
+and the rest goes on.  With --at-once several are prepared together.  Both sides say when they are about to take time
+(--turns), and all others are stopped until it is taken.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
 """
 import argparse
 import math
@@ -54,7 +54,7 @@ class Subject(Party):
         sizes = (int(symbols[name]) for name in ("MODEL_LAYERS", "MODEL_EMBD"))
         self.most_bytes = SPARE_BYTES + 2 * SPARE * BYTES[o.precision] * math.prod(sizes) * batch * context
         self.own = [os.path.join(runner.build, "bin/bench_model"), self.config, "--decode", str(context),
-                    str(batch), str(o.seconds)]
+                    str(batch), str(o.seconds), "--turns"]
         threads = int(symbols.get("THREADS", 0)) or len(os.sched_getaffinity(0))
         self.peer = bench_decode.peer_command(
             symbols, str(context), runner.python, f"--device={runner.device}", f"--batch={batch}", "--turns",
@@ -66,28 +66,25 @@ class Subject(Party):
                           self.runner.backend, time.monotonic() + LIMIT,
                           lambda text: self.runner.say(f"{self.name}: {side}: {text}"), self.runner.environment)
 
-    def ask_own(self):
-        with self.alone():
-            return self.begin("own", self.own).about
-
-    def ask_peer(self):
-        peer = self.begin("peer", self.peer)
-        answer = peer.about
+    def ask(self, side, command):
+        """What a side answers in the end.  It prepares beside others, and takes time alone."""
+        process = self.begin(side, command)
+        answer = process.about
         while answer == "turn":
             with self.alone():
-                peer.ask("take time")
-            answer = peer.ask("go on")
+                process.ask("take time")
+            answer = process.ask("go on")
         return answer
 
     def measure(self):
         """The faster of some rounds on either side, or why a side has no number."""
         found = self.found
         for _ in range(self.rounds):
-            for side, command, ask in (("own", self.own, self.ask_own), ("peer", self.peer, self.ask_peer)):
+            for side, command in (("own", self.own), ("peer", self.peer)):
                 if command is None or "failed" in found.get(side, {}):
                     continue
                 try:
-                    answer = one_context(ask())
+                    answer = one_context(self.ask(side, command))
                     found[side] = min(found.get(side, answer), answer, key=lambda a: a["token_seconds"])
                 except Lost as lost:
                     if self.turns.is_over:

@@ -15,7 +15,9 @@
  * then one number, the mean.
  *
  * It allocates and does nothing else, so the peak memory of the process is that
- * of training.  With --decode it measures decoding instead, as `kablate bench-decode`.
+ * of training.  With --decode it measures decoding instead, as `kablate bench-decode`;
+ * with --turns it then prints "turn" before it takes time, "done" after it, and each
+ * time waits for a line.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -452,14 +454,17 @@ static enum status decode(const char *path, struct bench_decode_options *o, stru
 	return status;
 }
 
-/* CONFIG --decode CONTEXTS BATCH SECONDS */
+/* CONFIG --decode CONTEXTS BATCH SECONDS [--turns] */
 static bool asks_to_decode(int argc, char **argv, struct bench_decode_options *o)
 {
-	if (argc != 6 || strcmp(argv[2], "--decode") != 0)
+	const bool turns = argc == 7 && strcmp(argv[6], "--turns") == 0;
+
+	if ((argc != 6 && !turns) || strcmp(argv[2], "--decode") != 0)
 		return false;
 	*o = (struct bench_decode_options){ .contexts = argv[3],
 					    .batch = strtoll(argv[4], NULL, 10),
-					    .seconds = strtod(argv[5], NULL) };
+					    .seconds = strtod(argv[5], NULL),
+					    .turns = turns ? stdin : NULL };
 	return o->batch > 0 && o->seconds > 0;
 }
 
@@ -476,14 +481,17 @@ static enum status train(const char *path, struct error *err)
 	return status;
 }
 
-static const char usage[] = "usage: bench_model CONFIG [--decode CONTEXTS BATCH SECONDS]\n"
-			    "\n"
-			    "The file names every symbol; tools/bench/bench.py writes it and "
-			    "speaks with this program.\n"
-			    "--decode measures how long a token takes after so many others.\n"
-			    "\n"
-			    "Example: echo 10 | bench_model model.symbols\n"
-			    "Example: bench_model model.symbols --decode 1024,4096 1 0.5\n";
+static const char usage[] =
+	"usage: bench_model CONFIG [--decode CONTEXTS BATCH SECONDS [--turns]]\n"
+	"\n"
+	"The file names every symbol; tools/bench/bench.py writes it and speaks "
+	"with this program.\n"
+	"--decode measures how long a token takes after so many others.\n"
+	"--turns prints \"turn\" before it takes time, \"done\" after it, "
+	"and each time waits for a line.\n"
+	"\n"
+	"Example: echo 10 | bench_model model.symbols\n"
+	"Example: bench_model model.symbols --decode 1024,4096 1 0.5\n";
 
 int main(int argc, char **argv)
 {

@@ -318,21 +318,47 @@ class DecodeRows(unittest.TestCase):
         self.assertIn("--vocab=50304", peers["124m-mla"])
 
     def measured(self, own, peer):
-        """By processes that say these lines."""
+        """By processes that run this code."""
+        self.asked = asked = []
+
+        class Watched(bench_process.Process):
+            """Keeps what it is asked, and whether all others are stopped then."""
+            def wait_until_ready(self):
+                asked.append(("start", runner.turns.is_taken))
+                super().wait_until_ready()
+
+            def ask(self, text):
+                asked.append((text, runner.turns.is_taken))
+                return super().ask(text)
         with tempfile.TemporaryDirectory() as directory:
             runner = bench.Bench(directory)
             options = argparse.Namespace(precision="bfloat16", seconds=0.5, rounds=2)
             subject = bench_decode_rows.Subject(runner, next(bench_rows.decode_rows()), options, 64, 1024)
             subject.own, subject.peer = ([sys.executable, "-c", code] for code in (own, peer))
-            subject.run()
+            with unittest.mock.patch.object(bench_turns, "Process", Watched):
+                subject.run()
             self.assertEqual(runner.turns.parties, [runner.party])
         return subject.found
 
-    def test_a_peer_takes_time_in_its_turns(self):
+    def test_both_sides_prepare_beside_others_and_take_time_alone(self):
         turn = "".join(f"print('\"{word}\"', flush=True); assert input() == '{answer}'\n"
                        for word, answer in (("turn", "take time"), ("done", "go on")))
-        found = self.measured(f"print({json.dumps(self.OWN)!r})", 2 * turn + f"print({json.dumps(self.PEER)!r})")
+        found = self.measured(turn + f"print({json.dumps(self.OWN)!r})",
+                              2 * turn + f"print({json.dumps(self.PEER)!r})")
         self.assertEqual((found["own"]["token_seconds"], found["peer"]["form"]), (1e-3, "compiled"))
+        start, turn = [("start", False)], [("take time", True), ("go on", False)]
+        self.assertEqual(self.asked, 2 * (start + turn + start + 2 * turn))
+
+    def test_our_program_has_turns(self):
+        with tempfile.TemporaryDirectory() as directory:
+            os.symlink(os.path.join(BUILD, "bin"), os.path.join(directory, "bin"))
+            row = bench_rows.Row("tiny", "smoke", "mla", {"TASK": "copy", "COPY_VOCAB": 64}, {})
+            options = argparse.Namespace(precision="float32", seconds=0.001, rounds=1)
+            subject = bench_decode_rows.Subject(bench.Bench(directory), row, options, 2, 16)
+            with unittest.mock.patch.object(subject, "alone", wraps=subject.alone) as alone:
+                subject.run()
+        self.assertEqual(subject.found["own"].get("context"), 16, subject.found)
+        self.assertEqual(alone.call_count, 2)   # the prompt, then tokens with the speed of reading
 
     def test_an_answer_that_breaks_off_is_none(self):
         broken = "import sys; print('{\"contexts\": ', end='', flush=True); sys.exit('MemoryError: full')"
@@ -476,8 +502,8 @@ class Process(unittest.TestCase):
     def tearDown(self):
         self.directory.cleanup()
 
-    def start(self, config):
-        process = bench_process.Process([os.path.join(BUILD, "bin/bench_model"), config],
+    def start(self, config, *more):
+        process = bench_process.Process([os.path.join(BUILD, "bin/bench_model"), config, *more],
                                         os.path.join(self.directory.name, "log"), os.sched_getaffinity(0))
         process.wait_until_ready()
         return process
@@ -502,6 +528,28 @@ class Process(unittest.TestCase):
         self.assertGreater(peak, 16 * process.about["parameters"])
         process.end()
         self.assertEqual(process.child.returncode, 0)
+
+    def test_decoding_takes_time_in_turns(self):
+        command = "--decode", "8,16", "2", "0.001"
+        process = self.start(self.config, *command, "--turns")
+        self.assertEqual(process.about, "turn")
+        for answer in 3 * ("turn",):    # of each context the prompt, then tokens
+            self.assertEqual((process.ask("take time"), process.ask("go on")), ("done", answer))
+        process.ask("a line may be long" * 1000)
+        answer = process.ask("go on")
+        process.end()
+        self.assertEqual(process.child.returncode, 0)
+        at_once = self.start(self.config, *command)
+        at_once.end()
+        self.assertEqual([list(context) for context in answer["contexts"]],
+                         [list(context) for context in at_once.about["contexts"]])
+        self.assertEqual(answer["record"], at_once.about["record"])
+
+    def test_decoding_ends_if_nobody_answers(self):
+        process = self.start(self.config, "--decode", "8", "1", "0.001", "--turns")
+        process.end()
+        self.assertEqual(process.child.returncode, 1)
+        self.assertEqual(bench_process.last_line(process.log), 'bench_model: nobody answers "turn"')
 
     def test_broken_configuration_is_told(self):
         kconfig.write_text(self.config, "CONFIG_THREADS=1\n")

@@ -9,6 +9,9 @@
  * first token is the mean time of the first and the last piece, times the number
  * of pieces.  The state of earlier tokens is zeros: no time depends on it.
  *
+ * What is done only once is done before time is taken: programs are opened, libraries
+ * load what they need, and a device that can keep work keeps it (core/engine/replay.h).
+ *
  * A device that lags is waited for after several tokens: nothing that they need
  * travels to the host.  The reading speed of a device with memory of its own is that of
  * its search for NaN, and its products are not measured.
@@ -29,6 +32,7 @@
 #define DEVICE_READ_BYTES ((size_t)1 << 30) /* so much that its start hardly counts */
 #define TOGETHER 16			    /* tokens between two waits */
 #define SQUARE 1024			    /* of the matrix product */
+#define UNTIL_KEPT 2			    /* runs of a program after which a device has kept it */
 
 struct machine {
 	float *array;
@@ -117,7 +121,24 @@ struct bench {
 	const struct bench_decode_options *o;
 	struct machine machine;
 	int32_t *tokens; /* a piece: zeros */
+	FILE *out;
 };
+
+/* Says where the measurement is, and waits for a line. */
+static enum status tell(const struct bench *b, const char *word, struct error *err)
+{
+	int letter;
+
+	if (!b->o->turns)
+		return OK;
+	fprintf(b->out, "\"%s\"\n", word);
+	if (fflush(b->out) != 0)
+		return fail_errno(err, "cannot write \"%s\"", word);
+	do
+		letter = fgetc(b->o->turns);
+	while (letter != '\n' && letter != EOF);
+	return letter == EOF ? fail(err, "nobody answers \"%s\"", word) : OK;
+}
 
 static enum status open_decoder(const struct bench *b, int64_t capacity, struct decoder **d,
 				struct error *err)
@@ -147,8 +168,20 @@ static enum status feed(const struct bench *b, struct decoder *d, int64_t past, 
 	return OK;
 }
 
-static enum status measure_steps(struct bench *b, struct decoder *d, struct figures *f,
-				 struct error *err)
+static enum status warm_up(const struct bench *b, struct decoder *d, int64_t past, int64_t n,
+			   struct error *err)
+{
+	const int times = b->setup->backend.capture ? UNTIL_KEPT : 1;
+	double unused = INFINITY;
+
+	for (int i = 0; i < times; i++)
+		if (feed(b, d, past, n, &unused, err) != OK)
+			return FAIL;
+	return OK;
+}
+
+static enum status time_steps(struct bench *b, struct decoder *d, struct figures *f,
+			      struct error *err)
 {
 	const double start = omp_get_wtime();
 
@@ -157,28 +190,53 @@ static enum status measure_steps(struct bench *b, struct decoder *d, struct figu
 		if (feed(b, d, f->context - 1, 1, &f->step_seconds, err) != OK)
 			return FAIL;
 	} while (elapsed(start) < b->o->seconds);
+	return OK;
+}
+
+static enum status measure_steps(struct bench *b, struct decoder *d, struct figures *f,
+				 struct error *err)
+{
+	if (warm_up(b, d, f->context - 1, 1, err) != OK || tell(b, "turn", err) != OK ||
+	    time_steps(b, d, f, err) != OK || tell(b, "done", err) != OK)
+		return FAIL;
 	return decoder_cost(d, 1, &f->step, err);
+}
+
+static enum status time_pieces(struct bench *b, struct decoder *fresh, struct decoder *d, int64_t n,
+			       struct figures *f, struct error *err)
+{
+	const double start = omp_get_wtime();
+
+	do {
+		measure_product(&b->machine);
+		if (feed(b, fresh, 0, n, &f->first_seconds, err) != OK ||
+		    feed(b, d, f->context - n, n, &f->last_seconds, err) != OK)
+			return FAIL;
+	} while (elapsed(start) < b->o->seconds);
+	return OK;
+}
+
+/* The first piece of n tokens, by a decoder without room for more, and the last one. */
+static enum status measure_pieces(struct bench *b, struct decoder *fresh, struct decoder *d,
+				  int64_t n, struct figures *f, struct error *err)
+{
+	if (warm_up(b, fresh, 0, n, err) != OK || warm_up(b, d, f->context - n, n, err) != OK ||
+	    tell(b, "turn", err) != OK || time_pieces(b, fresh, d, n, f, err) != OK ||
+	    tell(b, "done", err) != OK || decoder_cost(fresh, n, &f->first, err) != OK)
+		return FAIL;
+	return decoder_cost(d, n, &f->last, err);
 }
 
 static enum status measure_prompt(struct bench *b, struct decoder *d, struct figures *f,
 				  struct error *err)
 {
 	const int64_t n = f->context < DECODER_PIECE_TOKENS ? f->context : DECODER_PIECE_TOKENS;
-	const double start = omp_get_wtime();
-	enum status status = FAIL;
+	enum status status;
 	struct decoder *fresh;
 
 	if (open_decoder(b, n, &fresh, err) != OK)
 		return FAIL;
-	do {
-		measure_product(&b->machine);
-		if (feed(b, fresh, 0, n, &f->first_seconds, err) != OK ||
-		    feed(b, d, f->context - n, n, &f->last_seconds, err) != OK)
-			goto destroy;
-	} while (elapsed(start) < b->o->seconds);
-	if (decoder_cost(fresh, n, &f->first, err) == OK)
-		status = decoder_cost(d, n, &f->last, err);
-destroy:
+	status = measure_pieces(b, fresh, d, n, f, err);
 	decoder_destroy(fresh);
 	return status;
 }
@@ -229,15 +287,14 @@ static void print_figures(const struct figures *f, const struct machine *m, cons
 		pieces(f) * seconds,
 		pieces(f) * flops, f->step_seconds, f->step.forward_bytes,
 		(double)m->bytes / m->read_seconds, products);
-	fflush(out);
 }
 
-static enum status run(struct bench *b, FILE *out, struct error *err)
+static enum status measure_contexts(struct bench *b, FILE *answer, struct error *err)
 {
 	const char *rest = b->o->contexts, *comma = "";
 	int64_t context;
 
-	fprintf(out, "{\"record\": %s, \"batch\": %lld, \"contexts\": [", b->o->record,
+	fprintf(answer, "{\"record\": %s, \"batch\": %lld, \"contexts\": [", b->o->record,
 		(long long)b->o->batch);
 	while (rest[0]) {
 		struct figures f;
@@ -245,11 +302,30 @@ static enum status run(struct bench *b, FILE *out, struct error *err)
 		if (next_length(&rest, &context, err) != OK ||
 		    measure_context(b, context, &f, err) != OK)
 			return FAIL;
-		print_figures(&f, &b->machine, comma, out);
+		print_figures(&f, &b->machine, comma, answer);
 		comma = ", ";
 	}
-	fprintf(out, "]}\n");
+	fprintf(answer, "]}\n");
 	return OK;
+}
+
+/* The answer is one line, without those of turns in between. */
+static enum status run(struct bench *b, struct error *err)
+{
+	char *text = NULL;
+	size_t size = 0;
+	FILE *answer = open_memstream(&text, &size);
+	enum status status;
+
+	if (!answer)
+		return fail_memory(err, "answer", 0);
+	status = measure_contexts(b, answer, err);
+	if (fclose(answer) != 0 && status == OK)
+		status = fail_memory(err, "answer", size);
+	if (status == OK)
+		fputs(text, b->out);
+	free(text);
+	return status;
 }
 
 static enum status longest_context(const char *contexts, int64_t *longest, struct error *err)
@@ -288,6 +364,7 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 	struct bench b = {
 		.setup = setup,
 		.o = o,
+		.out = out,
 		.machine = { .bytes = has_memory ? DEVICE_READ_BYTES : READ_BYTES,
 			     .has_memory = has_memory,
 			     .read_seconds = INFINITY,
@@ -300,7 +377,7 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 	if (!b.machine.array || !b.tokens)
 		fail_memory(err, "measurement", b.machine.bytes);
 	else if (make_room(setup, o, err) == OK && run_setup_draw(setup, err) == OK)
-		status = run(&b, out, err);
+		status = run(&b, err);
 	setup->backend.release(&setup->backend, b.machine.array);
 	free(b.tokens);
 	return status;
