@@ -43,4 +43,23 @@ template <typename P> static __device__ typename P::real about_sigmoid(typename 
 	return about_ratio<P>(1, 1 + about_exp<P>(-x));
 }
 
+/* The cosine and the sine of an angle. */
+template <typename P>
+static __device__ void about_turn(double angle, typename P::real *cosine, typename P::real *sine)
+{
+	if constexpr (ROUNDS<P>) {
+		const double turns = angle * (0.5 * M_1_PI);
+		const float rest = (float)(2 * M_PI * (turns - rint(turns)));
+
+		*cosine = cosine_about(rest);
+		*sine = sine_about(rest);
+	} else {
+		double s, k;
+
+		sincos(angle, &s, &k);
+		*cosine = (typename P::real)k;
+		*sine = (typename P::real)s;
+	}
+}
+
 #endif

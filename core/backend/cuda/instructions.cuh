@@ -122,6 +122,23 @@ static __device__ __forceinline__ float log_two_about(float x)
 	return y;
 }
 
+/* The sine and the cosine of x, with an error of 2^-20 where x is from -pi to pi. */
+static __device__ __forceinline__ float sine_about(float x)
+{
+	float y;
+
+	asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+static __device__ __forceinline__ float cosine_about(float x)
+{
+	float y;
+
+	asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
 /* --------------------------------------------------------------------- copies */
 
 /* 16 bytes from global to shared memory, or zeros; begun now, there after copies_wait(). */

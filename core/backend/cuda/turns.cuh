@@ -4,24 +4,26 @@
 #ifndef CUDA_TURNS_CUH
 #define CUDA_TURNS_CUH
 
+#include "core/backend/cuda/approximate.cuh"
 #include "core/backend/cuda/cuda.cuh"
 #include "core/backend/cuda/division.cuh"
 
 /* Position past + t turns pair i by (past + t) theta^(-2i/width), computed in double. */
 struct angles {
 	const struct run *run;
-	double theta, width;
+	double step; /* of the angle's logarithm to the base of two, from a pair to the next */
 
-	template <typename R> __device__ void turn(int64_t t, int64_t i, R *cosine, R *sine) const
+	template <typename P>
+	__device__ void turn(int64_t t, int64_t i, typename P::real *cosine, typename P::real *sine) const
 	{
-		const double position = (double)(run->past + t);
-		double s, k;
-
-		sincos(position * pow(theta, -2 * (double)i / width), &s, &k);
-		*cosine = (R)k;
-		*sine = (R)s;
+		about_turn<P>((double)(run->past + t) * exp2((double)i * step), cosine, sine);
 	}
 };
+
+static inline struct angles angles_of(const struct call *c, double theta, double width)
+{
+	return { run_of(c), -2 / width * log2(theta) };
+}
 
 #define MOST_TURNS 1024	     /* that a block keeps of its position */
 #define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
@@ -68,13 +70,16 @@ static inline struct positions positions_of(const struct tensor *x)
 	return { x->dim[0], x->dim[1], divisor_of(x->dim[2], x->dim[0] * x->dim[2]) };
 }
 
-/* n turns of the block's position, from pair `first` on: all threads make them. */
-template <typename R>
-static __device__ void make_turns(const struct angles &angles, int64_t first, int64_t n, R *cosine,
-				  R *sine)
+/*
+ * n turns of the block's position, from pair `first` on: all threads make them.  They depend on nothing that a
+ * kernel before makes.
+ */
+template <typename P>
+static __device__ void make_turns(const struct angles &angles, int64_t first, int64_t n,
+				  typename P::real *cosine, typename P::real *sine)
 {
 	for (int64_t i = threadIdx.x; i < n; i += POSITION_THREADS)
-		angles.turn(blockIdx.x, first + i, &cosine[i], &sine[i]);
+		angles.turn<P>(blockIdx.x, first + i, &cosine[i], &sine[i]);
 	__syncthreads();
 }
 

@@ -155,6 +155,16 @@ static inline float log_two_about(float x)
 	return log2f(x);
 }
 
+static inline float sine_about(float x)
+{
+	return sinf(x);
+}
+
+static inline float cosine_about(float x)
+{
+	return cosf(x);
+}
+
 /* --------------------------------------------------------------------- copies */
 
 static inline void copy_piece(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)

@@ -93,7 +93,7 @@ static void rotate_few(const struct call *c, const struct rotation<P> &given, co
 		typename P::real cosine = 1, sine = 0;
 
 		if (item.turns)
-			angles.turn(length.remainder(per_token.quotient(head)), item.low, &cosine, &sine);
+			angles.turn<P>(length.remainder(per_token.quotient(head)), item.low, &cosine, &sine);
 		rotate<1, SPAN_OF_ANY>(r, r.from.at(head), r.to.at(head), item, &cosine, &sine);
 	});
 }
@@ -133,16 +133,8 @@ static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles,
 		}
 	};
 
+	make_turns<P>(angles, 0, r.half, cosine, sine);
 	previous_done();
-	each_item([&](const struct place_of_head &at, const struct item &item) { /* while turns are made */
-		const struct numbers<P> from =
-			r.x + (at.token * items.from.token + at.head * items.from.head);
-
-		bring_near((from + item.low).at);
-		if (item.has_high)
-			bring_near((from + item.high).at);
-	});
-	make_turns(angles, 0, r.half, cosine, sine);
 	each_item([&](const struct place_of_head &at, const struct item &item) {
 		const int64_t turn = item.turns ? item.low : 0;
 
@@ -171,7 +163,7 @@ static void rotate_many(const struct call *c, const struct rotation<P> &r, const
 template <typename P> static void apply(const struct call *c, const struct rotation<P> &r)
 {
 	const struct rope_attr *attr = (const struct rope_attr *)c->node->attr;
-	const struct angles angles = { run_of(c), attr->theta, (double)attr->width };
+	const struct angles angles = angles_of(c, attr->theta, (double)attr->width);
 	const int64_t *dim = c->node->in[0]->dim;
 	const auto of = all_of<P>(r.x, r.y);
 

@@ -109,13 +109,9 @@ static __global__ void heads_kernel(struct positions p, struct angles angles, st
 			f(i);
 	};
 
+	if (SIDES == 2)
+		make_turns<P>(angles, of.first, of.last - of.first, cosine, sine);
 	previous_done();
-	if (SIDES == 2) {
-		each_head([&](const struct row &at, bool there) { /* while turns are made */
-			each_channel(there, [&](int i) { head.template bring<SIDES>(at, i); });
-		});
-		make_turns(angles, of.first, of.last - of.first, cosine, sine);
-	}
 	each_head([&](const struct row &at, bool there) {
 		real sum = 0;
 
@@ -147,7 +143,7 @@ static void launch_heads(const struct call *c, const Head &head)
 
 		launch_next(context_of(c)->overlaps, heads_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
 			    POSITION_THREADS, 0, stream_of(c), p,
-			    angles{ run_of(c), attr->theta, (double)width }, of, head);
+			    angles_of(c, attr->theta, (double)width), of, head);
 		note_launch(c);
 	}
 }
@@ -179,20 +175,21 @@ static void take_heads(const struct call *c, const struct tensors<P> &of, const 
 }
 
 /* The temperatures of heads: `inverse` is 1 / (|tau| + eps). */
-template <typename R> struct temperatures {
-	const R *tau;
-	R eps;
+template <typename P> struct temperatures {
+	typedef typename P::real real;
+	const real *tau;
+	real eps;
 
-	__device__ R inverse(int64_t head) const
+	__device__ real inverse(int64_t head) const
 	{
-		return 1 / ((tau[head] < 0 ? -tau[head] : tau[head]) + eps);
+		return about_ratio<P>(1, (tau[head] < 0 ? -tau[head] : tau[head]) + eps);
 	}
 	/* d inverse / d tau; |tau| has the slope 0 at 0 */
-	__device__ R slope(int64_t head) const
+	__device__ real slope(int64_t head) const
 	{
-		const R i = inverse(head);
+		const real i = inverse(head);
 
-		return -i * i * (R)((tau[head] > 0) - (tau[head] < 0));
+		return -i * i * (real)((tau[head] > 0) - (tau[head] < 0));
 	}
 };
 
@@ -225,18 +222,6 @@ template <typename P> struct gaussians {
 	{
 		return { at.number * width + i, width / SIDES };
 	}
-	/* Begins to bring means nearer, and their sigmas. */
-	template <int SIDES>
-	__device__ void bring(const struct numbers<P> &of,
-			      const struct places<SIDES, 1, SPAN_OF_ANY> &mean) const
-	{
-		const auto sigma = mean.behind(width);
-
-		for (int s = 0; s < SIDES; s++) {
-			bring_near((of + mean[s].first).at);
-			bring_near((of + sigma[s].first).at);
-		}
-	}
 };
 
 template <typename P> static struct gaussians<P> gaussians_of(const struct call *c)
@@ -248,7 +233,7 @@ template <typename P> static struct gaussians<P> gaussians_of(const struct call 
 		 (typename P::real)attr->eps };
 }
 
-template <typename P> static struct temperatures<typename P::real> temperatures_of(const struct call *c)
+template <typename P> static struct temperatures<P> temperatures_of(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 
@@ -261,15 +246,11 @@ template <typename P> static struct temperatures<typename P::real> temperatures_
 template <typename P> struct pair_head {
 	typedef typename P::real real;
 	struct gaussians<P> of;
-	struct temperatures<real> temperatures;
+	struct temperatures<P> temperatures;
 	bool scaled;
 	struct results<P> y;
 	real *bias; /* or NULL */
 
-	template <int SIDES> __device__ void bring(const struct row &at, int i) const
-	{
-		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
-	}
 	template <int SIDES, int N, enum span_kind KIND>
 	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
@@ -307,10 +288,6 @@ template <typename P> struct whitened_head {
 	struct results<P> y;
 	real *bias; /* or NULL */
 
-	template <int SIDES> __device__ void bring(const struct row &at, int i) const
-	{
-		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
-	}
 	template <int SIDES, int N, enum span_kind KIND>
 	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
@@ -361,22 +338,16 @@ template <typename P> static void forward(const struct call *c)
  * dg = f dy - 2 i dbias g, and di = 2 dy.g (if y is scaled) - dbias |g|^2.
  * A rotation keeps products: only dy must be turned, back to where the means are.
  */
-template <typename P> struct pair_gradient {
+template <typename P, bool HAS_DY> struct pair_gradient {
 	typedef typename P::real real;
 	struct gaussians<P> of;
-	struct temperatures<real> temperatures;
+	struct temperatures<P> temperatures;
 	bool scaled;
-	struct numbers<P> dy; /* or none, as dbias and dx */
-	const real *dbias;
+	struct numbers<P> dy;
+	const real *dbias; /* or NULL; dx may be none, too */
 	struct gradient<P> dx;
 	real *di; /* [rows] */
 
-	template <int SIDES> __device__ void bring(const struct row &at, int i) const
-	{
-		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
-		if (dy)
-			of.bring(dy, of.template made<SIDES, 1, SPAN_OF_ANY>(at, i));
-	}
 	template <int SIDES, int N, enum span_kind KIND>
 	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
@@ -384,15 +355,16 @@ template <typename P> struct pair_gradient {
 		const auto made = of.template made<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
 		struct sides<SIDES, real, N> dmean = {}, dsigma = {};
+
+		if constexpr (HAS_DY) {
+			dmean = read(dy, made);
+			dsigma = read(dy, made.behind(of.width));
+		}
 		const real inverse = temperatures.inverse(at.head), all = dbias ? dbias[at.number] : 0;
 		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
 		const real own = 2 * inverse * all;
 		real sum = 0;
 
-		if (dy) {
-			dmean = read(dy, made);
-			dsigma = read(dy, made.behind(of.width));
-		}
 		turn(dmean, -1);
 		each_number<SIDES, N>([&](int s, int k) {
 			const real m = mean[s][k], dm = dmean[s][k], d = dsigma[s][k];
@@ -423,10 +395,6 @@ template <typename P> struct whitened_gradient {
 	const real *dbias;
 	struct gradient<P> dx;
 
-	template <int SIDES> __device__ void bring(const struct row &at, int i) const
-	{
-		of.bring(of.x, of.template means<SIDES, 1, SPAN_OF_ANY>(at, i));
-	}
 	template <int SIDES, int N, enum span_kind KIND>
 	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
 	{
@@ -481,9 +449,14 @@ template <typename P> static void backward_wasserstein(const struct call *c)
 	struct space m = { (char *)c->work, 0 };
 	const struct backward_work<P> work = take_work<P>(&m, c->node, PASS_BACKWARD);
 
-	take_heads(c, all_of<P>(of.x, dy, dx),
-		   pair_gradient<P>{ of, temperatures, attr->scaled, dy, wide_output_gradient<P>(c, 1), dx,
-				     work.di });
+	const auto *dbias = wide_output_gradient<P>(c, 1);
+
+	if (dy)
+		take_heads(c, all_of<P>(of.x, dy, dx),
+			   pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias, dx, work.di });
+	else
+		take_heads(c, all_of<P>(of.x, dx),
+			   pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias, dx, work.di });
 	if (dtau)
 		sum_heads(
 			c, dim[0] * dim[1], dim[2], [=] __device__(int64_t row) { return work.di[row]; },
