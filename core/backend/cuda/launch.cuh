@@ -58,6 +58,12 @@ static __device__ __forceinline__ void bring_near(const void *at)
 	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
+/* What was to be read before this is under way: otherwise the compiler delays some of it, to save registers. */
+static __device__ __forceinline__ void reads_begin(void)
+{
+	__syncwarp(__activemask());
+}
+
 /* For which GPUs was the code made that runs here?  90: compute capability 9.0; 80 on newer ones, too. */
 template <typename... Parameters> static int code_version(void (*kernel)(Parameters...))
 {

@@ -35,6 +35,10 @@ static inline void bring_near(const void *)
 {
 }
 
+static inline void reads_begin(void)
+{
+}
+
 /* That of compute capability 9.0 only if it is asked for: its products are slow here. */
 template <typename... Parameters> static int code_version(void (*)(Parameters...))
 {

@@ -257,6 +257,8 @@ template <typename P> struct pair_head {
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		const auto to = of.template made<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), sigma = read(of.x, from.behind(of.width));
+
+		reads_begin();
 		const real factor = scaled ? 2 * temperatures.inverse(at.head) : 1;
 		real sum = 0;
 
@@ -360,6 +362,7 @@ template <typename P, bool HAS_DY> struct pair_gradient {
 			dmean = read(dy, made);
 			dsigma = read(dy, made.behind(of.width));
 		}
+		reads_begin();
 		const real inverse = temperatures.inverse(at.head), all = dbias ? dbias[at.number] : 0;
 		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
 		const real own = 2 * inverse * all;
@@ -405,6 +408,7 @@ template <typename P> struct whitened_gradient {
 
 		if (dy)
 			d = read(dy, of.template whitened<SIDES, N, KIND>(at, i));
+		reads_begin();
 		turn(d, -1);
 		each_number<SIDES, N>([&](int s, int k) {
 			real slope;
