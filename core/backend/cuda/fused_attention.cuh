@@ -96,12 +96,12 @@ template <typename P> struct problem {
 
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
- * many blocks share a multiprocessor.  MORE: there may be a bias, alibi or dropout; BANDED: and
- * the reciprocal term.  GROUPED: four warps multiply together, rows of 16 each.  STAGES: of
- * shared memory, for what a block walks over.
+ * many blocks share a multiprocessor.  BIASED: keys may have a bias; MORE: and there may be alibi or
+ * dropout; BANDED: and the reciprocal term.  GROUPED: four warps multiply together, rows of 16 each.
+ * STAGES: of shared memory, for what a block walks over.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_, bool GROUPED_ = false, int STAGES_ = 2>
+	  bool BANDED_, bool GROUPED_ = false, int STAGES_ = 2, bool BIASED_ = false>
 struct shape {
 	typedef P_ P;
 	typedef typename P::real real;
@@ -110,6 +110,7 @@ struct shape {
 	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
 	static constexpr int BLOCKS = BLOCKS_, STAGES = STAGES_;
 	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, GROUPED = GROUPED_;
+	static constexpr bool BIASED = BIASED_ || MORE;
 	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
 
 	/* Results in registers: scores, the cross term, sums of score factors and of values. */
@@ -206,7 +207,7 @@ template <typename X, bool OWN_VALUE> struct memory {
 	typedef struct tiles<X, X::STEP, true> step_tiles;
 
 	/* Forward has none but the bias. */
-	static constexpr bool HAS_NUMBERS = OWN_VALUE || X::MORE;
+	static constexpr bool HAS_NUMBERS = OWN_VALUE || X::BIASED;
 	static constexpr int NUMBERS =
 		HAS_NUMBERS ? COLUMN_NUMBERS * X::STEP * (int)sizeof(typename X::real) : 0;
 	static constexpr int STAGE = X::aligned(step_tiles::BYTES + NUMBERS);
@@ -234,17 +235,17 @@ template <typename X> static __device__ __forceinline__ void copies_arrive()
 
 /* ---------------------------------------------------------------------- scores */
 
-/* The terms of one head, in powers of two. */
+/* The terms of one head, in powers of two; and what a bias is multiplied by where a score is the bare product. */
 template <typename R> struct terms {
-	R scale, slope, band;
+	R scale, slope, band, per_scale;
 	int window;
 };
 
 template <typename X> using terms_with = struct terms<typename X::real>;
 
 /*
- * Without other terms a score stays the bare product until its power is taken: there the scale,
- * which is then positive, costs nothing.
+ * Without other terms a score stays the bare product, with the bias, until its power is taken: there the
+ * scale, which is then positive, costs nothing.
  */
 template <typename X>
 static __device__ __forceinline__ typename X::real unit_of(const terms_with<X> &t)
@@ -259,7 +260,7 @@ static __device__ struct terms<typename P::real> terms_of(const struct problem<P
 	const real scale = p.scale * (real)M_LOG2E;
 
 	return { scale, p.alibi ? (real)(alibi_slope(head % p.H, p.H) * M_LOG2E) : 0,
-		 p.band_window >= 0 ? p.band() * scale : 0, p.band_window };
+		 p.band_window >= 0 ? p.band() * scale : 0, 1 / p.scale, p.band_window };
 }
 
 /* 2 to the power x.  bfloat16 asks for less. */
@@ -293,6 +294,10 @@ static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, boo
 			each_number(s, [&](real &x, int, int, int, int r, int c) {
 				x -= t.slope * (real)distance(r, c);
 			});
+	} else if constexpr (X::BIASED) {
+		each_number(s, [&](real &x, int m, int, int e, int, int c) {
+			x += bias(m, e, c) * t.per_scale;
+		});
 	}
 	if constexpr (X::BANDED)
 		if (in_band)
@@ -527,7 +532,7 @@ static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk
 	const typename M::step_tiles to(stage);
 
 	to.copy(keys, step * X::STEP, w.in_band(p, step));
-	if (X::MORE)
+	if (X::BIASED)
 		copy_bias<X>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
 	copies_end();
 }

@@ -406,7 +406,7 @@ static __device__ void own_bias(const problem_of<X> &p, const struct key_walk<X>
 			const int j = w.first + row + 16 * m + fragment_row(2 * half);
 
 			bias[m][half] = 0;
-			if (X::MORE && p.key_bias && j < p.S)
+			if (X::BIASED && p.key_bias && j < p.S)
 				bias[m][half] = p.key_bias[p.bias_layout.at(w.head / p.H,
 									    w.head % p.H, j)];
 		}
@@ -443,7 +443,7 @@ key_d_scores(const problem_of<X> &p, const struct key_walk<X> &w, int row, int s
 			x = s[m][n][e] * (x - delta[c]);
 		});
 	}
-	if (X::MORE && wants_bias)
+	if (X::BIASED && wants_bias)
 		each_number(dp, [&](real &x, int m, int, int e, int, int) {
 			sums.bias[m][e / 2] += x;
 		});
@@ -596,7 +596,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			if (dv.to.at)
 				put_rows(dv, dv.rows(w.head, p.H), w.first + row, p.S, sums.value,
 					 factor);
-			if (X::MORE && dbias)
+			if (X::BIASED && dbias)
 				put_bias<X>(p, w, row, sums.bias, dbias);
 		}
 		if (w.head < last)

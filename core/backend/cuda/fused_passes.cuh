@@ -410,10 +410,10 @@ template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
  * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of three to eight tried of
  * each on an H200 these were the fastest.  Forward with more than two stages is that of grouped_attention.cuh.
  */
-template <int KW, bool MORE> struct grouped_shapes {
+template <int KW, bool MORE, bool BIASED> struct grouped_shapes {
 	template <int WARPS, int BLOCKS, int STAGES = 2>
 	using grouped =
-		shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true, STAGES>;
+		shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true, STAGES, BIASED>;
 
 	typedef grouped<8, 2, KW == 64 ? (MORE ? 3 : 4) : MORE ? 2 : 3> forward;
 	typedef grouped<4, KW == 64 && !MORE ? 4 : 3> d_queries;
@@ -509,8 +509,19 @@ struct launches {
 	}
 };
 
-template <int KW, bool MORE>
-using grouped_launches = launches<bfloat16_products, KW, 64, MORE, false, grouped_shapes<KW, MORE>>;
+template <int KW, bool MORE, bool BIASED>
+using grouped_launches =
+	launches<bfloat16_products, KW, 64, MORE, false, grouped_shapes<KW, MORE, BIASED>>;
+
+template <int KW, typename F> static void with_groups(bool more, bool biased, F f)
+{
+	if (more)
+		f(grouped_launches<KW, true, true>());
+	else if (biased)
+		f(grouped_launches<KW, false, true>());
+	else
+		f(grouped_launches<KW, false, false>());
+}
 
 /* f(launches) for the node.  What is rare shares kernels with what has more. */
 template <typename P, typename F> static void with_shapes(const struct call *c, F f)
@@ -519,16 +530,13 @@ template <typename P, typename F> static void with_shapes(const struct call *c, 
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	constexpr bool is_bf16 = sizeof(typename P::factor) < sizeof(typename P::real);
 	constexpr bool is_double = sizeof(typename P::factor) == sizeof(double);
-	const bool more = n->in[KEY_BIAS] || a->alibi || a->dropout > 0 || !(a->scale > 0);
+	const bool biased = n->in[KEY_BIAS], rare = a->alibi || a->dropout > 0 || !(a->scale > 0);
+	const bool more = biased || rare;
 
 	if constexpr (is_bf16)
-		if (context_of(c)->groups && widths_of<P>(n).value == 64) {
-			if (widths_of<P>(n).score == 64)
-				return more ? f(grouped_launches<64, true>()) :
-					      f(grouped_launches<64, false>());
-			return more ? f(grouped_launches<128, true>()) :
-				      f(grouped_launches<128, false>());
-		}
+		if (context_of(c)->groups && widths_of<P>(n).value == 64)
+			return widths_of<P>(n).score == 64 ? with_groups<64>(rare, biased, f) :
+							     with_groups<128>(rare, biased, f);
 	if constexpr (!is_double) {
 		if (widths_of<P>(n).value == 64 && widths_of<P>(n).score == 64)
 			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>()) :

@@ -50,7 +50,7 @@ static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first
 	queries.copy(queries_of<X>(p, head), first, in_band);
 	if (h == 0 || !M::is_shared(p)) {
 		keys.copy(keys_of<X>(p, head), j0, in_band);
-		if (X::MORE)
+		if (X::BIASED)
 			copy_bias<X>(p, head, j0, stage + M::KEYS);
 	}
 	copies_end();
