@@ -18,7 +18,7 @@
  * are used: to take words apart, a thread must wait for them.
  */
 template <typename T, int N> struct packed {
-	static constexpr int BYTES = N * (int)sizeof(T);
+	static constexpr int n = N, BYTES = N * (int)sizeof(T);
 	typedef std::conditional_t<BYTES % 4 == 0, uint32_t, uint16_t> word;
 
 	alignas(BYTES < 16 ? BYTES : 16) word words[BYTES / sizeof(word)];

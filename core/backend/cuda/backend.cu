@@ -639,6 +639,17 @@ static void cuda_close(struct backend *b)
 	b->context = NULL;
 }
 
+static void look_at_device(struct cuda_context *g)
+{
+	struct cudaDeviceProp properties;
+
+	cuda_note(g, cudaGetDeviceProperties(&properties, g->device), "properties");
+	g->overlaps = g->may_overlap = wants_overlap() && code_version(smallest_part) >= 90;
+	g->groups = code_version(smallest_part) == 90;
+	g->processors = properties.multiProcessorCount;
+	g->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
+}
+
 static enum status open_device(struct cuda_context *g, int lanes, struct error *err)
 {
 	int count = 0;
@@ -662,10 +673,8 @@ static enum status open_device(struct cuda_context *g, int lanes, struct error *
 	for (int i = 0; i < 2; i++)
 		cuda_note(g, cudaEventCreateWithFlags(&g->staging.read[i], cudaEventDisableTiming),
 			  "memory of uploads");
-	if (!g->failed) {
-		g->overlaps = g->may_overlap = wants_overlap() && code_version(smallest_part) >= 90;
-		g->groups = code_version(smallest_part) == 90;
-	}
+	if (!g->failed)
+		look_at_device(g);
 	if (!g->failed)
 		return OK;
 	*err = g->err;

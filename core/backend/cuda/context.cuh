@@ -60,6 +60,8 @@ struct cuda_context : cuda_lane { /* the lane that is asked for work now */
 	bool overlaps;	       /* a kernel may come to the GPU before the last one ends (launch.cuh) */
 	bool may_overlap;      /* the same, where no lane has waited for another */
 	bool groups;	       /* the code has products of four warps (wgmma.cuh) */
+	int processors;	       /* of the GPU, each with memory that a block of threads shares: */
+	int64_t shared_bytes;  /* what one block may take of it */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;

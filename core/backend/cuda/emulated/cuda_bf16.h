@@ -37,4 +37,10 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high)
 	return { low, high };
 }
 
+/* Of a number and a NaN, the number. */
+static inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+	return { fmaxf(a.x, b.x), fmaxf(a.y, b.y) };
+}
+
 #endif

@@ -125,6 +125,8 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 struct cudaDeviceProp {
 	char name[256];
+	int multiProcessorCount;
+	size_t sharedMemPerBlockOptin;
 	struct {
 		char bytes[16];
 	} uuid;

@@ -34,6 +34,11 @@ static inline void write_piece(uint32_t address, uint4 x, EMULATED_PLACE)
 	memcpy(emulated::shared_at(address, sizeof(x), file, line), &x, sizeof(x));
 }
 
+static inline void write_sixteen(void *to, uint4 x)
+{
+	memcpy(to, &x, sizeof(x));
+}
+
 /* --------------------------------------------------------------- tensor cores */
 
 static inline uint32_t two_rounded(float low, float high)

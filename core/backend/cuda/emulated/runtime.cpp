@@ -112,11 +112,18 @@ cudaError_t cudaSetDevice(int number)
 	return note(number == 0 ? cudaSuccess : cudaErrorInvalidValue);
 }
 
+static int shared_bytes_of_block(void)
+{
+	return emulated_has_groups() ? SHARED_BYTES_OF_GROUPS : SHARED_BYTES;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int)
 {
 	*properties = {};
 	snprintf(properties->name, sizeof(properties->name), "emulated on the CPU");
 	memcpy(properties->uuid.bytes, "emulated", 8);
+	properties->multiProcessorCount = 3;
+	properties->sharedMemPerBlockOptin = (size_t)shared_bytes_of_block();
 	return cudaSuccess;
 }
 
@@ -474,7 +481,7 @@ bool emulated_has_groups(void)
 
 cudaError_t emulated_set_shared_memory(const void *kernel, int bytes)
 {
-	if (bytes > (emulated_has_groups() ? SHARED_BYTES_OF_GROUPS : SHARED_BYTES))
+	if (bytes > shared_bytes_of_block())
 		return note(cudaErrorInvalidValue);
 	device.shared[kernel] = bytes;
 	return cudaSuccess;

@@ -3,9 +3,11 @@
  * own gradient, which goes at once into dx and dW.  So logits are computed once and
  * never held as a whole.  Where x is kept in bfloat16, logits are, too.
  *
- * A block reads the logits of a token once.  It sums exp(logit - largest so far) while it looks for the
- * largest, and keeps the row on the chip for the gradient, if the row fits.
+ * A block looks at the logits of a token three times: for the largest, for the sum of exp(logit - largest),
+ * and for the gradient.  So it keeps them on the chip, if they fit.  Where those of two tokens fit, blocks stay
+ * and take many: the logits of the next are under way while those of one are looked at.
  */
+#include "core/backend/cuda/access.cuh"
 #include "core/backend/cuda/instructions.cuh"
 #include "core/backend/cuda/product.cuh"
 
@@ -13,7 +15,7 @@
 #define CHUNK_TOKENS 256		 /* at least, so that reading W hides behind the products */
 #define WHOLE 64			 /* rows begin at a multiple of this */
 
-static int64_t whole(int64_t n)
+static __host__ __device__ int64_t whole(int64_t n)
 {
 	return (n + WHOLE - 1) / WHOLE * WHOLE;
 }
@@ -74,10 +76,8 @@ static struct room<P> take_room(struct space *m, const struct node *n, enum pass
 
 /* ------------------------------------------------------------ logits of a token */
 
-#define ROW_THREADS (2 * BLOCK)
-#define LOADS 4 /* that a thread has under way */
-/* Every GPU since 8.0 gives a block 99 KiB of shared memory; row_join() takes less than 512 bytes. */
-#define ROW_BYTES (99 * 1024 - 512)
+#define MOST_THREADS (4 * BLOCK)
+#define JOIN_BYTES 640 /* of shared memory that joins take, at most */
 
 /* L: the type of the logits. */
 template <typename P, typename L> struct scores {
@@ -85,151 +85,160 @@ template <typename P, typename L> struct scores {
 
 	L *logits;
 	typename P::factor *dlogits; /* may be the logits; NULL: no training */
-	bool staged;		     /* does a row fit on the chip? */
-	int64_t v, pitch;
+	int v;
+	int64_t tokens, pitch;
 	const int32_t *targets;
 	const real *weights, *dmain, *dsquare; /* dmain, dsquare: or NULL */
 	real *nll, *hit;
 	double *lse;
 };
 
-/* The largest of some logits, its place, and the sum of exp(logit - largest). */
-template <typename R> struct softmax_part {
-	struct place<R> most;
-	double sum;
-};
-
-template <typename R> static __device__ R exp_from(R x, R largest)
+template <typename P>
+static __device__ typename P::real exp_from(typename P::real x, typename P::real largest)
 {
-	return exp2((x - largest) * (R)M_LOG2E);
+	typedef typename P::real real;
+
+	if constexpr (ROUNDS<P>)
+		return power_of_two_about(x * (real)M_LOG2E - largest * (real)M_LOG2E);
+	else
+		return exp2((x - largest) * (real)M_LOG2E);
 }
 
-template <typename R>
-static __device__ softmax_part<R> join(const softmax_part<R> &a, const softmax_part<R> &b)
+/* Joins a value of each thread in a fixed tree.  Two calls with the same room need another one between them. */
+template <typename R, typename Join>
+static __device__ R row_join(R value, R nothing, R (&room)[MOST_THREADS / WARP], Join join)
 {
-	const place<R> most = first_of_largest<R>()(a.most, b.most);
-	const double left = a.most.value == most.value ? 1 : exp_from(a.most.value, most.value);
-	const double right = b.most.value == most.value ? 1 : exp_from(b.most.value, most.value);
+	const int lane = (int)threadIdx.x % WARP;
 
-	return { most, a.sum * left + b.sum * right };
-}
-
-/* Of all threads, in a fixed tree; every thread gets the result. */
-template <typename R> static __device__ softmax_part<R> row_join(softmax_part<R> part)
-{
-	__shared__ softmax_part<R> warp[ROW_THREADS / WARP];
-
-	for (int step = WARP / 2; step > 0; step /= 2) {
-		const softmax_part<R> other = {
-			{ __shfl_xor_sync(0xffffffffu, part.most.value, step),
-			  __shfl_xor_sync(0xffffffffu, part.most.index, step) },
-			__shfl_xor_sync(0xffffffffu, part.sum, step),
-		};
-
-		part = join(part, other);
-	}
-	if (threadIdx.x % WARP == 0)
-		warp[threadIdx.x / WARP] = part;
+	value = warp_join(value, join);
+	if (lane == 0)
+		room[threadIdx.x / WARP] = value;
 	__syncthreads();
-	part = warp[0];
-	for (int i = 1; i < ROW_THREADS / WARP; i++)
-		part = join(part, warp[i]);
-	return part;
+	return warp_join(lane < (int)blockDim.x / WARP ? room[lane] : nothing, join);
 }
 
-/* What a thread has seen of a row. */
-template <typename R> struct running_part {
-	R most, sum;
-	int index;
+/* The largest number so far. */
+template <typename L> struct largest_number {
+	L most = (L)-INFINITY;
 
-	template <int N> __device__ void add(const struct values<R, N> &x, int64_t first)
+	template <int N> __device__ void add(const struct packed<L, N> &x)
 	{
-		R largest = x[0];
-
-#pragma unroll
-		for (int k = 1; k < N; k++)
-			largest = x[k] > largest ? x[k] : largest;
-		if (largest > most) {
-			sum *= exp_from(most, largest);
-			most = largest;
-#pragma unroll
-			for (int k = N - 1; k >= 0; k--)
-				index = x[k] == largest ? (int)first + k : index;
-		}
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			sum += exp_from(x[k], most);
+			most = x[k] > most ? x[k] : most;
 	}
-};
-
-/* Spans of one access; numbers after the last whole span are spans of their own. */
-template <typename L> struct row_spans {
-	static constexpr int N = 16 / (int)sizeof(L);
-	static constexpr int64_t STEP = (int64_t)ROW_THREADS * N;
-
-	/* f(first, number of neighbours) for all spans of the thread. */
-	template <typename F> static __device__ void each(int64_t v, F f)
+	__device__ L value() const
 	{
-		const int64_t end = v / N * N, rest = end + threadIdx.x;
-
-		for (int64_t at = (int64_t)threadIdx.x * N; at < end; at += STEP)
-			f(span<N>{ at });
-		if (rest < v)
-			f(span<1>{ rest });
+		return most;
 	}
 };
 
-template <typename R, typename L>
-static __device__ softmax_part<R> read_row(const L *row, L *stage, int64_t v)
+/* Of bfloat16 in pairs, which one instruction compares. */
+template <> struct largest_number<__nv_bfloat16> {
+	__nv_bfloat162 most = { (__nv_bfloat16)-INFINITY, (__nv_bfloat16)-INFINITY };
+
+	__device__ void add(const struct packed<__nv_bfloat16, 1> &x)
+	{
+		most = __hmax2(most, { x[0], x[0] });
+	}
+	template <int N> __device__ void add(const struct packed<__nv_bfloat16, N> &x)
+	{
+#pragma unroll
+		for (int k = 0; k < N / 2; k++)
+			most = __hmax2(most, *(const __nv_bfloat162 *)&x.words[k]);
+	}
+	__device__ float value() const
+	{
+		return (float)most.x > (float)most.y ? (float)most.x : (float)most.y;
+	}
+};
+
+/*
+ * The logits of a token: spans of one access, which may lie on the chip, and the numbers after the last whole
+ * one.  A thread always takes the same spans, so it waits for nobody else's copies.
+ */
+template <typename L> struct token_row {
+	static constexpr int N = 16 / (int)sizeof(L);
+
+	const L *spans, *rest;
+
+	/* f(number of the first, the numbers) for the thread's numbers among the first n. */
+	template <typename F> __device__ void each(int n, F f) const
+	{
+		const int end = n / N * N, left = end + (int)threadIdx.x;
+
+		for (int at = (int)threadIdx.x * N; at < end; at += (int)blockDim.x * N)
+			f(at, read_packed<N>(spans + at));
+		if (left < n)
+			f(left, read_packed<1>(rest + left));
+	}
+	/* Is it this thread that takes number i of n? */
+	static __device__ bool takes(int i, int n)
+	{
+		const int end = n / N * N;
+
+		return (i < end ? i / N % (int)blockDim.x : i - end) == (int)threadIdx.x;
+	}
+};
+
+/* Has one of the v numbers before number n this value? */
+template <typename L, typename R>
+static __device__ bool occurs_before(const struct token_row<L> &row, int v, int n, R value,
+				     int (&room)[MOST_THREADS / WARP])
 {
-	constexpr int N = row_spans<L>::N;
-	constexpr int64_t STEP = row_spans<L>::STEP;
-	const int64_t end = v / N * N, rest = end + threadIdx.x;
-	struct running_part<R> part = { (R)-INFINITY, 0, INT32_MAX };
+	int found = 0;
 
-	for (int64_t at = (int64_t)threadIdx.x * N; at < end; at += LOADS * STEP) {
-		sixteen_bytes piece[LOADS];
+	row.each(v, [&](int first, auto x) {
+#pragma unroll
+		for (int k = 0; k < x.n; k++)
+			found |= first + k < n && (R)x[k] == value;
+	});
+	return row_join(found, 0, room, larger_value());
+}
 
-#pragma unroll
-		for (int i = 0; i < LOADS; i++)
-			if (at + i * STEP < end)
-				piece[i] = *(const sixteen_bytes *)(row + at + i * STEP);
-#pragma unroll
-		for (int i = 0; i < LOADS; i++)
-			if (at + i * STEP < end) {
-				part.add(load_span<L, R, N>((const L *)&piece[i]), at + i * STEP);
-				if (stage)
-					*(sixteen_bytes *)(stage + at + i * STEP) = piece[i];
-			}
-	}
-	if (rest < v) {
-		part.add(load_span<L, R, 1>(row + rest), rest);
-		if (stage)
-			stage[rest] = row[rest];
-	}
-	return { { part.most, part.index }, (double)part.sum };
+template <typename T, typename R, int N>
+static __device__ void write_span(T *to, const struct values<R, N> &x)
+{
+	if constexpr (std::is_same_v<T, __nv_bfloat16> && N == 8)
+		write_sixteen(to, { two_rounded(x[0], x[1]), two_rounded(x[2], x[3]),
+				    two_rounded(x[4], x[5]), two_rounded(x[6], x[7]) });
+	else
+		store_span<true>(to, x);
 }
 
 /*
- * One token: its logits give nll, hit and lse; in training they become
+ * Token t: its logits give nll, hit and lse; in training they become
  * (slope_nll [target >= 0] + slope_square 2 lse) softmax - slope_nll onehot(target).
  */
 template <typename P, typename L>
-static __global__ void __launch_bounds__(ROW_THREADS) score_kernel(struct scores<P, L> s)
+static __device__ void score_row(const struct scores<P, L> &s, int64_t t, const struct token_row<L> &row)
 {
 	typedef typename P::real real;
-	typedef typename P::factor factor;
-	const int64_t t = blockIdx.x;
-	const L *row = s.logits + t * s.pitch;
-	L *stage = s.staged ? (L *)launch_memory() : NULL;
-	const int32_t target = s.targets[t];
+	__shared__ real largest_room[MOST_THREADS / WARP];
+	__shared__ double sum_room[MOST_THREADS / WARP];
+	__shared__ int found_room[MOST_THREADS / WARP];
+	static_assert(sizeof(largest_room) + sizeof(sum_room) + sizeof(found_room) <= JOIN_BYTES, "");
+	const int target = s.targets[t];
 	const bool scored = target >= 0;
-	const real logit = scored ? (real)row[target] : 0;
-	const softmax_part<real> part = row_join(read_row<real>(row, stage, s.v));
-	const double lse = (double)part.most.value + log(part.sum);
+	const real logit = scored ? (real)s.logits[t * s.pitch + target] : 0;
+	struct largest_number<L> thread_largest;
+	real thread_sum = 0;
+
+	row.each(s.v, [&](int, auto x) { thread_largest.add(x); });
+	const real largest =
+		row_join((real)thread_largest.value(), (real)-INFINITY, largest_room, larger_value());
+
+	row.each(s.v, [&](int, auto x) {
+#pragma unroll
+		for (int k = 0; k < x.n; k++)
+			thread_sum += exp_from<P>((real)x[k], largest);
+	});
+	const double sum = row_join((double)thread_sum, 0.0, sum_room, add_values());
+	const double lse = (double)largest + log(sum);
+	const bool hit = scored && logit == largest && !occurs_before(row, s.v, target, logit, found_room);
 
 	if (threadIdx.x == 0) {
-		s.hit[t] = scored && part.most.index == target;
+		s.hit[t] = hit;
 		s.nll[t] = scored ? (real)(lse - (double)logit) : 0;
 		s.lse[t] = lse;
 	}
@@ -237,48 +246,97 @@ static __global__ void __launch_bounds__(ROW_THREADS) score_kernel(struct scores
 		return;
 	const double slope = s.dmain && scored ? (double)(*s.dmain * s.weights[0]) : 0;
 	const double square = s.dsquare ? (double)(*s.dsquare * s.weights[1]) : 0;
-	const real scale = (real)((slope + square * 2 * lse) / part.sum);
-	const L *kept = stage ? stage : row;
-	factor *to = s.dlogits + t * s.pitch;
+	const real scale = (real)((slope + square * 2 * lse) / sum);
+	typename P::factor *const to = s.dlogits + t * s.pitch;
 
-	row_spans<L>::each(s.v, [=](auto p) {
-		constexpr int N = decltype(p)::n;
-		auto d = load_span<L, real, N>(kept + p.first);
+	row.each(s.v, [&](int first, auto x) {
+		struct values<real, x.n> d;
 
 #pragma unroll
-		for (int k = 0; k < N; k++)
-			d[k] = exp_from(d[k], part.most.value) * scale;
-		if (target >= p.first && target < p.first + N) {
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				d[k] -= p.first + k == target ? (real)slope : 0;
-		}
-		store_span(to + p.first, d);
+		for (int k = 0; k < x.n; k++)
+			d[k] = exp_from<P>((real)x[k], largest) * scale;
+		write_span(to + first, d);
 	});
+	if (scored && row.takes(target, s.v))
+		to[target] = (typename P::factor)(exp_from<P>(logit, largest) * scale - (real)slope);
+}
+
+/* Bytes of a row on the chip. */
+template <typename L> static __host__ __device__ int64_t row_bytes(int v)
+{
+	return whole(v) * (int64_t)sizeof(L);
+}
+
+/* Begin to copy the thread's spans of token t, if there is one; `stage`: an address in shared memory. */
+template <typename P, typename L>
+static __device__ void copy_row(const struct scores<P, L> &s, int64_t t, uint32_t stage)
+{
+	constexpr int N = token_row<L>::N;
+	const int end = t < s.tokens ? s.v / N * N : 0;
+	const L *from = s.logits + t * s.pitch;
+
+	for (int at = (int)threadIdx.x * N; at < end; at += (int)blockDim.x * N)
+		copy_piece(stage + (uint32_t)(at * (int)sizeof(L)), from + at, true);
+	copies_end();
+}
+
+/* A block takes tokens that are gridDim.x apart; the logits of HELD of them are on the chip, or on their way. */
+template <typename P, typename L, int HELD>
+static __global__ void __launch_bounds__(MOST_THREADS) score_kernel(struct scores<P, L> s)
+{
+	char *shared = launch_memory();
+	const int64_t bytes = row_bytes<L>(s.v);
+	int turn = 0;
+
+	if (HELD > 0)
+		copy_row(s, blockIdx.x, shared_address(shared));
+	for (int64_t t = blockIdx.x; t < s.tokens; t += gridDim.x, turn = !turn) {
+		const L *from = s.logits + t * s.pitch;
+
+		if (HELD > 1)
+			copy_row(s, t + gridDim.x, shared_address(shared + !turn * bytes));
+		copies_wait<(HELD > 1)>();
+		score_row<P, L>(s, t, { HELD > 0 ? (const L *)(shared + turn * bytes) : from, from });
+	}
 }
 
 /* Kernels of more than 48 KiB of shared memory have to ask for it. */
-template <typename P, typename L>
-static void score(const struct call *c, int64_t tokens, struct scores<P, L> s)
+template <int HELD, typename P, typename L>
+static void launch_scores(const struct call *c, int64_t blocks, int threads, const struct scores<P, L> &s)
 {
-	const int64_t row = s.v * (int64_t)sizeof(L);
-	const int bytes = s.dlogits && row <= ROW_BYTES ? (int)row : 0;
+	const int bytes = HELD * (int)row_bytes<L>(s.v);
 
-	s.staged = bytes > 0;
 	cuda_note(context_of(c),
-		  cudaFuncSetAttribute(score_kernel<P, L>,
-				       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+		  cudaFuncSetAttribute(score_kernel<P, L, HELD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+				       bytes),
 		  "shared memory");
-	launch_kernel(score_kernel<P, L>, (unsigned)tokens, ROW_THREADS, bytes, stream_of(c), s);
+	launch_kernel(score_kernel<P, L, HELD>, (unsigned)blocks, threads, bytes, stream_of(c), s);
 	note_launch(c);
+}
+
+#define FEW_LOGITS 4096 /* for a block of few threads for each token */
+
+template <typename P, typename L> static void score(const struct call *c, const struct scores<P, L> &s)
+{
+	const int64_t row = row_bytes<L>(s.v), most = context_of(c)->shared_bytes - JOIN_BYTES;
+	const int64_t processors = context_of(c)->processors;
+	const bool few = s.v <= FEW_LOGITS;
+	const int threads = few ? BLOCK / 2 : MOST_THREADS;
+
+	if (2 * row <= most && !few && s.tokens > processors)
+		launch_scores<2>(c, processors, threads, s);
+	else if (row <= most)
+		launch_scores<1>(c, s.tokens, threads, s);
+	else
+		launch_scores<0>(c, s.tokens, threads, s);
 }
 
 template <typename P, typename L>
 static void score_chunk(const struct call *c, const struct room<P> &r, int64_t first, int64_t tokens,
 			bool training)
 {
-	score<P, L>(c, tokens,
-		    { (L *)r.logits, training ? r.dlogits : NULL, false, c->node->in[1]->dim[0],
+	score<P, L>(c,
+		    { (L *)r.logits, training ? r.dlogits : NULL, (int)c->node->in[1]->dim[0], tokens,
 		      logit_pitch(c->node), (const int32_t *)c->in[2] + first, wide_input<P>(c, 3),
 		      wide_output_gradient<P>(c, 0), wide_output_gradient<P>(c, 1),
 		      wide_output<P>(c, 2) + first, wide_output<P>(c, 3) + first, r.lse + first });
