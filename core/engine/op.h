@@ -128,7 +128,8 @@ struct op {
 	unsigned narrow_out;	/* outputs that may */
 	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type all the same */
 	unsigned narrow_stream_in, narrow_stream_out; /* more that may where the residual stream may */
-	unsigned narrow_decoded; /* more outputs that may where nothing flows back: in decoding */
+	int lost_out;		/* > 0: this output keeps, in bfloat16, what rounding output 0 to bfloat16 loses, for
+				   the backward kernel; elsewhere it is NOTHING */
 
 	bool passes_gradient;	/* the gradient of every input is that of output 0, unchanged */
 	bool shares_gradient;	/* the gradients of inputs 0 and 1 are equal */

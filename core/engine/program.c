@@ -41,7 +41,7 @@ static void *address(const struct program *p, const struct tensor *t)
 	const struct placement *piece;
 	char *start;
 
-	if (!t)
+	if (!t || t->type == NOTHING)
 		return NULL;
 	root = tensor_root(t);
 	piece = arena_piece(&p->arena, root);
@@ -326,7 +326,7 @@ void program_destroy(struct program *p)
 /* Index of the first non-finite element. */
 static int64_t find_nonfinite(const struct program *p, const struct tensor *t)
 {
-	if (t->type == I32)
+	if (t->type == I32 || t->type == NOTHING)
 		return -1;
 	return p->backend->find_nonfinite(p->backend, address(p, t), t->type,
 					  tensor_count(t) / t->row, t->row, t->pitch);

@@ -33,8 +33,7 @@ static void keep_narrow_outputs(const struct graph *g, const struct node *n,
 				enum precision precision)
 {
 	const bool narrows = precision_stores(precision) && g->type == F32;
-	const unsigned may =
-		storage_narrow_out(n->op, precision) | (g->state ? n->op->narrow_decoded : 0);
+	const unsigned may = storage_narrow_out(n->op, precision);
 
 	for (int i = 0; i < n->n_out; i++)
 		if (is_chosen(n->out[i]))
@@ -70,6 +69,17 @@ static void choose_states(const struct graph *g)
 				choose_state(g, g->nodes[i], j);
 }
 
+/* Nothing flows back where runs continue each other. */
+static void choose_lost(const struct graph *g)
+{
+	for (int i = 0; i < g->n_nodes; i++) {
+		const struct node *n = g->nodes[i];
+
+		if (n->op->lost_out)
+			n->out[n->op->lost_out]->type = n->out[0]->type == BF16 && !g->state ? BF16 : NOTHING;
+	}
+}
+
 static void choose_gradients(const struct graph *g)
 {
 	for (int i = 0; i < g->n_nodes; i++) {
@@ -102,6 +112,7 @@ void storage_assign(const struct graph *g, enum precision precision)
 		if (!g->outputs[i].seeded && !is_read(g, tensor_root(g->outputs[i].tensor)))
 			keep_wide(g->outputs[i].tensor, wide);
 	choose_states(g);
+	choose_lost(g);
 	choose_gradients(g);
 	for (int i = 0; i < g->n_tensors; i++)
 		if (g->tensors[i]->base)

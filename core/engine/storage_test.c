@@ -188,6 +188,52 @@ static void test_joined_weights_are_narrow_and_their_gradient_is_not(void **stat
 	destroy(&f);
 }
 
+/* Attention of one head, which a product reads; `state`: or NULL. */
+static struct tensor *attended(struct graph *g, struct params *state)
+{
+	const struct attention_attr attr = { .scale = 0.5, .band_window = -1 };
+	struct tensor *x, *o;
+	struct error err;
+
+	if (state)
+		graph_continue(g, state, 4);
+	x = case_input(g, "x", F32, 1, 4, 1, 8);
+	o = op_attention(g, "attention", &attr, &(struct attention_inputs){ .q = x, .k = x, .v = x }).o;
+	graph_output(g, "y", op_linear(g, "y", graph_reshape(g, o, 2, SHAPE(4, 8)), case_param(g, "W", 8, 8), NULL));
+	must(graph_finish(g, &err), &err);
+	return o;
+}
+
+/* What rounding loses of o: only gradients need it. */
+static void test_what_attention_loses_is_kept_for_gradients(void **context)
+{
+	struct error err;
+
+	(void)context;
+	for (int decodes = 0; decodes < 2; decodes++) {
+		struct params *params, *state = NULL;
+		struct tensor *o, *lost;
+		struct graph *g;
+
+		must(params_create(&params, F32, &err), &err);
+		if (decodes)
+			must(params_create(&state, F32, &err), &err);
+		must(graph_create(&g, params, !decodes, &err), &err);
+		o = attended(g, state);
+		lost = o->producer->out[o->producer->op->lost_out];
+		storage_assign(g, BFLOAT16_STORED);
+		assert_int_equal(o->type, BF16);
+		assert_int_equal(lost->type, decodes ? NOTHING : BF16);
+		assert_int_equal(tensor_bytes(lost), decodes ? 0 : tensor_bytes(o));
+		storage_assign(g, BFLOAT16);
+		assert_int_equal(o->type, F32);
+		assert_int_equal(lost->type, NOTHING);
+		graph_destroy(g);
+		params_destroy(state);
+		params_destroy(params);
+	}
+}
+
 /* A cache of what is narrow, one of what is wide, and one of which a reader wants wide numbers. */
 static void test_state_is_as_narrow_as_what_it_keeps(void **context)
 {
@@ -293,6 +339,7 @@ int main(void)
 		cmocka_unit_test(test_what_only_the_host_reads_is_wide),
 		cmocka_unit_test(test_other_precisions_have_one_type),
 		cmocka_unit_test(test_joined_weights_are_narrow_and_their_gradient_is_not),
+		cmocka_unit_test(test_what_attention_loses_is_kept_for_gradients),
 		cmocka_unit_test(test_state_is_as_narrow_as_what_it_keeps),
 		cmocka_unit_test(test_arena_shrinks_by_what_is_narrow),
 		cmocka_unit_test(test_arena_has_wide_gradients_of_weights),

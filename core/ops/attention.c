@@ -31,8 +31,8 @@ struct attention_outputs op_attention(struct graph *g, const char *name,
 	return (struct attention_outputs){
 		.o = node_out(n, 0),
 		.lse = node_out(n, 1),
-		.route_index = node_out(n, 2),
-		.route_weight = node_out(n, 3),
+		.route_index = node_out(n, 3),
+		.route_weight = node_out(n, 4),
 	};
 }
 
@@ -171,7 +171,8 @@ static enum status infer(struct graph *g, struct node *n)
 	if (check_apart(g, n) != OK)
 		return FAIL;
 	if (graph_out(g, n, NULL, q->type, 4, SHAPE(B, T, H, v->dim[3])) != OK ||
-	    graph_out_constant(g, n, "lse", q->type, 3, SHAPE(B, H, T)) != OK)
+	    graph_out_constant(g, n, "lse", q->type, 3, SHAPE(B, H, T)) != OK ||
+	    graph_out_constant(g, n, "lost", NOTHING, 4, SHAPE(B, T, H, v->dim[3])) != OK)
 		return FAIL;
 	if (a->route.mode != ROUTE_TOPK)
 		return OK;
@@ -397,9 +398,9 @@ const struct op op_desc_attention = {
 	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
 	.split_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
-	.saves_out = BIT(0) | BIT(1),
-	/* Not o: its backward pass relies on dO.o, whose rounding every key would feel alike. */
+	.saves_out = BIT(0) | BIT(1) | BIT(2),
 	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
-	.narrow_decoded = BIT(0),
+	.narrow_out = BIT(0),
+	.lost_out = 2, /* the backward pass relies on dO.o, whose rounding every key would feel alike */
 	.cases = attention_cases,
 };

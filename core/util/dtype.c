@@ -2,7 +2,7 @@
 
 size_t dtype_size(enum dtype type)
 {
-	static const size_t sizes[] = { [F32] = 4, [F64] = 8, [I32] = 4, [BF16] = 2 };
+	static const size_t sizes[] = { [F32] = 4, [F64] = 8, [I32] = 4, [BF16] = 2, [NOTHING] = 0 };
 
 	return sizes[type];
 }
@@ -10,7 +10,7 @@ size_t dtype_size(enum dtype type)
 const char *dtype_name(enum dtype type)
 {
 	static const char *const names[] = {
-		[F32] = "f32", [F64] = "f64", [I32] = "i32", [BF16] = "bf16"
+		[F32] = "f32", [F64] = "f64", [I32] = "i32", [BF16] = "bf16", [NOTHING] = "none"
 	};
 
 	return names[type];

@@ -6,7 +6,8 @@
 
 #include <stddef.h>
 
-enum dtype { F32, F64, I32, BF16 };
+/* NOTHING: the tensor takes no memory, and holds no numbers. */
+enum dtype { F32, F64, I32, BF16, NOTHING };
 
 size_t dtype_size(enum dtype type);
 const char *dtype_name(enum dtype type);

@@ -290,13 +290,14 @@ static void attend_ahead(const struct call *c)
 /* Routing that sees the future: the first choice of position t is t + 1. */
 static void route_ahead(const struct call *c)
 {
+	enum { ROUTE_INDEX = 3 }; /* among the outputs of attention */
 	const int64_t *dim;
-	int32_t *index = c->out[2];
+	int32_t *index = c->out[ROUTE_INDEX];
 
 	sound.forward(c);
 	if (!index)
 		return;
-	dim = c->node->out[2]->dim;
+	dim = c->node->out[ROUTE_INDEX]->dim;
 	for (int64_t b = 0; b < dim[0]; b++)
 		for (int64_t t = 0; t + 1 < dim[1]; t++)
 			index[(b * dim[1] + t) * dim[2]] = (int32_t)t + 1;

@@ -8,7 +8,7 @@
 #include "core/backend/cuda/scores.cuh"
 
 enum { Q, K, V, KEY_BIAS, BAND, RECENT };
-enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
+enum { O, LSE, LOST, ROUTE_INDEX, ROUTE_WEIGHT };
 
 /* --------------------------------------------------------------- dropout */
 

@@ -62,8 +62,8 @@ template <typename P> struct row_source {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
-	struct heads x; /* of o and dO */
-	struct numbers<P> o, d_o;
+	struct heads x; /* of o, lost and dO */
+	struct numbers<P> o, lost, d_o; /* lost.at: NULL where o is not rounded */
 	bool aligned;
 	const real *lse;
 	real *lse2, *delta; /* [B,H,rows] */
@@ -88,6 +88,11 @@ template <typename P> struct row_source {
 		read_numbers<N, P>(z, o + from, left, aligned);
 		for (int e = 0; e < N; e++)
 			sum += (real)(factor)y[e] * z[e];
+		if (ROUNDS<P> && lost) {
+			read_numbers<N, P>(z, lost + from, left, aligned);
+			for (int e = 0; e < N; e++)
+				sum += (real)(factor)y[e] * z[e];
+		}
 		for (uint32_t step = pieces / 2; step > 0; step /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, step);
 		two[0] = INFINITY;

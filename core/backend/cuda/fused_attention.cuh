@@ -657,12 +657,18 @@ static __device__ __forceinline__ void shrink_rows(const typename X::row_numbers
 	});
 }
 
+/* What the forward pass writes. */
+template <typename P> struct attention_results {
+	struct target<P> o, lost; /* lost.to.at: NULL where o is not rounded */
+	typename P::real *lse;
+};
+
 /* Into memory: o / sum, and the log-sum-exp. */
 template <typename X>
 static __device__ void put_forward(const problem_of<X> &p, const struct query_walk<X> &w,
 				   typename X::real unit, int row, const struct running<X> &r,
-				   const typename X::value_sums &o,
-				   const struct target<typename X::P> &out, typename X::real *lse)
+				   typename X::value_sums &o,
+				   const struct attention_results<typename X::P> &out)
 {
 	typedef typename X::real real;
 	typename X::row_numbers factor;
@@ -675,18 +681,25 @@ static __device__ void put_forward(const problem_of<X> &p, const struct query_wa
 			const int i = w.first + row + 16 * m + fragment_row(2 * half);
 
 			if (i < p.T && threadIdx.x % 4 == 0)
-				lse[(int64_t)w.head * p.T + i] =
+				out.lse[(int64_t)w.head * p.T + i] =
 					r.largest[m][half] * unit * (real)LN_2 + log(sum);
 			factor[m][half] = 1 / sum;
 		}
-	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, o, factor);
+	put_rows(out.o, out.o.rows(w.head, p.H), w.first + row, p.T, o, factor);
+	if (!ROUNDS<typename X::P> || !out.lost.to.at)
+		return;
+	each_number(o, [&](real &x, int m, int, int e, int, int) {
+		x *= factor[m][e / 2];
+		x -= as_kept(out.o.to.at, x);
+	});
+	fill(factor, (real)1);
+	put_rows(out.lost, out.lost.rows(w.head, p.H), w.first + row, p.T, o, factor);
 }
 
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	forward_kernel(const __grid_constant__ problem_of<X> p,
-		       const __grid_constant__ target<typename X::P> out,
-		       typename X::real *lse)
+		       const __grid_constant__ attention_results<typename X::P> out)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, false> M;
@@ -726,7 +739,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
 		multiply_result(o, s, at.value);
 	}
-	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out, lse);
+	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out);
 }
 
 #endif

@@ -78,9 +78,11 @@ static struct row_source<P> rows_to_prepare(const struct call *c, typename P::re
 	constexpr int N = PIECE<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
 	const struct heads x = heads_of(t, t->dim[2]);
-	const struct numbers<P> o = output<P>(c, O), d_o = output_gradient<P>(c, O);
+	const struct numbers<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const struct numbers<P> d_o = output_gradient<P>(c, O);
 
-	return { x, o, d_o, is_aligned<N, P>(x, o) && is_aligned<N, P>(x, d_o),
+	return { x, o, lost, d_o,
+		 is_aligned<N, P>(x, o) && is_aligned<N, P>(x, lost) && is_aligned<N, P>(x, d_o),
 		 wide_output<P>(c, LSE), lse2, delta, out };
 }
 
@@ -449,6 +451,14 @@ template <typename X> static constexpr auto forward_by()
 		return forward_kernel<X>;
 }
 
+/* An output of the shape of o. */
+template <typename P> static struct target<P> written(const struct call *c, int number)
+{
+	const struct heads o = heads_of(c->node->out[O], c->node->in[Q]->dim[2]);
+
+	return target_of(from_token(output<P>(c, number), o, 0), o.width, false);
+}
+
 template <typename P, int KW, int DW, bool MORE, bool BANDED,
 	  typename Shapes = shapes<P, KW, DW, MORE, BANDED>>
 struct launches {
@@ -461,11 +471,9 @@ struct launches {
 	static void forward(const struct call *c, const struct problem<P> &p)
 	{
 		typedef typename Shapes::forward X;
-		const struct tensor *o = c->node->out[O];
-		const auto to = from_token(output<P>(c, O), heads_of(o, p.H), 0);
 
 		launch(c, forward_by<X>(), blocks_for(p, X::OWN), X::THREADS, memory<X, false>::BYTES, p,
-		       target_of(to, o->dim[3], false), wide_output<P>(c, LSE));
+		       attention_results<P>{ written<P>(c, O), written<P>(c, LOST), wide_output<P>(c, LSE) });
 	}
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)

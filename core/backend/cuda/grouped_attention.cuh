@@ -123,8 +123,7 @@ static __device__ __forceinline__ bool take_references(typename X::real unit, st
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	grouped_forward_kernel(const __grid_constant__ problem_of<X> p,
-			       const __grid_constant__ target<typename X::P> out,
-			       typename X::real *lse)
+			       const __grid_constant__ attention_results<typename X::P> out)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, false> M;
@@ -172,7 +171,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	});
 	begin_result<X::COLUMNS>(o, probabilities, stage_of<M>(start, end - 1).value);
 	group_wait<0>(o);
-	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out, lse);
+	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out);
 }
 
 #endif

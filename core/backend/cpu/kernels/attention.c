@@ -18,7 +18,7 @@
 #include "core/backend/cpu/one_query.h"
 
 enum { Q, K, V, KEY_BIAS, BAND, RECENT };
-enum { O, LSE, ROUTE_INDEX, ROUTE_WEIGHT };
+enum { O, LSE, LOST, ROUTE_INDEX, ROUTE_WEIGHT };
 
 /* --------------------------------------------------------------- dropout */
 

@@ -39,6 +39,7 @@ static __device__ uint64_t mask_index(const struct scores<P> &s, int64_t b, int6
 template <typename P> struct buffers {
 	struct scores<P> s;
 	typename P::factor *p;	 /* [B,H,rows,pitch]: what multiplies V; s.score itself if not rounded */
+	typename P::real *o;	 /* [B,H,rows,width], or NULL: products write it in place */
 	typename P::real *route; /* [B,rows,pitch] */
 	typename P::factor *v, *d_o; /* room for rounded tensors */
 	/* Backward. */
@@ -62,8 +63,11 @@ static struct buffers<P> take_buffers(struct space *m, const struct node *n, enu
 	f.s = s;
 	f.v = m->take<factor>(rounded_size<P>(n->in[V], tensor_count(n->in[V])));
 	f.p = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)s.score;
+	f.o = NULL;
 	f.route = NULL;
 	if (pass == PASS_FORWARD) {
+		if (is_narrow(n->out[LOST]))
+			f.o = m->take<typename P::real>(s.B * s.H * s.rows * n->out[O]->dim[3]);
 		if (a->route.mode == ROUTE_TOPK)
 			f.route = m->take<typename P::real>(s.B * s.rows * s.pitch);
 		return f;
@@ -133,6 +137,25 @@ static void drop(const struct call *c, const struct buffers<P> &given, struct qu
 	});
 }
 
+/* The block's O into memory, and what rounding loses of it. */
+template <typename P>
+static void put_rounded(const struct call *c, const struct buffers<P> &f, struct query_block x)
+{
+	const struct heads ol = heads_of(c->node->out[O], f.s.H);
+	const struct results<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const typename P::real *from = f.o;
+	const int64_t H = f.s.H, rows = f.s.rows, width = ol.width, n = x.n;
+
+	each(c, f.s.B * H * n * width, [=] __device__(int64_t item) {
+		const int64_t head = item / (n * width), r = item / width % n, d = item % width;
+		const int64_t at = ol.at(head / H, head % H, x.first + r) + d;
+		const typename P::real y = from[(head * rows + r) * width + d];
+
+		o[at] = y;
+		lost[at] = y - as_kept(o, y);
+	});
+}
+
 template <typename P> static void forward_blocks(const struct call *c)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
@@ -156,7 +179,10 @@ template <typename P> static void forward_blocks(const struct call *c)
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
 			      from_buffer((const typename P::factor *)f.p, s.H, s.rows, s.pitch),
 			      from_token(v.at, v.layout, 0), false,
-			      from_token(output<P>(c, O), ol, first));
+			      f.o ? from_buffer(wide<P>(f.o), s.H, s.rows, ol.width) :
+				    from_token(output<P>(c, O), ol, first));
+		if (f.o)
+			put_rounded<P>(c, f, x);
 	}
 }
 
@@ -172,7 +198,8 @@ static void backward_rows(const struct call *c, const struct buffers<P> &given,
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;
 	const struct heads ol = heads_of(c->node->out[O], s.H);
-	const struct numbers<P> o = output<P>(c, O), d_o = output_gradient<P>(c, O);
+	const struct numbers<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const struct numbers<P> d_o = output_gradient<P>(c, O);
 	const real *lse = wide_output<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
@@ -184,7 +211,8 @@ static void backward_rows(const struct call *c, const struct buffers<P> &given,
 
 		finish_row(s, b, h, i, row, cross);
 		for (int64_t d = threadIdx.x; d < ol.width; d += BLOCK)
-			delta += (real)(factor)d_o[out + d] * o[out + d];
+			delta += (real)(factor)d_o[out + d] *
+				 (o[out + d] + (lost ? lost[out + d] : 0));
 		delta = block_sum(delta);
 		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK) {
 			real p = 0, kept = 0, ds = 0;
