@@ -356,7 +356,7 @@ template <typename R> static __device__ __forceinline__ R row_largest(R x)
 template <typename P> struct target {
 	struct head_matrix<struct results<P>> to;
 	int width;
-	bool add, in_pairs; /* two neighbours may be written at once */
+	bool add, in_pairs, in_pieces; /* two neighbours may be written at once; 16 bytes of bfloat16 may */
 
 	__device__ struct results<P> rows(int head, int H) const
 	{
@@ -370,7 +370,8 @@ static struct target<P> target_of(struct head_matrix<struct results<P>> to, int6
 	const size_t pair = 2 * (to.at.narrow ? sizeof(typename P::factor) : sizeof(typename P::real));
 
 	return { to, (int)width, add,
-		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at.at % pair == 0 };
+		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at.at % pair == 0,
+		 to.at.narrow && to.pitch % 8 == 0 && (uintptr_t)to.at.at % 16 == 0 };
 }
 
 static __device__ __forceinline__ void write_pair(const struct results<double_precision> &to,
@@ -400,6 +401,43 @@ static __device__ __forceinline__ void put_pairs(const struct results<P> &to,
 			   x[c][2 * half + 1] * factor);
 }
 
+/* Of four threads, each with four words: word k of thread i becomes word i of thread k. */
+static __device__ __forceinline__ void turn_words(uint32_t (&word)[4])
+{
+#pragma unroll
+	for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			uint32_t &near = word[k], &far = word[k | step];
+			const bool upper = threadIdx.x & step;
+
+			if (k & step)
+				continue;
+			const uint32_t given = __shfl_xor_sync(0xffffffffu, upper ? near : far, step);
+
+			near = upper ? given : near;
+			far = upper ? far : given;
+		}
+}
+
+/* The numbers of a row in bfloat16, 16 bytes at once: its four threads exchange theirs.  All threads call it. */
+template <typename F, int COLUMNS>
+static __device__ __forceinline__ void put_pieces(F *to, const float (&x)[COLUMNS][4], int half, float factor,
+						  bool wanted)
+{
+#pragma unroll
+	for (int c = 0; c < COLUMNS; c += 4) {
+		uint32_t word[4];
+
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			word[k] = two_rounded(x[c + k][2 * half] * factor, x[c + k][2 * half + 1] * factor);
+		turn_words(word);
+		if (wanted)
+			write_sixteen(to + 8 * (c + (int)threadIdx.x % 4), { word[0], word[1], word[2], word[3] });
+	}
+}
+
 /* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
 template <typename P, int ROWS, int COLUMNS>
 static __device__ void put_rows(const struct target<P> &t, const struct results<P> &rows, int first,
@@ -415,6 +453,12 @@ static __device__ void put_rows(const struct target<P> &t, const struct results<
 			const int row = first + 16 * m + fragment_row(2 * half);
 			const auto to = rows + row * t.to.pitch;
 
+			if constexpr (ROUNDS<P> && COLUMNS % 4 == 0)
+				if (t.in_pieces && !t.add && t.width == 8 * COLUMNS) {
+					put_pieces((typename P::factor *)to.at, x[m], half, factor[m][half],
+						   row < n);
+					continue;
+				}
 			if (row >= n)
 				continue;
 			if (t.in_pairs && !t.add && t.width == 8 * COLUMNS) {
