@@ -114,6 +114,12 @@ template <typename P> static void backward(const struct call *c)
 	const bool few = takes_few_channels<P>(s, x, dx);
 	struct matrix<typename P::factor> dy = {};
 
+	/* First: what was written just before is near still. */
+	if (db)
+		sum_column_spans(
+			c, s.n, s.o, all_of<P>(given),
+			[=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
+			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
 	if ((dx || dw) && !few)
 		dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
 	if (dw) {
@@ -124,11 +130,6 @@ template <typename P> static void backward(const struct call *c)
 		else
 			linear_to_weight(c, s, 1, factor, dy, dw.add, dw.to);
 	}
-	if (db)
-		sum_column_spans(
-			c, s.n, s.o, all_of<P>(given),
-			[=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
-			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
 	if (dx && few)
 		few_channels<P>::to_x(c, s, given, weight<P>(c, r.w), dx);
 	else if (dx)
