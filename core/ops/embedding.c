@@ -85,6 +85,11 @@ static void case_threads(struct graph *g)
 	apply(g, 3, 130, case_param(g, "table", 7, 45), case_param(g, "positions", 131, 45));
 }
 
+static void case_spans(struct graph *g)
+{
+	apply(g, 11, 3, case_param(g, "table", 5, 16), case_param(g, "positions", 4, 16));
+}
+
 OP_CASES(embedding) = {
 	OP_CASE("table alone", case_table, .int_limit = 4),
 	OP_CASE("positions", case_positions, .int_limit = 4),
@@ -92,6 +97,7 @@ OP_CASES(embedding) = {
 	OP_CASE("one token", case_one, .int_limit = 1),
 	OP_CASE("used twice", case_twice, .int_limit = 4),
 	OP_CASE("threads", case_threads, .int_limit = 7),
+	OP_CASE("spans", case_spans, .int_limit = 5),
 	OP_CASES_END,
 };
 
@@ -103,6 +109,7 @@ const struct op op_desc_embedding = {
 	.cost = cost,
 	.constant_in = BIT(1),
 	.saves_in = BIT(1),
+	.apart_in = BIT(0),
 	.narrow_stream_out = BIT(0),
 	.cases = embedding_cases,
 };

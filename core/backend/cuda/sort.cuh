@@ -21,12 +21,13 @@ static inline size_t sort_work(int n)
 	return bytes;
 }
 
+/* Keys are below 2 to the power of `bits`. */
 static inline cudaError_t sort_pairs(void *work, size_t bytes, const int32_t *keys,
 				     int32_t *sorted_keys, const int32_t *values,
-				     int32_t *sorted_values, int n, cudaStream_t stream)
+				     int32_t *sorted_values, int n, int bits, cudaStream_t stream)
 {
 	return cub::DeviceRadixSort::SortPairs(work, bytes, keys, sorted_keys, values,
-					       sorted_values, n, 0, 32, stream);
+					       sorted_values, n, 0, bits, stream);
 }
 
 #endif

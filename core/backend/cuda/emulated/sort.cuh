@@ -17,15 +17,19 @@ static inline size_t sort_work(int n)
 
 static inline cudaError_t sort_pairs(void *work, size_t bytes, const int32_t *keys,
 				     int32_t *sorted_keys, const int32_t *values,
-				     int32_t *sorted_values, int n, cudaStream_t stream)
+				     int32_t *sorted_values, int n, int bits, cudaStream_t stream)
 {
+	const uint32_t looked_at = bits < 32 ? (1u << bits) - 1 : ~0u;
+
 	if (bytes < sort_work(n))
 		return cudaErrorInvalidValue;
 	emulated_enqueue(stream, [=] {
 		std::vector<int> at((size_t)n);
 
 		std::iota(at.begin(), at.end(), 0);
-		std::stable_sort(at.begin(), at.end(), [=](int a, int b) { return keys[a] < keys[b]; });
+		std::stable_sort(at.begin(), at.end(), [=](int a, int b) {
+			return ((uint32_t)keys[a] & looked_at) < ((uint32_t)keys[b] & looked_at);
+		});
 		memset(work, EMULATED_UNSET, bytes);
 		for (int i = 0; i < n; i++) {
 			sorted_keys[i] = keys[at[(size_t)i]];

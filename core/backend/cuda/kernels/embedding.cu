@@ -44,6 +44,44 @@ static struct sorted take_sorted(struct space *m, int64_t rows)
 	return s;
 }
 
+#define READS 8 /* of a thread that are under way at a time */
+
+/* The sum of dy[row] over the sorted rows from number `first` on that have its token, in their order. */
+template <typename R, typename T>
+static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t n, const T *dy, int64_t e)
+{
+	const int32_t token = s.tokens[first];
+	R sum = 0;
+	bool goes_on = true;
+
+	for (int64_t i = first; goes_on; i += READS) {
+		int32_t row[READS];
+		R x[READS];
+
+#pragma unroll
+		for (int k = 0; k < READS; k++)
+			row[k] = i + k < n && s.tokens[i + k] == token ? s.rows[i + k] : -1;
+#pragma unroll
+		for (int k = 0; k < READS; k++)
+			x[k] = row[k] >= 0 ? (R)dy[row[k] * e] : 0;
+#pragma unroll
+		for (int k = 0; k < READS; k++)
+			sum += x[k];
+		goes_on = row[READS - 1] >= 0;
+	}
+	return sum;
+}
+
+/* Bits of the numbers below n. */
+static int bits_of(int64_t n)
+{
+	int bits = 1;
+
+	while (n > (int64_t)1 << bits)
+		bits++;
+	return bits;
+}
+
 /* dtable[token] = sum of dy over the rows with that token, in their order: no atomics. */
 template <typename P, typename T>
 static void backward_table(const struct call *c, const T *dy, int64_t rows, int64_t e)
@@ -55,7 +93,7 @@ static void backward_table(const struct call *c, const T *dy, int64_t rows, int6
 	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
 	cuda_note(context_of(c),
 		  sort_pairs(s.sort_work, s.sort_bytes, (const int32_t *)c->in[1], s.tokens,
-			     s.numbers, s.rows, (int)rows, stream_of(c)),
+			     s.numbers, s.rows, (int)rows, bits_of(c->node->in[0]->dim[0]), stream_of(c)),
 		  "sort of tokens");
 	if (!call_adds(c, 0))
 		each(c, c->node->in[0]->dim[0] * e, [=] __device__(int64_t i) { d[i] = 0; });
@@ -64,51 +102,45 @@ static void backward_table(const struct call *c, const T *dy, int64_t rows, int6
 
 		if (first > 0 && s.tokens[first - 1] == token)
 			return;
-		for (int64_t channel = threadIdx.x; channel < e; channel += BLOCK) {
-			typename P::real sum = 0;
-
-			for (int64_t i = first; i < rows && s.tokens[i] == token; i++)
-				sum += (typename P::real)dy[s.rows[i] * e + channel];
-			d[token * e + channel] += sum;
-		}
+		for (int64_t channel = threadIdx.x; channel < e; channel += BLOCK)
+			d[token * e + channel] += sum_of_token<typename P::real>(s, first, rows, dy + channel, e);
 	});
 }
 
 /* y[b,t] = .. + positions[t]; positions beyond the sequence have no gradient. */
-template <typename P, typename T>
-static void backward_positions(const struct call *c, const T *dy, int64_t rows, int64_t length,
-			       int64_t e)
+template <typename P>
+static void backward_positions(const struct call *c, const struct numbers<P> &dy, int64_t examples,
+			       int64_t length, int64_t e)
 {
 	const auto d = input_gradient<P>(c, 2);
 
-	each(c, c->node->in[2]->dim[0] * e, [=] __device__(int64_t i) {
-		typename P::real sum = 0;
+	each_span(c, c->node->in[2]->dim[0] * e, e, all_of<P>(dy), [=] __device__(auto p) {
+		const int64_t from = p.first < length * e ? examples : 0;
+		struct values<typename P::real, p.n> sum = {};
 
-		for (int64_t r = i / e; i / e < length && r < rows; r += length)
-			sum += (typename P::real)dy[r * e + i % e];
-		d.put(i, sum);
+#pragma unroll 8
+		for (int64_t b = 0; b < from; b++) {
+			const auto x = dy[decltype(p){ b * length * e + p.first }];
+
+			for (int k = 0; k < p.n; k++)
+				sum[k] += x[k];
+		}
+		d.put(span<p.n>{ p.first }, sum);
 	});
-}
-
-template <typename P, typename T> static void backward_from(const struct call *c, const T *dy)
-{
-	const int64_t *dim = c->node->out[0]->dim;
-
-	if (c->din[0])
-		backward_table<P>(c, dy, dim[0] * dim[1], dim[2]);
-	if (c->din[2])
-		backward_positions<P>(c, dy, dim[0] * dim[1], dim[1], dim[2]);
 }
 
 /* The type of dy is known to the loops: their reads do not wait for a decision. */
 template <typename P> static void backward(const struct call *c)
 {
+	const int64_t *dim = c->node->out[0]->dim, rows = dim[0] * dim[1];
 	const struct numbers<P> dy = output_gradient<P>(c, 0);
 
-	if (ROUNDS<P> && dy.narrow)
-		backward_from<P>(c, (const typename P::factor *)dy.at);
-	else
-		backward_from<P>(c, (const typename P::real *)dy.at);
+	if (c->din[0] && ROUNDS<P> && dy.narrow)
+		backward_table<P>(c, (const typename P::factor *)dy.at, rows, dim[2]);
+	else if (c->din[0])
+		backward_table<P>(c, (const typename P::real *)dy.at, rows, dim[2]);
+	if (c->din[2])
+		backward_positions<P>(c, dy, dim[0], dim[1], dim[2]);
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
