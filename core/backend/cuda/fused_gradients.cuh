@@ -105,21 +105,35 @@ static __device__ void prepare_own(const problem_of<X> &p, const struct query_wa
 				   typename X::real *numbers)
 {
 	constexpr int PIECES = X::DW / PIECE<typename X::factor>, AT_ONCE = X::THREADS / PIECES;
-	const int piece = (int)threadIdx.x % PIECES;
-	const uint32_t b = (uint32_t)(w.head / p.H), h = (uint32_t)(w.head % p.H);
+	constexpr int TURNS = X::OWN / AT_ONCE;
+	const uint32_t piece = threadIdx.x % PIECES, own = threadIdx.x / PIECES;
+	const auto query = [&](int turn) -> struct query_piece {
+		return { (uint32_t)(w.head / p.H), (uint32_t)(w.head % p.H), (uint32_t)p.H,
+			 (uint32_t)w.first + own + turn * AT_ONCE, (uint32_t)p.T, (uint32_t)p.padded, piece, PIECES };
+	};
+	const auto put = [&](int turn, uint4 d_o, const typename X::real (&two)[2]) {
+		const int row = (int)own + turn * AT_ONCE;
 
-#pragma unroll
-	for (int k = 0; k < X::OWN / AT_ONCE; k++) {
-		const int row = (int)threadIdx.x / PIECES + k * AT_ONCE;
-		typename X::real two[2];
-
-		write_piece(value.piece(row, piece),
-			    r.prepare(b, h, (uint32_t)p.H, (uint32_t)(w.first + row), (uint32_t)p.T,
-				      (uint32_t)p.padded, (uint32_t)piece, PIECES, two));
+		write_piece(value.piece(row, (int)piece), d_o);
 		if (piece == 0) {
 			numbers[row] = two[0];
 			numbers[X::OWN + row] = two[1];
 		}
+	};
+	typename X::real two[2];
+
+	if (r.is_narrow()) {
+		typename row_source<typename X::P>::narrow_pieces given[TURNS];
+
+#pragma unroll
+		for (int turn = 0; turn < TURNS; turn++)
+			given[turn] = r.read_narrow(query(turn));
+#pragma unroll
+		for (int turn = 0; turn < TURNS; turn++)
+			put(turn, r.prepare_narrow(query(turn), given[turn], two), two);
+	} else {
+		for (int turn = 0; turn < TURNS; turn++)
+			put(turn, r.prepare(query(turn), two), two);
 	}
 }
 

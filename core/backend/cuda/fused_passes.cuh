@@ -100,7 +100,7 @@ static void prepare_rows(const struct call *c, int64_t W, int64_t padded, const 
 		const uint32_t h = rest % H, token = rest / H, b = token / rows, i = token % rows;
 		typename P::real two[2];
 
-		r.prepare(b, h, H, i, T, rows, piece, pieces, two);
+		r.prepare({ b, h, H, i, T, rows, piece, pieces }, two);
 	});
 }
 
