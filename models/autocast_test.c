@@ -14,7 +14,7 @@
 #include "models/test_vector.h"
 
 #define MOST 1.5
-#define MOST_STREAM 1.75 /* seen: 1.504 */
+#define MOST_STREAM 1.75 /* seen: 1.48 */
 
 /* One file: a model, and batches of tokens and targets. */
 struct vector {
