@@ -112,6 +112,27 @@ static void case_vocabulary(struct graph *g)
 	graph_loss(g, "main", apply(g, 1, 2, 1, 1203).main, 1.0);
 }
 
+/* The same, and more tokens than a GPU has processors: blocks take several, and read one's logits ahead. */
+static void case_many_rows(struct graph *g)
+{
+	struct head_loss_outputs out = apply(g, 1, 140, 1, 4103);
+
+	graph_loss(g, "main", out.main, 1.0);
+	graph_output(g, "nll", out.nll);
+}
+
+/* Of equal logits the first one is chosen. */
+static void case_equal(struct graph *g)
+{
+	struct tensor *x = op_scale(g, "zero", case_param(g, "x", 2, 9, 3), 0, NULL);
+	struct head_loss_outputs out =
+		op_head_loss(g, "head", x, case_param(g, "w", 19, 3), case_input(g, "targets", I32, 2, 9),
+			     case_input(g, "weights", g->type, 2));
+
+	graph_loss(g, "main", out.main, 1.0);
+	graph_output(g, "hit", out.hit);
+}
+
 OP_CASES(head_loss) = {
 	OP_CASE("cross-entropy", case_main, .int_limit = 7),
 	OP_CASE("cross-entropy, some ignored", case_main, .int_limit = 7, .int_ignore = true),
@@ -121,6 +142,8 @@ OP_CASES(head_loss) = {
 	OP_CASE("tied", case_tied, .int_limit = 7),
 	OP_CASE("chunks", case_chunks, .int_limit = 2, .int_ignore = true),
 	OP_CASE("large vocabulary", case_vocabulary, .int_limit = 1203),
+	OP_CASE("many rows", case_many_rows, .int_limit = 4103),
+	OP_CASE("equal logits", case_equal, .int_limit = 3),
 	OP_CASES_END,
 };
 

@@ -217,7 +217,8 @@ static __device__ void score_row(const struct scores<P, L> &s, int64_t t, const 
 	__shared__ real largest_room[MOST_THREADS / WARP];
 	__shared__ double sum_room[MOST_THREADS / WARP];
 	__shared__ int found_room[MOST_THREADS / WARP];
-	static_assert(sizeof(largest_room) + sizeof(sum_room) + sizeof(found_room) <= JOIN_BYTES, "");
+	static_assert(sizeof(largest_room) + sizeof(sum_room) + sizeof(found_room) <= JOIN_BYTES,
+		      "they lie beside the rows");
 	const int target = s.targets[t];
 	const bool scored = target >= 0;
 	const real logit = scored ? (real)s.logits[t * s.pitch + target] : 0;
