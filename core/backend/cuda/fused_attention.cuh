@@ -54,6 +54,7 @@ static __device__ struct rows<F> rows_of(const struct head_matrix<const F *> &x,
 template <typename F> struct side {
 	struct rows<F> score, value; /* q and dO, or k and v */
 	struct rows<F> cross;	     /* for the band: k of the queries' tokens, or q of the keys' */
+	int score_pieces, value_pieces; /* of a row; the rest of a tile is 0 */
 	int n;
 	int cross_first, cross_n; /* row of cross that belongs to row 0, and how many there are */
 };
@@ -65,8 +66,8 @@ template <typename P> struct problem {
 	int first_head, heads; /* that a launch is for, of all examples' */
 	int past;	       /* position of the first query */
 	int S;		       /* keys that are there: past + T */
-	/* Of the widths of a shape. */
 	struct head_matrix<const typename P::factor *> q, k, v, d_o, recent;
+	int score_pieces, value_pieces; /* of their rows: up to the widths of a shape */
 	int recent_first, recent_n;
 	real scale;
 	const real *key_bias; /* or NULL */
@@ -153,14 +154,14 @@ template <typename X>
 static __device__ side_of<X> queries_of(const problem_of<X> &p, int head)
 {
 	return { rows_of(p.q, head, p.H), rows_of(p.d_o, head, p.H), rows_of(p.k, head, p.H),
-		 p.T, p.past, p.S };
+		 p.score_pieces, p.value_pieces, p.T, p.past, p.S };
 }
 
 template <typename X>
 static __device__ side_of<X> keys_of(const problem_of<X> &p, int head)
 {
 	return { rows_of(p.k, head, p.H), rows_of(p.v, head, p.H), rows_of(p.recent, head, p.H),
-		 p.S, -p.recent_first, p.recent_n };
+		 p.score_pieces, p.value_pieces, p.S, -p.recent_first, p.recent_n };
 }
 
 /* --------------------------------------------------------------- shared memory */
@@ -183,17 +184,18 @@ template <typename X, int N, bool VALUE> struct tiles {
 	}
 	__device__ void copy_score(const struct side<factor> &from, int first) const
 	{
-		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, first, from.n);
+		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, from.score_pieces, first,
+					 from.n);
 	}
 	/* Begin to copy N rows from row `first` on. */
 	__device__ void copy(const struct side<factor> &from, int first, bool in_band) const
 	{
 		copy_score(from, first);
 		if (VALUE)
-			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch, first,
-						 from.n);
+			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch, from.value_pieces,
+						 first, from.n);
 		if (X::BANDED && in_band)
-			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch,
+			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch, from.score_pieces,
 						 first + from.cross_first, from.cross_n);
 	}
 };

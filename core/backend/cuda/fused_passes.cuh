@@ -150,19 +150,19 @@ template <typename P> static struct widths widths_of(const struct node *n)
 	return { score <= 64 ? 64 : 128, 64 };
 }
 
-/* Can kernels read the tensor where it is, as rows of W numbers that start on 16 bytes? */
-template <typename P> static bool is_ready(const struct tensor *t, int64_t W)
+/* Can kernels read the tensor where it is, as rows of whole pieces that start on 16 bytes? */
+template <typename P> static bool is_ready(const struct tensor *t)
 {
 	const int64_t in_piece = PIECE<typename P::factor>;
 
-	return is_factor<P>(t) && t->dim[3] == W &&
+	return is_factor<P>(t) && t->dim[3] % in_piece == 0 &&
 	       heads_of(t, t->dim[2]).pitch % in_piece == 0 && t->offset % in_piece == 0;
 }
 
 template <typename P>
 static typename P::factor *take_copy(struct space *m, const struct tensor *t, int64_t W)
 {
-	if (!t || is_ready<P>(t, W))
+	if (!t || is_ready<P>(t))
 		return NULL;
 	return m->take<typename P::factor>(tensor_count(t) / t->dim[3] * W);
 }
@@ -308,6 +308,7 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
+	const int64_t in_piece = PIECE<typename P::factor>;
 	const struct widths w = widths_of<P>(n);
 	struct head_copies<P> copies = {};
 	struct problem<P> p = {};
@@ -320,6 +321,8 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 	p.q = ready_input<P>(c, Q, w.score, T, f.q, &copies);
 	p.k = ready_input<P>(c, K, w.score, p.S, f.k, &copies);
 	p.v = ready_input<P>(c, V, w.value, p.S, f.v, &copies);
+	p.score_pieces = (int)((n->in[Q]->dim[3] + in_piece - 1) / in_piece);
+	p.value_pieces = (int)((n->in[V]->dim[3] + in_piece - 1) / in_piece);
 	p.recent = p.q;
 	p.recent_n = p.T;
 	if (n->in[RECENT]) {

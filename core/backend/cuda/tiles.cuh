@@ -278,16 +278,18 @@ static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pi
 }
 
 /*
- * Rows first .. first + ROWS - 1 of x [n, W], `pitch` apart, by THREADS threads; rows outside
- * [0, n) are zeros.
+ * Rows first .. first + ROWS - 1 of x, which has n rows of so many pieces, `pitch` apart, by THREADS threads.
+ * Rows outside [0, n) are zeros, and so are pieces that x has not.
  */
 template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::number>
-static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int first, int n)
+static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int pieces, int first, int n)
 {
-	if (first >= 0 && first + ROWS <= n)
+	constexpr int PIECES = Tile::WIDTH / PIECE<F>;
+
+	if (first >= 0 && first + ROWS <= n && pieces == PIECES)
 		copy_rows<ROWS, THREADS, true>(to, x, pitch, first, n);
 	else
-		copy_rows<ROWS, THREADS, false>(to, x, pitch, first, n);
+		copy_rows<ROWS, THREADS, false>(to, x, pitch, first, (int)threadIdx.x % PIECES < pieces ? n : 0);
 }
 
 #endif
