@@ -85,6 +85,12 @@ static void case_threads(struct graph *g)
 	apply(g, 3, 130, case_param(g, "table", 7, 45), case_param(g, "positions", 131, 45));
 }
 
+/* More channels than a block has threads. */
+static void case_many_channels(struct graph *g)
+{
+	apply(g, 2, 3, case_param(g, "table", 2, 300), NULL);
+}
+
 static void case_spans(struct graph *g)
 {
 	apply(g, 11, 3, case_param(g, "table", 5, 16), case_param(g, "positions", 4, 16));
@@ -97,6 +103,7 @@ OP_CASES(embedding) = {
 	OP_CASE("one token", case_one, .int_limit = 1),
 	OP_CASE("used twice", case_twice, .int_limit = 4),
 	OP_CASE("threads", case_threads, .int_limit = 7),
+	OP_CASE("many channels", case_many_channels, .int_limit = 2),
 	OP_CASE("spans", case_spans, .int_limit = 5),
 	OP_CASES_END,
 };

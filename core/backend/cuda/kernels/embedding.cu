@@ -46,15 +46,19 @@ static struct sorted take_sorted(struct space *m, int64_t rows)
 
 #define READS 8 /* of a thread that are under way at a time */
 
-/* The sum of dy[row] over the sorted rows from number `first` on that have its token, in their order. */
+/*
+ * The sum of dy[row] over sorted rows that have the token of number `first`, in their order: READS of them
+ * from number `own` on, and so on every `step` numbers.
+ */
 template <typename R, typename T>
-static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t n, const T *dy, int64_t e)
+static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t own, int64_t step, int64_t n,
+				 const T *dy, int64_t e)
 {
 	const int32_t token = s.tokens[first];
 	R sum = 0;
 	bool goes_on = true;
 
-	for (int64_t i = first; goes_on; i += READS) {
+	for (int64_t i = own; goes_on; i += step) {
 		int32_t row[READS];
 		R x[READS];
 
@@ -70,6 +74,34 @@ static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t 
 		goes_on = row[READS - 1] >= 0;
 	}
 	return sum;
+}
+
+/* d[channel] += the sum over all rows of the token, by a block.  Where there are few channels, groups of threads share its rows. */
+template <typename R, typename T>
+static __device__ void add_token(const struct sorted &s, int64_t first, int64_t n, const T *dy, int64_t e, R *d)
+{
+	__shared__ R sums[BLOCK];
+	const int groups = e < BLOCK ? BLOCK / (int)e : 1, group = groups > 1 ? (int)threadIdx.x / (int)e : 0;
+	const int64_t own = first + group * READS;
+
+	for (int64_t channel = threadIdx.x - group * e; group < groups && channel < e; channel += BLOCK) {
+		const R sum = sum_of_token<R>(s, first, own, groups * READS, n, dy + channel, e);
+
+		if (groups == 1)
+			d[channel] += sum;
+		else
+			sums[threadIdx.x] = sum;
+	}
+	if (groups == 1)
+		return;
+	__syncthreads();
+	if ((int)threadIdx.x < e) {
+		R sum = 0;
+
+		for (int k = 0; k < groups; k++)
+			sum += sums[k * e + threadIdx.x];
+		d[threadIdx.x] += sum;
+	}
 }
 
 /* Bits of the numbers below n. */
@@ -102,8 +134,7 @@ static void backward_table(const struct call *c, const T *dy, int64_t rows, int6
 
 		if (first > 0 && s.tokens[first - 1] == token)
 			return;
-		for (int64_t channel = threadIdx.x; channel < e; channel += BLOCK)
-			d[token * e + channel] += sum_of_token<typename P::real>(s, first, rows, dy + channel, e);
+		add_token(s, first, rows, dy, e, d + token * e);
 	});
 }
 
