@@ -48,6 +48,7 @@ struct product_operands {
 	const void *added; /* NULL: nothing; only without epilogue */
 	void *out;
 	float alpha; /* 1 with an epilogue */
+	bool b_ready; /* before the kernel before has ended */
 };
 
 /* false: cuBLASLt has no such product, and nothing was done. */

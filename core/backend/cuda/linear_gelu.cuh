@@ -45,7 +45,7 @@ static bool linear_gelu_at_once(const struct two_nodes *p, const struct call *c)
 	return finished_gemm<factor>(
 		c, EPILOGUE_GELU, false, false, tensor_count(x) / i, f, i,
 		{ (const factor *)c->in[0], tensor_contiguous(x) ? i : x->pitch, 0 },
-		{ (const factor *)c->copy[1][0]->memory, f, 0 }, bias, c->out[p->a],
+		{ (const factor *)c->copy[1][0]->memory, f, 0, true }, bias, c->out[p->a],
 		results<P>{ c->out[p->h], true }, f);
 }
 

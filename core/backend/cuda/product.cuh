@@ -42,11 +42,15 @@ static inline cublasOperation_t turned(bool transposed)
 	return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
-/* One product, or `count` of them whose matrices lie `stride` elements apart. */
+/*
+ * One product, or `count` of them whose matrices lie `stride` elements apart.  `ready`: a run finds it as it is, as
+ * copies of parameters are, and so a kernel may read it before the one before has ended.
+ */
 template <typename F> struct matrix {
 	const F *at;
 	int64_t pitch;
 	int64_t stride;
+	bool ready;
 };
 
 /* Where a product goes. */
@@ -95,7 +99,8 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	const struct product_shape shape = shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out,
 						    pitch, stride, count);
 	const void *added = add ? out.at : NULL;
-	const struct product_operands memory = { a.at, b.at, NULL, NULL, added, out.at, (float)alpha };
+	const struct product_operands memory = { a.at,  b.at,	NULL,	      NULL,
+						 added, out.at, (float)alpha, b.ready };
 
 	if (m == 0 || n == 0 || cuda_small_product(context_of(c), shape, memory))
 		return;
@@ -143,7 +148,7 @@ static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool tra
 			  const void *bias, void *before, struct product_memory out, int64_t pitch)
 {
 	return own_or_lt(c, shape_of(epilogue, trans_a, trans_b, m, n, k, a, b, out, pitch),
-			 { a.at, b.at, bias, before, NULL, out.at, 1 });
+			 { a.at, b.at, bias, before, NULL, out.at, 1, b.ready });
 }
 
 /* out = added + alpha op(A) op(B); `added` is kept as out is.  false: nothing was done. */
@@ -153,7 +158,7 @@ static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m
 		     const void *added, struct product_memory out, int64_t pitch)
 {
 	return own_or_lt(c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
-			 { a.at, b.at, NULL, NULL, added, out.at, (float)alpha });
+			 { a.at, b.at, NULL, NULL, added, out.at, (float)alpha, b.ready });
 }
 
 /* ------------------------------------------------------- factors of products */
@@ -214,7 +219,7 @@ static struct matrix<typename P::factor> weight(const struct call *c, typename P
 	const int64_t width = tensor_dim(w, -1);
 
 	if (c->copy[1][0])
-		return { (const typename P::factor *)c->copy[1][0]->memory, width, 0 };
+		return { (const typename P::factor *)c->copy[1][0]->memory, width, 0, true };
 	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
 }
 

@@ -6,8 +6,8 @@
  * A block has ROWS x 64 results, in registers; each of its four warps has 16 of the columns.  Panels of 64
  * channels of both factors are copied ahead into shared memory, where a stage has one of each.
  *
- * So short a kernel spends its time on the way to its first instructions and numbers.  So its code is small, and
- * places are numbers of 32 bits.
+ * So short a kernel spends its time on the way to its first instructions and numbers.  So its code is small,
+ * places are numbers of 32 bits, and what is ready of b comes before the kernel before has ended.
  */
 #define PANEL 64
 #define STAGES 4
@@ -25,6 +25,7 @@ struct small_product {
 	const bf16 *a, *b;
 	struct numbers<P> bias, added; /* not both */
 	struct results<P> before, out;
+	bool b_ready; /* before the kernel before has ended */
 };
 
 /* --------------------------------------------------------------------- panels */
@@ -56,15 +57,16 @@ template <int ROWS, bool TURNED_B> struct stage {
 		  b{ a.at + (uint32_t)(ROWS * panel::LINE) }
 	{
 	}
-	/* From this channel on; nothing after the last one. */
-	__device__ __forceinline__ void copy(const struct small_product &p, const bf16 *of_a,
-					     const bf16 *of_b, int channel) const
+	/* Panels of a, b or both, from this channel on; nothing after the last one. */
+	__device__ __forceinline__ void copy(const struct small_product &p, const bf16 *of_a, bool with_a,
+					     const bf16 *of_b, bool with_b, int channel) const
 	{
 		const int rows = p.m - (int)blockIdx.x * ROWS, columns = p.n - (int)blockIdx.y * PANEL;
 		const int left = p.k - channel;
 
-		if (left > 0) {
+		if (left > 0 && with_a)
 			copy_panel<ROWS>(a, of_a + channel, p.a_pitch, rows, left);
+		if (left > 0 && with_b) {
 			if (TURNED_B)
 				copy_panel<PANEL>(b, of_b + channel, p.b_pitch, columns, left);
 			else
@@ -96,6 +98,16 @@ template <int ROWS, bool TURNED_B> struct stage {
 		}
 	}
 };
+
+/* The panels of b behind those that are copied first; one of the blocks that read them does it. */
+template <bool TURNED_B>
+static __device__ __forceinline__ void bring_rest_near(const struct small_product &p, const bf16 *b)
+{
+	if (TURNED_B || blockIdx.x > 0)
+		return;
+	for (int row = (STAGES - 1) * PANEL + (int)threadIdx.x; row < p.k; row += THREADS)
+		bring_near(b + row * p.b_pitch);
+}
 
 /* -------------------------------------------------------------------- results */
 
@@ -170,10 +182,17 @@ static __global__ void __launch_bounds__(THREADS)
 	const struct results<P> out = p.out + blockIdx.z * p.stride;
 	float sum[ROWS / 16][2][4];
 
-	previous_done();
+	if (p.b_ready)
+		bring_rest_near<TURNED_B>(p, b);
 #pragma unroll 1
-	for (int number = 0; number < STAGES - 1; number++)
-		stage_of(start, number).copy(p, a, b, number * PANEL);
+	for (int turn = p.b_ready ? 0 : 1; turn < 2; turn++) {
+		if (turn == 1)
+			previous_done();
+#pragma unroll 1
+		for (int number = 0; number < STAGES - 1; number++)
+			stage_of(start, number)
+				.copy(p, a, turn == 1, b, turn == (p.b_ready ? 0 : 1), number * PANEL);
+	}
 	begin_sums<ROWS, KIND>(p, sum);
 #pragma unroll 1
 	for (int number = 0; number * PANEL < p.k; number++) {
@@ -181,7 +200,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 		copies_wait<STAGES - 2>();
 		__syncthreads();
-		stage_of(start, next).copy(p, a, b, next * PANEL);
+		stage_of(start, next).copy(p, a, true, b, true, next * PANEL);
 		stage_of(start, number).multiply(sum);
 	}
 	put_sums<ROWS, KIND, EPILOGUE>(p, out, sum);
@@ -261,7 +280,7 @@ bool cuda_small_product(struct cuda_context *g, const struct product_shape &s,
 	       { (int)s.m, (int)s.n, (int)s.k, (int)s.a_pitch, (int)s.b_pitch, (int)s.pitch, s.a_stride,
 		 s.b_stride, s.stride, (const bf16 *)memory.a, (const bf16 *)memory.b,
 		 { memory.bias, narrow }, { memory.added, narrow }, { memory.before, narrow },
-		 { memory.out, narrow } },
+		 { memory.out, narrow }, memory.b_ready },
 	       s.count, (enum epilogue)s.epilogue);
 	return true;
 }

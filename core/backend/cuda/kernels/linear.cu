@@ -58,7 +58,7 @@ static struct matrix<typename P::factor> forward_weight(const struct call *c, ty
 	const struct param_copy *copy = c->copy[1][1];
 
 	if (copy)
-		return { (const typename P::factor *)copy->memory, sizes_of(c->node).i, 0 };
+		return { (const typename P::factor *)copy->memory, sizes_of(c->node).i, 0, true };
 	return weight<P>(c, room);
 }
 

@@ -28,7 +28,7 @@ template <typename P> static bool backward_at_once(const struct call *c)
 		return false;
 	return finished_gemm<factor>(c, EPILOGUE_GELU_GRADIENT, false, true, tensor_count(y) / o, f,
 				     o, { (const factor *)c->dout[0], o, 0 },
-				     { (const factor *)c->copy[3][0]->memory, o, 0 }, NULL,
+				     { (const factor *)c->copy[3][0]->memory, o, 0, true }, NULL,
 				     c->out[1], results<P>{ c->work, true }, f);
 }
 

@@ -91,6 +91,18 @@ static __device__ void write_y(const struct norm_call<P> &m, const struct piece<
 		write_y_as((R *)m.y.at, m.w, m.b, s, mean, inverse, at, row * m.width);
 }
 
+/* By a block.  Parameters are not written in a run; in decoding they lie far away. */
+template <typename P> static __device__ void bring_weights_near(const struct norm_call<P> &m)
+{
+	constexpr int LINE = 128 / (int)sizeof(typename P::real);
+
+	for (int64_t column = threadIdx.x * LINE; column < m.width; column += BLOCK * LINE) {
+		bring_near(m.w + column);
+		if (m.b)
+			bring_near(m.b + column);
+	}
+}
+
 /* s = x + residual, y = w (s - mean) / deviation + b */
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
@@ -102,6 +114,8 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	real sum = 0, squares = 0, mean, inverse;
 	struct piece<real, S> s;
 
+	if (blockIdx.x == 0)
+		bring_weights_near(m);
 	previous_done();
 	if (row >= m.rows)
 		return;
