@@ -153,6 +153,7 @@ static void put_shared(const struct call *c, int input, const typename P::real *
 		const int64_t first = b * H + head * x.sharing;
 		typename P::real sum = 0;
 
+#pragma unroll 4
 		for (int64_t h = first; h < first + x.sharing; h++)
 			sum += sums[(h * S + token) * w + channel];
 		d.put(x.at(b, head * x.sharing, token) + channel, sum);

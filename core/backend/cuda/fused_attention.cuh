@@ -749,6 +749,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, false> M;
+
+	previous_done();
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	const struct query_walk<X> w(p);

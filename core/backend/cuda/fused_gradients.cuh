@@ -166,6 +166,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
+
+	previous_done();
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	struct query_walk<X> w(p);
@@ -297,6 +299,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			       const __grid_constant__ target<typename X::P> out)
 {
 	typedef struct given_memory<X> M;
+
+	previous_done();
 	const uint32_t start = shared_address(launch_memory());
 	const struct query_walk<X> w(p);
 	const side_of<X> keys = keys_of<X>(p, w.head);
@@ -568,6 +572,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
+
+	previous_done();
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	struct key_walk<X> w(p);

@@ -98,9 +98,13 @@ static void prepare_rows(const struct call *c, int64_t W, int64_t padded, const 
 	each(c, t->dim[0] * H * padded * pieces, [=] __device__(int64_t item) {
 		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
 		const uint32_t h = rest % H, token = rest / H, b = token / rows, i = token % rows;
+		const struct query_piece q = { b, h, H, i, T, rows, piece, pieces };
 		typename P::real two[2];
 
-		r.prepare({ b, h, H, i, T, rows, piece, pieces }, two);
+		if (r.is_narrow())
+			r.prepare_narrow(q, r.read_narrow(q), two);
+		else
+			r.prepare(q, two);
 	});
 }
 
@@ -436,7 +440,7 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	cuda_note(context_of(c),
 		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
 		  "shared memory");
-	launch_kernel(kernel, blocks, threads, bytes, stream_of(c), arguments...);
+	launch_next(context_of(c)->overlaps, kernel, blocks, threads, bytes, stream_of(c), arguments...);
 	note_launch(c);
 }
 

@@ -80,6 +80,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 {
 	typedef typename X::real real;
 	typedef struct route_memory<X> M;
+
+	previous_done();
 	char *shared = launch_memory();
 	const uint32_t start = shared_address(shared);
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);

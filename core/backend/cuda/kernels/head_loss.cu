@@ -289,6 +289,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) score_kernel(struct score
 	const int64_t bytes = row_bytes<L>(s.v);
 	int turn = 0;
 
+	previous_done();
 	if (HELD > 0)
 		copy_row(s, blockIdx.x, shared_address(shared));
 	for (int64_t t = blockIdx.x; t < s.tokens; t += gridDim.x, turn = !turn) {
@@ -311,7 +312,8 @@ static void launch_scores(const struct call *c, int64_t blocks, int threads, con
 		  cudaFuncSetAttribute(score_kernel<P, L, HELD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				       bytes),
 		  "shared memory");
-	launch_kernel(score_kernel<P, L, HELD>, (unsigned)blocks, threads, bytes, stream_of(c), s);
+	launch_next(context_of(c)->overlaps, score_kernel<P, L, HELD>, (unsigned)blocks, threads, bytes,
+		    stream_of(c), s);
 	note_launch(c);
 }
 

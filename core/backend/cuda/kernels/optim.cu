@@ -180,6 +180,7 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 static __global__ void decide_kernel(struct optim_rule rule, struct optim_state *s,
 				     const double *losses, int n)
 {
+	previous_done();
 	optim_decide(&rule, s, losses, n);
 }
 
@@ -188,7 +189,7 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	launch_kernel(decide_kernel, 1, 1, 0, stream_of(&c), *rule, s, losses, n);
+	launch_next(context_of(&c)->overlaps, decide_kernel, 1, 1, 0, stream_of(&c), *rule, s, losses, n);
 	note_launch(&c);
 }
 
