@@ -136,7 +136,7 @@ struct backend {
 	 */
 	int lanes;	      /* 0: there are none; 1: programs are as for several, in lane 0 */
 	int64_t lane_numbers; /* a program that makes more numbers than this does without lanes */
-	int64_t (*asked)(const struct backend *b); /* how many launches it was asked for */
+	int64_t (*asked)(const struct backend *b); /* how much work, in short kernels */
 	void (*use_lane)(const struct backend *b, int lane);
 	void (*mark)(const struct backend *b, int number);
 	void (*wait_for)(const struct backend *b, int number);

@@ -14,7 +14,7 @@
 
 #include "core/util/status.h"
 
-#define LANES_MOST 4
+#define LANES_MOST 8
 
 /* Memory that instruction `user` reads or writes. */
 struct lane_use {

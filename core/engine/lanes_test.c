@@ -39,8 +39,10 @@ static bool share_memory(const struct lane_use *a, const struct lane_use *b)
 /* before[i][j]: instruction i comes after j, by its lane or by what it waits for. */
 static void find_order(const struct lane_step *steps, bool before[MANY][MANY])
 {
-	int last[LANES_MOST] = { -1, -1, -1, -1 };
+	int last[LANES_MOST];
 
+	for (int lane = 0; lane < LANES_MOST; lane++)
+		last[lane] = -1;
 	for (int number = 0; number < MANY; number++) {
 		const struct lane_step *s = &steps[number];
 		const int i = s->instr;

@@ -486,6 +486,9 @@ static void cuda_use_lane(const struct backend *b, int lane)
 		enter_lane(g, lane);
 }
 
+/* At the laptop scale, on an H200: a product of cuBLAS takes 5 to 8 microseconds, attention 7 to 10, most others 2. */
+const int cuda_product_length = 3, cuda_attention_length = 4;
+
 static int64_t cuda_asked(const struct backend *b)
 {
 	return context(b)->asked;

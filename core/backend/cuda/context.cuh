@@ -45,7 +45,7 @@ struct cuda_lane {
 };
 
 /* More lanes than a small model has work for gain nothing, and each takes BLAS_MEMORY. */
-#define CUDA_LANES 4
+#define CUDA_LANES 8
 
 struct cuda_context : cuda_lane { /* the lane that is asked for work now */
 	int device;
@@ -66,7 +66,7 @@ struct cuda_context : cuda_lane { /* the lane that is asked for work now */
 	struct block *blocks;
 	int n_blocks, block_capacity;
 	size_t taken, most; /* bytes of the blocks */
-	int64_t asked;	    /* launches */
+	int64_t asked;	    /* work, in short kernels */
 	bool failed;
 	struct error err;
 };
@@ -95,11 +95,14 @@ static inline const struct run *run_of(const struct call *c)
 void cuda_note(struct cuda_context *g, cudaError_t error, const char *where);
 void cuda_note_blas(struct cuda_context *g, cublasStatus_t status, const char *where);
 
-static inline void note_launch(const struct call *c)
+/* How long kernels take that are not short where lanes are used, in short ones. */
+extern const int cuda_product_length, cuda_attention_length;
+
+static inline void note_launch(const struct call *c, int length = 1)
 {
 	const cudaError_t error = cudaPeekAtLastError();
 
-	context_of(c)->asked++;
+	context_of(c)->asked += length;
 	if (error != cudaSuccess)
 		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
 }

@@ -224,7 +224,7 @@ bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape sha
 	if (!p || !p->exists)
 		return false;
 	point(p, memory, note);
-	g->asked++;
+	g->asked += cuda_product_length;
 	note(cublasLtMatmul(handle(g), p->product, &memory.alpha, memory.b, p->a, memory.a, p->b,
 			    &beta, c, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
 			    BLAS_MEMORY, g->stream));

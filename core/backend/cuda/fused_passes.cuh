@@ -441,7 +441,7 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
 		  "shared memory");
 	launch_next(context_of(c)->overlaps, kernel, blocks, threads, bytes, stream_of(c), arguments...);
-	note_launch(c);
+	note_launch(c, cuda_attention_length);
 }
 
 /* For p.heads heads of T queries, or keys. */
@@ -612,7 +612,7 @@ static struct target<P> sums_of(const struct call *c, int input, typename P::rea
 	return target_of(from_token(d.to, heads_of(t, H), 0), t->dim[3], d.add);
 }
 
-/* More of dq and dk, and dband: dq and dk hold the rest already. */
+/* More of dq and dk, and dband, of what is wanted: dq and dk hold the rest already. */
 template <typename P>
 static void add_band(const struct call *c, const struct problem<P> &p,
 		     const struct fused_buffers<P> &f, struct target<P> dq, struct target<P> dk)
@@ -628,8 +628,10 @@ static void add_band(const struct call *c, const struct problem<P> &p,
 
 		blocks = blocks_of(c->node, L::own_queries);
 		if constexpr (L::banded) {
-			L::template d_queries<true>(c, p, dk, f.dband, {});
-			L::template d_keys<true>(c, p, dq, dq, NULL);
+			if (dk.to.at || dband)
+				L::template d_queries<true>(c, p, dk, f.dband, {});
+			if (dq.to.at)
+				L::template d_keys<true>(c, p, dq, dq, NULL);
 		}
 	});
 	if (dband)

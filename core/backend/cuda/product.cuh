@@ -107,7 +107,7 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && writes_much(m, n, k) &&
 	    cuda_product_with_epilogue(context_of(c), shape, memory))
 		return;
-	context_of(c)->asked++;
+	context_of(c)->asked += cuda_product_length;
 	cuda_note_blas(context_of(c),
 		       cublasGemmStridedBatchedEx(context_of(c)->blas, turned(trans_b),
 						  turned(trans_a), (int)n, (int)m, (int)k, &factor,
@@ -130,7 +130,7 @@ static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64
 
 	if (m == 0 || n == 0)
 		return;
-	context_of(c)->asked++;
+	context_of(c)->asked += cuda_product_length;
 	cuda_note_blas(context_of(c),
 		       cublasGemmBatchedEx(context_of(c)->blas, turned(trans_b), turned(trans_a),
 					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
