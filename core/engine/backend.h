@@ -70,6 +70,8 @@ struct kernels {
 	size_t (*copy_bytes)(const struct node *n, enum pass pass, int input, int which);
 	/* Does what forward asks for depend on run->past?  NULL: no, only the device reads it. */
 	bool (*follows_past)(const struct node *n);
+	/* What `remake` computes, if it is not what the op says. */
+	struct remaking remaking;
 };
 
 struct optim_kernels;

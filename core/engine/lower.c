@@ -331,47 +331,60 @@ static void collect_contributions(struct lowering *w, const struct node *n, stru
 
 /* -------------------------------------------------------------- activations */
 
-static struct tensor *remade(struct lowering *w, struct tensor *root);
+static const struct remaking *remaking_of(const struct lowering *w, const struct node *n)
+{
+	const struct kernels *k = w->kernels[n->id];
+
+	return k->remaking.made ? &k->remaking : &n->op->remaking;
+}
+
+static bool is_remade(const struct lowering *w, const struct tensor *root)
+{
+	const struct node *n = root->producer;
+
+	if (!w->remake || !n || !w->kernels[n->id]->remake)
+		return false;
+	for (int i = 0; i < n->n_out; i++)
+		if (n->out[i] == root)
+			return remaking_of(w, n)->made & BIT(i);
+	return false;
+}
+
+static void remake(struct lowering *w, const struct node *n);
 
 /* What the backward pass reads in place of a forward tensor: itself, or its remade copy. */
 static struct tensor *for_backward(struct lowering *w, struct tensor *t)
 {
 	struct tensor *root = t->base ? t->base : t;
-	const struct node *n = root->producer;
 
-	if (!w->remake || !n || !n->op->remakes || !w->kernels[n->id]->remake ||
-	    n->out[n->op->remade] != root)
+	if (!is_remade(w, root))
 		return t;
-	return same_view(w, t, remade(w, root));
+	if (!w->remade[root->id])
+		remake(w, root->producer);
+	return same_view(w, t, w->remade[root->id]);
 }
 
-static struct tensor *remade(struct lowering *w, struct tensor *root)
+static void remake(struct lowering *w, const struct node *n)
 {
-	struct tensor *in[OP_MAX_INPUTS] = { 0 }, *saved_out[OP_MAX_OUTPUTS] = { 0 };
-	const struct node *n = root->producer;
+	const struct remaking *r = remaking_of(w, n);
+	struct instr made = { .kind = INSTR_KERNEL, .pass = PASS_REMAKE, .node = n, .together = 1 };
 	struct instr *instr;
-	struct tensor *copy;
 
-	if (w->remade[root->id])
-		return w->remade[root->id];
 	for (int i = 0; i < n->n_in; i++)
-		if (n->in[i] && (n->op->remake_in & BIT(i)))
-			in[i] = for_backward(w, n->in[i]);
-	for (int i = 0; i < n->n_out; i++)
-		if (n->op->remake_out & BIT(i))
-			saved_out[i] = n->out[i];
-	copy = make_tensor(w, TENSOR_ACTIVATION, "remade ", root->name, root);
+		if (n->in[i] && (r->in & BIT(i)))
+			made.in[i] = for_backward(w, n->in[i]);
+	for (int i = 0; i < n->n_out; i++) {
+		if (r->out & BIT(i))
+			made.saved_out[i] = n->out[i];
+		if (r->made & BIT(i))
+			made.out[i] = w->remade[n->out[i]->id] = make_tensor(
+				w, TENSOR_ACTIVATION, "remade ", n->out[i]->name, n->out[i]);
+	}
 	instr = add_instr(w, INSTR_KERNEL);
-	if (!copy || !instr)
-		return NULL;
-	instr->pass = PASS_REMAKE;
-	instr->node = n;
-	memcpy(instr->in, in, sizeof(in));
-	memcpy(instr->saved_out, saved_out, sizeof(saved_out));
-	instr->out[n->op->remade] = copy;
+	if (!instr)
+		return;
+	*instr = made;
 	add_workspace(w, instr);
-	w->remade[root->id] = copy;
-	return copy;
 }
 
 /* ------------------------------------------------------------- instructions */

@@ -92,7 +92,7 @@ struct op_cost {
 enum pass {
 	PASS_FORWARD,
 	PASS_BACKWARD,
-	PASS_REMAKE,	/* compute one output again for the backward pass */
+	PASS_REMAKE,	/* compute outputs again for the backward pass */
 	PASS_LOSS,	/* forward and backward of a loss in one go */
 };
 
@@ -102,6 +102,11 @@ struct op;
 
 /* Can input `i` of this op be this tensor, if it is a slice? */
 bool op_takes(const struct op *op, int i, const struct tensor *t);
+
+/* Which outputs can be computed again, all at once, from which inputs and other outputs. */
+struct remaking {
+	unsigned made, in, out; /* made 0: none can */
+};
 
 struct op {
 	const char *name;
@@ -144,9 +149,7 @@ struct op {
 	 */
 	struct tensor *(*beside)(struct graph *g, int n, struct node *const *nodes);
 
-	bool remakes;		/* output `remade` can be computed again from: */
-	int remade;
-	unsigned remake_in, remake_out;
+	struct remaking remaking; /* by a kernel `remake`; a backend may have another (struct kernels) */
 
 	bool loss;		/* outputs 0.. are scalars whose gradient is a constant weight */
 

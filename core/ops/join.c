@@ -150,8 +150,7 @@ const struct op op_desc_join = {
 	.infer = infer,
 	.cost = cost,
 	.pitched_in = BIT(OP_MAX_INPUTS) - 1,
-	.remakes = true,
-	.remake_in = BIT(OP_MAX_INPUTS) - 1,
+	.remaking = { .made = BIT(0), .in = BIT(OP_MAX_INPUTS) - 1 },
 	.narrow_in = BIT(OP_MAX_INPUTS) - 1,
 	.narrow_out = BIT(0),
 	.wide_gradient_out = BIT(0), /* of weights: products round these, but not their gradients */

@@ -91,6 +91,54 @@ static void close_to_double_stored(void **state)
 	check_precision(BFLOAT16_STORED);
 }
 
+/* Feed-forwards, one after the other. */
+#define LAYERS 4
+
+static void build_layers(struct side *x, const void *setting)
+{
+	const struct setting *s = setting;
+	struct tensor *y = activation(x, "kept x", case_param(x->g, "x", s->rows, s->in));
+
+	for (int i = 0; i < LAYERS; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "y%d", i);
+		y = op_linear_gelu_linear(x->g, name, y, case_param(x->g, "w", s->in, s->out),
+					  case_param(x->g, "b", s->out), case_param(x->g, "v", s->out, s->in),
+					  case_param(x->g, "c", s->in));
+	}
+	graph_seeded_output(x->g, "y", y);
+}
+
+static int64_t arena_bytes(const struct side *x, bool no_remake)
+{
+	const struct program_options options = { .train = true, .no_remake = no_remake };
+	struct error err;
+	size_t bytes;
+
+	must(program_measure(x->g, x->backend, &options, &bytes, &err), &err);
+	return (int64_t)bytes;
+}
+
+/* A layer's hidden activations, before and after gelu, are there while it needs them; with lanes a little longer. */
+static void hidden_activations_are_made_again(void **state)
+{
+	static const struct setting wide = { "wide", 64, 16, 4096 };
+	const struct rounded_case c = { wide.name, &wide, build_layers, bounds };
+	const int64_t hidden = 2 * wide.rows * wide.out * (int64_t)sizeof(uint16_t);
+	struct backend stored;
+	struct side x;
+
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	stored = backend_for_tests(BFLOAT16_STORED, 2);
+	stored.lanes = 0;
+	x = build_side(&c, &stored, F32);
+	assert_true(arena_bytes(&x, false) <= arena_bytes(&x, true) - (LAYERS - 2) * hidden);
+	destroy(&x);
+}
+
 /* A GPU multiplies so many rows by turned copies of the weights, if these are so large. */
 static const struct setting large = { "turned weights", 4099, 500, 530 };
 
@@ -161,6 +209,7 @@ int main(void)
 		cmocka_unit_test(close_to_double),
 		cmocka_unit_test(close_to_double_stored),
 		cmocka_unit_test(close_to_double_with_turned_weights),
+		cmocka_unit_test(hidden_activations_are_made_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

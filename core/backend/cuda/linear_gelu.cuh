@@ -59,11 +59,25 @@ template <typename P> static void linear_gelu(const struct two_nodes *p, const s
 
 /*
  * Made again from a, h would have other bits where it was made of numbers that were not yet rounded
- * to a.  So it is kept in bfloat16.
+ * to a.  So where products round, a remake repeats the forward pass, and makes a, too.
  */
-template <typename P> static constexpr kernel unless_rounded(kernel remake)
+template <typename P> static void remake_gelu(const struct two_nodes *p, const struct call *c)
 {
-	return ROUNDS<P> ? NULL : remake;
+	if (ROUNDS<P>)
+		linear_gelu<P>(p, c);
+	else
+		gelu_forward(p, c);
+}
+
+template <typename P> static enum pass pass_of_remake(enum pass pass)
+{
+	return ROUNDS<P> && pass == PASS_REMAKE ? PASS_FORWARD : pass;
+}
+
+/* Of outputs a and h, from x, W and b. */
+template <typename P> static constexpr struct remaking remaking_of_gelu(unsigned outputs)
+{
+	return { ROUNDS<P> ? outputs : 0, BIT(0) | BIT(1) | BIT(2), 0 };
 }
 
 #endif

@@ -24,19 +24,19 @@ template <typename P> static void backward(const struct call *c)
 	linear_backward(&n, c, c->inner, c->work);
 }
 
-/* y = gelu(s) */
+/* y = gelu(s), and s where products round */
 template <typename P> static void remake(const struct call *c)
 {
 	const struct nodes<P> n(c->node);
 
-	gelu_forward(&n, c);
+	remake_gelu<P>(&n, c);
 }
 
 template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
 	const struct nodes<P> n(node);
 
-	return two_workspaces(&n, pass, threads);
+	return two_workspaces(&n, pass_of_remake<P>(pass), threads);
 }
 
 template <typename P>
@@ -44,12 +44,12 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 {
 	const struct nodes<P> n(node);
 
-	return two_copies(&n, pass, input, which);
+	return two_copies(&n, pass_of_remake<P>(pass), input, which);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, unless_rounded<P>(remake<P>), NULL, workspace<P>,
-		 copies<P> };
+	return { forward<P>,	backward<P>, remake<P>, NULL,
+		 workspace<P>, copies<P>,   NULL,	remaking_of_gelu<P>(BIT(0) | BIT(1)) };
 }
 KERNELS(linear_gelu, set)

@@ -47,19 +47,19 @@ template <typename P> static void backward(const struct call *c)
 	linear_backward(&n.two, c, c->work, work_behind(&n, c));
 }
 
-/* h = gelu(a) */
+/* h = gelu(a), and a where products round */
 template <typename P> static void remake(const struct call *c)
 {
 	const struct nodes<P> n(c->node);
 
-	gelu_forward(&n.two, c);
+	remake_gelu<P>(&n.two, c);
 }
 
 template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
 	const struct nodes<P> n(node);
 
-	return three_workspaces(&n, pass, threads);
+	return three_workspaces(&n, pass_of_remake<P>(pass), threads);
 }
 
 template <typename P>
@@ -67,12 +67,12 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 {
 	const struct nodes<P> n(node);
 
-	return three_copies(&n, pass, input, which);
+	return three_copies(&n, pass_of_remake<P>(pass), input, which);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, unless_rounded<P>(remake<P>), NULL, workspace<P>,
-		 copies<P> };
+	return { forward<P>,	backward<P>, remake<P>, NULL,
+		 workspace<P>, copies<P>,   NULL,	remaking_of_gelu<P>(BIT(1) | BIT(2)) };
 }
 KERNELS(linear_gelu_linear, set)
