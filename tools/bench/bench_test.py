@@ -113,6 +113,13 @@ class Forms(unittest.TestCase):
         self.assertIn("autotuned-graph sdpa-flash", forms)
         self.assertNotIn("graph sdpa-cudnn", forms)
 
+    def test_a_way_that_fails_is_tried_with_the_second_attention(self):
+        forms = self.tried({"compiled sdpa-cudnn": 2, "compiled sdpa-flash": 1, "compiled sdpa-efficient": 3,
+                            "graph sdpa-flash": 4}, tokens=16384)
+        self.assertEqual(forms.index("reduce-overhead sdpa-cudnn"), forms.index("reduce-overhead sdpa-flash") + 1)
+        self.assertNotIn("graph sdpa-cudnn", forms)
+        self.assertNotIn("reduce-overhead sdpa-efficient", forms)
+
     def test_small_batches_begin_with_graphs_and_routing_with_its_own_forms(self):
         forms = self.tried({"graph plain": 1}, tokens=2048, routed=True)
         self.assertEqual(forms[3:5], ["graph plain", "graph plain gather"])
