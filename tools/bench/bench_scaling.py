@@ -8,9 +8,9 @@ backward, GPT-2's heads (12 of 64; latent 128), and the arena of a model that is
 a feed-forward of 64 channels, 256 tokens).  Whole iterations: forward, backward and update of 6
 layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.  On a GPU the models
 are larger (12 layers of width 768, T 1024, bfloat16), the lengths go to 32768, and the memory is
-that of our blocks.  What does not fit is told and left out.  The results of figures that were measured
-earlier stay in the file, DIR/bench/scaling.json or scaling-BACKEND.json.  With --draw nothing is measured: tables and
-plots show what the file holds, which may come from a machine without gnuplot.
+that of our blocks.  What does not fit is told and left out.  Each point is in the file, DIR/bench/scaling.json or
+scaling-BACKEND.json, as soon as it is measured, and takes the place of its earlier one.  With --draw nothing is measured:
+tables and plots show what the file holds, which may come from a machine without gnuplot.
 """
 import argparse
 import fnmatch
@@ -127,16 +127,24 @@ class Place(Party):
             self.leave()
 
 
-def measure(runner, figure, precision):
+def in_order(points):
+    """Those of a series from the left to the right."""
+    return sorted(points, key=lambda point: point.x)
+
+
+def measure(runner, figure, precision, keep):
+    """keep(point): what was measured stays if the rest never comes."""
     places = [Place(runner, figure, series, x, precision) for series in figure.series for x in figure.places]
     found = []
     for place, lost in runner.turns.finished(places):
+        where = f"{figure.name}, {place.series}, {figure.axis} {place.x}"
         if lost:
-            print(f"{figure.name}, {place.series}, {figure.axis} {place.x}: {lost}", flush=True)
+            print(f"{where}: {lost}", flush=True)
         else:
             found.append(place.point)
-    order = list(figure.series)
-    return sorted(found, key=lambda point: (order.index(point.series), point.x))
+            keep(place.point)
+            print(f"    {where}: {1e3 * place.point.seconds:.2f} ms", flush=True)
+    return in_order(found)
 
 
 # ---------------------------------------------------------------- what came out
@@ -206,19 +214,17 @@ def write_plots(path, figure, points):
             kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, points, key, unit, factor))
 
 
-def save(path, about, points, figure):
-    """The points of this figure take the place of its earlier ones."""
-    others = [p for p in read(path + ".json")[1] if p.figure != figure.name]
-    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, others + points))}, indent=1) + "\n")
-    if not gnuplot.is_there():
-        return f"{path}.json; no plots: gnuplot is not installed (--draw draws them where it is)"
-    write_plots(path, figure, points)
-    return f"{path}.json, {path}-*.svg"
+def save(path, about, point):
+    """A point takes the place of its earlier one."""
+    place = (point.figure, point.series, point.x)
+    points = [p for p in read(path + ".json")[1] if (p.figure, p.series, p.x) != place] + [point]
+    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, points))}, indent=1) + "\n")
 
 
 def measured_part(figure, points):
     """The figure with those of its places that have points, and these points."""
-    own = [p for p in points if p.figure == figure.name and p.series in figure.series and p.x in figure.places]
+    own = in_order(p for p in points
+                   if p.figure == figure.name and p.series in figure.series and p.x in figure.places)
     there = {p.x for p in own}
     return replace(figure, places=tuple(x for x in figure.places if x in there)), own
 
@@ -251,13 +257,15 @@ def chosen(figures_there, patterns):
 def measure_all(args, path, wanted):
     precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
     runner = bench.Bench(args.build, backend=args.backend, at_once=args.at_once)
-    about, written = bench.machine(runner) | {"precision": precision}, None
-    print(about_text(about))
+    about = bench.machine(runner) | {"precision": precision}
+    print(about_text(about), flush=True)
     for figure in wanted:
-        found = measure(runner, figure, precision)
+        found = measure(runner, figure, precision, lambda point: save(path, about, point))
         print_figure(figure, found)
-        written = save(path, about, found, figure)
-    print(f"\n{written}")
+        if gnuplot.is_there():
+            write_plots(path, figure, found)
+    print(f"\n{path}.json, {path}-*.svg" if gnuplot.is_there() else
+          f"\n{path}.json; no plots: gnuplot is not installed (--draw draws them where it is)")
 
 
 def main(argv):

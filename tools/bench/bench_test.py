@@ -398,17 +398,31 @@ class Scaling(unittest.TestCase):
         self.assertIn("~ T^1.00", out.getvalue())
         self.assertIn(" -", out.getvalue())
 
-    def test_other_figures_stay(self):
+    def test_other_points_stay(self):
         with tempfile.TemporaryDirectory() as directory:
             path = bench_scaling.path_without_end(directory, "cpu")
             os.makedirs(os.path.dirname(path))
-            length, layers = (next(f for f in bench_scaling.figures(512) if f.name == name)
-                              for name in ("length", "layers"))
-            with unittest.mock.patch.object(bench_scaling.gnuplot, "is_there", lambda: False):
-                for figure in (length, layers, length):
-                    bench_scaling.save(path, {}, [bench_scaling.Point(figure.name, "dot", 1, 1, 1)], figure)
+            for seconds, place in enumerate([("length", "dot", 512), ("layers", "dot", 1), ("length", "dot", 256),
+                                             ("length", "mla", 256), ("length", "dot", 512)]):
+                bench_scaling.save(path, {}, bench_scaling.Point(*place, seconds, 1))
             _, points = bench_scaling.read(os.path.join(directory, "bench/scaling.json"))
-        self.assertEqual([p.figure for p in points], ["layers", "length"])
+        length = next(f for f in bench_scaling.figures(512) if f.name == "length")
+        _, own = bench_scaling.measured_part(length, points)
+        self.assertEqual(sorted(p.seconds for p in points), [1, 2, 3, 4])
+        self.assertEqual([p.seconds for p in own if p.series == "dot"], [2, 4])
+
+    def test_each_point_is_kept_before_the_next_comes(self):
+        kept, figure = [], next(f for f in bench_scaling.figures(512) if f.name == "length")
+
+        def finished(places):
+            for place in places:
+                place.point = bench_scaling.Point("length", place.series, place.x, 1, 1)
+                yield place, None
+                self.assertEqual(kept[-1], place.point)
+        runner = unittest.mock.Mock(turns=unittest.mock.Mock(finished=finished))
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = bench_scaling.measure(runner, figure, "float32", kept.append)
+        self.assertEqual(len(found), len(figure.series) * len(figure.places))
 
 
 class ScalingDrawn(unittest.TestCase):
