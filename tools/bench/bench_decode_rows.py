@@ -5,7 +5,8 @@
 
 A step reads every weight and the whole cache once, so its limit is these bytes over the bandwidth.
 The bytes are those that PyTorch's model has in the same precision; where it has no such model, those of our
-weights in that precision, and of our cache.  The bandwidth is the larger one of PyTorch's copy and our own reading.
+weights in that precision, and of our cache.  The bandwidth is our own reading on the CPU, and PyTorch's copy on a GPU:
+there our reading is a search for NaN, which is slower.  Without PyTorch a GPU has no limit.
 Each batch and context is measured by processes of its own, which take turns: what does not fit is told,
 and the rest goes on.  With --at-once several are prepared together.  Both sides say when they are about to take time
 (--turns), and all others are stopped until it is taken.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
@@ -102,7 +103,11 @@ class Subject(Party):
 
 # ---------------------------------------------------------------- what came out
 
-def with_limit(found, precision, copied):
+def bandwidth_of(own, backend, about):
+    return own.get("read_bytes_per_second") if backend == "cpu" else about.get("ceiling_bytes")
+
+
+def with_limit(found, precision, bandwidth):
     """Tokens per second that the bandwidth allows, from the bytes of a step."""
     own, peer = found.get("own", {}), found.get("peer", {})
     if "weight_bytes" in peer:
@@ -111,7 +116,6 @@ def with_limit(found, precision, copied):
         read = own["weights"] * BYTES[precision] + own["state_bytes"]
     else:
         return found
-    bandwidth = max(copied or 0, own.get("read_bytes_per_second", 0))
     return found | {"read_bytes": read, "bandwidth": bandwidth,
                     "limit": found["batch"] * bandwidth / read if bandwidth else None}
 
@@ -147,12 +151,12 @@ def run(o):
     about = bench.machine(runner)
     runner.close()
     print(bench.about_text(about) + "\n", flush=True)
-    copied = about.get("ceiling_bytes") if o.backend != "cpu" else None
     subjects = [Subject(runner, row, o, batch, context)
                 for row in bench_rows.chosen(o.rows, list(bench_rows.decode_rows()))
                 for batch in map(int, o.batches.split(",")) for context in map(int, o.lengths.split(","))]
     for subject, _ in runner.turns.finished(subjects):
-        found = with_limit(subject.found, o.precision, copied) | {name: about[name] for name in ("date", "machine")}
+        bandwidth = bandwidth_of(subject.found.get("own", {}), o.backend, about)
+        found = with_limit(subject.found, o.precision, bandwidth) | {name: about[name] for name in ("date", "machine")}
         collection.put(" ".join(str(found[name]) for name in ("row", "precision", "batch", "context")), found)
         print("    " + "  ".join(f"{name} {cell}" for name, cell in zip(HEAD, cells(found)) if cell))
         for side in ("own", "peer"):

@@ -313,6 +313,12 @@ class DecodeRows(unittest.TestCase):
         self.assertEqual(self.found(self.OWN, None)["limit"], "640000")    # 4e8 bytes: 0.1 ms
         self.assertEqual(self.found(None, self.PEER)["tokens/s"], "")
 
+    def test_a_gpu_has_no_limit_without_a_measured_copy(self):
+        own, bandwidth_of = bench_decode_rows.one_context(self.OWN), bench_decode_rows.bandwidth_of
+        self.assertEqual(bandwidth_of(own, "cpu", {"ceiling_bytes": 4e12}), 3e12)
+        self.assertEqual(bandwidth_of(own, "cuda", {"ceiling_bytes": 4e12}), 4e12)
+        self.assertIsNone(bandwidth_of(own, "cuda", {}))
+
     def test_every_row_resolves_and_has_a_peer_where_it_can(self):
         with tempfile.TemporaryDirectory() as directory:
             runner = bench.Bench(directory)

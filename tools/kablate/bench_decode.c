@@ -124,7 +124,10 @@ struct bench {
 	FILE *out;
 };
 
-/* Says where the measurement is, and waits for a line. */
+/*
+ * Says where the measurement is, and waits for a line.  A device works in its turns alone: who is stopped at
+ * another time has asked it for nothing that still runs.
+ */
 static enum status tell(const struct bench *b, const char *word, struct error *err)
 {
 	int letter;
@@ -196,7 +199,7 @@ static enum status time_steps(struct bench *b, struct decoder *d, struct figures
 static enum status measure_steps(struct bench *b, struct decoder *d, struct figures *f,
 				 struct error *err)
 {
-	if (warm_up(b, d, f->context - 1, 1, err) != OK || tell(b, "turn", err) != OK ||
+	if (tell(b, "turn", err) != OK || warm_up(b, d, f->context - 1, 1, err) != OK ||
 	    time_steps(b, d, f, err) != OK || tell(b, "done", err) != OK)
 		return FAIL;
 	return decoder_cost(d, 1, &f->step, err);
@@ -220,8 +223,8 @@ static enum status time_pieces(struct bench *b, struct decoder *fresh, struct de
 static enum status measure_pieces(struct bench *b, struct decoder *fresh, struct decoder *d,
 				  int64_t n, struct figures *f, struct error *err)
 {
-	if (warm_up(b, fresh, 0, n, err) != OK || warm_up(b, d, f->context - n, n, err) != OK ||
-	    tell(b, "turn", err) != OK || time_pieces(b, fresh, d, n, f, err) != OK ||
+	if (tell(b, "turn", err) != OK || warm_up(b, fresh, 0, n, err) != OK ||
+	    warm_up(b, d, f->context - n, n, err) != OK || time_pieces(b, fresh, d, n, f, err) != OK ||
 	    tell(b, "done", err) != OK || decoder_cost(fresh, n, &f->first, err) != OK)
 		return FAIL;
 	return decoder_cost(d, n, &f->last, err);
