@@ -38,6 +38,7 @@ class Comparison(Party):
         self.result = Result(row.name, precision, row.asked.get(precision), bench.backend, about=about or {})
         self.late = {form for form, found in (earlier or {}).items() if found.get("late")}
         self.result.forms = {form: found for form, found in (earlier or {}).items() if form not in self.late}
+        self.old, self.pace = set(self.result.forms), 1     # forms that another run took the time of; now over then
         symbols = row.set | bench_rows.ITERATIONS | ({"PRECISION": precision} if precision != "float32" else {})
         self.config = bench.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
         self.directory = os.path.dirname(self.config)
@@ -137,29 +138,43 @@ class Comparison(Party):
     def try_form_again(self, form):
         """Known from an earlier run, or ended meanwhile.  It may use the time that was reserved."""
         self.say(f"{form} was the fastest: it starts again")
+        forms, before = self.result.forms, self.result.forms[form]["seconds"]
         try:
-            peer, self.result.forms[form] = self.start_theirs(form, time.monotonic() + max(RESERVED, self.left()))
+            peer, forms[form] = self.start_theirs(form, time.monotonic() + max(RESERVED, self.left()))
+            self.pace = forms[form]["seconds"] / before if form in self.old else self.pace
             return peer
         except Lost as lost:
-            self.result.forms[form] = self.reason(lost, None) | {"late": True}  # it did work: it may again
+            forms[form] = self.reason(lost, None) | {"late": True}  # it did work: it may again
             return None
+        finally:
+            self.old.discard(form)
+
+    def fastest(self):
+        """Another run's times tell which of its forms was the fastest, but count as this run's pace has them."""
+        times = bench_forms.has_time(self.result.forms)
+        return bench_forms.fastest({form: found | ({"seconds": self.pace * times[form]}
+                                                   if form in self.old and form in times else {})
+                                    for form, found in self.result.forms.items()})
 
     def qualify(self):
         """Try forms alone; the fastest one is returned, ready to compete."""
-        alive, forms = {}, self.result.forms
-        while form := self.next_form():
-            peer = self.try_form(form)
-            if peer:
-                alive[form] = peer
-            best = bench_forms.fastest(forms)
-            for other in [f for f in alive if f != best]:
+        alive = {}
+
+        def best():
+            """The others give back their memory."""
+            fastest = self.fastest()
+            for other in [form for form in alive if form != fastest]:
                 alive.pop(other).end()
-        while (best := bench_forms.fastest(forms)) and best not in alive:
-            peer = self.try_form_again(best)
-            if peer:
-                alive[best] = peer
-        self.note_fastest(best)
-        return alive.get(best)
+            return fastest
+        while form := self.next_form():
+            if peer := self.try_form(form):
+                alive[form] = peer
+            best()
+        while (form := best()) and form not in alive:
+            if peer := self.try_form_again(form):
+                alive[form] = peer
+        self.note_fastest(form)
+        return alive.get(form)
 
     def note_fastest(self, form):
         if not form:
@@ -184,6 +199,11 @@ class Comparison(Party):
                 took[name], took[name + "_processor"] = process.turn()
         self.result.rounds.append(took)
 
+    def most_bytes(self):
+        """Of a GPU.  What we make again, PyTorch keeps."""
+        times = TIMES_OURS * (2 if self.values.get("REMAKE") == "y" else 1)
+        return times * self.result.peak if self.on_gpu else 0
+
     def rounds(self, ours, theirs):
         for number in range(self.bench.rounds):
             if number and self.limit and time.monotonic() > self.started + self.limit:
@@ -197,7 +217,7 @@ class Comparison(Party):
         try:
             ours = self.measure_ours()
             self.vocab = ours.about["vocab"]
-            with self.bench.room.place(TIMES_OURS * (self.result.peak if self.on_gpu else 0), self.end_all):
+            with self.bench.room.place(self.most_bytes(), self.end_all):
                 self.started = time.monotonic()     # waiting for others is not the row's time
                 if ours not in self.live:
                     ours = self.start_ours()

@@ -224,6 +224,25 @@ class OnGpu(unittest.TestCase):
         left = {form: float(found["failed"]) for form, found in comparison.result.forms.items()}
         self.assertTrue(0 < left["new"] < bench_compare.ONE_FORM < left["late"] < 1000, left)
 
+    def test_forms_of_an_earlier_run_on_a_slower_machine(self):
+        """All take twice as long now: of the old forms the fastest one is started again, and no other."""
+        runner = self.Rehearsal(self.build, backend="cuda", limit=1000, patterns="max-autotune*")
+        runner.torch, slow, fast = "2.0", "compiled sdpa-flash", "compiled sdpa-flash narrow"
+        comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16",
+                                              {slow: {"seconds": 1.1}, fast: {"seconds": 1}})
+        started, alive = [], []
+
+        def start(form, _):
+            alive.append(form)
+            started.append(form)
+            return (unittest.mock.Mock(end=lambda: alive.remove(form)),
+                    {"seconds": 2 if form == fast else 3, "losses": [], "peak": 1, "base": 0, "process": None})
+        comparison.start_theirs, comparison.started = start, time.monotonic()
+        with contextlib.redirect_stdout(io.StringIO()):
+            comparison.qualify()
+        self.assertEqual((started, alive), (["max-autotune sdpa-flash narrow", fast], [fast]))
+        self.assertEqual((comparison.result.form, comparison.result.forms[slow]["seconds"]), (fast, 1.1))
+
     def test_rows_at_once(self):
         self.rows = [bench_rows.Row(name, "smoke", "mla gate cross latent", {}, {"bfloat16": None})
                      for name in ("tiny", "other")]
