@@ -419,10 +419,15 @@ class Commands(Case):
         self.assertEqual(self.succeed("diff"),
                          "NORM layer -> rms\nPOS learned -> rope\nROPE_THETA - -> 10000\n")
 
+    def prefer_modules(self):
+        """Those of modules/; others, as kconfiglib, come from where they came from."""
+        places = [self.path("modules"), self.environment.get("PYTHONPATH")]
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+
     def test_guiconfig_without_tkinter(self):
         os.mkdir(self.path("modules"))
         self.write("raise ImportError('not here')\n", "modules/guiconfig.py")
-        self.environment["PYTHONPATH"] = self.path("modules")
+        self.prefer_modules()
         self.assertIn("python3-tk", self.refuse("guiconfig"))
 
     def test_guiconfig_without_a_display(self):
@@ -431,7 +436,7 @@ class Commands(Case):
         self.write("import tkinter\ndef menuconfig(tree):\n"
                    "    raise tkinter.TclError('no display name and no $DISPLAY')\n",
                    "modules/guiconfig.py")
-        self.environment["PYTHONPATH"] = self.path("modules")
+        self.prefer_modules()
         self.assertIn("no display name and no $DISPLAY; use 'make menuconfig'",
                       self.refuse("guiconfig"))
 

@@ -517,8 +517,9 @@ class Status(Case):
         def shown(**environment):
             main, other = pty.openpty()
             fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
+            outside = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
             subprocess.run([PROGRAM, "status"], cwd=self.place, stdout=other, check=True,
-                           env={"TERM": "xterm", **environment})
+                           env=outside | {"TERM": "xterm", **environment})
             os.close(other)
             text = os.read(main, 5000).decode()
             os.close(main)
