@@ -103,9 +103,9 @@ template <int ROWS, bool TURNED_B> struct stage {
 template <bool TURNED_B>
 static __device__ __forceinline__ void bring_rest_near(const struct small_product &p, const bf16 *b)
 {
-	if (TURNED_B || blockIdx.x > 0)
-		return;
-	for (int row = (STAGES - 1) * PANEL + (int)threadIdx.x; row < p.k; row += THREADS)
+	const int rows = TURNED_B || blockIdx.x > 0 ? 0 : p.k;
+
+	for (int row = (STAGES - 1) * PANEL + (int)threadIdx.x; row < rows; row += THREADS)
 		bring_near(b + row * p.b_pitch);
 }
 
