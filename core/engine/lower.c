@@ -455,6 +455,7 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		.node = n,
 		.together = 1,
 	};
+	const unsigned apart_in = n->op->apart_in | w->kernels[n->id]->apart_in;
 	bool any = false;
 
 	for (int i = 0; i < n->n_in; i++)
@@ -473,9 +474,9 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		return;
 	made.in_place = n->op->grad_in_place && made.din[0] && !made.din[0]->base &&
 			made.mode[0] == GRAD_WRITE && made.dout[0];
-	if (w->apart && n->op->apart_in) {
-		add_for(w, &made, n->op->apart_in);
-		add_for(w, &made, ~n->op->apart_in);
+	if (w->apart && apart_in) {
+		add_for(w, &made, apart_in);
+		add_for(w, &made, ~apart_in);
 	} else {
 		add_made(w, &made);
 	}

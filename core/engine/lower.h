@@ -4,9 +4,9 @@
  * Forward in build order, then backward in reverse.  The last reader of a tensor
  * writes its gradient, and the others add to it.  Where two gradients are equal
  * (an input's and an output's, or those of two inputs), one tensor serves both.
- * What the backward pass can cheaply compute again is not kept: it is remade just
+ * What the backward pass can compute again is not kept, unless the program keeps all: it is remade just
  * before it is read.  The backend's precision decides in which type tensors are kept.
- * For lanes, gradients of an op that have little work in common are made by two instructions, and the
+ * For lanes, gradients of an op are made by two instructions where that takes less time, and the
  * backward pass of a node comes as early as its gradients allow.
  * Where a backend does several nodes in one call, and nothing flows back, nodes come as early as such a call
  * wants them.

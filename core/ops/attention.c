@@ -399,7 +399,6 @@ const struct op op_desc_attention = {
 	.split_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
 	.saves_out = BIT(0) | BIT(1) | BIT(2),
-	.apart_in = BIT(Q),
 	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.narrow_out = BIT(0),
 	.lost_out = 2, /* the backward pass relies on dO.o, whose rounding every key would feel alike */

@@ -564,13 +564,17 @@ static size_t workspace(int64_t T, enum op_id id, enum pass pass)
 		true,
 		.attr = { .scale = 1, .band_window = 8, .route = { .mode = ROUTE_RMS, .tau = 1 } }
 	};
+	bool found = false;
 	size_t bytes = 0;
 	struct fixture f;
 
 	build(&f, &s, F32, 2);
 	for (int i = 0; i < f.graph->n_nodes; i++)
-		if (f.graph->nodes[i]->id == id)
+		if (f.graph->nodes[i]->id == id) {
 			bytes = f.backend.kernels(F32)[id]->workspace(f.graph->nodes[i], pass, 2);
+			found = true;
+		}
+	assert_true(found);
 	destroy(&f);
 	return bytes;
 }

@@ -68,12 +68,13 @@ static void check_precision(enum precision precision)
 {
 	void (*const build[])(struct side *x, const void *setting) = { build_maps, build_feed_forward,
 								       build_heads };
+	const struct backend rounding = backend_for_tests(precision, 2);
 	int failed = 0;
 
 	for (const struct setting *s = settings; s->name; s++)
 		for (size_t i = 0; i < sizeof(build) / sizeof(*build); i++)
 			failed += !check_rounded(&(struct rounded_case){ s->name, s, build[i], bounds },
-						 precision);
+						 &rounding);
 	assert_int_equal(failed, 0);
 }
 

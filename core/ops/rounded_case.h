@@ -219,9 +219,8 @@ static bool repeats(const struct rounded_case *c, struct side *x)
 }
 
 /* Returns whether all is well. */
-static bool check_rounded(const struct rounded_case *c, enum precision precision)
+static bool check_rounded(const struct rounded_case *c, const struct backend *rounding)
 {
-	const struct backend rounding = backend_for_tests(precision, 2);
 	const struct backend_options cpu = { .name = "cpu", .precision = FLOAT64, .threads = 2 };
 	struct side x, exact;
 	struct backend plain;
@@ -229,7 +228,7 @@ static bool check_rounded(const struct rounded_case *c, enum precision precision
 	bool close, same;
 
 	must(backend_open(&plain, &cpu, &err), &err);
-	x = build_side(c, &rounding, F32);
+	x = build_side(c, rounding, F32);
 	exact = build_side(c, &plain, F64);
 	copy_parameters(&exact, &x);
 	run(&x);

@@ -410,8 +410,10 @@ template <typename P> static bool follows_past(const struct node *n)
 	return !decode<P>::takes(n);
 }
 
+/* Where products round, both halves of the gradients make scores again anyway. */
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past<P> };
+	return { forward<P>, backward<P>,     NULL, NULL, workspace<P>,
+		 NULL,	     follows_past<P>, {},   ROUNDS<P> ? BIT(Q) : 0 };
 }
 KERNELS(attention, set)
