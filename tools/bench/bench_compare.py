@@ -38,7 +38,7 @@ class Comparison(Party):
         self.result = Result(row.name, precision, row.asked.get(precision), bench.backend, about=about or {})
         self.late = {form for form, found in (earlier or {}).items() if found.get("late")}
         self.result.forms = {form: found for form, found in (earlier or {}).items() if form not in self.late}
-        self.old, self.pace = set(self.result.forms), 1     # forms that another run took the time of; now over then
+        self.old, self.pace = set(self.result.forms), 1     # forms whose time another run took; this one's time over that
         symbols = row.set | bench_rows.ITERATIONS | ({"PRECISION": precision} if precision != "float32" else {})
         self.config = bench.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
         self.directory = os.path.dirname(self.config)
@@ -110,7 +110,7 @@ class Comparison(Party):
     def next_form(self):
         if not self.bench.torch or self.left() < LEAST:
             return None
-        return bench_forms.next_form(self.result.forms, self.bench.backend, self.result.precision,
+        return bench_forms.next_form(self.forms_now(), self.bench.backend, self.result.precision,
                                      self.values.get("RA_MLA_MLP_CROSS_TOKEN") == "y", self.result.tokens,
                                      self.bench.patterns)
 
@@ -135,46 +135,47 @@ class Comparison(Party):
         self.note_form(self.result)
         return peer
 
-    def try_form_again(self, form):
-        """Known from an earlier run, or ended meanwhile.  It may use the time that was reserved."""
+    def start_again(self, form):
+        """A form of an earlier run: its time now tells the pace of this one.  None: it failed, and the result says why."""
+        before = self.result.forms[form]["seconds"]
+        self.old.remove(form)
         self.say(f"{form} was the fastest: it starts again")
-        forms, before = self.result.forms, self.result.forms[form]["seconds"]
         try:
-            peer, forms[form] = self.start_theirs(form, time.monotonic() + max(RESERVED, self.left()))
-            self.pace = forms[form]["seconds"] / before if form in self.old else self.pace
+            peer, self.result.forms[form] = self.start_theirs(form, time.monotonic() + max(RESERVED, self.left()))
+            self.pace = self.result.forms[form]["seconds"] / before
             return peer
         except Lost as lost:
-            forms[form] = self.reason(lost, None) | {"late": True}  # it did work: it may again
+            self.result.forms[form] = self.reason(lost, None) | {"late": True}  # it did work: it may again
             return None
-        finally:
-            self.old.discard(form)
 
-    def fastest(self):
-        """Another run's times tell which of its forms was the fastest, but count as this run's pace has them."""
-        times = bench_forms.has_time(self.result.forms)
-        return bench_forms.fastest({form: found | ({"seconds": self.pace * times[form]}
-                                                   if form in self.old and form in times else {})
-                                    for form, found in self.result.forms.items()})
+    def champion(self):
+        """The fastest form of earlier runs, in a process; or the next one, if it does not start."""
+        while form := bench_forms.fastest({form: self.result.forms[form] for form in self.old}):
+            if peer := self.start_again(form):
+                return {form: peer}
+        return {}
+
+    def forms_now(self):
+        """Times of another GPU or day tell which form was faster.  They count at the pace of this run."""
+        def now(form, found):
+            if form not in self.old or "seconds" not in found:
+                return found
+            return found | {"seconds": self.pace * found["seconds"], "earlier": True}
+        return {form: now(form, found) for form, found in self.result.forms.items()}
 
     def qualify(self):
         """Try forms alone; the fastest one is returned, ready to compete."""
-        alive = {}
-
-        def best():
-            """The others give back their memory."""
-            fastest = self.fastest()
-            for other in [form for form in alive if form != fastest]:
-                alive.pop(other).end()
-            return fastest
+        alive = self.champion()
         while form := self.next_form():
             if peer := self.try_form(form):
                 alive[form] = peer
-            best()
-        while (form := best()) and form not in alive:
-            if peer := self.try_form_again(form):
-                alive[form] = peer
-        self.note_fastest(form)
-        return alive.get(form)
+            best = bench_forms.fastest(self.forms_now())
+            for other in [form for form in alive if form != best]:
+                alive.pop(other).end()
+        self.result.forms, self.old = self.forms_now(), set()
+        best = next(iter(alive), None)
+        self.note_fastest(best)
+        return alive.get(best)
 
     def note_fastest(self, form):
         if not form:

@@ -205,7 +205,8 @@ def form_line(form, found):
     if "failed" in found:
         return f"    {form}: {found['failed']}"
     wrong = "" if found.get("agrees", True) else ", other losses than ours"
-    return f"    {form}: {1e3 * found['seconds']:.3f} ms{wrong}"
+    earlier = ", by an earlier run at the pace of this one" if found.get("earlier") else ""
+    return f"    {form}: {1e3 * found['seconds']:.3f} ms{wrong}{earlier}"
 
 
 def print_row(r):

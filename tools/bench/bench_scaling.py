@@ -8,9 +8,9 @@ backward, GPT-2's heads (12 of 64; latent 128), and the arena of a model that is
 a feed-forward of 64 channels, 256 tokens).  Whole iterations: forward, backward and update of 6
 layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.  On a GPU the models
 are larger (12 layers of width 768, T 1024, bfloat16), the lengths go to 32768, and the memory is
-that of our blocks.  What does not fit is told and left out.  Each point is in the file, DIR/bench/scaling.json or
-scaling-BACKEND.json, as soon as it is measured, and takes the place of its earlier one.  With --draw nothing is measured:
-tables and plots show what the file holds, which may come from a machine without gnuplot.
+that of our blocks.  What does not fit is told and left out.  Each point is in the file, DIR/bench/scaling.json
+or scaling-BACKEND.json, as soon as it is measured, and takes the place of its earlier one.  With --draw nothing is
+measured: tables and plots show what the file holds, which may come from a machine without gnuplot.
 """
 import argparse
 import fnmatch
@@ -133,16 +133,16 @@ def in_order(points):
 
 
 def measure(runner, figure, precision, keep):
-    """keep(point): what was measured stays if the rest never comes."""
+    """keep(place, point or None): what was measured stays if the rest never comes."""
     places = [Place(runner, figure, series, x, precision) for series in figure.series for x in figure.places]
     found = []
     for place, lost in runner.turns.finished(places):
         where = f"{figure.name}, {place.series}, {figure.axis} {place.x}"
+        keep((figure.name, place.series, place.x), None if lost else place.point)
         if lost:
             print(f"{where}: {lost}", flush=True)
         else:
             found.append(place.point)
-            keep(place.point)
             print(f"    {where}: {1e3 * place.point.seconds:.2f} ms", flush=True)
     return in_order(found)
 
@@ -214,10 +214,12 @@ def write_plots(path, figure, points):
             kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, points, key, unit, factor))
 
 
-def save(path, about, point):
-    """A point takes the place of its earlier one."""
-    place = (point.figure, point.series, point.x)
-    points = [p for p in read(path + ".json")[1] if (p.figure, p.series, p.x) != place] + [point]
+def save(path, about, place, point):
+    """A point takes its place (figure, series, x), or none does.  A figure has points of one machine and precision."""
+    before, points = read(path + ".json")
+    alike = all(before.get(name) == about.get(name) for name in ("machine", "precision"))
+    points = [p for p in points if (p.figure, p.series, p.x) != place and (alike or p.figure != place[0])]
+    points += [point] if point else []
     kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, points))}, indent=1) + "\n")
 
 
@@ -260,7 +262,7 @@ def measure_all(args, path, wanted):
     about = bench.machine(runner) | {"precision": precision}
     print(about_text(about), flush=True)
     for figure in wanted:
-        found = measure(runner, figure, precision, lambda point: save(path, about, point))
+        found = measure(runner, figure, precision, lambda *place_and_point: save(path, about, *place_and_point))
         print_figure(figure, found)
         if gnuplot.is_there():
             write_plots(path, figure, found)

@@ -48,14 +48,14 @@ class Ranks(Run):
 
     def cut_short(self, line, stop):
         """What was started, when it has ended: stop(it) comes soon after this line.  mpirun reads on while nobody
-        reads its own lines, so the run cannot be held and may be over by then.  Then it is run again from where it was."""
+        reads its own lines, so the run cannot be held and may be over by then: it is run again from where it was."""
         before = tempfile.mkdtemp(dir=ROOT)
         shutil.copytree(self.runs, before, dirs_exist_ok=True)
         for _ in range(TRIES):
             started = self.held_at(line)
             with contextlib.suppress(KeyError, ProcessLookupError):     # the process is gone
                 stop(started)
-            if started.end() != 0:
+            if started.end() != 0 and not (self.directory / "done").exists():
                 return started
             shutil.rmtree(self.runs)
             shutil.copytree(before, self.runs)
