@@ -476,7 +476,7 @@ static bool asks_for_the_same(const struct program *p)
 	return !p->follows_past || (p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0));
 }
 
-/* From the second run on, which may be kept, lanes follow from the launches of the first. */
+/* From the second run on, which may be kept, lanes follow from the lengths of the first. */
 static enum status count_run(struct program *p, struct error *err)
 {
 	if (p->lanes == 0 || p->runs == 2)

@@ -95,7 +95,7 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
 
 /*
  * Few units need many parts: a GPU runs `at_once` blocks.  Many need some, so that the last blocks are short,
- * but each part costs some time: it has 6 chunks at least.
+ * but each part costs some time: it has about 6 chunks at least.
  */
 static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_once)
 {

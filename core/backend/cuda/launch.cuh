@@ -19,8 +19,8 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 }
 
 /*
- * As launch_kernel(), for a kernel that calls previous_done() first.  If it `overlaps`, its blocks come to
- * the GPU while the kernel before still runs, and wait there.
+ * As launch_kernel(), for a kernel that calls previous_done() before it touches what others write.  If it
+ * `overlaps`, its blocks come to the GPU while the kernel before still runs, and wait there.
  */
 template <typename... Parameters, typename... Arguments>
 static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 blocks, int threads,
@@ -42,7 +42,8 @@ static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 block
 
 /*
  * Lets the next kernel come, and waits until the one before has ended and all can see what it wrote.  All
- * threads call it before they read or write: then a kernel ends only after all before it have.
+ * threads call it before they read or write, but for parameters and their copies, which a run finds as they are: then
+ * a kernel ends only after all before it have.
  */
 static __device__ __forceinline__ void previous_done(void)
 {

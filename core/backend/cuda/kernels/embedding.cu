@@ -76,7 +76,10 @@ static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t 
 	return sum;
 }
 
-/* d[channel] += the sum over all rows of the token, by a block.  Where there are few channels, groups of threads share its rows. */
+/*
+ * d[channel] += the sum over all rows of the token, by a block.  Where there are few channels, groups of threads
+ * share its rows.
+ */
 template <typename R, typename T>
 static __device__ void add_token(const struct sorted &s, int64_t first, int64_t n, const T *dy, int64_t e, R *d)
 {
@@ -114,7 +117,7 @@ static int bits_of(int64_t n)
 	return bits;
 }
 
-/* dtable[token] = sum of dy over the rows with that token, in their order: no atomics. */
+/* dtable[token] = sum of dy over the rows with that token, in a fixed order: no atomics. */
 template <typename P, typename T>
 static void backward_table(const struct call *c, const T *dy, int64_t rows, int64_t e)
 {
