@@ -50,7 +50,7 @@ class Deaths(Case):
     def test_stopped_by_a_signal_to_one_rank(self):
         """As `make stop` on a machine that holds some of the ranks."""
         run = Ranks(3, base=LONGER)
-        started = run.cut_short(" 3/60 ", lambda _: os.kill(run.processes()[1], signal.SIGTERM))
+        started = run.cut_short(" 3/60 ", lambda _: os.kill(run.processes()[1], signal.SIGTERM), latest=59)
         self.assertEqual(started.process.returncode, train_test.RESUMABLE, started.text)
         self.assertEqual(run.state(), ("interrupted", "signal 15"))
 

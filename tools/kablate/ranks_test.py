@@ -19,12 +19,13 @@ from tools.testing import tap
 
 tearDownModule = train_test.tearDownModule
 
+ITERATIONS = 20
 # Six micro-batches: four ranks cannot divide them evenly.
-TOGETHER = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": 20, "TRAIN_BATCH": 2, "TRAIN_ACCUMULATE": 6, "EVAL_ROWS": 20,
+TOGETHER = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": ITERATIONS, "TRAIN_BATCH": 2, "TRAIN_ACCUMULATE": 6, "EVAL_ROWS": 20,
             "ORDERED_SUM": "y"}
 # A matrix of 288 x 1152 is more than one piece, except for Muon, which keeps it whole.
 LARGE = {**TOGETHER, "MODEL_EMBD": 288, "MODEL_LAYERS": 1, "GPT2_MAX_ITERS": 6}
-TRIES = 20
+TRIES = 20      # to stop a run in time
 
 
 def why_no_mpi():
@@ -46,20 +47,21 @@ class Ranks(Run):
         if ranks > 1:
             self.command = [sys.executable, "-m", "tools.kablate.launch", "--ranks", str(ranks), *self.command]
 
-    def cut_short(self, line, stop):
+    def cut_short(self, line, stop, latest=ITERATIONS - 1):
         """What was started, when it has ended: stop(it) comes soon after this line.  mpirun reads on while nobody
-        reads its own lines, so the run cannot be held and may be over by then: it is run again from where it was."""
+        reads its own lines, so the run cannot be held, and may be past the latest iteration by then: it is run again
+        from where it was."""
         before = tempfile.mkdtemp(dir=ROOT)
         shutil.copytree(self.runs, before, dirs_exist_ok=True)
         for _ in range(TRIES):
             started = self.held_at(line)
             with contextlib.suppress(KeyError, ProcessLookupError):     # the process is gone
                 stop(started)
-            if started.end() != 0 and not (self.directory / "done").exists():
+            if started.end() != 0 and max(self.iterations(), default=0) <= latest:
                 return started
             shutil.rmtree(self.runs)
             shutil.copytree(before, self.runs)
-        raise AssertionError(f"{TRIES} runs were over before they were stopped:\n{started.text}")
+        raise AssertionError(f"{TRIES} runs were stopped too late:\n{started.text}")
 
     def story(self):
         """(A run that was stopped has checkpoints of its own.)"""
@@ -109,12 +111,13 @@ class Together(Case):
 
     def test_goes_on_with_another_number(self):
         run = Ranks(2)
-        started = run.cut_short(" 3/20 ", lambda it: it.send(signal.SIGTERM))
+        started = run.cut_short(" 3/20 ", lambda it: it.send(signal.SIGTERM), latest=11)
         self.assertEqual(started.process.returncode, RESUMABLE, started.text)
         self.assertEqual(run.state()[0], "interrupted")
-        run = Ranks(3, runs=run.runs)
-        started = run.cut_short("resuming after iteration", lambda it: it.send(signal.SIGINT))
+        first, run = run.iterations()[-1], Ranks(3, runs=run.runs)
+        started = run.cut_short(r" \d+/20 ", lambda it: it.send(signal.SIGINT))
         self.assertEqual(started.process.returncode, RESUMABLE, started.text)
+        self.assertGreater(run.iterations()[-1], first)
         run = Ranks(1, runs=run.runs)
         self.assertIn("resuming after iteration", run.train())
         self.assert_same(run, self.alone)
