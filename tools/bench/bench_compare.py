@@ -169,7 +169,7 @@ class Comparison(Party):
         while form := self.next_form():
             if peer := self.try_form(form):
                 alive[form] = peer
-            best = bench_forms.fastest(self.forms_now())
+            best = bench_forms.fastest({form: self.result.forms[form] for form in alive})
             for other in [form for form in alive if form != best]:
                 alive.pop(other).end()
         self.result.forms, self.old = self.forms_now(), set()

@@ -224,25 +224,38 @@ class OnGpu(unittest.TestCase):
         left = {form: float(found["failed"]) for form, found in comparison.result.forms.items()}
         self.assertTrue(0 < left["new"] < bench_compare.ONE_FORM < left["late"] < 1000, left)
 
-    def test_forms_of_an_earlier_run_on_a_slower_machine(self):
-        """All take twice as long now: of the old forms the fastest one is started again, and no other."""
+    SLOW, FAST, NEW = "compiled sdpa-flash", "compiled sdpa-flash narrow", "max-autotune sdpa-flash narrow"
+
+    def qualified(self, now):
+        """What came of two forms of an earlier run and a new one, if they take so long now; who was started, and lives."""
         runner = self.Rehearsal(self.build, backend="cuda", limit=1000, patterns="max-autotune*")
-        runner.torch, slow, fast = "2.0", "compiled sdpa-flash", "compiled sdpa-flash narrow"
+        runner.torch = "2.0"
         comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16",
-                                              {slow: {"seconds": 1.1}, fast: {"seconds": 1}})
+                                              {self.SLOW: {"seconds": 1.1}, self.FAST: {"seconds": 1}})
         started, alive = [], []
 
         def start(form, _):
-            alive.append(form)
             started.append(form)
+            if form not in now:
+                raise bench_process.Lost("no")
+            alive.append(form)
             return (unittest.mock.Mock(end=lambda: alive.remove(form)),
-                    {"seconds": 2 if form == fast else 3, "losses": [], "peak": 1, "base": 0, "process": None})
+                    {"losses": [], "peak": 1, "base": 0, "process": None} | now[form])
         comparison.start_theirs, comparison.started = start, time.monotonic()
         with contextlib.redirect_stdout(io.StringIO()):
             comparison.qualify()
-        self.assertEqual((started, alive), ([fast, "max-autotune sdpa-flash narrow"], [fast]))
-        self.assertEqual((comparison.result.form, comparison.result.forms[slow]["seconds"]), (fast, 2.2))
-        self.assertIn("2200.000 ms, by an earlier run", bench_result.form_line(slow, comparison.result.forms[slow]))
+        return comparison.result, started, alive
+
+    def test_forms_of_an_earlier_run_on_a_slower_machine(self):
+        """All take twice as long now: of the old forms the fastest one is started again, and no other."""
+        result, started, alive = self.qualified({self.FAST: {"seconds": 2}, self.NEW: {"seconds": 3}})
+        self.assertEqual((started, alive), ([self.FAST, self.NEW], [self.FAST]))
+        self.assertEqual((result.form, result.forms[self.SLOW]["seconds"]), (self.FAST, 2.2))
+        self.assertIn("2200.000 ms, by an earlier run", bench_result.form_line(self.SLOW, result.forms[self.SLOW]))
+
+    def test_a_form_competes_though_its_losses_differ_now(self):
+        result, _, alive = self.qualified({self.FAST: {"seconds": 2, "agrees": False}})
+        self.assertEqual((result.form, alive), (self.FAST, [self.FAST]))
 
     def test_rows_at_once(self):
         self.rows = [bench_rows.Row(name, "smoke", "mla gate cross latent", {}, {"bfloat16": None})
