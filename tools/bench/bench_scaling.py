@@ -133,16 +133,16 @@ def in_order(points):
 
 
 def measure(runner, figure, precision, keep):
-    """keep(place, point or None): what was measured stays if the rest never comes."""
+    """keep(point): what was measured stays if the rest never comes."""
     places = [Place(runner, figure, series, x, precision) for series in figure.series for x in figure.places]
     found = []
     for place, lost in runner.turns.finished(places):
         where = f"{figure.name}, {place.series}, {figure.axis} {place.x}"
-        keep((figure.name, place.series, place.x), None if lost else place.point)
         if lost:
             print(f"{where}: {lost}", flush=True)
         else:
             found.append(place.point)
+            keep(place.point)
             print(f"    {where}: {1e3 * place.point.seconds:.2f} ms", flush=True)
     return in_order(found)
 
@@ -214,13 +214,12 @@ def write_plots(path, figure, points):
             kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, points, key, unit, factor))
 
 
-def save(path, about, place, point):
-    """A point takes its place (figure, series, x), or none does.  A figure has points of one machine and precision."""
+def save(path, about, point):
+    """It takes the place of its earlier one.  A figure has points of one machine and precision."""
     before, points = read(path + ".json")
     alike = all(before.get(name) == about.get(name) for name in ("machine", "precision"))
-    points = [p for p in points if (p.figure, p.series, p.x) != place and (alike or p.figure != place[0])]
-    points += [point] if point else []
-    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, points))}, indent=1) + "\n")
+    points = [p for p in points if p.figure != point.figure or alike and (p.series, p.x) != (point.series, point.x)]
+    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, [*points, point]))}, indent=1) + "\n")
 
 
 def measured_part(figure, points):
@@ -262,7 +261,7 @@ def measure_all(args, path, wanted):
     about = bench.machine(runner) | {"precision": precision}
     print(about_text(about), flush=True)
     for figure in wanted:
-        found = measure(runner, figure, precision, lambda *place_and_point: save(path, about, *place_and_point))
+        found = measure(runner, figure, precision, lambda point: save(path, about, point))
         print_figure(figure, found)
         if gnuplot.is_there():
             write_plots(path, figure, found)

@@ -443,8 +443,7 @@ class Scaling(unittest.TestCase):
             os.makedirs(os.path.dirname(path))
 
             def save(machine, seconds, *place):
-                point = bench_scaling.Point(*place, seconds, 1) if seconds else None
-                bench_scaling.save(path, {"machine": machine}, place, point)
+                bench_scaling.save(path, {"machine": machine}, bench_scaling.Point(*place, seconds, 1))
                 return bench_scaling.read(path + ".json")[1]
             for seconds, place in enumerate([("length", "dot", 512), ("layers", "dot", 1), ("length", "dot", 256),
                                              ("length", "mla", 256), ("length", "dot", 512)], 1):
@@ -453,8 +452,7 @@ class Scaling(unittest.TestCase):
             _, own = bench_scaling.measured_part(length, points)
             self.assertEqual(sorted(p.seconds for p in points), [2, 3, 4, 5])
             self.assertEqual([p.seconds for p in own if p.series == "dot"], [3, 5])
-            # What does not fit any more has no point; another machine's figure begins anew.
-            self.assertEqual(sorted(p.seconds for p in save("a", None, "length", "mla", 256)), [2, 3, 5])
+            # Another machine's figure begins anew.
             self.assertEqual(sorted(p.seconds for p in save("b", 6, "length", "dot", 1024)), [2, 6])
 
     def test_each_point_is_kept_before_the_next_comes(self):
@@ -464,10 +462,10 @@ class Scaling(unittest.TestCase):
             for place in places:
                 place.point = bench_scaling.Point("length", place.series, place.x, 1, 1)
                 yield place, None
-                self.assertEqual(kept[-1], (("length", place.series, place.x), place.point))
+                self.assertEqual(kept[-1], place.point)
         runner = unittest.mock.Mock(turns=unittest.mock.Mock(finished=finished))
         with contextlib.redirect_stdout(io.StringIO()):
-            found = bench_scaling.measure(runner, figure, "float32", lambda *what: kept.append(what))
+            found = bench_scaling.measure(runner, figure, "float32", kept.append)
         self.assertEqual(len(found), len(figure.series) * len(figure.places))
 
 
