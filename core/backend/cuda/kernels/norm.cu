@@ -59,21 +59,53 @@ static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S>
 	store_stream<P>(m.s, s, at);
 }
 
-/* y = w (s - mean) / deviation + b of a chunk, span by span: w and b, which are near, take few registers. */
+/*
+ * w and b of a thread's columns.  Parameters are not written in a run, so they come before what the kernel
+ * before makes, if that takes few registers; if not, they are read span by span, from near.
+ */
+template <typename R, typename S> struct norm_weights {
+	static constexpr bool AHEAD = !S::LONG && sizeof(struct piece<R, S>) <= 32;
+
+	const R *w, *b; /* b: or NULL */
+	struct piece<R, S> w_ahead, b_ahead;
+
+	template <typename P>
+	__device__ explicit norm_weights(const struct norm_call<P> &m) : w(m.w), b(m.b), w_ahead{}, b_ahead{}
+	{
+		const struct row_place at = place_of<S>(0, m.width, 0);
+
+		if (AHEAD)
+			load_as(w_ahead, w, at);
+		if (AHEAD && b)
+			load_as(b_ahead, b, at);
+	}
+	/* For span k, which begins in this column. */
+	__device__ struct values<R, S::N> factor(int k, int64_t column) const
+	{
+		return AHEAD ? w_ahead.of[k] : load_span<R, R, S::N, true>(w + column);
+	}
+	__device__ struct values<R, S::N> offset(int k, int64_t column) const
+	{
+		if (AHEAD || !b)
+			return b_ahead.of[k];
+		return load_span<R, R, S::N, true>(b + column);
+	}
+};
+
+/* y = w (s - mean) / deviation + b of a chunk */
 template <typename R, typename S, typename T>
-static __device__ void write_y_as(T *y, const R *w, const R *b, const struct piece<R, S> &s, R mean,
-				  R inverse, struct row_place at, int64_t row_begin)
+static __device__ void write_y_as(T *y, const struct norm_weights<R, S> &weights, const struct piece<R, S> &s,
+				  R mean, R inverse, struct row_place at, int64_t row_begin)
 {
 #pragma unroll
 	for (int k = 0; k < S::K; k++) {
 		const int64_t to = at.first + k * S::STEP, column = to - row_begin;
-		struct values<R, S::N> factor, out = {};
 
 		if (k * S::STEP >= at.left)
 			continue;
-		factor = load_span<R, R, S::N, true>(w + column);
-		if (b)
-			out = load_span<R, R, S::N, true>(b + column);
+		const struct values<R, S::N> factor = weights.factor(k, column);
+		struct values<R, S::N> out = weights.offset(k, column);
+
 #pragma unroll
 		for (int i = 0; i < S::N; i++)
 			out[i] = factor[i] * ((s.of[k][i] - mean) * inverse) + out[i];
@@ -82,13 +114,14 @@ static __device__ void write_y_as(T *y, const R *w, const R *b, const struct pie
 }
 
 template <typename P, typename R, typename S>
-static __device__ void write_y(const struct norm_call<P> &m, const struct piece<R, S> &s, R mean,
-			       R inverse, struct row_place at, int64_t row)
+static __device__ void write_y(const struct norm_call<P> &m, const struct norm_weights<R, S> &weights,
+			       const struct piece<R, S> &s, R mean, R inverse, struct row_place at,
+			       int64_t row)
 {
 	if (ROUNDS<P> && m.y.narrow)
-		write_y_as((typename P::factor *)m.y.at, m.w, m.b, s, mean, inverse, at, row * m.width);
+		write_y_as((typename P::factor *)m.y.at, weights, s, mean, inverse, at, row * m.width);
 	else
-		write_y_as((R *)m.y.at, m.w, m.b, s, mean, inverse, at, row * m.width);
+		write_y_as((R *)m.y.at, weights, s, mean, inverse, at, row * m.width);
 }
 
 /* By a block.  Parameters are not written in a run; in decoding they lie far away. */
@@ -114,8 +147,10 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	real sum = 0, squares = 0, mean, inverse;
 	struct piece<real, S> s;
 
-	if (blockIdx.x == 0)
+	if (!norm_weights<real, S>::AHEAD && blockIdx.x == 0)
 		bring_weights_near(m);
+	const struct norm_weights<real, S> weights(m);
+
 	previous_done();
 	if (row >= m.rows)
 		return;
@@ -144,7 +179,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 
 		if (S::LONG)
 			load_stream<P>(s, m.sum(), at);
-		write_y(m, s, mean, inverse, at, row);
+		write_y(m, weights, s, mean, inverse, at, row);
 	});
 }
 
@@ -154,6 +189,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
+	const struct norm_weights<real, S> weights(m);
 	struct piece<real, S> s;
 
 	previous_done();
@@ -163,7 +199,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 		const struct row_place at = place_of<S>(row, m.width, chunk);
 
 		load_stream<P>(s, m.sum(), at);
-		write_y(m, s, m.statistics[2 * row], m.statistics[2 * row + 1], at, row);
+		write_y(m, weights, s, m.statistics[2 * row], m.statistics[2 * row + 1], at, row);
 	});
 }
 
@@ -173,13 +209,29 @@ template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
 			   m.y.at);
 }
 
+/*
+ * Few rows of some hundreds of numbers: a block for each takes less time than a warp, since memory and
+ * registers are not what they wait for.
+ */
+#define FEW_ROWS 128
+#define SOME_NUMBERS 512
+
+template <typename P> static int64_t shape_width(const struct norm_call<P> &m, bool aligned)
+{
+	constexpr int64_t OF_BLOCK = ROW_SPAN * WARP * MOST_SPANS<typename P::real> + 1;
+
+	return aligned && m.rows <= FEW_ROWS && m.width >= SOME_NUMBERS && m.width < OF_BLOCK ? OF_BLOCK :
+												m.width;
+}
+
 template <typename P> static void forward(const struct call *c)
 {
 	const struct norm_call<P> m = read_call<P>(c);
+	const bool aligned = forward_aligned(m);
 
 	if (m.rows == 0)
 		return;
-	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.x, m.s).kind(), [&](auto shape) {
+	with_shape<P>(shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
 		launch_next(context_of(c)->overlaps, forward_kernel<P, S>,
