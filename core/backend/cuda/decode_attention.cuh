@@ -50,9 +50,10 @@ struct decode_shape {
 	}
 };
 
-/* Warps of a block: tiles of heads, times slices of keys. */
 #define DECODE_MOST_PARTS 64
+#define DECODE_MOST_SLICES 4
 
+/* Warps of a block: tiles of heads, times slices of keys. */
 template <typename X> struct decode_layout {
 	int units;	     /* blocks for the heads of an example */
 	int sharing;	     /* heads that share a key and a value */
@@ -68,10 +69,11 @@ template <typename X> struct decode_layout {
 	{
 		return X::VALUE + 2;
 	}
-	/* Of shared memory: all rows of all slices, or the last two numbers of all parts; then two of each row. */
+	/* Of shared memory: rows of slices; or of parts, or their last two numbers; then two numbers of each row. */
 	__host__ __device__ int64_t results_size() const
 	{
-		const int64_t slices_size = slices * row_size(), parts_size = 2 * parts;
+		const int64_t slices_size = slices * row_size();
+		const int64_t parts_size = parts * (X::ROWS == 1 ? row_size() : 2);
 
 		return (slices_size > parts_size ? slices_size : parts_size) * rows();
 	}
@@ -124,7 +126,7 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	l.parts = B * l.units > ARRIVALS
 			  ? 1
 			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk,
-					    X::TENSOR ? 256 : 512);
+					    X::TENSOR ? 128 * X::RESIDENT : 512);
 	return l;
 }
 
@@ -354,6 +356,33 @@ template <typename X> struct decode_queries {
 	}
 };
 
+/*
+ * The warp's keys and values of the chunk that begins with key `first`, but not those of the query's own token,
+ * which may not be written yet.
+ */
+template <typename X>
+static __device__ void decode_near(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+				   int first)
+{
+	typedef typename X::T T;
+	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
+	constexpr int KEYS = X::KEYS * X::TEAMS;
+
+	if (X::ANY || x.rows == 0)
+		return;
+	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
+	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0);
+
+	for (int n = (int)threadIdx.x % WARP; n < 2 * KEYS; n += WARP) {
+		const int64_t j = first + x.slice * KEYS + n / 2;
+		const T *row = n % 2 ? v + j * (int)p.v_layout.pitch : k + j * (int)p.k_layout.pitch;
+		const int width = n % 2 ? p.value_width : p.key_width;
+
+		for (int channel = 0; channel < width && j < x.i; channel += LINE)
+			bring_near(row + channel);
+	}
+}
+
 /* The keys of a part, from `first` on, for the heads of a warp. */
 template <typename X>
 static __device__ void decode_walk(const struct decode_problem<X> &p, const struct decode_place<X> &x,
@@ -363,10 +392,10 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 	const struct decode_queries<X> queries(p, x);
 	const int64_t k_at = p.k_layout.at(x.b, x.first, 0), v_at = p.v_layout.at(x.b, x.first, 0);
 	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
-	const int64_t step = (int64_t)p.layout.parts * p.layout.chunk;
-	const int64_t own = x.slice * X::KEYS * X::TEAMS + x.team;
+	const int step = p.layout.parts * p.layout.chunk, i = (int)x.i;
+	const int own = x.slice * X::KEYS * X::TEAMS + x.team;
 
-	for (int64_t first = part * p.layout.chunk; first <= x.i; first += step) {
+	for (int first = (int)part * p.layout.chunk; first <= i; first += step) {
 		decode_channels<X, X::KC> k[X::KEYS];
 		decode_channels<X, X::VC> v[X::KEYS];
 		real bias[X::KEYS];
@@ -374,11 +403,12 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 		/* Keys after the query's own are replaced by its own; their scores do not count. */
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++) {
-			const int64_t at = first + own + u * X::TEAMS, j = at < x.i ? at : x.i;
+			const int at = first + own + u * X::TEAMS;
+			const int64_t j = at < i ? at : i;
 
-			k[u].read(p.k, k_at + j * p.k_layout.pitch, x.lane, p.key_width);
-			v[u].read(p.v, v_at + j * p.v_layout.pitch, x.lane, p.value_width);
-			bias[u] = p.key_bias ? p.key_bias[bias_at + j * p.bias_layout.pitch] * (real)M_LOG2E
+			k[u].read(p.k, k_at + j * (int)p.k_layout.pitch, x.lane, p.key_width);
+			v[u].read(p.v, v_at + j * (int)p.v_layout.pitch, x.lane, p.value_width);
+			bias[u] = p.key_bias ? p.key_bias[bias_at + j * (int)p.bias_layout.pitch] * (real)M_LOG2E
 					     : 0;
 		}
 #pragma unroll
@@ -389,42 +419,16 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 				break;
 #pragma unroll
 			for (int u = 0; u < X::KEYS; u++) {
-				const int64_t j = first + own + u * X::TEAMS;
+				const int j = first + own + u * X::TEAMS;
 				real s = queries.share(p, x, r, j, k[u]);
 
 				for (int distance = X::LANES / 2; distance > 0; distance /= 2)
 					s += __shfl_xor_sync(0xffffffffu, s, distance);
-				s += bias[u] - queries.slope[r] * (real)(x.i - j);
-				score[u] = j <= x.i ? s : (real)-INFINITY;
+				s += bias[u] - queries.slope[r] * (real)(i - j);
+				score[u] = j <= i ? s : (real)-INFINITY;
 			}
 			row[r].add(score, v);
 		}
-	}
-}
-
-/* The first keys and values of a part, but not those of the query's own token: they are not written yet. */
-template <typename X>
-static __device__ void decode_near(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   int64_t part)
-{
-	typedef typename X::T T;
-	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
-	const int64_t first = part * p.layout.chunk + x.slice * X::KEYS * X::TEAMS;
-	const int k_lines = (p.key_width + LINE - 1) / LINE, v_lines = (p.value_width + LINE - 1) / LINE;
-
-	if (X::ANY || x.rows == 0)
-		return;
-	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
-	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0);
-
-	for (int n = (int)threadIdx.x % WARP; n < X::KEYS * X::TEAMS * (k_lines + v_lines); n += WARP) {
-		const int64_t j = first + n / (k_lines + v_lines);
-		const int line = n % (k_lines + v_lines);
-
-		if (j >= x.i)
-			return;
-		bring_near(line < k_lines ? k + j * p.k_layout.pitch + line * LINE
-					  : v + j * p.v_layout.pitch + (line - k_lines) * LINE);
 	}
 }
 
@@ -432,25 +436,86 @@ static __device__ void decode_near(const struct decode_problem<X> &p, const stru
 
 /* -------------------------------------------------------------------------- joining */
 
-/* n results for each row of a block: sums of values, and in shared memory (largest score, sum of exponentials). */
-template <typename X, bool OF_BLOCKS> struct decode_results {
+template <typename X>
+static __device__ void decode_finish(const struct decode_problem<X> &p,
+				     const struct decode_place<X> &block, int row, int channel,
+				     typename X::real o, typename X::real most, typename X::real sum)
+{
+	typedef typename X::real real;
+	const int head = block.first - block.row + row;
+
+	if ((block.first - block.row) % p.layout.sharing + row >= p.layout.sharing)
+		return;
+	p.o[p.o_layout.at(block.b, head, 0) + channel] = o / sum;
+	if (channel == 0)
+		p.lse[block.b * p.H + head] = (most + log2(sum)) * (real)M_LN2;
+}
+
+/* put(row, channel, sum of values, largest score, sum of exponentials) of all slices, for all rows of a block. */
+template <typename X, typename F>
+static __device__ void decode_join_slices(const struct decode_problem<X> &p, const typename X::real *shared,
+					  F put)
+{
+	typedef typename X::real real;
+	const struct decode_layout<X> &l = p.layout;
+
+	for (int item = (int)threadIdx.x; item < l.rows() * X::VALUE; item += (int)blockDim.x) {
+		const int row = item / X::VALUE, channel = item % X::VALUE;
+		const real *slice = shared + row * (int)l.row_size();
+		real most[DECODE_MOST_SLICES], sums[DECODE_MOST_SLICES], values[DECODE_MOST_SLICES];
+		real larger = slice[X::VALUE], sum = 0, value = 0;
+
+		if (channel >= p.value_width)
+			continue;
+#pragma unroll
+		for (int k = 0; k < DECODE_MOST_SLICES; k++, slice += l.rows() * l.row_size()) {
+			const bool used = k < l.slices;
+
+			most[k] = used ? slice[X::VALUE] : larger;
+			sums[k] = used ? slice[X::VALUE + 1] : 0;
+			values[k] = used ? slice[channel] : 0;
+			larger = most[k] > larger ? most[k] : larger;
+		}
+#pragma unroll
+		for (int k = 0; k < DECODE_MOST_SLICES; k++) {
+			const real weight = exp2(most[k] - larger);
+
+			sum += weight * sums[k];
+			value += weight * values[k];
+		}
+		put(row, channel, value, larger, sum);
+	}
+}
+
+/* What parts have for each row: sums of values, and in shared memory (largest score, sum of exponentials). */
+template <typename X, bool OF_BLOCKS> struct decode_parts_results {
 	typedef typename X::real real;
 
+	static constexpr int BATCH = 16; /* parts whose values are under way together */
+	struct batch {
+		real value[BATCH];
+	};
+
 	const real *at;
-	real *pair, *total;	   /* total: of each row, the pair of all results */
-	int64_t apart, pair_apart; /* from one result to the next */
+	real *pair, *total;	   /* total: of each row, the pair of all parts */
+	int64_t apart, pair_apart; /* from one part to the next */
 	int64_t pair_row;	   /* from one row to the next */
-	int n;
+	int n;			   /* parts */
 
 	/* What other blocks wrote must not come from a cache of this multiprocessor. */
-	__device__ real value(int result, int channel) const
+	__device__ struct batch read(int first, int channel) const
 	{
-		if constexpr (OF_BLOCKS)
-			return __ldcg(at + result * apart + channel);
-		else
-			return at[result * apart + channel];
+		struct batch x;
+
+#pragma unroll
+		for (int k = 0; k < BATCH; k++) {
+			const real *from = at + (first + k) * apart + channel;
+
+			x.value[k] = first + k >= n ? 0 : OF_BLOCKS ? __ldcg(from) : *from;
+		}
+		return x;
 	}
-	/* A warp takes a row.  The largest score of a result gives way to the weight of its values. */
+	/* A warp takes a row.  The largest score of a part gives way to the weight of its values. */
 	__device__ void weigh(int rows) const
 	{
 		const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -475,22 +540,27 @@ template <typename X, bool OF_BLOCKS> struct decode_results {
 		}
 		__syncthreads();
 	}
-	__device__ real values(int row, int channel) const
+	/* begin: the first batch. */
+	__device__ real values(int row, int channel, struct batch begin) const
 	{
 		const real *weight = pair + row * pair_row;
 		real sum = 0;
 
-#pragma unroll 16
-		for (int k = 0; k < n; k++)
-			sum += weight[k * pair_apart] * value(k, channel);
+		for (int first = 0; first < n; first += BATCH) {
+			const struct batch x = first > 0 ? read(first, channel) : begin;
+
+#pragma unroll
+			for (int k = 0; k < BATCH; k++)
+				if (first + k < n)
+					sum += weight[(first + k) * pair_apart] * x.value[k];
+		}
 		return sum;
 	}
 };
 
-/* put(row, channel, sum of values, largest score, sum of exponentials) for all rows of a block. */
-template <typename X, bool OF_BLOCKS, typename F>
-static __device__ void decode_join(const struct decode_problem<X> &p,
-				   struct decode_results<X, OF_BLOCKS> x, F put)
+template <typename X, bool OF_BLOCKS>
+static __device__ void decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X> &place,
+					 struct decode_parts_results<X, OF_BLOCKS> x)
 {
 	x.weigh(p.layout.rows());
 	for (int item = (int)threadIdx.x; item < p.layout.rows() * X::VALUE; item += (int)blockDim.x) {
@@ -500,7 +570,31 @@ static __device__ void decode_join(const struct decode_problem<X> &p,
 		if (channel >= p.value_width)
 			continue;
 		mine.at += row * p.layout.row_size();
-		put(row, channel, mine.values(row, channel), x.total[2 * row], x.total[2 * row + 1]);
+		decode_finish(p, place, row, channel, mine.values(row, channel, mine.read(0, channel)),
+			      x.total[2 * row], x.total[2 * row + 1]);
+	}
+}
+
+/* All that the parts of a unit of one row have, to shared memory [parts, row_size]. */
+template <typename X>
+static __device__ void decode_read_parts(const struct decode_problem<X> &p,
+					 const typename X::real *unit, int parts,
+					 typename X::real *shared)
+{
+	constexpr int AHEAD = 16; /* under way together, of a thread */
+	const int size = parts * (int)p.layout.row_size();
+
+	for (int first = (int)threadIdx.x; first < size; first += AHEAD * (int)blockDim.x) {
+		typename X::real number[AHEAD];
+
+#pragma unroll
+		for (int k = 0; k < AHEAD; k++)
+			number[k] = first + k * (int)blockDim.x < size ?
+					    __ldcg(unit + first + k * (int)blockDim.x) : 0;
+#pragma unroll
+		for (int k = 0; k < AHEAD; k++)
+			if (first + k * (int)blockDim.x < size)
+				shared[first + k * (int)blockDim.x] = number[k];
 	}
 }
 
@@ -543,21 +637,6 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p,
 	}
 }
 
-template <typename X>
-static __device__ void decode_finish(const struct decode_problem<X> &p,
-				     const struct decode_place<X> &block, int row, int channel,
-				     typename X::real o, typename X::real most, typename X::real sum)
-{
-	typedef typename X::real real;
-	const int head = block.first - block.row + row;
-
-	if ((block.first - block.row) % p.layout.sharing + row >= p.layout.sharing)
-		return;
-	p.o[p.o_layout.at(block.b, head, 0) + channel] = o / sum;
-	if (channel == 0)
-		p.lse[block.b * p.H + head] = (most + log2(sum)) * (real)M_LN2;
-}
-
 /* -------------------------------------------------------------------------- kernel */
 
 /* The rows of a block after its part, slice by slice to shared memory. */
@@ -589,7 +668,7 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 
 	const int part = (int)blockIdx.y, parts = l.used_parts(x.i);
 
-	decode_near(p, x, part);
+	decode_near(p, x, part * l.chunk);
 	previous_done();
 	const int64_t block_size = l.rows() * l.row_size();
 	real *shared = (real *)launch_memory(), *total = shared + l.results_size();
@@ -599,30 +678,30 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 		return;
 	decode_part(p, x, part, shared);
 	__syncthreads();
-	decode_join<X, false>(p,
-			      { shared, shared + X::VALUE, total, block_size, block_size, l.row_size(),
-				l.slices },
-			      [&](int r, int channel, real o, real most, real sum) {
-				      real *to = unit + part * block_size + r * l.row_size();
+	decode_join_slices(p, shared, [&](int r, int channel, real o, real most, real sum) {
+		real *to = unit + part * block_size + r * l.row_size();
 
-				      if (parts == 1) {
-					      decode_finish(p, x, r, channel, o, most, sum);
-					      return;
-				      }
-				      to[channel] = o;
-				      if (channel == 0) {
-					      to[X::VALUE] = most;
-					      to[X::VALUE + 1] = sum;
-				      }
-			      });
+		if (parts == 1) {
+			decode_finish(p, x, r, channel, o, most, sum);
+			return;
+		}
+		to[channel] = o;
+		if (channel == 0) {
+			to[X::VALUE] = most;
+			to[X::VALUE + 1] = sum;
+		}
+	});
 	if (X::TENSOR || parts == 1 || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
 		return;
-	decode_read_pairs<X>(p, unit, parts, shared);
-	__syncthreads();
-	decode_join<X, true>(p, { unit, shared, total, block_size, 2 * l.rows(), 2, parts },
-			     [&](int r, int channel, real o, real most, real sum) {
-				     decode_finish(p, x, r, channel, o, most, sum);
-			     });
+	if constexpr (X::ROWS == 1) {
+		decode_read_parts(p, unit, parts, shared);
+		__syncthreads();
+		decode_join_parts<X, false>(p, x, { shared, shared + X::VALUE, total, block_size, block_size, 0, parts });
+	} else {
+		decode_read_pairs(p, unit, parts, shared);
+		__syncthreads();
+		decode_join_parts<X, true>(p, x, { unit, shared, total, block_size, 2 * l.rows(), 2, parts });
+	}
 }
 
 /* Joins the parts of row blockIdx.y of a unit, a thread for each channel. */
@@ -637,19 +716,21 @@ static __global__ void decode_join_kernel(const __grid_constant__ struct decode_
 	const int64_t block_size = l.rows() * l.row_size();
 	const real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
 
+	const struct decode_parts_results<X, true> results = { unit, pair, total, block_size, 2, 0, parts };
+
 	previous_done();
 	if (parts == 1)
 		return;
+	const auto begin = results.read(0, channel);
+
 	for (int k = (int)threadIdx.x; k < parts; k += (int)blockDim.x) {
 		pair[2 * k] = unit[k * block_size + X::VALUE];
 		pair[2 * k + 1] = unit[k * block_size + X::VALUE + 1];
 	}
 	__syncthreads();
-	const struct decode_results<X, true> results = { unit, pair, total, block_size, 2, 0, parts };
-
 	results.weigh(1);
 	if (channel < p.value_width)
-		decode_finish(p, x, row + x.row, channel, results.values(0, channel), total[0], total[1]);
+		decode_finish(p, x, row + x.row, channel, results.values(0, channel, begin), total[0], total[1]);
 }
 
 /* -------------------------------------------------------------------------- passes */
@@ -682,10 +763,13 @@ template <typename P> struct decode_shapes {
 	template <typename T>
 	using wide_key = decode_shape<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
 	template <typename T> using shared = decode_shape<P, T, 16 / sizeof(T), 16, 8, 8, ROWS, 2>;
-	typedef decode_tensor_shape<P> tensor;
+	/* Few blocks, each of which has all the registers it can use; and many. */
+	typedef decode_tensor_shape<P, 2> tensor;
+	typedef decode_tensor_shape<P, 3> many_tensor;
 };
 
 #define DECODE_TENSOR_HEADS 4 /* from here on they share keys on tensor cores */
+#define DECODE_MANY_EXAMPLES 16
 
 template <typename X> static bool decode_fits(const struct node *n)
 {
@@ -706,7 +790,10 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
 		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_narrow(n->in[Q]) &&
 		    in_pieces<P>(n->in[Q]) && decode_fits<tensor>(n)) {
-			f(tensor());
+			if (n->in[Q]->dim[0] < DECODE_MANY_EXAMPLES)
+				f(tensor());
+			else
+				f(typename shapes::many_tensor());
 			return true;
 		}
 	if (!shares && decode_fits<one>(n))

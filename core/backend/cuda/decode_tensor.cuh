@@ -13,7 +13,7 @@
 #ifndef CUDA_DECODE_TENSOR_CUH
 #define CUDA_DECODE_TENSOR_CUH
 
-template <typename P_> struct decode_tensor_shape {
+template <typename P_, int RESIDENT_> struct decode_tensor_shape {
 	typedef P_ P;
 	typedef typename P::factor T;
 	typedef typename P::real real;
@@ -21,7 +21,7 @@ template <typename P_> struct decode_tensor_shape {
 	static constexpr int LANES = WARP, TEAMS = 1, ROWS = 16, KEYS = 16, KEY = 128, VALUE = 128;
 	static constexpr bool ANY = false, TENSOR = true;
 	static constexpr int WARPS = 4; /* of a block, at most */
-	static constexpr int RESIDENT = 2;
+	static constexpr int RESIDENT = RESIDENT_;
 };
 
 template <typename X> struct decode_fragments {
@@ -206,12 +206,12 @@ template <typename X> struct decode_fragments {
 	}
 };
 
-template <typename P>
-static __device__ void decode_part(const struct decode_problem<decode_tensor_shape<P>> &p,
-				   const struct decode_place<decode_tensor_shape<P>> &x, int part,
+template <typename P, int RESIDENT>
+static __device__ void decode_part(const struct decode_problem<decode_tensor_shape<P, RESIDENT>> &p,
+				   const struct decode_place<decode_tensor_shape<P, RESIDENT>> &x, int part,
 				   float *shared)
 {
-	typedef decode_tensor_shape<P> X;
+	typedef decode_tensor_shape<P, RESIDENT> X;
 	typedef decode_fragments<X> fragments;
 	const int64_t step = (int64_t)p.layout.parts * p.layout.chunk;
 	const int64_t begin = (int64_t)part * p.layout.chunk + x.slice * X::KEYS;
