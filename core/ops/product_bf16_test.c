@@ -19,6 +19,8 @@ static const struct setting settings[] = {
 	{ "a row more than blocks have", 33, 128, 56 },
 	{ "a sum longer than all stages", 18, 328, 40 },
 	{ "widths that no piece divides", 21, 30, 26 },
+	{ "some rows, more channels than a block takes at a time", 20, 800, 48 },
+	{ "some rows, many outputs", 40, 64, 2056 },
 	{ "many blocks", 600, 72, 136 },
 	{ "too many results for a small product", 1100, 64, 1024 },
 	{ "few outputs of many rows", 3104, 128, 12 },

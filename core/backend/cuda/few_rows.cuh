@@ -283,29 +283,45 @@ static __device__ void few_rows_add(const struct few_rows_problem<P> &p,
 	}
 }
 
-/* Output o of a row, and what follows it. */
-template <typename P>
-static __device__ void few_rows_put(const struct few_rows_problem<P> &p, int number, int row,
-				    int64_t o, typename P::real value)
-{
+/* What becomes of an output.  What memory tells of it is read before the kernel before has ended. */
+template <typename P> struct few_rows_end {
 	typedef typename P::real real;
-	const struct few_rows_product<P> &product = p.product[number];
-	const real kept = product.y.narrow ? (real)(typename P::factor)value : value;
 
-	product.y[row * product.O + o] = value;
-	if (p.gelu)
-		p.gelu[row * product.O + o] = kept * gelu_factor<P>(kept);
+	int number, o, kept; /* kept: which cache keeps it; or -1 */
+	real bias;
+	int64_t past; /* tokens that the cache has already */
+
+	__device__ few_rows_end(const struct few_rows_problem<P> &p, int number, int o)
+		: number(number), o(o), kept(-1), bias(0), past(p.n_kept > 0 ? p.run->past : 0)
+	{
+		const struct few_rows_product<P> &product = p.product[number];
+
+		if (product.b && o < product.O)
+			bias = product.b[o];
 #pragma unroll 1
-	for (int k = 0; k < p.n_kept; k++) {
-		const struct few_rows_kept<P> &cache = p.kept[k];
-
-		if (cache.product != number || o < cache.first || o >= cache.first + cache.size)
-			continue;
-		const int64_t token = row / cache.T * cache.capacity + p.run->past + row % cache.T;
-
-		cache.to[token * cache.pitch + o - cache.first] = kept;
+		for (int k = 0; k < p.n_kept; k++)
+			if (p.kept[k].product == number && o >= p.kept[k].first &&
+			    o < p.kept[k].first + p.kept[k].size)
+				kept = k;
 	}
-}
+	/* For a row; without the bias. */
+	__device__ void put(const struct few_rows_problem<P> &p, int row, real sum) const
+	{
+		const struct few_rows_product<P> &product = p.product[number];
+		const real value = sum + bias;
+		const real rounded = product.y.narrow ? (real)(typename P::factor)value : value;
+
+		product.y[row * product.O + o] = value;
+		if (p.gelu)
+			p.gelu[row * product.O + o] = rounded * gelu_factor<P>(rounded);
+		if (kept < 0)
+			return;
+		const struct few_rows_kept<P> &cache = p.kept[kept];
+		const int64_t token = row / cache.T * cache.capacity + past + row % cache.T;
+
+		cache.to[token * cache.pitch + o - cache.first] = rounded;
+	}
+};
 
 template <typename P, int ROWS, int OUTS, bool NORMED>
 static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
@@ -317,14 +333,13 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 	__shared__ __align__(16) factor normed[NORMED ? ROWS * FEW_ROWS_STEP : 1];
 	const int warp = (int)threadIdx.x / WARP;
 	const struct few_rows_place<P, OUTS> x(p);
-	const struct few_rows_product<P> &product = p.product[x.number];
-	const int64_t o = x.first + x.lane % OUTS;
+	const int o = (int)x.first + x.lane % OUTS;
 	const int row = x.lane / OUTS;
 	struct few_rows_weights<P, OUTS> w;
 	real sum[ROWS][OUTS] = {};
 
 	w.read(p, x, 0);
-	real total = product.b && o < product.O ? product.b[o] : 0;
+	const struct few_rows_end<P> end(p, x.number, o);
 
 	if constexpr (NORMED) {
 		const struct few_rows_norm<P> norm(p.norm);
@@ -352,18 +367,21 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 			shared[warp][k] = all;
 	}
 	__syncthreads();
-	if (x.share > 0 || row >= p.n || o >= product.O)
+	if (x.share > 0 || row >= p.n || o >= p.product[x.number].O)
 		return;
+	real total = 0;
+
 	for (int k = 0; k < p.split; k++)
 		total += shared[warp + k][x.lane];
-	few_rows_put(p, x.number, row, o, total);
+	end.put(p, row, total);
 }
 
 #include "core/backend/cuda/some_rows.cuh"
 
 /* Where x is longer, or there are more outputs, cuBLAS is faster, even with a kernel for what follows. */
 #define LONGEST_OF_SOME 1024
-#define MANY_OF_SOME 2048
+#define MANY_OF_SOME 2048 /* from here on a block has more */
+#define MOST_OF_SOME 4096
 
 template <typename P> struct few_rows {
 	static int64_t rows(const struct node *node)
@@ -380,7 +398,7 @@ template <typename P> struct few_rows {
 		return rows(node) > MOST_FEW_ROWS && rows(node) <= MOST_SOME_ROWS && is_narrow(x) &&
 		       tensor_root(x)->kind == TENSOR_ACTIVATION && tensor_dim(x, -1) % 32 == 0 && pitch % 8 == 0 && x->offset % 8 == 0 &&
 		       tensor_dim(x, -1) <= LONGEST_OF_SOME &&
-		       tensor_dim(node->out[0], -1) < MANY_OF_SOME;
+		       tensor_dim(node->out[0], -1) <= MOST_OF_SOME;
 	}
 
 	/* Depends on the node alone. */
@@ -408,7 +426,7 @@ template <typename P> struct few_rows {
 		const int64_t O = tensor_dim(node->out[0], -1);
 
 		if (are_some(node))
-			return SOME_ROWS_OUTS;
+			return O < MANY_OF_SOME ? 16 : 32;
 		return O >= MANY_OUTPUTS ? 4 : 1;
 	}
 
@@ -475,10 +493,11 @@ template <typename P> struct few_rows {
 			launch<MOST_FEW_ROWS, 1, NORMED>(c, p);
 	}
 
+	template <int TILES>
 	static void launch_some(const struct call *c, const struct few_rows_problem<P> &p)
 	{
-		launch_next(context_of(c)->overlaps, some_rows_kernel<P, SOME_ROWS_OUTS / 16>,
-			    (unsigned)groups(p, p.n_products, SOME_ROWS_OUTS), SOME_ROWS_WARPS * WARP, 0,
+		launch_next(context_of(c)->overlaps, some_rows_kernel<P, TILES>,
+			    (unsigned)groups(p, p.n_products, 16 * TILES), SOME_ROWS_WARPS * WARP, 0,
 			    stream_of(c), p);
 		note_launch(c);
 	}
@@ -488,7 +507,10 @@ template <typename P> struct few_rows {
 	{
 		if constexpr (ROUNDS<P>)
 			if (are_some(c->node)) {
-				launch_some(c, p);
+				if (outs(c->node) == 16)
+					launch_some<1>(c, p);
+				else
+					launch_some<2>(c, p);
 				return;
 			}
 		launch_rows<false>(c, p);

@@ -62,14 +62,26 @@ static bool are_columns(const struct tensor *t)
 	return t->offset + x.size <= O && (x.B * x.T == 1 || x.pitch == O);
 }
 
+/* Have two views of one product a column in common? */
+static bool overlap(const struct tensor *a, const struct tensor *b)
+{
+	return tensor_root(a) == tensor_root(b) && a->offset < b->offset + tokens_of(b).size &&
+	       b->offset < a->offset + tokens_of(a).size;
+}
+
+/* Each output goes to one place of the cache at most. */
 static bool keeps_products(const struct node *cache, const struct node *const *products, int n)
 {
 	if (cache->id != OP_cache)
 		return false;
-	for (int i = 0; i < cache->n_in; i++)
+	for (int i = 0; i < cache->n_in; i++) {
 		if (product_of(cache->in[i], products, n) < 0 || !are_columns(cache->in[i]) ||
 		    tokens_of(cache->out[i]).size != tokens_of(cache->in[i]).size)
 			return false;
+		for (int k = 0; k < i; k++)
+			if (overlap(cache->in[i], cache->in[k]))
+				return false;
+	}
 	return true;
 }
 

@@ -13,8 +13,7 @@
 
 #define MOST_SOME_ROWS 64
 #define SOME_ROWS_WARPS 8 /* of a block */
-#define SOME_ROWS_OUTS 16 /* of a block */
-#define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each tile of outputs */
+#define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each row of a tile of outputs */
 
 template <typename P, int TILES> struct some_rows_sums {
 	typedef typename P::factor factor;
@@ -28,50 +27,59 @@ template <typename P, int TILES> struct some_rows_sums {
 
 	__device__ some_rows_sums()
 		: warp((int)threadIdx.x / WARP), group((int)threadIdx.x % WARP / 4),
-		  pair((int)threadIdx.x % 4), sum{}
+		  pair((int)threadIdx.x % 4)
 	{
 	}
-	__device__ int64_t channel(int64_t first, int k) const
+	__device__ int channel(int first, int k) const
 	{
 		return (first + k * SOME_ROWS_WARPS + warp) * 32 + 8 * pair;
 	}
 	/* The lane's pieces of W among those from number `first` on. */
 	__device__ void read(const struct few_rows_problem<P> &p, const struct few_rows_product<P> &product,
-			     int64_t output, int64_t first)
+			     int output, int first)
 	{
+		const int I = (int)p.I, left = (int)product.O - output - group;
+		const factor *row = product.w + (int64_t)(output + group) * I;
+
 #pragma unroll
 		for (int k = 0; k < SOME_ROWS_PIECES; k++)
 #pragma unroll
 			for (int n = 0; n < 2 * TILES; n++) {
-				const int64_t i = channel(first, k), o = output + 8 * n + group;
+				const int i = channel(first, k);
 
 				w[k][n / 2][n % 2] = {};
-				if (i < p.I && o < product.O)
-					w[k][n / 2][n % 2] =
-						*(const sixteen_bytes *)(product.w + o * p.I + i);
+				if (i < I && 8 * n < left)
+					w[k][n / 2][n % 2] = *(const sixteen_bytes *)(row + 8 * n * I + i);
 			}
 	}
-	__device__ void add(const struct few_rows_problem<P> &p, int64_t first)
+	/*
+	 * All of x is read at once, and nothing is multiplied before: the compiler would delay reads, to save
+	 * registers.  It does not know that a zero of shared memory is one.
+	 */
+	__device__ void add(const struct few_rows_problem<P> &p, int first, const float *zero)
 	{
-		const factor *x = (const factor *)p.x.at;
+		const int pitch = (int)p.x_pitch;
+		const factor *x = (const factor *)p.x.at + group * pitch;
+		sixteen_bytes b[SOME_ROWS_PIECES][ROW_TILES];
 
 #pragma unroll
-		for (int k = 0; k < SOME_ROWS_PIECES; k++) {
-			const int64_t i = channel(first, k);
-			sixteen_bytes b[ROW_TILES];
-
+		for (int k = 0; k < SOME_ROWS_PIECES; k++)
 #pragma unroll
 			for (int tile = 0; tile < ROW_TILES; tile++) {
-				const int row = 8 * tile + group;
+				const int i = channel(first, k);
 
-				b[tile] = {};
-				if (i < p.I && row < p.n)
-					b[tile] = *(const sixteen_bytes *)(x + row * p.x_pitch + i);
+				b[k][tile] = {};
+				if (i < (int)p.I && 8 * tile + group < p.n)
+					b[k][tile] = *(const sixteen_bytes *)(x + 8 * tile * pitch + i);
 			}
+		__syncthreads();
+		if (first == 0)
+			each([&](int, float &sum) { sum = *zero; });
+#pragma unroll
+		for (int k = 0; k < SOME_ROWS_PIECES; k++)
 #pragma unroll
 			for (int tile = 0; tile < ROW_TILES; tile++)
-				multiply(k, tile, b[tile]);
-		}
+				multiply(k, tile, b[k][tile]);
 	}
 	__device__ void multiply(int k, int tile, const sixteen_bytes &b)
 	{
@@ -108,21 +116,26 @@ static __global__ void __launch_bounds__(SOME_ROWS_WARPS *WARP)
 {
 	typedef some_rows_sums<P, TILES> sums;
 	constexpr int HALF = SOME_ROWS_WARPS / 2;
-	__shared__ float shared[HALF][sums::OUTS * sums::LINE];
+	__shared__ float shared[HALF][sums::OUTS * sums::LINE], zero;
 	int number = 0;
 	sums s;
 
 	while (number + 1 < p.n_products && blockIdx.x >= p.product[number + 1].before)
 		number++;
 	const struct few_rows_product<P> &product = p.product[number];
-	const int64_t output = (blockIdx.x - product.before) * sums::OUTS;
+	const int output = ((int)blockIdx.x - (int)product.before) * sums::OUTS;
+	const int out = (int)threadIdx.x % sums::OUTS, o = output + out;
 
+	if (threadIdx.x == 0)
+		zero = 0;
 	s.read(p, product, output, 0);
+	const struct few_rows_end<P> end(p, number, o);
+
 	previous_done();
-	for (int64_t first = 0; first * 32 < p.I; first += SOME_ROWS_PIECES * SOME_ROWS_WARPS) {
+	for (int first = 0; first * 32 < p.I; first += SOME_ROWS_PIECES * SOME_ROWS_WARPS) {
 		if (first > 0)
 			s.read(p, product, output, first);
-		s.add(p, first);
+		s.add(p, first, &zero);
 	}
 	if (s.warp >= HALF)
 		s.each([&](int at, float &sum) { shared[s.warp - HALF][at] = sum; });
@@ -133,17 +146,15 @@ static __global__ void __launch_bounds__(SOME_ROWS_WARPS *WARP)
 			shared[s.warp][at] = sum;
 		});
 	__syncthreads();
-	for (int item = (int)threadIdx.x; item < sums::OUTS * p.n; item += SOME_ROWS_WARPS * WARP) {
-		const int row = item / sums::OUTS, out = item % sums::OUTS;
-		const int64_t o = output + out;
+	if (o >= product.O)
+		return;
+	for (int row = (int)threadIdx.x / sums::OUTS; row < p.n; row += SOME_ROWS_WARPS * WARP / sums::OUTS) {
+		float total = 0;
 
-		if (o >= product.O)
-			continue;
-		float total = product.b ? product.b[o] : 0;
-
+#pragma unroll
 		for (int k = 0; k < HALF; k++)
 			total += shared[k][out * sums::LINE + row];
-		few_rows_put(p, number, row, o, total);
+		end.put(p, row, total);
 	}
 }
 
