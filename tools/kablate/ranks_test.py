@@ -25,6 +25,8 @@ TOGETHER = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": ITERATIONS, "TRAIN_BATCH": 2, "T
             "ORDERED_SUM": "y"}
 # A matrix of 288 x 1152 is more than one piece, except for Muon, which keeps it whole.
 LARGE = {**TOGETHER, "MODEL_EMBD": 288, "MODEL_LAYERS": 1, "GPT2_MAX_ITERS": 6}
+# A fast machine does 20 iterations before a signal is through mpirun.
+LONG = {**TOGETHER, "GPT2_MAX_ITERS": 100}
 TRIES = 20      # to stop a run in time
 
 
@@ -110,17 +112,18 @@ class Together(Case):
                 self.assert_same(three, one)
 
     def test_goes_on_with_another_number(self):
-        run = Ranks(2)
-        started = run.cut_short(" 3/20 ", lambda it: it.send(signal.SIGTERM), latest=11)
+        alone, run = Ranks(1, base=LONG), Ranks(2, base=LONG)
+        alone.train()
+        started = run.cut_short(" 3/100 ", lambda it: it.send(signal.SIGTERM), latest=60)
         self.assertEqual(started.process.returncode, RESUMABLE, started.text)
         self.assertEqual(run.state()[0], "interrupted")
-        first, run = run.iterations()[-1], Ranks(3, runs=run.runs)
-        started = run.cut_short(r" \d+/20 ", lambda it: it.send(signal.SIGINT))
+        first, run = run.iterations()[-1], Ranks(3, runs=run.runs, base=LONG)
+        started = run.cut_short(r" \d+/100 ", lambda it: it.send(signal.SIGINT), latest=99)
         self.assertEqual(started.process.returncode, RESUMABLE, started.text)
         self.assertGreater(run.iterations()[-1], first)
-        run = Ranks(1, runs=run.runs)
+        run = Ranks(1, runs=run.runs, base=LONG)
         self.assertIn("resuming after iteration", run.train())
-        self.assert_same(run, self.alone)
+        self.assert_same(run, alone)
 
     def test_a_dead_rank_ends_the_run_with_its_name(self):
         run = Ranks(3)
