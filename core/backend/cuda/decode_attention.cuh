@@ -97,14 +97,14 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
 
 /*
  * Few units need many parts: a GPU runs `at_once` blocks.  Many need some, so that the last blocks are short,
- * but each part costs some time: it has about 6 chunks at least.
+ * but each part costs some time: it has about 8 chunks at least.
  */
 static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_once)
 {
 	const bool few = units < 128;
 	const int64_t wanted = ((few ? at_once : 4096) + units - 1) / units;
 	const int64_t most = wanted < DECODE_MOST_PARTS ? wanted : DECODE_MOST_PARTS;
-	const int64_t possible = few ? chunks : (chunks + 5) / 6;
+	const int64_t possible = few ? chunks : (chunks + 7) / 8;
 
 	return possible < most ? possible : most;
 }
