@@ -287,26 +287,44 @@ static void test_joined_nodes(void **state)
 		}
 }
 
-/* So many keys that parts of them are summed apart, for heads that share them and heads of their own. */
+/*
+ * So many keys that parts of them are summed apart, for heads that share them and heads of their own; heads that
+ * fill more than one tile, and examples that fill a GPU.
+ */
 static void test_many_keys(void **state)
 {
-	static const char *const heads[] = {
-		"ATTENTION=mla RA_MLA_LATENT_DIM=24 MODEL_HEADS=8 POS=alibi",
-		"ATTENTION=mla RA_MLA_LATENT_DIM=128 MODEL_HEADS=16 POS=none",
-		"ATTENTION=dot MODEL_HEADS=20 MODEL_EMBD=160 ATTENTION_KV_HEADS=1 POS=none",
-		"ATTENTION=dot MODEL_HEADS=8 ATTENTION_KV_HEADS=2 POS=rope",
-		"ATTENTION=dot MODEL_HEADS=4 POS=none",
+	static const struct {
+		const char *heads;
+		int64_t rows, tokens;
+	} settings[] = {
+		{ "ATTENTION=mla RA_MLA_LATENT_DIM=24 MODEL_HEADS=8 POS=alibi", 2, 200 },
+		{ "ATTENTION=mla RA_MLA_LATENT_DIM=24 MODEL_HEADS=8 POS=alibi", 17, 200 },
+		{ "ATTENTION=mla RA_MLA_LATENT_DIM=128 MODEL_HEADS=16 POS=none", 1, 200 },
+		{ "ATTENTION=mla RA_MLA_LATENT_DIM=128 MODEL_HEADS=32 POS=none", 1, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=20 MODEL_EMBD=160 ATTENTION_KV_HEADS=1 POS=none", 2, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=8 ATTENTION_KV_HEADS=2 POS=rope", 1, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=4 POS=none", 2, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=2 POS=none", 1, 2200 },
 	};
 	char symbols[600];
 
 	(void)state;
 	if (!backend_stores_for_tests())
 		skip();
-	for (size_t i = 0; i < COUNT(heads); i++) {
+	for (size_t i = 0; i < COUNT(settings); i++) {
 		snprintf(symbols, sizeof(symbols), "MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 %s",
-			 heads[i]);
-		check_stored(symbols, i % 2 ? 1 : 2, 200, 190);
+			 settings[i].heads);
+		check_stored(symbols, settings[i].rows, settings[i].tokens, settings[i].tokens - 10);
 	}
+}
+
+/* Maps with many outputs for some rows, and what is joined to them. */
+static void test_wide_rows(void **state)
+{
+	(void)state;
+	if (!backend_stores_for_tests())
+		skip();
+	check_stored("MODEL_LAYERS=1 MODEL_EMBD=704 MODEL_HEADS=11 ATTENTION=dot POS=learned", 7, 12, 9);
 }
 
 static void test_latent_reciprocity(void **state)
@@ -547,6 +565,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_activations_in_bfloat16),
 		cmocka_unit_test(test_joined_nodes),
 		cmocka_unit_test(test_many_keys),
+		cmocka_unit_test(test_wide_rows),
 		cmocka_unit_test(test_latent_reciprocity),
 		cmocka_unit_test(test_vectors),
 		cmocka_unit_test(test_long_prompt),

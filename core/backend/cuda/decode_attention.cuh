@@ -69,7 +69,7 @@ template <typename X> struct decode_layout {
 	{
 		return X::VALUE + 2;
 	}
-	/* Of shared memory: rows of slices; or of parts, or their last two numbers; then two numbers of each row. */
+	/* Of shared memory: the rows of slices; or of parts, or, where a block has several, their last two numbers. */
 	__host__ __device__ int64_t results_size() const
 	{
 		const int64_t slices_size = slices * row_size();
@@ -119,7 +119,8 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 
 	l.sharing = (int)sharing;
 	l.tiles = (int)(tiles < X::WARPS ? tiles : X::WARPS);
-	l.slices = l.tiles == 1 ? 4 : X::WARPS / l.tiles;
+	static_assert(X::WARPS / 2 <= DECODE_MOST_SLICES);
+	l.slices = l.tiles == 1 ? DECODE_MOST_SLICES : X::WARPS / l.tiles;
 	l.units = (int)(H / sharing * ((sharing + l.rows() - 1) / l.rows()));
 	l.chunk = l.slices * X::TEAMS * X::KEYS;
 	/* Where there are more units than counters, each has one part. */
@@ -378,24 +379,26 @@ static __device__ void decode_near(const struct decode_problem<X> &p, const stru
 		const T *row = n % 2 ? v + j * (int)p.v_layout.pitch : k + j * (int)p.k_layout.pitch;
 		const int width = n % 2 ? p.value_width : p.key_width;
 
-		for (int channel = 0; channel < width && j < x.i; channel += LINE)
+		if (j >= x.i)
+			return;
+		for (int channel = 0; channel < width; channel += LINE)
 			bring_near(row + channel);
 	}
 }
 
-/* The keys of a part, from `first` on, for the heads of a warp. */
+/* The keys of a part, for the heads of a warp. */
 template <typename X>
 static __device__ void decode_walk(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   int64_t part, decode_row<X> (&row)[X::ROWS])
+				   int part, decode_row<X> (&row)[X::ROWS])
 {
 	typedef typename X::real real;
 	const struct decode_queries<X> queries(p, x);
 	const int64_t k_at = p.k_layout.at(x.b, x.first, 0), v_at = p.v_layout.at(x.b, x.first, 0);
 	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
 	const int step = p.layout.parts * p.layout.chunk, i = (int)x.i;
-	const int own = x.slice * X::KEYS * X::TEAMS + x.team;
+	const int mine = x.slice * X::KEYS * X::TEAMS + x.team; /* of a chunk: the team's first key */
 
-	for (int first = (int)part * p.layout.chunk; first <= i; first += step) {
+	for (int first = part * p.layout.chunk; first <= i; first += step) {
 		decode_channels<X, X::KC> k[X::KEYS];
 		decode_channels<X, X::VC> v[X::KEYS];
 		real bias[X::KEYS];
@@ -403,7 +406,7 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 		/* Keys after the query's own are replaced by its own; their scores do not count. */
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++) {
-			const int at = first + own + u * X::TEAMS;
+			const int at = first + mine + u * X::TEAMS;
 			const int64_t j = at < i ? at : i;
 
 			k[u].read(p.k, k_at + j * (int)p.k_layout.pitch, x.lane, p.key_width);
@@ -419,7 +422,7 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 				break;
 #pragma unroll
 			for (int u = 0; u < X::KEYS; u++) {
-				const int j = first + own + u * X::TEAMS;
+				const int j = first + mine + u * X::TEAMS;
 				real s = queries.share(p, x, r, j, k[u]);
 
 				for (int distance = X::LANES / 2; distance > 0; distance /= 2)
@@ -502,7 +505,7 @@ template <typename X, bool OF_BLOCKS> struct decode_parts_results {
 	int64_t pair_row;	   /* from one row to the next */
 	int n;			   /* parts */
 
-	/* What other blocks wrote must not come from a cache of this multiprocessor. */
+	/* What other blocks wrote (OF_BLOCKS) must not come from a cache of this multiprocessor. */
 	__device__ struct batch read(int first, int channel) const
 	{
 		struct batch x;
@@ -575,14 +578,14 @@ static __device__ void decode_join_parts(const struct decode_problem<X> &p, cons
 	}
 }
 
-/* All that the parts of a unit of one row have, to shared memory [parts, row_size]. */
+/* All that the parts of a unit have, to shared memory [parts, rows, row_size]. */
 template <typename X>
 static __device__ void decode_read_parts(const struct decode_problem<X> &p,
 					 const typename X::real *unit, int parts,
 					 typename X::real *shared)
 {
 	constexpr int AHEAD = 16; /* under way together, of a thread */
-	const int size = parts * (int)p.layout.row_size();
+	const int size = parts * p.layout.rows() * (int)p.layout.row_size();
 
 	for (int first = (int)threadIdx.x; first < size; first += AHEAD * (int)blockDim.x) {
 		typename X::real number[AHEAD];
@@ -696,7 +699,8 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 	if constexpr (X::ROWS == 1) {
 		decode_read_parts(p, unit, parts, shared);
 		__syncthreads();
-		decode_join_parts<X, false>(p, x, { shared, shared + X::VALUE, total, block_size, block_size, 0, parts });
+		decode_join_parts<X, false>(p, x, { shared, shared + X::VALUE, total, block_size, block_size,
+						    l.row_size(), parts });
 	} else {
 		decode_read_pairs(p, unit, parts, shared);
 		__syncthreads();
@@ -730,7 +734,7 @@ static __global__ void decode_join_kernel(const __grid_constant__ struct decode_
 	__syncthreads();
 	results.weigh(1);
 	if (channel < p.value_width)
-		decode_finish(p, x, row + x.row, channel, results.values(0, channel, begin), total[0], total[1]);
+		decode_finish(p, x, row, channel, results.values(0, channel, begin), total[0], total[1]);
 }
 
 /* -------------------------------------------------------------------------- passes */
@@ -769,7 +773,7 @@ template <typename P> struct decode_shapes {
 };
 
 #define DECODE_TENSOR_HEADS 4 /* from here on they share keys on tensor cores */
-#define DECODE_MANY_EXAMPLES 16
+#define DECODE_MANY_KEYS 16 /* heads of keys of all examples: from here on, blocks are many */
 
 template <typename X> static bool decode_fits(const struct node *n)
 {
@@ -790,7 +794,7 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
 		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_narrow(n->in[Q]) &&
 		    in_pieces<P>(n->in[Q]) && decode_fits<tensor>(n)) {
-			if (n->in[Q]->dim[0] < DECODE_MANY_EXAMPLES)
+			if (n->in[Q]->dim[0] * (H / sharing) < DECODE_MANY_KEYS)
 				f(tensor());
 			else
 				f(typename shapes::many_tensor());

@@ -217,7 +217,7 @@ static __device__ void decode_part(const struct decode_problem<decode_tensor_sha
 	const int64_t begin = (int64_t)part * p.layout.chunk + x.slice * X::KEYS;
 	fragments f(p, x);
 
-	for (int64_t first = begin; first <= x.i; first += step) {
+	for (int64_t first = begin; x.rows > 0 && first <= x.i; first += step) {
 		sixteen_bytes k[2][fragments::STEPS / 2], v[4][2];
 		uint32_t a[4];
 		float s[2][4];
