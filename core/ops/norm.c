@@ -31,6 +31,12 @@ struct tensor *op_norm(struct graph *g, const char *name, enum norm_kind kind, d
 	return node_out(n, residual ? 1 : 0);
 }
 
+static bool is_param(const struct tensor *t)
+{
+	return tensor_root(t)->kind == TENSOR_PARAM;
+}
+
+/* (Devices read parameters before what the node before makes.) */
 static enum status check(struct graph *g, struct node *n, const struct tensor *w,
 			 const struct tensor *b)
 {
@@ -42,6 +48,8 @@ static enum status check(struct graph *g, struct node *n, const struct tensor *w
 	if (!is_vector(w, width) || !is_vector(b, width))
 		return graph_misfit(g, n, "weight and bias must have the shape [%lld]",
 				    (long long)width);
+	if (!is_param(w) || (b && !is_param(b)))
+		return graph_misfit(g, n, "weight and bias must be parameters");
 	if (attr->kind != NORM_LAYER && attr->kind != NORM_RMS)
 		return graph_misfit(g, n, "no such kind of norm: %d", (int)attr->kind);
 	if (!(attr->eps >= 0))
@@ -265,6 +273,12 @@ static void case_residual_1024(struct graph *g)
 	wide_residual(g, 2, 1024);
 }
 
+/* With more rows than devices share out among blocks. */
+static void case_residual_rows_of_772(struct graph *g)
+{
+	wide_residual(g, 65, 772);
+}
+
 static void case_residual_1100(struct graph *g)
 {
 	wide_residual(g, 3, 1100);
@@ -422,6 +436,7 @@ OP_CASES(norm_residual) = {
 	OP_CASE("width 64", case_residual_64),
 	OP_CASE("width 260", case_residual_260),
 	OP_CASE("width 1024", case_residual_1024),
+	OP_CASE("65 rows of width 772", case_residual_rows_of_772),
 	OP_CASE("width 1100", case_residual_1100),
 	OP_CASE("width 2051", case_residual_2051),
 	OP_CASE("width 2052", case_residual_2052),

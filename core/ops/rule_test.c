@@ -63,6 +63,8 @@ MISFIT(add_linear_missing, op_add_linear(g, "n", A36, X34, NULL, false, 1, NULL)
 MISFIT(norm_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 3), NULL, NULL))
 MISFIT(norm_bias, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 4),
 			  case_param(g, "b", 1, 4), NULL))
+MISFIT(norm_made_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, op_gelu(g, "w", case_param(g, "v", 4)), NULL,
+				 NULL))
 MISFIT(norm_residual, op_norm(g, "n", NORM_RMS, 0, real3(g), case_param(g, "r", 2, 2, 4),
 			      case_param(g, "w", 4), NULL, NULL))
 MISFIT(norm_eps, op_norm(g, "n", NORM_RMS, -1, real3(g), NULL, case_param(g, "w", 4), NULL, NULL))
@@ -170,6 +172,7 @@ static const struct misfit misfits[] = {
 	{ "required input 1 is missing", add_linear_missing },
 	{ "must have the shape [4]", norm_weight },
 	{ "must have the shape [4]", norm_bias },
+	{ "must be parameters", norm_made_weight },
 	{ "x and residual differ", norm_residual },
 	{ "eps -1 is negative", norm_eps },
 	{ "no such kind of norm", norm_kind },

@@ -283,7 +283,7 @@ static __device__ void few_rows_add(const struct few_rows_problem<P> &p,
 	}
 }
 
-/* What becomes of an output.  What memory tells of it is read before the kernel before has ended. */
+/* What becomes of an output.  Its bias and the tokens so far, which no kernel of a run writes, are read at once. */
 template <typename P> struct few_rows_end {
 	typedef typename P::real real;
 
@@ -304,7 +304,7 @@ template <typename P> struct few_rows_end {
 			    o < p.kept[k].first + p.kept[k].size)
 				kept = k;
 	}
-	/* For a row; without the bias. */
+	/* sum: without the bias */
 	__device__ void put(const struct few_rows_problem<P> &p, int row, real sum) const
 	{
 		const struct few_rows_product<P> &product = p.product[number];
@@ -380,8 +380,8 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 
 /* Where x is longer, or there are more outputs, cuBLAS is faster, even with a kernel for what follows. */
 #define LONGEST_OF_SOME 1024
-#define MANY_OF_SOME 2048 /* from here on a block has more */
 #define MOST_OF_SOME 4096
+#define MANY_OF_SOME 2048 /* outputs: from here on a block has two tiles */
 
 template <typename P> struct few_rows {
 	static int64_t rows(const struct node *node)
@@ -396,7 +396,8 @@ template <typename P> struct few_rows {
 		const int64_t pitch = tensor_contiguous(x) ? tensor_dim(x, -1) : x->pitch;
 
 		return rows(node) > MOST_FEW_ROWS && rows(node) <= MOST_SOME_ROWS && is_narrow(x) &&
-		       tensor_root(x)->kind == TENSOR_ACTIVATION && tensor_dim(x, -1) % 32 == 0 && pitch % 8 == 0 && x->offset % 8 == 0 &&
+		       tensor_root(x)->kind == TENSOR_ACTIVATION && tensor_dim(x, -1) % 32 == 0 &&
+		       pitch % 8 == 0 && pitch <= INT32_MAX / MOST_SOME_ROWS && x->offset % 8 == 0 &&
 		       tensor_dim(x, -1) <= LONGEST_OF_SOME &&
 		       tensor_dim(node->out[0], -1) <= MOST_OF_SOME;
 	}
@@ -405,6 +406,7 @@ template <typename P> struct few_rows {
 	static bool takes(const struct node *node)
 	{
 		return ROUNDS<P> && node->in[1]->kind == TENSOR_PARAM &&
+		       (!node->in[2] || tensor_root(node->in[2])->kind == TENSOR_PARAM) &&
 		       ((rows(node) <= MOST_FEW_ROWS && tensor_dim(node->in[0], -1) % 8 == 0) ||
 			are_some(node));
 	}
@@ -426,7 +428,7 @@ template <typename P> struct few_rows {
 		const int64_t O = tensor_dim(node->out[0], -1);
 
 		if (are_some(node))
-			return O < MANY_OF_SOME ? 16 : 32;
+			return O < MANY_OF_SOME ? SOME_ROWS_OUTS : 2 * SOME_ROWS_OUTS;
 		return O >= MANY_OUTPUTS ? 4 : 1;
 	}
 
@@ -497,7 +499,7 @@ template <typename P> struct few_rows {
 	static void launch_some(const struct call *c, const struct few_rows_problem<P> &p)
 	{
 		launch_next(context_of(c)->overlaps, some_rows_kernel<P, TILES>,
-			    (unsigned)groups(p, p.n_products, 16 * TILES), SOME_ROWS_WARPS * WARP, 0,
+			    (unsigned)groups(p, p.n_products, SOME_ROWS_OUTS * TILES), SOME_ROWS_WARPS * WARP, 0,
 			    stream_of(c), p);
 		note_launch(c);
 	}
@@ -507,7 +509,7 @@ template <typename P> struct few_rows {
 	{
 		if constexpr (ROUNDS<P>)
 			if (are_some(c->node)) {
-				if (outs(c->node) == 16)
+				if (outs(c->node) == SOME_ROWS_OUTS)
 					launch_some<1>(c, p);
 				else
 					launch_some<2>(c, p);

@@ -63,7 +63,7 @@ static bool are_columns(const struct tensor *t)
 }
 
 /* Have two views of one product a column in common? */
-static bool overlap(const struct tensor *a, const struct tensor *b)
+static bool share_columns(const struct tensor *a, const struct tensor *b)
 {
 	return tensor_root(a) == tensor_root(b) && a->offset < b->offset + tokens_of(b).size &&
 	       b->offset < a->offset + tokens_of(a).size;
@@ -79,7 +79,7 @@ static bool keeps_products(const struct node *cache, const struct node *const *p
 		    tokens_of(cache->out[i]).size != tokens_of(cache->in[i]).size)
 			return false;
 		for (int k = 0; k < i; k++)
-			if (overlap(cache->in[i], cache->in[k]))
+			if (share_columns(cache->in[i], cache->in[k]))
 				return false;
 	}
 	return true;

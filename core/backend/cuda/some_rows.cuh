@@ -4,7 +4,7 @@
  * A block has some outputs and all rows.  Its warps take turns at pieces of 32 channels, and their sums are
  * added in a fixed order.  A sum over channels has no order of its own, so each lane reads pieces of 16 bytes of W
  * and x straight into the fragments of two steps: with group = lane / 4, pair = lane % 4, it has channels
- * 8 pair + 4 half + 0..3 of outputs `group` and group + 8, and of row `group` of each tile of 8.
+ * 8 pair + 4 half + 0..3 of outputs `group` and group + 8 of each tile of 16, and of row `group` of each tile of 8.
  */
 #ifndef CUDA_SOME_ROWS_CUH
 #define CUDA_SOME_ROWS_CUH
@@ -13,12 +13,13 @@
 
 #define MOST_SOME_ROWS 64
 #define SOME_ROWS_WARPS 8 /* of a block */
-#define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each row of a tile of outputs */
+#define SOME_ROWS_OUTS 16 /* of a tile; a block has one or two tiles */
+#define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each of its outputs */
 
 template <typename P, int TILES> struct some_rows_sums {
 	typedef typename P::factor factor;
 
-	static constexpr int OUTS = 16 * TILES, ROW_TILES = MOST_SOME_ROWS / 8;
+	static constexpr int OUTS = SOME_ROWS_OUTS * TILES, ROW_TILES = MOST_SOME_ROWS / 8;
 	static constexpr int LINE = MOST_SOME_ROWS + 2; /* of shared memory, for an output */
 
 	int warp, group, pair;
@@ -53,8 +54,9 @@ template <typename P, int TILES> struct some_rows_sums {
 			}
 	}
 	/*
-	 * All of x is read at once, and nothing is multiplied before: the compiler would delay reads, to save
-	 * registers.  It does not know that a zero of shared memory is one.
+	 * All rows are read at once, and nothing is multiplied before: the compiler would delay reads, to save
+	 * registers, also across reads_begin() and a barrier.  Sums begin with a zero of shared memory, which it
+	 * cannot know before the barrier.
 	 */
 	__device__ void add(const struct few_rows_problem<P> &p, int first, const float *zero)
 	{

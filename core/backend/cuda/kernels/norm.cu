@@ -61,7 +61,7 @@ static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S>
 
 /*
  * w and b of a thread's columns.  Parameters are not written in a run, so they come before what the kernel
- * before makes, if that takes few registers; if not, they are read span by span, from near.
+ * before makes, if that takes few registers; if not, they are read span by span.
  */
 template <typename R, typename S> struct norm_weights {
 	static constexpr bool AHEAD = !S::LONG && sizeof(struct piece<R, S>) <= 32;
@@ -211,17 +211,18 @@ template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
 
 /*
  * Few rows of some hundreds of numbers: a block for each takes less time than a warp, since memory and
- * registers are not what they wait for.
+ * registers are not what they wait for.  So the order of a sum depends on the number of rows.
  */
-#define FEW_ROWS 128
-#define SOME_NUMBERS 512
+#define BLOCK_ROWS 64
+#define BLOCK_NUMBERS 512
 
+/* The width whose shape takes the rows. */
 template <typename P> static int64_t shape_width(const struct norm_call<P> &m, bool aligned)
 {
-	constexpr int64_t OF_BLOCK = ROW_SPAN * WARP * MOST_SPANS<typename P::real> + 1;
+	constexpr int64_t LEAST_OF_BLOCK = ROW_SPAN * WARP * MOST_SPANS<typename P::real> + 1;
+	const bool by_blocks = aligned && m.rows <= BLOCK_ROWS && m.width >= BLOCK_NUMBERS;
 
-	return aligned && m.rows <= FEW_ROWS && m.width >= SOME_NUMBERS && m.width < OF_BLOCK ? OF_BLOCK :
-												m.width;
+	return by_blocks && m.width < LEAST_OF_BLOCK ? LEAST_OF_BLOCK : m.width;
 }
 
 template <typename P> static void forward(const struct call *c)
