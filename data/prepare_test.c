@@ -22,7 +22,7 @@ static void put_documents(const struct test_dir *d, const char *name, int docume
 		"the ", "step", " of", " gradient", "\xc3\xa9t\xc3\xa9 ",
 		"\\n",	"it's", " 42", "  ",	    "\\u0000"
 	};
-	struct rng_reader r = { rng_key(7, name), 0 };
+	struct rng_reader r = { .key = rng_key(7, name) };
 	FILE *file = fopen(test_path(d, name), "wb");
 
 	assert_non_null(file);

@@ -36,7 +36,7 @@ void rng_block(struct rng_key key, uint64_t block, uint32_t out[4])
 }
 
 /* rng_philox() of BATCH counters side by side: every line of it becomes SIMD. */
-#define BATCH 16
+#define BATCH RNG_AHEAD
 
 static void batch_round(struct rng_key key, uint32_t c[4][BATCH])
 {
@@ -84,32 +84,49 @@ void rng_blocks(struct rng_key key, uint64_t first, int64_t n, uint32_t *out)
 		rng_block(key, first + (uint64_t)i, out + 4 * i);
 }
 
+/* Of a block: as many bits as a number has. */
+static uint64_t number(const uint32_t block[4])
+{
+	return (uint64_t)block[0] << 32 | block[1];
+}
+
 uint64_t rng_u64(struct rng_key key, uint64_t index)
 {
 	uint32_t out[4];
 
 	rng_block(key, index, out);
-	return (uint64_t)out[0] << 32 | out[1];
+	return number(out);
+}
+
+/* In [0, 1). */
+static double fraction(uint64_t drawn)
+{
+	return (double)(drawn >> 11) * 0x1p-53;
 }
 
 double rng_uniform(struct rng_key key, uint64_t index)
 {
-	return (double)(rng_u64(key, index) >> 11) * 0x1p-53;
+	return fraction(rng_u64(key, index));
 }
 
-uint64_t rng_below(struct rng_key key, uint64_t index, uint64_t n)
+/* Lemire's multiply-and-reject; rejected draws read the sub-stream of the index. */
+static uint64_t below(uint64_t drawn, struct rng_key key, uint64_t index, uint64_t n)
 {
-	/* Lemire's multiply-and-reject; rejected draws read the index's own sub-stream. */
-	uint64_t low_limit = -n % n;
-	unsigned __int128 product = (unsigned __int128)rng_u64(key, index) * n;
+	unsigned __int128 product = (unsigned __int128)drawn * n;
 
-	if ((uint64_t)product < low_limit) {
+	if ((uint64_t)product < n) { /* the limit is less, and a division is slow */
+		const uint64_t low_limit = -n % n;
 		struct rng_key again = rng_subkey(key, index);
 
 		for (uint64_t i = 0; (uint64_t)product < low_limit; i++)
 			product = (unsigned __int128)rng_u64(again, i) * n;
 	}
 	return (uint64_t)(product >> 64);
+}
+
+uint64_t rng_below(struct rng_key key, uint64_t index, uint64_t n)
+{
+	return below(rng_u64(key, index), key, index, n);
 }
 
 void rng_normal_pair(struct rng_key key, uint64_t block, double pair[2])
@@ -134,12 +151,29 @@ double rng_normal(struct rng_key key, uint64_t index)
 	return pair[index % 2];
 }
 
+static uint64_t next(struct rng_reader *r)
+{
+	const uint64_t first = r->until - RNG_AHEAD;
+
+	if (r->next - first >= RNG_AHEAD) {
+		uint32_t blocks[4 * RNG_AHEAD];
+
+		rng_blocks(r->key, r->next, RNG_AHEAD, blocks);
+		for (int i = 0; i < RNG_AHEAD; i++)
+			r->ahead[i] = number(blocks + 4 * i);
+		r->until = r->next + RNG_AHEAD;
+	}
+	return r->ahead[r->next++ + RNG_AHEAD - r->until];
+}
+
 uint64_t rng_next_below(struct rng_reader *r, uint64_t n)
 {
-	return rng_below(r->key, r->next++, n);
+	const uint64_t drawn = next(r);
+
+	return below(drawn, r->key, r->next - 1, n);
 }
 
 double rng_next_uniform(struct rng_reader *r)
 {
-	return rng_uniform(r->key, r->next++);
+	return fraction(next(r));
 }

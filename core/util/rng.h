@@ -46,10 +46,13 @@ double rng_normal(struct rng_key key, uint64_t index);
 /* The two normals of one block. */
 void rng_normal_pair(struct rng_key key, uint64_t block, double out[2]);
 
-/* A reader that draws one number after another from a stream. */
+#define RNG_AHEAD 16
+
+/* A reader that draws one number after another from a stream; it starts with the key alone. */
 struct rng_reader {
 	struct rng_key key;
 	uint64_t next;
+	uint64_t until, ahead[RNG_AHEAD]; /* the numbers before `until`, made together */
 };
 
 uint64_t rng_next_below(struct rng_reader *r, uint64_t n);

@@ -214,7 +214,7 @@ static void test_below_rejects_what_would_be_biased(void **state)
 
 static void test_reader_walks_along_the_stream(void **state)
 {
-	struct rng_reader reader = { rng_key(5, "test/reader"), 0 };
+	struct rng_reader reader = { .key = rng_key(5, "test/reader") };
 	const struct rng_key key = reader.key;
 
 	(void)state;

@@ -58,7 +58,7 @@ static void test_round_trip_of_random_bytes(void **state)
 
 	assert_int_equal(encoder_new(t, &e, &err), OK);
 	for (uint64_t number = 0; number < 3000; number++) {
-		struct rng_reader r = { rng_key(number, "bpe"), 0 };
+		struct rng_reader r = { .key = rng_key(number, "bpe") };
 		size_t size = rng_next_below(&r, 200), back_size, bytes = 0;
 		struct ids ids = { 0 };
 		uint8_t text[200], *back;

@@ -93,7 +93,7 @@ static int tear_down(void **state)
 
 static size_t random_text(uint64_t number, uint8_t text[ROOM])
 {
-	struct rng_reader r = { rng_key(number, "split"), 0 };
+	struct rng_reader r = { .key = rng_key(number, "split") };
 	size_t pieces = rng_next_below(&r, MOST_PIECES + 1), size = 0;
 
 	for (size_t i = 0; i < pieces; i++) {
