@@ -73,6 +73,8 @@ struct text {
 	int32_t open[MAX_DEPTH];  /* tags of the open brackets */
 	int32_t value[MAX_NAMES]; /* of the names' facts; -1: none yet */
 	int stated;		  /* how many have one */
+	int64_t seen;		  /* tokens that are known to leave `quote` as it is */
+	int64_t quote;		  /* a place that starts a span; -1: none is known */
 };
 
 /* ---------------------------------------------------------------- reading the text so far */
@@ -101,49 +103,62 @@ static bool quotable_at(const struct text *x, int64_t place)
 	return token == FACT || token == ASK || token >= x->l->name0;
 }
 
+/* How often does the document have it? */
+static int64_t times_used(const struct text *x, int32_t token)
+{
+	const int32_t *tokens = x->w.row->tokens;
+	const int64_t end = x->w.at < x->w.length ? x->w.at : x->w.length;
+	int32_t times = 0;
+
+	for (int64_t place = x->start; place < end; place++)
+		times += tokens[place] == token;
+	return times;
+}
+
 /* A word that the document has once, with more to quote: the word identifies the place. */
 static bool starts_span(const struct text *x, int64_t place)
 {
-	int32_t word = word_at(x, place);
-
-	if (word < 0 || !quotable_at(x, place + 1))
-		return false;
-	for (int64_t other = x->start; other < x->w.at; other++)
-		if (other != place && word_at(x, other) == word)
-			return false;
-	return true;
+	return word_at(x, place) >= 0 && quotable_at(x, place + 1) &&
+	       times_used(x, token_at(x, place)) == 1;
 }
 
-static bool can_state(const struct text *x)
+static bool can_state(struct text *x)
 {
 	return x->stated < x->l->names;
 }
 
-static bool can_ask(const struct text *x)
+static bool can_ask(struct text *x)
 {
 	return x->stated > 0;
 }
 
-static bool can_open(const struct text *x)
+static bool can_open(struct text *x)
 {
 	return x->depth < x->l->depth;
 }
 
-static bool can_close(const struct text *x)
+static bool can_close(struct text *x)
 {
 	return x->depth > 0;
 }
 
-/* Search from the end, where a start is found sooner. */
-static bool can_copy(const struct text *x)
+/*
+ * A start that was found remains one until its word comes again.  Search from the end, where one is
+ * found sooner.
+ */
+static bool can_copy(struct text *x)
 {
-	for (int64_t place = x->w.at - 1; place >= x->start; place--)
+	for (; x->quote >= 0 && x->seen < x->w.at; x->seen++)
+		if (word_at(x, x->seen) == word_at(x, x->quote))
+			x->quote = -1;
+	x->seen = x->w.at;
+	for (int64_t place = x->w.at - 1; x->quote < 0 && place >= x->start; place--)
 		if (starts_span(x, place))
-			return true;
-	return false;
+			x->quote = place;
+	return x->quote >= 0;
 }
 
-static bool can_end(const struct text *x)
+static bool can_end(struct text *x)
 {
 	return x->depth == 0;
 }
@@ -152,7 +167,7 @@ static bool can_end(const struct text *x)
 
 static void put(struct text *x, int32_t token, enum component component, double probability)
 {
-	writer_put_target(&x->w, token, component, 0.0 - log(probability));
+	writer_put_target(&x->w, token, component, x->w.row->floor ? 0.0 - log(probability) : 0);
 }
 
 /* One of n tokens from `first`. */
@@ -234,13 +249,14 @@ static void start_document(struct text *x)
 	x->start = x->w.at - 1;
 	x->depth = 0;
 	x->stated = 0;
+	x->quote = -1;
 	memset(x->value, -1, sizeof(x->value));
 }
 
 static const struct {
 	enum marker marker;
 	const char *percent; /* symbol: its share of the free choices */
-	bool (*possible)(const struct text *x);
+	bool (*possible)(struct text *x);
 	void (*rest)(struct text *x); /* writes what follows the marker */
 } constructs[CONSTRUCTS] = {
 	{ FACT, "LANGUAGE_FACT_PERCENT", can_state, state_fact },
