@@ -107,4 +107,12 @@ static inline void note_launch(const struct call *c, int length = 1)
 		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
 }
 
+/* Kernels of more than 48 KiB of shared memory have to ask for it before they are launched. */
+template <typename Kernel> static void want_memory(const struct call *c, Kernel *kernel, int bytes)
+{
+	cuda_note(context_of(c),
+		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+		  "shared memory");
+}
+
 #endif

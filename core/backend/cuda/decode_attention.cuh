@@ -27,9 +27,11 @@
 
 /*
  * T: type of keys and values in memory.  Teams of LANES lanes; a lane has KC channels of a key and VC
- * of a value, in pieces of PIECE neighbours.  ROWS heads of a warp, KEYS keys of a team at a time.
+ * of a value, in pieces of PIECE neighbours.  ROWS heads of a warp, KEYS keys of a team at a time; read from
+ * memory, or by way of STAGES stages (decode_stages.cuh).
  */
-template <typename P_, typename T_, int PIECE_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_>
+template <typename P_, typename T_, int PIECE_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_,
+	  int STAGES_ = 0>
 struct decode_shape {
 	typedef P_ P;
 	typedef T_ T;
@@ -40,6 +42,8 @@ struct decode_shape {
 	static constexpr int KEY = LANES * KC, VALUE = LANES * VC; /* widths that fit */
 	static constexpr bool ANY = PIECE == 1; /* any layout and type, and the band */
 	static constexpr bool TENSOR = false;
+	static constexpr int WARP_KEYS = KEYS * TEAMS; /* of a chunk */
+	static constexpr int STAGES = STAGES_, STAGE = WARP_KEYS * (KEY + VALUE) * (int)sizeof(T);
 	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
 	/* Blocks of so many that a multiprocessor has at a time: for heads of their own, six of four warps. */
 	static constexpr int RESIDENT = sizeof(T) == 2 && KC == 8 && ROWS == 1 ? 3 : 1;
@@ -48,10 +52,25 @@ struct decode_shape {
 	{
 		return (e / PIECE * LANES + lane) * PIECE + e % PIECE;
 	}
+	/* Where a stage has piece n of the lanes' keys number u, and values. */
+	static __device__ int key_piece(int u, int n)
+	{
+		return (u * (KC / PIECE) + n) * WARP * 16;
+	}
+	static __device__ int value_piece(int u, int n)
+	{
+		return (KEYS * (KC / PIECE) + u * (VC / PIECE) + n) * WARP * 16;
+	}
 };
 
 #define DECODE_MOST_PARTS 64
 #define DECODE_MOST_SLICES 4
+#define DECODE_MANY_UNITS 128 /* more or less one for each multiprocessor */
+
+/* The chunks of a part: where the first one begins, where the keys end, and how far apart chunks are. */
+struct decode_keys {
+	int begin, end, step;
+};
 
 /* Warps of a block: tiles of heads, times slices of keys. */
 template <typename X> struct decode_layout {
@@ -84,9 +103,16 @@ template <typename X> struct decode_layout {
 
 		return chunks < parts ? chunks : parts;
 	}
+	__device__ struct decode_keys keys(int part, int64_t i) const
+	{
+		return { part * chunk, (int)i + 1, parts * chunk };
+	}
 	int bytes() const
 	{
-		return (int)((results_size() + 2 * rows()) * (int64_t)sizeof(typename X::real));
+		const int results = (int)((results_size() + 2 * rows()) * (int64_t)sizeof(typename X::real));
+		const int stages = tiles * slices * X::STAGES * X::STAGE;
+
+		return results > stages ? results : stages;
 	}
 };
 
@@ -101,7 +127,7 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
  */
 static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_once)
 {
-	const bool few = units < 128;
+	const bool few = units < DECODE_MANY_UNITS;
 	const int64_t wanted = ((few ? at_once : 4096) + units - 1) / units;
 	const int64_t most = wanted < DECODE_MOST_PARTS ? wanted : DECODE_MOST_PARTS;
 	const int64_t possible = few ? chunks : (chunks + 7) / 8;
@@ -276,6 +302,18 @@ template <typename X> struct decode_place {
 		rows = rows < 0 ? 0 : rows > X::ROWS ? X::ROWS : rows;
 		i = p.run->past;
 	}
+	/* The team's key number u of the chunk that begins with key `first`; it may come after the query's own. */
+	__device__ int place(int first, int u) const
+	{
+		return first + slice * X::WARP_KEYS + team + u * X::TEAMS;
+	}
+	/* What is read for it: then the query's own, and its score does not count. */
+	__device__ int key(int first, int u) const
+	{
+		const int j = place(first, u);
+
+		return j < (int)i ? j : (int)i;
+	}
 };
 
 /* ------------------------------------------------------------------------ scores */
@@ -386,34 +424,62 @@ static __device__ void decode_near(const struct decode_problem<X> &p, const stru
 	}
 }
 
-/* The keys of a part, for the heads of a warp. */
-template <typename X>
-static __device__ void decode_walk(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   int part, decode_row<X> (&row)[X::ROWS])
-{
-	typedef typename X::real real;
-	const struct decode_queries<X> queries(p, x);
-	const int64_t k_at = p.k_layout.at(x.b, x.first, 0), v_at = p.v_layout.at(x.b, x.first, 0);
-	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
-	const int step = p.layout.parts * p.layout.chunk, i = (int)x.i;
-	const int mine = x.slice * X::KEYS * X::TEAMS + x.team; /* of a chunk: the team's first key */
+#include "core/backend/cuda/decode_stages.cuh"
 
-	for (int first = part * p.layout.chunk; first <= i; first += step) {
-		decode_channels<X, X::KC> k[X::KEYS];
-		decode_channels<X, X::VC> v[X::KEYS];
-		real bias[X::KEYS];
+/* What a team has of some keys and values. */
+template <typename X> struct decode_pieces {
+	decode_channels<X, X::KC> k[X::KEYS];
+	decode_channels<X, X::VC> v[X::KEYS];
 
-		/* Keys after the query's own are replaced by its own; their scores do not count. */
+	__device__ void read(const struct decode_problem<X> &p, const struct decode_place<X> &x, int first)
+	{
+		const int64_t k_at = p.k_layout.at(x.b, x.first, 0), v_at = p.v_layout.at(x.b, x.first, 0);
+
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++) {
-			const int at = first + mine + u * X::TEAMS;
-			const int64_t j = at < i ? at : i;
+			const int64_t j = x.key(first, u);
 
 			k[u].read(p.k, k_at + j * (int)p.k_layout.pitch, x.lane, p.key_width);
 			v[u].read(p.v, v_at + j * (int)p.v_layout.pitch, x.lane, p.value_width);
-			bias[u] = p.key_bias ? p.key_bias[bias_at + j * (int)p.bias_layout.pitch] * (real)M_LOG2E
-					     : 0;
 		}
+	}
+	__device__ void read(const char *stage)
+	{
+		stage += threadIdx.x % WARP * 16;
+#pragma unroll
+		for (int u = 0; u < X::KEYS; u++) {
+#pragma unroll
+			for (int n = 0; n < X::KC / X::PIECE; n++)
+				((sixteen_bytes *)k[u].x)[n] = *(const sixteen_bytes *)(stage + X::key_piece(u, n));
+#pragma unroll
+			for (int n = 0; n < X::VC / X::PIECE; n++)
+				((sixteen_bytes *)v[u].x)[n] = *(const sixteen_bytes *)(stage + X::value_piece(u, n));
+		}
+	}
+};
+
+/* The keys of a part, for the heads of a warp. */
+template <typename X>
+static __device__ void decode_walk(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+				   struct decode_stages<X> &stages, decode_row<X> (&row)[X::ROWS])
+{
+	typedef typename X::real real;
+	const struct decode_queries<X> queries(p, x);
+	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
+	const int i = (int)x.i;
+
+	for (int first = stages.keys.begin; first < stages.keys.end; first += stages.keys.step) {
+		struct decode_pieces<X> pieces;
+		real bias[X::KEYS];
+
+		if constexpr (X::STAGES > 0)
+			pieces.read(stages.oldest());
+		else
+			pieces.read(p, x, first);
+#pragma unroll
+		for (int u = 0; u < X::KEYS; u++)
+			bias[u] = !p.key_bias ? 0 :
+				  p.key_bias[bias_at + x.key(first, u) * (int)p.bias_layout.pitch] * (real)M_LOG2E;
 #pragma unroll
 		for (int r = 0; r < X::ROWS; r++) {
 			real score[X::KEYS];
@@ -422,16 +488,18 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 				break;
 #pragma unroll
 			for (int u = 0; u < X::KEYS; u++) {
-				const int j = first + mine + u * X::TEAMS;
-				real s = queries.share(p, x, r, j, k[u]);
+				const int j = x.place(first, u);
+				real s = queries.share(p, x, r, j, pieces.k[u]);
 
 				for (int distance = X::LANES / 2; distance > 0; distance /= 2)
 					s += __shfl_xor_sync(0xffffffffu, s, distance);
 				s += bias[u] - queries.slope[r] * (real)(i - j);
 				score[u] = j <= i ? s : (real)-INFINITY;
 			}
-			row[r].add(score, v);
+			row[r].add(score, pieces.v);
 		}
+		if constexpr (X::STAGES > 0)
+			stages.next();
 	}
 }
 
@@ -645,7 +713,7 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p,
 /* The rows of a block after its part, slice by slice to shared memory. */
 template <typename X>
 static __device__ void decode_part(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   int part, typename X::real *shared)
+				   struct decode_stages<X> &stages, typename X::real *shared)
 {
 	decode_row<X> row[X::ROWS];
 
@@ -653,11 +721,13 @@ static __device__ void decode_part(const struct decode_problem<X> &p, const stru
 	for (int r = 0; r < X::ROWS; r++)
 		row[r].clear();
 	if (x.rows > 0)
-		decode_walk(p, x, part, row);
+		decode_walk(p, x, stages, row);
 #pragma unroll
 	for (int r = 0; r < X::ROWS; r++)
 		for (int distance = X::LANES; distance < WARP; distance *= 2)
 			row[r].join(distance);
+	if (X::STAGES > 0)
+		__syncthreads(); /* results take the place of stages */
 	decode_put_slice(p, x, row, shared);
 }
 
@@ -671,7 +741,12 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 
 	const int part = (int)blockIdx.y, parts = l.used_parts(x.i);
 
-	decode_near(p, x, part * l.chunk);
+	struct decode_stages<X> stages(p, x, l.keys(part, x.i), launch_memory());
+
+	if constexpr (X::STAGES > 0)
+		stages.begin();
+	else
+		decode_near(p, x, stages.keys.begin);
 	previous_done();
 	const int64_t block_size = l.rows() * l.row_size();
 	real *shared = (real *)launch_memory(), *total = shared + l.results_size();
@@ -679,7 +754,9 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 
 	if (part >= parts)
 		return;
-	decode_part(p, x, part, shared);
+	if constexpr (X::STAGES > 0)
+		stages.fill();
+	decode_part(p, x, stages, shared);
 	__syncthreads();
 	decode_join_slices(p, shared, [&](int r, int channel, real o, real most, real sum) {
 		real *to = unit + part * block_size + r * l.row_size();
@@ -762,18 +839,16 @@ template <typename P> struct decode_shapes {
 	/* All that the others do not take. */
 	typedef decode_shape<P, real, 1, WARP, C, C, ROWS, 1> any;
 
-	/* Heads of their own keys; of keys twice as wide; and heads that share keys. */
+	/* Heads of their own keys, few and many; of keys twice as wide; and heads that share keys. */
 	template <typename T> using one = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4>;
+	template <typename T>
+	using one_of_many = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 2 : 0>;
 	template <typename T>
 	using wide_key = decode_shape<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
 	template <typename T> using shared = decode_shape<P, T, 16 / sizeof(T), 16, 8, 8, ROWS, 2>;
-	/* Few blocks, each of which has all the registers it can use; and many. */
-	typedef decode_tensor_shape<P, 2> tensor;
-	typedef decode_tensor_shape<P, 3> many_tensor;
 };
 
 #define DECODE_TENSOR_HEADS 4 /* from here on they share keys on tensor cores */
-#define DECODE_MANY_KEYS 16 /* heads of keys of all examples: from here on, blocks are many */
 
 template <typename X> static bool decode_fits(const struct node *n)
 {
@@ -786,7 +861,7 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	typedef typename shapes::template one<T> one;
 	typedef typename shapes::template wide_key<T> wide_key;
 	typedef typename shapes::template shared<T> shared;
-	typedef typename shapes::tensor tensor;
+	typedef decode_tensor_shape<P> tensor;
 	const int64_t H = n->in[Q]->dim[2];
 	const int64_t sharing = common_divisor(H / n->in[K]->dim[2], H / n->in[V]->dim[2]);
 	const bool shares = sharing > 1;
@@ -794,14 +869,13 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
 		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_narrow(n->in[Q]) &&
 		    in_pieces<P>(n->in[Q]) && decode_fits<tensor>(n)) {
-			if (n->in[Q]->dim[0] * (H / sharing) < DECODE_MANY_KEYS)
-				f(tensor());
-			else
-				f(typename shapes::many_tensor());
+			f(tensor());
 			return true;
 		}
-	if (!shares && decode_fits<one>(n))
+	if (!shares && decode_fits<one>(n) && n->in[Q]->dim[0] * H < DECODE_MANY_UNITS)
 		f(one());
+	else if (!shares && decode_fits<one>(n))
+		f(typename shapes::template one_of_many<T>());
 	else if (!shares && decode_fits<wide_key>(n))
 		f(wide_key());
 	else if (decode_fits<shared>(n))
@@ -904,6 +978,7 @@ template <typename P> struct decode {
 			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.units),
 					  (unsigned)l.parts);
 
+			want_memory(c, decode_kernel<X>, l.bytes());
 			launch_next(context_of(c)->overlaps, decode_kernel<X>, blocks,
 				    l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
 			note_launch(c);

@@ -3,7 +3,7 @@
  *
  * A warp has 16 heads and takes 16 keys at a time: scores [16 heads, 16 keys], then O [16 heads, 128] += P V.
  * Both products sum over their channels or keys in any order, so fragments are laid out as memory is: each lane
- * reads keys and values by pieces of 16 bytes, straight into registers.  With group = lane / 4, pair = lane % 4:
+ * reads keys and values by pieces of 16 bytes.  With group = lane / 4, pair = lane % 4:
  *
  *     scores, step (c, half): a lane has channels 32 c + 8 pair + 4 half + 0..3, keys `group` of two tiles
  *     O, tile (half, e): column n is channel 64 half + 8 n + e; a lane has keys 2 pair + 0, 1, 8, 9
@@ -13,7 +13,7 @@
 #ifndef CUDA_DECODE_TENSOR_CUH
 #define CUDA_DECODE_TENSOR_CUH
 
-template <typename P_, int RESIDENT_> struct decode_tensor_shape {
+template <typename P_> struct decode_tensor_shape {
 	typedef P_ P;
 	typedef typename P::factor T;
 	typedef typename P::real real;
@@ -21,8 +21,53 @@ template <typename P_, int RESIDENT_> struct decode_tensor_shape {
 	static constexpr int LANES = WARP, TEAMS = 1, ROWS = 16, KEYS = 16, KEY = 128, VALUE = 128;
 	static constexpr bool ANY = false, TENSOR = true;
 	static constexpr int WARPS = 4; /* of a block, at most */
-	static constexpr int RESIDENT = RESIDENT_;
+	static constexpr int RESIDENT = 2;
+	static constexpr int WARP_KEYS = KEYS, STAGES = 3, STAGE = KEYS * (KEY + VALUE) * (int)sizeof(T);
 };
+
+/*
+ * A stage: 16 rows of keys, then of values, each of 16 pieces.  The lanes of a warp copy whole rows: halves of 128
+ * bytes cost bandwidth.  Where a piece lies in its row depends on the row, so that lanes that read at the same time
+ * read from different banks.
+ */
+static __device__ int decode_key_place(int row, int piece)
+{
+	return (row * 16 + (piece ^ (row % 2 * 4))) * 16;
+}
+
+static __device__ int decode_value_place(int row, int piece)
+{
+	return ((16 + row) * 16 + (piece ^ (row / 2 % 4 * 2))) * 16;
+}
+
+/* What comes after the query's own is replaced by its own, and does not count. */
+template <typename P>
+static __device__ void decode_copy(const struct decode_problem<decode_tensor_shape<P>> &p,
+				   const struct decode_place<decode_tensor_shape<P>> &x, int chunk,
+				   uint32_t to)
+{
+	typedef decode_tensor_shape<P> X;
+	typedef typename X::T T;
+	const int piece = x.lane % 16, channel = 8 * piece;
+	const int64_t first = chunk + x.slice * X::KEYS;
+	const int last = (int)(x.i - first);
+	const int k_pitch = (int)p.k_layout.pitch, v_pitch = (int)p.v_layout.pitch;
+	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0) + first * k_pitch + channel;
+	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0) + first * v_pitch + channel;
+
+#pragma unroll
+	for (int n = 0; n < X::KEYS / 2; n++) {
+		const int row = 2 * n + x.lane / 16, own = row < last ? row : last;
+
+		copy_piece(to + decode_key_place(row, piece), k + own * k_pitch, channel < p.key_width);
+	}
+#pragma unroll
+	for (int n = 0; n < X::KEYS / 2; n++) {
+		const int row = 2 * n + x.lane / 16, own = row < last ? row : last;
+
+		copy_piece(to + decode_value_place(row, piece), v + own * v_pitch, channel < p.value_width);
+	}
+}
 
 template <typename X> struct decode_fragments {
 	typedef typename X::T T;
@@ -61,47 +106,23 @@ template <typename X> struct decode_fragments {
 			q[2 * c + e / 2][r + 2 * (e % 2)] = piece.word[e];
 	}
 
-	/* Keys from `first` on; what comes after the query's own is replaced by its own, and does not count. */
-	__device__ void read_keys(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				  int64_t first, sixteen_bytes (&k)[2][STEPS / 2]) const
+	__device__ void read_keys(const char *stage, sixteen_bytes (&k)[2][STEPS / 2]) const
 	{
-		const T *at = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
-
 #pragma unroll
-		for (int tile = 0; tile < 2; tile++) {
-			const int64_t j = first + 8 * tile + group, own = j < x.i ? j : x.i;
-
+		for (int tile = 0; tile < 2; tile++)
 #pragma unroll
-			for (int c = 0; c < STEPS / 2; c++) {
-				const int channel = 32 * c + 8 * pair;
-
-				k[tile][c] = {};
-				if (channel < p.key_width)
-					k[tile][c] = *(const sixteen_bytes *)(at + own * p.k_layout.pitch +
-									      channel);
-			}
-		}
+			for (int c = 0; c < STEPS / 2; c++)
+				k[tile][c] = *(const sixteen_bytes *)(stage +
+					decode_key_place(8 * tile + group, 4 * c + pair));
 	}
-	__device__ void read_values(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				    int64_t first, sixteen_bytes (&v)[4][2]) const
+	__device__ void read_values(const char *stage, sixteen_bytes (&v)[4][2]) const
 	{
-		const T *at = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0);
-
 #pragma unroll
-		for (int key = 0; key < 4; key++) {
-			const int64_t j = first + 2 * pair + key % 2 + 8 * (key / 2);
-			const int64_t own = j < x.i ? j : x.i;
-
+		for (int key = 0; key < 4; key++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				const int channel = 64 * half + 8 * group;
-
-				v[key][half] = {};
-				if (channel < p.value_width)
-					v[key][half] = *(const sixteen_bytes *)(at + own * p.v_layout.pitch +
-										channel);
-			}
-		}
+			for (int half = 0; half < 2; half++)
+				v[key][half] = *(const sixteen_bytes *)(stage +
+					decode_value_place(2 * pair + key % 2 + 8 * (key / 2), 8 * half + group));
 	}
 
 	/* Scores in powers of two, [tile][row of two][key of two]. */
@@ -206,28 +227,31 @@ template <typename X> struct decode_fragments {
 	}
 };
 
-template <typename P, int RESIDENT>
-static __device__ void decode_part(const struct decode_problem<decode_tensor_shape<P, RESIDENT>> &p,
-				   const struct decode_place<decode_tensor_shape<P, RESIDENT>> &x, int part,
+template <typename P>
+static __device__ void decode_part(const struct decode_problem<decode_tensor_shape<P>> &p,
+				   const struct decode_place<decode_tensor_shape<P>> &x,
+				   struct decode_stages<decode_tensor_shape<P>> &stages,
 				   float *shared)
 {
-	typedef decode_tensor_shape<P, RESIDENT> X;
+	typedef decode_tensor_shape<P> X;
 	typedef decode_fragments<X> fragments;
-	const int64_t step = (int64_t)p.layout.parts * p.layout.chunk;
-	const int64_t begin = (int64_t)part * p.layout.chunk + x.slice * X::KEYS;
 	fragments f(p, x);
 
-	for (int64_t first = begin; x.rows > 0 && first <= x.i; first += step) {
+	for (int first = stages.keys.begin; x.rows > 0 && first < stages.keys.end; first += stages.keys.step) {
+		const char *stage = stages.oldest();
 		sixteen_bytes k[2][fragments::STEPS / 2], v[4][2];
 		uint32_t a[4];
 		float s[2][4];
 
-		f.read_keys(p, x, first, k);
-		f.read_values(p, x, first, v);
-		f.score(p, x, first, k, s);
+		f.read_keys(stage, k);
+		f.score(p, x, first + x.slice * X::KEYS, k, s);
+		f.read_values(stage, v);
 		f.weigh(s, a);
 		f.add(a, v);
+		__syncwarp();
+		stages.next();
 	}
+	__syncthreads(); /* results take the place of stages */
 	f.put(p, x, shared);
 }
 

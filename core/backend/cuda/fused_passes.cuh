@@ -432,14 +432,11 @@ template <int KW, bool MORE, bool BIASED> struct grouped_shapes {
 
 /* -------------------------------------------------------------------- launches */
 
-/* Kernels of more than 48 KiB of shared memory have to ask for it. */
 template <typename Kernel, typename... Arguments>
 static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int threads, int bytes,
 		   const Arguments &...arguments)
 {
-	cuda_note(context_of(c),
-		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-		  "shared memory");
+	want_memory(c, kernel, bytes);
 	launch_next(context_of(c)->overlaps, kernel, blocks, threads, bytes, stream_of(c), arguments...);
 	note_launch(c, cuda_attention_length);
 }

@@ -42,8 +42,8 @@ static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 block
 
 /*
  * Lets the next kernel come, and waits until the one before has ended and all can see what it wrote.  All
- * threads call it before they read or write, but for parameters and their copies, which a run finds as they are: then
- * a kernel ends only after all before it have.
+ * threads call it before they read or write, but for what a run finds as it is: parameters and their copies, and what
+ * earlier runs wrote to a cache.  Then a kernel ends only after all before it have.
  */
 static __device__ __forceinline__ void previous_done(void)
 {

@@ -302,16 +302,12 @@ static __global__ void __launch_bounds__(MOST_THREADS) score_kernel(struct score
 	}
 }
 
-/* Kernels of more than 48 KiB of shared memory have to ask for it. */
 template <int HELD, typename P, typename L>
 static void launch_scores(const struct call *c, int64_t blocks, int threads, const struct scores<P, L> &s)
 {
 	const int bytes = HELD * (int)row_bytes<L>(s.v);
 
-	cuda_note(context_of(c),
-		  cudaFuncSetAttribute(score_kernel<P, L, HELD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-				       bytes),
-		  "shared memory");
+	want_memory(c, score_kernel<P, L, HELD>, bytes);
 	launch_next(context_of(c)->overlaps, score_kernel<P, L, HELD>, (unsigned)blocks, threads, bytes,
 		    stream_of(c), s);
 	note_launch(c);
