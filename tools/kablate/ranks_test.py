@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
@@ -25,7 +26,7 @@ TOGETHER = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": ITERATIONS, "TRAIN_BATCH": 2, "T
             "ORDERED_SUM": "y"}
 # A matrix of 288 x 1152 is more than one piece, except for Muon, which keeps it whole.
 LARGE = {**TOGETHER, "MODEL_EMBD": 288, "MODEL_LAYERS": 1, "GPT2_MAX_ITERS": 6}
-# A fast machine does 20 iterations before a signal is through mpirun.
+# A fast machine does 20 iterations before its ranks are found.
 LONG = {**TOGETHER, "GPT2_MAX_ITERS": 100}
 TRIES = 20      # to stop a run in time
 
@@ -49,16 +50,30 @@ class Ranks(Run):
         if ranks > 1:
             self.command = [sys.executable, "-m", "tools.kablate.launch", "--ranks", str(ranks), *self.command]
 
+    @contextlib.contextmanager
+    def standing_still(self):
+        """All ranks, wherever they are."""
+        ranks = self.processes().values()
+        try:
+            for process in ranks:
+                os.kill(process, signal.SIGSTOP)
+            yield
+        finally:
+            for process in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+
     def cut_short(self, line, stop, latest=ITERATIONS - 1):
         """What was started, when it has ended: stop(it) comes soon after this line.  mpirun reads on while nobody
-        reads its own lines, so the run cannot be held, and may be past the latest iteration by then: it is run again
-        from where it was."""
+        reads its own lines, so the ranks are stopped meanwhile.  A signal takes its time to reach them through
+        mpirun.  If the run is past the latest iteration by then, it is run again from where it was."""
         before = tempfile.mkdtemp(dir=ROOT)
         shutil.copytree(self.runs, before, dirs_exist_ok=True)
-        for _ in range(TRIES):
+        for number in range(TRIES):
             started = self.held_at(line)
-            with contextlib.suppress(KeyError, ProcessLookupError):     # the process is gone
+            with contextlib.suppress(KeyError, ProcessLookupError), self.standing_still():  # unless they are gone
                 stop(started)
+                time.sleep(0.1 * (number + 1))
             if started.end() != 0 and max(self.iterations(), default=0) <= latest:
                 return started
             shutil.rmtree(self.runs)
