@@ -900,12 +900,16 @@ template <typename P, typename F> static void with_decode_shape(const struct nod
 }
 
 template <typename P> struct decode {
-	/* Nodes of one query per example, to a cache; whether it takes a node depends on the node alone. */
+	/*
+	 * Nodes of one query per example, to a cache, of which only the query's own row is written in this run;
+	 * whether it takes a node depends on the node alone.
+	 */
 	static bool takes(const struct node *n)
 	{
 		const struct attention_attr *a = (const struct attention_attr *)n->attr;
 
 		return n->in[Q]->dim[1] == 1 && tensor_root(n->in[K])->kind == TENSOR_STATE &&
+		       tensor_root(n->in[V])->kind == TENSOR_STATE &&
 		       a->route.mode != ROUTE_TOPK && a->dropout == 0 &&
 		       decode_fits<typename decode_shapes<P>::any>(n);
 	}
