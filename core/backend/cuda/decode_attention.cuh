@@ -148,7 +148,7 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	static_assert(X::WARPS / 2 <= DECODE_MOST_SLICES);
 	l.slices = l.tiles == 1 ? DECODE_MOST_SLICES : X::WARPS / l.tiles;
 	l.units = (int)(H / sharing * ((sharing + l.rows() - 1) / l.rows()));
-	l.chunk = l.slices * X::TEAMS * X::KEYS;
+	l.chunk = l.slices * X::WARP_KEYS;
 	/* Where there are more units than counters, each has one part. */
 	l.parts = B * l.units > ARRIVALS
 			  ? 1
@@ -307,7 +307,7 @@ template <typename X> struct decode_place {
 	{
 		return first + slice * X::WARP_KEYS + team + u * X::TEAMS;
 	}
-	/* What is read for it: then the query's own, and its score does not count. */
+	/* What is read for it.  If it comes after, that is the query's own, and the score does not count. */
 	__device__ int key(int first, int u) const
 	{
 		const int j = place(first, u);
@@ -405,15 +405,14 @@ static __device__ void decode_near(const struct decode_problem<X> &p, const stru
 {
 	typedef typename X::T T;
 	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
-	constexpr int KEYS = X::KEYS * X::TEAMS;
 
 	if (X::ANY || x.rows == 0)
 		return;
 	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
 	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0);
 
-	for (int n = (int)threadIdx.x % WARP; n < 2 * KEYS; n += WARP) {
-		const int64_t j = first + x.slice * KEYS + n / 2;
+	for (int n = (int)threadIdx.x % WARP; n < 2 * X::WARP_KEYS; n += WARP) {
+		const int64_t j = first + x.slice * X::WARP_KEYS + n / 2;
 		const T *row = n % 2 ? v + j * (int)p.v_layout.pitch : k + j * (int)p.k_layout.pitch;
 		const int width = n % 2 ? p.value_width : p.key_width;
 

@@ -26,9 +26,9 @@ template <typename P_> struct decode_tensor_shape {
 };
 
 /*
- * A stage: 16 rows of keys, then of values, each of 16 pieces.  The lanes of a warp copy whole rows: halves of 128
- * bytes cost bandwidth.  Where a piece lies in its row depends on the row, so that lanes that read at the same time
- * read from different banks.
+ * A stage: 16 rows of keys, then of values, each of 16 pieces.  The lanes of a warp copy whole rows, because quarters
+ * of rows come more slowly from memory.  Where a piece lies in its row depends on the row, so that lanes that read at
+ * the same time read from different banks.
  */
 static __device__ int decode_key_place(int row, int piece)
 {
