@@ -84,10 +84,10 @@ void rng_blocks(struct rng_key key, uint64_t first, int64_t n, uint32_t *out)
 		rng_block(key, first + (uint64_t)i, out + 4 * i);
 }
 
-/* Of a block: as many bits as a number has. */
-static uint64_t number(const uint32_t block[4])
+/* The bits of two words of a block. */
+static uint64_t number(const uint32_t *words)
 {
-	return (uint64_t)block[0] << 32 | block[1];
+	return (uint64_t)words[0] << 32 | words[1];
 }
 
 uint64_t rng_u64(struct rng_key key, uint64_t index)
@@ -136,8 +136,8 @@ void rng_normal_pair(struct rng_key key, uint64_t block, double pair[2])
 
 	rng_block(key, block, out);
 	/* (0, 1]: the logarithm never sees zero. */
-	radius = ((double)(((uint64_t)out[0] << 32 | out[1]) >> 11) + 1.0) * 0x1p-53;
-	angle = (double)(((uint64_t)out[2] << 32 | out[3]) >> 11) * 0x1p-53;
+	radius = ((double)(number(out) >> 11) + 1.0) * 0x1p-53;
+	angle = fraction(number(out + 2));
 	radius = sqrt(-2.0 * log(radius));
 	pair[0] = radius * cos(TWO_PI * angle);
 	pair[1] = radius * sin(TWO_PI * angle);

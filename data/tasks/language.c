@@ -104,7 +104,7 @@ static bool quotable_at(const struct text *x, int64_t place)
 }
 
 /* How often does the document have it? */
-static int64_t times_used(const struct text *x, int32_t token)
+static int32_t times_used(const struct text *x, int32_t token)
 {
 	const int32_t *tokens = x->w.row->tokens;
 	const int64_t end = x->w.at < x->w.length ? x->w.at : x->w.length;
