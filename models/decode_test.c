@@ -289,7 +289,8 @@ static void test_joined_nodes(void **state)
 
 /*
  * So many keys that parts of them are summed apart, for heads that share them and heads of their own; heads that
- * fill more than one tile, and examples that fill a GPU: there a warp has more keys than are on their way at once.
+ * fill more than one tile; and so many examples that a warp has more keys than are on their way at once, with 15 as with
+ * 16, which fill a GPU.
  */
 static void test_many_keys(void **state)
 {
@@ -305,6 +306,7 @@ static void test_many_keys(void **state)
 		{ "ATTENTION=dot MODEL_HEADS=8 ATTENTION_KV_HEADS=2 POS=rope", 1, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=4 POS=none", 2, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=2 POS=none", 1, 2200 },
+		{ "ATTENTION=dot MODEL_HEADS=8 POS=none", 15, 1200 },
 		{ "ATTENTION=dot MODEL_HEADS=8 POS=alibi", 16, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=32 MODEL_EMBD=128 ATTENTION_KV_HEADS=8 POS=none", 16, 200 },
 	};

@@ -11,8 +11,9 @@
  * A team of lanes takes one key at a time, each lane a few channels of it.  A warp serves ROWS heads;
  * other heads of a block belong to other warps (tiles), which find the same keys in the cache of the
  * multiprocessor.  Warps with the same heads (slices) and the teams of a warp take different keys.  Each team
- * keeps a running softmax.  Teams, then slices, then parts are joined in their order; the block that
- * arrives last joins the parts.
+ * keeps a running softmax.  Teams, then slices are joined in their order, and so are parts, by the block that
+ * arrives last.  Where a block has one head, its teams take parts as they took keys, and go on as after keys: with
+ * code of its own, which few blocks run, joining took four times as long.
  *
  * Many heads that share keys in bfloat16 go to tensor cores (decode_tensor.cuh).  There a kernel of its own joins
  * the parts, since they are large.
@@ -83,16 +84,15 @@ template <typename X> struct decode_layout {
 	{
 		return tiles * X::ROWS;
 	}
-	/* A row: VALUE sums, the largest score, and the sum of exponentials. */
+	/* A row: VALUE sums, the largest score, and the sum of exponentials; whole pieces where a block has one. */
 	__host__ __device__ int64_t row_size() const
 	{
-		return X::VALUE + 2;
+		return X::VALUE + (X::ROWS == 1 ? 16 / (int)sizeof(typename X::real) : 2);
 	}
-	/* Of shared memory: the rows of slices; or of parts, or, where a block has several, their last two numbers. */
+	/* Of shared memory: the rows of slices; or the last two numbers of all parts. */
 	__host__ __device__ int64_t results_size() const
 	{
-		const int64_t slices_size = slices * row_size();
-		const int64_t parts_size = parts * (X::ROWS == 1 ? row_size() : 2);
+		const int64_t slices_size = slices * row_size(), parts_size = 2 * parts;
 
 		return (slices_size > parts_size ? slices_size : parts_size) * rows();
 	}
@@ -141,6 +141,7 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	const int64_t H = q->dim[2], B = q->dim[0];
 	const int64_t sharing = common_divisor(H / k->dim[2], H / v->dim[2]);
 	const int64_t tiles = (sharing + X::ROWS - 1) / X::ROWS;
+	const int64_t at_once = X::STAGES > 0 ? 256 : 512; /* stages leave room for two on a multiprocessor */
 	struct decode_layout<X> l;
 
 	l.sharing = (int)sharing;
@@ -152,8 +153,7 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	/* Where there are more units than counters, each has one part. */
 	l.parts = B * l.units > ARRIVALS
 			  ? 1
-			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk,
-					    X::TENSOR ? 128 * X::RESIDENT : 512);
+			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk, at_once);
 	return l;
 }
 
@@ -223,7 +223,8 @@ template <typename X, int C> struct decode_channels {
 template <typename X> struct decode_row {
 	typedef typename X::real real;
 
-	real o[X::VC], most, sum;
+	alignas(16) real o[X::VC];
+	real most, sum;
 
 	__device__ void clear()
 	{
@@ -261,6 +262,17 @@ template <typename X> struct decode_row {
 			for (int e = 0; e < X::VC; e++)
 				o[e] += p * v[u][e];
 		}
+	}
+	__device__ void join(struct decode_row other)
+	{
+		const real larger = other.most > most ? other.most : most;
+
+		shrink(larger);
+		other.shrink(larger);
+		sum += other.sum;
+#pragma unroll
+		for (int e = 0; e < X::VC; e++)
+			o[e] += other.o[e];
 	}
 	/* With the same channels of another team of the warp. */
 	__device__ void join(int distance)
@@ -557,8 +569,11 @@ static __device__ void decode_join_slices(const struct decode_problem<X> &p, con
 	}
 }
 
-/* What parts have for each row: sums of values, and in shared memory (largest score, sum of exponentials). */
-template <typename X, bool OF_BLOCKS> struct decode_parts_results {
+/*
+ * What parts have for each row: sums of values, which other blocks wrote and no cache of this multiprocessor may
+ * have, and in shared memory (largest score, sum of exponentials).
+ */
+template <typename X> struct decode_parts_results {
 	typedef typename X::real real;
 
 	static constexpr int BATCH = 16; /* parts whose values are under way together */
@@ -572,7 +587,6 @@ template <typename X, bool OF_BLOCKS> struct decode_parts_results {
 	int64_t pair_row;	   /* from one row to the next */
 	int n;			   /* parts */
 
-	/* What other blocks wrote (OF_BLOCKS) must not come from a cache of this multiprocessor. */
 	__device__ struct batch read(int first, int channel) const
 	{
 		struct batch x;
@@ -581,7 +595,7 @@ template <typename X, bool OF_BLOCKS> struct decode_parts_results {
 		for (int k = 0; k < BATCH; k++) {
 			const real *from = at + (first + k) * apart + channel;
 
-			x.value[k] = first + k >= n ? 0 : OF_BLOCKS ? __ldcg(from) : *from;
+			x.value[k] = first + k < n ? __ldcg(from) : 0;
 		}
 		return x;
 	}
@@ -628,46 +642,6 @@ template <typename X, bool OF_BLOCKS> struct decode_parts_results {
 	}
 };
 
-template <typename X, bool OF_BLOCKS>
-static __device__ void decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X> &place,
-					 struct decode_parts_results<X, OF_BLOCKS> x)
-{
-	x.weigh(p.layout.rows());
-	for (int item = (int)threadIdx.x; item < p.layout.rows() * X::VALUE; item += (int)blockDim.x) {
-		const int row = item / X::VALUE, channel = item % X::VALUE;
-		auto mine = x;
-
-		if (channel >= p.value_width)
-			continue;
-		mine.at += row * p.layout.row_size();
-		decode_finish(p, place, row, channel, mine.values(row, channel, mine.read(0, channel)),
-			      x.total[2 * row], x.total[2 * row + 1]);
-	}
-}
-
-/* All that the parts of a unit have, to shared memory [parts, rows, row_size]. */
-template <typename X>
-static __device__ void decode_read_parts(const struct decode_problem<X> &p,
-					 const typename X::real *unit, int parts,
-					 typename X::real *shared)
-{
-	constexpr int AHEAD = 16; /* under way together, of a thread */
-	const int size = parts * p.layout.rows() * (int)p.layout.row_size();
-
-	for (int first = (int)threadIdx.x; first < size; first += AHEAD * (int)blockDim.x) {
-		typename X::real number[AHEAD];
-
-#pragma unroll
-		for (int k = 0; k < AHEAD; k++)
-			number[k] = first + k * (int)blockDim.x < size ?
-					    __ldcg(unit + first + k * (int)blockDim.x) : 0;
-#pragma unroll
-		for (int k = 0; k < AHEAD; k++)
-			if (first + k * (int)blockDim.x < size)
-				shared[first + k * (int)blockDim.x] = number[k];
-	}
-}
-
 /* The pairs of all parts of a unit, to shared memory [parts, rows, 2]: all are read at once. */
 template <typename X>
 static __device__ void decode_read_pairs(const struct decode_problem<X> &p,
@@ -684,12 +658,40 @@ static __device__ void decode_read_pairs(const struct decode_problem<X> &p,
 	}
 }
 
-/* Row by row to shared memory [slices, rows, row_size]. */
+/* Of a unit with several rows. */
 template <typename X>
-static __device__ void decode_put_slice(const struct decode_problem<X> &p,
-					const struct decode_place<X> &x,
-					const decode_row<X> (&row)[X::ROWS], typename X::real *shared)
+static __device__ void decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X> &place,
+					 const typename X::real *unit, int parts, typename X::real *shared)
 {
+	const struct decode_layout<X> &l = p.layout;
+	typename X::real *total = shared + l.results_size();
+	const struct decode_parts_results<X> results = { unit, shared, total, l.rows() * l.row_size(),
+							 2 * l.rows(), 2, parts };
+
+	decode_read_pairs(p, unit, parts, shared);
+	__syncthreads();
+	results.weigh(l.rows());
+	for (int item = (int)threadIdx.x; item < l.rows() * X::VALUE; item += (int)blockDim.x) {
+		const int row = item / X::VALUE, channel = item % X::VALUE;
+		auto mine = results;
+
+		if (channel >= p.value_width)
+			continue;
+		mine.at += row * l.row_size();
+		decode_finish(p, place, row, channel, mine.values(row, channel, mine.read(0, channel)),
+			      total[2 * row], total[2 * row + 1]);
+	}
+}
+
+/* What all teams of a warp have, row by row to shared memory [slices, rows, row_size]. */
+template <typename X>
+static __device__ void decode_put_slice(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+					decode_row<X> (&row)[X::ROWS], typename X::real *shared)
+{
+#pragma unroll
+	for (int r = 0; r < X::ROWS; r++)
+		for (int distance = X::LANES; distance < WARP; distance *= 2)
+			row[r].join(distance);
 	if (x.team > 0)
 		return;
 #pragma unroll
@@ -707,6 +709,42 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p,
 	}
 }
 
+/*
+ * Of a unit with one row: each team takes some parts, as if they were keys.  All are read at once, and not from a
+ * cache of this multiprocessor, since other blocks wrote them.
+ */
+template <typename X>
+static __device__ void decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+					 const typename X::real *unit, int parts, typename X::real *shared)
+{
+	typedef typename X::real real;
+	constexpr int TEAMS = DECODE_MOST_SLICES * X::TEAMS, MOST = (DECODE_MOST_PARTS + TEAMS - 1) / TEAMS;
+	constexpr int PIECE = 16 / (int)sizeof(real);
+	decode_row<X> part[MOST], row[1];
+
+#pragma unroll
+	for (int k = 0; k < MOST; k++) {
+		const int number = k * TEAMS + x.slice * X::TEAMS + x.team;
+		const real *from = unit + number * p.layout.row_size();
+		alignas(16) real pair[PIECE];
+
+		part[k].clear();
+		if (number >= parts)
+			continue;
+#pragma unroll
+		for (int e = 0; e < X::VC; e += PIECE)
+			*(uint4 *)(part[k].o + e) = __ldcg((const uint4 *)(from + X::channel(x.lane, e)));
+		*(uint4 *)pair = __ldcg((const uint4 *)(from + X::VALUE));
+		part[k].most = pair[0];
+		part[k].sum = pair[1];
+	}
+	row[0] = part[0];
+#pragma unroll
+	for (int k = 1; k < MOST; k++)
+		row[0].join(part[k]);
+	decode_put_slice(p, x, row, shared);
+}
+
 /* -------------------------------------------------------------------------- kernel */
 
 /* The rows of a block after its part, slice by slice to shared memory. */
@@ -721,10 +759,6 @@ static __device__ void decode_part(const struct decode_problem<X> &p, const stru
 		row[r].clear();
 	if (x.rows > 0)
 		decode_walk(p, x, stages, row);
-#pragma unroll
-	for (int r = 0; r < X::ROWS; r++)
-		for (int distance = X::LANES; distance < WARP; distance *= 2)
-			row[r].join(distance);
 	if (X::STAGES > 0)
 		__syncthreads(); /* results take the place of stages */
 	decode_put_slice(p, x, row, shared);
@@ -748,7 +782,7 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 		decode_near(p, x, stages.keys.begin);
 	previous_done();
 	const int64_t block_size = l.rows() * l.row_size();
-	real *shared = (real *)launch_memory(), *total = shared + l.results_size();
+	real *shared = (real *)launch_memory();
 	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;
 
 	if (part >= parts)
@@ -756,31 +790,28 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 	if constexpr (X::STAGES > 0)
 		stages.fill();
 	decode_part(p, x, stages, shared);
-	__syncthreads();
-	decode_join_slices(p, shared, [&](int r, int channel, real o, real most, real sum) {
-		real *to = unit + part * block_size + r * l.row_size();
+	/* A part, and then, in the block that arrives last, all parts. */
+	for (bool all = parts == 1;; all = true) {
+		__syncthreads();
+		decode_join_slices(p, shared, [&](int r, int channel, real o, real most, real sum) {
+			real *to = unit + part * block_size + r * l.row_size();
 
-		if (parts == 1) {
-			decode_finish(p, x, r, channel, o, most, sum);
+			if (all) {
+				decode_finish(p, x, r, channel, o, most, sum);
+				return;
+			}
+			to[channel] = o;
+			if (channel == 0) {
+				to[X::VALUE] = most;
+				to[X::VALUE + 1] = sum;
+			}
+		});
+		if (X::TENSOR || all || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
 			return;
-		}
-		to[channel] = o;
-		if (channel == 0) {
-			to[X::VALUE] = most;
-			to[X::VALUE + 1] = sum;
-		}
-	});
-	if (X::TENSOR || parts == 1 || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
-		return;
-	if constexpr (X::ROWS == 1) {
-		decode_read_parts(p, unit, parts, shared);
-		__syncthreads();
-		decode_join_parts<X, false>(p, x, { shared, shared + X::VALUE, total, block_size, block_size,
-						    l.row_size(), parts });
-	} else {
-		decode_read_pairs(p, unit, parts, shared);
-		__syncthreads();
-		decode_join_parts<X, true>(p, x, { unit, shared, total, block_size, 2 * l.rows(), 2, parts });
+		if constexpr (X::ROWS > 1)
+			return decode_join_parts(p, x, unit, parts, shared);
+		else
+			decode_take_parts(p, x, unit, parts, shared);
 	}
 }
 
@@ -796,7 +827,7 @@ static __global__ void decode_join_kernel(const __grid_constant__ struct decode_
 	const int64_t block_size = l.rows() * l.row_size();
 	const real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
 
-	const struct decode_parts_results<X, true> results = { unit, pair, total, block_size, 2, 0, parts };
+	const struct decode_parts_results<X> results = { unit, pair, total, block_size, 2, 0, parts };
 
 	previous_done();
 	if (parts == 1)
@@ -839,7 +870,8 @@ template <typename P> struct decode_shapes {
 	typedef decode_shape<P, real, 1, WARP, C, C, ROWS, 1> any;
 
 	/* Heads of their own keys, few and many; of keys twice as wide; and heads that share keys. */
-	template <typename T> using one = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4>;
+	template <typename T>
+	using one = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 6 : 0>;
 	template <typename T>
 	using one_of_many = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 2 : 0>;
 	template <typename T>
