@@ -289,8 +289,8 @@ static void test_joined_nodes(void **state)
 
 /*
  * So many keys that parts of them are summed apart, for heads that share them and heads of their own; heads that
- * fill more than one tile; and so many examples that a warp has more keys than are on their way at once, with 15 as with
- * 16, which fill a GPU.
+ * fill more than one tile, or have wide keys; more parts than teams of lanes; and so many examples that a warp has
+ * more keys than are on their way at once, in a few parts (86 heads) and in many blocks (128).
  */
 static void test_many_keys(void **state)
 {
@@ -305,8 +305,9 @@ static void test_many_keys(void **state)
 		{ "ATTENTION=dot MODEL_HEADS=20 MODEL_EMBD=160 ATTENTION_KV_HEADS=1 POS=none", 2, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=8 ATTENTION_KV_HEADS=2 POS=rope", 1, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=4 POS=none", 2, 200 },
-		{ "ATTENTION=dot MODEL_HEADS=2 POS=none", 1, 2200 },
-		{ "ATTENTION=dot MODEL_HEADS=8 POS=none", 15, 1200 },
+		{ "ATTENTION=w2 MODEL_HEADS=1 POS=none", 2, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=1 MODEL_EMBD=32 POS=alibi", 1, 3200 },
+		{ "ATTENTION=dot MODEL_HEADS=2 MODEL_EMBD=16 POS=alibi", 43, 1400 },
 		{ "ATTENTION=dot MODEL_HEADS=8 POS=alibi", 16, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=32 MODEL_EMBD=128 ATTENTION_KV_HEADS=8 POS=none", 16, 200 },
 	};
@@ -320,6 +321,8 @@ static void test_many_keys(void **state)
 			 settings[i].heads);
 		check_stored(symbols, settings[i].rows, settings[i].tokens, settings[i].tokens - 10);
 	}
+	check_precision(FLOAT32, "MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 ATTENTION=dot MODEL_HEADS=4 POS=none", 2, 200,
+			190);
 }
 
 /* Maps with many outputs for some rows, and what is joined to them. */

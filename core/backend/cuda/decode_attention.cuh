@@ -11,7 +11,7 @@
  * A team of lanes takes one key at a time, each lane a few channels of it.  A warp serves ROWS heads;
  * other heads of a block belong to other warps (tiles), which find the same keys in the cache of the
  * multiprocessor.  Warps with the same heads (slices) and the teams of a warp take different keys.  Each team
- * keeps a running softmax.  Teams, then slices are joined in their order, and so are parts, by the block that
+ * keeps a running softmax.  Teams and slices are joined in a fixed order, and so are parts, by the block that
  * arrives last.  Where a block has one head, its teams take parts as they took keys, and go on as after keys: with
  * code of its own, which few blocks run, joining took four times as long.
  *
@@ -46,7 +46,8 @@ struct decode_shape {
 	static constexpr int WARP_KEYS = KEYS * TEAMS; /* of a chunk */
 	static constexpr int STAGES = STAGES_, STAGE = WARP_KEYS * (KEY + VALUE) * (int)sizeof(T);
 	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
-	/* Blocks of so many that a multiprocessor has at a time: for heads of their own, six of four warps. */
+	/* Blocks of so many that a multiprocessor has at a time: for heads of their own, six of four warps, or as
+	 * many as their stages leave room for. */
 	static constexpr int RESIDENT = sizeof(T) == 2 && KC == 8 && ROWS == 1 ? 3 : 1;
 
 	static __device__ int channel(int lane, int e)
@@ -84,7 +85,7 @@ template <typename X> struct decode_layout {
 	{
 		return tiles * X::ROWS;
 	}
-	/* A row: VALUE sums, the largest score, and the sum of exponentials; whole pieces where a block has one. */
+	/* A row: VALUE sums, the largest score, and the sum of exponentials; whole pieces for decode_take_parts(). */
 	__host__ __device__ int64_t row_size() const
 	{
 		return X::VALUE + (X::ROWS == 1 ? 16 / (int)sizeof(typename X::real) : 2);
@@ -141,7 +142,8 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	const int64_t H = q->dim[2], B = q->dim[0];
 	const int64_t sharing = common_divisor(H / k->dim[2], H / v->dim[2]);
 	const int64_t tiles = (sharing + X::ROWS - 1) / X::ROWS;
-	const int64_t at_once = X::STAGES > 0 ? 256 : 512; /* stages leave room for two on a multiprocessor */
+	/* On an H200; stages leave room for two on a multiprocessor. */
+	const int64_t at_once = X::STAGES > 0 ? 256 : 512;
 	struct decode_layout<X> l;
 
 	l.sharing = (int)sharing;
@@ -570,8 +572,8 @@ static __device__ void decode_join_slices(const struct decode_problem<X> &p, con
 }
 
 /*
- * What parts have for each row: sums of values, which other blocks wrote and no cache of this multiprocessor may
- * have, and in shared memory (largest score, sum of exponentials).
+ * What parts have for each row: sums of values, and in shared memory (largest score, sum of exponentials).  Other
+ * blocks wrote the sums, so they must not come from a cache of this multiprocessor.
  */
 template <typename X> struct decode_parts_results {
 	typedef typename X::real real;
@@ -710,8 +712,8 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p, const
 }
 
 /*
- * Of a unit with one row: each team takes some parts, as if they were keys.  All are read at once, and not from a
- * cache of this multiprocessor, since other blocks wrote them.
+ * Of a unit with one row, and so with one tile: each team takes some parts, as if they were keys.  All are read at
+ * once, and not from a cache of this multiprocessor, since other blocks wrote them.
  */
 template <typename X>
 static __device__ void decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X> &x,
@@ -719,20 +721,21 @@ static __device__ void decode_take_parts(const struct decode_problem<X> &p, cons
 {
 	typedef typename X::real real;
 	constexpr int TEAMS = DECODE_MOST_SLICES * X::TEAMS, MOST = (DECODE_MOST_PARTS + TEAMS - 1) / TEAMS;
-	constexpr int PIECE = 16 / (int)sizeof(real);
+	constexpr int AT_ONCE = 16 / (int)sizeof(real); /* numbers */
 	decode_row<X> part[MOST], row[1];
 
+	static_assert(X::ROWS == 1 && X::PIECE % AT_ONCE == 0);
 #pragma unroll
 	for (int k = 0; k < MOST; k++) {
 		const int number = k * TEAMS + x.slice * X::TEAMS + x.team;
 		const real *from = unit + number * p.layout.row_size();
-		alignas(16) real pair[PIECE];
+		alignas(16) real pair[AT_ONCE];
 
 		part[k].clear();
 		if (number >= parts)
 			continue;
 #pragma unroll
-		for (int e = 0; e < X::VC; e += PIECE)
+		for (int e = 0; e < X::VC; e += AT_ONCE)
 			*(uint4 *)(part[k].o + e) = __ldcg((const uint4 *)(from + X::channel(x.lane, e)));
 		*(uint4 *)pair = __ldcg((const uint4 *)(from + X::VALUE));
 		part[k].most = pair[0];
