@@ -348,23 +348,33 @@ static enum status import_unknown(struct collect *c, struct database *d, const c
 	return OK;
 }
 
-enum status collect_update(struct collect *c, struct error *err)
+/* visit_all(), by visitors who ask what is_known(). */
+static enum status visit_knowing(struct collect *c, struct database *d, const char *directory,
+				 const struct visitors *visit, struct error *err)
 {
 	struct known known = { 0 };
+	enum status status = read_known(&known, d, err);
+
+	c->known = &known;
+	if (status == OK)
+		status = visit_all(c, d, directory, visit, err);
+	c->known = NULL;
+	forget_known(&known);
+	return status;
+}
+
+enum status collect_update(struct collect *c, struct error *err)
+{
+	const struct visitors updating = { .run = import_unknown };
 	struct database *d;
 	enum status status;
 
 	if (lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
 	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	c->known = &known;
-	status = read_known(&known, d, err);
-	if (status == OK)
-		status = visit_all(c, d, c->runs, &(struct visitors){ .run = import_unknown }, err);
+	status = visit_knowing(c, d, c->runs, &updating, err);
 	if (status == OK)
 		status = end_batch(c, d, err);
-	c->known = NULL;
-	forget_known(&known);
 	database_close(d);
 	return status;
 }
@@ -500,6 +510,12 @@ static enum status same_run(const char *ours, const char *theirs, const struct r
 	return status;
 }
 
+/* Of two equal journals.  A merge that was killed may have written files, but nothing into the database. */
+static bool is_complete(const struct collect *c, const char *ours)
+{
+	return c->is_busy || is_known(c, ours);
+}
+
 /* We have this run already: keeps the journal that continues the other. */
 static enum status join_run(struct collect *c, struct database *d, const char *ours,
 			    const char *theirs, const struct run_record *r,
@@ -511,7 +527,8 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	if (same_run(ours, theirs, r, err) ||
 	    journal_read(ours, &our_journal.bytes, &our_journal.size, err))
 		return FAIL;
-	if (begins_with(&our_journal, their_journal)) {
+	if (begins_with(&our_journal, their_journal) &&
+	    (our_journal.size > their_journal->size || is_complete(c, ours))) {
 		c->unchanged++;
 	} else if (begins_with(their_journal, &our_journal)) {
 		status = take_over(c, d, ours, r, their_journal, err);
@@ -764,7 +781,7 @@ enum status collect_merge(struct collect *c, const char *other, struct error *er
 	if (make_directory(c->runs, err) || lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
 	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_all(c, d, other, &merging, err);
+	status = visit_knowing(c, d, other, &merging, err);
 	database_close(d);
 	return status;
 }

@@ -19,7 +19,7 @@ struct collect {
 	const char *db_path; /* the database */
 	FILE *out;	     /* gets a line for each run that changed or has a problem */
 	int added, updated, unchanged, problems;
-	struct known *known; /* collect_update(): what the database has */
+	struct known *known; /* collect_update(), collect_merge(): what the database has */
 	double batch_began;  /* monotonic seconds; 0: no batch is open */
 	bool is_busy;	     /* a process works on the run that is being merged */
 };

@@ -353,6 +353,18 @@ class Merge(Case):
         self.assertTrue((self.runs / "ra/a1/done").exists())
         self.assertFalse((self.runs / "ra/a2/done").exists())
 
+    def test_a_merge_that_was_killed_is_completed(self):
+        """It writes journal and record before it says that the run is done, and before the database has it."""
+        write_run(self.other, "a1")
+        self.results("merge", self.other)
+        merged = contents(self.runs)
+        (self.runs / "ra/a1/done").unlink()
+        (self.runs / "results.db").unlink()
+        self.assertIn("0 added, 1 updated, 0 unchanged", self.results("merge", self.other))
+        self.assertEqual(contents(self.runs), merged)
+        self.assertTrue((self.runs / "ra/a1/done").exists())
+        self.assertIn("0 added, 0 updated, 1 unchanged", self.results("merge", self.other))
+
     def test_a_run_by_any_of_its_names(self):
         write_run(self.other, "a1")
         self.results("merge", self.other / "ra/a1/.")
