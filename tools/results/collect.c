@@ -348,7 +348,7 @@ static enum status import_unknown(struct collect *c, struct database *d, const c
 	return OK;
 }
 
-/* visit_all(), by visitors who ask what is_known(). */
+/* As visit_all(), for visitors that call is_known(). */
 static enum status visit_knowing(struct collect *c, struct database *d, const char *directory,
 				 const struct visitors *visit, struct error *err)
 {
@@ -510,7 +510,7 @@ static enum status same_run(const char *ours, const char *theirs, const struct r
 	return status;
 }
 
-/* Of two equal journals.  A merge that was killed may have written files, but nothing into the database. */
+/* Where journals are equal: a merge that was killed may have written the files, but nothing into the database. */
 static bool is_complete(const struct collect *c, const char *ours)
 {
 	return c->is_busy || is_known(c, ours);

@@ -46,8 +46,10 @@ struct decode_shape {
 	static constexpr int WARP_KEYS = KEYS * TEAMS; /* of a chunk */
 	static constexpr int STAGES = STAGES_, STAGE = WARP_KEYS * (KEY + VALUE) * (int)sizeof(T);
 	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
-	/* Blocks of so many that a multiprocessor has at a time: for heads of their own, six of four warps, or as
-	 * many as their stages leave room for. */
+	/*
+	 * Blocks of so many warps that a multiprocessor has at a time: for heads of their own, three, or six of four
+	 * warps; fewer where stages leave no room.
+	 */
 	static constexpr int RESIDENT = sizeof(T) == 2 && KC == 8 && ROWS == 1 ? 3 : 1;
 
 	static __device__ int channel(int lane, int e)
