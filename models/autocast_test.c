@@ -1,7 +1,8 @@
 /*
  * The gradients in bfloat16 are at most 1.5 times as far from double as those of PyTorch's bfloat16
- * autocast, or 1.75 times where the residual stream is in bfloat16, which autocast's is not: each tensor
- * of each file of models/vectors/autocast, which tools/reference/autocast.py writes and explains.
+ * autocast, or 1.75 times where the residual stream is in bfloat16, which autocast's is not: each
+ * tensor of each file of models/vectors/autocast, which tools/reference/autocast.py writes and
+ * explains.
  */
 #include <glob.h>
 #include <math.h>
@@ -83,7 +84,8 @@ static void open_vector(struct vector *v, const char *path, bool folded)
 	if (folded)
 		must(config_set(v->config, "CROSS_FOLDED", "y", &err), &err);
 	if (backend_stores_for_tests())
-		must(config_set(v->config, "JOIN_SIBLINGS", "y", &err), &err);	/* the default there */
+		must(config_set(v->config, "JOIN_SIBLINGS", "y", &err),
+		     &err); /* the default there */
 	must(model_read(&v->model, v->config, &untrained, &err), &err);
 	tokens = safetensors_find(&v->file, "tokens");
 	assert_non_null(tokens);

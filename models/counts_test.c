@@ -59,8 +59,8 @@ static void test_counts(void **state)
 /* Evaluation and logits read only parameters of the training graph. */
 static void test_every_purpose_has_the_same_parameters(void **state)
 {
-	static const enum model_purpose purposes[] = { MODEL_EVAL, MODEL_LOGITS,
-							MODEL_NEXT, MODEL_PROBE };
+	static const enum model_purpose purposes[] = { MODEL_EVAL, MODEL_LOGITS, MODEL_NEXT,
+						       MODEL_PROBE };
 	static const char *const symbols[] = { "", LATENT, LATENT "FFN=ws RECIP_LEARN_ALPHA=y",
 					       "ATTENTION=w2 FFN=ws ATTENTION_OUT_GATE=head" };
 

@@ -264,12 +264,14 @@ static void check_stored(const char *symbols, int64_t B, int64_t T, int64_t prom
 }
 
 /*
- * A device may do several nodes of a token at once: a norm, products of what it made, gelu and cache.
- * Without the last of the attentions: seven rows of it differ by 4e-2 with a kernel for each node, too.
+ * A device may do several nodes of a token at once: a norm, products of what it made, gelu and
+ * cache. Without the last of the attentions: seven rows of it differ by 4e-2 with a kernel for each
+ * node, too.
  */
 static void test_joined_nodes(void **state)
 {
-	static const char *const rest[] = { "POS=learned", "POS=none NORM=rms ATTENTION_OUT_GATE=head",
+	static const char *const rest[] = { "POS=learned",
+					    "POS=none NORM=rms ATTENTION_OUT_GATE=head",
 					    "POS=alibi MODEL_BIAS=n FFN=swiglu" };
 	static const int64_t rows[] = { 1, 3, 7 };
 	char symbols[600];
@@ -288,9 +290,10 @@ static void test_joined_nodes(void **state)
 }
 
 /*
- * So many keys that parts of them are summed apart, for heads that share them and heads of their own; heads that
- * fill more than one tile, or have wide keys; more parts than teams of lanes; and so many examples that a warp has
- * more keys than are on their way at once, in a few parts (86 heads) and in many blocks (128).
+ * So many keys that parts of them are summed apart, for heads that share them and heads of their
+ * own; heads that fill more than one tile, or have wide keys; more parts than teams of lanes; and
+ * so many examples that a warp has more keys than are on their way at once, in a few parts (86
+ * heads) and in many blocks (128).
  */
 static void test_many_keys(void **state)
 {
@@ -302,14 +305,16 @@ static void test_many_keys(void **state)
 		{ "ATTENTION=mla RA_MLA_LATENT_DIM=24 MODEL_HEADS=8 POS=alibi", 17, 200 },
 		{ "ATTENTION=mla RA_MLA_LATENT_DIM=128 MODEL_HEADS=16 POS=none", 1, 200 },
 		{ "ATTENTION=mla RA_MLA_LATENT_DIM=128 MODEL_HEADS=32 POS=none", 1, 200 },
-		{ "ATTENTION=dot MODEL_HEADS=20 MODEL_EMBD=160 ATTENTION_KV_HEADS=1 POS=none", 2, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=20 MODEL_EMBD=160 ATTENTION_KV_HEADS=1 POS=none", 2,
+		  200 },
 		{ "ATTENTION=dot MODEL_HEADS=8 ATTENTION_KV_HEADS=2 POS=rope", 1, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=4 POS=none", 2, 200 },
 		{ "ATTENTION=w2 MODEL_HEADS=1 POS=none", 2, 200 },
 		{ "ATTENTION=dot MODEL_HEADS=1 MODEL_EMBD=32 POS=alibi", 1, 3200 },
 		{ "ATTENTION=dot MODEL_HEADS=2 MODEL_EMBD=16 POS=alibi", 43, 1400 },
 		{ "ATTENTION=dot MODEL_HEADS=8 POS=alibi", 16, 200 },
-		{ "ATTENTION=dot MODEL_HEADS=32 MODEL_EMBD=128 ATTENTION_KV_HEADS=8 POS=none", 16, 200 },
+		{ "ATTENTION=dot MODEL_HEADS=32 MODEL_EMBD=128 ATTENTION_KV_HEADS=8 POS=none", 16,
+		  200 },
 	};
 	char symbols[600];
 
@@ -319,10 +324,13 @@ static void test_many_keys(void **state)
 	for (size_t i = 0; i < COUNT(settings); i++) {
 		snprintf(symbols, sizeof(symbols), "MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 %s",
 			 settings[i].heads);
-		check_stored(symbols, settings[i].rows, settings[i].tokens, settings[i].tokens - 10);
+		check_stored(symbols, settings[i].rows, settings[i].tokens,
+			     settings[i].tokens - 10);
 	}
-	check_precision(FLOAT32, "MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 ATTENTION=dot MODEL_HEADS=4 POS=none", 2, 200,
-			190);
+	check_precision(
+		FLOAT32,
+		"MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 ATTENTION=dot MODEL_HEADS=4 POS=none", 2,
+		200, 190);
 }
 
 /* Maps with many outputs for some rows, and what is joined to them. */
@@ -331,7 +339,8 @@ static void test_wide_rows(void **state)
 	(void)state;
 	if (!backend_stores_for_tests())
 		skip();
-	check_stored("MODEL_LAYERS=1 MODEL_EMBD=704 MODEL_HEADS=11 ATTENTION=dot POS=learned", 7, 12, 9);
+	check_stored("MODEL_LAYERS=1 MODEL_EMBD=704 MODEL_HEADS=11 ATTENTION=dot POS=learned", 7,
+		     12, 9);
 }
 
 static void test_latent_reciprocity(void **state)
@@ -402,8 +411,9 @@ static void test_long_prompt(void **state)
 	double *expected, *logits, worst = 0;
 
 	(void)state;
-	open_drawn(&k, F64, SMALL "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=300 "
-				  "POS=rope " GATE RMS);
+	open_drawn(&k, F64,
+		   SMALL "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=300 "
+			 "POS=rope " GATE RMS);
 	tokens = make_tokens(k.model, B, T);
 	expected = full_pass(&k, B, T, tokens);
 	logits = malloc((size_t)(B * k.model->vocab) * sizeof(*logits));
@@ -413,9 +423,10 @@ static void test_long_prompt(void **state)
 	assert_int_equal(decoder_past(d), T);
 	decoder_output(d, "logits", logits);
 	for (int64_t i = 0; i < B * k.model->vocab; i++)
-		worst = fmax(worst, fabs(logits[i] - expected[((i / k.model->vocab + 1) * T - 1) *
-								      k.model->vocab +
-							      i % k.model->vocab]));
+		worst = fmax(worst,
+			     fabs(logits[i] -
+				  expected[((i / k.model->vocab + 1) * T - 1) * k.model->vocab +
+					   i % k.model->vocab]));
 	assert_true(worst <= DOUBLE_ERROR * largest(expected, B * T * k.model->vocab));
 	assert_int_equal(decoder_feed(d, 1, tokens, NULL, &err), FAIL);
 	assert_non_null(strstr(err.text, "1 tokens after 589 do not fit: there is room for 589"));
@@ -442,9 +453,9 @@ static void test_refusals(void **state)
 		struct error err;
 
 		open_drawn(&k, F32, refused[i].symbols);
-		assert_int_equal(decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 1,
-						40, &err),
-				 FAIL);
+		assert_int_equal(
+			decoder_create(&d, k.model, k.params, &k.backend, MODEL_NEXT, 1, 40, &err),
+			FAIL);
 		if (!strstr(err.text, refused[i].reason))
 			fail_msg("%s: '%s' does not say '%s'", refused[i].symbols, err.text,
 				 refused[i].reason);

@@ -76,8 +76,7 @@ static enum status describe_state(const struct model *m, struct params *params,
 	} else {
 		d->decode_token_bytes = d->decode_fixed_bytes = NAN;
 	}
-	d->decode_total_bytes =
-		d->decode_token_bytes * (double)d->context + d->decode_fixed_bytes;
+	d->decode_total_bytes = d->decode_token_bytes * (double)d->context + d->decode_fixed_bytes;
 	status = OK;
 destroy:
 	graph_destroy(g);
@@ -148,32 +147,39 @@ void description_print(const struct description *d, FILE *file)
 	fprintf(file, "%-14s %14lld %16.0f %16.0f   per token\n", "all", (long long)d->parameters,
 		forward, backward);
 	fprintf(file, "attention : feed-forward parameters  1 : %.2f\n", d->ffn_per_attention);
-	fprintf(file, "memory in training, MiB: weights %.1f, gradients %.1f, optimizer %.1f, "
-		"activations %.1f\n", mebibytes((double)d->weights_bytes),
-		mebibytes((double)d->gradient_bytes), mebibytes((double)d->optimizer_bytes),
-		mebibytes((double)d->activation_bytes));
+	fprintf(file,
+		"memory in training, MiB: weights %.1f, gradients %.1f, optimizer %.1f, "
+		"activations %.1f\n",
+		mebibytes((double)d->weights_bytes), mebibytes((double)d->gradient_bytes),
+		mebibytes((double)d->optimizer_bytes), mebibytes((double)d->activation_bytes));
 	if (d->decode_refusal.text[0])
 		fprintf(file, "decode state: %s\n", d->decode_refusal.text);
 	else
-		fprintf(file, "decode state: %.0f bytes per token, %.0f per sequence, %.1f MiB at "
-			"%lld tokens\n", d->decode_token_bytes, d->decode_fixed_bytes,
+		fprintf(file,
+			"decode state: %.0f bytes per token, %.0f per sequence, %.1f MiB at "
+			"%lld tokens\n",
+			d->decode_token_bytes, d->decode_fixed_bytes,
 			mebibytes(d->decode_total_bytes), (long long)d->context);
 }
 
 void description_json(const struct description *d, FILE *file)
 {
-	const size_t host = d->weights_bytes + d->gradient_bytes + d->optimizer_bytes +
-			    d->activation_bytes;
+	const size_t host =
+		d->weights_bytes + d->gradient_bytes + d->optimizer_bytes + d->activation_bytes;
 
-	fprintf(file, "{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %.0f, "
-		"\"modules\": {", (long long)d->parameters, description_flops(d),
+	fprintf(file,
+		"{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %.0f, "
+		"\"modules\": {",
+		(long long)d->parameters, description_flops(d),
 		d->device_bytes > 0 ? d->device_bytes : (double)host);
 	for (int i = 0; i < MODULES; i++)
-		fprintf(file, "%s\"%s\": {\"parameters\": %lld, \"forward_flops\": %.0f, "
-			"\"backward_flops\": %.0f}", i ? ", " : "", module_names[i],
-			(long long)d->module_parameters[i], d->forward_flops[i],
-			d->backward_flops[i]);
-	fprintf(file, "}, \"ffn_per_attention\": %.4f, \"weights_bytes\": %zu, "
+		fprintf(file,
+			"%s\"%s\": {\"parameters\": %lld, \"forward_flops\": %.0f, "
+			"\"backward_flops\": %.0f}",
+			i ? ", " : "", module_names[i], (long long)d->module_parameters[i],
+			d->forward_flops[i], d->backward_flops[i]);
+	fprintf(file,
+		"}, \"ffn_per_attention\": %.4f, \"weights_bytes\": %zu, "
 		"\"gradient_bytes\": %zu, \"optimizer_bytes\": %zu, \"activation_bytes\": %zu, ",
 		d->ffn_per_attention, d->weights_bytes, d->gradient_bytes, d->optimizer_bytes,
 		d->activation_bytes);
@@ -183,7 +189,8 @@ void description_json(const struct description *d, FILE *file)
 	if (d->decode_refusal.text[0])
 		fprintf(file, "\"decode_refusal\": \"%s\"}\n", d->decode_refusal.text);
 	else
-		fprintf(file, "\"decode_token_bytes\": %.0f, \"decode_fixed_bytes\": %.0f, "
-			"\"decode_total_bytes\": %.0f}\n", d->decode_token_bytes,
-			d->decode_fixed_bytes, d->decode_total_bytes);
+		fprintf(file,
+			"\"decode_token_bytes\": %.0f, \"decode_fixed_bytes\": %.0f, "
+			"\"decode_total_bytes\": %.0f}\n",
+			d->decode_token_bytes, d->decode_fixed_bytes, d->decode_total_bytes);
 }

@@ -16,19 +16,21 @@ struct description {
 	size_t weights_bytes; /* including the copies that kernels keep */
 	size_t gradient_bytes, optimizer_bytes, activation_bytes;
 	/* State of all layers when decoding. */
-	struct error decode_refusal; /* "", or why the model cannot decode: the bytes are NAN then */
-	double decode_token_bytes;   /* per token */
-	double decode_fixed_bytes;   /* per sequence of any length */
-	int64_t context;	     /* tokens ... */
-	double decode_total_bytes;   /* ... and their state, with the fixed part */
-	double device_bytes, device_own_bytes; /* of the process, and of its blocks; 0: the host's */
-	double ffn_per_attention;    /* parameters of the feed-forward / of the attention */
+	struct error
+		decode_refusal;	   /* "", or why the model cannot decode: the bytes are NAN then */
+	double decode_token_bytes; /* per token */
+	double decode_fixed_bytes; /* per sequence of any length */
+	int64_t context;	   /* tokens ... */
+	double decode_total_bytes; /* ... and their state, with the fixed part */
+	double device_bytes,
+		device_own_bytes; /* of the process, and of its blocks; 0: the host's */
+	double ffn_per_attention; /* parameters of the feed-forward / of the attention */
 };
 
 struct description_options {
-	int64_t batch, length;		/* of a training batch */
+	int64_t batch, length; /* of a training batch */
 	enum optim_kind optimizer;
-	int64_t context;		/* tokens of decode state */
+	int64_t context; /* tokens of decode state */
 	bool remake, planner;
 };
 

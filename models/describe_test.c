@@ -123,7 +123,8 @@ static void test_work_of_gpt2(void **state)
 		      round((2 * (124475904 - T * E) + N * 4 * E * keys) / 2e7));
 }
 
-#define ALL GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_ATTN_GATE=y RA_MLA_MLP_LATENT_RECIP=y CROSS_FOLDED=y "
+#define ALL \
+	GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_ATTN_GATE=y RA_MLA_MLP_LATENT_RECIP=y CROSS_FOLDED=y "
 
 /* What mechanism 2 adds to the forward work of the feed-forward, with so many rows in a batch. */
 static double cross_flops(int64_t rows, const char *folded)
@@ -204,7 +205,8 @@ static const struct {
 	{ GPT2 "ATTENTION_KV_HEADS=4", 2 * 4 * 64, 0 },
 	{ GPT2 "ATTENTION_KV_HEADS=1", 2 * 64, 0 },
 	{ GPT2 "ATTENTION=mla", 2 * 128, 0 },
-	{ GPT2 "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=64", 2 * 128, 12 * 64 * 12 * 128 },
+	{ GPT2 "ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=64", 2 * 128,
+	  12 * 64 * 12 * 128 },
 	{ GPT2 "ATTENTION=w2", 3 * 768 + 12, 0 },
 	{ GPT2 "ATTENTION=w2 W2_SCORE=overlap", 2 * 768 + 12, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y", 2 * 128 + 3072, 0 },

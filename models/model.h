@@ -49,19 +49,21 @@ struct projection {
 	struct attention_inputs in;
 	struct attention_attr attr;
 	struct tensor *query_bias; /* [B,T,H] or NULL: the query's own term of the content score */
-	struct tensor *latent;	   /* [B,T,L] of block_latent(), or NULL: latent reciprocity reads it */
+	struct tensor *latent; /* [B,T,L] of block_latent(), or NULL: latent reciprocity reads it */
 };
 
 struct attention_variant {
 	const char *name; /* as in CONFIG_ATTENTION */
 	size_t options_size;
 	/* Reads this type's symbols and refuses values that do not fit. */
-	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	enum status (*read)(void *options, const struct model *m, struct config *c,
+			    struct error *err);
 	void (*project)(struct block *b, struct tensor *x, struct projection *p);
-	/* Turns the kernel's output [B,T,H,*] into the heads' outputs [B,T,H,D]; NULL: no change. */
+	/* Turns the kernel's output [B,T,H,*] into the heads' outputs [B,T,H,D]; NULL: no change.
+	 */
 	struct tensor *(*heads)(struct block *b, struct tensor *o);
-	bool projection_bias; /* c_proj has a bias where the model has biases */
-	bool has_latent;      /* project() gives p->latent */
+	bool projection_bias;		     /* c_proj has a bias where the model has biases */
+	bool has_latent;		     /* project() gives p->latent */
 	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
 	/* NULL: all switches are on, always. */
 	bool (*switched_on)(const void *options, const struct model_switch *s);
@@ -70,10 +72,12 @@ struct attention_variant {
 struct ffn_variant {
 	const char *name; /* as in CONFIG_FFN */
 	size_t options_size;
-	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	enum status (*read)(void *options, const struct model *m, struct config *c,
+			    struct error *err);
 	/* The hidden activation [B,T,F]. */
 	struct tensor *(*hidden)(struct block *b, struct tensor *x);
-	/* `hidden` and c_proj by one op, for models in which nothing else reads h; NULL: there is none. */
+	/* `hidden` and c_proj by one op, for models in which nothing else reads h; NULL: there is
+	 * none. */
 	struct tensor *(*whole)(struct block *b, struct tensor *x);
 	bool projection_bias;
 	const struct model_switch *switches;
@@ -94,7 +98,8 @@ struct mechanism {
 	const char *symbol; /* the switch in Kconfig */
 	int order;	    /* of `hidden` among the mechanisms */
 	size_t options_size;
-	enum status (*read)(void *options, const struct model *m, struct config *c, struct error *err);
+	enum status (*read)(void *options, const struct model *m, struct config *c,
+			    struct error *err);
 	/* The layers in which it claims to act; NULL: all. */
 	bool (*acts)(const void *options, const struct model *m, int layer);
 	/* Any of these may be NULL. */
@@ -125,7 +130,7 @@ struct model {
 	double init_deviation; /* SCHEME_GPT2 */
 	bool learn_alpha;
 	bool joins_siblings; /* linear maps of one activation are one product, but for decoding */
-	int64_t window; /* of the reciprocity metric, and of mla's reciprocal score */
+	int64_t window;	     /* of the reciprocity metric, and of mla's reciprocal score */
 
 	const struct attention_variant *attention;
 	void *attention_options;

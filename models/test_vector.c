@@ -18,8 +18,9 @@ const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradien
 #define DOUBLE_ERROR 1e-9
 #define FLOAT_ERROR 2e-4
 #define FLOAT_OF_LARGEST 1e-5
-#define BFLOAT_ERROR 5e-2 /* seen: 3.6e-2; one rounding is 2e-3, a path through two layers has ten */
-#define STORED_ERROR 7e-2 /* seen on an H200: 5.0e-2; with activations in bfloat16 there are more */
+#define BFLOAT_ERROR \
+	5e-2 /* seen: 3.6e-2; one rounding is 2e-3, a path through two layers has ten */
+#define STORED_ERROR 7e-2 /* seen on an H200: 5.0e-2; activations are rounded, too */
 #define BFLOAT_OF_LARGEST 5e-3
 /*
  * A gradient that is zero in exact arithmetic is rounding noise on both sides.
@@ -343,7 +344,8 @@ struct comparison {
 	const struct safetensors *file;
 	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum precision precision;
-	bool folded, joined; /* with CROSS_FOLDED, JOIN_SIBLINGS, which must give the same numbers */
+	bool folded,
+		joined; /* with CROSS_FOLDED, JOIN_SIBLINGS, which must give the same numbers */
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -672,13 +674,13 @@ static enum status compare_form(struct comparison c, bool *foldable, struct erro
 	return status;
 }
 
-enum status vector_compare(const struct safetensors *file, const char *weights,
-			   const char *backend, enum precision precision,
-			   struct vector_report *report, struct error *err)
+enum status vector_compare(const struct safetensors *file, const char *weights, const char *backend,
+			   enum precision precision, struct vector_report *report,
+			   struct error *err)
 {
-	const struct backend_options options = {
-		.name = backend, .precision = precision, .threads = 1
-	};
+	const struct backend_options options = { .name = backend,
+						 .precision = precision,
+						 .threads = 1 };
 	struct comparison c = {
 		.file = file,
 		.weights = weights,

@@ -28,7 +28,8 @@ struct vector_worst {
 
 struct vector_report {
 	struct vector_worst worst[VECTOR_KINDS];
-	/* A routing choice is so nearly tied that float may decide otherwise: only double counts. */
+	/* A routing choice is so nearly tied that float may decide otherwise: only double counts.
+	 */
 	bool near_tie;
 };
 
@@ -47,9 +48,9 @@ enum status vector_defaults(struct config **c, struct error *err) MUST_CHECK;
  * report.  `backend` is "cpu" or "cuda".  `weights` is NULL, or a file whose
  * parameters replace the vector's: one of ours, or a public GPT-2.
  */
-enum status vector_compare(const struct safetensors *file, const char *weights,
-			   const char *backend, enum precision precision,
-			   struct vector_report *report, struct error *err) MUST_CHECK;
+enum status vector_compare(const struct safetensors *file, const char *weights, const char *backend,
+			   enum precision precision, struct vector_report *report,
+			   struct error *err) MUST_CHECK;
 
 bool vector_passed(const struct vector_report *report);
 

@@ -158,7 +158,8 @@ static void drop(struct changed *c, const char *name)
 	*tensor(c, name) = c->list[--c->n];
 }
 
-static enum status compare_changed(struct changed *c, enum precision precision, struct vector_report *report)
+static enum status compare_changed(struct changed *c, enum precision precision,
+				   struct vector_report *report)
 {
 	struct safetensors file;
 	enum status status;
@@ -340,16 +341,21 @@ static void test_export(void **state)
 	struct safetensors other;
 
 	must(vector_export(&c->base, c->path, &c->err), &c->err);
-	must(vector_compare(&c->base, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), &c->err);
+	must(vector_compare(&c->base, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err),
+	     &c->err);
 	assert_true(vector_passed(&report));
 
 	/* Weights of another model are refused, with the name of a parameter that is missing. */
 	must(safetensors_open(&other, "models/vectors/all-learned.safetensors", &c->err), &c->err);
-	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);
+	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report,
+					&c->err),
+			 FAIL);
 	assert_non_null(strstr(c->err.text, "ra_alpha'"));
 	safetensors_close(&other);
 	must(safetensors_open(&other, "models/vectors/gate.safetensors", &c->err), &c->err);
-	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report, &c->err), FAIL);
+	assert_int_equal(vector_compare(&other, c->path, backend_name_for_tests(), FLOAT32, &report,
+					&c->err),
+			 FAIL);
 	assert_non_null(strstr(c->err.text, "which this model lacks"));
 	safetensors_close(&other);
 }

@@ -39,7 +39,8 @@ static enum status read_attention(struct model *m, struct config *c, struct erro
 		if (strcmp((*v)->name, name) == 0)
 			m->attention = *v;
 	if (!m->attention)
-		return fail(err, "attention type '%s' is not part of this program", name ? name : "");
+		return fail(err, "attention type '%s' is not part of this program",
+			    name ? name : "");
 	m->attention_options = variant_options(m, m->attention->options_size, err);
 	if (!m->attention_options)
 		return FAIL;
@@ -122,7 +123,8 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 	static const char *const positions[] = { "learned", "rope", "alibi", "none", NULL };
 	static const char *const schemes[] = { "gpt2", "orthogonal", NULL };
 	static const char *const gates[] = { "none", "head", "channel", NULL };
-	const double multiple = config_real(c, "FFN_MULT"); /* of the width, unless FFN_HIDDEN is given */
+	const double multiple =
+		config_real(c, "FFN_MULT"); /* of the width, unless FFN_HIDDEN is given */
 
 	m->vocab = config_int(c, "MODEL_VOCAB");
 	if (m->vocab == 0)
@@ -317,7 +319,8 @@ struct tensor *block_read_hidden(struct block *b, const char *name, struct tenso
 	graph_scope(b->g, "%s%s.", b->g->scope, name);
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->reading && present(b, i))
-			y = m->mechanism[i]->reading(b, m->mechanism_options[i], &b->out[i], h, w, y);
+			y = m->mechanism[i]->reading(b, m->mechanism_options[i], &b->out[i], h, w,
+						     y);
 	enter(b->g, b->layer, MODULE_FFN);
 	return y;
 }
@@ -382,8 +385,8 @@ static struct tensor *before_branch(const struct model *m, struct graph *g, cons
 }
 
 /* ... and what becomes of its output. */
-static void after_branch(const struct model *m, struct graph *g, const char *name,
-			 struct stream *s, struct tensor *branch)
+static void after_branch(const struct model *m, struct graph *g, const char *name, struct stream *s,
+			 struct tensor *branch)
 {
 	s->branch = branch;
 	if (m->norm_after)
@@ -421,7 +424,7 @@ static void keep(struct block *b)
 
 	if (!b->decoding)
 		return;
-	op_cache_all(b->g, "kept", (struct tensor **const[]){ &in->k, &in->v, &in->key_bias }, 3);
+	op_cache_all(b->g, "kept", (struct tensor * *const[]){ &in->k, &in->v, &in->key_bias }, 3);
 	if (p->attr.band_window >= 0)
 		in->recent = op_recent_tokens(b->g, "queries", in->q, p->attr.band_window);
 }
@@ -471,7 +474,8 @@ static struct tensor *read_hidden(struct block *b, struct tensor *h)
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->hidden && present(b, i))
 			h = m->mechanism[i]->hidden(b, m->mechanism_options[i], h, &b->out[i]);
-	return block_read_hidden(b, "c_proj", h, block_matrix(b, "c_proj.weight", m->hidden, m->embd),
+	return block_read_hidden(b, "c_proj", h,
+				 block_matrix(b, "c_proj.weight", m->hidden, m->embd),
 				 m->bias && m->ffn->projection_bias);
 }
 
@@ -524,8 +528,9 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 				   int64_t B, int64_t T, bool probing)
 {
 	struct stream s = { .x = embed(m, g, tokens) };
-	struct block b = { .g = g, .m = m, .B = B, .T = T, .probing = probing,
-			   .decoding = g->state != NULL };
+	struct block b = {
+		.g = g, .m = m, .B = B, .T = T, .probing = probing, .decoding = g->state != NULL
+	};
 
 	for (int layer = 0; layer < m->layers; layer++) {
 		b.layer = layer;
@@ -542,8 +547,8 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 	return normalise(m, g, "ln_f", &s, m->final_norm, m->final_norm_bias);
 }
 
-static void build_losses(const struct model *m, struct graph *g, struct tensor *x,
-			 struct tensor *w, int64_t B, int64_t T, struct token_io *io)
+static void build_losses(const struct model *m, struct graph *g, struct tensor *x, struct tensor *w,
+			 int64_t B, int64_t T, struct token_io *io)
 {
 	struct head_loss_outputs loss;
 
@@ -599,7 +604,8 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 static void visit_switches(const struct model_switch *list,
 			   bool (*on)(const void *options, const struct model_switch *s),
 			   const void *options,
-			   void (*visit)(void *context, const struct model_switch *s), void *context)
+			   void (*visit)(void *context, const struct model_switch *s),
+			   void *context)
 {
 	for (; list && list->symbol; list++)
 		if (!on || on(options, list))
@@ -609,7 +615,8 @@ static void visit_switches(const struct model_switch *list,
 void model_switches(const struct model *m,
 		    void (*visit)(void *context, const struct model_switch *s), void *context)
 {
-	static const struct model_switch out_gate = { .symbol = "ATTENTION_OUT_GATE", .off = "none" };
+	static const struct model_switch out_gate = { .symbol = "ATTENTION_OUT_GATE",
+						      .off = "none" };
 	static const struct model_switch logits_z = { .symbol = "LOSS_LOGITS_Z",
 						      .off = "0",
 						      .through_loss = true };

@@ -190,7 +190,8 @@ static void ask_for_copy(struct params *p, int index, int which, size_t size)
 	const struct param_copy *copy;
 	struct error err;
 
-	must(param_copy_of(p, index, which, (size_t)p->list[index].count * size, &copy, &err), &err);
+	must(param_copy_of(p, index, which, (size_t)p->list[index].count * size, &copy, &err),
+	     &err);
 }
 
 #define MATRICES 300 /* more than a GPU rounds at once */
@@ -247,7 +248,7 @@ static void test_rounds_many_parameters(void **state)
 }
 
 /* Whole tiles, as a GPU turns them, and parts of some in each direction. */
-static const int64_t turned_shapes[][2] = { { 1, 1 },	{ 1, 70 },  { 70, 1 },  { 32, 64 },
+static const int64_t turned_shapes[][2] = { { 1, 1 },	{ 1, 70 },  { 70, 1 },	{ 32, 64 },
 					    { 31, 33 }, { 33, 31 }, { 100, 7 }, { 65, 130 } };
 #define TURNED (int)(sizeof(turned_shapes) / sizeof(*turned_shapes))
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 /*
- * Where there are lanes, memory is given to another tensor only so many instructions after its last use:
- * until then nothing has to wait for it.
+ * Where there are lanes, memory is given to another tensor only so many instructions after its last
+ * use: until then nothing has to wait for it.
  */
 #define LANE_REST 32
 
@@ -73,7 +73,8 @@ static void find_lifetimes(struct both b, struct placement *life)
 			.bytes = tensor_bytes(tensor_number(b, i)),
 			.last = -1,
 		};
-	/* What one call does has no order: all that it reads and writes is there from its begin to its end. */
+	/* What one call does has no order: all that it reads and writes is there from its begin to
+	 * its end. */
 	for (int first = 0; first < l->n_instrs; first += l->instrs[first].together) {
 		const int next = first + l->instrs[first].together;
 
@@ -119,8 +120,8 @@ static void merge_in_place(struct both b, struct placement *life, int *owner)
 		const struct tensor *to = instr->in_place ? instr->din[0] : instr->inner;
 		int piece;
 
-		if (!from || !to || is_in_params(from) || is_in_params(to) || is_input_or_seed(b, from) ||
-		    life[from->id].bytes != life[to->id].bytes)
+		if (!from || !to || is_in_params(from) || is_in_params(to) ||
+		    is_input_or_seed(b, from) || life[from->id].bytes != life[to->id].bytes)
 			continue;
 		piece = owner[from->id];
 		if (life[piece].last != i || life[to->id].first != i || owner[to->id] != to->id)
@@ -202,8 +203,8 @@ void arena_list(const struct arena *a, FILE *file)
 	for (int i = 0; i < a->n_items; i++) {
 		const struct placement *piece = &a->items[i];
 
-		fprintf(file, "%14zu %14zu %6d %6d  %s\n", piece->bytes, piece->offset, piece->first,
-			piece->last, piece->name);
+		fprintf(file, "%14zu %14zu %6d %6d  %s\n", piece->bytes, piece->offset,
+			piece->first, piece->last, piece->name);
 	}
 	fprintf(file, "%14zu  arena in all\n", a->bytes);
 }

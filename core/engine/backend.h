@@ -49,7 +49,8 @@ struct call {
 	enum grad_mode mode[OP_MAX_INPUTS];
 	void *inner; /* room for the gradient of output op->inner_out; may be dout[0] */
 	void *work;
-	const struct param_copy *copy[OP_MAX_INPUTS][PARAM_COPIES]; /* of parameters; NULL: not kept */
+	const struct param_copy
+		*copy[OP_MAX_INPUTS][PARAM_COPIES]; /* of parameters; NULL: not kept */
 	const struct backend *backend;
 };
 
@@ -72,7 +73,8 @@ struct kernels {
 	bool (*follows_past)(const struct node *n);
 	/* What `remake` computes, if it is not what the op says. */
 	struct remaking remaking;
-	/* Beside the op's apart_in: inputs whose gradients take less time by an instruction of their own, if there are lanes. */
+	/* Beside the op's apart_in: inputs whose gradients take less time by an instruction of
+	 * their own, if there are lanes. */
 	unsigned apart_in;
 };
 
@@ -92,7 +94,7 @@ struct backend {
 	enum precision precision; /* of graphs in float */
 	int threads; /* of the host that its kernels use, each with a workspace of its own */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
-	const struct optim_kernels *(*optim)(enum dtype type); /* core/optim/kernels.h */
+	const struct optim_kernels *(*optim)(enum dtype type);	  /* core/optim/kernels.h */
 	void *context; /* what the device keeps for itself */
 	bool lags;     /* work goes on after a call returns, so that each reading waits */
 
@@ -101,7 +103,8 @@ struct backend {
 	 * when a call returns; only download and find_nonfinite wait.  So most calls return no
 	 * status: what goes wrong is kept, check() tells of it, wait() waits and tells.
 	 */
-	void *(*alloc)(const struct backend *b, size_t bytes); /* zeroed, aligned to 64 bytes, or NULL */
+	void *(*alloc)(const struct backend *b,
+		       size_t bytes); /* zeroed, aligned to 64 bytes, or NULL */
 	void (*release)(const struct backend *b, void *memory);
 	void (*upload)(const struct backend *b, void *device, const void *host, size_t bytes);
 	void (*download)(const struct backend *b, void *host, const void *device, size_t bytes);
@@ -110,9 +113,10 @@ struct backend {
 	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
 				  int64_t rows, int64_t row, int64_t pitch);
 	/*
-	 * Optional: one call may do the forward passes of several nodes that follow each other.  Of these n
-	 * nodes of a graph of this type, how many can it do, from the first on?  0 or 1: they run one by
-	 * one.  Depends on the nodes alone.  together() leaves in every output what single calls would.
+	 * Optional: one call may do the forward passes of several nodes that follow each other.  Of
+	 * these n nodes of a graph of this type, how many can it do, from the first on?  0 or 1:
+	 * they run one by one.  Depends on the nodes alone.  together() leaves in every output what
+	 * single calls would.
 	 */
 	int (*joins)(enum dtype type, const struct node *const *nodes, int n);
 	void (*together)(enum dtype type, const struct call *calls, int n);

@@ -157,13 +157,15 @@ static bool valid_shape(struct graph *g, const char *name, int ndim, const int64
 	}
 	for (int i = 0; i < ndim; i++) {
 		if (dim[i] < 1) {
-			graph_fail(g, "tensor '%s': size %lld of dimension %d is not positive", name,
-				   (long long)dim[i], i);
+			graph_fail(g, "tensor '%s': size %lld of dimension %d is not positive",
+				   name, (long long)dim[i], i);
 			return false;
 		}
 		if (__builtin_mul_overflow(count, dim[i], &count) || count > INT64_MAX / 16) {
-			graph_fail(g, "tensor '%s': its number of elements overflows at dimension %d "
-				   "of size %lld", name, i, (long long)dim[i]);
+			graph_fail(g,
+				   "tensor '%s': its number of elements overflows at dimension %d "
+				   "of size %lld",
+				   name, i, (long long)dim[i]);
 			return false;
 		}
 	}
@@ -327,7 +329,8 @@ struct tensor *graph_reshape(struct graph *g, struct tensor *t, int ndim, const 
 	for (int i = ndim - 1; i >= 0 && tail < t->row; i--)
 		tail *= dim[i];
 	if (tail != t->row) {
-		graph_fail(g, "'%s' %s is a slice with rows of %lld elements and cannot be seen as %s",
+		graph_fail(g,
+			   "'%s' %s is a slice with rows of %lld elements and cannot be seen as %s",
 			   t->name, tensor_shape_text(t, shape), (long long)t->row,
 			   tensor_shape_text(view, wanted));
 		return NULL;
@@ -378,8 +381,8 @@ struct tensor *graph_detach(struct graph *g, struct tensor *t)
 static bool check_inputs(struct graph *g, const struct node *n)
 {
 	if (n->n_in < n->op->min_inputs || n->n_in > n->op->max_inputs) {
-		graph_misfit(g, n, "%d inputs, %d to %d are possible", n->n_in,
-			     n->op->min_inputs, n->op->max_inputs);
+		graph_misfit(g, n, "%d inputs, %d to %d are possible", n->n_in, n->op->min_inputs,
+			     n->op->max_inputs);
 		return false;
 	}
 	for (int i = 0; i < n->n_in; i++)
@@ -394,8 +397,7 @@ static bool check_inputs(struct graph *g, const struct node *n)
  * A required input that is NULL comes from a builder that failed before; the
  * first error is already noted.
  */
-static bool inputs_present(struct graph *g, const struct op *op, int n_in,
-			   struct tensor *const *in)
+static bool inputs_present(struct graph *g, const struct op *op, int n_in, struct tensor *const *in)
 {
 	for (int i = 0; i < n_in && i < op->min_inputs; i++)
 		if (!in[i] && !(op->optional_in & BIT(i))) {
@@ -505,8 +507,8 @@ enum status graph_out_like(struct graph *g, struct node *n, const char *suffix,
 	return graph_out(g, n, suffix, like->type, like->ndim, like->dim);
 }
 
-enum status graph_out_constant(struct graph *g, struct node *n, const char *suffix,
-			       enum dtype type, int ndim, const int64_t *dim)
+enum status graph_out_constant(struct graph *g, struct node *n, const char *suffix, enum dtype type,
+			       int ndim, const int64_t *dim)
 {
 	return add_output(g, n, suffix, type, ndim, dim) ? OK : FAIL;
 }
@@ -625,9 +627,9 @@ static enum status check_node(const struct graph *g, const struct node *n, struc
 			return fail(err, "%s '%s' reads '%s' before it is written", n->op->name,
 				    n->name, root->name);
 		if (n->in[i]->type != I32 && n->in[i]->type != g->type)
-			return fail(err, "%s '%s': input '%s' is %s in a graph of %s",
-				    n->op->name, n->name, n->in[i]->name,
-				    dtype_name(n->in[i]->type), dtype_name(g->type));
+			return fail(err, "%s '%s': input '%s' is %s in a graph of %s", n->op->name,
+				    n->name, n->in[i]->name, dtype_name(n->in[i]->type),
+				    dtype_name(g->type));
 	}
 	return OK;
 }
@@ -673,8 +675,8 @@ enum status graph_finish(struct graph *g, struct error *err)
 /* -------------------------------------------------------------------- dump */
 
 static const char *const kind_names[] = {
-	[TENSOR_PARAM] = "param",	[TENSOR_INPUT] = "input", [TENSOR_ACTIVATION] = "activation",
-	[TENSOR_STATE] = "state",	[TENSOR_VIEW] = "view",   [TENSOR_GRADIENT] = "gradient",
+	[TENSOR_PARAM] = "param",     [TENSOR_INPUT] = "input", [TENSOR_ACTIVATION] = "activation",
+	[TENSOR_STATE] = "state",     [TENSOR_VIEW] = "view",	[TENSOR_GRADIENT] = "gradient",
 	[TENSOR_SCRATCH] = "scratch",
 };
 
@@ -709,14 +711,14 @@ void graph_dump_dot(const struct graph *g, FILE *file)
 
 static void dump_tensor_json(const struct tensor *t, FILE *file)
 {
-	fprintf(file, "{\"id\":%d,\"name\":\"%s\",\"kind\":\"%s\",\"type\":\"%s\",\"shape\":[", t->id,
-		t->name, kind_names[t->kind], dtype_name(t->type));
+	fprintf(file, "{\"id\":%d,\"name\":\"%s\",\"kind\":\"%s\",\"type\":\"%s\",\"shape\":[",
+		t->id, t->name, kind_names[t->kind], dtype_name(t->type));
 	for (int i = 0; i < t->ndim; i++)
 		fprintf(file, "%s%lld", i ? "," : "", (long long)t->dim[i]);
 	fprintf(file, "]");
 	if (t->base)
-		fprintf(file, ",\"base\":%d,\"offset\":%lld,\"row\":%lld,\"pitch\":%lld", t->base->id,
-			(long long)t->offset, (long long)t->row, (long long)t->pitch);
+		fprintf(file, ",\"base\":%d,\"offset\":%lld,\"row\":%lld,\"pitch\":%lld",
+			t->base->id, (long long)t->offset, (long long)t->row, (long long)t->pitch);
 	fprintf(file, "}");
 }
 

@@ -29,12 +29,12 @@ struct graph {
 	struct pool pool;
 	struct params *params;
 	enum dtype type;
-	bool training; /* dropout acts */
-	bool joins_siblings; /* when it is finished: siblings.h */
+	bool training;	      /* dropout acts */
+	bool joins_siblings;  /* when it is finished: siblings.h */
 	struct params *state; /* what a run leaves for the next one; NULL: nothing */
 	int64_t capacity;     /* tokens per row for which the state has room */
 	const char *scope;
-	const char *variant; /* precedes the names of nodes and outputs; NULL: no node is shared */
+	const char *variant;  /* precedes the names of nodes and outputs; NULL: no node is shared */
 	struct origin origin; /* of what is added next */
 
 	struct node **nodes;
@@ -68,9 +68,9 @@ void graph_scope_end(struct graph *g);
 
 /*
  * What is added from now on describes the computation once more, with some change: the names of
- * nodes and outputs get this prefix.  A node that would compute what an earlier node computes is not
- * added again, its builder gets the earlier one.  So variants share all that their change does not
- * reach.  Not for training, nor where runs continue each other.  The text is copied.
+ * nodes and outputs get this prefix.  A node that would compute what an earlier node computes is
+ * not added again, its builder gets the earlier one.  So variants share all that their change does
+ * not reach.  Not for training, nor where runs continue each other.  The text is copied.
  */
 void graph_variant(struct graph *g, const char *format, ...) PRINTF_LIKE(2, 3);
 
@@ -105,7 +105,8 @@ void graph_seeded_output(struct graph *g, const char *name, struct tensor *t);
 
 const struct graph_output *graph_find_output(const struct graph *g, const char *name);
 
-/* Nodes that read the same tensor become one when the graph is finished, where that is possible: siblings.h. */
+/* Nodes that read the same tensor become one when the graph is finished, where that is possible:
+ * siblings.h. */
 void graph_join_siblings(struct graph *g);
 
 /*
@@ -132,8 +133,8 @@ enum status graph_out_like(struct graph *g, struct node *n, const char *suffix,
 			   const struct tensor *like);
 
 /* As graph_out(), for an output through which no gradient flows. */
-enum status graph_out_constant(struct graph *g, struct node *n, const char *suffix,
-			       enum dtype type, int ndim, const int64_t *dim);
+enum status graph_out_constant(struct graph *g, struct node *n, const char *suffix, enum dtype type,
+			       int ndim, const int64_t *dim);
 
 /* As graph_out_constant(), in the graph's state: it still holds what the last run left there. */
 enum status graph_out_state(struct graph *g, struct node *n, const char *suffix, int ndim,

@@ -82,8 +82,9 @@ static void test_overflow(void **state)
 	struct fixture f = start();
 
 	(void)state;
-	graph_output(f.g, "y",
-		     op_gelu(f.g, "y", case_param(f.g, "huge", (int64_t)1 << 40, (int64_t)1 << 40)));
+	graph_output(
+		f.g, "y",
+		op_gelu(f.g, "y", case_param(f.g, "huge", (int64_t)1 << 40, (int64_t)1 << 40)));
 	assert_refused(&f, "huge", "overflows", NULL);
 }
 
@@ -201,8 +202,7 @@ static void test_wrong_type(void **state)
 	struct fixture f = start();
 
 	(void)state;
-	graph_output(f.g, "y",
-		     op_gelu(f.g, "y", case_input(f.g, "narrow", F32, 4)));
+	graph_output(f.g, "y", op_gelu(f.g, "y", case_input(f.g, "narrow", F32, 4)));
 	assert_refused(&f, "narrow", "f32", "f64", NULL);
 }
 

@@ -2,9 +2,9 @@
  * lanes - which instructions of a program are done beside each other.
  *
  * A backend with lanes does the work of one lane in the order in which it is asked for, and that of
- * different lanes in any order, unless a lane waits for another.  Here the instructions of a program are
- * spread over lanes.  Those that share memory which one of them writes keep their order.  So all results
- * are the same as in one lane, bit by bit.
+ * different lanes in any order, unless a lane waits for another.  Here the instructions of a
+ * program are spread over lanes.  Those that share memory which one of them writes keep their
+ * order.  So all results are the same as in one lane, bit by bit.
  */
 #ifndef CORE_ENGINE_LANES_H
 #define CORE_ENGINE_LANES_H
@@ -33,9 +33,9 @@ struct lane_step {
 };
 
 /*
- * The steps of n instructions, in the order in which they are asked for.  lengths[i]: how long instruction
- * i takes, in any unit.  `uses` are sorted by user.  In the end lane 0 has to wait for ends[lane], -1: for
- * none.
+ * The steps of n instructions, in the order in which they are asked for.  lengths[i]: how long
+ * instruction i takes, in any unit.  `uses` are sorted by user.  In the end lane 0 has to wait for
+ * ends[lane], -1: for none.
  */
 enum status lanes_assign(struct lane_step *steps, int n, int lanes, const int *lengths,
 			 const struct lane_use *uses, int n_uses, int ends[LANES_MOST],

@@ -94,8 +94,8 @@ static void test_order_of_what_shares_memory(void **state)
 	(void)state;
 	for (uint64_t seed = 0; seed < 30; seed++) {
 		random_uses(uses, seed);
-		must(lanes_assign(steps, MANY, 1 + (int)(seed % LANES_MOST), lengths, uses, MANY * USES,
-				  ends, &err),
+		must(lanes_assign(steps, MANY, 1 + (int)(seed % LANES_MOST), lengths, uses,
+				  MANY * USES, ends, &err),
 		     &err);
 		find_order(steps, before);
 		for (int i = 0; i < MANY; i++) {

@@ -14,7 +14,7 @@ struct part {
 /* What is known about the gradient of a root tensor (one that is no view). */
 struct gradient {
 	struct tensor *tensor;
-	int expected;	/* readers that will contribute */
+	int expected; /* readers that will contribute */
 	int n_parts;
 	bool zero_first; /* the parts are not the whole tensor: start from zeros */
 	bool add_always; /* the parts overlap, or are too many: start from zeros and add all */
@@ -29,11 +29,11 @@ struct lowering {
 	int threads;
 	bool train, remake, apart;
 	int (*joins)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
-	bool *node_live;	     /* by node: some output depends on it */
-	bool *emitted;		     /* by node: its forward pass is there */
-	bool *has_grad;		     /* by graph tensor (roots): a gradient arrives */
-	struct gradient *gradients;  /* by graph tensor (roots) */
-	struct tensor **remade;	     /* by graph tensor (roots): its copy for the backward pass */
+	bool *node_live;	    /* by node: some output depends on it */
+	bool *emitted;		    /* by node: its forward pass is there */
+	bool *has_grad;		    /* by graph tensor (roots): a gradient arrives */
+	struct gradient *gradients; /* by graph tensor (roots) */
+	struct tensor **remade;	    /* by graph tensor (roots): its copy for the backward pass */
 	bool out_of_memory;
 };
 
@@ -100,8 +100,7 @@ static struct tensor *make_tensor(struct lowering *w, enum tensor_kind kind, con
 }
 
 /* The same window onto another base. */
-static struct tensor *same_view(struct lowering *w, const struct tensor *view,
-				struct tensor *base)
+static struct tensor *same_view(struct lowering *w, const struct tensor *view, struct tensor *base)
 {
 	struct tensor *t;
 
@@ -283,8 +282,7 @@ static struct tensor *gradient_tensor(struct lowering *w, const struct tensor *r
 }
 
 /* Where a reader of `t` puts its contribution, and how. */
-static struct tensor *contribution(struct lowering *w, const struct tensor *t,
-				   enum grad_mode *mode)
+static struct tensor *contribution(struct lowering *w, const struct tensor *t, enum grad_mode *mode)
 {
 	const struct tensor *root = tensor_root(t);
 	struct gradient *grad = &w->gradients[root->id];
@@ -320,7 +318,8 @@ static void collect_contributions(struct lowering *w, const struct node *n, stru
 			continue;
 		}
 		if (n->op->shares_gradient && i == 1 && din[0] && n->in[0] != n->in[1] &&
-		    may_borrow(w, n->in[1], din[0]) && w->gradients[tensor_root(n->in[0])->id].expected == 1 &&
+		    may_borrow(w, n->in[1], din[0]) &&
+		    w->gradients[tensor_root(n->in[0])->id].expected == 1 &&
 		    n->in[0]->kind == TENSOR_ACTIVATION) {
 			w->gradients[n->in[1]->id].tensor = din[0];
 			continue;
@@ -496,8 +495,10 @@ static enum status make_seeds(struct lowering *w, struct error *err)
 		if (!(o->is_loss || o->seeded) || !o->tensor->needs_grad)
 			continue;
 		if (w->gradients[tensor_root(o->tensor)->id].expected > 1 || o->tensor->base)
-			return fail(err, "output '%s' is read by other nodes too, so its gradient "
-				    "cannot be given from outside", o->name);
+			return fail(err,
+				    "output '%s' is read by other nodes too, so its gradient "
+				    "cannot be given from outside",
+				    o->name);
 		w->l->seeds[w->l->n_seeds++] = (struct seed){
 			.output = o,
 			.gradient = contribution(w, o->tensor, &mode),
@@ -540,7 +541,8 @@ static bool writes_state(const struct node *n)
 	return n->n_out > 0 && n->out[0]->kind == TENSOR_STATE;
 }
 
-/* Of the nodes after `n`: the same op on the same input, and what keeps state, as soon as it can be done. */
+/* Of the nodes after `n`: the same op on the same input, and what keeps state, as soon as it can be
+ * done. */
 static void emit_early(struct lowering *w, const struct node *n)
 {
 	for (int i = n->index + 1; i < w->g->n_nodes; i++) {
@@ -593,7 +595,8 @@ static bool flows_back(const struct lowering *w, const struct node *n)
 	return w->node_live[n->index] && gradient_leaves(w, n);
 }
 
-/* When a root tensor's gradient is whole, if each of its readers takes 1 and adds as soon as it can. */
+/* When a root tensor's gradient is whole, if each of its readers takes 1 and adds as soon as it
+ * can. */
 static int whole_at(const struct lowering *w, const struct tensor *root, const int *begins,
 		    int *begin)
 {
@@ -604,7 +607,8 @@ static int whole_at(const struct lowering *w, const struct tensor *root, const i
 		for (int j = 0; j < g->nodes[i]->n_in && flows_back(w, g->nodes[i]); j++) {
 			int at = n;
 
-			if (!wants_gradient(g->nodes[i], j) || tensor_root(g->nodes[i]->in[j]) != root)
+			if (!wants_gradient(g->nodes[i], j) ||
+			    tensor_root(g->nodes[i]->in[j]) != root)
 				continue;
 			for (; at > 0 && begin[at - 1] > begins[i]; at--)
 				begin[at] = begin[at - 1];
@@ -631,7 +635,8 @@ static void find_begins(const struct lowering *w, int *begins, int *scratch)
 	}
 }
 
-/* The last node first; for lanes, what can begin first: it adds to a gradient before what begins later. */
+/* The last node first; for lanes, what can begin first: it adds to a gradient before what begins
+ * later. */
 static enum status emit_backwards(struct lowering *w, struct error *err)
 {
 	const int n = w->g->n_nodes;

@@ -4,12 +4,12 @@
  * Forward in build order, then backward in reverse.  The last reader of a tensor
  * writes its gradient, and the others add to it.  Where two gradients are equal
  * (an input's and an output's, or those of two inputs), one tensor serves both.
- * What the backward pass can compute again is not kept, unless the program keeps all: it is remade just
- * before it is read.  The backend's precision decides in which type tensors are kept.
- * For lanes, gradients of an op are made by two instructions where that takes less time, and the
+ * What the backward pass can compute again is not kept, unless the program keeps all: it is remade
+ * just before it is read.  The backend's precision decides in which type tensors are kept. For
+ * lanes, gradients of an op are made by two instructions where that takes less time, and the
  * backward pass of a node comes as early as its gradients allow.
- * Where a backend does several nodes in one call, and nothing flows back, nodes come as early as such a call
- * wants them.
+ * Where a backend does several nodes in one call, and nothing flows back, nodes come as early as
+ * such a call wants them.
  */
 #ifndef CORE_ENGINE_LOWER_H
 #define CORE_ENGINE_LOWER_H
@@ -33,7 +33,7 @@ struct instr {
 	struct tensor *work;
 	struct tensor *zero; /* INSTR_ZERO: filled with zeros (a parameter's: in micro-batch 0) */
 	bool in_place;	     /* din[0] may be written over dout[0]; `inner` always may */
-	int together;	     /* one call does so many instructions, from this one on; 1: itself alone */
+	int together; /* one call does so many instructions, from this one on; 1: itself alone */
 };
 
 /* The gradient of a loss or of a seeded output: given from outside. */
@@ -52,7 +52,8 @@ struct lowered {
 	int n_seeds;
 };
 
-/* Tensors made here are numbered from g->n_tensors on.  `apart`: the program is for several lanes. */
+/* Tensors made here are numbered from g->n_tensors on.  `apart`: the program is for several lanes.
+ */
 enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
 			bool train, bool remake, bool apart, struct error *err) MUST_CHECK;
 void lower_free(struct lowered *l);

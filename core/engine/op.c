@@ -28,5 +28,6 @@ bool op_takes(const struct op *op, int i, const struct tensor *t)
 		return true;
 	if (op->pitched_in & BIT(i) && t->row == tensor_dim(t, -1))
 		return true;
-	return op->split_in & BIT(i) && t->ndim > 1 && t->row == tensor_dim(t, -1) * tensor_dim(t, -2);
+	return op->split_in & BIT(i) && t->ndim > 1 &&
+	       t->row == tensor_dim(t, -1) * tensor_dim(t, -2);
 }

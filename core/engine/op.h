@@ -16,43 +16,43 @@
 #define OP_MAX_INPUTS 8
 #define OP_MAX_OUTPUTS 6
 
-#define OP_LIST(X)                                                                          \
-	X(embedding)                                                                        \
-	X(linear)                                                                           \
-	X(head_linear)                                                                      \
-	X(join)                                                                             \
-	X(add)                                                                              \
-	X(multiply)                                                                         \
-	X(scale)                                                                            \
-	X(scale_learned)                                                                    \
-	X(add_scaled)                                                                       \
-	X(add_scaled_learned)                                                               \
-	X(add_linear)                                                                       \
-	X(add_linear_learned)                                                               \
-	X(norm)                                                                             \
-	X(norm_residual)                                                                    \
-	X(rope)                                                                             \
-	X(gelu)                                                                             \
-	X(linear_gelu)                                                                      \
-	X(linear_gelu_linear)                                                               \
-	X(silu_gate)                                                                        \
-	X(softplus)                                                                         \
-	X(sigmoid)                                                                          \
-	X(cache)                                                                            \
-	X(recent_tokens)                                                                    \
-	X(dropout)                                                                          \
-	X(attention)                                                                        \
-	X(mix_topk)                                                                         \
-	X(mix_rows)                                                                         \
-	X(running_mean)                                                                     \
-	X(sequence_mean)                                                                    \
-	X(head_gate)                                                                        \
-	X(w2_gaussian)                                                                      \
-	X(scalar_expand)                                                                    \
-	X(scalar_pool)                                                                      \
-	X(ws_energy)                                                                        \
-	X(ws_contrast)                                                                      \
-	X(head_loss)                                                                        \
+#define OP_LIST(X)            \
+	X(embedding)          \
+	X(linear)             \
+	X(head_linear)        \
+	X(join)               \
+	X(add)                \
+	X(multiply)           \
+	X(scale)              \
+	X(scale_learned)      \
+	X(add_scaled)         \
+	X(add_scaled_learned) \
+	X(add_linear)         \
+	X(add_linear_learned) \
+	X(norm)               \
+	X(norm_residual)      \
+	X(rope)               \
+	X(gelu)               \
+	X(linear_gelu)        \
+	X(linear_gelu_linear) \
+	X(silu_gate)          \
+	X(softplus)           \
+	X(sigmoid)            \
+	X(cache)              \
+	X(recent_tokens)      \
+	X(dropout)            \
+	X(attention)          \
+	X(mix_topk)           \
+	X(mix_rows)           \
+	X(running_mean)       \
+	X(sequence_mean)      \
+	X(head_gate)          \
+	X(w2_gaussian)        \
+	X(scalar_expand)      \
+	X(scalar_pool)        \
+	X(ws_energy)          \
+	X(ws_contrast)        \
+	X(head_loss)          \
 	X(attention_probe)
 
 enum op_id {
@@ -92,8 +92,8 @@ struct op_cost {
 enum pass {
 	PASS_FORWARD,
 	PASS_BACKWARD,
-	PASS_REMAKE,	/* compute outputs again for the backward pass */
-	PASS_LOSS,	/* forward and backward of a loss in one go */
+	PASS_REMAKE, /* compute outputs again for the backward pass */
+	PASS_LOSS,   /* forward and backward of a loss in one go */
 };
 
 const char *pass_name(enum pass pass);
@@ -112,7 +112,7 @@ struct op {
 	const char *name;
 	size_t attr_size;
 	int min_inputs, max_inputs;
-	unsigned optional_in;	/* inputs among the first min_inputs that may be NULL */
+	unsigned optional_in; /* inputs among the first min_inputs that may be NULL */
 
 	/*
 	 * Shape rule: check n->in and n->attr, declare every output with
@@ -123,35 +123,41 @@ struct op {
 
 	void (*cost)(const struct node *n, struct op_cost *cost);
 
-	bool no_gradient;	/* nothing flows back through this op at all */
-	unsigned constant_in;	/* inputs that never receive a gradient */
-	unsigned pitched_in;	/* inputs that may be slices of wider tensors: rows of the last dimension */
-	unsigned split_in;	/* of these, inputs of which a row may be the last two: channels of all heads */
-	unsigned saves_in;	/* inputs that the backward kernel reads */
-	unsigned saves_out;	/* outputs that the backward kernel reads */
-	unsigned narrow_in;	/* inputs that may be kept in bfloat16 (storage.h) */
-	unsigned narrow_out;	/* outputs that may */
-	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type all the same */
-	unsigned narrow_stream_in, narrow_stream_out; /* more that may where the residual stream may */
-	int lost_out;		/* > 0: this output keeps, in bfloat16, what rounding output 0 to bfloat16 loses, for
-				   the backward kernel; elsewhere it is NOTHING */
+	bool no_gradient;     /* nothing flows back through this op at all */
+	unsigned constant_in; /* inputs that never receive a gradient */
+	unsigned pitched_in;  /* inputs that may be slices of wider tensors: rows of the last
+				 dimension */
+	unsigned split_in;   /* of these, inputs of which a row may be the last two: channels of all
+				heads */
+	unsigned saves_in;   /* inputs that the backward kernel reads */
+	unsigned saves_out;  /* outputs that the backward kernel reads */
+	unsigned narrow_in;  /* inputs that may be kept in bfloat16 (storage.h) */
+	unsigned narrow_out; /* outputs that may */
+	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type all
+				       the same */
+	unsigned narrow_stream_in,
+		narrow_stream_out; /* more that may where the residual stream may */
+	int lost_out; /* > 0: this output keeps, in bfloat16, what rounding output 0 to bfloat16
+			 loses, for the backward kernel; elsewhere it is NOTHING */
 
-	bool passes_gradient;	/* the gradient of every input is that of output 0, unchanged */
-	bool shares_gradient;	/* the gradients of inputs 0 and 1 are equal */
-	bool grad_in_place;	/* din[0] may be written over dout[0] */
-	int inner_out;		/* > 0: the backward kernel makes the gradient of this output, which no
-				   node reads, before all others; it may be written over dout[0] */
-	unsigned apart_in;	/* inputs whose gradients have little work in common with the others' */
+	bool passes_gradient; /* the gradient of every input is that of output 0, unchanged */
+	bool shares_gradient; /* the gradients of inputs 0 and 1 are equal */
+	bool grad_in_place;   /* din[0] may be written over dout[0] */
+	int inner_out;	   /* > 0: the backward kernel makes the gradient of this output, which no
+			      node reads, before all others; it may be written over dout[0] */
+	unsigned apart_in; /* inputs whose gradients have little work in common with the others' */
 
 	/*
-	 * One node for n of this op with the same attribute and input 0, made of the others' inputs: its output, with
-	 * the columns of theirs beside each other.  NULL: there is none.  (siblings.h)
+	 * One node for n of this op with the same attribute and input 0, made of the others'
+	 * inputs: its output, with the columns of theirs beside each other.  NULL: there is none.
+	 * (siblings.h)
 	 */
 	struct tensor *(*beside)(struct graph *g, int n, struct node *const *nodes);
 
-	struct remaking remaking; /* by a kernel `remake`; a backend may have another (struct kernels) */
+	struct remaking
+		remaking; /* by a kernel `remake`; a backend may have another (struct kernels) */
 
-	bool loss;		/* outputs 0.. are scalars whose gradient is a constant weight */
+	bool loss; /* outputs 0.. are scalars whose gradient is a constant weight */
 
 	const struct op_case *cases; /* ends with a NULL name */
 };

@@ -85,7 +85,8 @@ static enum status add_param(struct params *p, const char *name, const struct pa
 	struct param *list = p->list, *q;
 
 	if (p->backend)
-		return fail(err, "parameter '%s' is new, but the parameters are already in use", name);
+		return fail(err, "parameter '%s' is new, but the parameters are already in use",
+			    name);
 	if (p->n == p->capacity) {
 		list = realloc(list, (size_t)(2 * p->capacity + 64) * sizeof(*list));
 		if (!list)
@@ -111,8 +112,8 @@ static enum status add_param(struct params *p, const char *name, const struct pa
 	return OK;
 }
 
-enum status params_name(struct params *p, const char *name, const struct param_init *init,
-			int ndim, const int64_t *dim, int *index, struct error *err)
+enum status params_name(struct params *p, const char *name, const struct param_init *init, int ndim,
+			const int64_t *dim, int *index, struct error *err)
 {
 	*index = params_find(p, name);
 	if (*index < 0) {
@@ -166,7 +167,7 @@ void params_prepare(struct params *p)
 }
 
 enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
-			 const struct param_copy **copy, struct error *err)
+			  const struct param_copy **copy, struct error *err)
 {
 	struct param_copy *s = &p->list[index].copy[which];
 
@@ -208,7 +209,8 @@ static int64_t piece_of(int64_t count, int64_t first)
 
 static void *value_at(const struct params *p, int index, bool gradient, int64_t first)
 {
-	return element(p, gradient ? p->grad : p->data, index) + (size_t)first * dtype_size(p->type);
+	return element(p, gradient ? p->grad : p->data, index) +
+	       (size_t)first * dtype_size(p->type);
 }
 
 enum status params_hash(const struct params *p, char *hex, struct error *err)
@@ -325,8 +327,8 @@ static void draw_uniform_blocks(const struct param *p, struct rng_key key, doubl
 
 	for (int64_t i = 0; i < p->count; i++) {
 		int64_t row = i / columns % rows, column = i % columns;
-		bool inside = p->ndim == 3 || row * p->init.blocks / rows ==
-						      column * p->init.blocks / columns;
+		bool inside = p->ndim == 3 ||
+			      row * p->init.blocks / rows == column * p->init.blocks / columns;
 
 		out[i] = inside ? p->init.value * (2 * rng_uniform(key, (uint64_t)i) - 1) : 0;
 	}
@@ -342,7 +344,8 @@ static double dot(const double *a, const double *b, int64_t n)
 	return sum;
 }
 
-/* Orthonormal rows of m [n,width], n <= width, by Gram-Schmidt done twice (Kahan: twice is enough). */
+/* Orthonormal rows of m [n,width], n <= width, by Gram-Schmidt done twice (Kahan: twice is enough).
+ */
 static void orthonormal_rows(double *m, int64_t n, int64_t width)
 {
 	for (int64_t i = 0; i < n; i++) {
@@ -379,7 +382,8 @@ static enum status draw_orthogonal(const struct param *p, struct rng_key key, do
 		orthonormal_rows(m, n, width);
 		for (int64_t i = 0; i < rows; i++)
 			for (int64_t j = 0; j < columns; j++)
-				slice[i * columns + j] = p->init.value *
+				slice[i * columns + j] =
+					p->init.value *
 					(rows < columns ? m[i * width + j] : m[j * width + i]);
 	}
 	free(m);

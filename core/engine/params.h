@@ -20,9 +20,9 @@
 struct backend;
 
 enum param_distribution {
-	INIT_CONSTANT,	/* value */
-	INIT_NORMAL,	/* N(0, value) */
-	INIT_ORTHOGONAL,/* orthogonal matrix (per slice of a 3-D tensor), gain `value` */
+	INIT_CONSTANT,	     /* value */
+	INIT_NORMAL,	     /* N(0, value) */
+	INIT_ORTHOGONAL,     /* orthogonal matrix (per slice of a 3-D tensor), gain `value` */
 	INIT_UNIFORM_BLOCKS, /* U(-value, value) on `blocks` diagonal blocks, 0 elsewhere */
 };
 
@@ -74,8 +74,8 @@ enum status params_create(struct params **p, enum dtype type, struct error *err)
 void params_destroy(struct params *p);
 
 /* Find or create.  Creating after params_allocate() is an error, and so is another shape. */
-enum status params_name(struct params *p, const char *name, const struct param_init *init,
-			int ndim, const int64_t *dim, int *index, struct error *err) MUST_CHECK;
+enum status params_name(struct params *p, const char *name, const struct param_init *init, int ndim,
+			const int64_t *dim, int *index, struct error *err) MUST_CHECK;
 
 /*
  * Keep state number `index` in this type, which must not be wider than the block's.  Once there is
@@ -106,7 +106,7 @@ void params_prepare(struct params *p);
  * for the same size.
  */
 enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
-			 const struct param_copy **copy, struct error *err) MUST_CHECK;
+			  const struct param_copy **copy, struct error *err) MUST_CHECK;
 
 void *param_data(const struct params *p, int index);
 void *param_grad(const struct params *p, int index);
@@ -115,7 +115,8 @@ void *param_grad(const struct params *p, int index);
 enum status params_hash(const struct params *p, char *hex, struct error *err) MUST_CHECK;
 
 /* Copy one parameter, or its gradient, between doubles on the host and the device. */
-enum status param_set(struct params *p, int index, const double *values, struct error *err) MUST_CHECK;
+enum status param_set(struct params *p, int index, const double *values,
+		      struct error *err) MUST_CHECK;
 enum status param_get(const struct params *p, int index, bool gradient, double *values,
 		      struct error *err) MUST_CHECK;
 

@@ -16,7 +16,8 @@ static bool alive_together(const struct placement *a, const struct placement *b)
 /* Larger first; ties in the order of birth, so that the plan is the same everywhere. */
 static int by_size(const void *a, const void *b)
 {
-	const struct placement *x = *(struct placement *const *)a, *y = *(struct placement *const *)b;
+	const struct placement *x = *(struct placement *const *)a,
+			       *y = *(struct placement *const *)b;
 
 	if (x->bytes != y->bytes)
 		return x->bytes < y->bytes ? 1 : -1;
@@ -57,7 +58,7 @@ static void insert_by_offset(struct placement **placed, int n, struct placement 
 }
 
 enum status placement_assign(struct placement *items, int n, bool separate, size_t *total,
-		       struct error *err)
+			     struct error *err)
 {
 	const size_t room = (size_t)(n ? n : 1);
 	struct placement **order = malloc(2 * room * sizeof(*order)), **placed = order + room;

@@ -17,20 +17,21 @@ struct program {
 	struct program_options options;
 	struct lowered lowered;
 	struct arena arena;
-	char *memory;	    /* of the arena */
-	struct call *calls; /* by instruction */
-	int lanes;	    /* for which its instructions are made; 0: one after the other */
+	char *memory;		 /* of the arena */
+	struct call *calls;	 /* by instruction */
+	int lanes;		 /* for which its instructions are made; 0: one after the other */
 	struct lane_step *steps; /* as many as instructions; NULL: there are no lanes */
-	int *lengths;		 /* by instruction: its launches, as the first run has counted them */
-	int runs;		 /* that were asked for, 2: or more */
+	int *lengths; /* by instruction: its launches, as the first run has counted them */
+	int runs;     /* that were asked for, 2: or more */
 	int lane_ends[LANES_MOST];
 	const void **losses; /* by output that is a loss */
 	int n_losses;
 	struct run run;
 	program_watcher watch; /* NULL: nobody watches */
 	void *watch_context;
-	bool follows_past;	  /* what kernels ask for depends on run.past */
-	struct replay replays[2]; /* of a run that overwrites gradients, and of one that adds to them */
+	bool follows_past; /* what kernels ask for depends on run.past */
+	struct replay
+		replays[2]; /* of a run that overwrites gradients, and of one that adds to them */
 };
 
 /* ----------------------------------------------------------------- creation */
@@ -90,7 +91,8 @@ static enum status find_copies_of(const struct program *p, const struct instr *i
 	for (int i = 0; i < PARAM_COPIES; i++) {
 		const size_t bytes = k->copy_bytes(instr->node, instr->pass, input, i);
 
-		if (bytes && param_copy_of(p->graph->params, t->param, i, bytes, &copy[i], err) != OK)
+		if (bytes &&
+		    param_copy_of(p->graph->params, t->param, i, bytes, &copy[i], err) != OK)
 			return FAIL;
 	}
 	return OK;
@@ -159,7 +161,8 @@ static enum status prepare(struct program **out, const struct graph *g,
 	p->backend = backend;
 	p->options = *options;
 	p->lanes = lanes_for(g, backend, options->train);
-	sharing = (struct arena_options){ .separate = options->no_planner, .has_lanes = p->lanes > 0 };
+	sharing = (struct arena_options){ .separate = options->no_planner,
+					  .has_lanes = p->lanes > 0 };
 	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_remake, p->lanes > 0,
 			err) != OK ||
 	    arena_plan(&p->arena, g, &p->lowered, sharing, err) != OK) {
@@ -178,8 +181,8 @@ struct use_list {
 	int n;
 };
 
-static void add_use(const struct program *p, struct use_list *list, int user, const struct tensor *t,
-		    bool writes)
+static void add_use(const struct program *p, struct use_list *list, int user,
+		    const struct tensor *t, bool writes)
 {
 	const char *at = address(p, t);
 
@@ -224,8 +227,8 @@ static enum status choose_lanes(struct program *p, struct error *err)
 		return fail_memory(err, "lanes", n * MOST_USES * sizeof(*list.uses));
 	for (int i = 0; i < p->lowered.n_instrs; i++)
 		add_uses(p, &list, i);
-	status = lanes_assign(p->steps, p->lowered.n_instrs, p->lanes, p->lengths, list.uses, list.n,
-			      p->lane_ends, err);
+	status = lanes_assign(p->steps, p->lowered.n_instrs, p->lanes, p->lengths, list.uses,
+			      list.n, p->lane_ends, err);
 	free(list.uses);
 	return status;
 }
@@ -339,7 +342,8 @@ static enum status check_list(const struct program *p, const struct instr *instr
 		int64_t at = list[i] ? find_nonfinite(p, list[i]) : -1;
 
 		if (at >= 0)
-			return fail(err, "%s '%s' (%s) made a NaN or infinity in '%s', element %lld",
+			return fail(err,
+				    "%s '%s' (%s) made a NaN or infinity in '%s', element %lld",
 				    instr->node->op->name, instr->node->name,
 				    instr->pass == PASS_BACKWARD ? "backward" : "forward",
 				    list[i]->name, (long long)at);
@@ -473,7 +477,8 @@ static enum status run_watched(struct program *p, struct error *err)
 /* Where runs continue each other, what kernels ask for may depend on the past. */
 static bool asks_for_the_same(const struct program *p)
 {
-	return !p->follows_past || (p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0));
+	return !p->follows_past ||
+	       (p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0));
 }
 
 /* From the second run on, which may be kept, lanes follow from the lengths of the first. */
@@ -488,7 +493,8 @@ static enum status count_run(struct program *p, struct error *err)
 enum status program_run(struct program *p, const struct run *run, struct error *err)
 {
 	p->run = *run;
-	/* In this order: a kernel may read copies of parameters as soon as it comes after begin_run(). */
+	/* In this order: a kernel may read copies of parameters as soon as it comes after
+	 * begin_run(). */
 	params_prepare(p->graph->params);
 	p->backend->begin_run(p->backend, &p->run);
 	if (p->options.check_nan)

@@ -14,10 +14,10 @@
 #include "core/engine/graph.h"
 
 struct program_options {
-	bool train;	    /* with backward pass */
-	bool no_planner;    /* every tensor gets memory of its own */
-	bool no_remake;	    /* keep activations that could be computed again */
-	bool check_nan;	    /* look at every output after every instruction */
+	bool train;	 /* with backward pass */
+	bool no_planner; /* every tensor gets memory of its own */
+	bool no_remake;	 /* keep activations that could be computed again */
+	bool check_nan;	 /* look at every output after every instruction */
 };
 
 struct program;
@@ -27,9 +27,8 @@ struct program;
  * been allocated on `backend`, with gradients when training.  So must the state
  * of a graph whose runs continue each other.
  */
-enum status program_create(struct program **p, const struct graph *g,
-			   const struct backend *backend, const struct program_options *options,
-			   struct error *err) MUST_CHECK;
+enum status program_create(struct program **p, const struct graph *g, const struct backend *backend,
+			   const struct program_options *options, struct error *err) MUST_CHECK;
 void program_destroy(struct program *p);
 
 /* The bytes that the arena of this graph would take.  Also counts the copies of its params. */

@@ -31,7 +31,8 @@ static bool keeps_rows(const struct tensor *t, const struct tensor *root)
 	       tensor_count(t) == tensor_count(root);
 }
 
-/* `t`, which is `root` or a view of it, if `root` were columns of a wider tensor; false: it cannot be. */
+/* `t`, which is `root` or a view of it, if `root` were columns of a wider tensor; false: it cannot
+ * be. */
 static bool as_columns(struct tensor *moved, const struct tensor *t, const struct tensor *root,
 		       int64_t pitch)
 {
@@ -42,7 +43,7 @@ static bool as_columns(struct tensor *moved, const struct tensor *t, const struc
 		return false;
 	moved->row = is_slice ? t->row : root->row;
 	moved->pitch = pitch;
-	if (tensor_count(t) == moved->row)	/* one row: as any other tensor without gaps */
+	if (tensor_count(t) == moved->row) /* one row: as any other tensor without gaps */
 		moved->row = moved->pitch = tensor_dim(t, -1);
 	return true;
 }
@@ -62,7 +63,8 @@ static bool is_read_as_slice(const struct graph *g, const struct tensor *root)
 	bool is_read = false;
 
 	for (int i = 0; i < g->n_tensors; i++)
-		if (g->tensors[i]->base == root && !as_columns(&moved, g->tensors[i], root, root->row + 1))
+		if (g->tensors[i]->base == root &&
+		    !as_columns(&moved, g->tensors[i], root, root->row + 1))
 			return false;
 	for (int i = 0; i < g->n_nodes; i++)
 		for (int j = 0; j < g->nodes[i]->n_in; j++) {
@@ -97,7 +99,8 @@ static bool are_siblings(const struct node *a, const struct node *b)
 /* ------------------------------------------------------------------ one for all */
 
 /* `root` and all views of it see columns of `wide` from now on, from `first` on. */
-static void move_into(const struct graph *g, struct tensor *root, struct tensor *wide, int64_t first)
+static void move_into(const struct graph *g, struct tensor *root, struct tensor *wide,
+		      int64_t first)
 {
 	for (int i = 0; i < g->n_tensors; i++) {
 		struct tensor *t = g->tensors[i], moved;
@@ -132,7 +135,8 @@ static int join_with(struct graph *g, struct node *first, int known, bool *is_go
 	int n = 0;
 
 	for (int i = first->index; i < known && n < OP_MAX_INPUTS; i++)
-		if (!is_gone[i] && are_siblings(g->nodes[i], first) && can_be_joined(g, g->nodes[i]))
+		if (!is_gone[i] && are_siblings(g->nodes[i], first) &&
+		    can_be_joined(g, g->nodes[i]))
 			insert(nodes, n++, g->nodes[i]);
 	if (n < 2)
 		return 0;
@@ -202,7 +206,8 @@ static bool join_once(struct graph *g)
 	return joined > 0;
 }
 
-/* Again as long as it helps: makers of weights become siblings when what reads those takes slices of them. */
+/* Again as long as it helps: makers of weights become siblings when what reads those takes slices
+ * of them. */
 void join_siblings(struct graph *g)
 {
 	while (!g->failed && join_once(g))

@@ -52,8 +52,9 @@ static struct tensor *map(struct graph *g, const char *name, struct tensor *x, i
 	snprintf(weight, sizeof(weight), "%s.w", name);
 	y = op_linear(g, name, x, case_param(g, weight, 8, width), NULL);
 	snprintf(weight, sizeof(weight), "%s.r", name);
-	graph_output(g, weight, op_rope(g, weight, graph_reshape(g, y, 4, SHAPE(2, 3, width / 2, 2)),
-					10000, 2));
+	graph_output(
+		g, weight,
+		op_rope(g, weight, graph_reshape(g, y, 4, SHAPE(2, 3, width / 2, 2)), 10000, 2));
 	return y;
 }
 
@@ -69,7 +70,7 @@ static void test_maps_of_one_tensor(void **state)
 	assert_int_equal(a->offset, 0);
 	assert_int_equal(b->offset, 6);
 	assert_int_equal(b->row, 4);
-	assert_int_equal(b->pitch, 16);	/* with six columns of zeros */
+	assert_int_equal(b->pitch, 16); /* with six columns of zeros */
 	assert_null(b->producer);
 	assert_string_equal(a->base->name, "a.joined");
 	end(&f);
@@ -111,11 +112,12 @@ static void test_weights_that_are_made(void **state)
 	(void)state;
 	map(f.g, "a", f.x, 6);
 	made = op_linear(f.g, "made", w, v, NULL);
-	graph_output(f.g, "r", op_rope(f.g, "r",
-				       graph_reshape(f.g, op_linear(f.g, "b", f.x, made, NULL), 4,
-						     SHAPE(2, 3, 3, 2)),
-				       10000, 2));
-	assert_int_equal(count(&f, OP_linear), 2);	/* of which one makes a weight */
+	graph_output(f.g, "r",
+		     op_rope(f.g, "r",
+			     graph_reshape(f.g, op_linear(f.g, "b", f.x, made, NULL), 4,
+					   SHAPE(2, 3, 3, 2)),
+			     10000, 2));
+	assert_int_equal(count(&f, OP_linear), 2); /* of which one makes a weight */
 	end(&f);
 }
 
@@ -127,11 +129,13 @@ static void test_makers_of_weights(void **state)
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		struct tensor *w = op_linear(f.g, i ? "w1" : "w0", u, case_param(f.g, i ? "v1" : "v0", 8, 4), NULL);
+		struct tensor *w = op_linear(f.g, i ? "w1" : "w0", u,
+					     case_param(f.g, i ? "v1" : "v0", 8, 4), NULL);
 		struct tensor *y = op_linear(f.g, i ? "y1" : "y0", f.x, w, NULL);
 
 		graph_output(f.g, i ? "r1" : "r0",
-			     op_rope(f.g, i ? "r1" : "r0", graph_reshape(f.g, y, 4, SHAPE(2, 3, 2, 2)), 10000, 2));
+			     op_rope(f.g, i ? "r1" : "r0",
+				     graph_reshape(f.g, y, 4, SHAPE(2, 3, 2, 2)), 10000, 2));
 	}
 	assert_int_equal(count(&f, OP_linear), 2);
 	assert_int_equal(count(&f, OP_join), 2);
@@ -146,9 +150,10 @@ static void test_what_is_left_alone(void **state)
 
 	(void)state;
 	map(g, "a", f.x, 6);
-	map(g, "other", op_gelu(g, "y", f.x), 4);			 /* reads another tensor */
-	graph_output(g, "seen", map(g, "b", f.x, 8));			 /* the host reads it */
-	graph_output(g, "gelu", op_gelu(g, "gelu", op_linear(g, "c", f.x, w, NULL))); /* takes no slices */
+	map(g, "other", op_gelu(g, "y", f.x), 4);     /* reads another tensor */
+	graph_output(g, "seen", map(g, "b", f.x, 8)); /* the host reads it */
+	graph_output(g, "gelu",
+		     op_gelu(g, "gelu", op_linear(g, "c", f.x, w, NULL))); /* takes no slices */
 	graph_output(g, "turned", op_linear_transposed(g, "turned", f.x, v));
 	assert_int_equal(count(&f, OP_linear), 5);
 	end(&f);
@@ -162,8 +167,11 @@ static void test_weights_of_the_data(void **state)
 
 	(void)state;
 	map(f.g, "a", f.x, 6);
-	graph_output(f.g, "r", op_rope(f.g, "r", graph_reshape(f.g, op_linear(f.g, "b", f.x, w, NULL), 4,
-							      SHAPE(2, 3, 2, 2)), 10000, 2));
+	graph_output(
+		f.g, "r",
+		op_rope(f.g, "r",
+			graph_reshape(f.g, op_linear(f.g, "b", f.x, w, NULL), 4, SHAPE(2, 3, 2, 2)),
+			10000, 2));
 	assert_int_equal(count(&f, OP_linear), 2);
 	end(&f);
 }

@@ -76,7 +76,8 @@ static void choose_lost(const struct graph *g)
 		const struct node *n = g->nodes[i];
 
 		if (n->op->lost_out)
-			n->out[n->op->lost_out]->type = n->out[0]->type == BF16 && !g->state ? BF16 : NOTHING;
+			n->out[n->op->lost_out]->type =
+				n->out[0]->type == BF16 && !g->state ? BF16 : NOTHING;
 	}
 }
 

@@ -13,10 +13,12 @@
  * decoding follows the same rule, and is never narrower than what it keeps.  Its memory is laid out
  * by the first graph that names it.
  *
- * Where the backward pass of an op relies on what it rounded, it keeps what rounding lost, too (lost_out).
+ * Where the backward pass of an op relies on what it rounded, it keeps what rounding lost, too
+ * (lost_out).
  *
  * A gradient is kept as its tensor is, unless the op that writes the tensor wants it wide
- * (wide_gradient_out).  Joined weights are so: products round weights anyway, but not their gradients.
+ * (wide_gradient_out).  Joined weights are so: products round weights anyway, but not their
+ * gradients.
  */
 #ifndef CORE_ENGINE_STORAGE_H
 #define CORE_ENGINE_STORAGE_H

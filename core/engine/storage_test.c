@@ -51,9 +51,10 @@ static struct fixture siblings(void)
 	must(graph_create(&g, f.params, true, &err), &err);
 	f.g = g;
 	f.hidden = op_gelu(g, "x", case_param(g, "before", 8, 16));
-	f.weights = op_join(g, "weights", 2,
-			    ((struct tensor *[]){ case_param(g, "A", 16, 16), case_param(g, "B", 16, 16) }),
-			    SHAPE(16, 16));
+	f.weights = op_join(
+		g, "weights", 2,
+		((struct tensor *[]){ case_param(g, "A", 16, 16), case_param(g, "B", 16, 16) }),
+		SHAPE(16, 16));
 	f.biases = op_join(g, "biases", 2,
 			   ((struct tensor *[]){ case_param(g, "a", 16), case_param(g, "b", 16) }),
 			   SHAPE(16, 16));
@@ -198,8 +199,12 @@ static struct tensor *attended(struct graph *g, struct params *state)
 	if (state)
 		graph_continue(g, state, 4);
 	x = case_input(g, "x", F32, 1, 4, 1, 8);
-	o = op_attention(g, "attention", &attr, &(struct attention_inputs){ .q = x, .k = x, .v = x }).o;
-	graph_output(g, "y", op_linear(g, "y", graph_reshape(g, o, 2, SHAPE(4, 8)), case_param(g, "W", 8, 8), NULL));
+	o = op_attention(g, "attention", &attr,
+			 &(struct attention_inputs){ .q = x, .k = x, .v = x })
+		    .o;
+	graph_output(g, "y",
+		     op_linear(g, "y", graph_reshape(g, o, 2, SHAPE(4, 8)),
+			       case_param(g, "W", 8, 8), NULL));
 	must(graph_finish(g, &err), &err);
 	return o;
 }
@@ -254,8 +259,9 @@ static void test_state_is_as_narrow_as_what_it_keeps(void **context)
 	wide = op_cache(g, "wide", x);
 	normed = op_cache(g, "normed", h);
 	graph_output(g, "sum", op_add(g, "sum", narrow, wide));
-	graph_output(g, "norm", op_norm(g, "ln", NORM_RMS, 1e-5, normed, NULL, case_param(g, "w", 8),
-					NULL, NULL));
+	graph_output(
+		g, "norm",
+		op_norm(g, "ln", NORM_RMS, 1e-5, normed, NULL, case_param(g, "w", 8), NULL, NULL));
 	must(graph_finish(g, &err), &err);
 	storage_assign(g, BFLOAT16_STORED);
 	assert_int_equal(narrow->type, BF16);

@@ -20,8 +20,8 @@ static void cost(const struct node *n, struct op_cost *c)
 
 static void case_odd(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_add(g, "add", case_param(g, "a", 3, 5, 7),
-					   case_param(g, "b", 3, 5, 7)));
+	graph_seeded_output(
+		g, "y", op_add(g, "add", case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7)));
 }
 
 static void case_one(struct graph *g)
@@ -40,8 +40,8 @@ static void case_same(struct graph *g)
 
 static void case_threads(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_add(g, "add", case_param(g, "a", 9, 2011),
-					   case_param(g, "b", 9, 2011)));
+	graph_seeded_output(
+		g, "y", op_add(g, "add", case_param(g, "a", 9, 2011), case_param(g, "b", 9, 2011)));
 }
 
 /* Activations whose count is a multiple of eight: a device may take so many at once. */
@@ -54,12 +54,9 @@ static void case_eights(struct graph *g)
 }
 
 OP_CASES(add) = {
-	OP_CASE("odd shape", case_odd),
-	OP_CASE("one element", case_one),
-	OP_CASE("one tensor twice", case_same),
-	OP_CASE("threads", case_threads),
-	OP_CASE("eights", case_eights),
-	OP_CASES_END,
+	OP_CASE("odd shape", case_odd),		OP_CASE("one element", case_one),
+	OP_CASE("one tensor twice", case_same), OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),		OP_CASES_END,
 };
 
 const struct op op_desc_add = {

@@ -162,8 +162,8 @@ static void case_fixed_weight(struct graph *g)
 	struct tensor *w = case_input(g, "w", g->type, 2, 3);
 
 	graph_seeded_output(g, "y",
-			    op_add_linear(g, "y", case_param(g, "a", 4, 3), case_param(g, "x", 4, 2),
-					  w, false, 0, factor(g)));
+			    op_add_linear(g, "y", case_param(g, "a", 4, 3),
+					  case_param(g, "x", 4, 2), w, false, 0, factor(g)));
 }
 
 /* The weight is an activation. */
@@ -172,8 +172,8 @@ static void case_made_weight(struct graph *g)
 	struct tensor *w = op_gelu(g, "made", case_param(g, "w", 8, 16));
 
 	graph_seeded_output(g, "y",
-			    op_add_linear(g, "y", case_param(g, "a", 6, 16), case_param(g, "x", 6, 8),
-					  w, false, 0, factor(g)));
+			    op_add_linear(g, "y", case_param(g, "a", 6, 16),
+					  case_param(g, "x", 6, 8), w, false, 0, factor(g)));
 }
 
 /* Enough rows, and a weight large enough, for several threads and blocks. */
@@ -188,12 +188,9 @@ static void case_learned_threads(struct graph *g)
 }
 
 OP_CASES(add_linear) = {
-	OP_CASE("constant", case_constant),
-	OP_CASE("transposed", case_transposed),
-	OP_CASE("by zero", case_zero),
-	OP_CASE("between others", case_between),
-	OP_CASE("threads", case_threads),
-	OP_CASES_END,
+	OP_CASE("constant", case_constant), OP_CASE("transposed", case_transposed),
+	OP_CASE("by zero", case_zero),	    OP_CASE("between others", case_between),
+	OP_CASE("threads", case_threads),   OP_CASES_END,
 };
 
 OP_CASES(add_linear_learned) = {

@@ -4,8 +4,8 @@
  */
 #include "core/ops/rule.h"
 
-struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a,
-			     struct tensor *b, double constant, struct tensor *learned)
+struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a, struct tensor *b,
+			     double constant, struct tensor *learned)
 {
 	const struct factor_attr attr = { constant };
 	struct tensor *in[] = { a, b, learned };
@@ -32,7 +32,7 @@ static void cost(const struct node *n, struct op_cost *c)
 
 	c->forward_flops = 2 * (double)tensor_count(n->in[0]);
 	c->backward_flops = (n->in[2] ? 1.5 : 0.5) * c->forward_flops;
-	c->forward_bytes = 3 * bytes;			 /* a, b, y */
+	c->forward_bytes = 3 * bytes;			/* a, b, y */
 	c->backward_bytes = (n->in[2] ? 4 : 3) * bytes; /* dy, da, db, and b */
 }
 

@@ -84,7 +84,9 @@ static void build(struct graph *g)
 	graph_loss(g, "main",
 		   op_head_loss(g, "loss", op_gelu(g, "gelu", x), wte,
 				case_input(g, "targets", I32, 2, 5),
-				case_input(g, "weights", F32, 2)).main, 1);
+				case_input(g, "weights", F32, 2))
+			   .main,
+		   1);
 }
 
 static enum status make_and_run(struct backend *cpu, int runs, struct error *err)

@@ -41,8 +41,8 @@ struct attention_outputs op_attention(struct graph *g, const char *name,
 /* Real [B,S,n,*] with the B of q, and n a divisor of its heads. */
 static bool heads_fit(const struct tensor *q, const struct tensor *t, int64_t S, int ndim)
 {
-	return t->type == q->type && t->ndim == ndim && t->dim[0] == q->dim[0] &&
-	       t->dim[1] == S && q->dim[2] % t->dim[2] == 0;
+	return t->type == q->type && t->ndim == ndim && t->dim[0] == q->dim[0] && t->dim[1] == S &&
+	       q->dim[2] % t->dim[2] == 0;
 }
 
 /* Tokens that keys and values hold. */
@@ -141,8 +141,8 @@ static enum status check_apart(struct graph *g, const struct node *n)
 	for (int i = Q; i <= V; i++)
 		for (int j = Q; j < i; j++)
 			if (n->in[i] != n->in[j] && overlap(n->in[i], n->in[j]))
-				return graph_misfit(g, n,
-						    "q, k and v must be one tensor, or apart in memory");
+				return graph_misfit(
+					g, n, "q, k and v must be one tensor, or apart in memory");
 	return OK;
 }
 
@@ -401,6 +401,7 @@ const struct op op_desc_attention = {
 	.saves_out = BIT(0) | BIT(1) | BIT(2),
 	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.narrow_out = BIT(0),
-	.lost_out = 2, /* the backward pass relies on dO.o, whose rounding every key would feel alike */
+	.lost_out =
+		2, /* the backward pass relies on dO.o, whose rounding every key would feel alike */
 	.cases = attention_cases,
 };

@@ -1,14 +1,14 @@
 /*
- * Attention with products in bfloat16, and in float32, against double on the CPU: values, and the gradients
- * of all inputs, at sizes that a training run has.  Two runs give the same bits.  Where a device can keep
- * activations in bfloat16, the same with inputs and values that it keeps so.
+ * Attention with products in bfloat16, and in float32, against double on the CPU: values, and the
+ * gradients of all inputs, at sizes that a training run has.  Two runs give the same bits.  Where a
+ * device can keep activations in bfloat16, the same with inputs and values that it keeps so.
  */
 #include "core/ops/rounded_case.h"
 
 /*
- * The largest errors seen on the CPU: 0.0031 for values, 0.0048 for gradients.  A gradient that is one
- * number, the band's, is a sum of thousands of terms of both signs: 0.13 at most.  In float32, on an emulated
- * GPU: 3.4e-7, 6.3e-7 and 2.0e-5.
+ * The largest errors seen on the CPU: 0.0031 for values, 0.0048 for gradients.  A gradient that is
+ * one number, the band's, is a sum of thousands of terms of both signs: 0.13 at most.  In float32,
+ * on an emulated GPU: 3.4e-7, 6.3e-7 and 2.0e-5.
  */
 static const struct bounds bounds = { .value = 0.005, .gradient = 0.008, .scalar = 0.3 };
 static const struct bounds float_bounds = { .value = 2e-6, .gradient = 2e-6, .scalar = 1e-4 };

@@ -28,10 +28,9 @@ static enum status infer(struct graph *g, struct node *n)
 {
 	const struct probe_attr *a = n->attr;
 	const struct tensor *q = n->in[Q], *bias = n->in[QUERY_BIAS];
-	const struct attention_inputs in = { .q = n->in[Q],
-					     .k = n->in[K],
-					     .key_bias = n->in[KEY_BIAS],
-					     .band = n->in[BAND] };
+	const struct attention_inputs in = {
+		.q = n->in[Q], .k = n->in[K], .key_bias = n->in[KEY_BIAS], .band = n->in[BAND]
+	};
 
 	if (g->state)
 		return graph_misfit(g, n, "it looks at whole rows, not at a sequence that goes on");

@@ -7,8 +7,7 @@
  */
 #include "core/ops/rule.h"
 
-struct tensor *op_dropout(struct graph *g, const char *name, struct tensor *x,
-			  double probability)
+struct tensor *op_dropout(struct graph *g, const char *name, struct tensor *x, double probability)
 {
 	const struct dropout_attr attr = { probability };
 
@@ -63,12 +62,9 @@ static void case_eights(struct graph *g)
 }
 
 OP_CASES(dropout) = {
-	OP_CASE("odd shape", case_odd),
-	OP_CASE("one element", case_one),
-	OP_CASE("two masks", case_twice),
-	OP_CASE("threads", case_threads),
-	OP_CASE("eights", case_eights),
-	OP_CASES_END,
+	OP_CASE("odd shape", case_odd),	  OP_CASE("one element", case_one),
+	OP_CASE("two masks", case_twice), OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),	  OP_CASES_END,
 };
 
 const struct op op_desc_dropout = {

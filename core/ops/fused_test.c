@@ -61,7 +61,8 @@ static struct side run(void (*build)(struct graph *g))
 			double seed[512];
 
 			for (int64_t j = 0; j < tensor_count(s.g->outputs[i].tensor); j++)
-				seed[j] = rng_normal(rng_key(SEED, s.g->outputs[i].name), (uint64_t)j);
+				seed[j] = rng_normal(rng_key(SEED, s.g->outputs[i].name),
+						     (uint64_t)j);
 			program_upload_seed(s.p, s.g->outputs[i].tensor, seed);
 		}
 	must(program_run(s.p, &once, &err), &err);
@@ -83,7 +84,8 @@ static void assert_close(const double *a, const double *b, int64_t n, const char
 		most = fmax(most, fabs(b[i]));
 	for (int64_t i = 0; i < n; i++)
 		if (!(fabs(a[i] - b[i]) <= TOLERANCE * fmax(most, 1)))
-			fail_msg("%s[%lld]: %.17g fused, %.17g in pieces", name, (long long)i, a[i], b[i]);
+			fail_msg("%s[%lld]: %.17g fused, %.17g in pieces", name, (long long)i, a[i],
+				 b[i]);
 }
 
 /* Outputs and parameters of the same names must agree. */
@@ -157,7 +159,8 @@ static void gate_fused(struct graph *g)
 
 	graph_seeded_output(g, "y", op_silu_gate(g, "y", gate, x));
 	graph_seeded_output(g, "z",
-			    op_add_scaled(g, "z", case_param(g, "a", 4, 3), case_param(g, "b", 4, 3), 0.3,
+			    op_add_scaled(g, "z", case_param(g, "a", 4, 3),
+					  case_param(g, "b", 4, 3), 0.3,
 					  case_param(g, "alpha", 1)));
 }
 
@@ -194,8 +197,9 @@ static void shared_keys(struct graph *g)
 {
 	struct tensor *k = case_param(g, "k", 2, 7, 1, 3);
 
-	graph_seeded_output(g, "o", attend(g, case_param(g, "q", 2, 7, 4, 3), k,
-					   case_param(g, "v", 2, 7, 4, 5)).o);
+	graph_seeded_output(
+		g, "o",
+		attend(g, case_param(g, "q", 2, 7, 4, 3), k, case_param(g, "v", 2, 7, 4, 5)).o);
 }
 
 /* The identity per head repeats the keys: y_h = k I. */
@@ -205,9 +209,11 @@ static void repeated_keys(struct graph *g)
 	struct tensor *flat = graph_reshape(g, k, 3, SHAPE(2, 7, 3));
 	struct tensor *eye = graph_input(g, "eye", g->type, 3, SHAPE(4, 3, 3));
 
-	graph_seeded_output(g, "o", attend(g, case_param(g, "q", 2, 7, 4, 3),
-					   op_head_linear(g, "repeated", flat, eye),
-					   case_param(g, "v", 2, 7, 4, 5)).o);
+	graph_seeded_output(g, "o",
+			    attend(g, case_param(g, "q", 2, 7, 4, 3),
+				   op_head_linear(g, "repeated", flat, eye),
+				   case_param(g, "v", 2, 7, 4, 5))
+				    .o);
 }
 
 static void test_shared_keys(void **state)
@@ -232,7 +238,8 @@ static void test_shared_keys(void **state)
 	assert_close(x, y, 280, "o");
 	for (int i = 0; i < a.params->n; i++) {
 		must(param_get(a.params, i, true, x, &err), &err);
-		must(param_get(b.params, params_find(b.params, a.params->list[i].name), true, y, &err),
+		must(param_get(b.params, params_find(b.params, a.params->list[i].name), true, y,
+			       &err),
 		     &err);
 		assert_close(x, y, a.params->list[i].count, a.params->list[i].name);
 	}
@@ -262,7 +269,8 @@ static void hidden_pieces(struct graph *g)
 {
 	struct tensor *x = case_param(g, "x", 3, 5, 4), *w = case_param(g, "w", 4, 9);
 
-	read_hidden(g, op_gelu(g, "h", op_linear(g, "a", x, w, biases ? case_param(g, "b", 9) : NULL)));
+	read_hidden(
+		g, op_gelu(g, "h", op_linear(g, "a", x, w, biases ? case_param(g, "b", 9) : NULL)));
 }
 
 static void feed_forward_fused(struct graph *g)
@@ -271,7 +279,8 @@ static void feed_forward_fused(struct graph *g)
 	struct tensor *w = case_param(g, "w", 4, 9), *v = case_param(g, "v", 9, 6);
 
 	graph_seeded_output(g, "y",
-			    op_linear_gelu_linear(g, "y", x, w, biases ? case_param(g, "b", 9) : NULL, v,
+			    op_linear_gelu_linear(g, "y", x, w,
+						  biases ? case_param(g, "b", 9) : NULL, v,
 						  biases ? case_param(g, "c", 6) : NULL));
 }
 
@@ -312,8 +321,8 @@ static void sum_fused(struct graph *g)
 {
 	graph_seeded_output(g, "y",
 			    op_add_linear(g, "y", case_param(g, "a", 3, 5, 9),
-					  case_param(g, "x", 3, 5, 4), product_weight(g), transposed,
-					  0.3, product_factor(g)));
+					  case_param(g, "x", 3, 5, 4), product_weight(g),
+					  transposed, 0.3, product_factor(g)));
 }
 
 static void sum_pieces(struct graph *g)
@@ -513,10 +522,12 @@ static void test_head_loss(void **state)
 
 /* ------------------------------------------------- several maps of one tensor */
 
-/* As in a model: one weight is made of others, one map has a bias, one is read in heads, one by two ops. */
+/* As in a model: one weight is made of others, one map has a bias, one is read in heads, one by two
+ * ops. */
 static void maps(struct graph *g)
 {
-	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 3, 8)), *w = case_param(g, "w", 8, 8);
+	struct tensor *x = op_gelu(g, "x", case_param(g, "p", 2, 3, 8)),
+		      *w = case_param(g, "w", 8, 8);
 	struct tensor *q = op_linear(g, "q", x, w, NULL), *k, *v;
 
 	k = op_linear(g, "k", x, case_param(g, "k.w", 8, 3), case_param(g, "b", 3));

@@ -49,12 +49,9 @@ static void case_eights(struct graph *g)
 }
 
 OP_CASES(gelu) = {
-	OP_CASE("odd shape", case_odd),
-	OP_CASE("one element", case_one),
-	OP_CASE("one after another", case_chain),
-	OP_CASE("threads", case_threads),
-	OP_CASE("eights", case_eights),
-	OP_CASES_END,
+	OP_CASE("odd shape", case_odd),		  OP_CASE("one element", case_one),
+	OP_CASE("one after another", case_chain), OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),		  OP_CASES_END,
 };
 
 const struct op op_desc_gelu = {

@@ -40,8 +40,8 @@ static enum status infer(struct graph *g, struct node *n)
 static void cost(const struct node *n, struct op_cost *c)
 {
 	double product = 2.0 * (double)tensor_count(n->out[0]) * (double)n->in[1]->dim[1];
-	double bytes = (double)(tensor_bytes(n->in[0]) + tensor_bytes(n->in[1]) +
-				tensor_bytes(n->out[0]));
+	double bytes =
+		(double)(tensor_bytes(n->in[0]) + tensor_bytes(n->in[1]) + tensor_bytes(n->out[0]));
 
 	c->forward_flops = product;
 	c->backward_flops = 2 * product;

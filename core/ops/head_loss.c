@@ -112,7 +112,8 @@ static void case_vocabulary(struct graph *g)
 	graph_loss(g, "main", apply(g, 1, 2, 1, 1203).main, 1.0);
 }
 
-/* The same, and more tokens than a GPU has processors: blocks take several, and read one's logits ahead. */
+/* The same, and more tokens than a GPU has processors: blocks take several, and read one's logits
+ * ahead. */
 static void case_many_rows(struct graph *g)
 {
 	struct head_loss_outputs out = apply(g, 1, 140, 1, 4103);
@@ -125,9 +126,9 @@ static void case_many_rows(struct graph *g)
 static void case_equal(struct graph *g)
 {
 	struct tensor *x = op_scale(g, "zero", case_param(g, "x", 2, 9, 3), 0, NULL);
-	struct head_loss_outputs out =
-		op_head_loss(g, "head", x, case_param(g, "w", 19, 3), case_input(g, "targets", I32, 2, 9),
-			     case_input(g, "weights", g->type, 2));
+	struct head_loss_outputs out = op_head_loss(g, "head", x, case_param(g, "w", 19, 3),
+						    case_input(g, "targets", I32, 2, 9),
+						    case_input(g, "weights", g->type, 2));
 
 	graph_loss(g, "main", out.main, 1.0);
 	graph_output(g, "hit", out.hit);

@@ -1,6 +1,6 @@
 /*
- * join: y = [a | b | ..], matrices with the same rows, or vectors, beside each other.  Columns of an
- * absent input are zero.
+ * join: y = [a | b | ..], matrices with the same rows, or vectors, beside each other.  Columns of
+ * an absent input are zero.
  */
 #include "core/ops/rule.h"
 
@@ -95,8 +95,10 @@ static void case_weights(struct graph *g)
 /* Columns of wider matrices, of which some nobody reads. */
 static void case_slices(struct graph *g)
 {
-	struct tensor *a = op_gelu(g, "a", case_param(g, "p", 5, 24)), *b = case_param(g, "b", 5, 3);
-	struct tensor *in[] = { graph_slice(g, a, 8, 8), graph_slice(g, a, 16, 8), graph_slice(g, b, 1, 2) };
+	struct tensor *a = op_gelu(g, "a", case_param(g, "p", 5, 24)),
+		      *b = case_param(g, "b", 5, 3);
+	struct tensor *in[] = { graph_slice(g, a, 8, 8), graph_slice(g, a, 16, 8),
+				graph_slice(g, b, 1, 2) };
 
 	graph_seeded_output(g, "y", op_join(g, "y", 3, in, SHAPE(8, 8, 2)));
 }

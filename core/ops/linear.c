@@ -35,7 +35,8 @@ static enum status infer(struct graph *g, struct node *n)
 	return infer_linear(g, n, attr->transposed);
 }
 
-#define ALIGNED 8 /* columns: devices read matrices faster whose rows are a multiple of this apart */
+#define ALIGNED \
+	8 /* columns: devices read matrices faster whose rows are a multiple of this apart */
 
 /* x [V | W | ..], with a bias if any has one, and with columns of zeros at the end. */
 static struct tensor *beside(struct graph *g, int n, struct node *const *nodes)

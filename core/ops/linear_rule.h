@@ -1,5 +1,6 @@
 /*
- * linear_rule - what ops with a linear map share: x [..,I] W.  W is [I,O], or [O,I] when transposed.
+ * linear_rule - what ops with a linear map share: x [..,I] W.  W is [I,O], or [O,I] when
+ * transposed.
  */
 #ifndef OPS_LINEAR_RULE_H
 #define OPS_LINEAR_RULE_H

@@ -12,7 +12,9 @@ struct tensor *op_mix_rows(struct graph *g, const char *name, struct tensor *x,
 			   const struct attention_attr *attr, const struct attention_inputs *in,
 			   struct tensor *lse)
 {
-	struct tensor *const inputs[] = { x, in->q, in->k, lse, in->key_bias, in->band, in->recent };
+	struct tensor *const inputs[] = {
+		x, in->q, in->k, lse, in->key_bias, in->band, in->recent
+	};
 
 	return node_out(graph_node(g, OP_mix_rows, name, attr, 7, inputs), 0);
 }
@@ -27,8 +29,7 @@ static enum status infer(struct graph *g, struct node *n)
 					     .band = n->in[BAND],
 					     .recent = n->in[RECENT] };
 
-	if (attention_check(g, n, a, &in) != OK ||
-	    attention_check_lse(g, n, q, n->in[LSE]) != OK)
+	if (attention_check(g, n, a, &in) != OK || attention_check_lse(g, n, q, n->in[LSE]) != OK)
 		return FAIL;
 	if (a->route.mode != ROUTE_RMS && a->route.mode != ROUTE_DENSE)
 		return graph_misfit(g, n, "the routing must be by threshold or dense");
@@ -42,9 +43,9 @@ static void cost(const struct node *n, struct op_cost *c)
 {
 	const struct tensor *x = n->in[X];
 
-	c->forward_flops = attention_score_flops(n->attr, n->in[Q], n->in[K]) +
-			   2.0 * (double)(x->dim[0] * x->dim[2]) *
-				   attention_pairs(n->in[Q], n->in[K], -1);
+	c->forward_flops =
+		attention_score_flops(n->attr, n->in[Q], n->in[K]) +
+		2.0 * (double)(x->dim[0] * x->dim[2]) * attention_pairs(n->in[Q], n->in[K], -1);
 	c->backward_flops = c->forward_flops;
 	c->forward_bytes = attention_bytes(n);
 	c->backward_bytes = attention_bytes(n);

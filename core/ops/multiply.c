@@ -22,14 +22,15 @@ static void cost(const struct node *n, struct op_cost *c)
 
 static void case_odd(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_multiply(g, "multiply", case_param(g, "a", 3, 5, 7),
-						case_param(g, "b", 3, 5, 7)));
+	graph_seeded_output(g, "y",
+			    op_multiply(g, "multiply", case_param(g, "a", 3, 5, 7),
+					case_param(g, "b", 3, 5, 7)));
 }
 
 static void case_one(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_multiply(g, "multiply", case_param(g, "a", 1),
-						case_param(g, "b", 1)));
+	graph_seeded_output(
+		g, "y", op_multiply(g, "multiply", case_param(g, "a", 1), case_param(g, "b", 1)));
 }
 
 /* y = a^2 of an activation: both gradients go to one tensor. */
@@ -50,14 +51,16 @@ static void case_chain(struct graph *g)
 
 static void case_constant(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_multiply(g, "multiply", case_input(g, "a", g->type, 3, 4),
-						case_param(g, "b", 3, 4)));
+	graph_seeded_output(g, "y",
+			    op_multiply(g, "multiply", case_input(g, "a", g->type, 3, 4),
+					case_param(g, "b", 3, 4)));
 }
 
 static void case_threads(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_multiply(g, "multiply", case_param(g, "a", 9, 2011),
-						case_param(g, "b", 9, 2011)));
+	graph_seeded_output(g, "y",
+			    op_multiply(g, "multiply", case_param(g, "a", 9, 2011),
+					case_param(g, "b", 9, 2011)));
 }
 
 /* Activations whose count is a multiple of eight: a device may take so many at once. */

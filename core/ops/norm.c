@@ -107,9 +107,9 @@ static void plain(struct graph *g, enum norm_kind kind, bool bias, struct tensor
 {
 	const int64_t width = tensor_dim(x, -1);
 
-	graph_seeded_output(g, "y", op_norm(g, "norm", kind, 1e-5, x, NULL,
-					    case_param(g, "w", width),
-					    bias ? case_param(g, "b", width) : NULL, NULL));
+	graph_seeded_output(g, "y",
+			    op_norm(g, "norm", kind, 1e-5, x, NULL, case_param(g, "w", width),
+				    bias ? case_param(g, "b", width) : NULL, NULL));
 }
 
 static void case_layer(struct graph *g)
@@ -251,10 +251,12 @@ static void case_residual_threads(struct graph *g)
 		      case_param(g, "r", 201, 87));
 }
 
-/* Rows of widths that backends treat in different ways: in registers or not, by pieces of four or not. */
+/* Rows of widths that backends treat in different ways: in registers or not, by pieces of four or
+ * not. */
 static void wide_residual(struct graph *g, int64_t rows, int64_t width)
 {
-	with_residual(g, NORM_LAYER, true, true, op_gelu(g, "left", case_param(g, "x", rows, width)),
+	with_residual(g, NORM_LAYER, true, true,
+		      op_gelu(g, "left", case_param(g, "x", rows, width)),
 		      op_gelu(g, "right", case_param(g, "r", rows, width)));
 }
 
@@ -300,8 +302,9 @@ static void case_residual_result(struct graph *g)
 	struct tensor *x = op_gelu(g, "left", case_param(g, "x", 3, 64)), *sum;
 	struct tensor *w = case_param(g, "w", 64);
 
-	graph_seeded_output(g, "y", op_norm(g, "norm", NORM_RMS, 1e-5, x, case_param(g, "r", 3, 64),
-					    w, NULL, &sum));
+	graph_seeded_output(
+		g, "y",
+		op_norm(g, "norm", NORM_RMS, 1e-5, x, case_param(g, "r", 3, 64), w, NULL, &sum));
 	graph_output(g, "s", sum);
 }
 

@@ -21,21 +21,30 @@ struct op_case {
 };
 
 /* One entry; further fields may follow: OP_CASE("ties", case_ties, .int_limit = 7). */
-#define OP_CASE(label, function, ...) { .name = label, .build = function, __VA_ARGS__ }
+#define OP_CASE(label, function, ...)                         \
+	{                                                     \
+		.name = label, .build = function, __VA_ARGS__ \
+	}
 #define OP_CASES(op) static const struct op_case op##_cases[]
-#define OP_CASES_END { .name = NULL }
+#define OP_CASES_END         \
+	{                    \
+		.name = NULL \
+	}
 
 /* A parameter drawn from N(0,1). */
-#define case_param(g, name, ...)                                                                  \
-	graph_param(g, name, &(const struct param_init){ .kind = INIT_NORMAL, .value = 1.0 },     \
-		    (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), SHAPE(__VA_ARGS__))
-
-#define case_input(g, name, type, ...)                                                            \
-	graph_input(g, name, type, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),    \
+#define case_param(g, name, ...)                                                              \
+	graph_param(g, name, &(const struct param_init){ .kind = INIT_NORMAL, .value = 1.0 }, \
+		    (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),              \
 		    SHAPE(__VA_ARGS__))
 
-/* An op that reads x, which may be a slice: output `name` is x + f b, with a b of its own; f: or NULL. */
-static inline void case_add_to(struct graph *g, const char *name, struct tensor *x, struct tensor *f)
+#define case_input(g, name, type, ...)                                                          \
+	graph_input(g, name, type, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
+		    SHAPE(__VA_ARGS__))
+
+/* An op that reads x, which may be a slice: output `name` is x + f b, with a b of its own; f: or
+ * NULL. */
+static inline void case_add_to(struct graph *g, const char *name, struct tensor *x,
+			       struct tensor *f)
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
 	struct tensor *b;

@@ -20,9 +20,9 @@
 #include "core/engine/program.h"
 
 #define SEED 7
-#define STEP 1e-5	     /* of the central difference */
+#define STEP 1e-5	    /* of the central difference */
 #define GRADIENT_ERROR 1e-6 /* of the largest entry of the tensor's gradient, at least of 1e-2 */
-#define CHECKED_ENTRIES 60   /* per parameter; larger ones are sampled evenly, with both ends */
+#define CHECKED_ENTRIES 60  /* per parameter; larger ones are sampled evenly, with both ends */
 /* Of a device in double against the CPU. */
 #define DOUBLE_ERROR 1e-10
 /* Largest float error over all cases was 4e-5 of the tensor's largest entry. */
@@ -141,7 +141,9 @@ static void build(struct fixture *f, const struct op_case *op_case, enum precisi
 
 static void build_exact(struct fixture *f, const struct op_case *op_case)
 {
-	const struct backend_options options = { .name = "cpu", .precision = FLOAT64, .threads = 2 };
+	const struct backend_options options = { .name = "cpu",
+						 .precision = FLOAT64,
+						 .threads = 2 };
 	struct backend backend;
 	struct error err;
 
@@ -198,7 +200,8 @@ static void fill_input(const struct fixture *f, struct program *p, const struct 
 	for (int64_t i = 0; i < n; i++) {
 		reals[i] = rng_uniform(key, (uint64_t)i);
 		if (t->type == I32)
-			ints[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)f->op_case->int_limit);
+			ints[i] = (int32_t)rng_below(key, (uint64_t)i,
+						     (uint64_t)f->op_case->int_limit);
 		if (f->op_case->int_ignore && i % 3 == 1)
 			ints[i] = -1;
 	}
@@ -225,7 +228,8 @@ static struct program *prepare(const struct fixture *f, const struct program_opt
 	return p;
 }
 
-/* A sample searches for NaN in check_switches() only: on an emulated GPU that takes longer than an op. */
+/* A sample searches for NaN in check_switches() only: on an emulated GPU that takes longer than an
+ * op. */
 static struct program *prepare_run(const struct fixture *f, bool train)
 {
 	const struct program_options options = { .train = train, .check_nan = !test_is_sampled() };
@@ -340,10 +344,10 @@ static void check_gradient(const struct op_case *c, const char *what)
 static void check_close(const double *a, const double *b, int64_t n, enum precision precision,
 			const char *what, const char *name)
 {
-	const double error = precision_stores(precision) ? STORED_ERROR :
-			     precision == BFLOAT16	 ? BFLOAT_ERROR :
-			     precision == FLOAT64	 ? DOUBLE_ERROR :
-							   FLOAT_ERROR;
+	const double error = precision_stores(precision) ? STORED_ERROR
+			     : precision == BFLOAT16	 ? BFLOAT_ERROR
+			     : precision == FLOAT64	 ? DOUBLE_ERROR
+							 : FLOAT_ERROR;
 	/* A gradient that is zero in exact arithmetic is a difference of terms of 1 and more. */
 	const double scale = fmax(largest(b, n), precision_rounds(precision) ? 1 : 1e-2);
 

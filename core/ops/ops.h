@@ -40,8 +40,8 @@ struct tensor *op_head_linear(struct graph *g, const char *name, struct tensor *
 			      struct tensor *w);
 
 /*
- * y = [a | b | ..]: n matrices with the same rows, or vectors, beside each other, of these widths.  An
- * absent one gives zeros.
+ * y = [a | b | ..]: n matrices with the same rows, or vectors, beside each other, of these widths.
+ * An absent one gives zeros.
  */
 struct tensor *op_join(struct graph *g, const char *name, int n, struct tensor *const *in,
 		       const int64_t *width);
@@ -64,8 +64,8 @@ struct tensor *op_scale(struct graph *g, const char *name, struct tensor *x, dou
 			struct tensor *learned);
 
 /* y = a + factor * b; equal shapes. */
-struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a,
-			     struct tensor *b, double constant, struct tensor *learned);
+struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a, struct tensor *b,
+			     double constant, struct tensor *learned);
 
 /*
  * y = a + factor * x W: a [..,O], x [..,I], W [I,O]; or y = a + factor * x W': W [O,I], transposed.
@@ -128,14 +128,15 @@ void op_cache_all(struct graph *g, const char *name, struct tensor **const x[], 
 struct recent_tokens_attr {
 	int64_t window;
 };
-struct tensor *op_recent_tokens(struct graph *g, const char *name, struct tensor *x, int64_t window);
+struct tensor *op_recent_tokens(struct graph *g, const char *name, struct tensor *x,
+				int64_t window);
 
 /* GELU in its tanh form. */
 struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x);
 
 /* y = gelu(x W + b): x [..,I], W [I,O], b [O] or NULL. */
-struct tensor *op_linear_gelu(struct graph *g, const char *name, struct tensor *x,
-			      struct tensor *w, struct tensor *b);
+struct tensor *op_linear_gelu(struct graph *g, const char *name, struct tensor *x, struct tensor *w,
+			      struct tensor *b);
 
 /* y = gelu(x W + b) V + c: x [..,I], W [I,F], b [F] or NULL, V [F,O], c [O] or NULL. */
 struct tensor *op_linear_gelu_linear(struct graph *g, const char *name, struct tensor *x,
@@ -158,8 +159,7 @@ struct tensor *op_softplus(struct graph *g, const char *name, struct tensor *x, 
 struct dropout_attr {
 	double probability;
 };
-struct tensor *op_dropout(struct graph *g, const char *name, struct tensor *x,
-			  double probability);
+struct tensor *op_dropout(struct graph *g, const char *name, struct tensor *x, double probability);
 
 /*
  * How head probabilities become a routing matrix R [T,T]: the mean or the
@@ -170,8 +170,8 @@ enum route_mode { ROUTE_NONE, ROUTE_TOPK, ROUTE_RMS, ROUTE_DENSE };
 
 struct route_attr {
 	enum route_mode mode;
-	int64_t k;	   /* topk: entries kept per row (at most T); ties: smaller index */
-	double tau;	   /* rms: keep entries >= tau * rms of the row over the keys it may see */
+	int64_t k;  /* topk: entries kept per row (at most T); ties: smaller index */
+	double tau; /* rms: keep entries >= tau * rms of the row over the keys it may see */
 	bool normalize;
 	bool head_maximum; /* else mean over heads */
 };
@@ -192,14 +192,16 @@ struct attention_attr {
 	struct route_attr route;
 };
 
-/* S = T; or, where runs continue each other, the capacity: k, v and key_bias come from op_cache(). */
+/* S = T; or, where runs continue each other, the capacity: k, v and key_bias come from op_cache().
+ */
 struct attention_inputs {
 	struct tensor *q;	 /* [B,T,H,K] */
 	struct tensor *k;	 /* [B,S,G,K], H a multiple of G: heads share keys in groups */
 	struct tensor *v;	 /* [B,S,G',D], H a multiple of G' */
 	struct tensor *key_bias; /* [B,S,G] or NULL */
 	struct tensor *band;	 /* learned weight [1] or NULL */
-	struct tensor *recent;	 /* q as op_recent_tokens() gives it, for the reciprocal term; NULL: q */
+	struct tensor
+		*recent; /* q as op_recent_tokens() gives it, for the reciprocal term; NULL: q */
 };
 
 struct attention_outputs {
@@ -266,7 +268,7 @@ enum w2_score { W2_WASSERSTEIN, W2_OVERLAP };
 
 struct w2_attr {
 	enum w2_score score;
-	bool scaled;  /* wasserstein, for queries */
+	bool scaled; /* wasserstein, for queries */
 	double eps;
 	double theta; /* of rope; 0: nothing is rotated */
 };
@@ -280,8 +282,7 @@ struct w2_attr {
  * 2 / (|tau| + eps) times that, and the bias is the same: then q.k + the biases is the score.
  */
 struct tensor *op_w2_gaussian(struct graph *g, const char *name, struct tensor *x,
-			      struct tensor *tau, const struct w2_attr *attr,
-			      struct tensor **bias);
+			      struct tensor *tau, const struct w2_attr *attr, struct tensor **bias);
 
 /*
  * Coupling by scalars s [H].  expand: y_c = s[cH/F] x[cL/F], x [B,T,L] -> [B,T,F].
@@ -292,8 +293,8 @@ struct scalar_attr {
 };
 struct tensor *op_scalar_expand(struct graph *g, const char *name, struct tensor *x,
 				struct tensor *s, int64_t width);
-struct tensor *op_scalar_pool(struct graph *g, const char *name, struct tensor *x,
-			      struct tensor *s, int64_t width);
+struct tensor *op_scalar_pool(struct graph *g, const char *name, struct tensor *x, struct tensor *s,
+			      int64_t width);
 
 /* Losses of WsFFN on z [B,T,n,w]: mean |z|^2 over tokens and heads. */
 struct tensor *op_ws_energy(struct graph *g, const char *name, struct tensor *z);

@@ -1,11 +1,12 @@
 /*
- * Linear maps with products in bfloat16 against double on the CPU.  A GPU has several kernels for them, by
- * shape, layout and what is done with the sums: here every one has something to do.  Large ones in float32,
- * too, for which a GPU has copies of the weights.
+ * Linear maps with products in bfloat16 against double on the CPU.  A GPU has several kernels for
+ * them, by shape, layout and what is done with the sums: here every one has something to do.  Large
+ * ones in float32, too, for which a GPU has copies of the weights.
  */
 #include "core/ops/rounded_case.h"
 
-/* The largest errors seen on the CPU and on an emulated GPU: 0.0032 for values, 0.0104 for gradients. */
+/* The largest errors seen on the CPU and on an emulated GPU: 0.0032 for values, 0.0104 for
+ * gradients. */
 static const struct bounds bounds = { .value = 0.005, .gradient = 0.015, .scalar = 0.015 };
 
 struct setting {
@@ -27,7 +28,8 @@ static const struct setting settings[] = {
 	{ 0 },
 };
 
-/* Both layouts of W, with and without bias, with gelu; x has three readers, so that its gradient is added up. */
+/* Both layouts of W, with and without bias, with gelu; x has three readers, so that its gradient is
+ * added up. */
 static void build_maps(struct side *x, const void *setting)
 {
 	const struct setting *s = setting;
@@ -36,8 +38,9 @@ static void build_maps(struct side *x, const void *setting)
 	graph_seeded_output(x->g, "y",
 			    op_linear(x->g, "y", in, case_param(x->g, "w", s->in, s->out),
 				      case_param(x->g, "b", s->out)));
-	graph_seeded_output(x->g, "z",
-			    op_linear_transposed(x->g, "z", in, case_param(x->g, "v", s->out, s->in)));
+	graph_seeded_output(
+		x->g, "z",
+		op_linear_transposed(x->g, "z", in, case_param(x->g, "v", s->out, s->in)));
 	graph_seeded_output(x->g, "h",
 			    op_linear_gelu(x->g, "h", in, case_param(x->g, "u", s->in, s->out),
 					   case_param(x->g, "c", s->out)));
@@ -50,7 +53,8 @@ static void build_feed_forward(struct side *x, const void *setting)
 	struct tensor *in = activation(x, "kept x", case_param(x->g, "x", s->rows, s->in));
 
 	graph_seeded_output(x->g, "y",
-			    op_linear_gelu_linear(x->g, "y", in, case_param(x->g, "w", s->in, s->out),
+			    op_linear_gelu_linear(x->g, "y", in,
+						  case_param(x->g, "w", s->in, s->out),
 						  case_param(x->g, "b", s->out),
 						  case_param(x->g, "v", s->out, s->in),
 						  case_param(x->g, "c", s->in)));
@@ -68,15 +72,16 @@ static void build_heads(struct side *x, const void *setting)
 
 static void check_precision(enum precision precision)
 {
-	void (*const build[])(struct side *x, const void *setting) = { build_maps, build_feed_forward,
-								       build_heads };
+	void (*const build[])(struct side * x, const void *setting) = { build_maps,
+									build_feed_forward,
+									build_heads };
 	const struct backend rounding = backend_for_tests(precision, 2);
 	int failed = 0;
 
 	for (const struct setting *s = settings; s->name; s++)
 		for (size_t i = 0; i < sizeof(build) / sizeof(*build); i++)
-			failed += !check_rounded(&(struct rounded_case){ s->name, s, build[i], bounds },
-						 &rounding);
+			failed += !check_rounded(
+				&(struct rounded_case){ s->name, s, build[i], bounds }, &rounding);
 	assert_int_equal(failed, 0);
 }
 
@@ -107,7 +112,8 @@ static void build_layers(struct side *x, const void *setting)
 
 		snprintf(name, sizeof(name), "y%d", i);
 		y = op_linear_gelu_linear(x->g, name, y, case_param(x->g, "w", s->in, s->out),
-					  case_param(x->g, "b", s->out), case_param(x->g, "v", s->out, s->in),
+					  case_param(x->g, "b", s->out),
+					  case_param(x->g, "v", s->out, s->in),
 					  case_param(x->g, "c", s->in));
 	}
 	graph_seeded_output(x->g, "y", y);
@@ -123,7 +129,8 @@ static int64_t arena_bytes(const struct side *x, bool no_remake)
 	return (int64_t)bytes;
 }
 
-/* A layer's hidden activations, before and after gelu, are there while it needs them; with lanes a little longer. */
+/* A layer's hidden activations, before and after gelu, are there while it needs them; with lanes a
+ * little longer. */
 static void hidden_activations_are_made_again(void **state)
 {
 	static const struct setting wide = { "wide", 64, 16, 4096 };

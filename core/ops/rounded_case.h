@@ -1,6 +1,6 @@
 /*
- * rounded_case - a graph with products in bfloat16 against the same in double on the CPU: its outputs, and
- * the gradients of all parameters.  Two runs give the same bits.
+ * rounded_case - a graph with products in bfloat16 against the same in double on the CPU: its
+ * outputs, and the gradients of all parameters.  Two runs give the same bits.
  *
  * A test includes this once, and builds a graph that has parameters and seeded outputs.
  */
@@ -41,7 +41,8 @@ struct rounded_case {
 /* An activation, which may be kept in another type than a parameter. */
 static struct tensor *activation(const struct side *x, const char *name, struct tensor *param)
 {
-	return x->backend->precision == BFLOAT16_STORED ? op_scale(x->g, name, param, 1, NULL) : param;
+	return x->backend->precision == BFLOAT16_STORED ? op_scale(x->g, name, param, 1, NULL)
+							: param;
 }
 
 static struct side build_side(const struct rounded_case *c, const struct backend *backend,
@@ -69,7 +70,8 @@ static void upload_seed(struct side *x, const struct graph_output *output)
 		narrow[i] = (float)rng_normal(rng_key(SEED, output->name), (uint64_t)i);
 		seed[i] = (double)narrow[i];
 	}
-	program_upload_seed(x->p, output->tensor, output->tensor->type == F64 ? (void *)seed : narrow);
+	program_upload_seed(x->p, output->tensor,
+			    output->tensor->type == F64 ? (void *)seed : narrow);
 	free(seed);
 	free(narrow);
 }
@@ -132,8 +134,8 @@ static double *gradient_of(const struct side *x, int i)
 }
 
 /* Frees both; says where the largest difference is. */
-static bool is_close(const struct rounded_case *c, const char *name, double *x, double *exact, int64_t n,
-		     double bound)
+static bool is_close(const struct rounded_case *c, const char *name, double *x, double *exact,
+		     int64_t n, double bound)
 {
 	double difference = 0, size = 0, most = 0, error;
 	int64_t at = 0;
@@ -160,9 +162,11 @@ static bool is_close(const struct rounded_case *c, const char *name, double *x, 
 }
 
 static bool is_close_tensor(const struct rounded_case *c, const char *name, const struct side *x,
-			    const struct tensor *t, const struct side *exact, const struct tensor *u)
+			    const struct tensor *t, const struct side *exact,
+			    const struct tensor *u)
 {
-	return is_close(c, name, values_of(x, t), values_of(exact, u), tensor_count(t), c->bounds.value);
+	return is_close(c, name, values_of(x, t), values_of(exact, u), tensor_count(t),
+			c->bounds.value);
 }
 
 static bool compare(const struct rounded_case *c, const struct side *x, const struct side *exact)
@@ -170,14 +174,15 @@ static bool compare(const struct rounded_case *c, const struct side *x, const st
 	bool close = true;
 
 	for (int i = 0; i < x->g->n_outputs; i++)
-		close &= is_close_tensor(c, x->g->outputs[i].name, x, x->g->outputs[i].tensor, exact,
-					 exact->g->outputs[i].tensor);
+		close &= is_close_tensor(c, x->g->outputs[i].name, x, x->g->outputs[i].tensor,
+					 exact, exact->g->outputs[i].tensor);
 	if (x->told)
 		close &= is_close_tensor(c, "told", x, x->told, exact, exact->told);
 	for (int i = 0; i < x->params->n; i++)
-		close &= is_close(c, x->params->list[i].name, gradient_of(x, i), gradient_of(exact, i),
-				  x->params->list[i].count,
-				  x->params->list[i].count == 1 ? c->bounds.scalar : c->bounds.gradient);
+		close &= is_close(c, x->params->list[i].name, gradient_of(x, i),
+				  gradient_of(exact, i), x->params->list[i].count,
+				  x->params->list[i].count == 1 ? c->bounds.scalar
+								: c->bounds.gradient);
 	return close;
 }
 
@@ -190,9 +195,10 @@ static double *all_numbers(const struct side *x, size_t *bytes)
 	for (int i = 0; i < x->g->n_outputs + x->params->n; i++) {
 		const bool output = i < x->g->n_outputs;
 		const int number = output ? i : i - x->g->n_outputs;
-		double *more = output ? values_of(x, x->g->outputs[i].tensor) : gradient_of(x, number);
-		const int64_t n = output ? tensor_count(x->g->outputs[i].tensor) :
-					   x->params->list[number].count;
+		double *more =
+			output ? values_of(x, x->g->outputs[i].tensor) : gradient_of(x, number);
+		const int64_t n = output ? tensor_count(x->g->outputs[i].tensor)
+					 : x->params->list[number].count;
 
 		all = realloc(all, *bytes + (size_t)n * sizeof(*more));
 		memcpy((char *)all + *bytes, more, (size_t)n * sizeof(*more));

@@ -28,10 +28,10 @@ static struct tensor *real4(struct graph *g)
 	return case_param(g, "x4", 2, 3, 4, 6);
 }
 
-#define MISFIT(name, call)                                                                        \
-	static void name(struct graph *g)                                                         \
-	{                                                                                         \
-		call;                                                                             \
+#define MISFIT(name, call)                \
+	static void name(struct graph *g) \
+	{                                 \
+		call;                     \
 	}
 
 MISFIT(add_shapes, op_add(g, "n", real3(g), case_param(g, "y", 2, 4, 3)))
@@ -42,8 +42,8 @@ MISFIT(multiply_tokens, op_multiply(g, "n", tokens(g), tokens(g)))
 MISFIT(scale_tokens, op_scale(g, "n", tokens(g), 2, NULL))
 MISFIT(scale_factor, op_scale(g, "n", real3(g), 2, case_param(g, "f", 2)))
 #define A36 case_param(g, "a", 3, 6)
-MISFIT(join_rows, op_join(g, "n", 2, ((struct tensor *[]){ A36, case_param(g, "b", 2, 6) }),
-			  SHAPE(6, 6)))
+MISFIT(join_rows,
+       op_join(g, "n", 2, ((struct tensor *[]){ A36, case_param(g, "b", 2, 6) }), SHAPE(6, 6)))
 MISFIT(join_width, op_join(g, "n", 1, ((struct tensor *[]){ A36 }), SHAPE(5)))
 MISFIT(join_tokens, op_join(g, "n", 1, ((struct tensor *[]){ tokens(g) }), SHAPE(4)))
 MISFIT(join_nothing, op_join(g, "n", 1, ((struct tensor *[]){ NULL }), SHAPE(4)))
@@ -51,8 +51,8 @@ MISFIT(add_scaled_shapes, op_add_scaled(g, "n", real3(g), real4(g), 1, NULL))
 MISFIT(add_scaled_factor, op_add_scaled(g, "n", real3(g), real3(g), 1, case_param(g, "f", 1, 1)))
 #define X34 case_param(g, "y", 3, 4)
 #define U46 case_param(g, "u", 4, 6)
-MISFIT(add_linear_tokens, op_add_linear(g, "n", real3(g), tokens(g), case_param(g, "w", 4, 4),
-					false, 1, NULL))
+MISFIT(add_linear_tokens,
+       op_add_linear(g, "n", real3(g), tokens(g), case_param(g, "w", 4, 4), false, 1, NULL))
 MISFIT(add_linear_ndim, op_add_linear(g, "n", A36, X34, case_param(g, "w", 4), false, 1, NULL))
 MISFIT(add_linear_takes, op_add_linear(g, "n", A36, X34, U46, true, 1, NULL))
 MISFIT(add_linear_gives, op_add_linear(g, "n", A36, X34, case_param(g, "w", 4, 5), false, 1, NULL))
@@ -63,13 +63,13 @@ MISFIT(add_linear_missing, op_add_linear(g, "n", A36, X34, NULL, false, 1, NULL)
 MISFIT(norm_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 3), NULL, NULL))
 MISFIT(norm_bias, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, case_param(g, "w", 4),
 			  case_param(g, "b", 1, 4), NULL))
-MISFIT(norm_made_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL, op_gelu(g, "w", case_param(g, "v", 4)), NULL,
-				 NULL))
+MISFIT(norm_made_weight, op_norm(g, "n", NORM_RMS, 0, real3(g), NULL,
+				 op_gelu(g, "w", case_param(g, "v", 4)), NULL, NULL))
 MISFIT(norm_residual, op_norm(g, "n", NORM_RMS, 0, real3(g), case_param(g, "r", 2, 2, 4),
 			      case_param(g, "w", 4), NULL, NULL))
 MISFIT(norm_eps, op_norm(g, "n", NORM_RMS, -1, real3(g), NULL, case_param(g, "w", 4), NULL, NULL))
-MISFIT(norm_kind, op_norm(g, "n", (enum norm_kind)7, 0, real3(g), NULL, case_param(g, "w", 4), NULL,
-			  NULL))
+MISFIT(norm_kind,
+       op_norm(g, "n", (enum norm_kind)7, 0, real3(g), NULL, case_param(g, "w", 4), NULL, NULL))
 MISFIT(rope_ndim, op_rope(g, "n", real3(g), 10000, 4))
 MISFIT(rope_odd, op_rope(g, "n", real4(g), 10000, 3))
 MISFIT(rope_wide, op_rope(g, "n", real4(g), 10000, 8))

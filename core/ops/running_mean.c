@@ -16,7 +16,8 @@ static enum status infer(struct graph *g, struct node *n)
 		return graph_misfit(g, n, "x must be real and [B,T,C]");
 	if (graph_out_like(g, n, NULL, n->in[0]) != OK)
 		return FAIL;
-	return g->state ? graph_out_state(g, n, "so_far", 2, SHAPE(n->in[0]->dim[0], n->in[0]->dim[2]))
+	return g->state ? graph_out_state(g, n, "so_far", 2,
+					  SHAPE(n->in[0]->dim[0], n->in[0]->dim[2]))
 			: OK;
 }
 

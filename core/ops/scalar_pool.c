@@ -5,8 +5,8 @@
  */
 #include "core/ops/scalar_rule.h"
 
-struct tensor *op_scalar_pool(struct graph *g, const char *name, struct tensor *x,
-			      struct tensor *s, int64_t width)
+struct tensor *op_scalar_pool(struct graph *g, const char *name, struct tensor *x, struct tensor *s,
+			      int64_t width)
 {
 	return scalar_node(g, OP_scalar_pool, name, x, s, width);
 }

@@ -30,7 +30,7 @@ static void cost(const struct node *n, struct op_cost *c)
 
 	c->forward_flops = (double)tensor_count(n->in[0]);
 	c->backward_flops = (n->in[1] ? 3 : 1) * c->forward_flops;
-	c->forward_bytes = 2 * bytes;			 /* x, y */
+	c->forward_bytes = 2 * bytes;			/* x, y */
 	c->backward_bytes = (n->in[1] ? 3 : 2) * bytes; /* dy, dx, and x */
 }
 
@@ -63,8 +63,9 @@ OP_CASES(scale) = {
 
 static void case_learned(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_scale(g, "scale", case_param(g, "x", 3, 5, 7), 0,
-					     case_param(g, "f", 1)));
+	graph_seeded_output(
+		g, "y",
+		op_scale(g, "scale", case_param(g, "x", 3, 5, 7), 0, case_param(g, "f", 1)));
 }
 
 static void case_one(struct graph *g)
@@ -83,17 +84,15 @@ static void case_shared(struct graph *g)
 
 static void case_threads(struct graph *g)
 {
-	graph_seeded_output(g, "y", op_scale(g, "scale", case_param(g, "x", 9, 2011), 0,
-					     case_param(g, "f", 1)));
+	graph_seeded_output(
+		g, "y",
+		op_scale(g, "scale", case_param(g, "x", 9, 2011), 0, case_param(g, "f", 1)));
 }
 
 OP_CASES(scale_learned) = {
-	OP_CASE("learned", case_learned),
-	OP_CASE("one element", case_one),
-	OP_CASE("one factor twice", case_shared),
-	OP_CASE("threads", case_threads),
-	OP_CASE("eights", case_eights),
-	OP_CASES_END,
+	OP_CASE("learned", case_learned),	  OP_CASE("one element", case_one),
+	OP_CASE("one factor twice", case_shared), OP_CASE("threads", case_threads),
+	OP_CASE("eights", case_eights),		  OP_CASES_END,
 };
 
 const struct op op_desc_scale = {

@@ -57,12 +57,9 @@ static void case_even(struct graph *g)
 }
 
 OP_CASES(sequence_mean) = {
-	OP_CASE("odd shape", case_odd),
-	OP_CASE("one element", case_one),
-	OP_CASE("read twice", case_twice),
-	OP_CASE("threads", case_threads),
-	OP_CASE("even width", case_even),
-	OP_CASES_END,
+	OP_CASE("odd shape", case_odd),	   OP_CASE("one element", case_one),
+	OP_CASE("read twice", case_twice), OP_CASE("threads", case_threads),
+	OP_CASE("even width", case_even),  OP_CASES_END,
 };
 
 const struct op op_desc_sequence_mean = {

@@ -18,7 +18,10 @@
 #define SEED 11
 
 static const int64_t pieces[][8] = {
-	{ 40, 1, 1, 33 }, { 1, 1, 1, 1, 70, 1 }, { 5, 69, 1 }, { 75 },
+	{ 40, 1, 1, 33 },
+	{ 1, 1, 1, 1, 70, 1 },
+	{ 5, 69, 1 },
+	{ 75 },
 };
 #define SAMPLED_PIECES 2 /* the first ones: single tokens at the beginning, amid and at the end */
 
@@ -38,7 +41,8 @@ struct continued {
 };
 
 static void open_runner(struct runner *r, const struct continued *s, struct params *params,
-			struct params *state, const struct backend *backend, int64_t T, bool check_nan)
+			struct params *state, const struct backend *backend, int64_t T,
+			bool check_nan)
 {
 	const struct program_options options = { .check_nan = check_nan };
 	struct error err;
@@ -176,7 +180,8 @@ static double *run_tokens(const struct continued *s, struct params *params,
 	return all;
 }
 
-/* A device that keeps the work of a token and does it again gives the same bits as one that does not. */
+/* A device that keeps the work of a token and does it again gives the same bits as one that does
+ * not. */
 static void check_kept(void **context)
 {
 	const struct continued *s = *context;
@@ -252,7 +257,8 @@ struct attending {
 
 static struct attention_inputs inputs(struct graph *g, struct tensor *x, const struct attending *a)
 {
-	const int64_t qw = a->q_width ? a->q_width : Q_WIDTH, vw = a->v_width ? a->v_width : V_WIDTH;
+	const int64_t qw = a->q_width ? a->q_width : Q_WIDTH,
+		      vw = a->v_width ? a->v_width : V_WIDTH;
 	const int64_t k = 8 * qw, v = k + a->shared * qw, bias = v + a->shared * vw;
 	struct attention_inputs in = {
 		.q = heads(g, x, 0, 8, qw),
@@ -262,7 +268,7 @@ static struct attention_inputs inputs(struct graph *g, struct tensor *x, const s
 
 	if (a->key_bias)
 		in.key_bias = graph_slice(g, x, bias, a->shared);
-	op_cache_all(g, "kept", (struct tensor **const[]){ &in.k, &in.v, &in.key_bias }, 3);
+	op_cache_all(g, "kept", (struct tensor * *const[]){ &in.k, &in.v, &in.key_bias }, 3);
 	if (a->attr.band_window >= 0)
 		in.recent = op_recent_tokens(g, "recent", in.q, a->attr.band_window);
 	return in;
@@ -287,12 +293,12 @@ static struct tensor *route(struct graph *g, struct tensor *x, const struct atte
 }
 
 /* A function of x for every case. */
-#define ATTENTION(function, name, heads_of_keys, ...)                              \
-	static struct tensor *build_##name(struct graph *g, struct tensor *x)      \
-	{                                                                          \
+#define ATTENTION(function, name, heads_of_keys, ...)                                \
+	static struct tensor *build_##name(struct graph *g, struct tensor *x)        \
+	{                                                                            \
 		const struct attending a = { .shared = heads_of_keys, __VA_ARGS__ }; \
-                                                                                   \
-		return function(g, x, &a);                                         \
+                                                                                     \
+		return function(g, x, &a);                                           \
 	}
 
 #define NO_BAND .scale = 0.5, .band_window = -1
@@ -300,7 +306,8 @@ static struct tensor *route(struct graph *g, struct tensor *x, const struct atte
 ATTENTION(attend, plain, 8, .attr = { NO_BAND })
 ATTENTION(attend, groups, 4, .key_bias = true, .attr = { NO_BAND })
 ATTENTION(attend, one_key, 1, .key_bias = true, .attr = { NO_BAND, .alibi = true })
-ATTENTION(attend, heads_of_64, 8, .q_width = 64, .v_width = 64, .attr = { .scale = 0.1, .band_window = -1 })
+ATTENTION(attend, heads_of_64, 8, .q_width = 64, .v_width = 64,
+	  .attr = { .scale = 0.1, .band_window = -1 })
 ATTENTION(attend, wide_keys, 8, .q_width = 72, .v_width = 32, .key_bias = true,
 	  .attr = { .scale = 0.1, .band_window = -1, .alibi = true })
 ATTENTION(attend, wide_groups, 2, .q_width = 32, .v_width = 48, .key_bias = true,
@@ -316,10 +323,8 @@ ATTENTION(route, topk_maximum, 1,
 	  .attr = { .scale = 0.5,
 		    .band_window = 5,
 		    .band = 0.8,
-		    .route = { .mode = ROUTE_TOPK,
-			       .k = 3,
-			       .normalize = true,
-			       .head_maximum = true } })
+		    .route = {
+			    .mode = ROUTE_TOPK, .k = 3, .normalize = true, .head_maximum = true } })
 ATTENTION(route, dense, 8, .key_bias = true,
 	  .attr = { NO_BAND, .alibi = true, .route = { .mode = ROUTE_DENSE } })
 ATTENTION(route, rms, 1,
@@ -342,7 +347,8 @@ static const struct continued continued_graphs[] = {
 	{ "attention, one latent for all heads", CHANNELS(1, 130, 110), build_latent, false },
 	{ "attention, band", ATTENTION_CHANNELS(2), build_band, false },
 	{ "attention, band of the diagonal", ATTENTION_CHANNELS(8), build_band_own, false },
-	{ "attention, band wider than the sequence", ATTENTION_CHANNELS(1), build_band_wide, false },
+	{ "attention, band wider than the sequence", ATTENTION_CHANNELS(1), build_band_wide,
+	  false },
 	{ "routing, topk", ATTENTION_CHANNELS(4), build_topk, true },
 	{ "routing, topk of the maximum, band", ATTENTION_CHANNELS(1), build_topk_maximum, true },
 	{ "routing, dense", ATTENTION_CHANNELS(8), build_dense, true },

@@ -10,8 +10,7 @@
 #include "core/ops/rule.h"
 
 struct tensor *op_w2_gaussian(struct graph *g, const char *name, struct tensor *x,
-			      struct tensor *tau, const struct w2_attr *attr,
-			      struct tensor **bias)
+			      struct tensor *tau, const struct w2_attr *attr, struct tensor **bias)
 {
 	struct tensor *in[] = { x, tau };
 	struct node *n = graph_node(g, OP_w2_gaussian, name, attr, 2, in);
@@ -42,8 +41,9 @@ static enum status infer(struct graph *g, struct node *n)
 		return graph_misfit(g, n, "%lld means cannot be rotated in pairs",
 				    (long long)dim[3] / 2);
 	if (wasserstein ? !tau || !is_vector(tau, dim[2]) : tau || attr->scaled)
-		return graph_misfit(g, n, wasserstein ? "tau must have the shape [H]"
-						      : "the overlap has no tau");
+		return graph_misfit(g, n,
+				    wasserstein ? "tau must have the shape [H]"
+						: "the overlap has no tau");
 	if (graph_out(g, n, NULL, x->type, 4,
 		      SHAPE(dim[0], dim[1], dim[2], wasserstein ? dim[3] : dim[3] / 2)) != OK)
 		return FAIL;
@@ -67,8 +67,8 @@ static void cost(const struct node *n, struct op_cost *c)
 #define USE_Y 1
 #define USE_BIAS 2
 
-static void apply(struct graph *g, const char *name, struct tensor *x,
-		  const struct w2_attr *attr, int used)
+static void apply(struct graph *g, const char *name, struct tensor *x, const struct w2_attr *attr,
+		  int used)
 {
 	const bool wasserstein = attr->score == W2_WASSERSTEIN;
 	struct tensor *tau = wasserstein ? case_param(g, "tau", x->dim[2]) : NULL, *bias;
@@ -87,10 +87,10 @@ static void apply(struct graph *g, const char *name, struct tensor *x,
 #define OVERLAP .score = W2_OVERLAP, .eps = 1e-4
 #define TURNS .theta = 100
 
-#define CASE(name, used, x, ...)                                                                  \
-	static void case_##name(struct graph *g)                                                  \
-	{                                                                                         \
-		apply(g, "w2", x, &(const struct w2_attr){ __VA_ARGS__ }, used);                  \
+#define CASE(name, used, x, ...)                                                 \
+	static void case_##name(struct graph *g)                                 \
+	{                                                                        \
+		apply(g, "w2", x, &(const struct w2_attr){ __VA_ARGS__ }, used); \
 	}
 
 CASE(wasserstein, USE_Y | USE_BIAS, case_param(g, "x", 2, 5, 3, 14), WASSERSTEIN)
@@ -200,7 +200,8 @@ static void case_even_slices_turned(struct graph *g)
 	apply_slices(g, wide(g, 2, 5, 448), 0, 100);
 }
 
-/* Channels that a thread could take together if rows began there: the pitch, or the place, forbids it. */
+/* Channels that a thread could take together if rows began there: the pitch, or the place, forbids
+ * it. */
 static void case_uneven_pitch(struct graph *g)
 {
 	apply_slices(g, wide(g, 1, 9, 452), 0, 100);

@@ -79,8 +79,8 @@ struct optim_stretch {
 struct backend;
 
 struct optim_kernels {
-	/* sums[i] = the squares of the only stretch of this sum, in double, and the same bits for any
-	 * number of threads. */
+	/* sums[i] = the squares of the only stretch of this sum, in double, and the same bits for
+	 * any number of threads. */
 	void (*sum_squares)(const struct backend *b, const struct optim_stretch *stretches, int n,
 			    double *sums);
 

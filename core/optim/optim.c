@@ -551,7 +551,8 @@ enum status optim_add_squares(const struct params *params, const int *number, do
 		return fail_memory(err, "gradient norms", bytes);
 	for (int i = 0; i < params->n; i++)
 		gradients[i] = gradient_of(params, i, number[i]);
-	params->backend->optim(params->type)->add_squares(params->backend, gradients, params->n, sums);
+	params->backend->optim(params->type)
+		->add_squares(params->backend, gradients, params->n, sums);
 	free(gradients);
 	return OK;
 }
@@ -561,7 +562,7 @@ size_t optimizer_bytes(const struct optimizer *o)
 	int64_t numbers = 0;
 
 	for (int i = 0; i < o->params->n; i++)
-		numbers += extent(o->params, i) *
-			   optim_numbers(o->options.kind, &o->params->list[i]);
+		numbers +=
+			extent(o->params, i) * optim_numbers(o->options.kind, &o->params->list[i]);
 	return (size_t)numbers * dtype_size(o->params->type) + o->work_bytes;
 }

@@ -103,8 +103,8 @@ int optimizer_read(struct optimizer *o, struct optim_report reports[OPTIM_REPORT
 void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report);
 
 /*
- * For an optimizer of a part of all parameters.  `join` gets the sums of squares of the gradients of
- * its parameters, and returns the sum over all parameters of all parts.
+ * For an optimizer of a part of all parameters.  `join` gets the sums of squares of the gradients
+ * of its parameters, and returns the sum over all parameters of all parts.
  */
 typedef double (*optim_join)(void *context, const double *squares);
 enum status optimizer_join(struct optimizer *o, optim_join join, void *context,
@@ -114,11 +114,13 @@ const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *cou
 struct optim_scalars optimizer_scalars(const struct optimizer *o);
 void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scalars);
 
-/* Add the squares of the gradient of each parameter to sums[number[parameter]], in device memory. */
+/* Add the squares of the gradient of each parameter to sums[number[parameter]], in device memory.
+ */
 enum status optim_add_squares(const struct params *params, const int *number, double *sums,
 			      struct error *err) MUST_CHECK;
 
-/* Is every element of this parameter updated for itself?  Then the parameter may be cut into pieces. */
+/* Is every element of this parameter updated for itself?  Then the parameter may be cut into
+ * pieces. */
 bool optim_elementwise(enum optim_kind kind, const struct param *p);
 
 /* Numbers of state that an optimizer keeps for every element of this parameter. */

@@ -453,8 +453,8 @@ static void update_long_rows(struct fixture *f)
 }
 
 /*
- * Each of many matrices moves as if it were alone, but for rounding: a GPU may add up the products of a
- * batch in another order.
+ * Each of many matrices moves as if it were alone, but for rounding: a GPU may add up the products
+ * of a batch in another order.
  */
 static void test_muon_treats_each_matrix_alone(void **state)
 {

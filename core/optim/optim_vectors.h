@@ -6,7 +6,7 @@
 
 struct vector {
 	int spikes, resets;
-	double norms; /* sum over all updates */
+	double norms;		     /* sum over all updates */
 	double values[VECTOR_COUNT]; /* of all parameters, in the end */
 };
 

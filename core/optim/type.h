@@ -46,8 +46,8 @@ struct optimizer {
 
 struct optim_type {
 	bool has_v, has_vmax;
-	/* Does v (and vmax) cover this parameter, and do the segments?  If not, its last two dimensions
-	 * are those of matrices.  NULL: all parameters. */
+	/* Does v (and vmax) cover this parameter, and do the segments?  If not, its last two
+	 * dimensions are those of matrices.  NULL: all parameters. */
 	bool (*elementwise)(const struct param *p);
 	/* Ask for one update, as decided in device memory. */
 	void (*update)(struct optimizer *o);

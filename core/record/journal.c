@@ -425,7 +425,8 @@ static bool read_line(const char *text, size_t size, struct entry *e, cJSON **js
 {
 	const char *end = NULL;
 
-	*json = memchr(text, '\0', size) ? NULL : cJSON_ParseWithLengthOpts(text, size, &end, false);
+	*json = memchr(text, '\0', size) ? NULL
+					 : cJSON_ParseWithLengthOpts(text, size, &end, false);
 	return *json && end == text + size && parse_entry(*json, e);
 }
 
@@ -515,8 +516,8 @@ static struct soundness look_at_lines(const char *text, size_t size,
 
 static enum status fail_damaged(const struct soundness *s, const char *path, struct error *err)
 {
-	return fail(err, "%s: line %lld is damaged, and other lines follow it",
-		    path, (long long)s->lines + 1);
+	return fail(err, "%s: line %lld is damaged, and other lines follow it", path,
+		    (long long)s->lines + 1);
 }
 
 static enum status keep_sound_lines(const char *path, char *text, size_t *size, struct error *err)

@@ -124,7 +124,8 @@ static const struct optim_tensor *state_tensors(const struct checkpoint *c, int 
 	return c->shards ? shards_state(c->shards, n) : optimizer_tensors(c->optimizer, n);
 }
 
-static struct source state_source(const struct checkpoint *c, const struct optim_tensor *state, int i)
+static struct source state_source(const struct checkpoint *c, const struct optim_tensor *state,
+				  int i)
 {
 	return (struct source){
 		.backend = c->params->backend,
@@ -567,7 +568,8 @@ static enum status put_state(const struct checkpoint *c, const struct optim_tens
 {
 	if (c->shards)
 		return shards_write(c->shards, i, t->data, err);
-	c->params->backend->upload(c->params->backend, state[i].data, t->data, safetensors_bytes(t));
+	c->params->backend->upload(c->params->backend, state[i].data, t->data,
+				   safetensors_bytes(t));
 	return OK;
 }
 
@@ -587,7 +589,8 @@ static enum status load_tensors(const struct checkpoint *c, const struct safeten
 		if (check_tensor(weights, p->name, p, c->params->type, &t, err) != OK)
 			return FAIL;
 		if (upload)
-			backend->upload(backend, param_data(c->params, i), t->data, safetensors_bytes(t));
+			backend->upload(backend, param_data(c->params, i), t->data,
+					safetensors_bytes(t));
 	}
 	state = state_tensors(c, &n);
 	for (int i = 0; i < n && status == OK; i++) {
@@ -645,8 +648,8 @@ static enum status check_restored(const struct checkpoint *c, const struct safet
 	return OK;
 }
 
-static enum status load_files(const struct checkpoint *c, const char *dir,
-			      enum obstacle *obstacle, struct error *err)
+static enum status load_files(const struct checkpoint *c, const char *dir, enum obstacle *obstacle,
+			      struct error *err)
 {
 	struct safetensors weights, moments;
 	enum status status = FAIL;

@@ -28,12 +28,13 @@ struct checkpoint_state {
 struct checkpoint {
 	const char *run_dir;
 	const char *identity; /* of the run; checkpoints of other runs are refused */
-	const struct safetensors_pair *about; /* written into the weights' file; see weights_save() */
+	const struct safetensors_pair
+		*about; /* written into the weights' file; see weights_save() */
 	struct params *params;
 	struct optimizer *optimizer;
 	struct shards *shards; /* NULL: the optimizer has the state of all parameters */
-	int64_t keep;	   /* how many of the newest are kept, at least 1 */
-	int64_t megabytes; /* disk budget; 0: none.  The newest is always kept. */
+	int64_t keep;	       /* how many of the newest are kept, at least 1 */
+	int64_t megabytes;     /* disk budget; 0: none.  The newest is always kept. */
 };
 
 /* Bytes of tensors in one checkpoint. */

@@ -201,8 +201,7 @@ static void check_pause(void **state, enum optim_kind kind)
 	save(*state, 4);
 	update(*state, 5, 10);
 	weights_hash(*state, straight);
-	optimizer_set_scalars(((struct fixture *)*state)->optimizer,
-			      &(struct optim_scalars){ 0 });
+	optimizer_set_scalars(((struct fixture *)*state)->optimizer, &(struct optim_scalars){ 0 });
 	assert_int_equal(load(*state), 4);
 	update(*state, 5, 10);
 	weights_hash(*state, paused);
@@ -289,7 +288,8 @@ static void change_iteration(const char *path)
 	fclose(file);
 }
 
-/* A number changed in the state would be believed: weights of one iteration, counters of another. */
+/* A number changed in the state would be believed: weights of one iteration, counters of another.
+ */
 static void test_a_changed_number_is_noticed(void **state)
 {
 	struct fixture *f = *state;

@@ -11,9 +11,9 @@ struct evaluator {
 	int32_t *tokens, *targets;
 	uint8_t *component;
 	float *floor;
-	double *nll, *hit; /* one after the other */
+	double *nll, *hit;   /* one after the other */
 	struct ranks *ranks; /* NULL: this process evaluates alone */
-	double *all; /* by rank: nll and hit */
+	double *all;	     /* by rank: nll and hit */
 };
 
 enum status evaluator_create(struct evaluator **out, const struct workload *workload,
@@ -78,7 +78,8 @@ static void fill(struct evaluator *e, uint64_t first)
 		e->component[i] = 0;
 		e->floor[i] = NAN;
 	}
-	for (int64_t row = 0; row < e->rows && first + (uint64_t)row < e->workload.valid_rows; row++) {
+	for (int64_t row = 0; row < e->rows && first + (uint64_t)row < e->workload.valid_rows;
+	     row++) {
 		struct workload_row out = {
 			.tokens = e->tokens + row * T,
 			.targets = e->targets + row * T,

@@ -423,7 +423,8 @@ static bool due(int64_t iteration, int64_t interval, int64_t last)
 	return iteration == last || (interval > 0 && iteration % interval == 0);
 }
 
-/* The first answer that is not 0: a signal may reach one rank alone, or between other iterations. */
+/* The first answer that is not 0: a signal may reach one rank alone, or between other iterations.
+ */
 static enum status any_of_ranks(struct trainer *t, int mine, int *any, struct error *err)
 {
 	int *all;

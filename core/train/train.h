@@ -44,8 +44,8 @@ enum train_end {
 struct trainer;
 
 /*
- * With shards, every rank makes a trainer, and all of them call the same functions in the same order.
- * Rank 0 writes: the others have neither metrics nor a run directory.
+ * With shards, every rank makes a trainer, and all of them call the same functions in the same
+ * order. Rank 0 writes: the others have neither metrics nor a run directory.
  *
  * Builds the programs and takes all memory; runs nothing.  `params` must have
  * been initialised or loaded, and `optimizer` must be made for them.

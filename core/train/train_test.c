@@ -554,7 +554,8 @@ static void take_time(struct fixture *f)
 	nanosleep(&(struct timespec){ .tv_sec = 3 }, NULL);
 }
 
-/* The checkpoint at 4 used 3 of 5 seconds, or a little more on a slow disk; the resumed run has 2 left. */
+/* The checkpoint at 4 used 3 of 5 seconds, or a little more on a slow disk; the resumed run has 2
+ * left. */
 static void test_a_budget_of_time_goes_on_after_a_pause(void **state)
 {
 	struct fixture *f = *state;

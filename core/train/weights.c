@@ -115,7 +115,8 @@ static enum status load_one(struct params *params, int index, const struct safet
 	enum status status;
 
 	if (!values)
-		return fail_memory(err, t->name, (size_t)params->list[index].count * sizeof(*values));
+		return fail_memory(err, t->name,
+				   (size_t)params->list[index].count * sizeof(*values));
 	safetensors_read_double(t, values);
 	status = param_set(params, index, values, err);
 	free(values);

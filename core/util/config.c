@@ -404,9 +404,10 @@ enum status config_check_read(const struct config *c, struct error *err)
 
 	if (!s)
 		return OK;
-	return fail(err,
-		    "CONFIG_%s=%s is set, but no code of this program reads it: either its object is "
-		    "not linked (see models/Makefile and data/Makefile), or its name is misspelt "
-		    "where it is read",
-		    s->name, s->value);
+	return fail(
+		err,
+		"CONFIG_%s=%s is set, but no code of this program reads it: either its object is "
+		"not linked (see models/Makefile and data/Makefile), or its name is misspelt "
+		"where it is read",
+		s->name, s->value);
 }

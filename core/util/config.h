@@ -32,7 +32,8 @@ enum status config_copy(struct config **copy, const struct config *c, struct err
 void config_free(struct config *c);
 
 /* Replaces a value or adds a symbol: for tests, tools and audits. */
-enum status config_set(struct config *c, const char *name, const char *value, struct error *err) MUST_CHECK;
+enum status config_set(struct config *c, const char *name, const char *value,
+		       struct error *err) MUST_CHECK;
 
 bool config_bool(struct config *c, const char *name);
 int64_t config_int(struct config *c, const char *name);
@@ -41,7 +42,8 @@ const char *config_text(struct config *c, const char *name);
 /* Kconfig has no float type: a string symbol, read strictly as one finite decimal number. */
 double config_real(struct config *c, const char *name);
 
-/* The place of a text symbol's value in a list that ends with NULL; an unknown value is an error. */
+/* The place of a text symbol's value in a list that ends with NULL; an unknown value is an error.
+ */
 int config_choice(struct config *c, const char *name, const char *const *values);
 
 /* The value as text, of any type, without marking it as read; NULL: inactive or unknown. */

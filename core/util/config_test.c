@@ -261,7 +261,8 @@ static void test_unread_is_refused(void **state)
 	(void)state;
 	config_int(c, "A");
 	assert_int_equal(config_check_read(c, &err), FAIL);
-	assert_non_null(strstr(err.text, "CONFIG_B=y is set, but no code of this program reads it"));
+	assert_non_null(
+		strstr(err.text, "CONFIG_B=y is set, but no code of this program reads it"));
 	config_bool(c, "B");
 	assert_int_equal(config_check_read(c, &err), OK);
 	config_free(c);

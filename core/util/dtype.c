@@ -2,7 +2,9 @@
 
 size_t dtype_size(enum dtype type)
 {
-	static const size_t sizes[] = { [F32] = 4, [F64] = 8, [I32] = 4, [BF16] = 2, [NOTHING] = 0 };
+	static const size_t sizes[] = {
+		[F32] = 4, [F64] = 8, [I32] = 4, [BF16] = 2, [NOTHING] = 0
+	};
 
 	return sizes[type];
 }

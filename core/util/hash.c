@@ -9,7 +9,8 @@
 #include <cpuid.h>
 #include <immintrin.h>
 /* Before version 16 clang knows the instructions only if the whole file may use them. */
-#elif defined(__aarch64__) && (!defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_SHA2))
+#elif defined(__aarch64__) && \
+	(!defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_SHA2))
 #define ARM_SHA
 #include <arm_neon.h>
 #include <sys/auxv.h>
@@ -19,14 +20,16 @@
 
 /* Round constants of SHA-256: first 32 bits of the fractional parts of cube roots of primes. */
 static const uint32_t ROUND[64] = {
-	0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-	0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-	0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-	0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-	0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-	0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-	0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-	0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+	0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+	0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+	0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+	0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+	0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+	0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+	0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+	0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+	0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+	0xc67178f2,
 };
 
 static uint32_t rotate(uint32_t x, int n)
@@ -59,8 +62,8 @@ static void compress_block(uint32_t state[8], const uint8_t *block)
 			uint32_t choose = (e & AFTER(k, 5)) ^ (~e & AFTER(k, 6));
 			uint32_t t1 = AFTER(k, 7) + e1 + choose + ROUND[i + k] + w[i + k];
 			uint32_t e0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22);
-			uint32_t majority = (a & AFTER(k, 1)) ^ (a & AFTER(k, 2)) ^
-					    (AFTER(k, 1) & AFTER(k, 2));
+			uint32_t majority =
+				(a & AFTER(k, 1)) ^ (a & AFTER(k, 2)) ^ (AFTER(k, 1) & AFTER(k, 2));
 
 			AFTER(k, 3) += t1;
 			AFTER(k, 7) = t1 + e0 + majority;
@@ -102,11 +105,12 @@ FOR_SHA static void compress_x86(uint32_t state[8], const uint8_t *data, size_t 
 				*now = _mm_shuffle_epi8(*now, turn);
 			} else {
 				sum = _mm_sha256msg1_epu32(*now, w[(i + 1) % 4]);
-				sum = _mm_add_epi32(sum, _mm_alignr_epi8(w[(i + 3) % 4],
-									 w[(i + 2) % 4], 4));
+				sum = _mm_add_epi32(
+					sum, _mm_alignr_epi8(w[(i + 3) % 4], w[(i + 2) % 4], 4));
 				*now = _mm_sha256msg2_epu32(sum, w[(i + 3) % 4]);
 			}
-			sum = _mm_add_epi32(*now, _mm_loadu_si128((const __m128i *)(ROUND + 4 * i)));
+			sum = _mm_add_epi32(*now,
+					    _mm_loadu_si128((const __m128i *)(ROUND + 4 * i)));
 			cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
 			abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
 		}

@@ -20,11 +20,11 @@
 
 #undef fail
 #undef fail_msg
-#define fail_msg(...)                           \
-	do {                                    \
-		print_error(__VA_ARGS__);       \
-		print_error("\n");              \
-		_fail(__FILE__, __LINE__);      \
+#define fail_msg(...)                      \
+	do {                               \
+		print_error(__VA_ARGS__);  \
+		print_error("\n");         \
+		_fail(__FILE__, __LINE__); \
 	} while (0)
 
 /*
@@ -68,10 +68,10 @@ static inline int test_remove(const char *directory)
 }
 
 /* Fails with the error's text if the status is not OK. */
-#define must(status, err)                               \
-	do {                                            \
-		if ((status) != OK)                     \
-			fail_msg("%s", (err)->text);    \
+#define must(status, err)                            \
+	do {                                         \
+		if ((status) != OK)                  \
+			fail_msg("%s", (err)->text); \
 	} while (0)
 
 #endif

@@ -33,8 +33,8 @@ static void text_train(const struct source *s, uint64_t iteration, uint64_t row,
 	const struct text *x = s->state;
 
 	fill(s, x->train,
-	     window_train_start(rng_key(s->seed, "data/train/text"), iteration, row, tokens_count(x->train),
-				(uint64_t)s->length),
+	     window_train_start(rng_key(s->seed, "data/train/text"), iteration, row,
+				tokens_count(x->train), (uint64_t)s->length),
 	     out);
 }
 

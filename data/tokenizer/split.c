@@ -9,7 +9,7 @@
 
 #include "data/tokenizer/utf8.h"
 
-enum class { OTHER, LETTER, NUMBER, SPACE };
+enum char_class { OTHER, LETTER, NUMBER, SPACE };
 
 struct split {
 	uint8_t class_of[UTF8_SYMBOLS];
@@ -29,7 +29,7 @@ static size_t put_all(uint8_t *text)
 	return size;
 }
 
-static void mark(struct split *split, const uint8_t *from, const uint8_t *to, enum class class)
+static void mark(struct split *split, const uint8_t *from, const uint8_t *to, enum char_class class)
 {
 	while (from < to)
 		split->class_of[utf8_next(&from, to)] = (uint8_t) class;
@@ -44,7 +44,7 @@ static enum status classify(struct split *split, pcre2_code *code, pcre2_match_d
 
 	while ((group = pcre2_match(code, text, size, at, PCRE2_NO_UTF_CHECK, match, NULL)) > 0) {
 		/* One more than the highest group that matched: 2 letter, 3 number, 4 space. */
-		mark(split, text + span[0], text + span[1], (enum class)(group - 1));
+		mark(split, text + span[0], text + span[1], (enum char_class)(group - 1));
 		at = span[1];
 	}
 	if (group != PCRE2_ERROR_NOMATCH)
@@ -98,13 +98,14 @@ void split_free(struct split *split)
 	free(split);
 }
 
-static enum class next_class(const struct split *split, const uint8_t **p, const uint8_t *end) {
+static enum char_class next_class(const struct split *split, const uint8_t **p, const uint8_t *end)
+{
 	return split->class_of[utf8_next(p, end)];
 }
 
 /* The end of the symbols of one class from p on. */
 static const uint8_t *run(const struct split *split, const uint8_t *p, const uint8_t *end,
-			  enum class class)
+			  enum char_class class)
 {
 	for (const uint8_t *next = p; p < end; p = next)
 		if (next_class(split, &next, end) != class)
@@ -137,7 +138,7 @@ static size_t contraction(const uint8_t *p, const uint8_t *end)
 const uint8_t *split_next(const struct split *split, const uint8_t *p, const uint8_t *end)
 {
 	const uint8_t *rest = p;
-	enum class class = next_class(split, &rest, end);
+	enum char_class class = next_class(split, &rest, end);
 	size_t length;
 
 	if (*p == '\'' && (length = contraction(p, end)))

@@ -37,7 +37,8 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 	if (!(o->ra_alpha >= 0))
 		return fail(err, "RA_MLA_RA_ALPHA=%g must not be negative", o->ra_alpha);
 	if (m->window < 0)
-		return fail(err, "RA_MLA_RA_WINDOW=%lld must not be negative", (long long)m->window);
+		return fail(err, "RA_MLA_RA_WINDOW=%lld must not be negative",
+			    (long long)m->window);
 	if (m->position == POS_ROPE && o->latent % 2)
 		return fail(err, "rope needs an even RA_MLA_LATENT_DIM, not %lld",
 			    (long long)o->latent);
@@ -51,9 +52,9 @@ static struct tensor *latent_queries(struct block *b, const struct mla_options *
 
 	if (!o->per_head_q)
 		return block_linear(b, "q_to_latent", q, o->latent, false);
-	return op_head_linear(b->g, "q_to_latent", q,
-			      block_heads_matrix(b, "q_to_latent.weight", m->heads, m->head_dim,
-						 o->latent));
+	return op_head_linear(
+		b->g, "q_to_latent", q,
+		block_heads_matrix(b, "q_to_latent.weight", m->heads, m->head_dim, o->latent));
 }
 
 /* x Up, where x is one latent for all heads, [B,T,L], or one per head, [B,T,H,L]. */
@@ -63,9 +64,9 @@ static struct tensor *lift(struct block *b, const struct mla_options *o, struct 
 
 	if (!o->per_head_v)
 		return block_linear(b, "v_up", x, m->head_dim, false);
-	return op_head_linear(b->g, "v_up", x,
-			      block_heads_matrix(b, "v_up.weight", m->heads, o->latent,
-						 m->head_dim));
+	return op_head_linear(
+		b->g, "v_up", x,
+		block_heads_matrix(b, "v_up.weight", m->heads, o->latent, m->head_dim));
 }
 
 static struct tensor *values(struct block *b, const struct mla_options *o, struct tensor *x)

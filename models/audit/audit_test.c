@@ -152,10 +152,10 @@ static struct tensor *act_weighted(struct block *b, const void *options, struct 
 	const struct test_options *o = options;
 
 	(void)out;
-	return op_add_scaled(b->g, "weighted_sum", h,
-			     op_gelu(b->g, "weighted_gelu",
-				     block_linear(b, "weighted", h, b->m->hidden, false)),
-			     o->weight, NULL);
+	return op_add_scaled(
+		b->g, "weighted_sum", h,
+		op_gelu(b->g, "weighted_gelu", block_linear(b, "weighted", h, b->m->hidden, false)),
+		o->weight, NULL);
 }
 
 static const struct mechanism weighted = {
@@ -187,10 +187,9 @@ MECHANISM(by_chance);
 static const struct mechanism many[MAX_MECHANISMS + 1] = {
 	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY", .read = read_nothing },
 };
-static const struct mechanism *const many_entries[]
-	__attribute__((used, section("mechanisms"))) = { &many[0], &many[1], &many[2],
-							 &many[3], &many[4], &many[5],
-							 &many[6], &many[7], &many[8] };
+static const struct mechanism *const many_entries[] __attribute__((used, section("mechanisms"))) = {
+	&many[0], &many[1], &many[2], &many[3], &many[4], &many[5], &many[6], &many[7], &many[8]
+};
 _Static_assert(sizeof(many_entries) / sizeof(*many_entries) == MAX_MECHANISMS + 1,
 	       "one mechanism too many");
 
@@ -358,14 +357,22 @@ struct setting {
 };
 
 static const struct setting standard[] = {
-	{ "AUDIT_WIRING", "y" },    { "AUDIT_CAUSALITY", "y" },
-	{ "AUDIT_ONE_BATCH", "y" }, { "AUDIT_LEAK_DECLARED", "n" },
-	{ "TEST_UNWIRED", "n" },    { "TEST_AHEAD", "n" },
-	{ "TEST_UNHEARD", "n" },    { "TEST_WEIGHT", "0.1" },
-	{ "TEST_MANY", "n" },	    { "AUDIT_PAIRING", "y" },
-	{ "AUDIT_DATA", "y" },	    { "AUDIT_TRAINING", "y" },
-	{ "TEST_LAZY", "n" },	    { "TEST_MODEST", "n" },
-	{ "TEST_WEIGHTED", "n" },   { "TEST_BY_CHANCE", "n" },
+	{ "AUDIT_WIRING", "y" },
+	{ "AUDIT_CAUSALITY", "y" },
+	{ "AUDIT_ONE_BATCH", "y" },
+	{ "AUDIT_LEAK_DECLARED", "n" },
+	{ "TEST_UNWIRED", "n" },
+	{ "TEST_AHEAD", "n" },
+	{ "TEST_UNHEARD", "n" },
+	{ "TEST_WEIGHT", "0.1" },
+	{ "TEST_MANY", "n" },
+	{ "AUDIT_PAIRING", "y" },
+	{ "AUDIT_DATA", "y" },
+	{ "AUDIT_TRAINING", "y" },
+	{ "TEST_LAZY", "n" },
+	{ "TEST_MODEST", "n" },
+	{ "TEST_WEIGHTED", "n" },
+	{ "TEST_BY_CHANCE", "n" },
 	{ NULL, NULL },
 };
 
@@ -613,9 +620,10 @@ static void test_unheard(void **state)
 
 	(void)state;
 	assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_TEST_UNHEARD" }));
-	assert_string_equal(find(&report, "mechanism", "CONFIG_TEST_UNHEARD")->detail,
-			    "what layer 0 sends to the next changes 0.0e+00 of the logits, less than "
-			    "1e-05");
+	assert_string_equal(
+		find(&report, "mechanism", "CONFIG_TEST_UNHEARD")->detail,
+		"what layer 0 sends to the next changes 0.0e+00 of the logits, less than "
+		"1e-05");
 	audit_free(&report);
 }
 
@@ -914,7 +922,8 @@ static void test_sizes(void **state)
 	must(model_read(&m, c, &untrained, &err), &err);
 	assert_int_equal(audit_configured(c, m, F32, 1).positions, 255);
 	model_free(m);
-	set(c, SETTINGS({ "MODEL_BLOCK", "1024" }, { "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
+	set(c,
+	    SETTINGS({ "MODEL_BLOCK", "1024" }, { "MODEL_EMBD", "768" }, { "MODEL_LAYERS", "12" }));
 	must(model_read(&m, c, &untrained, &err), &err);
 	assert_int_equal(audit_configured(c, m, F32, 1).positions, 8);
 	model_free(m);
@@ -925,7 +934,9 @@ static void test_one_token(void **state)
 {
 	struct config *c = configured(SETTINGS({ "MODEL_VOCAB", "1" }));
 	const struct backend backend = backend_for_tests(FLOAT32, 1);
-	const struct audit_options options = { .wiring = true, .type = F32, .rows = 1, .length = 2 };
+	const struct audit_options options = {
+		.wiring = true, .type = F32, .rows = 1, .length = 2
+	};
 	struct audit_report report;
 	struct error err;
 

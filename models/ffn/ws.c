@@ -51,8 +51,10 @@ static struct tensor *project(struct block *b, const struct ws_options *o, struc
 		return op_head_linear(b->g, "z", block_heads(b, h1, o->heads),
 				      graph_param(b->g, "z_proj.weight", &init, 3,
 						  SHAPE(o->heads, width, width)));
-	return block_heads(b, op_linear(b->g, "z", h1,
-					graph_param(b->g, "z_proj.weight", &init, 2, SHAPE(F, F)), NULL),
+	return block_heads(b,
+			   op_linear(b->g, "z", h1,
+				     graph_param(b->g, "z_proj.weight", &init, 2, SHAPE(F, F)),
+				     NULL),
 			   o->heads);
 }
 

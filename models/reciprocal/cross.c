@@ -51,7 +51,8 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 	o->route.normalize = config_bool(c, "RA_MLA_MLP_SPARSE_NORMALIZE");
 	o->route.head_maximum = !config_bool(c, "RA_MLA_MLP_SPARSE_HEAD_AVERAGE");
 	if (o->route.k < 1)
-		return fail(err, "RA_MLA_MLP_SPARSE_K=%lld must be positive", (long long)o->route.k);
+		return fail(err, "RA_MLA_MLP_SPARSE_K=%lld must be positive",
+			    (long long)o->route.k);
 	if (!(o->route.tau >= 0))
 		return fail(err, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD=%g must not be negative",
 			    o->route.tau);

@@ -41,8 +41,9 @@ static struct tensor *pooled(struct block *b, enum pooling pool, struct tensor *
 		return op_running_mean(b->g, "gate_pooled", x);
 	case POOL_SEQUENCE:
 		if (b->decoding)
-			graph_fail(b->g, "GATE_POOL=sequence reads tokens that are not there yet: it "
-					 "cannot decode");
+			graph_fail(b->g,
+				   "GATE_POOL=sequence reads tokens that are not there yet: it "
+				   "cannot decode");
 		return op_sequence_mean(b->g, "gate_pooled", x);
 	case POOL_TOKEN:
 		break;
@@ -51,7 +52,8 @@ static struct tensor *pooled(struct block *b, enum pooling pool, struct tensor *
 }
 
 /* pool(h Wp) Wh */
-static struct tensor *before_sigmoid(struct block *b, const struct gate_options *o, struct tensor *h)
+static struct tensor *before_sigmoid(struct block *b, const struct gate_options *o,
+				     struct tensor *h)
 {
 	struct tensor *w = block_matrix(b, "gate_proj.weight", b->m->hidden, o->dim);
 	struct tensor *to_heads = block_matrix(b, "gate_to_heads.weight", o->dim, b->m->heads), *g;

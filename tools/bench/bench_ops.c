@@ -173,12 +173,9 @@ static enum status parse_op(const char *text, int *op, struct error *err)
 static enum status parse_options(int argc, char **argv, struct options *o, struct error *err)
 {
 	static const struct option known[] = {
-		{ "threads", required_argument, NULL, 't' },
-		{ "op", required_argument, NULL, 'o' },
-		{ "ceilings", no_argument, NULL, 'c' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
+		{ "threads", required_argument, NULL, 't' }, { "op", required_argument, NULL, 'o' },
+		{ "ceilings", no_argument, NULL, 'c' },	     { "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },	     { NULL, 0, NULL, 0 },
 	};
 	int c;
 

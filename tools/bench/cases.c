@@ -97,8 +97,9 @@ static void norm_residual(struct graph *g, int64_t T)
 {
 	struct tensor *x = PARAM("x", B, T, E), *residual = PARAM("residual", B, T, E), *sum;
 
-	graph_seeded_output(g, "y", op_norm(g, "y", NORM_LAYER, 1e-5, x, residual, PARAM("w", E),
-					    PARAM("b", E), &sum));
+	graph_seeded_output(
+		g, "y",
+		op_norm(g, "y", NORM_LAYER, 1e-5, x, residual, PARAM("w", E), PARAM("b", E), &sum));
 	graph_seeded_output(g, "sum", sum);
 }
 
@@ -112,9 +113,9 @@ static void gaussian(struct graph *g, int64_t T, const struct w2_attr *attr)
 		graph_seeded_output(g, "bias", bias);
 }
 
-#define GAUSSIAN(name, ...)                                                                 \
-	static void name(struct graph *g, int64_t T)                                        \
-	{                                                                                   \
+#define GAUSSIAN(name, ...)                                                                        \
+	static void name(struct graph *g, int64_t T)                                               \
+	{                                                                                          \
 		gaussian(g, T, &(const struct w2_attr){ .eps = 1e-4, .theta = 1e4, __VA_ARGS__ }); \
 	}
 GAUSSIAN(w2_queries, .score = W2_WASSERSTEIN, .scaled = true)

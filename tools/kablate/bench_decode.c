@@ -125,8 +125,8 @@ struct bench {
 };
 
 /*
- * Says where the measurement is, and waits for a line.  A device works in its turns alone: who is stopped at
- * another time has asked it for nothing that still runs.
+ * Says where the measurement is, and waits for a line.  A device works in its turns alone: who is
+ * stopped at another time has asked it for nothing that still runs.
  */
 static enum status tell(const struct bench *b, const char *word, struct error *err)
 {
@@ -148,8 +148,8 @@ static enum status open_decoder(const struct bench *b, int64_t capacity, struct 
 {
 	const struct run_setup *setup = b->setup;
 
-	return decoder_create(d, setup->model, setup->params, &setup->backend, MODEL_NEXT, b->o->batch,
-			      capacity, err);
+	return decoder_create(d, setup->model, setup->params, &setup->backend, MODEL_NEXT,
+			      b->o->batch, capacity, err);
 }
 
 /* Feeds n tokens after `past` others. */
@@ -224,8 +224,9 @@ static enum status measure_pieces(struct bench *b, struct decoder *fresh, struct
 				  int64_t n, struct figures *f, struct error *err)
 {
 	if (tell(b, "turn", err) != OK || warm_up(b, fresh, 0, n, err) != OK ||
-	    warm_up(b, d, f->context - n, n, err) != OK || time_pieces(b, fresh, d, n, f, err) != OK ||
-	    tell(b, "done", err) != OK || decoder_cost(fresh, n, &f->first, err) != OK)
+	    warm_up(b, d, f->context - n, n, err) != OK ||
+	    time_pieces(b, fresh, d, n, f, err) != OK || tell(b, "done", err) != OK ||
+	    decoder_cost(fresh, n, &f->first, err) != OK)
 		return FAIL;
 	return decoder_cost(d, n, &f->last, err);
 }
@@ -287,8 +288,7 @@ static void print_figures(const struct figures *f, const struct machine *m, cons
 		"\"token_seconds\": %.6g, \"token_bytes\": %.0f, "
 		"\"read_bytes_per_second\": %.4g, \"sgemm_flops_per_second\": %s}",
 		comma, (long long)f->context, (long long)f->weights, f->state_bytes,
-		pieces(f) * seconds,
-		pieces(f) * flops, f->step_seconds, f->step.forward_bytes,
+		pieces(f) * seconds, pieces(f) * flops, f->step_seconds, f->step.forward_bytes,
 		(double)m->bytes / m->read_seconds, products);
 }
 

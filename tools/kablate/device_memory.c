@@ -163,7 +163,8 @@ static enum status count_audits(const struct run_setup *setup, struct params *pa
 }
 
 /* What a rank has of its own pieces, and what arrives; its optimizer has less than is counted. */
-static void count_shards(const struct run_setup *setup, const struct params *params, struct tally *t)
+static void count_shards(const struct run_setup *setup, const struct params *params,
+			 struct tally *t)
 {
 	const double bytes = (double)params->total * (double)dtype_size(params->type);
 	const double ranks = setup->rank_count;

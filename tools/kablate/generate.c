@@ -85,8 +85,8 @@ struct decoder_use sample_use(const struct run_setup *setup, int64_t context)
 	return (struct decoder_use){ MODEL_NEXT, 1, capacity, decoder_largest_rest(capacity) };
 }
 
-static enum status open_generator(struct generator *x, const struct run_setup *setup, int64_t context,
-				  struct error *err)
+static enum status open_generator(struct generator *x, const struct run_setup *setup,
+				  int64_t context, struct error *err)
 {
 	const struct decoder_use use = sample_use(setup, context);
 
@@ -216,7 +216,8 @@ static enum status open_vocabulary(struct vocabulary *v, const struct run_setup 
 	if (vocabulary_open(v, setup->config, &setup->source, tokenizer, err) != OK)
 		return FAIL;
 	if (vocabulary_size(v) > setup->model->vocab)
-		return fail(err, "the tokenizer's vocabulary of %lld is larger than the model's %lld",
+		return fail(err,
+			    "the tokenizer's vocabulary of %lld is larger than the model's %lld",
 			    (long long)vocabulary_size(v), (long long)setup->model->vocab);
 	return OK;
 }

@@ -12,7 +12,7 @@ struct generate_options {
 	const char *tokenizer; /* as tokenizer_open() takes it; NULL: that of the configured data */
 	const char *prompt;    /* NULL: the beginning of a validation row; "": of a text */
 	int64_t tokens;
-	int64_t context; /* tokens it can look back on; 0: the trained length */
+	int64_t context;    /* tokens it can look back on; 0: the trained length */
 	double temperature; /* 0: always the most likely token */
 	int64_t top_k;	    /* draw among the k most likely; 0: among all */
 };

@@ -164,7 +164,9 @@ static int64_t timed_rows(const struct run_setup *setup, const struct descriptio
 {
 	const double rows = TIMED_FLOPS / (description_flops(d) * (double)setup->source.length);
 
-	return rows < 1 ? 1 : rows < (double)setup->train.batch ? (int64_t)rows : setup->train.batch;
+	return rows < 1				   ? 1
+	       : rows < (double)setup->train.batch ? (int64_t)rows
+						   : setup->train.batch;
 }
 
 /* The run itself will report it. */
@@ -188,7 +190,8 @@ static int run_estimate(struct run_setup *setup, const struct arguments *a)
 	work = description_flops(&d);
 	setup->train.run_dir = "."; /* nothing is written */
 	setup->train.batch = timed_rows(setup, &d);
-	if (run_setup_describe(setup, 0, &d, &err) != OK) /* few rows give products a larger share */
+	if (run_setup_describe(setup, 0, &d, &err) !=
+	    OK) /* few rows give products a larger share */
 		return complain(&err);
 	setup->train.accumulate = 1;
 	if (run_setup_prepare(setup, ignore_note, NULL, &err) != OK ||
@@ -376,7 +379,8 @@ static bool is_name(const char *text)
 {
 	if (text[0] && text[0] != '.' && text[0] != '-' && !strchr(text, '/'))
 		return true;
-	fprintf(stderr, "kablate: '%s' is no name: it must not be empty, hold a / or begin with . or -\n",
+	fprintf(stderr,
+		"kablate: '%s' is no name: it must not be empty, hold a / or begin with . or -\n",
 		text);
 	return false;
 }
@@ -562,9 +566,9 @@ static int show_version(void)
 
 	if (config_builtin(&c, &err) != OK)
 		return complain(&err);
-	printf("kablate %s\nrevision %s\ncompiler %s, %s\nBLAS %s\nbackend %s\n", build_info.version,
-	       build_info.revision, build_info.compiler, build_info.flags, blas_description(blas),
-	       config_raw(c, "BACKEND"));
+	printf("kablate %s\nrevision %s\ncompiler %s, %s\nBLAS %s\nbackend %s\n",
+	       build_info.version, build_info.revision, build_info.compiler, build_info.flags,
+	       blas_description(blas), config_raw(c, "BACKEND"));
 	config_free(c);
 	return 0;
 }

@@ -17,7 +17,6 @@
 #include "tools/kablate/lengths.h"
 #include "tools/kablate/training_audit.h"
 
-
 /* ------------------------------------------------------------ configuration */
 
 static int configured_threads(struct config *c)
@@ -78,8 +77,10 @@ static enum status read_ranks(struct run_setup *setup, struct error *err)
 		config_int(c, "RANKS");
 	if (setup->rank_count <= setup->train.accumulate)
 		return OK;
-	return fail(err, "CONFIG_RANKS=%d: an update has only CONFIG_TRAIN_ACCUMULATE=%lld micro-batches",
-		    setup->rank_count, (long long)setup->train.accumulate);
+	return fail(
+		err,
+		"CONFIG_RANKS=%d: an update has only CONFIG_TRAIN_ACCUMULATE=%lld micro-batches",
+		setup->rank_count, (long long)setup->train.accumulate);
 }
 
 static void read_rest_of_ranks(struct run_setup *setup)
@@ -170,7 +171,8 @@ static enum status open_backend(struct run_setup *setup, struct error *err)
 	if (config_check(setup->config, err) != OK)
 		return FAIL;
 	if (strcmp(name, "emulated") == 0)
-		return fail(err, "CONFIG_BACKEND=emulated: the emulated GPU is for tests, not for runs");
+		return fail(err,
+			    "CONFIG_BACKEND=emulated: the emulated GPU is for tests, not for runs");
 	return backend_open(&setup->backend, &options, err);
 }
 
@@ -221,8 +223,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 		setup->init_allow = config_text(c, "INIT_FROM_ALLOW");
 	setup->lengths = config_text(c, "EVAL_LENGTHS");
 	setup->tensorboard = config_bool(c, "TENSORBOARD");
-	if (open_source(setup, model_only, err) != OK ||
-	    read_model(setup, err) != OK ||
+	if (open_source(setup, model_only, err) != OK || read_model(setup, err) != OK ||
 	    params_create(&setup->params, type, err) != OK)
 		return FAIL;
 	setup->train.about = setup->record.pair;
@@ -243,8 +244,8 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	return config_check(c, err);
 }
 
-static enum status open_builtin(struct run_setup *setup, uint64_t seed, uint64_t repeat, bool model_only,
-				struct error *err)
+static enum status open_builtin(struct run_setup *setup, uint64_t seed, uint64_t repeat,
+				bool model_only, struct error *err)
 {
 	struct config *config;
 
@@ -254,7 +255,8 @@ static enum status open_builtin(struct run_setup *setup, uint64_t seed, uint64_t
 	return open_setup(setup, config, seed, repeat, model_only, err);
 }
 
-enum status run_setup_open(struct run_setup *setup, uint64_t seed, uint64_t repeat, struct error *err)
+enum status run_setup_open(struct run_setup *setup, uint64_t seed, uint64_t repeat,
+			   struct error *err)
 {
 	return open_builtin(setup, seed, repeat, false, err);
 }
@@ -264,8 +266,8 @@ enum status run_setup_open_model(struct run_setup *setup, struct error *err)
 	return open_builtin(setup, 1, 0, true, err);
 }
 
-enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed, uint64_t repeat,
-			    struct error *err)
+enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed,
+				  uint64_t repeat, struct error *err)
 {
 	return open_setup(setup, c, seed, repeat, false, err);
 }
@@ -290,26 +292,29 @@ static enum status name_parameters(struct run_setup *setup, struct error *err)
 static enum status make_measurer(struct run_setup *setup, struct error *err)
 {
 	const int64_t T = setup->source.length;
-	const int64_t rows = setup->source.valid_rows < SAMPLE_ROWS ? (int64_t)setup->source.valid_rows
-								  : SAMPLE_ROWS;
+	const int64_t rows = setup->source.valid_rows < SAMPLE_ROWS
+				     ? (int64_t)setup->source.valid_rows
+				     : SAMPLE_ROWS;
 	int32_t *tokens = malloc((size_t)(rows * T) * 2 * sizeof(*tokens));
 	enum status status;
 
 	if (!tokens)
 		return fail_memory(err, "sample", (size_t)(rows * T) * 2 * sizeof(*tokens));
 	for (int64_t row = 0; row < rows; row++) {
-		struct row out = { .tokens = tokens + row * T, .targets = tokens + (rows + row) * T };
+		struct row out = { .tokens = tokens + row * T,
+				   .targets = tokens + (rows + row) * T };
 
 		source_valid(&setup->source, (uint64_t)row, &out);
 	}
-	status = measurer_create(&setup->measurer, setup->model, setup->params, &setup->backend, rows, tokens,
-				 err);
+	status = measurer_create(&setup->measurer, setup->model, setup->params, &setup->backend,
+				 rows, tokens, err);
 	free(tokens);
 	return status;
 }
 
-static enum status load_initial(struct run_setup *setup, void (*note)(void *context, const char *text),
-				void *context, struct error *err)
+static enum status load_initial(struct run_setup *setup,
+				void (*note)(void *context, const char *text), void *context,
+				struct error *err)
 {
 	struct weights_origin origin;
 
@@ -354,15 +359,18 @@ static bool is_divided(const struct run_setup *setup)
 
 static enum status divide(struct run_setup *setup, struct error *err)
 {
-	if (shards_create(&setup->shards, setup->ranks, setup->params, setup->optim.kind, err) != OK ||
-	    optimizer_create(&setup->optimizer, &setup->optim, shards_own(setup->shards), err) != OK)
+	if (shards_create(&setup->shards, setup->ranks, setup->params, setup->optim.kind, err) !=
+		    OK ||
+	    optimizer_create(&setup->optimizer, &setup->optim, shards_own(setup->shards), err) !=
+		    OK)
 		return FAIL;
 	setup->train.shards = setup->shards;
 	return shards_join(setup->shards, setup->optimizer, err);
 }
 
-enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void *context, const char *text),
-				void *context, struct error *err)
+enum status run_setup_make_parameters(struct run_setup *setup,
+				      void (*note)(void *context, const char *text), void *context,
+				      struct error *err)
 {
 	if (name_parameters(setup, err) != OK ||
 	    params_allocate(setup->params, &setup->backend, true, err) != OK ||
@@ -375,8 +383,9 @@ enum status run_setup_make_parameters(struct run_setup *setup, void (*note)(void
 	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
 }
 
-enum status run_setup_prepare(struct run_setup *setup, void (*note)(void *context, const char *text),
-			void *context, struct error *err)
+enum status run_setup_prepare(struct run_setup *setup,
+			      void (*note)(void *context, const char *text), void *context,
+			      struct error *err)
 {
 	if (run_setup_make_parameters(setup, note, context, err) != OK)
 		return FAIL;
@@ -422,8 +431,8 @@ void run_setup_close(struct run_setup *setup)
 
 /* ---------------------------------------------------------------- examining */
 
-enum status run_setup_describe(const struct run_setup *setup, int64_t context, struct description *d,
-			 struct error *err)
+enum status run_setup_describe(const struct run_setup *setup, int64_t context,
+			       struct description *d, struct error *err)
 {
 	const struct description_options options = {
 		.batch = setup->train.batch,
@@ -486,8 +495,8 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 	const struct audit_options *a = &setup->audit;
 	const struct param any = { .role = PARAM_MATRIX };
 	const double state = a->one_batch ? optim_numbers(OPTIM_ADAMW, &any) : 0;
-	const double logits = (double)(a->rows * a->length * setup->model->vocab) *
-			      (double)dtype_size(a->type);
+	const double logits =
+		(double)(a->rows * a->length * setup->model->vocab) * (double)dtype_size(a->type);
 
 	return (double)d->weights_bytes + (1 + state) * (double)d->gradient_bytes +
 	       draw_bytes(largest) + 2 * logits;
@@ -544,11 +553,10 @@ enum status run_setup_reserve_decoder(const struct run_setup *setup, const struc
 
 	if (measure_decoder(setup, use, &memory, err) != OK)
 		return FAIL;
-	bytes = setup->backend.memory ?
-			LIBRARY_BYTES + CUDA_HOST_BYTES + memory.weights +
-				draw_bytes(memory.largest) :
-			LIBRARY_BYTES + memory.weights +
-				fmax(memory.own, draw_bytes(memory.largest));
+	bytes = setup->backend.memory ? LIBRARY_BYTES + CUDA_HOST_BYTES + memory.weights +
+						draw_bytes(memory.largest)
+				      : LIBRARY_BYTES + memory.weights +
+						fmax(memory.own, draw_bytes(memory.largest));
 	return memory_reserve(NULL, bytes, blas_buffer_bytes(setup->backend.threads), err);
 }
 
@@ -565,7 +573,8 @@ enum status run_setup_memory(const struct run_setup *setup, const struct descrip
 	arena += (double)d->activation_bytes + conclusion;
 	audits = audit_bytes(setup, d, largest);
 	if (setup->backend.memory) { /* a GPU holds all but the numbers that are looked at */
-		*memory = (struct run_memory){ .resident = LIBRARY_BYTES + CUDA_HOST_BYTES + audits };
+		*memory =
+			(struct run_memory){ .resident = LIBRARY_BYTES + CUDA_HOST_BYTES + audits };
 		return OK;
 	}
 	memory->resident = LIBRARY_BYTES + probe + (double)d->weights_bytes +
@@ -603,7 +612,8 @@ static enum status audit_data(const struct run_setup *setup, struct audit_report
 	return d.status;
 }
 
-enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report, struct error *err)
+enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
+			    struct error *err)
 {
 	const struct model_task task = model_task(setup);
 

@@ -20,7 +20,7 @@
 
 /* How this program was built; defined per step in tools/kablate/build_info.c. */
 struct build_info {
-	const char *version, *revision; /* of kablate; of its repository */
+	const char *version, *revision;		/* of kablate; of its repository */
 	const char *compiler, *flags, *sources; /* sources: hash of the compiled files */
 };
 extern const struct build_info build_info;
@@ -50,7 +50,7 @@ struct run_setup {
 	struct sha256 symbols; /* the part of the identity that all seeds share */
 	char identity[SHA256_HEX_SIZE];
 	struct weights_record record; /* of its weights */
-	int64_t sample; /* tokens to be generated after the last update */
+	int64_t sample;		      /* tokens to be generated after the last update */
 	bool source_open, tensorboard;
 };
 

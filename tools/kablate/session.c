@@ -103,10 +103,11 @@ static enum status check_environment(struct session *s, struct error *change, st
 	record_free(&then);
 	if (!change->text[0] || s->o->any_environment)
 		return OK;
-	return fail(err,
-		    "%s: the run began in another environment (%s), so its result could not be "
-		    "reproduced.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
-		    s->label, change->text, s->run_dir);
+	return fail(
+		err,
+		"%s: the run began in another environment (%s), so its result could not be "
+		"reproduced.  'make rerun RUN=%s' begins anew, 'make ANY_ENVIRONMENT=1' goes on",
+		s->label, change->text, s->run_dir);
 }
 
 static enum status open_metrics(struct session *s, int64_t resume, struct error *err)
@@ -201,7 +202,8 @@ static enum status audit_pairing(struct session *s, struct error *err)
 {
 	if (!s->o->baseline_program || !s->setup->audit.pairing)
 		return OK;
-	if (fingerprint_compare_program(s->setup, s->o->baseline_program, note_pairing, s, err) != OK)
+	if (fingerprint_compare_program(s->setup, s->o->baseline_program, note_pairing, s, err) !=
+	    OK)
 		return FAIL;
 	if (s->failure == RUN_INVALID)
 		return fail(err, "an audit failed: this step cannot be compared with its baseline");
@@ -276,7 +278,8 @@ static enum status prepare(struct session *s, int64_t *resume, struct error *err
 	struct run_setup *setup = s->setup;
 	struct workload workload = run_setup_workload(setup);
 
-	if (run_setup_describe(setup, 0, &s->description, err) != OK || reserve_memory(s, err) != OK ||
+	if (run_setup_describe(setup, 0, &s->description, err) != OK ||
+	    reserve_memory(s, err) != OK ||
 	    run_setup_prepare(setup, progress_warn, &s->progress, err) != OK)
 		return FAIL;
 	setup->train.run_dir = s->run_dir;
@@ -290,8 +293,8 @@ static enum status prepare(struct session *s, int64_t *resume, struct error *err
 
 static void begin_progress(struct session *s, int64_t first)
 {
-	progress_begin(&s->progress, s->nowhere ? s->nowhere : stderr, s->label, s->o->lines ? PROGRESS_LINES : PROGRESS_AUTO,
-		       first);
+	progress_begin(&s->progress, s->nowhere ? s->nowhere : stderr, s->label,
+		       s->o->lines ? PROGRESS_LINES : PROGRESS_AUTO, first);
 }
 
 static enum status close_metrics(struct session *s, enum run_state state, const char *reason,
@@ -322,10 +325,8 @@ static enum status finish(struct session *s, enum train_end end, const struct er
 			  struct error *err)
 {
 	static const enum run_state states[] = {
-		[TRAIN_DONE] = RUN_DONE,
-		[TRAIN_INTERRUPTED] = RUN_INTERRUPTED,
-		[TRAIN_DIVERGED] = RUN_DIVERGED,
-		[TRAIN_BUDGET] = RUN_BUDGET,
+		[TRAIN_DONE] = RUN_DONE,	 [TRAIN_INTERRUPTED] = RUN_INTERRUPTED,
+		[TRAIN_DIVERGED] = RUN_DIVERGED, [TRAIN_BUDGET] = RUN_BUDGET,
 		[TRAIN_INVALID] = RUN_INVALID,
 	};
 	const bool ended = end == TRAIN_DONE || end == TRAIN_BUDGET;
@@ -395,13 +396,16 @@ static enum status claim(struct session *s, enum claim *what, struct error *err)
 	const char *wanted = s->o->identity;
 
 	if (wanted && strncmp(s->setup->identity, wanted, strlen(wanted)) != 0)
-		return fail(err,
-			    "%s: this program has another configuration than the run %s: another make "
-			    "rebuilt it, so call make again",
-			    s->label, wanted);
+		return fail(
+			err,
+			"%s: this program has another configuration than the run %s: another make "
+			"rebuilt it, so call make again",
+			s->label, wanted);
 	if (make_run_dir(s, err) != OK || lock_run_dir(s, err) != OK)
 		return FAIL;
-	*what = signals_stop() ? CLAIM_STOPPED : access(s->done, F_OK) != 0 ? CLAIM_TRAIN : CLAIM_DONE;
+	*what = signals_stop()		     ? CLAIM_STOPPED
+		: access(s->done, F_OK) != 0 ? CLAIM_TRAIN
+					     : CLAIM_DONE;
 	return OK;
 }
 
@@ -423,7 +427,8 @@ static enum status claim_and_train(struct session *s, enum train_end *end, struc
 	return OK;
 }
 
-/* Records the failure as far as possible.  Other ranks wait for this one, so all of them end here. */
+/* Records the failure as far as possible.  Other ranks wait for this one, so all of them end here.
+ */
 static void record_failure(struct session *s, const struct error *err)
 {
 	struct error another;
@@ -451,8 +456,8 @@ static enum status join_and_train(struct session *s, enum train_end *end, struct
 	return claim_and_train(s, end, err);
 }
 
-enum status session_run(struct run_setup *setup, const struct session_options *options, enum train_end *end,
-			struct error *err)
+enum status session_run(struct run_setup *setup, const struct session_options *options,
+			enum train_end *end, struct error *err)
 {
 	struct session *s = calloc(1, sizeof(*s));
 	enum status status;

@@ -13,10 +13,10 @@ struct session_options {
 	const char *runs; /* the directory of all runs, and of results.db */
 	struct run_names names;
 	const char *baseline_program; /* NULL, or the program of the baseline */
-	const char *identity; /* NULL, or how the run's identity must begin */
-	bool lines;	      /* of progress, also on a terminal */
-	bool any_environment; /* go on with a run even if its bits may differ */
-	bool journal_only;    /* leave results.db alone: another machine may be writing it */
+	const char *identity;	      /* NULL, or how the run's identity must begin */
+	bool lines;		      /* of progress, also on a terminal */
+	bool any_environment;	      /* go on with a run even if its bits may differ */
+	bool journal_only; /* leave results.db alone: another machine may be writing it */
 };
 
 /*

@@ -132,7 +132,8 @@ static enum status answer(struct search *s, struct error *err)
 {
 	const char *heads = config_raw(s->config, "WS_HEADS"); /* must divide the width */
 	const char *configured = config_raw(s->config, "FFN_HIDDEN");
-	const char *batch = config_raw(s->config, "TRAIN_BATCH"); /* pays for products of matrices */
+	const char *batch =
+		config_raw(s->config, "TRAIN_BATCH"); /* pays for products of matrices */
 	struct size found;
 
 	s->unit = heads ? atoll(heads) : 1;

@@ -510,7 +510,8 @@ static enum status same_run(const char *ours, const char *theirs, const struct r
 	return status;
 }
 
-/* Where journals are equal: a merge that was killed may have written the files, but nothing into the database. */
+/* Where journals are equal: a merge that was killed may have written the files, but nothing into
+ * the database. */
 static bool is_complete(const struct collect *c, const char *ours)
 {
 	return c->is_busy || is_known(c, ours);

@@ -27,7 +27,7 @@
 #ifdef WRAPPED
 #define NAME(function) __wrap_##function
 #define REAL(function) __real_##function
-#define DECLARE(type, function, ...) \
+#define DECLARE(type, function, ...)         \
 	type __real_##function(__VA_ARGS__); \
 	type __wrap_##function(__VA_ARGS__)
 #else
@@ -163,9 +163,9 @@ void *NAME(aligned_alloc)(size_t alignment, size_t size)
 
 /* -------------------------------------------------------------------- disk */
 
-#define RETURN_IF_FULL(value) \
-	do { \
-		if (fails(DISK)) \
+#define RETURN_IF_FULL(value)         \
+	do {                          \
+		if (fails(DISK))      \
 			return value; \
 	} while (0)
 
@@ -175,32 +175,32 @@ static bool writes(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_CREAT);
 }
 
-#define OPEN(function) \
-	DECLARE(int, function, const char *, int, ...); \
+#define OPEN(function)                                       \
+	DECLARE(int, function, const char *, int, ...);      \
 	int NAME(function)(const char *path, int flags, ...) \
-	{ \
-		mode_t mode = 0; \
-		va_list list; \
-\
-		va_start(list, flags); \
-		if (flags & (O_CREAT | O_TMPFILE)) \
-			mode = va_arg(list, mode_t); \
-		va_end(list); \
-		if (writes(flags) && fails(DISK)) \
-			return -1; \
-		return REAL(function)(path, flags, mode); \
+	{                                                    \
+		mode_t mode = 0;                             \
+		va_list list;                                \
+                                                             \
+		va_start(list, flags);                       \
+		if (flags & (O_CREAT | O_TMPFILE))           \
+			mode = va_arg(list, mode_t);         \
+		va_end(list);                                \
+		if (writes(flags) && fails(DISK))            \
+			return -1;                           \
+		return REAL(function)(path, flags, mode);    \
 	}
 
 OPEN(open)
 OPEN(open64)
 
-#define FOPEN(function) \
-	DECLARE(FILE *, function, const char *, const char *); \
+#define FOPEN(function)                                          \
+	DECLARE(FILE *, function, const char *, const char *);   \
 	FILE *NAME(function)(const char *path, const char *mode) \
-	{ \
-		if (mode[0] != 'r' && fails(DISK)) \
-			return NULL; \
-		return REAL(function)(path, mode); \
+	{                                                        \
+		if (mode[0] != 'r' && fails(DISK))               \
+			return NULL;                             \
+		return REAL(function)(path, mode);               \
 	}
 
 FOPEN(fopen)

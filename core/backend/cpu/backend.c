@@ -112,8 +112,8 @@ static void cpu_begin_run(const struct backend *b, const struct run *run)
 }
 
 /* Copies are panels of bfloat16, slice by slice: product.h says of what. */
-static void copy_param(const struct backend *b, const struct param *p, int which,
-		       const float *data, void *copy)
+static void copy_param(const struct backend *b, const struct param *p, int which, const float *data,
+		       void *copy)
 {
 	const int64_t rows = p->dim[p->ndim - 2], columns = p->dim[p->ndim - 1];
 	const int64_t lines = which ? rows : columns, k = which ? columns : rows;
@@ -162,8 +162,9 @@ static void cpu_describe(const struct backend *b, char *text, size_t size)
 	char blas[BLAS_DESCRIPTION_TEXT];
 
 	blas_description(blas);
-	snprintf(text, size, "%s%s%s%s%s", blas, form ? ", " : "", form ? precision_names[b->precision] : "",
-		 form ? " by " : "", form ? panel_name(form) : "");
+	snprintf(text, size, "%s%s%s%s%s", blas, form ? ", " : "",
+		 form ? precision_names[b->precision] : "", form ? " by " : "",
+		 form ? panel_name(form) : "");
 }
 
 static void cpu_close(struct backend *b)
@@ -210,8 +211,9 @@ enum status backend_cpu_open(struct backend *b, enum precision precision, int th
 	const struct panel_form *form;
 
 	if (precision_stores(precision))
-		return fail(err, "the CPU keeps activations in float32: only a GPU can keep them in "
-				 "bfloat16");
+		return fail(err,
+			    "the CPU keeps activations in float32: only a GPU can keep them in "
+			    "bfloat16");
 	*b = backend_cpu(threads);
 	b->precision = precision;
 	if (precision == BFLOAT16)

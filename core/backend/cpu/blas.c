@@ -244,8 +244,8 @@ const char *blas_better_core(const char *core, const struct cpu_features *cpu)
 }
 
 /*
- * No message: blas_description() tells which kernels run.  Without the variable the next process would start
- * again, too.
+ * No message: blas_description() tells which kernels run.  Without the variable the next process
+ * would start again, too.
  */
 static void start_again(char **argv, const char *better)
 {

@@ -1,8 +1,8 @@
 /*
  * access - reads whose type and alignment the compiler knows.
  *
- * numbers<P> asks at every access how a tensor is kept.  A loop that needs many reads under way at a time
- * must not ask: with_access() does, once, on the host.
+ * numbers<P> asks at every access how a tensor is kept.  A loop that needs many reads under way at
+ * a time must not ask: with_access() does, once, on the host.
  */
 #ifndef CUDA_ACCESS_CUH
 #define CUDA_ACCESS_CUH
@@ -14,8 +14,8 @@
 #include "core/backend/cuda/cuda.cuh"
 
 /*
- * N numbers that one thread reads together, by accesses of up to 16 bytes.  They stay in words until they
- * are used: to take words apart, a thread must wait for them.
+ * N numbers that one thread reads together, by accesses of up to 16 bytes.  They stay in words
+ * until they are used: to take words apart, a thread must wait for them.
  */
 template <typename T, int N> struct packed {
 	static constexpr int n = N, BYTES = N * (int)sizeof(T);
@@ -38,14 +38,14 @@ template <typename T, int N> struct packed {
 	}
 };
 
-template <int N, typename T> static __device__ struct packed<T, N> read_packed(const T *at)
+template <int N, typename T> static __device__ packed<T, N> read_packed(const T *at)
 {
 	return *(const struct packed<T, N> *)at;
 }
 
 /*
- * pass.run<T, N>(), where x is kept as T, and a thread may read N neighbours of a row together, since
- * rows have `width` elements and begin `pitch` apart.
+ * pass.run<T, N>(), where x is kept as T, and a thread may read N neighbours of a row together,
+ * since rows have `width` elements and begin `pitch` apart.
  */
 template <typename P, typename Pass>
 static void with_access(const struct numbers<P> &x, int64_t width, int64_t pitch, const Pass &pass)

@@ -1,8 +1,8 @@
 /*
  * approximate - functions as exact as their results are kept.
  *
- * Where products round to bfloat16 (2^-9), the GPU's own approximations do: their relative errors are below
- * 2^-14.  Elsewhere the functions are those of the CPU.
+ * Where products round to bfloat16 (2^-9), the GPU's own approximations do: their relative errors
+ * are below 2^-14.  Elsewhere the functions are those of the CPU.
  */
 #ifndef CUDA_APPROXIMATE_CUH
 #define CUDA_APPROXIMATE_CUH

@@ -149,7 +149,8 @@ static void put_shared(const struct call *c, int input, const typename P::real *
 
 	each(c, tensor_count(t), [=] __device__(int64_t item) {
 		const uint32_t line = (uint32_t)item / w, channel = (uint32_t)item % w;
-		const uint32_t head = line % heads, row = line / heads, token = row % S, b = row / S;
+		const uint32_t head = line % heads, row = line / heads, token = row % S,
+			       b = row / S;
 		const int64_t first = b * H + head * x.sharing;
 		typename P::real sum = 0;
 

@@ -29,9 +29,8 @@ static __device__ __forceinline__ double2 as_piece(const double (&x)[2])
 
 /* N numbers, of which `left` are there; the others are 0. */
 template <int N, typename P>
-static __device__ __forceinline__ void read_numbers(typename P::real (&x)[N],
-						    const struct numbers<P> &from, int64_t left,
-						    bool aligned)
+static __device__ __forceinline__ void
+read_numbers(typename P::real (&x)[N], const struct numbers<P> &from, int64_t left, bool aligned)
 {
 	constexpr int STEP = 16 / (int)sizeof(typename P::real);
 
@@ -59,7 +58,8 @@ template <int N, typename P> static bool is_aligned(struct heads x, struct numbe
 
 /* ------------------------------------------------------------------------ rows */
 
-/* A thread's piece of query i of head h: of T queries, for which there is room for `rows`, in all `pieces`. */
+/* A thread's piece of query i of head h: of T queries, for which there is room for `rows`, in all
+ * `pieces`. */
 struct query_piece {
 	uint32_t b, h, H, i, T, rows, piece, pieces;
 
@@ -79,7 +79,7 @@ template <typename P> struct row_source {
 
 	static constexpr int N = PIECE<factor>;
 
-	struct heads x; /* of o, lost and dO */
+	struct heads x;			/* of o, lost and dO */
 	struct numbers<P> o, lost, d_o; /* lost.at: NULL where o is not rounded */
 	bool aligned;
 	const real *lse;
@@ -87,9 +87,10 @@ template <typename P> struct row_source {
 	factor *out;	    /* dO [B,H,T,width of all pieces], or NULL: it is read in place */
 
 	/*
-	 * Of a query: lse in powers of two and delta, with dO as products read it, in memory and as two[].
-	 * Returns this thread's piece of dO, also in memory.  Queries that are not there get an infinite
-	 * lse: all their probabilities are 0.  The threads of a row are neighbours in a warp.
+	 * Of a query: lse in powers of two and delta, with dO as products read it, in memory and as
+	 * two[]. Returns this thread's piece of dO, also in memory.  Queries that are not there get
+	 * an infinite lse: all their probabilities are 0.  The threads of a row are neighbours in a
+	 * warp.
 	 */
 	__device__ __forceinline__ auto prepare(const struct query_piece &q, real (&two)[2]) const
 	{
@@ -115,24 +116,29 @@ template <typename P> struct row_source {
 		return aligned && d_o.narrow && o.narrow && lost;
 	}
 
-	/* Then the same in two steps, so that a thread can ask for pieces of many rows before it waits for one. */
+	/* Then the same in two steps, so that a thread can ask for pieces of many rows before it
+	 * waits for one. */
 	struct narrow_pieces {
 		struct packed<factor, N> d_o, o, lost;
 		real lse;
 		bool are_there;
 	};
 
-	__device__ __forceinline__ struct narrow_pieces read_narrow(const struct query_piece &q) const
+	__device__ __forceinline__ struct narrow_pieces
+	read_narrow(const struct query_piece &q) const
 	{
 		const bool are_there = q.is_there() && q.piece * N < x.width;
 		const uint32_t row = q.is_there() ? q.i : q.T - 1;
 		const int64_t from = x.at(q.b, q.h, row) + (are_there ? q.piece * N : 0);
 
-		return { read_packed<N>((const factor *)d_o.at + from), read_packed<N>((const factor *)o.at + from),
-			 read_packed<N>((const factor *)lost.at + from), lse[q.head() * q.T + row], are_there };
+		return { read_packed<N>((const factor *)d_o.at + from),
+			 read_packed<N>((const factor *)o.at + from),
+			 read_packed<N>((const factor *)lost.at + from), lse[q.head() * q.T + row],
+			 are_there };
 	}
 	__device__ __forceinline__ auto prepare_narrow(const struct query_piece &q,
-						       const struct narrow_pieces &given, real (&two)[2]) const
+						       const struct narrow_pieces &given,
+						       real (&two)[2]) const
 	{
 		real y[N], sum = 0;
 
@@ -144,8 +150,8 @@ template <typename P> struct row_source {
 	}
 
 	/* y: the thread's piece of dO; sum: its part of delta; row_lse: if the query is there. */
-	__device__ __forceinline__ auto finish(const struct query_piece &q, const real (&y)[N], real sum,
-					       real row_lse, real (&two)[2]) const
+	__device__ __forceinline__ auto finish(const struct query_piece &q, const real (&y)[N],
+					       real sum, real row_lse, real (&two)[2]) const
 	{
 		for (uint32_t step = q.pieces / 2; step > 0; step /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, step);

@@ -13,7 +13,8 @@
 extern "C" {
 #include "core/optim/kernels.h"
 
-#define X(name) extern const struct kernels cuda_##name##_f32, cuda_##name##_f64, cuda_##name##_bf16;
+#define X(name) \
+	extern const struct kernels cuda_##name##_f32, cuda_##name##_f64, cuda_##name##_bf16;
 OP_LIST(X)
 #undef X
 extern const struct optim_kernels cuda_optim_f32, cuda_optim_f64;
@@ -186,8 +187,10 @@ static void cuda_upload(const struct backend *b, void *device, const void *host,
 	struct cuda_context *g = context(b);
 
 	if (bytes <= STAGING_HALF / 2) {
-		cuda_note(g, cudaMemcpyAsync(device, staged(g, host, bytes), bytes,
-					     cudaMemcpyHostToDevice, g->stream), "upload");
+		cuda_note(g,
+			  cudaMemcpyAsync(device, staged(g, host, bytes), bytes,
+					  cudaMemcpyHostToDevice, g->stream),
+			  "upload");
 		return;
 	}
 	cuda_note(g, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, g->stream),
@@ -257,7 +260,8 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	double first, *parts = g->scalar + 1;
 
 	if (type == F64)
-		search_nonfinite<double_precision>(g, { { device, false }, row, pitch }, rows * row);
+		search_nonfinite<double_precision>(g, { { device, false }, row, pitch },
+						   rows * row);
 	else
 		search_nonfinite<bfloat16_products>(g, { { device, type == BF16 }, row, pitch },
 						    rows * row);
@@ -274,7 +278,8 @@ static void cuda_begin_run(const struct backend *b, const struct run *run)
 	cuda_upload(b, context(b)->run, run, sizeof(*run));
 }
 
-#define ROUNDED_MOST 120 /* parameters that a launch takes along: it has 4 KiB for all it is given */
+#define ROUNDED_MOST \
+	120 /* parameters that a launch takes along: it has 4 KiB for all it is given */
 
 struct rounding {
 	struct {
@@ -297,17 +302,19 @@ static void round_all(const struct backend *b, struct rounding *r)
 	struct call c = {};
 
 	c.backend = b;
-	each_of_many(&c, *r, r->total, [=] __device__(const struct rounding &all, int at, int64_t i) {
-		const int64_t first = (i - all.list[at].before) * SPAN, rest = all.list[at].count - first;
-		const float *from = all.list[at].from + first;
-		__nv_bfloat16 *to = all.list[at].to + first;
+	each_of_many(&c, *r, r->total,
+		     [=] __device__(const struct rounding &all, int at, int64_t i) {
+			     const int64_t first = (i - all.list[at].before) * SPAN,
+					   rest = all.list[at].count - first;
+			     const float *from = all.list[at].from + first;
+			     __nv_bfloat16 *to = all.list[at].to + first;
 
-		if (rest >= SPAN)
-			store_span(to, load_span<float, float, SPAN>(from));
-		else
-			for (int64_t k = 0; k < rest; k++)
-				to[k] = (__nv_bfloat16)from[k];
-	});
+			     if (rest >= SPAN)
+				     store_span(to, load_span<float, float, SPAN>(from));
+			     else
+				     for (int64_t k = 0; k < rest; k++)
+					     to[k] = (__nv_bfloat16)from[k];
+		     });
 	r->n = 0;
 	r->total = 0;
 }
@@ -316,8 +323,8 @@ static void round_all(const struct backend *b, struct rounding *r)
 #define TURN_ROWS 8  /* that it moves at a time */
 
 /*
- * to [columns, rows] = from [rows, columns].  A tile goes through shared memory, so that warps both read
- * and write neighbours; a column more keeps those of a column in different banks.
+ * to [columns, rows] = from [rows, columns].  A tile goes through shared memory, so that warps both
+ * read and write neighbours; a column more keeps those of a column in different banks.
  */
 template <typename T>
 static __global__ void turn_kernel(const float *from, int64_t rows, int64_t columns, T *to)
@@ -348,8 +355,8 @@ static void turn(const struct backend *b, const struct params *p, const struct p
 
 	c.backend = b;
 	launch_next(context_of(&c)->overlaps, turn_kernel<T>, dim3((unsigned)(down * across)),
-		    TURN_SIDE * TURN_ROWS, 0, stream_of(&c), (const float *)p->data + q->offset, rows,
-		    columns, (T *)q->copy[1].memory);
+		    TURN_SIDE * TURN_ROWS, 0, stream_of(&c), (const float *)p->data + q->offset,
+		    rows, columns, (T *)q->copy[1].memory);
 	note_launch(&c);
 }
 
@@ -466,7 +473,8 @@ static bool wants_overlap(void)
 
 /* ---------------------------------------------------------------------- lanes */
 
-/* Numbers that a program in lanes makes at most: beyond, most instructions keep the GPU busy alone. */
+/* Numbers that a program in lanes makes at most: beyond, most instructions keep the GPU busy alone.
+ */
 #define LANE_NUMBERS ((int64_t)64 << 20)
 
 /* Products of different streams must not share a workspace; a new stream forgets that of cuBLAS. */
@@ -486,7 +494,8 @@ static void cuda_use_lane(const struct backend *b, int lane)
 		enter_lane(g, lane);
 }
 
-/* At the laptop scale, on an H200: a product of cuBLAS takes 5 to 8 microseconds, attention 7 to 10, most others 2. */
+/* At the laptop scale, on an H200: a product of cuBLAS takes 5 to 8 microseconds, attention 7 to
+ * 10, most others 2. */
 const int cuda_product_length = 3, cuda_attention_length = 4;
 
 static int64_t cuda_asked(const struct backend *b)
@@ -504,7 +513,8 @@ static bool make_marks(struct cuda_context *g, int n)
 	}
 	g->marks = (cudaEvent_t *)list;
 	while (g->n_marks < n && !g->failed) {
-		cuda_note(g, cudaEventCreateWithFlags(&g->marks[g->n_marks], cudaEventDisableTiming),
+		cuda_note(g,
+			  cudaEventCreateWithFlags(&g->marks[g->n_marks], cudaEventDisableTiming),
 			  "marks of lanes");
 		g->n_marks += !g->failed;
 	}
@@ -519,7 +529,8 @@ static void cuda_mark(const struct backend *b, int number)
 		cuda_note(g, cudaEventRecord(g->marks[number], g->stream), "mark");
 }
 
-/* What follows has several instructions before it, and may overlap only the last of its own lane. */
+/* What follows has several instructions before it, and may overlap only the last of its own lane.
+ */
 static void cuda_wait_for(const struct backend *b, int number)
 {
 	struct cuda_context *g = context(b);
@@ -563,7 +574,8 @@ static void open_lane(struct cuda_context *g, struct cuda_lane *lane)
 
 	cuda_note(g, cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), "stream");
 	cuda_note(g, cudaMalloc(&lane->blas_memory, BLAS_MEMORY), "memory of products");
-	cuda_note(g, cudaMalloc(&lane->dropout_key, 2 * sizeof(*lane->dropout_key)), "memory of a run");
+	cuda_note(g, cudaMalloc(&lane->dropout_key, 2 * sizeof(*lane->dropout_key)),
+		  "memory of a run");
 	cuda_note(g, cudaMalloc(&lane->arrived, counters), "memory of counters");
 	if (!g->failed)
 		cuda_note(g, cudaMemsetAsync(lane->arrived, 0, counters, lane->stream),
@@ -574,8 +586,8 @@ static void open_lane(struct cuda_context *g, struct cuda_lane *lane)
 
 /*
  * What a process takes of a GPU beside its blocks, in MiB, measured on an H200 with CUDA 13.0: the
- * context with cuBLAS and our own BLAS_MEMORY; more for every further lane; later the code of kernels,
- * and graphs.
+ * context with cuBLAS and our own BLAS_MEMORY; more for every further lane; later the code of
+ * kernels, and graphs.
  */
 #define OPENED_MEBIBYTES 624
 #define LANE_MEBIBYTES 34
@@ -609,7 +621,8 @@ static void cuda_describe(const struct backend *b, char *text, size_t size)
 	int driver = 0, runtime = 0, blas = 0;
 	struct cudaDeviceProp properties;
 
-	cuda_note(context(b), cudaGetDeviceProperties(&properties, context(b)->device), "properties");
+	cuda_note(context(b), cudaGetDeviceProperties(&properties, context(b)->device),
+		  "properties");
 	cudaDriverGetVersion(&driver);
 	cudaRuntimeGetVersion(&runtime);
 	cublasGetVersion(context(b)->blas, &blas);
@@ -662,7 +675,8 @@ static enum status open_device(struct cuda_context *g, int lanes, struct error *
 		return fail(err, "no GPU: %s",
 			    found == cudaSuccess ? "none is there" : cudaGetErrorString(found));
 	if (g->device >= count)
-		return fail(err, "there is no GPU number %d: this machine has %d", g->device, count);
+		return fail(err, "there is no GPU number %d: this machine has %d", g->device,
+			    count);
 	cuda_note(g, cudaSetDevice(g->device), "choosing the GPU");
 	for (int i = 0; i < lanes && !g->failed; i++)
 		open_lane(g, &g->lanes[i]);

@@ -39,7 +39,8 @@ struct block {
 /* What kernels of different lanes, which run at the same time, must not share. */
 struct cuda_lane {
 	cudaStream_t stream;
-	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory */
+	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory
+			    */
 	uint32_t *dropout_key; /* device: of the node that follows */
 	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
 };
@@ -55,13 +56,13 @@ struct cuda_context : cuda_lane { /* the lane that is asked for work now */
 	int n_marks;
 	struct plan *plans; /* of products by cuBLASLt, one for each shape: epilogue.cu */
 	int n_plans;
-	double *scalar;	   /* device: a number that the host asked for, and UPDATE_PARTS for sums */
-	struct run *run;   /* device: of the kernels that follow */
-	bool overlaps;	       /* a kernel may come to the GPU before the last one ends (launch.cuh) */
-	bool may_overlap;      /* the same, where no lane has waited for another */
-	bool groups;	       /* the code has products of four warps (wgmma.cuh) */
-	int processors;	       /* of the GPU, each with memory that a block of threads shares: */
-	int64_t shared_bytes;  /* what one block may take of it */
+	double *scalar;	  /* device: a number that the host asked for, and UPDATE_PARTS for sums */
+	struct run *run;  /* device: of the kernels that follow */
+	bool overlaps;	  /* a kernel may come to the GPU before the last one ends (launch.cuh) */
+	bool may_overlap; /* the same, where no lane has waited for another */
+	bool groups;	  /* the code has products of four warps (wgmma.cuh) */
+	int processors;	  /* of the GPU, each with memory that a block of threads shares: */
+	int64_t shared_bytes; /* what one block may take of it */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;

@@ -1,12 +1,12 @@
 /*
  * cuda - what the kernel files of this room share.
  *
- * A kernel file is a template over a precision: single_precision, double_precision, or bfloat16_products, which is
- * float with products in bfloat16.  Its functions have the shape of the CPU's:
- * forward and backward take a struct call, whose pointers are device memory.
- * Work is given to the GPU by each() (one thread per element), each_row() (one
- * block per row), each_of_many() (elements of many blocks of memory), sum_all() and sum_columns() (fixed order: the same bits every
- * time), and gemm() (cuBLAS).  Everything is ordered on the context's stream.
+ * A kernel file is a template over a precision: single_precision, double_precision, or
+ * bfloat16_products, which is float with products in bfloat16.  Its functions have the shape of the
+ * CPU's: forward and backward take a struct call, whose pointers are device memory. Work is given
+ * to the GPU by each() (one thread per element), each_row() (one block per row), each_of_many()
+ * (elements of many blocks of memory), sum_all() and sum_columns() (fixed order: the same bits
+ * every time), and gemm() (cuBLAS).  Everything is ordered on the context's stream.
  */
 #ifndef CUDA_CUDA_CUH
 #define CUDA_CUDA_CUH
@@ -28,13 +28,13 @@ extern "C" {
 #include "core/backend/cuda/numbers.cuh"
 
 /* Publish `set<P>()`, a struct kernels, under the names that the backend's table expects. */
-#define KERNELS(name, set)                                          \
-	extern "C" {                                                \
-	extern const struct kernels cuda_##name##_f32;              \
-	extern const struct kernels cuda_##name##_f64;              \
-	extern const struct kernels cuda_##name##_bf16;             \
-	const struct kernels cuda_##name##_f32 = set<single_precision>();        \
-	const struct kernels cuda_##name##_f64 = set<double_precision>();        \
+#define KERNELS(name, set)                                                  \
+	extern "C" {                                                        \
+	extern const struct kernels cuda_##name##_f32;                      \
+	extern const struct kernels cuda_##name##_f64;                      \
+	extern const struct kernels cuda_##name##_bf16;                     \
+	const struct kernels cuda_##name##_f32 = set<single_precision>();   \
+	const struct kernels cuda_##name##_f64 = set<double_precision>();   \
 	const struct kernels cuda_##name##_bf16 = set<bfloat16_products>(); \
 	}
 
@@ -52,7 +52,7 @@ template <typename R> struct scalar_factor {
 };
 
 template <typename P>
-static struct scalar_factor<typename P::real> factor(const struct call *c, int learned)
+static scalar_factor<typename P::real> factor(const struct call *c, int learned)
 {
 	const struct factor_attr *attr = (const struct factor_attr *)c->node->attr;
 
@@ -84,8 +84,8 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 	if (n == 0)
 		return;
 	launch_next(context_of(c)->overlaps, each_kernel<F>,
-		    (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c), n,
-		    f);
+		    (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
+		    n, f);
 	note_launch(c);
 }
 
@@ -110,8 +110,9 @@ static void launch_spans(const struct call *c, int64_t spans, F f)
 }
 
 /*
- * f(span) for all spans of n elements, a thread each: of SPAN elements where `width`, which no span may
- * leave, is a multiple of it; else of one.  f has a parameter `auto p`, reads x[p], writes y.put(p, values).
+ * f(span) for all spans of n elements, a thread each: of SPAN elements where `width`, which no span
+ * may leave, is a multiple of it; else of one.  f has a parameter `auto p`, reads x[p], writes
+ * y.put(p, values).
  */
 #define SPAN 8
 
@@ -125,9 +126,11 @@ template <typename F> static void each_span(const struct call *c, int64_t n, int
 		launch_spans<1>(c, n, f);
 }
 
-/* The same where f takes spans of no tensors but those of all_of<P>(...): faster if they are alike. */
+/* The same where f takes spans of no tensors but those of all_of<P>(...): faster if they are alike.
+ */
 template <typename P, typename F>
-static void each_span(const struct call *c, int64_t n, int64_t width, const struct tensors<P> &of, F f)
+static void each_span(const struct call *c, int64_t n, int64_t width, const struct tensors<P> &of,
+		      F f)
 {
 	if (n == 0)
 		return;
@@ -156,8 +159,8 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 	if (rows == 0)
 		return;
 	launch_next(context_of(c)->overlaps, each_row_kernel<F>,
-		    (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK, 0, stream_of(c), rows,
-		    f);
+		    (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK, 0, stream_of(c),
+		    rows, f);
 	note_launch(c);
 }
 
@@ -307,7 +310,8 @@ template <typename R> static __device__ place<R> block_argmax(place<R> p)
 
 /* ----------------------------------------------- sums over everything, in order */
 
-/* Counts the arrival of a block.  The last of n sees what the others wrote, and counts from 0 again. */
+/* Counts the arrival of a block.  The last of n sees what the others wrote, and counts from 0
+ * again. */
 static inline __device__ bool arrives_last(unsigned *arrived, unsigned n)
 {
 	__shared__ bool last;
@@ -323,8 +327,8 @@ static inline __device__ bool arrives_last(unsigned *arrived, unsigned n)
 }
 
 /*
- * A sum consists of this many partial sums over equal parts, which the last block adds in a fixed tree:
- * the result does not depend on which block that is.
+ * A sum consists of this many partial sums over equal parts, which the last block adds in a fixed
+ * tree: the result does not depend on which block that is.
  */
 #define SUM_PARTS BLOCK
 #define SUM_WORK (SUM_PARTS * sizeof(double))
@@ -374,7 +378,8 @@ static void sum_spans(const struct call *c, int64_t n, const struct tensors<P> &
 	if (n % SPAN != 0)
 		sum_spans_of<1, SPAN_OF_ANY>(c, n, value, work, finish);
 	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		sum_spans_of<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, n, value, work, finish);
+		sum_spans_of<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, n, value, work,
+									      finish);
 	else if (of.kind() == SPAN_OF_WIDE)
 		sum_spans_of<SPAN, SPAN_OF_WIDE>(c, n, value, work, finish);
 	else
@@ -384,8 +389,8 @@ static void sum_spans(const struct call *c, int64_t n, const struct tensors<P> &
 /* -------------------------------------------------- sums of columns, in order */
 
 /*
- * Parts into which the rows of a column sum are cut, a function of the shape alone: as many as a large
- * GPU needs, but none of few rows.  A single part needs no second launch.
+ * Parts into which the rows of a column sum are cut, a function of the shape alone: as many as a
+ * large GPU needs, but none of few rows.  A single part needs no second launch.
  */
 #define COLUMN_BLOCKS 512
 #define COLUMN_ROWS 64 /* of one of many parts, at least */
@@ -407,7 +412,7 @@ static inline int64_t column_room(int64_t rows, int64_t columns)
 
 /* The threads of a block: `lanes` spans of columns, and slices of its rows. */
 template <typename R, int N>
-static __device__ struct values<R, N> add_slices(struct values<R, N> sum, int lanes)
+static __device__ values<R, N> add_slices(struct values<R, N> sum, int lanes)
 {
 	__shared__ R other[N][BLOCK];
 
@@ -432,17 +437,21 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 {
 	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
 	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
-	struct values<R, N> sum = {};
+	struct values<R, N> sum = {
+	};
 
 	previous_done();
 	if (column < columns) {
-		/* a count of turns that is known before the loop: loads of several turns are under way */
-		const int64_t first = rows * part / parts + threadIdx.x / lanes, step = BLOCK / lanes;
+		/* a count of turns that is known before the loop: loads of several turns are under
+		 * way */
+		const int64_t first = rows * part / parts + threadIdx.x / lanes,
+			      step = BLOCK / lanes;
 		const int64_t turns = first < last ? (last - first - 1) / step + 1 : 0;
 
 #pragma unroll 4
 		for (int64_t turn = 0; turn < turns; turn++) {
-			const struct values<R, N> x = value(first + turn * step, span<N, KIND>{ column });
+			const struct values<R, N> x =
+				value(first + turn * step, span<N, KIND>{ column });
 
 #pragma unroll
 			for (int k = 0; k < N; k++)
@@ -469,7 +478,8 @@ static __global__ void finish_columns_kernel(int64_t parts, int64_t columns, con
 					     G finish)
 {
 	const int64_t column = (int64_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x % FINISH_COLUMNS;
-	struct values<R, 1> sum = {};
+	struct values<R, 1> sum = {
+	};
 
 	previous_done();
 	if (column < columns) {
@@ -489,8 +499,8 @@ static void finish_columns(const struct call *c, int64_t parts, int64_t columns,
 			   G finish)
 {
 	launch_next(context_of(c)->overlaps, finish_columns_kernel<R, G>,
-		    (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0, stream_of(c),
-		    parts, columns, partial, finish);
+		    (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0,
+		    stream_of(c), parts, columns, partial, finish);
 	note_launch(c);
 }
 
@@ -504,17 +514,18 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 	while (lanes < WARP && lanes * N < columns)
 		lanes *= 2;
 	launch_next(context_of(c)->overlaps, column_parts_kernel<R, N, KIND, F, G>,
-		    dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts), BLOCK, 0,
-		    stream_of(c), rows, columns, lanes, value, work, finish);
+		    dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
+		    BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
 	note_launch(c);
 	if (parts > 1)
 		finish_columns(c, parts, columns, (const R *)work, finish);
 }
 
 /*
- * finish(column, sum of value(row, span of columns) over the rows); `work` has room for column_room() numbers.
- * value has a parameter `auto p` and returns values, as x[p] does.  Spans are those of each_span(), and of
- * nothing but the tensors of all_of<P>(...), whose rows have `columns` numbers.
+ * finish(column, sum of value(row, span of columns) over the rows); `work` has room for
+ * column_room() numbers. value has a parameter `auto p` and returns values, as x[p] does.  Spans
+ * are those of each_span(), and of nothing but the tensors of all_of<P>(...), whose rows have
+ * `columns` numbers.
  */
 template <typename P, typename F, typename G>
 static void sum_column_spans(const struct call *c, int64_t rows, int64_t columns,

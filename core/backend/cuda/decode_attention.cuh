@@ -4,19 +4,20 @@
  *
  * Reading keys and values once takes the time.  So a block serves all heads that share a key and a
  * value, and the keys of an example are shared out among blocks: part number p takes chunks p,
- * p + parts, .. of the keys.  How many parts there are depends on shapes alone.  How many tokens are
- * in the cache is read on the device: a captured launch serves any number, and a part without keys
- * leaves at once.
+ * p + parts, .. of the keys.  How many parts there are depends on shapes alone.  How many tokens
+ * are in the cache is read on the device: a captured launch serves any number, and a part without
+ * keys leaves at once.
  *
- * A team of lanes takes one key at a time, each lane a few channels of it.  A warp serves ROWS heads;
- * other heads of a block belong to other warps (tiles), which find the same keys in the cache of the
- * multiprocessor.  Warps with the same heads (slices) and the teams of a warp take different keys.  Each team
- * keeps a running softmax.  Teams and slices are joined in a fixed order, and so are parts, by the block that
- * arrives last.  Where a block has one head, its teams take parts as they took keys, and go on as after keys: with
- * code of its own, which few blocks run, joining took four times as long.
+ * A team of lanes takes one key at a time, each lane a few channels of it.  A warp serves ROWS
+ * heads; other heads of a block belong to other warps (tiles), which find the same keys in the
+ * cache of the multiprocessor.  Warps with the same heads (slices) and the teams of a warp take
+ * different keys.  Each team keeps a running softmax.  Teams and slices are joined in a fixed
+ * order, and so are parts, by the block that arrives last.  Where a block has one head, its teams
+ * take parts as they took keys, and go on as after keys: with code of its own, which few blocks
+ * run, joining took four times as long.
  *
- * Many heads that share keys in bfloat16 go to tensor cores (decode_tensor.cuh).  There a kernel of its own joins
- * the parts, since they are large.
+ * Many heads that share keys in bfloat16 go to tensor cores (decode_tensor.cuh).  There a kernel of
+ * its own joins the parts, since they are large.
  */
 #ifndef CUDA_DECODE_ATTENTION_CUH
 #define CUDA_DECODE_ATTENTION_CUH
@@ -27,9 +28,9 @@
 /* ---------------------------------------------------------------------- shapes */
 
 /*
- * T: type of keys and values in memory.  Teams of LANES lanes; a lane has KC channels of a key and VC
- * of a value, in pieces of PIECE neighbours.  ROWS heads of a warp, KEYS keys of a team at a time; read from
- * memory, or by way of STAGES stages (decode_stages.cuh).
+ * T: type of keys and values in memory.  Teams of LANES lanes; a lane has KC channels of a key and
+ * VC of a value, in pieces of PIECE neighbours.  ROWS heads of a warp, KEYS keys of a team at a
+ * time; read from memory, or by way of STAGES stages (decode_stages.cuh).
  */
 template <typename P_, typename T_, int PIECE_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_,
 	  int STAGES_ = 0>
@@ -47,8 +48,8 @@ struct decode_shape {
 	static constexpr int STAGES = STAGES_, STAGE = WARP_KEYS * (KEY + VALUE) * (int)sizeof(T);
 	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
 	/*
-	 * Blocks of so many warps that a multiprocessor has at a time: for heads of their own, three, or six of four
-	 * warps; fewer where stages leave no room.
+	 * Blocks of so many warps that a multiprocessor has at a time: for heads of their own,
+	 * three, or six of four warps; fewer where stages leave no room.
 	 */
 	static constexpr int RESIDENT = sizeof(T) == 2 && KC == 8 && ROWS == 1 ? 3 : 1;
 
@@ -71,23 +72,25 @@ struct decode_shape {
 #define DECODE_MOST_SLICES 4
 #define DECODE_MANY_UNITS 128 /* more or less one for each multiprocessor */
 
-/* The chunks of a part: where the first one begins, where the keys end, and how far apart chunks are. */
+/* The chunks of a part: where the first one begins, where the keys end, and how far apart chunks
+ * are. */
 struct decode_keys {
 	int begin, end, step;
 };
 
 /* Warps of a block: tiles of heads, times slices of keys. */
 template <typename X> struct decode_layout {
-	int units;	     /* blocks for the heads of an example */
-	int sharing;	     /* heads that share a key and a value */
+	int units;   /* blocks for the heads of an example */
+	int sharing; /* heads that share a key and a value */
 	int tiles, slices;
-	int chunk, parts;    /* keys of a block at a time; blocks for all keys */
+	int chunk, parts; /* keys of a block at a time; blocks for all keys */
 
 	__host__ __device__ int rows() const
 	{
 		return tiles * X::ROWS;
 	}
-	/* A row: VALUE sums, the largest score, and the sum of exponentials; whole pieces for decode_take_parts(). */
+	/* A row: VALUE sums, the largest score, and the sum of exponentials; whole pieces for
+	 * decode_take_parts(). */
 	__host__ __device__ int64_t row_size() const
 	{
 		return X::VALUE + (X::ROWS == 1 ? 16 / (int)sizeof(typename X::real) : 2);
@@ -112,7 +115,8 @@ template <typename X> struct decode_layout {
 	}
 	int bytes() const
 	{
-		const int results = (int)((results_size() + 2 * rows()) * (int64_t)sizeof(typename X::real));
+		const int results =
+			(int)((results_size() + 2 * rows()) * (int64_t)sizeof(typename X::real));
 		const int stages = tiles * slices * X::STAGES * X::STAGE;
 
 		return results > stages ? results : stages;
@@ -125,8 +129,8 @@ static inline int64_t common_divisor(int64_t a, int64_t b)
 }
 
 /*
- * Few units need many parts: a GPU runs `at_once` blocks.  Many need some, so that the last blocks are short,
- * but each part costs some time: it has about 8 chunks at least.
+ * Few units need many parts: a GPU runs `at_once` blocks.  Many need some, so that the last blocks
+ * are short, but each part costs some time: it has about 8 chunks at least.
  */
 static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_once)
 {
@@ -138,7 +142,7 @@ static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_onc
 	return possible < most ? possible : most;
 }
 
-template <typename X> static struct decode_layout<X> decode_layout_of(const struct node *n)
+template <typename X> static decode_layout<X> decode_layout_of(const struct node *n)
 {
 	const struct tensor *q = n->in[Q], *k = n->in[K], *v = n->in[V];
 	const int64_t H = q->dim[2], B = q->dim[0];
@@ -157,7 +161,8 @@ template <typename X> static struct decode_layout<X> decode_layout_of(const stru
 	/* Where there are more units than counters, each has one part. */
 	l.parts = B * l.units > ARRIVALS
 			  ? 1
-			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk, at_once);
+			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk,
+					      at_once);
 	return l;
 }
 
@@ -171,7 +176,7 @@ template <typename X> struct decode_problem {
 	struct numbers<P> q, k, v, recent;
 	bool q_in_pieces; /* of 16 bytes, of the keys' type */
 	struct heads q_layout, k_layout, v_layout, recent_layout, bias_layout, o_layout;
-	real scale; /* of scores in powers of two */
+	real scale;	      /* of scores in powers of two */
 	const real *key_bias; /* or NULL */
 	bool alibi;
 	int64_t band_window; /* < 0: no band */
@@ -203,7 +208,8 @@ template <typename X, int C> struct decode_channels {
 		if constexpr (X::ANY) {
 #pragma unroll
 			for (int e = 0; e < C; e++)
-				x[e] = X::channel(lane, e) < width ? from[at + X::channel(lane, e)] : 0;
+				x[e] = X::channel(lane, e) < width ? from[at + X::channel(lane, e)]
+								   : 0;
 		} else {
 #pragma unroll
 			for (int n = 0; n < C / X::PIECE; n++) {
@@ -211,7 +217,8 @@ template <typename X, int C> struct decode_channels {
 				sixteen_bytes piece = {};
 
 				if (channel < width)
-					piece = *(const sixteen_bytes *)((const T *)from.at + at + channel);
+					piece = *(const sixteen_bytes *)((const T *)from.at + at +
+									 channel);
 				((sixteen_bytes *)x)[n] = piece;
 			}
 		}
@@ -249,7 +256,8 @@ template <typename X> struct decode_row {
 		for (int e = 0; e < X::VC; e++)
 			o[e] *= factor;
 	}
-	__device__ void add(const real (&score)[X::KEYS], const decode_channels<X, X::VC> (&v)[X::KEYS])
+	__device__ void add(const real (&score)[X::KEYS],
+			    const decode_channels<X, X::VC> (&v)[X::KEYS])
 	{
 		real larger = most;
 
@@ -318,12 +326,14 @@ template <typename X> struct decode_place {
 		rows = rows < 0 ? 0 : rows > X::ROWS ? X::ROWS : rows;
 		i = p.run->past;
 	}
-	/* The team's key number u of the chunk that begins with key `first`; it may come after the query's own. */
+	/* The team's key number u of the chunk that begins with key `first`; it may come after the
+	 * query's own. */
 	__device__ int place(int first, int u) const
 	{
 		return first + slice * X::WARP_KEYS + team + u * X::TEAMS;
 	}
-	/* What is read for it.  If it comes after, that is the query's own, and the score does not count. */
+	/* What is read for it.  If it comes after, that is the query's own, and the score does not
+	 * count. */
 	__device__ int key(int first, int u) const
 	{
 		const int j = place(first, u);
@@ -342,7 +352,8 @@ template <typename X> struct decode_queries {
 	real slope[X::ROWS];
 	real own_key[X::ANY ? X::KC : 1]; /* of the query's token, times the weight of the band */
 
-	__device__ decode_queries(const struct decode_problem<X> &p, const struct decode_place<X> &x)
+	__device__ decode_queries(const struct decode_problem<X> &p,
+				  const struct decode_place<X> &x)
 	{
 #pragma unroll
 		for (int r = 0; r < X::ROWS; r++) {
@@ -358,7 +369,8 @@ template <typename X> struct decode_queries {
 				const int channel = X::channel(x.lane, e);
 
 				q[r][e] = r < x.rows && channel < p.key_width
-						  ? p.scale * (real)(typename P::factor)p.q[at + channel]
+						  ? p.scale * (real)(typename P::factor)
+								      p.q[at + channel]
 						  : 0;
 			}
 		}
@@ -373,8 +385,8 @@ template <typename X> struct decode_queries {
 	}
 
 	/* All accesses are under way together. */
-	__device__ void read_pieces(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				    int64_t at, int r)
+	__device__ void read_pieces(const struct decode_problem<X> &p,
+				    const struct decode_place<X> &x, int64_t at, int r)
 	{
 		decode_channels<X, X::KC> pieces = {};
 
@@ -386,8 +398,8 @@ template <typename X> struct decode_queries {
 	}
 
 	/* What the lane contributes to the score of head r and a key at position j. */
-	__device__ real share(const struct decode_problem<X> &p, const struct decode_place<X> &x, int r,
-			      int64_t j, const decode_channels<X, X::KC> &k) const
+	__device__ real share(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+			      int r, int64_t j, const decode_channels<X, X::KC> &k) const
 	{
 		real sum = 0;
 
@@ -401,8 +413,8 @@ template <typename X> struct decode_queries {
 				return sum;
 			decode_channels<X, X::KC> recent;
 
-			recent.read(p.recent, p.recent_layout.at(x.b, x.first + r, j - first), x.lane,
-				    p.key_width);
+			recent.read(p.recent, p.recent_layout.at(x.b, x.first + r, j - first),
+				    x.lane, p.key_width);
 #pragma unroll
 			for (int e = 0; e < X::KC; e++)
 				sum += own_key[e] * recent[e];
@@ -412,12 +424,12 @@ template <typename X> struct decode_queries {
 };
 
 /*
- * The warp's keys and values of the chunk that begins with key `first`, but not those of the query's own token,
- * which may not be written yet.
+ * The warp's keys and values of the chunk that begins with key `first`, but not those of the
+ * query's own token, which may not be written yet.
  */
 template <typename X>
-static __device__ void decode_near(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   int first)
+static __device__ void decode_near(const struct decode_problem<X> &p,
+				   const struct decode_place<X> &x, int first)
 {
 	typedef typename X::T T;
 	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
@@ -429,7 +441,8 @@ static __device__ void decode_near(const struct decode_problem<X> &p, const stru
 
 	for (int n = (int)threadIdx.x % WARP; n < 2 * X::WARP_KEYS; n += WARP) {
 		const int64_t j = first + x.slice * X::WARP_KEYS + n / 2;
-		const T *row = n % 2 ? v + j * (int)p.v_layout.pitch : k + j * (int)p.k_layout.pitch;
+		const T *row =
+			n % 2 ? v + j * (int)p.v_layout.pitch : k + j * (int)p.k_layout.pitch;
 		const int width = n % 2 ? p.value_width : p.key_width;
 
 		if (j >= x.i)
@@ -446,9 +459,11 @@ template <typename X> struct decode_pieces {
 	decode_channels<X, X::KC> k[X::KEYS];
 	decode_channels<X, X::VC> v[X::KEYS];
 
-	__device__ void read(const struct decode_problem<X> &p, const struct decode_place<X> &x, int first)
+	__device__ void read(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+			     int first)
 	{
-		const int64_t k_at = p.k_layout.at(x.b, x.first, 0), v_at = p.v_layout.at(x.b, x.first, 0);
+		const int64_t k_at = p.k_layout.at(x.b, x.first, 0),
+			      v_at = p.v_layout.at(x.b, x.first, 0);
 
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++) {
@@ -465,18 +480,21 @@ template <typename X> struct decode_pieces {
 		for (int u = 0; u < X::KEYS; u++) {
 #pragma unroll
 			for (int n = 0; n < X::KC / X::PIECE; n++)
-				((sixteen_bytes *)k[u].x)[n] = *(const sixteen_bytes *)(stage + X::key_piece(u, n));
+				((sixteen_bytes *)k[u].x)[n] =
+					*(const sixteen_bytes *)(stage + X::key_piece(u, n));
 #pragma unroll
 			for (int n = 0; n < X::VC / X::PIECE; n++)
-				((sixteen_bytes *)v[u].x)[n] = *(const sixteen_bytes *)(stage + X::value_piece(u, n));
+				((sixteen_bytes *)v[u].x)[n] =
+					*(const sixteen_bytes *)(stage + X::value_piece(u, n));
 		}
 	}
 };
 
 /* The keys of a part, for the heads of a warp. */
 template <typename X>
-static __device__ void decode_walk(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   struct decode_stages<X> &stages, decode_row<X> (&row)[X::ROWS])
+static __device__ void decode_walk(const struct decode_problem<X> &p,
+				   const struct decode_place<X> &x, struct decode_stages<X> &stages,
+				   decode_row<X> (&row)[X::ROWS])
 {
 	typedef typename X::real real;
 	const struct decode_queries<X> queries(p, x);
@@ -493,8 +511,11 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 			pieces.read(p, x, first);
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++)
-			bias[u] = !p.key_bias ? 0 :
-				  p.key_bias[bias_at + x.key(first, u) * (int)p.bias_layout.pitch] * (real)M_LOG2E;
+			bias[u] = !p.key_bias
+					  ? 0
+					  : p.key_bias[bias_at +
+						       x.key(first, u) * (int)p.bias_layout.pitch] *
+						    (real)M_LOG2E;
 #pragma unroll
 		for (int r = 0; r < X::ROWS; r++) {
 			real score[X::KEYS];
@@ -523,9 +544,9 @@ static __device__ void decode_walk(const struct decode_problem<X> &p, const stru
 /* -------------------------------------------------------------------------- joining */
 
 template <typename X>
-static __device__ void decode_finish(const struct decode_problem<X> &p,
-				     const struct decode_place<X> &block, int row, int channel,
-				     typename X::real o, typename X::real most, typename X::real sum)
+static __device__ void
+decode_finish(const struct decode_problem<X> &p, const struct decode_place<X> &block, int row,
+	      int channel, typename X::real o, typename X::real most, typename X::real sum)
 {
 	typedef typename X::real real;
 	const int head = block.first - block.row + row;
@@ -537,10 +558,11 @@ static __device__ void decode_finish(const struct decode_problem<X> &p,
 		p.lse[block.b * p.H + head] = (most + log2(sum)) * (real)M_LN2;
 }
 
-/* put(row, channel, sum of values, largest score, sum of exponentials) of all slices, for all rows of a block. */
+/* put(row, channel, sum of values, largest score, sum of exponentials) of all slices, for all rows
+ * of a block. */
 template <typename X, typename F>
-static __device__ void decode_join_slices(const struct decode_problem<X> &p, const typename X::real *shared,
-					  F put)
+static __device__ void decode_join_slices(const struct decode_problem<X> &p,
+					  const typename X::real *shared, F put)
 {
 	typedef typename X::real real;
 	const struct decode_layout<X> &l = p.layout;
@@ -574,8 +596,9 @@ static __device__ void decode_join_slices(const struct decode_problem<X> &p, con
 }
 
 /*
- * What parts have for each row: sums of values, and in shared memory (largest score, sum of exponentials).  Other
- * blocks wrote the sums, so they must not come from a cache of this multiprocessor.
+ * What parts have for each row: sums of values, and in shared memory (largest score, sum of
+ * exponentials).  Other blocks wrote the sums, so they must not come from a cache of this
+ * multiprocessor.
  */
 template <typename X> struct decode_parts_results {
 	typedef typename X::real real;
@@ -603,7 +626,8 @@ template <typename X> struct decode_parts_results {
 		}
 		return x;
 	}
-	/* A warp takes a row.  The largest score of a part gives way to the weight of its values. */
+	/* A warp takes a row.  The largest score of a part gives way to the weight of its values.
+	 */
 	__device__ void weigh(int rows) const
 	{
 		const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -664,13 +688,15 @@ static __device__ void decode_read_pairs(const struct decode_problem<X> &p,
 
 /* Of a unit with several rows. */
 template <typename X>
-static __device__ void decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X> &place,
-					 const typename X::real *unit, int parts, typename X::real *shared)
+static __device__ void
+decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X> &place,
+		  const typename X::real *unit, int parts, typename X::real *shared)
 {
 	const struct decode_layout<X> &l = p.layout;
 	typename X::real *total = shared + l.results_size();
-	const struct decode_parts_results<X> results = { unit, shared, total, l.rows() * l.row_size(),
-							 2 * l.rows(), 2, parts };
+	const struct decode_parts_results<X> results = {
+		unit, shared, total, l.rows() * l.row_size(), 2 * l.rows(), 2, parts
+	};
 
 	decode_read_pairs(p, unit, parts, shared);
 	__syncthreads();
@@ -682,14 +708,16 @@ static __device__ void decode_join_parts(const struct decode_problem<X> &p, cons
 		if (channel >= p.value_width)
 			continue;
 		mine.at += row * l.row_size();
-		decode_finish(p, place, row, channel, mine.values(row, channel, mine.read(0, channel)),
-			      total[2 * row], total[2 * row + 1]);
+		decode_finish(p, place, row, channel,
+			      mine.values(row, channel, mine.read(0, channel)), total[2 * row],
+			      total[2 * row + 1]);
 	}
 }
 
 /* What all teams of a warp have, row by row to shared memory [slices, rows, row_size]. */
 template <typename X>
-static __device__ void decode_put_slice(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+static __device__ void decode_put_slice(const struct decode_problem<X> &p,
+					const struct decode_place<X> &x,
 					decode_row<X> (&row)[X::ROWS], typename X::real *shared)
 {
 #pragma unroll
@@ -700,8 +728,8 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p, const
 		return;
 #pragma unroll
 	for (int r = 0; r < X::ROWS; r++) {
-		typename X::real *to = shared + (x.slice * p.layout.rows() + x.row + r) *
-							p.layout.row_size();
+		typename X::real *to =
+			shared + (x.slice * p.layout.rows() + x.row + r) * p.layout.row_size();
 
 #pragma unroll
 		for (int e = 0; e < X::VC; e++)
@@ -714,15 +742,17 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p, const
 }
 
 /*
- * Of a unit with one row, and so with one tile: each team takes some parts, as if they were keys.  All are read at
- * once, and not from a cache of this multiprocessor, since other blocks wrote them.
+ * Of a unit with one row, and so with one tile: each team takes some parts, as if they were keys.
+ * All are read at once, and not from a cache of this multiprocessor, since other blocks wrote them.
  */
 template <typename X>
-static __device__ void decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-					 const typename X::real *unit, int parts, typename X::real *shared)
+static __device__ void
+decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+		  const typename X::real *unit, int parts, typename X::real *shared)
 {
 	typedef typename X::real real;
-	constexpr int TEAMS = DECODE_MOST_SLICES * X::TEAMS, MOST = (DECODE_MOST_PARTS + TEAMS - 1) / TEAMS;
+	constexpr int TEAMS = DECODE_MOST_SLICES * X::TEAMS,
+		      MOST = (DECODE_MOST_PARTS + TEAMS - 1) / TEAMS;
 	constexpr int AT_ONCE = 16 / (int)sizeof(real); /* numbers */
 	decode_row<X> part[MOST], row[1];
 
@@ -738,7 +768,8 @@ static __device__ void decode_take_parts(const struct decode_problem<X> &p, cons
 			continue;
 #pragma unroll
 		for (int e = 0; e < X::VC; e += AT_ONCE)
-			*(uint4 *)(part[k].o + e) = __ldcg((const uint4 *)(from + X::channel(x.lane, e)));
+			*(uint4 *)(part[k].o + e) =
+				__ldcg((const uint4 *)(from + X::channel(x.lane, e)));
 		*(uint4 *)pair = __ldcg((const uint4 *)(from + X::VALUE));
 		part[k].most = pair[0];
 		part[k].sum = pair[1];
@@ -754,8 +785,9 @@ static __device__ void decode_take_parts(const struct decode_problem<X> &p, cons
 
 /* The rows of a block after its part, slice by slice to shared memory. */
 template <typename X>
-static __device__ void decode_part(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   struct decode_stages<X> &stages, typename X::real *shared)
+static __device__ void decode_part(const struct decode_problem<X> &p,
+				   const struct decode_place<X> &x, struct decode_stages<X> &stages,
+				   typename X::real *shared)
 {
 	decode_row<X> row[X::ROWS];
 
@@ -830,9 +862,12 @@ static __global__ void decode_join_kernel(const __grid_constant__ struct decode_
 	const struct decode_place<X> x(p);
 	const int row = (int)blockIdx.y, channel = (int)threadIdx.x, parts = l.used_parts(x.i);
 	const int64_t block_size = l.rows() * l.row_size();
-	const real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
+	const real *unit =
+		p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
 
-	const struct decode_parts_results<X> results = { unit, pair, total, block_size, 2, 0, parts };
+	const struct decode_parts_results<X> results = {
+		unit, pair, total, block_size, 2, 0, parts
+	};
 
 	previous_done();
 	if (parts == 1)
@@ -846,7 +881,8 @@ static __global__ void decode_join_kernel(const __grid_constant__ struct decode_
 	__syncthreads();
 	results.weigh(1);
 	if (channel < p.value_width)
-		decode_finish(p, x, row, channel, results.values(0, channel, begin), total[0], total[1]);
+		decode_finish(p, x, row, channel, results.values(0, channel, begin), total[0],
+			      total[1]);
 }
 
 /* -------------------------------------------------------------------------- passes */
@@ -874,11 +910,13 @@ template <typename P> struct decode_shapes {
 	/* All that the others do not take. */
 	typedef decode_shape<P, real, 1, WARP, C, C, ROWS, 1> any;
 
-	/* Heads of their own keys, few and many; of keys twice as wide; and heads that share keys. */
+	/* Heads of their own keys, few and many; of keys twice as wide; and heads that share keys.
+	 */
 	template <typename T>
 	using one = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 6 : 0>;
 	template <typename T>
-	using one_of_many = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 2 : 0>;
+	using one_of_many =
+		decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 2 : 0>;
 	template <typename T>
 	using wide_key = decode_shape<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
 	template <typename T> using shared = decode_shape<P, T, 16 / sizeof(T), 16, 8, 8, ROWS, 2>;
@@ -928,26 +966,26 @@ template <typename P, typename F> static void with_decode_shape(const struct nod
 	const struct tensor *k = n->in[K], *v = n->in[V];
 	bool done = false;
 
-	if (a->band_window < 0 && is_narrow(k) == is_narrow(v) && in_pieces<P>(k) && in_pieces<P>(v))
-		done = is_narrow(k) ? with_pieces<P, typename P::factor>(n, f) :
-				      with_pieces<P, typename P::real>(n, f);
+	if (a->band_window < 0 && is_narrow(k) == is_narrow(v) && in_pieces<P>(k) &&
+	    in_pieces<P>(v))
+		done = is_narrow(k) ? with_pieces<P, typename P::factor>(n, f)
+				    : with_pieces<P, typename P::real>(n, f);
 	if (!done)
 		f(typename decode_shapes<P>::any());
 }
 
 template <typename P> struct decode {
 	/*
-	 * Nodes of one query per example, to a cache, of which only the query's own row is written in this run;
-	 * whether it takes a node depends on the node alone.
+	 * Nodes of one query per example, to a cache, of which only the query's own row is written
+	 * in this run; whether it takes a node depends on the node alone.
 	 */
 	static bool takes(const struct node *n)
 	{
 		const struct attention_attr *a = (const struct attention_attr *)n->attr;
 
 		return n->in[Q]->dim[1] == 1 && tensor_root(n->in[K])->kind == TENSOR_STATE &&
-		       tensor_root(n->in[V])->kind == TENSOR_STATE &&
-		       a->route.mode != ROUTE_TOPK && a->dropout == 0 &&
-		       decode_fits<typename decode_shapes<P>::any>(n);
+		       tensor_root(n->in[V])->kind == TENSOR_STATE && a->route.mode != ROUTE_TOPK &&
+		       a->dropout == 0 && decode_fits<typename decode_shapes<P>::any>(n);
 	}
 
 	template <typename X> static typename P::real *take(struct space *m, const struct node *n)
@@ -959,14 +997,14 @@ template <typename P> struct decode {
 	}
 
 	template <typename X>
-	static struct decode_problem<X> open(const struct call *c, struct space *m)
-	{
+	static struct decode_problem<X> open(const struct call *c, struct space *m) {
 		typedef typename P::real real;
 		const struct node *n = c->node;
 		const struct attention_attr *a = (const struct attention_attr *)n->attr;
 		const int64_t H = n->in[Q]->dim[2];
 		const int recent = n->in[RECENT] ? RECENT : Q;
-		struct decode_problem<X> p = {};
+		struct decode_problem<X> p = {
+		};
 
 		p.layout = decode_layout_of<X>(n);
 		p.run = run_of(c);
@@ -977,7 +1015,8 @@ template <typename P> struct decode {
 		p.k = input<P>(c, K);
 		p.v = input<P>(c, V);
 		p.recent = input<P>(c, recent);
-		p.q_in_pieces = is_narrow(n->in[Q]) == is_narrow(n->in[K]) && in_pieces<P>(n->in[Q]);
+		p.q_in_pieces =
+			is_narrow(n->in[Q]) == is_narrow(n->in[K]) && in_pieces<P>(n->in[Q]);
 		p.q_layout = heads_of(n->in[Q], H);
 		p.k_layout = heads_of(n->in[K], H);
 		p.v_layout = heads_of(n->in[V], H);
@@ -999,7 +1038,8 @@ template <typename P> struct decode {
 	}
 
 	template <typename X>
-	static void join_parts(const struct call *c, const struct decode_problem<X> &p, unsigned units)
+	static void join_parts(const struct call *c, const struct decode_problem<X> &p,
+			       unsigned units)
 	{
 		if (p.layout.parts == 1)
 			return;

@@ -1,9 +1,10 @@
 /*
- * decode_stages - the keys and values of a part on their way to shared memory.  A part of decode_attention.cuh.
+ * decode_stages - the keys and values of a part on their way to shared memory.  A part of
+ * decode_attention.cuh.
  *
- * A warp has STAGES stages, each for its share of a chunk.  All are on their way while it waits for the first, and
- * a stage that has been read is filled again.  What was in the cache before this token sets out before the kernel
- * before has ended.  A warp waits for no other warp.
+ * A warp has STAGES stages, each for its share of a chunk.  All are on their way while it waits for
+ * the first, and a stage that has been read is filled again.  What was in the cache before this
+ * token sets out before the kernel before has ended.  A warp waits for no other warp.
  */
 #ifndef CUDA_DECODE_STAGES_CUH
 #define CUDA_DECODE_STAGES_CUH
@@ -19,12 +20,12 @@ template <typename X> struct decode_stages {
 
 	__device__ decode_stages(const struct decode_problem<X> &p, const struct decode_place<X> &x,
 				 struct decode_keys keys, char *shared)
-		: p(p), x(x), keys(keys),
-		  mine(shared + (int)threadIdx.x / WARP * X::STAGES * X::STAGE), first(keys.begin), stage(0),
-		  begun(0)
+	    : p(p), x(x), keys(keys), mine(shared + (int)threadIdx.x / WARP * X::STAGES * X::STAGE),
+	      first(keys.begin), stage(0), begun(0)
 	{
 	}
-	/* Before previous_done(): chunks without the query's own key, which may not be written yet. */
+	/* Before previous_done(): chunks without the query's own key, which may not be written yet.
+	 */
 	__device__ void begin()
 	{
 #pragma unroll 1
@@ -58,10 +59,11 @@ template <typename X> struct decode_stages {
 	}
 };
 
-/* [keys, then values][of a lane, piece by piece][lane] of 16 bytes: each lane copies what it will read. */
+/* [keys, then values][of a lane, piece by piece][lane] of 16 bytes: each lane copies what it will
+ * read. */
 template <typename X>
-static __device__ void decode_copy(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-				   int first, uint32_t to)
+static __device__ void decode_copy(const struct decode_problem<X> &p,
+				   const struct decode_place<X> &x, int first, uint32_t to)
 {
 	typedef typename X::T T;
 	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
@@ -83,7 +85,8 @@ static __device__ void decode_copy(const struct decode_problem<X> &p, const stru
 		for (int n = 0; n < X::VC / X::PIECE; n++) {
 			const int channel = X::channel(x.lane, n * X::PIECE);
 
-			copy_piece(to + X::value_piece(u, n), v + j * (int)p.v_layout.pitch + channel,
+			copy_piece(to + X::value_piece(u, n),
+				   v + j * (int)p.v_layout.pitch + channel,
 				   channel < p.value_width);
 		}
 	}

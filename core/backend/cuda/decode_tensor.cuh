@@ -1,12 +1,15 @@
 /*
- * decode_tensor - heads that share keys and values in bfloat16, on tensor cores.  A part of decode_attention.cuh.
+ * decode_tensor - heads that share keys and values in bfloat16, on tensor cores.  A part of
+ * decode_attention.cuh.
  *
- * A warp has 16 heads and takes 16 keys at a time: scores [16 heads, 16 keys], then O [16 heads, 128] += P V.
- * Both products sum over their channels or keys in any order, so fragments are laid out as memory is: each lane
- * reads keys and values by pieces of 16 bytes.  With group = lane / 4, pair = lane % 4:
+ * A warp has 16 heads and takes 16 keys at a time: scores [16 heads, 16 keys], then O [16 heads,
+ * 128] += P V. Both products sum over their channels or keys in any order, so fragments are laid
+ * out as memory is: each lane reads keys and values by pieces of 16 bytes.  With group = lane / 4,
+ * pair = lane % 4:
  *
- *     scores, step (c, half): a lane has channels 32 c + 8 pair + 4 half + 0..3, keys `group` of two tiles
- *     O, tile (half, e): column n is channel 64 half + 8 n + e; a lane has keys 2 pair + 0, 1, 8, 9
+ *     scores, step (c, half): a lane has channels 32 c + 8 pair + 4 half + 0..3, keys `group` of
+ * two tiles O, tile (half, e): column n is channel 64 half + 8 n + e; a lane has keys 2 pair + 0,
+ * 1, 8, 9
  *
  * P is rounded, and the sum of exponentials is that of the rounded ones.
  */
@@ -22,13 +25,14 @@ template <typename P_> struct decode_tensor_shape {
 	static constexpr bool ANY = false, TENSOR = true;
 	static constexpr int WARPS = 4; /* of a block, at most */
 	static constexpr int RESIDENT = 2;
-	static constexpr int WARP_KEYS = KEYS, STAGES = 3, STAGE = KEYS * (KEY + VALUE) * (int)sizeof(T);
+	static constexpr int WARP_KEYS = KEYS, STAGES = 3,
+			     STAGE = KEYS * (KEY + VALUE) * (int)sizeof(T);
 };
 
 /*
- * A stage: 16 rows of keys, then of values, each of 16 pieces.  The lanes of a warp copy whole rows, because quarters
- * of rows come more slowly from memory.  Where a piece lies in its row depends on the row, so that lanes that read at
- * the same time read from different banks.
+ * A stage: 16 rows of keys, then of values, each of 16 pieces.  The lanes of a warp copy whole
+ * rows, because quarters of rows come more slowly from memory.  Where a piece lies in its row
+ * depends on the row, so that lanes that read at the same time read from different banks.
  */
 static __device__ int decode_key_place(int row, int piece)
 {
@@ -59,13 +63,15 @@ static __device__ void decode_copy(const struct decode_problem<decode_tensor_sha
 	for (int n = 0; n < X::KEYS / 2; n++) {
 		const int row = 2 * n + x.lane / 16, own = row < last ? row : last;
 
-		copy_piece(to + decode_key_place(row, piece), k + own * k_pitch, channel < p.key_width);
+		copy_piece(to + decode_key_place(row, piece), k + own * k_pitch,
+			   channel < p.key_width);
 	}
 #pragma unroll
 	for (int n = 0; n < X::KEYS / 2; n++) {
 		const int row = 2 * n + x.lane / 16, own = row < last ? row : last;
 
-		copy_piece(to + decode_value_place(row, piece), v + own * v_pitch, channel < p.value_width);
+		copy_piece(to + decode_value_place(row, piece), v + own * v_pitch,
+			   channel < p.value_width);
 	}
 }
 
@@ -79,8 +85,9 @@ template <typename X> struct decode_fragments {
 	float o[TILES][4];
 	float most[2], sum[2], slope[2]; /* of rows `group` and group + 8; sum: the lane's share */
 
-	__device__ decode_fragments(const struct decode_problem<X> &p, const struct decode_place<X> &x)
-		: group(x.lane / 4), pair(x.lane % 4), q{}, o{}, most{ -1e37f, -1e37f }, sum{}, slope{}
+	__device__ decode_fragments(const struct decode_problem<X> &p,
+				    const struct decode_place<X> &x)
+	    : group(x.lane / 4), pair(x.lane % 4), q{}, o{}, most{ -1e37f, -1e37f }, sum{}, slope{}
 	{
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
@@ -112,8 +119,10 @@ template <typename X> struct decode_fragments {
 		for (int tile = 0; tile < 2; tile++)
 #pragma unroll
 			for (int c = 0; c < STEPS / 2; c++)
-				k[tile][c] = *(const sixteen_bytes *)(stage +
-					decode_key_place(8 * tile + group, 4 * c + pair));
+				k[tile][c] =
+					*(const sixteen_bytes *)(stage +
+								 decode_key_place(8 * tile + group,
+										  4 * c + pair));
 	}
 	__device__ void read_values(const char *stage, sixteen_bytes (&v)[4][2]) const
 	{
@@ -121,8 +130,12 @@ template <typename X> struct decode_fragments {
 		for (int key = 0; key < 4; key++)
 #pragma unroll
 			for (int half = 0; half < 2; half++)
-				v[key][half] = *(const sixteen_bytes *)(stage +
-					decode_value_place(2 * pair + key % 2 + 8 * (key / 2), 8 * half + group));
+				v[key][half] =
+					*(const sixteen_bytes *)(stage +
+								 decode_value_place(
+									 2 * pair + key % 2 +
+										 8 * (key / 2),
+									 8 * half + group));
 	}
 
 	/* Scores in powers of two, [tile][row of two][key of two]. */
@@ -163,7 +176,8 @@ template <typename X> struct decode_fragments {
 			for (int e = 0; e < 4; e++)
 				larger = fmaxf(larger, s[e / 2][2 * r + e % 2]);
 			for (int distance = 1; distance < 4; distance *= 2)
-				larger = fmaxf(larger, __shfl_xor_sync(0xffffffffu, larger, distance));
+				larger = fmaxf(larger,
+					       __shfl_xor_sync(0xffffffffu, larger, distance));
 			const float factor = exp2(most[r] - larger);
 
 			most[r] = larger;
@@ -204,7 +218,8 @@ template <typename X> struct decode_fragments {
 	}
 
 	/* Row by row to shared memory [slices, rows, row_size]. */
-	__device__ void put(const struct decode_problem<X> &p, const struct decode_place<X> &x, float *shared)
+	__device__ void put(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+			    float *shared)
 	{
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
@@ -237,7 +252,8 @@ static __device__ void decode_part(const struct decode_problem<decode_tensor_sha
 	typedef decode_fragments<X> fragments;
 	fragments f(p, x);
 
-	for (int first = stages.keys.begin; x.rows > 0 && first < stages.keys.end; first += stages.keys.step) {
+	for (int first = stages.keys.begin; x.rows > 0 && first < stages.keys.end;
+	     first += stages.keys.step) {
 		const char *stage = stages.oldest();
 		sixteen_bytes k[2][fragments::STEPS / 2], v[4][2];
 		uint32_t a[4];

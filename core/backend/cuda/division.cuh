@@ -1,8 +1,8 @@
 /*
  * division - quotients by a number that the host knows.
  *
- * A division of 64 bits costs a GPU about a hundred instructions.  A product and a shift do it, where the
- * dividend is below 2^31.
+ * A division of 64 bits costs a GPU about a hundred instructions.  A product and a shift do it,
+ * where the dividend is below 2^31.
  */
 #ifndef CUDA_DIVISION_CUH
 #define CUDA_DIVISION_CUH
@@ -24,7 +24,8 @@ struct divisor {
 	}
 };
 
-/* For dividends in [0, most].  The factor times d is above 2^shift by less than d <= 2^bits, so quotients are exact. */
+/* For dividends in [0, most].  The factor times d is above 2^shift by less than d <= 2^bits, so
+ * quotients are exact. */
 static inline struct divisor divisor_of(int64_t d, int64_t most)
 {
 	const int64_t limit = (int64_t)1 << 31;

@@ -29,8 +29,8 @@ static inline const uint32_t *dropout_key(const struct call *c)
 {
 	uint32_t *key = context_of(c)->dropout_key;
 
-	launch_kernel(dropout_key_kernel, 1, 1, 0, stream_of(c), hash_text(c->node->name), run_of(c),
-		      key);
+	launch_kernel(dropout_key_kernel, 1, 1, 0, stream_of(c), hash_text(c->node->name),
+		      run_of(c), key);
 	note_launch(c);
 	return key;
 }

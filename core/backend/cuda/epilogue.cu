@@ -32,7 +32,8 @@ static int64_t smaller(int64_t x, int64_t y)
 }
 
 template <typename T>
-static cublasStatus_t set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value)
+static cublasStatus_t set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what,
+			  T value)
 {
 	return cublasLtMatmulDescSetAttribute(product, what, &value, sizeof(value));
 }
@@ -59,10 +60,14 @@ static uint32_t epilogue_of(const struct product_shape &s)
 {
 	switch (s.epilogue) {
 	case EPILOGUE_GELU:
-		return s.bias_aligned ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-	case EPILOGUE_GELU_GRADIENT: return CUBLASLT_EPILOGUE_DGELU;
-	case EPILOGUE_BIAS: return CUBLASLT_EPILOGUE_BIAS;
-	default: return CUBLASLT_EPILOGUE_DEFAULT;
+		return s.bias_aligned ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+				      : CUBLASLT_EPILOGUE_GELU_AUX;
+	case EPILOGUE_GELU_GRADIENT:
+		return CUBLASLT_EPILOGUE_DGELU;
+	case EPILOGUE_BIAS:
+		return CUBLASLT_EPILOGUE_BIAS;
+	default:
+		return CUBLASLT_EPILOGUE_DEFAULT;
 	}
 }
 
@@ -113,10 +118,10 @@ static bool has_gelu(const struct product_shape &s)
 }
 
 /*
- * cuBLASLt's first suggestion, which has large tiles; where much is written, one with smaller tiles, of
- * which a processor holds two blocks: one multiplies while the other writes.  On an H200 the products of
- * GPT-2 124M in bfloat16 then take 0 to 23 % less time; in float32 one took 12 % more, so there the first
- * suggestion stays.  A gelu takes time of its own, and gains nothing.
+ * cuBLASLt's first suggestion, which has large tiles; where much is written, one with smaller
+ * tiles, of which a processor holds two blocks: one multiplies while the other writes.  On an H200
+ * the products of GPT-2 124M in bfloat16 then take 0 to 23 % less time; in float32 one took 12 %
+ * more, so there the first suggestion stays.  A gelu takes time of its own, and gains nothing.
  */
 static int preferred(const struct product_shape &s, const cublasLtMatmulHeuristicResult_t *advice,
 		     int n)
@@ -150,8 +155,9 @@ static void choose(struct cuda_context *g, struct plan *p, struct outcome &note)
 	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
 		    (uint32_t)p->shape.aligned));
 	if (note.status == CUBLAS_STATUS_SUCCESS)
-		note(cublasLtMatmulAlgoGetHeuristic(handle(g), p->product, p->a, p->b, p->out, p->out,
-						    preference, SUGGESTIONS, advice, &found));
+		note(cublasLtMatmulAlgoGetHeuristic(handle(g), p->product, p->a, p->b, p->out,
+						    p->out, preference, SUGGESTIONS, advice,
+						    &found));
 	best = preferred(p->shape, advice, found);
 	p->exists = note.status == CUBLAS_STATUS_SUCCESS && found > 0 &&
 		    advice[best].state == CUBLAS_STATUS_SUCCESS;
@@ -214,7 +220,8 @@ bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape sha
 	const float beta = memory.added ? 1 : 0;
 	const struct plan *p;
 
-	if (shape.factor == CUDA_R_64F || shape.count != 1 || (memory.before && !fits(shape, memory.before)))
+	if (shape.factor == CUDA_R_64F || shape.count != 1 ||
+	    (memory.before && !fits(shape, memory.before)))
 		return false;
 	shape.a_aligned = alignment(memory.a);
 	shape.b_aligned = alignment(memory.b);

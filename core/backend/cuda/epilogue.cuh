@@ -6,12 +6,13 @@
  *     EPILOGUE_GELU             out = gelu(s), before [m,n] = s, s = op(A) op(B) (+ bias)
  *     EPILOGUE_GELU_GRADIENT    out = op(A) op(B) gelu'(before)
  *
- * Nothing is rounded but what is written.  cuBLASLt takes tanh from an instruction that approximates
- * it: the error is far below that of bfloat16, and only products with results in it have a gelu.
+ * Nothing is rounded but what is written.  cuBLASLt takes tanh from an instruction that
+ * approximates it: the error is far below that of bfloat16, and only products with results in it
+ * have a gelu.
  *
- * cuBLASLt is asked once for each shape which algorithms it advises, and one of them is kept with the
- * context.  The choice follows from the shape, the GPU and the version of cuBLASLt.  Algorithms that cut
- * the sum over k add its parts in float, in a fixed order.
+ * cuBLASLt is asked once for each shape which algorithms it advises, and one of them is kept with
+ * the context.  The choice follows from the shape, the GPU and the version of cuBLASLt.  Algorithms
+ * that cut the sum over k add its parts in float, in a fixed order.
  */
 #ifndef CUDA_EPILOGUE_CUH
 #define CUDA_EPILOGUE_CUH
@@ -34,20 +35,21 @@ static inline bool writes_much(int64_t m, int64_t n, int64_t k)
 struct product_shape {
 	int64_t epilogue;
 	int64_t m, n, k;
-	int64_t a_pitch, b_pitch, pitch;	/* row-major; `before` and `added` have that of the results */
-	int64_t trans_a, trans_b;		/* 0 or 1 */
-	int64_t factor, result;			/* cudaDataType_t; bias, `before`, `added` are kept as results */
-	int64_t count;				/* of products, whose matrices lie so far apart: */
+	int64_t a_pitch, b_pitch,
+		pitch;		  /* row-major; `before` and `added` have that of the results */
+	int64_t trans_a, trans_b; /* 0 or 1 */
+	int64_t factor, result;	  /* cudaDataType_t; bias, `before`, `added` are kept as results */
+	int64_t count;		  /* of products, whose matrices lie so far apart: */
 	int64_t a_stride, b_stride, stride;
 	int64_t a_aligned, b_aligned, aligned, bias_aligned; /* bytes, at most 16; 0: no bias */
 };
 
 struct product_operands {
 	const void *a, *b, *bias;
-	void *before; /* NULL: none */
+	void *before;	   /* NULL: none */
 	const void *added; /* NULL: nothing; only without epilogue */
 	void *out;
-	float alpha; /* 1 with an epilogue */
+	float alpha;  /* 1 with an epilogue */
 	bool b_ready; /* before the kernel before has ended */
 };
 

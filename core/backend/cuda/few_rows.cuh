@@ -1,13 +1,14 @@
 /*
  * few_rows - y [n,O] = x [n,I] W + b for the few rows of a decoding step, with factors in bfloat16.
  *
- * Reading W once takes the time.  It is read as [O,I]: a warp sums over I for some outputs, each lane a
- * piece of 16 bytes at a time, and all pieces are under way at once.  Where I is large, several warps of a
- * block share it and are added in their order.  x is rounded when it is read, and b is added at the end, so
- * there is one kernel.  W does not change while kernels run: it is read before the kernel before has ended.
+ * Reading W once takes the time.  It is read as [O,I]: a warp sums over I for some outputs, each
+ * lane a piece of 16 bytes at a time, and all pieces are under way at once.  Where I is large,
+ * several warps of a block share it and are added in their order.  x is rounded when it is read,
+ * and b is added at the end, so there is one kernel.  W does not change while kernels run: it is
+ * read before the kernel before has ended.
  *
- * joined.cu lets the kernel do more: several products of the same x; the norm that makes x, which every
- * block does again; and what follows: gelu, or writing to a cache.
+ * joined.cu lets the kernel do more: several products of the same x; the norm that makes x, which
+ * every block does again; and what follows: gelu, or writing to a cache.
  */
 #ifndef CUDA_FEW_ROWS_CUH
 #define CUDA_FEW_ROWS_CUH
@@ -137,8 +138,7 @@ template <typename P> struct few_rows_norm {
 	typedef span<8, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE> narrow_span_type;
 	typedef span<8, SPAN_OF_WIDE> wide_span_type;
 
-	static __device__ struct values<real, 8> eight(struct numbers<P> x, span<8> at)
-	{
+	static __device__ struct values<real, 8> eight(struct numbers<P> x, span<8> at) {
 		return x.narrow ? x[narrow_span_type{ at.first }] : x[wide_span_type{ at.first }];
 	}
 
@@ -147,7 +147,7 @@ template <typename P> struct few_rows_norm {
 	struct values<real, 8> w, b;
 
 	__device__ explicit few_rows_norm(const struct norm_call<P> &m)
-		: column((int)threadIdx.x * 8), active(column < m.width), w{}, b{}
+	    : column((int)threadIdx.x * 8), active(column < m.width), w{}, b{}
 	{
 		if (active)
 			w = load_span<real, real, 8>(m.w + column);
@@ -155,10 +155,13 @@ template <typename P> struct few_rows_norm {
 			b = load_span<real, real, 8>(m.b + column);
 	}
 
-	/* s, y and the statistics of a row; one block writes them.  y to `normed`, too, as products read it. */
-	__device__ void row(const struct norm_call<P> &m, int64_t row, typename P::factor *normed) const
+	/* s, y and the statistics of a row; one block writes them.  y to `normed`, too, as products
+	 * read it. */
+	__device__ void row(const struct norm_call<P> &m, int64_t row,
+			    typename P::factor *normed) const
 	{
-		struct values<real, 8> s = {};
+		struct values<real, 8> s = {
+		};
 		real sum = 0, squares = 0;
 		const span<8> at = { row * m.width + column };
 
@@ -175,7 +178,8 @@ template <typename P> struct few_rows_norm {
 			for (int e = 0; e < 8; e++)
 				sum += s[e];
 		}
-		const real mean = m.kind == NORM_LAYER ? few_rows_block_sum(sum) / (real)m.width : 0;
+		const real mean =
+			m.kind == NORM_LAYER ? few_rows_block_sum(sum) / (real)m.width : 0;
 
 #pragma unroll
 		for (int e = 0; e < 8; e++)
@@ -244,7 +248,8 @@ static __device__ void few_rows_add_pieces(const struct few_rows_problem<P> &p,
 
 #pragma unroll
 			for (int e = 0; e < 8; e++)
-				eight[e] = (typename P::real)((const typename P::factor *)&pieces[k])[e];
+				eight[e] = (typename P::real)(
+					(const typename P::factor *)&pieces[k])[e];
 #pragma unroll
 			for (int o = 0; o < OUTS; o++)
 				multiply_eight<P>(sum[r][o], w.w[o][k], eight);
@@ -254,11 +259,10 @@ static __device__ void few_rows_add_pieces(const struct few_rows_problem<P> &p,
 
 /* `normed`: rows of x, FEW_ROWS_STEP apart; or NULL. */
 template <typename P, int ROWS, int OUTS>
-static __device__ void few_rows_add(const struct few_rows_problem<P> &p,
-				    const struct few_rows_place<P, OUTS> &x, int64_t base,
-				    const struct few_rows_weights<P, OUTS> &w,
-				    const typename P::factor *normed,
-				    typename P::real (&sum)[ROWS][OUTS])
+static __device__ void
+few_rows_add(const struct few_rows_problem<P> &p, const struct few_rows_place<P, OUTS> &x,
+	     int64_t base, const struct few_rows_weights<P, OUTS> &w,
+	     const typename P::factor *normed, typename P::real (&sum)[ROWS][OUTS])
 {
 	typedef typename P::real real;
 
@@ -283,7 +287,8 @@ static __device__ void few_rows_add(const struct few_rows_problem<P> &p,
 	}
 }
 
-/* What becomes of an output.  Its bias and the tokens so far, which no kernel of a run writes, are read at once. */
+/* What becomes of an output.  Its bias and the tokens so far, which no kernel of a run writes, are
+ * read at once. */
 template <typename P> struct few_rows_end {
 	typedef typename P::real real;
 
@@ -292,7 +297,7 @@ template <typename P> struct few_rows_end {
 	int64_t past; /* tokens that the cache has already */
 
 	__device__ few_rows_end(const struct few_rows_problem<P> &p, int number, int o)
-		: number(number), o(o), kept(-1), bias(0), past(p.n_kept > 0 ? p.run->past : 0)
+	    : number(number), o(o), kept(-1), bias(0), past(p.n_kept > 0 ? p.run->past : 0)
 	{
 		const struct few_rows_product<P> &product = p.product[number];
 
@@ -378,7 +383,8 @@ static __global__ void __launch_bounds__(FEW_ROWS_WARPS *WARP)
 
 #include "core/backend/cuda/some_rows.cuh"
 
-/* Where x is longer, or there are more outputs, cuBLAS is faster, even with a kernel for what follows. */
+/* Where x is longer, or there are more outputs, cuBLAS is faster, even with a kernel for what
+ * follows. */
 #define LONGEST_OF_SOME 1024
 #define MOST_OF_SOME 4096
 #define MANY_OF_SOME 2048 /* outputs: from here on a block has two tiles */
@@ -397,8 +403,8 @@ template <typename P> struct few_rows {
 
 		return rows(node) > MOST_FEW_ROWS && rows(node) <= MOST_SOME_ROWS && is_narrow(x) &&
 		       tensor_root(x)->kind == TENSOR_ACTIVATION && tensor_dim(x, -1) % 32 == 0 &&
-		       pitch % 8 == 0 && pitch <= INT32_MAX / MOST_SOME_ROWS && x->offset % 8 == 0 &&
-		       tensor_dim(x, -1) <= LONGEST_OF_SOME &&
+		       pitch % 8 == 0 && pitch <= INT32_MAX / MOST_SOME_ROWS &&
+		       x->offset % 8 == 0 && tensor_dim(x, -1) <= LONGEST_OF_SOME &&
 		       tensor_dim(node->out[0], -1) <= MOST_OF_SOME;
 	}
 
@@ -438,7 +444,8 @@ template <typename P> struct few_rows {
 		const int64_t O = tensor_dim(c->node->out[0], -1);
 		struct few_rows_product<P> *product = &p->product[p->n_products++];
 
-		product->before = p->n_products > 1 ? groups(*p, p->n_products - 1, outs(c->node)) : 0;
+		product->before =
+			p->n_products > 1 ? groups(*p, p->n_products - 1, outs(c->node)) : 0;
 		product->O = O;
 		product->w = (const typename P::factor *)c->copy[1][copy(c->node)]->memory;
 		product->b = wide_input<P>(c, 2);
@@ -451,18 +458,19 @@ template <typename P> struct few_rows {
 		return p.product[n - 1].before + (p.product[n - 1].O + outs - 1) / outs;
 	}
 
-	static struct few_rows_problem<P> problem(const struct call *c)
-	{
+	static struct few_rows_problem<P> problem(const struct call *c) {
 		const struct tensor *x = c->node->in[0];
 		const int64_t I = tensor_dim(x, -1);
-		struct few_rows_problem<P> p = {};
+		struct few_rows_problem<P> p = {
+		};
 
 		p.n = (int)(tensor_count(x) / I);
 		p.split = I <= FEW_ROWS_STEP ? 1 : I <= 2 * FEW_ROWS_STEP ? 2 : 4;
 		p.I = I;
 		p.x_pitch = tensor_contiguous(x) ? I : x->pitch;
 		p.x = input<P>(c, 0);
-		p.in_pieces = ROUNDS<P> && p.x.narrow && p.x_pitch % 8 == 0 && (uintptr_t)p.x.at % 16 == 0;
+		p.in_pieces = ROUNDS<P> && p.x.narrow && p.x_pitch % 8 == 0 &&
+			      (uintptr_t)p.x.at % 16 == 0;
 		p.run = run_of(c);
 		add(&p, c);
 		return p;
@@ -499,8 +507,8 @@ template <typename P> struct few_rows {
 	static void launch_some(const struct call *c, const struct few_rows_problem<P> &p)
 	{
 		launch_next(context_of(c)->overlaps, some_rows_kernel<P, TILES>,
-			    (unsigned)groups(p, p.n_products, SOME_ROWS_OUTS * TILES), SOME_ROWS_WARPS * WARP, 0,
-			    stream_of(c), p);
+			    (unsigned)groups(p, p.n_products, SOME_ROWS_OUTS * TILES),
+			    SOME_ROWS_WARPS * WARP, 0, stream_of(c), p);
 		note_launch(c);
 	}
 

@@ -21,8 +21,8 @@
  * A result of one product is a factor of the next one in registers (tiles.cuh).
  *
  * Factors are read where they are, or from copies [B,heads,tokens,width], which are rounded if they
- * are not kept as products read them, and filled up with zeros to a width that a kernel is made for.
- * Exponentials are powers of two: scores and lse are multiplied by log2(e) on the way.
+ * are not kept as products read them, and filled up with zeros to a width that a kernel is made
+ * for. Exponentials are powers of two: scores and lse are multiplied by log2(e) on the way.
  *
  * (T. Dao, "FlashAttention-2", 2023.)
  */
@@ -45,7 +45,7 @@ template <typename F> struct rows {
 };
 
 template <typename F>
-static __device__ struct rows<F> rows_of(const struct head_matrix<const F *> &x, int head, int H)
+static __device__ rows<F> rows_of(const struct head_matrix<const F *> &x, int head, int H)
 {
 	return { x.at + head / H * x.example + head % H / x.sharing * x.head, x.pitch };
 }
@@ -79,8 +79,8 @@ template <typename P> struct problem {
 	struct dropout_mask mask;
 	int padded;		  /* queries, in whole blocks */
 	const real *lse2, *delta; /* [B,H,padded], lse in powers of two; backward */
-	int together = 1;	  /* heads that share keys and whose dK one block sums up; backward */
-	real *ds;		  /* [heads,padded,padded], a row for each query, or NULL: not stored */
+	int together = 1; /* heads that share keys and whose dK one block sums up; backward */
+	real *ds;	  /* [heads,padded,padded], a row for each query, or NULL: not stored */
 
 	__device__ real band() const
 	{
@@ -97,9 +97,9 @@ template <typename P> struct problem {
 
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
- * many blocks share a multiprocessor.  BIASED: keys may have a bias; MORE: and there may be alibi or
- * dropout; BANDED: and the reciprocal term.  GROUPED: four warps multiply together, rows of 16 each.
- * STAGES: of shared memory, for what a block walks over.
+ * many blocks share a multiprocessor.  BIASED: keys may have a bias; MORE: and there may be alibi
+ * or dropout; BANDED: and the reciprocal term.  GROUPED: four warps multiply together, rows of 16
+ * each. STAGES: of shared memory, for what a block walks over.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
 	  bool BANDED_, bool GROUPED_ = false, int STAGES_ = 2, bool BIASED_ = false>
@@ -128,8 +128,8 @@ struct shape {
 	/* Bytes of shared memory, so that what follows may be stored, too. */
 	static constexpr int aligned(int bytes)
 	{
-		return GROUPED ? (bytes + PANEL_ALIGNMENT - 1) / PANEL_ALIGNMENT * PANEL_ALIGNMENT :
-				 bytes;
+		return GROUPED ? (bytes + PANEL_ALIGNMENT - 1) / PANEL_ALIGNMENT * PANEL_ALIGNMENT
+			       : bytes;
 	}
 
 	/* Kernels of other GPUs stay empty. */
@@ -150,18 +150,28 @@ struct shape {
 template <typename X> using problem_of = struct problem<typename X::P>;
 template <typename X> using side_of = struct side<typename X::factor>;
 
-template <typename X>
-static __device__ side_of<X> queries_of(const problem_of<X> &p, int head)
+template <typename X> static __device__ side_of<X> queries_of(const problem_of<X> &p, int head)
 {
-	return { rows_of(p.q, head, p.H), rows_of(p.d_o, head, p.H), rows_of(p.k, head, p.H),
-		 p.score_pieces, p.value_pieces, p.T, p.past, p.S };
+	return { rows_of(p.q, head, p.H),
+		 rows_of(p.d_o, head, p.H),
+		 rows_of(p.k, head, p.H),
+		 p.score_pieces,
+		 p.value_pieces,
+		 p.T,
+		 p.past,
+		 p.S };
 }
 
-template <typename X>
-static __device__ side_of<X> keys_of(const problem_of<X> &p, int head)
+template <typename X> static __device__ side_of<X> keys_of(const problem_of<X> &p, int head)
 {
-	return { rows_of(p.k, head, p.H), rows_of(p.v, head, p.H), rows_of(p.recent, head, p.H),
-		 p.score_pieces, p.value_pieces, p.S, -p.recent_first, p.recent_n };
+	return { rows_of(p.k, head, p.H),
+		 rows_of(p.v, head, p.H),
+		 rows_of(p.recent, head, p.H),
+		 p.score_pieces,
+		 p.value_pieces,
+		 p.S,
+		 -p.recent_first,
+		 p.recent_n };
 }
 
 /* --------------------------------------------------------------- shared memory */
@@ -184,19 +194,20 @@ template <typename X, int N, bool VALUE> struct tiles {
 	}
 	__device__ void copy_score(const struct side<factor> &from, int first) const
 	{
-		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, from.score_pieces, first,
-					 from.n);
+		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, from.score_pieces,
+					 first, from.n);
 	}
 	/* Begin to copy N rows from row `first` on. */
 	__device__ void copy(const struct side<factor> &from, int first, bool in_band) const
 	{
 		copy_score(from, first);
 		if (VALUE)
-			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch, from.value_pieces,
-						 first, from.n);
+			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch,
+						 from.value_pieces, first, from.n);
 		if (X::BANDED && in_band)
-			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch, from.score_pieces,
-						 first + from.cross_first, from.cross_n);
+			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch,
+						 from.score_pieces, first + from.cross_first,
+						 from.cross_n);
 	}
 };
 
@@ -237,7 +248,8 @@ template <typename X> static __device__ __forceinline__ void copies_arrive()
 
 /* ---------------------------------------------------------------------- scores */
 
-/* The terms of one head, in powers of two; and what a bias is multiplied by where a score is the bare product. */
+/* The terms of one head, in powers of two; and what a bias is multiplied by where a score is the
+ * bare product. */
 template <typename R> struct terms {
 	R scale, slope, band, per_scale;
 	int window;
@@ -246,8 +258,8 @@ template <typename R> struct terms {
 template <typename X> using terms_with = struct terms<typename X::real>;
 
 /*
- * Without other terms a score stays the bare product, with the bias, until its power is taken: there the
- * scale, which is then positive, costs nothing.
+ * Without other terms a score stays the bare product, with the bias, until its power is taken:
+ * there the scale, which is then positive, costs nothing.
  */
 template <typename X>
 static __device__ __forceinline__ typename X::real unit_of(const terms_with<X> &t)
@@ -256,7 +268,7 @@ static __device__ __forceinline__ typename X::real unit_of(const terms_with<X> &
 }
 
 template <typename P>
-static __device__ struct terms<typename P::real> terms_of(const struct problem<P> &p, int head)
+static __device__ terms<typename P::real> terms_of(const struct problem<P> &p, int head)
 {
 	typedef typename P::real real;
 	const real scale = p.scale * (real)M_LOG2E;
@@ -309,8 +321,8 @@ static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, boo
 }
 
 /*
- * What dropout makes of the thread's probabilities: 0, or more.  query(r, c) and key(r, c) say whose
- * they are.  A bit for each number is found in a loop, so that kernels stay short.
+ * What dropout makes of the thread's probabilities: 0, or more.  query(r, c) and key(r, c) say
+ * whose they are.  A bit for each number is found in a loop, so that kernels stay short.
  */
 template <typename X> struct kept {
 	uint64_t bits;
@@ -318,7 +330,7 @@ template <typename X> struct kept {
 
 	template <typename Query, typename Key>
 	__device__ __forceinline__ kept(const problem_of<X> &p, int head, Query query, Key key)
-		: bits(0), factor((typename X::real)p.mask.factor)
+	    : bits(0), factor((typename X::real)p.mask.factor)
 	{
 		static_assert(4 * X::ROWS * X::COLUMNS <= 64, "a bit for each number");
 #pragma unroll 1
@@ -328,7 +340,8 @@ template <typename X> struct kept {
 				const int r = 16 * (k / X::COLUMNS) + fragment_row(e);
 				const int c = 8 * (k % X::COLUMNS) + fragment_column(e);
 				const int64_t row = (int64_t)head * p.T + query(r, c);
-				const bool stays = p.mask.at((uint64_t)(row * p.T + key(r, c))) != 0;
+				const bool stays =
+					p.mask.at((uint64_t)(row * p.T + key(r, c))) != 0;
 
 				bits |= (uint64_t)stays << (4 * k + e);
 			}
@@ -358,18 +371,19 @@ template <typename R> static __device__ __forceinline__ R row_largest(R x)
 template <typename P> struct target {
 	struct head_matrix<struct results<P>> to;
 	int width;
-	bool add, in_pairs, in_pieces; /* two neighbours may be written at once; 16 bytes of bfloat16 may */
+	bool add, in_pairs,
+		in_pieces; /* two neighbours may be written at once; 16 bytes of bfloat16 may */
 
-	__device__ struct results<P> rows(int head, int H) const
-	{
+	__device__ struct results<P> rows(int head, int H) const {
 		return to.at + (head / H * to.example + head % H / to.sharing * to.head);
 	}
 };
 
 template <typename P>
-static struct target<P> target_of(struct head_matrix<struct results<P>> to, int64_t width, bool add)
+static target<P> target_of(struct head_matrix<struct results<P>> to, int64_t width, bool add)
 {
-	const size_t pair = 2 * (to.at.narrow ? sizeof(typename P::factor) : sizeof(typename P::real));
+	const size_t pair =
+		2 * (to.at.narrow ? sizeof(typename P::factor) : sizeof(typename P::real));
 
 	return { to, (int)width, add,
 		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at.at % pair == 0,
@@ -415,17 +429,19 @@ static __device__ __forceinline__ void turn_words(uint32_t (&word)[4])
 
 			if (k & step)
 				continue;
-			const uint32_t given = __shfl_xor_sync(0xffffffffu, upper ? near : far, step);
+			const uint32_t given =
+				__shfl_xor_sync(0xffffffffu, upper ? near : far, step);
 
 			near = upper ? given : near;
 			far = upper ? far : given;
 		}
 }
 
-/* The numbers of a row in bfloat16, 16 bytes at once: its four threads exchange theirs.  All threads call it. */
+/* The numbers of a row in bfloat16, 16 bytes at once: its four threads exchange theirs.  All
+ * threads call it. */
 template <typename F, int COLUMNS>
-static __device__ __forceinline__ void put_pieces(F *to, const float (&x)[COLUMNS][4], int half, float factor,
-						  bool wanted)
+static __device__ __forceinline__ void put_pieces(F *to, const float (&x)[COLUMNS][4], int half,
+						  float factor, bool wanted)
 {
 #pragma unroll
 	for (int c = 0; c < COLUMNS; c += 4) {
@@ -433,10 +449,12 @@ static __device__ __forceinline__ void put_pieces(F *to, const float (&x)[COLUMN
 
 #pragma unroll
 		for (int k = 0; k < 4; k++)
-			word[k] = two_rounded(x[c + k][2 * half] * factor, x[c + k][2 * half + 1] * factor);
+			word[k] = two_rounded(x[c + k][2 * half] * factor,
+					      x[c + k][2 * half + 1] * factor);
 		turn_words(word);
 		if (wanted)
-			write_sixteen(to + 8 * (c + (int)threadIdx.x % 4), { word[0], word[1], word[2], word[3] });
+			write_sixteen(to + 8 * (c + (int)threadIdx.x % 4),
+				      { word[0], word[1], word[2], word[3] });
 	}
 }
 
@@ -457,8 +475,8 @@ static __device__ void put_rows(const struct target<P> &t, const struct results<
 
 			if constexpr (ROUNDS<P> && COLUMNS % 4 == 0)
 				if (t.in_pieces && !t.add && t.width == 8 * COLUMNS) {
-					put_pieces((typename P::factor *)to.at, x[m], half, factor[m][half],
-						   row < n);
+					put_pieces((typename P::factor *)to.at, x[m], half,
+						   factor[m][half], row < n);
 					continue;
 				}
 			if (row >= n)
@@ -617,9 +635,8 @@ static __device__ __forceinline__ void drop(const problem_of<X> &p, int head, in
 	const struct kept<X> k(
 		p, head, [=](int r, int) { return i0 + r; }, [=](int, int c) { return j0 + c; });
 
-	each_number(s, [&](typename X::real &x, int m, int n, int e, int, int) {
-		x *= k.at(m, n, e);
-	});
+	each_number(
+		s, [&](typename X::real &x, int m, int n, int e, int, int) { x *= k.at(m, n, e); });
 }
 
 /* The largest score and the sum of the powers of each of the thread's rows so far. */

@@ -42,11 +42,10 @@ static __device__ __forceinline__ void end_products(const Own &own, int row, con
 
 /* dS from scores and dP, of the queries' rows; outside the keys they see it is 0. */
 template <typename X>
-static __device__ __forceinline__ void d_scores(const problem_of<X> &p, typename X::real unit,
-						int head, int i0, int j0,
-						const typename X::row_numbers &lse2,
-						const typename X::row_numbers &delta,
-						typename X::scores &dp, typename X::scores &s)
+static __device__ __forceinline__ void
+d_scores(const problem_of<X> &p, typename X::real unit, int head, int i0, int j0,
+	 const typename X::row_numbers &lse2, const typename X::row_numbers &delta,
+	 typename X::scores &dp, typename X::scores &s)
 {
 	typedef typename X::real real;
 
@@ -96,8 +95,8 @@ template <typename X> struct own_numbers {
 };
 
 /*
- * Where warps multiply in groups, the kernel of dQ prepares its queries' rows itself, for that of dK,
- * too: dO goes to `value`, lse and delta to `numbers`.
+ * Where warps multiply in groups, the kernel of dQ prepares its queries' rows itself, for that of
+ * dK, too: dO goes to `value`, lse and delta to `numbers`.
  */
 template <typename X, typename Panel>
 static __device__ void prepare_own(const problem_of<X> &p, const struct query_walk<X> &w,
@@ -108,10 +107,16 @@ static __device__ void prepare_own(const problem_of<X> &p, const struct query_wa
 	constexpr int TURNS = X::OWN / AT_ONCE;
 	const uint32_t piece = threadIdx.x % PIECES, own = threadIdx.x / PIECES;
 	const auto query = [&](int turn) -> struct query_piece {
-		return { (uint32_t)(w.head / p.H), (uint32_t)(w.head % p.H), (uint32_t)p.H,
-			 (uint32_t)w.first + own + turn * AT_ONCE, (uint32_t)p.T, (uint32_t)p.padded, piece, PIECES };
+		return { (uint32_t)(w.head / p.H),
+			 (uint32_t)(w.head % p.H),
+			 (uint32_t)p.H,
+			 (uint32_t)w.first + own + turn *AT_ONCE,
+			 (uint32_t)p.T,
+			 (uint32_t)p.padded,
+			 piece,
+			 PIECES };
 	};
-	const auto put = [&](int turn, uint4 d_o, const typename X::real (&two)[2]) {
+	const auto put = [&](int turn, uint4 d_o, const typename X::real(&two)[2]) {
 		const int row = (int)own + turn * AT_ONCE;
 
 		write_piece(value.piece(row, (int)piece), d_o);
@@ -244,14 +249,14 @@ template <typename R> struct alignas(2 * sizeof(R)) two_numbers {
 };
 
 /*
- * dS of the warp's queries and the keys of a step, as it was stored.  Only what queries see was stored for
- * certain, so only pairs that begin with it are read.  Their second key may be one that the query does not
- * see, but it is of the same tile, and there stored as 0.
+ * dS of the warp's queries and the keys of a step, as it was stored.  Only what queries see was
+ * stored for certain, so only pairs that begin with it are read.  Their second key may be one that
+ * the query does not see, but it is of the same tile, and there stored as 0.
  */
 template <typename X>
 static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p,
-						     const struct query_walk<X> &w, int row, int step,
-						     typename X::scores &ds)
+						     const struct query_walk<X> &w, int row,
+						     int step, typename X::scores &ds)
 {
 	typedef struct two_numbers<typename X::real> two;
 	const int i0 = w.first + row, j0 = step * X::STEP;
@@ -261,7 +266,8 @@ static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p,
 	for (int m = 0; m < X::ROWS; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			const int i = i0 + 16 * m + fragment_row(2 * half), j = j0 + fragment_column(0);
+			const int i = i0 + 16 * m + fragment_row(2 * half),
+				  j = j0 + fragment_column(0);
 			const typename X::real *from = p.d_scores_at(w.head, i, j);
 
 #pragma unroll
@@ -292,7 +298,8 @@ template <typename X> struct given_memory {
 	}
 };
 
-/* dQ = scale dS K, of dS that d_keys_kernel stored.  It is read a step ahead, so that no product waits. */
+/* dQ = scale dS K, of dS that d_keys_kernel stored.  It is read a step ahead, so that no product
+ * waits. */
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	given_d_queries_kernel(const __grid_constant__ problem_of<X> p,
@@ -319,7 +326,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			M::copy(keys, start, step + 1);
 			read_d_scores<X>(p, w, row, step + 1, next);
 		}
-		if (step * X::STEP < w.first + row + 16 * X::ROWS) /* else no query sees these keys */
+		if (step * X::STEP <
+		    w.first + row + 16 * X::ROWS) /* else no query sees these keys */
 			multiply_result(d, ds, M::at(start, step).score);
 	}
 	fill(factor, p.scale);
@@ -383,12 +391,11 @@ static __device__ void copy_queries(const problem_of<X> &p, const struct key_wal
 
 /* Products s of the warp's keys with the queries of a step become probabilities. */
 template <typename X, typename M>
-static __device__ void key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w,
-					 const terms_with<X> &t, const typename M::own_tiles &own,
-					 const typename M::step_tiles &queries,
-					 const typename X::real *lse2,
-					 const typename X::row_numbers &bias, int step,
-					 typename X::scores &s)
+static __device__ void
+key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
+		  const typename M::own_tiles &own, const typename M::step_tiles &queries,
+		  const typename X::real *lse2, const typename X::row_numbers &bias, int step,
+		  typename X::scores &s)
 {
 	typedef typename X::real real;
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
@@ -425,8 +432,8 @@ static __device__ void own_bias(const problem_of<X> &p, const struct key_walk<X>
 
 			bias[m][half] = 0;
 			if (X::BIASED && p.key_bias && j < p.S)
-				bias[m][half] = p.key_bias[p.bias_layout.at(w.head / p.H,
-									    w.head % p.H, j)];
+				bias[m][half] =
+					p.key_bias[p.bias_layout.at(w.head / p.H, w.head % p.H, j)];
 		}
 }
 
@@ -468,8 +475,8 @@ key_d_scores(const problem_of<X> &p, const struct key_walk<X> &w, int row, int s
 }
 
 /*
- * Where warps multiply in groups: dV and dK from probabilities s and the products dP, which may be under
- * way still.  Without dropout those of dV are begun before dS is made.
+ * Where warps multiply in groups: dV and dK from probabilities s and the products dP, which may be
+ * under way still.  Without dropout those of dV are begun before dS is made.
  */
 template <typename X, typename Step>
 static __device__ __forceinline__ void
@@ -499,8 +506,8 @@ add_grouped(const problem_of<X> &p, const struct key_walk<X> &w, int row, int st
 /* dS of the warp's keys and the queries of a step into memory, for given_d_queries_kernel. */
 template <typename X>
 static __device__ __forceinline__ void store_d_scores(const problem_of<X> &p,
-						      const struct key_walk<X> &w, int row, int step,
-						      typename X::scores &ds)
+						      const struct key_walk<X> &w, int row,
+						      int step, typename X::scores &ds)
 {
 	typename X::real *to = p.d_scores_at(w.head, step * X::STEP, w.first + row);
 
@@ -559,16 +566,15 @@ static __device__ void put_bias(const problem_of<X> &p, const struct key_walk<X>
 }
 
 /*
- * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.  A block sums up dK of
- * p.together heads, so that dk has H / p.together.  dS is stored, if there is a place for it.
+ * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.  A block sums up dK
+ * of p.together heads, so that dk has H / p.together.  dS is stored, if there is a place for it.
  * IN_BAND: dq_j = scale band sum_i dS_ij k_i inside the band instead, into dk.
  */
 template <typename X, bool IN_BAND>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	d_keys_kernel(const __grid_constant__ problem_of<X> p,
 		      const __grid_constant__ target<typename X::P> dk,
-		      const __grid_constant__ target<typename X::P> dv,
-		      typename X::real *dbias)
+		      const __grid_constant__ target<typename X::P> dv, typename X::real *dbias)
 {
 	typedef typename X::real real;
 	typedef struct memory<X, true> M;
@@ -608,8 +614,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 				meanwhile();
 				continue; /* no query of this step sees these keys */
 			}
-			add_queries<X, M, IN_BAND>(p, w, t, own, at, M::numbers(shared, step),
-						   bias, step, dbias, meanwhile, sums);
+			add_queries<X, M, IN_BAND>(p, w, t, own, at, M::numbers(shared, step), bias,
+						   step, dbias, meanwhile, sums);
 		}
 		if constexpr (!IN_BAND) {
 			fill(factor, (real)1);

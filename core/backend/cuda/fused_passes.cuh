@@ -53,16 +53,27 @@ template <typename P> struct head_copies {
 	{
 		constexpr int N = PIECE<typename P::factor>;
 		const struct heads x = heads_of(t, t->dim[2]);
-		const struct numbers<P> from = { data, is_narrow(t) };
+		const struct numbers<P> from = {
+			data, is_narrow(t)
+		};
 
-		list[n++] = { total, x, from, is_aligned<N, P>(x, from), (uint32_t)t->dim[1],
-			      (uint32_t)t->dim[2], (uint32_t)W / N, tokens, W, out };
+		list[n++] = { total,
+			      x,
+			      from,
+			      is_aligned<N, P>(x, from),
+			      (uint32_t)t->dim[1],
+			      (uint32_t)t->dim[2],
+			      (uint32_t)W / N,
+			      tokens,
+			      W,
+			      out };
 		total += t->dim[0] * t->dim[1] * t->dim[2] * (W / N);
 	}
 };
 
 /* A thread for every piece. */
-template <typename P> static void copy_heads(const struct call *c, const struct head_copies<P> &copies)
+template <typename P>
+static void copy_heads(const struct call *c, const struct head_copies<P> &copies)
 {
 	each_of_many(c, copies, copies.total,
 		     [=] __device__(const struct head_copies<P> &all, int at, int64_t i) {
@@ -72,8 +83,8 @@ template <typename P> static void copy_heads(const struct call *c, const struct 
 
 /* Where what gradients need of every query comes from and goes to. */
 template <typename P>
-static struct row_source<P> rows_to_prepare(const struct call *c, typename P::real *lse2,
-					    typename P::real *delta, typename P::factor *out)
+static row_source<P> rows_to_prepare(const struct call *c, typename P::real *lse2,
+				     typename P::real *delta, typename P::factor *out)
 {
 	constexpr int N = PIECE<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
@@ -81,14 +92,21 @@ static struct row_source<P> rows_to_prepare(const struct call *c, typename P::re
 	const struct numbers<P> o = output<P>(c, O), lost = output<P>(c, LOST);
 	const struct numbers<P> d_o = output_gradient<P>(c, O);
 
-	return { x, o, lost, d_o,
+	return { x,
+		 o,
+		 lost,
+		 d_o,
 		 is_aligned<N, P>(x, o) && is_aligned<N, P>(x, lost) && is_aligned<N, P>(x, d_o),
-		 wide_output<P>(c, LSE), lse2, delta, out };
+		 wide_output<P>(c, LSE),
+		 lse2,
+		 delta,
+		 out };
 }
 
 /* All of it, of rows of W numbers, where the kernel of dQ does not prepare its own. */
 template <typename P>
-static void prepare_rows(const struct call *c, int64_t W, int64_t padded, const struct row_source<P> &r)
+static void prepare_rows(const struct call *c, int64_t W, int64_t padded,
+			 const struct row_source<P> &r)
 {
 	constexpr int N = PIECE<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
@@ -173,8 +191,9 @@ static typename P::factor *take_copy(struct space *m, const struct tensor *t, in
 
 /* The tensor as kernels read it: in place, or the copy, if there is one. */
 template <typename P>
-static struct head_matrix<const typename P::factor *>
-ready(const struct tensor *t, const void *data, int64_t H, int64_t W, const typename P::factor *copy)
+static head_matrix<const typename P::factor *> ready(const struct tensor *t, const void *data,
+						     int64_t H, int64_t W,
+						     const typename P::factor *copy)
 {
 	const struct heads x = heads_of(t, H);
 
@@ -185,9 +204,9 @@ ready(const struct tensor *t, const void *data, int64_t H, int64_t W, const type
 
 /* The same of an input, of which the first `tokens` are there; its copy is to be made. */
 template <typename P>
-static struct head_matrix<const typename P::factor *>
-ready_input(const struct call *c, int i, int64_t W, int64_t tokens, typename P::factor *copy,
-	    struct head_copies<P> *copies)
+static head_matrix<const typename P::factor *> ready_input(const struct call *c, int i, int64_t W,
+							   int64_t tokens, typename P::factor *copy,
+							   struct head_copies<P> *copies)
 {
 	if (copy)
 		copies->add(c->node->in[i], c->in[i], W, tokens, copy);
@@ -203,7 +222,7 @@ static int64_t blocks_of(const struct node *n, int64_t own)
 }
 
 #ifndef MANY_BLOCKS
-#define MANY_BLOCKS 512 /* of 64 keys: they keep a large GPU busy; fewer where they are emulated */
+#define MANY_BLOCKS 512 /* of 64 keys: enough for a large GPU; fewer where it is emulated */
 #endif
 
 /* Heads that share keys and whose dK one block sums up: as many as leave many blocks. */
@@ -219,28 +238,31 @@ static int64_t heads_together(const struct node *n)
 
 static int64_t padded_queries(const struct node *n)
 {
-	return (n->in[Q]->dim[1] + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK * MOST_ROWS_OF_BLOCK;
+	return (n->in[Q]->dim[1] + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK *
+	       MOST_ROWS_OF_BLOCK;
 }
 
 #ifndef STORED_BYTES
 #define STORED_BYTES ((int64_t)256 << 20) /* of dS at most; less where it is emulated */
 #endif
 
-/* Gradients of one tensor that is read twice are added in the order of inputs; dQ would come last. */
+/* Gradients of one tensor that is read twice are added in the order of inputs; dQ would come last.
+ */
 static bool queries_are_keys(const struct node *n)
 {
 	return n->in[Q] == n->in[K] || n->in[Q] == n->in[V];
 }
 
 /*
- * Heads whose dS is stored at once, or 0: it is not.  Those whose dK one block sums up stay together, and
- * the last launch has about as many as the others.  Where there is room for so few that a large GPU would
- * idle, scores are made again.
+ * Heads whose dS is stored at once, or 0: it is not.  Those whose dK one block sums up stay
+ * together, and the last launch has about as many as the others.  Where there is room for so few
+ * that a large GPU would idle, scores are made again.
  */
 template <typename P> static int64_t heads_stored(const struct node *n)
 {
 	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2], together = heads_together(n);
-	const int64_t bytes = padded_queries(n) * padded_queries(n) * (int64_t)sizeof(typename P::real);
+	const int64_t bytes =
+		padded_queries(n) * padded_queries(n) * (int64_t)sizeof(typename P::real);
 	const int64_t most = STORED_BYTES / bytes / together * together;
 	const int64_t times = most ? (heads + most - 1) / most : 0;
 
@@ -260,7 +282,8 @@ static typename P::real *take_sums(struct space *m, const struct tensor *t, int6
 	return m->take<typename P::real>(t->dim[0] * heads * t->dim[1] * t->dim[3]);
 }
 
-/* Of all examples.  The part of these rows that queries see, a half, stays in the cache of a large GPU. */
+/* Of all examples.  The part of these rows that queries see, a half, stays in the cache of a large
+ * GPU. */
 #define ROUTE_NUMBERS ((int64_t)1 << 24)
 
 /* Queries whose routes are made at once. */
@@ -272,14 +295,15 @@ static int64_t route_rows(int64_t B, int64_t T, int64_t S)
 }
 
 template <typename P>
-static struct fused_buffers<P> take_fused(struct space *m, const struct node *n, enum pass pass)
+static fused_buffers<P> take_fused(struct space *m, const struct node *n, enum pass pass)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t B = n->in[Q]->dim[0], T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
 	const int64_t S = n->in[K]->dim[1];
 	const struct widths w = widths_of<P>(n);
-	struct fused_buffers<P> f = {};
+	struct fused_buffers<P> f = {
+	};
 
 	f.q = take_copy<P>(m, n->in[Q], w.score);
 	f.k = take_copy<P>(m, n->in[K], w.score);
@@ -307,15 +331,17 @@ static struct fused_buffers<P> take_fused(struct space *m, const struct node *n,
 
 /* Copies what has to be copied. */
 template <typename P>
-static struct problem<P> open_problem(const struct call *c, const struct fused_buffers<P> &f)
+static problem<P> open_problem(const struct call *c, const struct fused_buffers<P> &f)
 {
 	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
 	const int64_t in_piece = PIECE<typename P::factor>;
 	const struct widths w = widths_of<P>(n);
-	struct head_copies<P> copies = {};
-	struct problem<P> p = {};
+	struct head_copies<P> copies = {
+	};
+	struct problem<P> p = {
+	};
 
 	p.H = (int)H;
 	p.T = (int)T;
@@ -350,8 +376,8 @@ static struct problem<P> open_problem(const struct call *c, const struct fused_b
 
 /* The same with what only the gradients need.  prepares: the kernel of dQ prepares rows. */
 template <typename P>
-static struct problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f,
-					const struct row_source<P> &rows, bool prepares)
+static problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f,
+				 const struct row_source<P> &rows, bool prepares)
 {
 	const struct tensor *o = c->node->out[O];
 	const int64_t W = widths_of<P>(c->node).value;
@@ -398,7 +424,8 @@ template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
 
 template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
 	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward, d_queries;
-	typedef shape<bfloat16_products, 64, 64, MORE ? 1 : 2, 4, MORE ? 64 : 32, 2, MORE, false> d_keys;
+	typedef shape<bfloat16_products, 64, 64, MORE ? 1 : 2, 4, MORE ? 64 : 32, 2, MORE, false>
+		d_keys;
 	typedef typename combine_shape<bfloat16_products, 64, MORE, false>::type combine;
 };
 
@@ -416,13 +443,14 @@ template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
 };
 
 /*
- * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of three to eight tried of
- * each on an H200 these were the fastest.  Forward with more than two stages is that of grouped_attention.cuh.
+ * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of three to
+ * eight tried of each on an H200 these were the fastest.  Forward with more than two stages is that
+ * of grouped_attention.cuh.
  */
 template <int KW, bool MORE, bool BIASED> struct grouped_shapes {
 	template <int WARPS, int BLOCKS, int STAGES = 2>
-	using grouped =
-		shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true, STAGES, BIASED>;
+	using grouped = shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true,
+			      STAGES, BIASED>;
 
 	typedef grouped<8, 2, KW == 64 ? (MORE ? 3 : 4) : MORE ? 2 : 3> forward;
 	typedef grouped<4, KW == 64 && !MORE ? 4 : 3> d_queries;
@@ -437,7 +465,8 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 		   const Arguments &...arguments)
 {
 	want_memory(c, kernel, bytes);
-	launch_next(context_of(c)->overlaps, kernel, blocks, threads, bytes, stream_of(c), arguments...);
+	launch_next(context_of(c)->overlaps, kernel, blocks, threads, bytes, stream_of(c),
+		    arguments...);
 	note_launch(c, cuda_attention_length);
 }
 
@@ -456,7 +485,7 @@ template <typename X> static constexpr auto forward_by()
 }
 
 /* An output of the shape of o. */
-template <typename P> static struct target<P> written(const struct call *c, int number)
+template <typename P> static target<P> written(const struct call *c, int number)
 {
 	const struct heads o = heads_of(c->node->out[O], c->node->in[Q]->dim[2]);
 
@@ -476,8 +505,10 @@ struct launches {
 	{
 		typedef typename Shapes::forward X;
 
-		launch(c, forward_by<X>(), blocks_for(p, X::OWN), X::THREADS, memory<X, false>::BYTES, p,
-		       attention_results<P>{ written<P>(c, O), written<P>(c, LOST), wide_output<P>(c, LSE) });
+		launch(c, forward_by<X>(), blocks_for(p, X::OWN), X::THREADS,
+		       memory<X, false>::BYTES, p,
+		       attention_results<P>{ written<P>(c, O), written<P>(c, LOST),
+					     wide_output<P>(c, LSE) });
 	}
 	static void combine(const struct call *c, const struct problem<P> &p,
 			    struct combined<real> route, struct query_block x, bool maximum)
@@ -492,8 +523,7 @@ struct launches {
 	}
 	template <bool IN_BAND>
 	static void d_queries(const struct call *c, const struct problem<P> &p,
-			      struct target<P> out, double *dband,
-			      const struct row_source<P> &rows)
+			      struct target<P> out, double *dband, const struct row_source<P> &rows)
 	{
 		typedef typename Shapes::d_queries X;
 
@@ -547,15 +577,15 @@ template <typename P, typename F> static void with_shapes(const struct call *c, 
 
 	if constexpr (is_bf16)
 		if (context_of(c)->groups && widths_of<P>(n).value == 64)
-			return widths_of<P>(n).score == 64 ? with_groups<64>(rare, biased, f) :
-							     with_groups<128>(rare, biased, f);
+			return widths_of<P>(n).score == 64 ? with_groups<64>(rare, biased, f)
+							   : with_groups<128>(rare, biased, f);
 	if constexpr (!is_double) {
 		if (widths_of<P>(n).value == 64 && widths_of<P>(n).score == 64)
-			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>()) :
-						  f(launches<P, 64, 64, !is_bf16, false>());
+			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>())
+						: f(launches<P, 64, 64, !is_bf16, false>());
 		if (widths_of<P>(n).value == 64)
-			return more || !is_bf16 ? f(launches<P, 128, 64, true, false>()) :
-						  f(launches<P, 128, 64, !is_bf16, false>());
+			return more || !is_bf16 ? f(launches<P, 128, 64, true, false>())
+						: f(launches<P, 128, 64, !is_bf16, false>());
 	}
 	f(launches<P, widest<P>(), widest<P>(), true, true>());
 }
@@ -599,13 +629,14 @@ template <typename P> void fused<P>::forward(const struct call *c)
 
 /* Where the sums of the keys or values of H heads go: into the gradient, or first into `sums`. */
 template <typename P>
-static struct target<P> sums_of(const struct call *c, int input, typename P::real *sums, int64_t H)
+static target<P> sums_of(const struct call *c, int input, typename P::real *sums, int64_t H)
 {
 	const struct tensor *t = c->node->in[input];
 	const auto d = input_gradient<P>(c, input);
 
 	if (sums && d)
-		return target_of(from_buffer(wide<P>(sums), H, t->dim[1], t->dim[3]), t->dim[3], false);
+		return target_of(from_buffer(wide<P>(sums), H, t->dim[1], t->dim[3]), t->dim[3],
+				 false);
 	return target_of(from_token(d.to, heads_of(t, H), 0), t->dim[3], d.add);
 }
 

@@ -87,8 +87,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
 	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
 	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first + row;
-	const bool in_band = X::BANDED && p.band_window >= 0 &&
-			     j0 + X::STEP - 1 + p.band_window >= i0 - row;
+	const bool in_band =
+		X::BANDED && p.band_window >= 0 && j0 + X::STEP - 1 + p.band_window >= i0 - row;
 	const real share = 1 / (real)p.H;
 	typename X::scores s, joined;
 	typename X::crosses cross;
@@ -123,8 +123,8 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 			const real probability =
 				power_of_two<X>(y * unit_of<X>(t) - lse2[m][e / 2]);
 
-			joined[m][n][e] = maximum ? fmax(joined[m][n][e], probability) :
-						    joined[m][n][e] + probability * share;
+			joined[m][n][e] = maximum ? fmax(joined[m][n][e], probability)
+						  : joined[m][n][e] + probability * share;
 		});
 	}
 	each_number(joined, [&](real &y, int m, int n, int e, int r, int c) {

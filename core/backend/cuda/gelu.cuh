@@ -6,9 +6,10 @@
 
 #include "core/backend/cuda/approximate.cuh"
 
-/* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + exp(t)), t = x (GELU_LINEAR + GELU_CUBIC x^2). */
-#define GELU_LINEAR -1.5957691216057308   /* -2 sqrt(2/pi) */
-#define GELU_CUBIC -0.0713548162726009    /* -2 sqrt(2/pi) 0.044715 */
+/* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + exp(t)), t = x (GELU_LINEAR +
+ * GELU_CUBIC x^2). */
+#define GELU_LINEAR -1.5957691216057308 /* -2 sqrt(2/pi) */
+#define GELU_CUBIC -0.0713548162726009	/* -2 sqrt(2/pi) 0.044715 */
 
 template <typename R> static __device__ R gelu_power(R x)
 {

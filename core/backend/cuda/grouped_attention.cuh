@@ -1,6 +1,6 @@
 /*
- * grouped_attention - forward of fused_attention.cuh where four warps multiply together (groups.cuh):
- * tensor cores multiply while a group of warps takes powers.
+ * grouped_attention - forward of fused_attention.cuh where four warps multiply together
+ * (groups.cuh): tensor cores multiply while a group of warps takes powers.
  *
  * The product that adds up results is begun one step late, after the scores of the next step:
  *
@@ -9,7 +9,7 @@
  * P_j-1 waits in registers, rounded.  Nothing is under way at the end of a step.  The stage of step
  * j-1 is read until then, so copies go to the one of step j-2.
  *
- * On an H200 the same did not pay for the gradients: its registers leave room for fewer groups.  Nor
+ * On an H200 the same did not pay for the gradients: its registers leave room for fewer groups. Nor
  * did blocks of three groups: those that meet at every step do the same things at the same time.
  *
  * (J. Shah et al., "FlashAttention-3", 2024.)
@@ -61,7 +61,8 @@ static __device__ void copy_keys_ahead(const problem_of<X> &p, const struct quer
 		copies_end();
 }
 
-/* f(is_first, step, meanwhile) for steps before `end`; it calls meanwhile() when products are begun. */
+/* f(is_first, step, meanwhile) for steps before `end`; it calls meanwhile() when products are
+ * begun. */
 template <typename X, typename M, typename F>
 static __device__ __forceinline__ void
 walk_over_keys(const problem_of<X> &p, const struct query_walk<X> &w, int end, uint32_t start, F f)

@@ -1,7 +1,8 @@
 /*
  * heads - sums over the channels of heads, and over the tokens of each head.
  *
- * Rows are the heads of tokens, numbered [token, head], of a few channels: some lanes of a warp take one.
+ * Rows are the heads of tokens, numbered [token, head], of a few channels: some lanes of a warp
+ * take one.
  */
 #ifndef CUDA_HEADS_CUH
 #define CUDA_HEADS_CUH
@@ -42,14 +43,14 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 	const int64_t at_once = BLOCK / lanes, blocks = (rows + at_once - 1) / at_once;
 
 	launch_next(context_of(c)->overlaps, sum_rows_kernel<R, N, KIND, F, G>,
-		    (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c), rows,
-		    width, lanes, value, finish);
+		    (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c),
+		    rows, width, lanes, value, finish);
 	note_launch(c);
 }
 
 /*
- * finish(row, sum of value(row, span) over the spans of the row), rows having `width` elements.  value has
- * a parameter `auto p` for the span, as f of each_span(), and may write, too.
+ * finish(row, sum of value(row, span) over the spans of the row), rows having `width` elements.
+ * value has a parameter `auto p` for the span, as f of each_span(), and may write, too.
  */
 template <typename R, typename F, typename G>
 static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
@@ -62,7 +63,8 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value,
 		launch_rows<R, 1>(c, rows, width, value, finish);
 }
 
-/* The same where value takes spans of no tensors but those of all_of<P>(...): faster if they are alike. */
+/* The same where value takes spans of no tensors but those of all_of<P>(...): faster if they are
+ * alike. */
 template <typename P, typename F, typename G>
 static void sum_rows(const struct call *c, int64_t rows, int64_t width, const struct tensors<P> &of,
 		     F value, G finish)
@@ -74,8 +76,8 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, const st
 	if (width % SPAN != 0)
 		launch_rows<R, 1>(c, rows, width, value, finish);
 	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		launch_rows<R, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, rows, width, value,
-										finish);
+		launch_rows<R, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, rows, width,
+										value, finish);
 	else if (of.kind() == SPAN_OF_WIDE)
 		launch_rows<R, SPAN, SPAN_OF_WIDE>(c, rows, width, value, finish);
 	else
@@ -131,13 +133,12 @@ static void sum_heads(const struct call *c, int64_t tokens, int64_t heads, F val
 {
 	const int64_t parts = head_parts(tokens);
 
-	launch_next(context_of(c)->overlaps, head_parts_kernel<F>, (unsigned)parts, BLOCK, 0, stream_of(c),
-		    tokens, (int)heads, value, partial);
+	launch_next(context_of(c)->overlaps, head_parts_kernel<F>, (unsigned)parts, BLOCK, 0,
+		    stream_of(c), tokens, (int)heads, value, partial);
 	note_launch(c);
 	each_row(c, heads, [=] __device__(int64_t head) {
-		const double sum = block_sum((int64_t)threadIdx.x < parts
-						     ? partial[threadIdx.x * heads + head]
-						     : 0);
+		const double sum = block_sum(
+			(int64_t)threadIdx.x < parts ? partial[threadIdx.x * heads + head] : 0);
 
 		if (threadIdx.x == 0)
 			finish(head, sum);

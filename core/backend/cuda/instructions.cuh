@@ -54,7 +54,8 @@ static __device__ __forceinline__ void write_piece(uint32_t address, uint4 x)
 		     : "memory");
 }
 
-/* 16 bytes into global memory, at once: where numbers were rounded just before, the compiler makes four stores. */
+/* 16 bytes into global memory, at once: where numbers were rounded just before, the compiler makes
+ * four stores. */
 static __device__ __forceinline__ void write_sixteen(void *to, uint4 x)
 {
 	asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};"

@@ -116,7 +116,8 @@ static struct chain chain_of(const struct node *const *nodes, int n)
 		return x;
 	const struct node *next = nodes[x.n];
 
-	if (x.products == 1 && next->id == OP_gelu && is_whole(next->in[0], nodes[x.product]->out[0]))
+	if (x.products == 1 && next->id == OP_gelu &&
+	    is_whole(next->in[0], nodes[x.product]->out[0]))
 		x.gelu = x.n++;
 	else if (keeps_products(next, nodes + x.product, x.products))
 		x.cache = x.n++;
@@ -137,8 +138,13 @@ static void keep(struct few_rows_problem<P> *p, const struct call *cache,
 		const struct tensor *x = cache->node->in[i], *y = cache->node->out[i];
 		const struct tokens from = tokens_of(x), to = tokens_of(y);
 
-		p->kept[p->n_kept++] = { product_of(x, products, p->n_products), x->offset, from.size,
-					 (int)from.T, to.T, to.pitch, output<P>(cache, i) };
+		p->kept[p->n_kept++] = { product_of(x, products, p->n_products),
+					 x->offset,
+					 from.size,
+					 (int)from.T,
+					 to.T,
+					 to.pitch,
+					 output<P>(cache, i) };
 	}
 }
 

@@ -1,8 +1,8 @@
 /*
  * joined - several nodes of a decoding step in one kernel (backend.h, joins and together).
  *
- * A token of few sequences is many short kernels, and starting them takes most of the time.  So one kernel
- * does a norm, products of what it normalises, and the gelu or the cache that follows them.
+ * A token of few sequences is many short kernels, and starting them takes most of the time.  So one
+ * kernel does a norm, products of what it normalises, and the gelu or the cache that follows them.
  */
 #ifndef CUDA_JOINED_CUH
 #define CUDA_JOINED_CUH

@@ -19,8 +19,8 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 }
 
 /*
- * As launch_kernel(), for a kernel that calls previous_done() before it touches what others write.  If it
- * `overlaps`, its blocks come to the GPU while the kernel before still runs, and wait there.
+ * As launch_kernel(), for a kernel that calls previous_done() before it touches what others write.
+ * If it `overlaps`, its blocks come to the GPU while the kernel before still runs, and wait there.
  */
 template <typename... Parameters, typename... Arguments>
 static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 blocks, int threads,
@@ -41,9 +41,10 @@ static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 block
 }
 
 /*
- * Lets the next kernel come, and waits until the one before has ended and all can see what it wrote.  All
- * threads call it before they read or write, but for what a run finds as it is: parameters and their copies, and what
- * earlier runs wrote to a cache.  Then a kernel ends only after all before it have.
+ * Lets the next kernel come, and waits until the one before has ended and all can see what it
+ * wrote.  All threads call it before they read or write, but for what a run finds as it is:
+ * parameters and their copies, and what earlier runs wrote to a cache.  Then a kernel ends only
+ * after all before it have.
  */
 static __device__ __forceinline__ void previous_done(void)
 {
@@ -59,18 +60,21 @@ static __device__ __forceinline__ void bring_near(const void *at)
 	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-/* What was to be read before this is under way: otherwise the compiler delays some of it, to save registers. */
+/* What was to be read before this is under way: otherwise the compiler delays some of it, to save
+ * registers. */
 static __device__ __forceinline__ void reads_begin(void)
 {
 	__syncwarp(__activemask());
 }
 
-/* For which GPUs was the code made that runs here?  90: compute capability 9.0; 80 on newer ones, too. */
+/* For which GPUs was the code made that runs here?  90: compute capability 9.0; 80 on newer ones,
+ * too. */
 template <typename... Parameters> static int code_version(void (*kernel)(Parameters...))
 {
 	cudaFuncAttributes attributes = {};
 
-	return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess ? attributes.ptxVersion : 0;
+	return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess ? attributes.ptxVersion
+									 : 0;
 }
 
 #endif

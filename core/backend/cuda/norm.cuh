@@ -17,20 +17,19 @@ template <typename P> struct norm_call {
 	R eps;
 	int64_t rows;
 	int width, residual_pitch; /* of a row, and from a row of residual to the next */
-	int weight; /* number of the input w; b follows it */
+	int weight;		   /* number of the input w; b follows it */
 	const R *w, *b;
 	struct numbers<P> x, residual;
 	struct results<P> s, y;
 	R *statistics; /* [rows,2]: mean, 1 / deviation */
 
 	/* What is normalised. */
-	__host__ __device__ struct numbers<P> sum() const
-	{
+	__host__ __device__ struct numbers<P> sum() const {
 		return s ? (struct numbers<P>)s : x;
 	}
 };
 
-template <typename P> static struct norm_call<P> read_call(const struct call *c)
+template <typename P> static norm_call<P> read_call(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct norm_attr *attr = (const struct norm_attr *)c->node->attr;
@@ -42,7 +41,8 @@ template <typename P> static struct norm_call<P> read_call(const struct call *c)
 	m.kind = attr->kind;
 	m.eps = (real)attr->eps;
 	m.width = (int)width;
-	m.residual_pitch = (int)(residual && !tensor_contiguous(residual) ? residual->pitch : width);
+	m.residual_pitch =
+		(int)(residual && !tensor_contiguous(residual) ? residual->pitch : width);
 	m.rows = tensor_count(c->node->in[0]) / width;
 	m.weight = has_residual ? 2 : 1;
 	m.x = input<P>(c, 0);

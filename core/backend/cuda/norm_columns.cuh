@@ -7,9 +7,10 @@
 #include "core/backend/cuda/norm_rows.cuh"
 
 /*
- * Rows of some hundreds of numbers: a thread takes N columns of all rows of its block, and keeps w, dw
- * and db of these in few registers.  The numbers of ROWS rows are under way at a time; AHEAD: while it
- * computes with those before.  BLOCKS of the most threads fit into a multiprocessor, of all PARTS.
+ * Rows of some hundreds of numbers: a thread takes N columns of all rows of its block, and keeps w,
+ * dw and db of these in few registers.  The numbers of ROWS rows are under way at a time; AHEAD:
+ * while it computes with those before.  BLOCKS of the most threads fit into a multiprocessor, of
+ * all PARTS.
  */
 template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column_shape {
 	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PARTS = PARTS_;
@@ -79,7 +80,8 @@ template <typename R, typename C> struct column_rows {
 	}
 };
 
-/* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one before. */
+/* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one
+ * before. */
 template <int N, int WARPS, typename R>
 static __device__ void add_warps(struct values<R, N> &sum, R (&room)[WARPS][N])
 {
@@ -109,8 +111,8 @@ template <typename P, typename X, typename Y, typename C> struct rows_read {
 	real mean[C::ROWS], inverse[C::ROWS];
 
 	/* `rows` of them, from number `row` on. */
-	__device__ void load(const struct norm_call<P> &m, const struct norm_gradients<P> &d, int64_t row,
-			     int rows, int column)
+	__device__ void load(const struct norm_call<P> &m, const struct norm_gradients<P> &d,
+			     int64_t row, int rows, int column)
 	{
 		const int own = column < m.width ? rows : 0;
 		const int64_t at = row * m.width + column;
@@ -141,9 +143,13 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 	const bool inside = column < m.width;
 	const int64_t first = m.rows * blockIdx.x / gridDim.x;
 	const int64_t last = m.rows * (blockIdx.x + 1) / gridDim.x;
-	const auto rows_at = [&](int64_t row) { return last - row < ROWS ? (int)(last - row) : ROWS; };
-	struct values<real, N> w = {}, dw = {}, db = {};
-	struct rows_read<P, X, Y, C> next = {};
+	const auto rows_at = [&](int64_t row) {
+		return last - row < ROWS ? (int)(last - row) : ROWS;
+	};
+	struct values<real, N> w = {}, dw = {}, db = {
+	};
+	struct rows_read<P, X, Y, C> next = {
+	};
 	int half = 0;
 
 	previous_done();
@@ -155,7 +161,8 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 		const int own = inside ? rows_at(row) : 0;
 		struct rows_read<P, X, Y, C> now = next;
 		struct column_rows<real, C> n, g, ds;
-		struct values<real, 2 * ROWS> means = {}; /* of g, then of g n */
+		struct values<real, 2 *ROWS> means = {
+		}; /* of g, then of g n */
 
 		if (!C::AHEAD)
 			now.load(m, d, row, rows_at(row), column);
@@ -185,8 +192,8 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				ds.of[r][i] +=
-					(g.of[r][i] - plain - n.of[r][i] * weighted) * now.inverse[r];
+				ds.of[r][i] += (g.of[r][i] - plain - n.of[r][i] * weighted) *
+					       now.inverse[r];
 		}
 		ds.put(d.dx, row * m.width + column, m.width, own);
 		ds.put(d.dresidual, row * m.residual_pitch + column, m.residual_pitch, own);
@@ -204,7 +211,8 @@ template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 &&
 template <typename X>
 using plain_columns = column_shape<ROW_SPAN, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
 
-/* Where it is narrow, few bytes are under way: a thread asks for the next row before it needs it. */
+/* Where it is narrow, few bytes are under way: a thread asks for the next row before it needs it.
+ */
 template <typename X>
 using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MOST_PARTS, true>,
 					   plain_columns<X>>;

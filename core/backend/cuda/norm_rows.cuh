@@ -9,14 +9,15 @@
 
 /*
  * TEAM threads, a warp or a block, take a row.  Each keeps K spans of N numbers of it in registers,
- * which are N TEAM numbers apart.  A row is at most such a chunk, or it is LONG: then it passes chunk by
- * chunk, and is read again where it is used again.  STREAM: how x, s and their gradients are kept.
+ * which are N TEAM numbers apart.  A row is at most such a chunk, or it is LONG: then it passes
+ * chunk by chunk, and is read again where it is used again.  STREAM: how x, s and their gradients
+ * are kept.
  */
-template <int N_, int K_, int TEAM_, bool LONG_, enum span_kind STREAM_> struct row_shape {
-	static constexpr int N = N_, K = K_, TEAM = TEAM_;
-	static constexpr bool LONG = LONG_;
+template <int N_, int K_, int TEAM_, bool LONG_, enum span_kind STREAM_>
+struct row_shape {
+	static constexpr int N = N_, K = K_, TEAM = TEAM_; static constexpr bool LONG = LONG_;
 	static constexpr enum span_kind STREAM = STREAM_;
-	static constexpr int STEP = N * TEAM, CHUNK = K * STEP, TEAMS = BLOCK / TEAM;
+	static constexpr int STEP = N * TEAM, CHUNK = K *STEP, TEAMS = BLOCK / TEAM;
 };
 
 #define ROW_SPAN 4
@@ -80,7 +81,8 @@ template <typename R, typename S> struct piece {
 	struct values<R, S::N> of[S::K];
 };
 
-/* Where a thread's first span begins in the tensor, and how many numbers of the row follow from there. */
+/* Where a thread's first span begins in the tensor, and how many numbers of the row follow from
+ * there. */
 struct row_place {
 	int64_t first;
 	int left;
@@ -94,8 +96,7 @@ static __device__ struct row_place place_of(int64_t row, int width, int chunk, i
 	return { row * pitch + column, width - column };
 }
 
-template <typename S>
-static __device__ struct row_place place_of(int64_t row, int width, int chunk)
+template <typename S> static __device__ struct row_place place_of(int64_t row, int width, int chunk)
 {
 	return place_of<S>(row, width, chunk, width);
 }
@@ -196,8 +197,10 @@ static __device__ void put(struct gradient<P> to, const struct piece<R, S> &x, s
 	}
 }
 
-/* Blocks of a multiprocessor that pieces in registers leave room for: more of them keep memory busier. */
-template <typename R, typename S> static constexpr int RESIDENT = sizeof(struct piece<R, S>) <= 96 ? 4 : 3;
+/* Blocks of a multiprocessor that pieces in registers leave room for: more of them keep memory
+ * busier. */
+template <typename R, typename S>
+static constexpr int RESIDENT = sizeof(struct piece<R, S>) <= 96 ? 4 : 3;
 
 template <typename S, typename R> static __device__ R team_sum(R value)
 {
@@ -212,14 +215,15 @@ template <typename S, typename R> static __device__ R team_sum(R value)
 template <typename P> struct norm_gradients {
 	struct numbers<P> dy, ds; /* ds: what arrives at the sum itself */
 	struct gradient<P> dx, dresidual;
-	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted */
+	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted
+	 */
 	typename P::real *partial;
 	int64_t columns;
 };
 
 /*
- * Blocks that share the rows, each with its part of dw and db: a function of the shape alone.  A large GPU
- * runs so many at a time; more would wait for these.
+ * Blocks that share the rows, each with its part of dw and db: a function of the shape alone.  A
+ * large GPU runs so many at a time; more would wait for these.
  */
 #define NORM_PARTS 528
 #define MOST_PARTS (2 * NORM_PARTS) /* of small blocks */

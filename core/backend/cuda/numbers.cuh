@@ -36,14 +36,14 @@ static inline bool has_narrow_gradient(const struct tensor *t)
 }
 
 /*
- * What a kernel knows of all tensors whose spans it takes: nothing, or how they are kept, and that addresses
- * of spans are aligned.  Then no access waits for a decision about the one before.
+ * What a kernel knows of all tensors whose spans it takes: nothing, or how they are kept, and that
+ * addresses of spans are aligned.  Then no access waits for a decision about the one before.
  */
 enum span_kind { SPAN_OF_ANY, SPAN_OF_WIDE, SPAN_OF_NARROW };
 
 /*
- * N neighbouring elements of a tensor, from number `first` on.  One thread takes them, by accesses of 16
- * bytes where their address allows that: eight of bfloat16 with one.
+ * N neighbouring elements of a tensor, from number `first` on.  One thread takes them, by accesses
+ * of 16 bytes where their address allows that: eight of bfloat16 with one.
  */
 template <int N, enum span_kind KIND = SPAN_OF_ANY> struct span {
 	int64_t first;
@@ -72,7 +72,10 @@ struct alignas(16) sixteen_bytes {
 
 /* What an access moves of so many bytes: at most 16 of them. */
 template <int BYTES> struct access_of {
-	static constexpr int SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : 2;
+	static constexpr int SIZE = BYTES % 16 == 0  ? 16
+				    : BYTES % 8 == 0 ? 8
+				    : BYTES % 4 == 0 ? 4
+						     : 2;
 };
 template <int SIZE> struct access_type;
 template <> struct access_type<16> {
@@ -95,7 +98,8 @@ template <typename A, int BYTES> static __device__ void copy_by(void *to, const 
 		((A *)to)[k] = ((const A *)from)[k];
 }
 
-/* `memory`: the one of both that is not the thread's own.  ALIGNED: its address allows the largest access. */
+/* `memory`: the one of both that is not the thread's own.  ALIGNED: its address allows the largest
+ * access. */
 template <typename T, int N, bool ALIGNED>
 static __device__ void copy_span(T *to, const T *from, const void *memory)
 {
@@ -104,11 +108,12 @@ static __device__ void copy_span(T *to, const T *from, const void *memory)
 	if (ALIGNED || SIZE <= (int)sizeof(T) || (uintptr_t)memory % SIZE == 0)
 		copy_by<typename access_type<SIZE>::type, BYTES>(to, from);
 	else
-		copy_by<typename access_type<access_of<(int)sizeof(T)>::SIZE>::type, BYTES>(to, from);
+		copy_by<typename access_type<access_of<(int)sizeof(T)>::SIZE>::type, BYTES>(to,
+											    from);
 }
 
 template <typename T, typename R, int N, bool ALIGNED = false>
-static __device__ struct values<R, N> load_span(const T *from)
+static __device__ values<R, N> load_span(const T *from)
 {
 	alignas(16) T kept[N];
 	struct values<R, N> x;
@@ -195,11 +200,9 @@ template <typename P> struct results {
 	{
 		return at;
 	}
-	__host__ __device__ operator struct numbers<P>() const
-	{
+	__host__ __device__ operator struct numbers<P>() const {
 		return { at, narrow };
-	}
-	__host__ __device__ struct results operator+(int64_t i) const
+	} __host__ __device__ struct results operator+(int64_t i) const
 	{
 		return { (void *)(numbers<P>{ at, narrow } + i).at, narrow };
 	}
@@ -281,7 +284,7 @@ template <typename P> struct tensors {
 };
 
 /* For a span form: of which kind are the spans of all of these? */
-template <typename P, typename... Rest> static struct tensors<P> all_of(const Rest &...of)
+template <typename P, typename... Rest> static tensors<P> all_of(const Rest &...of)
 {
 	struct tensors<P> all;
 
@@ -291,28 +294,28 @@ template <typename P, typename... Rest> static struct tensors<P> all_of(const Re
 
 /* ------------------------------------------------------------------ of a call */
 
-template <typename P> static struct numbers<P> input(const struct call *c, int i)
+template <typename P> static numbers<P> input(const struct call *c, int i)
 {
 	return { c->in[i], is_narrow(c->node->in[i]) };
 }
 
-template <typename P> static struct results<P> output(const struct call *c, int i)
+template <typename P> static results<P> output(const struct call *c, int i)
 {
 	return { c->out[i], is_narrow(c->node->out[i]) };
 }
 
-template <typename P> static struct numbers<P> output_gradient(const struct call *c, int i)
+template <typename P> static numbers<P> output_gradient(const struct call *c, int i)
 {
 	return { c->dout[i], has_narrow_gradient(c->node->out[i]) };
 }
 
-template <typename P> static struct gradient<P> input_gradient(const struct call *c, int i)
+template <typename P> static gradient<P> input_gradient(const struct call *c, int i)
 {
 	return { { c->din[i], has_narrow_gradient(c->node->in[i]) }, call_adds(c, i) };
 }
 
 /* Memory of a kernel's own, or of a tensor that is never narrow. */
-template <typename P> static struct results<P> wide(typename P::real *at)
+template <typename P> static results<P> wide(typename P::real *at)
 {
 	return { at, false };
 }
@@ -328,7 +331,8 @@ template <typename P> static typename P::real *wide_output(const struct call *c,
 	return (typename P::real *)c->out[i];
 }
 
-template <typename P> static const typename P::real *wide_output_gradient(const struct call *c, int i)
+template <typename P>
+static const typename P::real *wide_output_gradient(const struct call *c, int i)
 {
 	return (const typename P::real *)c->dout[i];
 }

@@ -1,7 +1,9 @@
 /*
- * pieces - sums over the tokens of an example x [T,C], cut into pieces, so that enough threads work.
+ * pieces - sums over the tokens of an example x [T,C], cut into pieces, so that enough threads
+ * work.
  *
- * A thread takes one piece of some neighbouring channels.  The order of a sum depends on the shape alone.
+ * A thread takes one piece of some neighbouring channels.  The order of a sum depends on the shape
+ * alone.
  */
 #ifndef CUDA_PIECES_CUH
 #define CUDA_PIECES_CUH
@@ -13,8 +15,9 @@
 static constexpr int PIECE_READS = 4; /* tokens that a thread reads at a time */
 
 struct pieces {
-	int64_t B, T, C, n;	      /* n pieces of each example */
-	int64_t from_pitch, to_pitch; /* how far tokens are apart where they are read, and written */
+	int64_t B, T, C, n; /* n pieces of each example */
+	int64_t from_pitch,
+		to_pitch; /* how far tokens are apart where they are read, and written */
 };
 
 static inline struct pieces pieces_of(int64_t B, int64_t T, int64_t C)
@@ -44,7 +47,8 @@ template <int N> struct piece_places {
 	__device__ struct piece operator[](int64_t i) const
 	{
 		const int64_t row = per_row.quotient(i), b = per_example.quotient(row);
-		const int64_t channel = (i - row * per_row.d) * N, first = (row - b * p.n) * PIECE_TOKENS;
+		const int64_t channel = (i - row * per_row.d) * N,
+			      first = (row - b * p.n) * PIECE_TOKENS;
 
 		return { first,
 			 first + PIECE_TOKENS < p.T ? first + PIECE_TOKENS : p.T,
@@ -55,7 +59,7 @@ template <int N> struct piece_places {
 	}
 };
 
-template <int N> static struct piece_places<N> places_of(const struct pieces &p)
+template <int N> static piece_places<N> places_of(const struct pieces &p)
 {
 	const int64_t count = p.B * p.n * (p.C / N);
 
@@ -73,7 +77,8 @@ static __global__ void sum_pieces_kernel(struct piece_places<N> places, const T 
 	if (i >= places.count)
 		return;
 	const struct piece piece = places[i];
-	struct values<real, N> sum = {};
+	struct values<real, N> sum = {
+	};
 
 #pragma unroll PIECE_READS
 	for (int64_t t = piece.first; t < piece.last; t++) {
@@ -100,8 +105,8 @@ template <typename P, typename W> struct piece_sums {
 		const struct piece_places<N> places = places_of<N>(p);
 
 		launch_next(context_of(c)->overlaps, sum_pieces_kernel<P, T, N, W>,
-			    (unsigned)((places.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c), places,
-			    (const T *)x.at, weight, wide<P>(sums));
+			    (unsigned)((places.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c),
+			    places, (const T *)x.at, weight, wide<P>(sums));
 		note_launch(c);
 	}
 };

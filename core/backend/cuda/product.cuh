@@ -43,8 +43,9 @@ static inline cublasOperation_t turned(bool transposed)
 }
 
 /*
- * One product, or `count` of them whose matrices lie `stride` elements apart.  `ready`: a run finds it as it is, as
- * copies of parameters are, and so a kernel may read it before the one before has ended.
+ * One product, or `count` of them whose matrices lie `stride` elements apart.  `ready`: a run finds
+ * it as it is, as copies of parameters are, and so a kernel may read it before the one before has
+ * ended.
  */
 template <typename F> struct matrix {
 	const F *at;
@@ -66,8 +67,8 @@ struct product_memory {
 	}
 	template <typename P>
 	product_memory(struct results<P> x)
-		: at(x.at), type(x.narrow ? data_type((const typename P::factor *)NULL)
-					  : data_type((const typename P::real *)NULL))
+	    : at(x.at), type(x.narrow ? data_type((const typename P::factor *)NULL)
+				      : data_type((const typename P::real *)NULL))
 	{
 	}
 };
@@ -78,11 +79,13 @@ static struct product_shape shape_of(enum epilogue epilogue, bool trans_a, bool 
 				     struct product_memory out, int64_t pitch, int64_t stride = 0,
 				     int64_t count = 1)
 {
-	return { epilogue, m, n, k, a.pitch, b.pitch, pitch, trans_a, trans_b, data_type(a.at), out.type,
-		 count, a.stride, b.stride, stride };
+	return { epilogue, m,	  n,	    k,	      a.pitch,
+		 b.pitch,  pitch, trans_a,  trans_b,  data_type(a.at),
+		 out.type, count, a.stride, b.stride, stride };
 }
 
-/* A product by a kernel of our own, or by cuBLASLt.  false: neither has one, and nothing was done. */
+/* A product by a kernel of our own, or by cuBLASLt.  false: neither has one, and nothing was done.
+ */
 static inline bool own_or_lt(const struct call *c, const struct product_shape &shape,
 			     const struct product_operands &memory)
 {
@@ -96,10 +99,10 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 		 struct product_memory out, int64_t pitch, int64_t stride = 0, int64_t count = 1)
 {
 	const typename sum_of_products<F>::real factor = alpha, beta = add;
-	const struct product_shape shape = shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out,
-						    pitch, stride, count);
+	const struct product_shape shape =
+		shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch, stride, count);
 	const void *added = add ? out.at : NULL;
-	const struct product_operands memory = { a.at,  b.at,	NULL,	      NULL,
+	const struct product_operands memory = { a.at,	b.at,	NULL,	      NULL,
 						 added, out.at, (float)alpha, b.ready };
 
 	if (m == 0 || n == 0 || cuda_small_product(context_of(c), shape, memory))
@@ -109,13 +112,12 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 		return;
 	context_of(c)->asked += cuda_product_length;
 	cuda_note_blas(context_of(c),
-		       cublasGemmStridedBatchedEx(context_of(c)->blas, turned(trans_b),
-						  turned(trans_a), (int)n, (int)m, (int)k, &factor,
-						  b.at, data_type(b.at), (int)b.pitch, b.stride,
-						  a.at, data_type(a.at), (int)a.pitch, a.stride,
-						  &beta, out.at, out.type, (int)pitch, stride,
-						  (int)count, sum_of_products<F>::TYPE,
-						  CUBLAS_GEMM_DEFAULT),
+		       cublasGemmStridedBatchedEx(
+			       context_of(c)->blas, turned(trans_b), turned(trans_a), (int)n,
+			       (int)m, (int)k, &factor, b.at, data_type(b.at), (int)b.pitch,
+			       b.stride, a.at, data_type(a.at), (int)a.pitch, a.stride, &beta,
+			       out.at, out.type, (int)pitch, stride, (int)count,
+			       sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
 		       "a product");
 }
 
@@ -123,8 +125,8 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 template <typename F>
 static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
 			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
-			 int64_t ldb, bool add, void *const *out, cudaDataType_t type, int64_t pitch,
-			 int64_t count)
+			 int64_t ldb, bool add, void *const *out, cudaDataType_t type,
+			 int64_t pitch, int64_t count)
 {
 	const typename sum_of_products<F>::real factor = alpha, beta = add;
 
@@ -163,7 +165,8 @@ static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m
 
 /* ------------------------------------------------------- factors of products */
 
-/* Can products read the tensor as it is kept?  And so its gradient, unless the op has a wide_gradient_out. */
+/* Can products read the tensor as it is kept?  And so its gradient, unless the op has a
+ * wide_gradient_out. */
 template <typename P> static bool is_factor(const struct tensor *t)
 {
 	return !ROUNDS<P> || is_narrow(t);
@@ -175,11 +178,11 @@ template <typename P> static int64_t rounded_size(const struct tensor *t, int64_
 	return is_factor<P>(t) ? 0 : n;
 }
 
-/* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows, width]. */
+/* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows,
+ * width]. */
 template <typename P>
-static struct matrix<typename P::factor> rounded(const struct call *c, struct numbers<P> x,
-						 int64_t rows, int64_t width, int64_t pitch,
-						 typename P::factor *room)
+static matrix<typename P::factor> rounded(const struct call *c, struct numbers<P> x, int64_t rows,
+					  int64_t width, int64_t pitch, typename P::factor *room)
 {
 	const int64_t n = rows * width;
 	const bool packed = pitch == width;
@@ -187,11 +190,16 @@ static struct matrix<typename P::factor> rounded(const struct call *c, struct nu
 	if (!ROUNDS<P> || x.narrow)
 		return { (const typename P::factor *)x.at, pitch, 0 };
 	/* Spans of rows with a pitch are aligned if the pitch is. */
-	each_span(c, n, packed ? n : pitch % SPAN == 0 ? width : 1, all_of<P>(x), [=] __device__(auto p) {
-		const int64_t at = packed ? p.first : p.first / width * pitch + p.first % width;
+	each_span(c, n,
+		  packed	      ? n
+		  : pitch % SPAN == 0 ? width
+				      : 1,
+		  all_of<P>(x), [=] __device__(auto p) {
+			  const int64_t at =
+				  packed ? p.first : p.first / width * pitch + p.first % width;
 
-		store_span(room + p.first, x[decltype(p){ at }]);
-	});
+			  store_span(room + p.first, x[decltype(p){ at }]);
+		  });
 	return { room, width, 0 };
 }
 
@@ -213,7 +221,7 @@ static size_t weight_copies(const struct node *n, enum pass pass, int input, int
 
 /* The weight in[1] as products read it: its copy, or rounded into `room`. */
 template <typename P>
-static struct matrix<typename P::factor> weight(const struct call *c, typename P::factor *room)
+static matrix<typename P::factor> weight(const struct call *c, typename P::factor *room)
 {
 	const struct tensor *w = c->node->in[1];
 	const int64_t width = tensor_dim(w, -1);

@@ -23,7 +23,8 @@ struct heads {
 	int64_t width;
 	int64_t sharing; /* query heads per head */
 
-	/* First element of token t as query head h of example b sees it.  A division of 64 bits takes long. */
+	/* First element of token t as query head h of example b sees it.  A division of 64 bits
+	 * takes long. */
 	__host__ __device__ int64_t at(int64_t b, int64_t h, int64_t t) const
 	{
 		return (b * T + t) * pitch + (uint32_t)h / (uint32_t)sharing * width;
@@ -39,8 +40,8 @@ static inline struct heads heads_of(const struct tensor *t, int64_t query_heads)
 }
 
 /*
- * A matrix for every (example, head): at + b example + h / sharing head, rows `pitch` apart.  `at` is
- * a pointer, or results.
+ * A matrix for every (example, head): at + b example + h / sharing head, rows `pitch` apart.  `at`
+ * is a pointer, or results.
  */
 template <typename At> struct head_matrix {
 	At at;
@@ -48,16 +49,15 @@ template <typename At> struct head_matrix {
 };
 
 /* The tokens of a tensor from `token` on. */
-template <typename At>
-static struct head_matrix<At> from_token(At data, struct heads x, int64_t token)
+template <typename At> static head_matrix<At> from_token(At data, struct heads x, int64_t token)
 {
 	return { data + token * x.pitch, x.pitch, x.T * x.pitch, x.width, x.sharing };
 }
 
 /* A buffer [B,H,rows,pitch] from column `column` on. */
 template <typename At>
-static struct head_matrix<At> from_buffer(At data, int64_t H, int64_t rows, int64_t pitch,
-					  int64_t column = 0)
+static head_matrix<At> from_buffer(At data, int64_t H, int64_t rows, int64_t pitch,
+				   int64_t column = 0)
 {
 	return { data + column, pitch, H * rows * pitch, rows * pitch, 1 };
 }
@@ -68,7 +68,7 @@ template <typename P> struct pointers {
 	void **out;
 };
 
-template <typename P> static struct pointers<P> take_pointers(struct space *m, int64_t count)
+template <typename P> static pointers<P> take_pointers(struct space *m, int64_t count)
 {
 	struct pointers<P> p;
 
@@ -101,7 +101,8 @@ static void gemm_heads(const struct call *c, struct pointers<P> room, int64_t B,
 
 		room.a[i] = a.at + example * a.example + head / a.sharing * a.head;
 		room.b[i] = b.at + example * b.example + head / b.sharing * b.head;
-		room.out[i] = address_of(out.at + example * out.example + head / out.sharing * out.head);
+		room.out[i] =
+			address_of(out.at + example * out.example + head / out.sharing * out.head);
 	});
 	gemm_of_many(c, trans_a, trans_b, m, n, k, alpha, room.a, a.pitch, room.b, b.pitch, add,
 		     room.out, product_memory(out.at).type, out.pitch, B * H);
@@ -114,12 +115,13 @@ template <typename P> struct head_factor {
 };
 
 template <typename P>
-static struct head_factor<P> rounded_heads(const struct call *c, const struct tensor *t,
-					   const void *data, int64_t H, typename P::factor *room)
+static head_factor<P> rounded_heads(const struct call *c, const struct tensor *t, const void *data,
+				    int64_t H, typename P::factor *room)
 {
 	const struct heads x = heads_of(t, H);
 	const int64_t size = tensor_count(t) / (t->dim[0] * t->dim[1]);
-	const auto m = rounded<P>(c, { data, is_narrow(t) }, t->dim[0] * t->dim[1], size, x.pitch, room);
+	const auto m =
+		rounded<P>(c, { data, is_narrow(t) }, t->dim[0] * t->dim[1], size, x.pitch, room);
 
 	return { m.at, { x.T, m.pitch, x.width, x.sharing } };
 }
@@ -144,10 +146,10 @@ template <typename P> struct scores {
 
 	struct attention_attr attr;
 	int64_t B, T, H, S;
-	int64_t past;	       /* position of the first query */
-	int64_t rows, pitch;   /* of the buffers [B,H,rows,pitch] */
-	int64_t recent_first;  /* position of the first of the recent queries */
-	int64_t cross_window;  /* cross is wanted where i - j is at most this; < 0: nowhere */
+	int64_t past;	      /* position of the first query */
+	int64_t rows, pitch;  /* of the buffers [B,H,rows,pitch] */
+	int64_t recent_first; /* position of the first of the recent queries */
+	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
 	struct heads bias_layout;
 	const real *key_bias; /* NULL: none */
 	const real *learned_band;
@@ -187,9 +189,9 @@ struct score_inputs {
 };
 
 template <typename P>
-static struct scores<P> take_scores(struct space *m, const struct node *n,
-				    const struct attention_attr *attr, struct score_inputs at,
-				    int64_t cross_window, typename P::factor *room[3])
+static scores<P> take_scores(struct space *m, const struct node *n,
+			     const struct attention_attr *attr, struct score_inputs at,
+			     int64_t cross_window, typename P::factor *room[3])
 {
 	const struct tensor *q = n->in[at.q], *k = n->in[at.k];
 	const struct tensor *recent = at.recent >= 0 ? n->in[at.recent] : NULL;
@@ -205,19 +207,20 @@ static struct scores<P> take_scores(struct space *m, const struct node *n,
 	s.cross_window = cross_window;
 	s.pointers = take_pointers<P>(m, s.B * s.H);
 	s.score = m->take<typename P::real>(s.B * s.H * s.rows * s.pitch);
-	s.cross = cross_window >= 0 ? m->take<typename P::real>(s.B * s.H * s.rows * s.pitch) : NULL;
+	s.cross =
+		cross_window >= 0 ? m->take<typename P::real>(s.B * s.H * s.rows * s.pitch) : NULL;
 	room[0] = m->take<typename P::factor>(rounded_size<P>(q, tensor_count(q)));
 	room[1] = m->take<typename P::factor>(rounded_size<P>(k, tensor_count(k)));
-	room[2] = m->take<typename P::factor>(
-		recent ? rounded_size<P>(recent, tensor_count(recent)) : 0);
+	room[2] = m->take<typename P::factor>(recent ? rounded_size<P>(recent, tensor_count(recent))
+						     : 0);
 	return s;
 }
 
 /* The same, with the call's tensors. */
 template <typename P>
-static struct scores<P> open_scores(const struct call *c, struct space *m,
-				    const struct attention_attr *attr, struct score_inputs at,
-				    int64_t cross_window)
+static scores<P> open_scores(const struct call *c, struct space *m,
+			     const struct attention_attr *attr, struct score_inputs at,
+			     int64_t cross_window)
 {
 	struct tensor *const *in = c->node->in;
 	typename P::factor *room[3];
@@ -279,7 +282,8 @@ static void each_query(const struct call *c, const struct scores<P> &s, struct q
 	each_row(c, s.B * H * n, [=] __device__(int64_t i) { f(i / n / H, i / n % H, i % n); });
 }
 
-/* The finished scores of a query at position i, whose products are in `row`: every thread its keys. */
+/* The finished scores of a query at position i, whose products are in `row`: every thread its keys.
+ */
 template <typename P>
 static __device__ void finish_row(const struct scores<P> &s, int64_t b, int64_t h, int64_t i,
 				  typename P::real *row, const typename P::real *cross)
@@ -303,8 +307,8 @@ static __device__ void finish_row(const struct scores<P> &s, int64_t b, int64_t 
 
 /* Rows of routing [B,rows,pitch]: the heads' probabilities, combined by mean or maximum. */
 template <typename P>
-static void combine_heads(const struct call *c, const struct scores<P> &given,
-			  struct query_block x, typename P::real *route)
+static void combine_heads(const struct call *c, const struct scores<P> &given, struct query_block x,
+			  typename P::real *route)
 {
 	typedef typename P::real real;
 	const struct scores<P> s = given;

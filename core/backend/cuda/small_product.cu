@@ -3,16 +3,18 @@
 #include "core/backend/cuda/tiles.cuh"
 
 /*
- * A block has ROWS x 64 results, in registers; each of its four warps has 16 of the columns.  Panels of 64
- * channels of both factors are copied ahead into shared memory, where a stage has one of each.
+ * A block has ROWS x 64 results, in registers; each of its four warps has 16 of the columns. Panels
+ * of 64 channels of both factors are copied ahead into shared memory, where a stage has one of
+ * each.
  *
- * So short a kernel spends its time on the way to its first instructions and numbers.  So its code is small,
- * places are numbers of 32 bits, and what is ready of b comes before the kernel before has ended.
+ * So short a kernel spends its time on the way to its first instructions and numbers.  So its code
+ * is small, places are numbers of 32 bits, and what is ready of b comes before the kernel before
+ * has ended.
  */
 #define PANEL 64
 #define STAGES 4
 #define THREADS (4 * WARP)
-#define PIECES (PANEL / PIECE<bf16>) /* of a row of a panel */
+#define PIECES (PANEL / PIECE<bf16>)/* of a row of a panel */
 #define WARP_COLUMNS (PANEL / 4)
 
 typedef tile<bf16, PANEL> panel;
@@ -30,7 +32,8 @@ struct small_product {
 
 /* --------------------------------------------------------------------- panels */
 
-/* The panel whose first number is *at.  So many rows and columns are left from there on; then zeros. */
+/* The panel whose first number is *at.  So many rows and columns are left from there on; then
+ * zeros. */
 template <int ROWS>
 static __device__ __forceinline__ void copy_panel(panel to, const bf16 *at, int pitch, int rows,
 						  int columns)
@@ -44,7 +47,8 @@ static __device__ __forceinline__ void copy_panel(panel to, const bf16 *at, int 
 		const bool wanted = row + i < rows && piece * PIECE<bf16> < columns;
 
 		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
-		copy_piece(start + (uint32_t)(i * panel::LINE), wanted ? from + i * pitch : at, wanted);
+		copy_piece(start + (uint32_t)(i * panel::LINE), wanted ? from + i * pitch : at,
+			   wanted);
 	}
 }
 
@@ -53,15 +57,17 @@ template <int ROWS, bool TURNED_B> struct stage {
 	panel a, b;
 
 	__device__ stage(uint32_t start, int number)
-		: a{ start + (uint32_t)(number % STAGES * BYTES) },
-		  b{ a.at + (uint32_t)(ROWS * panel::LINE) }
+	    : a{ start + (uint32_t)(number % STAGES * BYTES) }, b{ a.at +
+								   (uint32_t)(ROWS * panel::LINE) }
 	{
 	}
 	/* Panels of a, b or both, from this channel on; nothing after the last one. */
-	__device__ __forceinline__ void copy(const struct small_product &p, const bf16 *of_a, bool with_a,
-					     const bf16 *of_b, bool with_b, int channel) const
+	__device__ __forceinline__ void copy(const struct small_product &p, const bf16 *of_a,
+					     bool with_a, const bf16 *of_b, bool with_b,
+					     int channel) const
 	{
-		const int rows = p.m - (int)blockIdx.x * ROWS, columns = p.n - (int)blockIdx.y * PANEL;
+		const int rows = p.m - (int)blockIdx.x * ROWS,
+			  columns = p.n - (int)blockIdx.y * PANEL;
 		const int left = p.k - channel;
 
 		if (left > 0 && with_a)
@@ -70,7 +76,8 @@ template <int ROWS, bool TURNED_B> struct stage {
 			if (TURNED_B)
 				copy_panel<PANEL>(b, of_b + channel, p.b_pitch, columns, left);
 			else
-				copy_panel<PANEL>(b, of_b + channel * p.b_pitch, p.b_pitch, left, columns);
+				copy_panel<PANEL>(b, of_b + channel * p.b_pitch, p.b_pitch, left,
+						  columns);
 		}
 		copies_end();
 	}
@@ -139,8 +146,8 @@ static __device__ __forceinline__ void begin_sums(const struct small_product &p,
 	if (!p.added && !p.bias)
 		return;
 	each_two<ROWS>(p, sum, [&](float *two, int row, int column) {
-		const auto begin = p.bias ? p.bias[span<2, KIND>{ column }] :
-					    added[span<2, KIND>{ row * p.pitch + column }];
+		const auto begin = p.bias ? p.bias[span<2, KIND>{ column }]
+					  : added[span<2, KIND>{ row * p.pitch + column }];
 
 		two[0] = begin[0];
 		two[1] = begin[1];
@@ -148,9 +155,8 @@ static __device__ __forceinline__ void begin_sums(const struct small_product &p,
 }
 
 template <int ROWS, enum span_kind KIND, enum epilogue EPILOGUE>
-static __device__ __forceinline__ void put_sums(const struct small_product &p,
-						struct results<P> out,
-						float (&sum)[ROWS / 16][2][4])
+static __device__ __forceinline__ void
+put_sums(const struct small_product &p, struct results<P> out, float (&sum)[ROWS / 16][2][4])
 {
 	each_two<ROWS>(p, sum, [&](float *two, int row, int column) {
 		const span<2, KIND> at = { row * p.pitch + column };
@@ -191,7 +197,8 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 1
 		for (int number = 0; number < STAGES - 1; number++)
 			stage_of(start, number)
-				.copy(p, a, turn == 1, b, turn == (p.b_ready ? 0 : 1), number * PANEL);
+				.copy(p, a, turn == 1, b, turn == (p.b_ready ? 0 : 1),
+				      number * PANEL);
 	}
 	begin_sums<ROWS, KIND>(p, sum);
 #pragma unroll 1
@@ -211,11 +218,11 @@ static __global__ void __launch_bounds__(THREADS)
 template <int ROWS, bool TURNED_B, enum span_kind KIND, enum epilogue EPILOGUE>
 static void launch_product(struct cuda_context *g, const struct small_product &p, int64_t count)
 {
-	const dim3 blocks((unsigned)((p.m + ROWS - 1) / ROWS), (unsigned)((p.n + PANEL - 1) / PANEL),
-			  (unsigned)count);
+	const dim3 blocks((unsigned)((p.m + ROWS - 1) / ROWS),
+			  (unsigned)((p.n + PANEL - 1) / PANEL), (unsigned)count);
 
-	launch_next(g->overlaps, small_product_kernel<ROWS, TURNED_B, KIND, EPILOGUE>, blocks, THREADS,
-		    STAGES * stage<ROWS, TURNED_B>::BYTES, g->stream, p);
+	launch_next(g->overlaps, small_product_kernel<ROWS, TURNED_B, KIND, EPILOGUE>, blocks,
+		    THREADS, STAGES * stage<ROWS, TURNED_B>::BYTES, g->stream, p);
 	g->asked++;
 	cuda_note(g, cudaPeekAtLastError(), "a small product");
 }
@@ -249,10 +256,11 @@ static bool is_small(const struct product_shape &s)
 /* Pieces of 16 bytes of both factors, and two neighbours of the result, are moved at once. */
 static bool is_aligned(const struct product_shape &s, const struct product_operands &memory)
 {
-	const int64_t all = s.k | s.n | s.a_pitch | s.b_pitch | s.pitch | s.a_stride | s.b_stride | s.stride;
-	const uintptr_t addresses = (uintptr_t)memory.a | (uintptr_t)memory.b | (uintptr_t)memory.bias |
-				    (uintptr_t)memory.before | (uintptr_t)memory.added |
-				    (uintptr_t)memory.out;
+	const int64_t all =
+		s.k | s.n | s.a_pitch | s.b_pitch | s.pitch | s.a_stride | s.b_stride | s.stride;
+	const uintptr_t addresses = (uintptr_t)memory.a | (uintptr_t)memory.b |
+				    (uintptr_t)memory.bias | (uintptr_t)memory.before |
+				    (uintptr_t)memory.added | (uintptr_t)memory.out;
 
 	return all % PIECE<bf16> == 0 && addresses % 16 == 0;
 }
@@ -271,16 +279,28 @@ bool cuda_small_product(struct cuda_context *g, const struct product_shape &s,
 {
 	const bool narrow = s.result == CUDA_R_16BF;
 	const bool many = (s.m + 31) / 32 * ((s.n + PANEL - 1) / PANEL) * s.count >= ENOUGH_BLOCKS;
-	const auto launch = s.trans_b ? (many ? launch_with<32, true> : launch_with<16, true>) :
-					(many ? launch_with<32, false> : launch_with<16, false>);
+	const auto launch = s.trans_b ? (many ? launch_with<32, true> : launch_with<16, true>)
+				      : (many ? launch_with<32, false> : launch_with<16, false>);
 
 	if (!is_taken(s, memory))
 		return false;
 	launch(g,
-	       { (int)s.m, (int)s.n, (int)s.k, (int)s.a_pitch, (int)s.b_pitch, (int)s.pitch, s.a_stride,
-		 s.b_stride, s.stride, (const bf16 *)memory.a, (const bf16 *)memory.b,
-		 { memory.bias, narrow }, { memory.added, narrow }, { memory.before, narrow },
-		 { memory.out, narrow }, memory.b_ready },
+	       { (int)s.m,
+		 (int)s.n,
+		 (int)s.k,
+		 (int)s.a_pitch,
+		 (int)s.b_pitch,
+		 (int)s.pitch,
+		 s.a_stride,
+		 s.b_stride,
+		 s.stride,
+		 (const bf16 *)memory.a,
+		 (const bf16 *)memory.b,
+		 { memory.bias, narrow },
+		 { memory.added, narrow },
+		 { memory.before, narrow },
+		 { memory.out, narrow },
+		 memory.b_ready },
 	       s.count, (enum epilogue)s.epilogue);
 	return true;
 }

@@ -1,10 +1,11 @@
 /*
  * some_rows - the product of few_rows.cuh for 5 to 64 rows of bfloat16, on tensor cores.
  *
- * A block has some outputs and all rows.  Its warps take turns at pieces of 32 channels, and their sums are
- * added in a fixed order.  A sum over channels has no order of its own, so each lane reads pieces of 16 bytes of W
- * and x straight into the fragments of two steps: with group = lane / 4, pair = lane % 4, it has channels
- * 8 pair + 4 half + 0..3 of outputs `group` and group + 8 of each tile of 16, and of row `group` of each tile of 8.
+ * A block has some outputs and all rows.  Its warps take turns at pieces of 32 channels, and their
+ * sums are added in a fixed order.  A sum over channels has no order of its own, so each lane reads
+ * pieces of 16 bytes of W and x straight into the fragments of two steps: with group = lane / 4,
+ * pair = lane % 4, it has channels 8 pair + 4 half + 0..3 of outputs `group` and group + 8 of each
+ * tile of 16, and of row `group` of each tile of 8.
  */
 #ifndef CUDA_SOME_ROWS_CUH
 #define CUDA_SOME_ROWS_CUH
@@ -12,8 +13,8 @@
 #include "core/backend/cuda/instructions.cuh"
 
 #define MOST_SOME_ROWS 64
-#define SOME_ROWS_WARPS 8 /* of a block */
-#define SOME_ROWS_OUTS 16 /* of a tile; a block has one or two tiles */
+#define SOME_ROWS_WARPS 8  /* of a block */
+#define SOME_ROWS_OUTS 16  /* of a tile; a block has one or two tiles */
 #define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each of its outputs */
 
 template <typename P, int TILES> struct some_rows_sums {
@@ -27,8 +28,8 @@ template <typename P, int TILES> struct some_rows_sums {
 	float sum[TILES][ROW_TILES][4];
 
 	__device__ some_rows_sums()
-		: warp((int)threadIdx.x / WARP), group((int)threadIdx.x % WARP / 4),
-		  pair((int)threadIdx.x % 4)
+	    : warp((int)threadIdx.x / WARP), group((int)threadIdx.x % WARP / 4),
+	      pair((int)threadIdx.x % 4)
 	{
 	}
 	__device__ int channel(int first, int k) const
@@ -36,8 +37,8 @@ template <typename P, int TILES> struct some_rows_sums {
 		return (first + k * SOME_ROWS_WARPS + warp) * 32 + 8 * pair;
 	}
 	/* The lane's pieces of W among those from number `first` on. */
-	__device__ void read(const struct few_rows_problem<P> &p, const struct few_rows_product<P> &product,
-			     int output, int first)
+	__device__ void read(const struct few_rows_problem<P> &p,
+			     const struct few_rows_product<P> &product, int output, int first)
 	{
 		const int I = (int)p.I, left = (int)product.O - output - group;
 		const factor *row = product.w + (int64_t)(output + group) * I;
@@ -50,13 +51,14 @@ template <typename P, int TILES> struct some_rows_sums {
 
 				w[k][n / 2][n % 2] = {};
 				if (i < I && 8 * n < left)
-					w[k][n / 2][n % 2] = *(const sixteen_bytes *)(row + 8 * n * I + i);
+					w[k][n / 2][n % 2] =
+						*(const sixteen_bytes *)(row + 8 * n * I + i);
 			}
 	}
 	/*
-	 * All rows are read at once, and nothing is multiplied before: the compiler would delay reads, to save
-	 * registers, also across reads_begin() and a barrier.  Sums begin with a zero of shared memory, which it
-	 * cannot know before the barrier.
+	 * All rows are read at once, and nothing is multiplied before: the compiler would delay
+	 * reads, to save registers, also across reads_begin() and a barrier.  Sums begin with a
+	 * zero of shared memory, which it cannot know before the barrier.
 	 */
 	__device__ void add(const struct few_rows_problem<P> &p, int first, const float *zero)
 	{
@@ -72,7 +74,8 @@ template <typename P, int TILES> struct some_rows_sums {
 
 				b[k][tile] = {};
 				if (i < (int)p.I && 8 * tile + group < p.n)
-					b[k][tile] = *(const sixteen_bytes *)(x + 8 * tile * pitch + i);
+					b[k][tile] =
+						*(const sixteen_bytes *)(x + 8 * tile * pitch + i);
 			}
 		__syncthreads();
 		if (first == 0)
@@ -107,7 +110,8 @@ template <typename P, int TILES> struct some_rows_sums {
 			for (int tile = 0; tile < ROW_TILES; tile++)
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					f((16 * t + group + 8 * (e / 2)) * LINE + 8 * tile + 2 * pair + e % 2,
+					f((16 * t + group + 8 * (e / 2)) * LINE + 8 * tile +
+						  2 * pair + e % 2,
 					  sum[t][tile][e]);
 	}
 };
@@ -150,7 +154,8 @@ static __global__ void __launch_bounds__(SOME_ROWS_WARPS *WARP)
 	__syncthreads();
 	if (o >= product.O)
 		return;
-	for (int row = (int)threadIdx.x / sums::OUTS; row < p.n; row += SOME_ROWS_WARPS * WARP / sums::OUTS) {
+	for (int row = (int)threadIdx.x / sums::OUTS; row < p.n;
+	     row += SOME_ROWS_WARPS * WARP / sums::OUTS) {
 		float total = 0;
 
 #pragma unroll

@@ -1,6 +1,6 @@
 /*
- * sort - sorts pairs on the GPU by their keys; equal keys stay in their order.  To be included before
- * cuda.cuh, whose macros CUB does not expect.
+ * sort - sorts pairs on the GPU by their keys; equal keys stay in their order.  To be included
+ * before cuda.cuh, whose macros CUB does not expect.
  */
 #ifndef CUDA_SORT_CUH
 #define CUDA_SORT_CUH

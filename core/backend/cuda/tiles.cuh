@@ -36,8 +36,9 @@ static __device__ __forceinline__ int fragment_column(int e)
 template <typename R, int ROWS, int COLUMNS> using fragments = R[ROWS][COLUMNS][4];
 
 /*
- * The column of a result that the thread's first number of fragment n stands for.  Tensor cores give it two
- * neighbours of every fragment; plain arithmetic gives it pieces, of one fragment or of two.
+ * The column of a result that the thread's first number of fragment n stands for.  Tensor cores
+ * give it two neighbours of every fragment; plain arithmetic gives it pieces, of one fragment or of
+ * two.
  */
 template <typename F> static __device__ __forceinline__ int result_column(int n)
 {
@@ -95,8 +96,8 @@ template <int W> struct reader {
 
 	/* Its row and piece of 16 x 16 numbers from row `first` on, a multiple of 8. */
 	__device__ reader(struct tile<bf16, W> t, int first, int row, int piece)
-		: at(t.at + (uint32_t)((first + row) * W * 2)),
-		  turn((uint32_t)((piece ^ (row & 7)) * 16))
+	    : at(t.at + (uint32_t)((first + row) * W * 2)),
+	      turn((uint32_t)((piece ^ (row & 7)) * 16))
 	{
 	}
 	__device__ uint32_t address(int row, int piece) const
@@ -107,7 +108,7 @@ template <int W> struct reader {
 
 /* As left factor [rows, k], or turned as right factor [k, columns]. */
 template <int W>
-static __device__ __forceinline__ struct reader<W> read_rows(struct tile<bf16, W> t, int first)
+static __device__ __forceinline__ reader<W> read_rows(struct tile<bf16, W> t, int first)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -115,8 +116,7 @@ static __device__ __forceinline__ struct reader<W> read_rows(struct tile<bf16, W
 }
 
 /* As right factor [columns, k]. */
-template <int W>
-static __device__ __forceinline__ struct reader<W> read_columns(struct tile<bf16, W> t)
+template <int W> static __device__ __forceinline__ reader<W> read_columns(struct tile<bf16, W> t)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -218,13 +218,12 @@ static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], s
 }
 
 /*
- * x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers.  A thread reads
- * whole pieces, so its columns of x are those of result_column().
+ * x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers.  A thread
+ * reads whole pieces, so its columns of x are those of result_column().
  */
 template <typename R, int ROWS, int COLUMNS, int W>
-static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
-						       const R (&p)[ROWS][COLUMNS][4],
-						       struct tile<R, W> b)
+static __device__ __forceinline__ void
+multiply_result(R (&x)[ROWS][W / 8][4], const R (&p)[ROWS][COLUMNS][4], struct tile<R, W> b)
 {
 	const int lane = (int)(threadIdx.x % 32), quad = lane & ~3;
 
@@ -256,7 +255,8 @@ static __device__ __forceinline__ void multiply_result(R (&x)[ROWS][W / 8][4],
 
 /* ALL: every row is there. */
 template <int ROWS, int THREADS, bool ALL, typename Tile, typename F = typename Tile::number>
-static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pitch, int first, int n)
+static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pitch, int first,
+						 int n)
 {
 	constexpr int PIECES = Tile::WIDTH / PIECE<F>, AT_ONCE = THREADS / PIECES;
 	const int row = (int)threadIdx.x / PIECES, number = (int)threadIdx.x % PIECES;
@@ -270,26 +270,28 @@ static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pi
 		const bool wanted = ALL || (at >= 0 && at < n);
 
 		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
-		copy_piece(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE) :
-					      to.piece(row + k * AT_ONCE, number),
+		copy_piece(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE)
+					    : to.piece(row + k * AT_ONCE, number),
 			   wanted ? from : x, wanted);
 		from += AT_ONCE * pitch;
 	}
 }
 
 /*
- * Rows first .. first + ROWS - 1 of x, which has n rows of so many pieces, `pitch` apart, by THREADS threads.
- * Rows outside [0, n) are zeros, and so are pieces that x has not.
+ * Rows first .. first + ROWS - 1 of x, which has n rows of so many pieces, `pitch` apart, by
+ * THREADS threads. Rows outside [0, n) are zeros, and so are pieces that x has not.
  */
 template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::number>
-static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int pieces, int first, int n)
+static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int pieces,
+						 int first, int n)
 {
 	constexpr int PIECES = Tile::WIDTH / PIECE<F>;
 
 	if (first >= 0 && first + ROWS <= n && pieces == PIECES)
 		copy_rows<ROWS, THREADS, true>(to, x, pitch, first, n);
 	else
-		copy_rows<ROWS, THREADS, false>(to, x, pitch, first, (int)threadIdx.x % PIECES < pieces ? n : 0);
+		copy_rows<ROWS, THREADS, false>(to, x, pitch, first,
+						(int)threadIdx.x % PIECES < pieces ? n : 0);
 }
 
 #endif

@@ -23,7 +23,8 @@ static void copy_tokens(const struct call *c, struct results<P> to, struct token
 			struct numbers<P> from, struct tokens x, int64_t first, int64_t count)
 {
 	each(c, y.B * count * y.size, [=] __device__(int64_t i) {
-		const int64_t b = i / (count * y.size), t = i / y.size % count, channel = i % y.size;
+		const int64_t b = i / (count * y.size), t = i / y.size % count,
+			      channel = i % y.size;
 
 		to[(b * y.T + at + t) * y.pitch + channel] =
 			from[(b * x.T + first + t) * x.pitch + channel];

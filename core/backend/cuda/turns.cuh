@@ -14,7 +14,8 @@ struct angles {
 	double step; /* of the angle's logarithm to the base of two, from a pair to the next */
 
 	template <typename P>
-	__device__ void turn(int64_t t, int64_t i, typename P::real *cosine, typename P::real *sine) const
+	__device__ void turn(int64_t t, int64_t i, typename P::real *cosine,
+			     typename P::real *sine) const
 	{
 		about_turn<P>((double)(run->past + t) * exp2((double)i * step), cosine, sine);
 	}
@@ -35,7 +36,8 @@ struct place_of_head {
 
 /* What a block takes: a position of some examples, whose heads share its turns. */
 struct block_heads {
-	int64_t n, first, length; /* heads; the token of the first, and tokens from one example to the next */
+	int64_t n, first,
+		length; /* heads; the token of the first, and tokens from one example to the next */
 	struct divisor per_token;
 
 	__device__ struct place_of_head operator[](int64_t i) const
@@ -61,7 +63,8 @@ struct positions {
 		const int64_t first = batch * blockIdx.y / gridDim.y;
 		const int64_t last = batch * (blockIdx.y + 1) / gridDim.y;
 
-		return { (last - first) * per_token.d, first * length + blockIdx.x, length, per_token };
+		return { (last - first) * per_token.d, first * length + blockIdx.x, length,
+			 per_token };
 	}
 };
 
@@ -71,8 +74,8 @@ static inline struct positions positions_of(const struct tensor *x)
 }
 
 /*
- * n turns of the block's position, from pair `first` on: all threads make them.  They depend on nothing that a
- * kernel before makes.
+ * n turns of the block's position, from pair `first` on: all threads make them.  They depend on
+ * nothing that a kernel before makes.
  */
 template <typename P>
 static __device__ void make_turns(const struct angles &angles, int64_t first, int64_t n,

@@ -44,12 +44,12 @@ static __device__ __forceinline__ uint64_t moved(uint64_t factor, int bytes)
 }
 
 #define NUMBERS_4(x, n) "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])
-#define NUMBERS_16(x, n)                                                                           \
+#define NUMBERS_16(x, n) \
 	NUMBERS_4(x, n), NUMBERS_4(x, n + 1), NUMBERS_4(x, n + 2), NUMBERS_4(x, n + 3)
 #define NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_64                                                                                   \
-	NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,"   \
+#define NAMES_64                                                                                 \
+	NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
 		 "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define GROUP_PRODUCT(n) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 "
 
@@ -57,8 +57,8 @@ static __device__ __forceinline__ uint64_t moved(uint64_t factor, int bytes)
 static __device__ __forceinline__ void multiply_group(float (&x)[8][4], uint64_t a, uint64_t b,
 						      int add)
 {
-	asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " GROUP_PRODUCT("64") "{" NAMES_32
-		     "}, %32, %33, p, 1, 1, 0, 0; }"
+	asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " GROUP_PRODUCT(
+			     "64") "{" NAMES_32 "}, %32, %33, p, 1, 1, 0, 0; }"
 		     : NUMBERS_16(x, 0), NUMBERS_16(x, 4)
 		     : "l"(a), "l"(b), "r"(add));
 }
@@ -66,8 +66,8 @@ static __device__ __forceinline__ void multiply_group(float (&x)[8][4], uint64_t
 static __device__ __forceinline__ void multiply_group(float (&x)[16][4], uint64_t a, uint64_t b,
 						      int add)
 {
-	asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " GROUP_PRODUCT("128") "{" NAMES_64
-		     "}, %64, %65, p, 1, 1, 0, 0; }"
+	asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " GROUP_PRODUCT(
+			     "128") "{" NAMES_64 "}, %64, %65, p, 1, 1, 0, 0; }"
 		     : NUMBERS_16(x, 0), NUMBERS_16(x, 4), NUMBERS_16(x, 8), NUMBERS_16(x, 12)
 		     : "l"(a), "l"(b), "r"(add));
 }
@@ -76,8 +76,8 @@ static __device__ __forceinline__ void multiply_group(float (&x)[16][4], uint64_
 static __device__ __forceinline__ void multiply_group(float (&x)[8][4], const uint32_t (&a)[4],
 						      uint64_t b)
 {
-	asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; " GROUP_PRODUCT("64") "{" NAMES_32
-		     "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
+	asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; " GROUP_PRODUCT(
+			     "64") "{" NAMES_32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
 		     : NUMBERS_16(x, 0), NUMBERS_16(x, 4)
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
 }
@@ -85,8 +85,8 @@ static __device__ __forceinline__ void multiply_group(float (&x)[8][4], const ui
 static __device__ __forceinline__ void multiply_group(float (&x)[16][4], const uint32_t (&a)[4],
 						      uint64_t b)
 {
-	asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; " GROUP_PRODUCT("128") "{" NAMES_64
-		     "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
+	asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; " GROUP_PRODUCT(
+			     "128") "{" NAMES_64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
 		     : NUMBERS_16(x, 0), NUMBERS_16(x, 4), NUMBERS_16(x, 8), NUMBERS_16(x, 12)
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
 }

@@ -1,9 +1,10 @@
 /*
  * NCCL as a transport: pieces travel from GPU to GPU.  A library of its own; ranks.c loads it.
  *
- * Pieces travel on a stream of their own, beside the kernels of the backend's stream: what is announced
- * waits for the kernels before it, and what is computed after ranks_wait() waits for the pieces.  The
- * host waits for neither.  The ranks find each other through the transport of the host.
+ * Pieces travel on a stream of their own, beside the kernels of the backend's stream: what is
+ * announced waits for the kernels before it, and what is computed after ranks_wait() waits for the
+ * pieces.  The host waits for neither.  The ranks find each other through the transport of the
+ * host.
  */
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
@@ -74,7 +75,8 @@ static enum status nccl_receive(struct ranks *r, int from, void *memory, size_t 
 
 	if (begin_group(n, err) != OK)
 		return FAIL;
-	return check(ncclRecv(memory, bytes, ncclChar, from, n->group, n->travelling), "receive", err);
+	return check(ncclRecv(memory, bytes, ncclChar, from, n->group, n->travelling), "receive",
+		     err);
 }
 
 static enum status nccl_start(struct ranks *r, struct error *err)
@@ -154,7 +156,8 @@ static enum status open_streams(struct nccl *n, const struct cuda_context *gpu, 
 	    check_cuda(cudaEventCreateWithFlags(&n->computed, cudaEventDisableTiming), "event",
 		       err) != OK)
 		return FAIL;
-	return check_cuda(cudaEventCreateWithFlags(&n->arrived, cudaEventDisableTiming), "event", err);
+	return check_cuda(cudaEventCreateWithFlags(&n->arrived, cudaEventDisableTiming), "event",
+			  err);
 }
 
 struct place {
@@ -166,7 +169,8 @@ static enum status find_place(struct place *mine, const struct cuda_context *gpu
 {
 	*mine = {};
 	gethostname(mine->host, sizeof(mine->host) - 1);
-	return check_cuda(cudaDeviceGetPCIBusId(mine->bus, sizeof(mine->bus), gpu->device), "GPU", err);
+	return check_cuda(cudaDeviceGetPCIBusId(mine->bus, sizeof(mine->bus), gpu->device), "GPU",
+			  err);
 }
 
 static enum status check_places(struct ranks *r, const struct cuda_context *gpu, struct error *err)
@@ -182,7 +186,8 @@ static enum status check_places(struct ranks *r, const struct cuda_context *gpu,
 	for (int i = 0; status == OK && i < r->size; i++)
 		for (int j = 0; status == OK && j < i; j++)
 			if (memcmp(&all[i], &all[j], sizeof(mine)) == 0)
-				status = fail(err, "ranks %d and %d share a GPU, which NCCL cannot", j, i);
+				status = fail(err, "ranks %d and %d share a GPU, which NCCL cannot",
+					      j, i);
 	free(all);
 	return status;
 }

@@ -44,8 +44,8 @@ static struct dropout_mask dropout_mask_of(const struct call *c)
 }
 
 /* factor or 0 for every key of query i; element number ((b H + h) T + i) T + j of the stream. */
-static void mask_row(const struct dropout_mask *k, const struct scores *s, const struct tile *t, int64_t i,
-		     real *kept)
+static void mask_row(const struct dropout_mask *k, const struct scores *s, const struct tile *t,
+		     int64_t i, real *kept)
 {
 	uint64_t first = (uint64_t)(((t->b * s->H + t->h) * s->T + i) * s->T);
 	uint32_t word[4];
@@ -115,7 +115,7 @@ static struct forward_buffers take_forward(struct space *m, const struct node *n
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
 	struct forward_buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1], widest(n),
-						      a->band_window >= 0) };
+						       a->band_window >= 0) };
 
 	f.kept = space_take(m, f.tile.pitch);
 	if (a->route.mode == ROUTE_TOPK)
@@ -250,7 +250,7 @@ struct one_query_buffers {
 
 /* `shared` is at the start of the workspace; pieces of the threads follow. */
 static struct one_query_buffers take_one_query(struct space *shared, struct space *own,
-					 const struct node *n, int threads)
+					       const struct node *n, int threads)
 {
 	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2];
 	struct one_query_buffers f;
@@ -264,7 +264,7 @@ static struct one_query_buffers take_one_query(struct space *shared, struct spac
 
 /* Scores become exponentials; norm is what makes them probabilities. */
 static void one_query_softmax(const struct call *c, const struct scores *s,
-			   const struct one_query_buffers *f, int64_t head)
+			      const struct one_query_buffers *f, int64_t head)
 {
 	const int64_t n = s->past + 1;
 	real *row = one_query_row(&f->one, s, head);
@@ -275,7 +275,7 @@ static void one_query_softmax(const struct call *c, const struct scores *s,
 }
 
 static void one_query_route(const struct call *c, const struct scores *s,
-			 const struct one_query_buffers *f, int64_t b)
+			    const struct one_query_buffers *f, int64_t b)
 {
 	const struct route_attr *a = &s->attr->route;
 	const int64_t n = s->past + 1;

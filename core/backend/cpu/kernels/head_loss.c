@@ -229,8 +229,8 @@ static void all_chunks(const struct call *c, const struct slope *slope)
 	for (int64_t first = 0; first < tokens; first += chunk) {
 		const int64_t count = smaller(chunk, tokens - first);
 
-		product(&by, packed_copy(c, 1), false, true, count, n, e, 1, x + first * e, e, w,
-			e, 0, logits, n);
+		product(&by, packed_copy(c, 1), false, true, count, n, e, 1, x + first * e, e, w, e,
+			0, logits, n);
 		squares += score_chunk(c, first, count, logits, lse, slope);
 		if (slope)
 			chunk_gradients(c, &by, first, count, logits);

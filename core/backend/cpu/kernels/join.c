@@ -1,6 +1,7 @@
 #include "core/backend/cpu/elementwise.h"
 
-/* The columns that an input has: where they begin in y, and how far rows are apart there and in the input. */
+/* The columns that an input has: where they begin in y, and how far rows are apart there and in the
+ * input. */
 struct columns {
 	int64_t first, width, rows, pitch, x_pitch;
 };
@@ -27,7 +28,8 @@ static void forward(const struct call *c)
 #pragma omp parallel for schedule(static) if (s.rows * s.width > GRAIN)
 		for (int64_t r = 0; r < s.rows; r++)
 			if (x)
-				memcpy(y + r * s.pitch, x + r * s.x_pitch, (size_t)s.width * sizeof(real));
+				memcpy(y + r * s.pitch, x + r * s.x_pitch,
+				       (size_t)s.width * sizeof(real));
 			else
 				memset(y + r * s.pitch, 0, (size_t)s.width * sizeof(real));
 	}
@@ -43,7 +45,8 @@ static void backward(const struct call *c)
 #pragma omp parallel for schedule(static) if (s.rows * s.width > GRAIN)
 		for (int64_t r = 0; r < s.rows; r++)
 			if (dx)
-				put_scaled(dx + r * s.x_pitch, call_adds(c, i), 1, dy + r * s.pitch, s.width);
+				put_scaled(dx + r * s.x_pitch, call_adds(c, i), 1, dy + r * s.pitch,
+					   s.width);
 	}
 }
 

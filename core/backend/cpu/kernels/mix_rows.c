@@ -19,7 +19,7 @@ static struct buffers take_buffers(struct space *m, const struct node *n)
 	const struct attention_attr *a = n->attr;
 	int64_t T = n->in[Q]->dim[1];
 	struct buffers f = { .tile = tile_take(m, T, n->in[K]->dim[1], n->in[Q]->dim[3],
-					      a->band_window >= 0) };
+					       a->band_window >= 0) };
 
 	f.route = space_take(m, block_rows(T) * f.tile.pitch);
 	return f;
@@ -97,7 +97,7 @@ struct one_query_buffers {
 };
 
 static struct one_query_buffers take_one_query(struct space *shared, struct space *own,
-					 const struct node *n, int threads)
+					       const struct node *n, int threads)
 {
 	const int64_t B = n->in[Q]->dim[0];
 	struct one_query_buffers f;
@@ -143,8 +143,8 @@ static void forward_single(const struct call *c, const struct scores *s)
 			one_query_route(s, &f.one, b, f.route + b * f.one.pitch);
 		for (int64_t b = 0; b < s->B; b++) {
 			few_rows_product(f.route + b * f.one.pitch, n, 1, n,
-				    (const real *)c->in[X] + b * S * F, F, NULL, f.sums,
-				    (real *)c->out[0] + b * F);
+					 (const real *)c->in[X] + b * S * F, F, NULL, f.sums,
+					 (real *)c->out[0] + b * F);
 #pragma omp barrier
 		}
 	}

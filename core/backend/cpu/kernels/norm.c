@@ -9,7 +9,7 @@ struct norm {
 	real eps;
 	int64_t rows, width;
 	int64_t residual_pitch; /* from a row of residual to the next */
-	int weight; /* number of the input w; b follows it */
+	int weight;		/* number of the input w; b follows it */
 	const real *x, *residual, *w, *b;
 	real *s, *y;
 	real *statistics; /* [rows,2]: mean, 1 / deviation */
@@ -106,7 +106,8 @@ static void forward(const struct call *c)
 		const real *s = m.s ? m.s + at : m.x + at;
 
 		if (m.s)
-			add_residual(m.x + at, m.residual + r * m.residual_pitch, m.width, m.s + at);
+			add_residual(m.x + at, m.residual + r * m.residual_pitch, m.width,
+				     m.s + at);
 		measure(&m, s, m.statistics + 2 * r);
 		normalise(&m, s, m.statistics + 2 * r, m.y + at);
 	}
@@ -144,8 +145,8 @@ static void collect(const struct norm *m, const real *restrict s, const real *re
 	for (; i + LANES <= m->width; i += LANES)
 #pragma omp simd
 		for (int l = 0; l < LANES; l++)
-			collect_one((s[i + l] - centre) * inverse, w[i + l], dy[i + l],
-				    &dw[i + l], &db[i + l], &plain[l], &weighted[l]);
+			collect_one((s[i + l] - centre) * inverse, w[i + l], dy[i + l], &dw[i + l],
+				    &db[i + l], &plain[l], &weighted[l]);
 	mean[0] = sum_lanes(plain);
 	mean[1] = sum_lanes(weighted);
 	for (; i < m->width; i++)
@@ -262,9 +263,9 @@ static void backward(const struct call *c)
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	return pass == PASS_BACKWARD ? (size_t)threads * 3 * (size_t)tensor_dim(n->in[0], -1) *
-					       sizeof(real)
-				     : 0;
+	return pass == PASS_BACKWARD
+		       ? (size_t)threads * 3 * (size_t)tensor_dim(n->in[0], -1) * sizeof(real)
+		       : 0;
 }
 
 KERNELS(norm) = {

@@ -219,7 +219,8 @@ static void sgd(const struct backend *b, const struct optim_factors *f,
 	}
 }
 
-static void add(const struct backend *b, void *total_of_all, const void *summand, int64_t n, bool first)
+static void add(const struct backend *b, void *total_of_all, const void *summand, int64_t n,
+		bool first)
 {
 	real *sum = total_of_all;
 	const real *x = summand;
@@ -300,7 +301,8 @@ static void move(real *restrict p, real shrink, real lr, const real *restrict di
 }
 
 static void update_matrix(const struct optim_factors *f, const struct muon_constants *s,
-			  int64_t rows, int64_t columns, real *p, const real *g, real *m, real *work)
+			  int64_t rows, int64_t columns, real *p, const real *g, real *m,
+			  real *work)
 {
 	const double lr = f->lr * s->lr_ratio;
 	const int64_t n = rows * columns, small = rows < columns ? rows : columns;
@@ -330,7 +332,8 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 	for (int i = 0; i < matrices->n; i++) {
 		const int64_t at = matrices->offsets[i];
 
-		update_matrix(f, s, matrices->rows, matrices->columns, p + at, g + at, m + at, work);
+		update_matrix(f, s, matrices->rows, matrices->columns, p + at, g + at, m + at,
+			      work);
 	}
 }
 

@@ -53,7 +53,8 @@ static void forward(const struct call *c)
 #pragma omp parallel for collapse(2) schedule(static) if (dim[0] * length * channels > GRAIN)
 	for (int64_t b = 0; b < dim[0]; b++) {
 		for (int64_t i = 0; i < channels; i += COLUMNS) {
-			const int64_t at = b * length * channels + i, place = b * length * pitch + i;
+			const int64_t at = b * length * channels + i,
+				      place = b * length * pitch + i;
 			const int64_t width = channels - i < COLUMNS ? channels - i : COLUMNS;
 
 			running_mean(x + place, pitch, c->run->past, length, channels, width,
@@ -72,7 +73,8 @@ static void backward(const struct call *c)
 #pragma omp parallel for collapse(2) schedule(static) if (dim[0] * length * channels > GRAIN)
 	for (int64_t b = 0; b < dim[0]; b++) {
 		for (int64_t i = 0; i < channels; i += COLUMNS) {
-			const int64_t at = b * length * channels + i, place = b * length * pitch + i;
+			const int64_t at = b * length * channels + i,
+				      place = b * length * pitch + i;
 			const int64_t width = channels - i < COLUMNS ? channels - i : COLUMNS;
 
 			running_gradient(dy + at, length, channels, width, dx + place, pitch,

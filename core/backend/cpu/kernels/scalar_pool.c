@@ -41,9 +41,8 @@ static void backward(const struct call *c)
 
 static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	return pass == PASS_BACKWARD
-		       ? (size_t)threads * (size_t)n->out[0]->dim[2] * sizeof(real)
-		       : 0;
+	return pass == PASS_BACKWARD ? (size_t)threads * (size_t)n->out[0]->dim[2] * sizeof(real)
+				     : 0;
 }
 
 KERNELS(scalar_pool) = { .forward = forward, .backward = backward, .workspace = workspace };

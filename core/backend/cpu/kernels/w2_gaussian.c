@@ -93,8 +93,12 @@ static inline void each_head(const struct call *c, enum pass pass,
 	{
 		real *cosine = rooms + omp_get_thread_num() * thread_room(&s, pass);
 		real *sine = cosine + s.half;
-		struct head h = { .of = s, .eps = (real)attr->eps, .scaled = attr->scaled,
-				  .cosine = cosine, .sine = sine, .room = sine + s.half,
+		struct head h = { .of = s,
+				  .eps = (real)attr->eps,
+				  .scaled = attr->scaled,
+				  .cosine = cosine,
+				  .sine = sine,
+				  .room = sine + s.half,
 				  .products = products };
 
 		if (s.half)
@@ -193,8 +197,8 @@ static real pair_gradient(const struct head *h, const real *x, const real *y, co
 }
 
 /* y = mean p, p = 1 / sqrt(sigma); bias = -(|y|^2 + sum log sigma) / 2 */
-static void whitened_gradient(const struct head *h, const real *restrict x,
-			      const real *restrict dy, real dbias, real *restrict d)
+static void whitened_gradient(const struct head *h, const real *restrict x, const real *restrict dy,
+			      real dbias, real *restrict d)
 {
 	const int64_t width = h->of.width;
 	real *restrict sigma = d + 2 * width;

@@ -53,8 +53,8 @@ static void average(const struct contrast *k, const real *z, real *means)
 			real *mean = means + b * columns + i;
 
 			for (int64_t t = 0; t < k->length; t++)
-				put_scaled(mean, t > 0, 1,
-					   z + (b * k->length + t) * columns + i, n);
+				put_scaled(mean, t > 0, 1, z + (b * k->length + t) * columns + i,
+					   n);
 			put_scaled(mean, false, 1 / (real)k->length, mean, n);
 		}
 	}

@@ -46,9 +46,12 @@ cublasStatus_t cublasGetVersion(cublasHandle_t, int *version)
 const char *cublasGetStatusString(cublasStatus_t status)
 {
 	switch (status) {
-	case CUBLAS_STATUS_SUCCESS: return "success";
-	case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed";
-	case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
+	case CUBLAS_STATUS_SUCCESS:
+		return "success";
+	case CUBLAS_STATUS_INVALID_VALUE:
+		return "an unsupported value or parameter was passed";
+	case CUBLAS_STATUS_NOT_SUPPORTED:
+		return "the functionality requested is not supported";
 	}
 	return "unknown status";
 }
@@ -114,8 +117,8 @@ static std::vector<R> columns_of(struct operand o, const F *x, int rows, int col
 	for (int j = 0; j < columns; j++)
 		for (int i = 0; i < rows; i++)
 			all[(size_t)j * (size_t)rows + (size_t)i] =
-				(R)(o.turned ? x[(int64_t)i * o.pitch + j] :
-					       x[(int64_t)j * o.pitch + i]);
+				(R)(o.turned ? x[(int64_t)i * o.pitch + j]
+					     : x[(int64_t)j * o.pitch + i]);
 	return all;
 }
 
@@ -140,9 +143,10 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 				sum[(size_t)i] += column[i] * factor;
 		}
 		for (int i = 0; i < p.m; i++)
-			to[i] = (C)finished<R, C>(p.epilogue, i, j,
-						  (R)p.alpha * sum[(size_t)i] +
-							  (p.beta != 0 ? (R)p.beta * (R)added[i] : 0));
+			to[i] = (C)finished<R, C>(
+				p.epilogue, i, j,
+				(R)p.alpha * sum[(size_t)i] +
+					(p.beta != 0 ? (R)p.beta * (R)added[i] : 0));
 	}
 }
 
@@ -192,8 +196,8 @@ static bool is_valid(const struct product &p, int count)
 
 /* `multiply_each(multiply, i)` makes the i-th product. */
 template <typename F>
-static cublasStatus_t enqueue(cudaStream_t stream, const struct product &p, int count, multiplier multiply,
-			      F multiply_each)
+static cublasStatus_t enqueue(cudaStream_t stream, const struct product &p, int count,
+			      multiplier multiply, F multiply_each)
 {
 	if (!multiply)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -215,13 +219,21 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 					  long long c_stride, int count,
 					  cublasComputeType_t compute, cublasGemmAlgo_t)
 {
-	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
-				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc, {}, NULL };
+	const struct product p = { m,
+				   n,
+				   k,
+				   { trans_a == CUBLAS_OP_T, lda },
+				   { trans_b == CUBLAS_OP_T, ldb },
+				   number(alpha, compute),
+				   number(beta, compute),
+				   ldc,
+				   {},
+				   NULL };
 
 	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) {
-			       multiply(p, (const char *)a + i * a_stride * (int64_t)size_of(a_type),
+			       multiply(p,
+					(const char *)a + i * a_stride * (int64_t)size_of(a_type),
 					(const char *)b + i * b_stride * (int64_t)size_of(b_type),
 					(char *)c + i * c_stride * (int64_t)size_of(c_type));
 		       });
@@ -235,9 +247,16 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 				   int ldc, int count, cublasComputeType_t compute,
 				   cublasGemmAlgo_t)
 {
-	const struct product p = { m, n, k, { trans_a == CUBLAS_OP_T, lda },
-				   { trans_b == CUBLAS_OP_T, ldb }, number(alpha, compute),
-				   number(beta, compute), ldc, {}, NULL };
+	const struct product p = { m,
+				   n,
+				   k,
+				   { trans_a == CUBLAS_OP_T, lda },
+				   { trans_b == CUBLAS_OP_T, ldb },
+				   number(alpha, compute),
+				   number(beta, compute),
+				   ldc,
+				   {},
+				   NULL };
 
 	return enqueue(handle->stream, p, count, multiplier_of(a_type, b_type, c_type, compute),
 		       [=](multiplier multiply, int64_t i) { multiply(p, a[i], b[i], c[i]); });
@@ -278,10 +297,11 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product)
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
-					      cublasLtMatmulDescAttributes_t what, const void *value,
-					      size_t bytes)
+					      cublasLtMatmulDescAttributes_t what,
+					      const void *value, size_t bytes)
 {
-	if (bytes != (what >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(int64_t) : sizeof(int32_t)))
+	if (bytes !=
+	    (what >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(int64_t) : sizeof(int32_t)))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	switch (what) {
 	case CUBLASLT_MATMUL_DESC_TRANSA:
@@ -289,10 +309,18 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 		product->turned[what - CUBLASLT_MATMUL_DESC_TRANSA] =
 			*(const int32_t *)value == CUBLAS_OP_T;
 		break;
-	case CUBLASLT_MATMUL_DESC_EPILOGUE: product->epilogue = *(const uint32_t *)value; break;
-	case CUBLASLT_MATMUL_DESC_BIAS_POINTER: product->bias = *(const void *const *)value; break;
-	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: product->aux = *(void *const *)value; break;
-	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: product->aux_pitch = *(const int64_t *)value; break;
+	case CUBLASLT_MATMUL_DESC_EPILOGUE:
+		product->epilogue = *(const uint32_t *)value;
+		break;
+	case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+		product->bias = *(const void *const *)value;
+		break;
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+		product->aux = *(void *const *)value;
+		break;
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+		product->aux_pitch = *(const int64_t *)value;
+		break;
 	}
 	return CUBLAS_STATUS_SUCCESS;
 }
@@ -407,7 +435,8 @@ static bool alike(cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha,
 			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
 			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
-			      cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+			      cublasLtMatrixLayout_t c_layout, void *d,
+			      cublasLtMatrixLayout_t d_layout,
 			      const cublasLtMatmulAlgo_t *algorithm, void *, size_t,
 			      cudaStream_t stream)
 {
@@ -431,7 +460,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 	for (int i = 0; i < 4; i++)
 		if ((uintptr_t)at[i] % algorithm->aligned[i] != 0)
 			return CUBLAS_STATUS_INVALID_VALUE;
-	return enqueue(stream, p, 1,
-		       multiplier_of(a_layout->type, b_layout->type, d_layout->type, product->compute),
-		       [=](multiplier multiply, int64_t) { multiply(p, a, b, d); });
+	return enqueue(
+		stream, p, 1,
+		multiplier_of(a_layout->type, b_layout->type, d_layout->type, product->compute),
+		[=](multiplier multiply, int64_t) { multiply(p, a, b, d); });
 }

@@ -57,8 +57,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasCom
 					cudaDataType_t scale);
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product);
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
-					      cublasLtMatmulDescAttributes_t what, const void *value,
-					      size_t bytes);
+					      cublasLtMatmulDescAttributes_t what,
+					      const void *value, size_t bytes);
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
 					  uint64_t rows, uint64_t columns, int64_t pitch);
@@ -84,7 +84,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
 			      const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
 			      const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
 			      const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-			      cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm,
-			      void *workspace, size_t workspace_bytes, cudaStream_t stream);
+			      cublasLtMatrixLayout_t d_layout,
+			      const cublasLtMatmulAlgo_t *algorithm, void *workspace,
+			      size_t workspace_bytes, cudaStream_t stream);
 
 #endif

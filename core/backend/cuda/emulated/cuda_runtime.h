@@ -2,11 +2,10 @@
  * cuda_runtime - the part of CUDA that core/backend/cuda uses, emulated on the CPU.
  *
  * Work waits in its stream until the host waits for the stream: a host that reads too early, or
- * changes what is still to be read, is found out.  A stream that waits for an event lets the other stream do what
- * was asked for before the event, and no more.  So work that no event orders comes late; with
- * KABLATE_EMULATED_RACES=on every second stream does its work as early as it can.
- * A capture keeps work to be done again.
- * Memory is NaN until it is written.
+ * changes what is still to be read, is found out.  A stream that waits for an event lets the other
+ * stream do what was asked for before the event, and no more.  So work that no event orders comes
+ * late; with KABLATE_EMULATED_RACES=on every second stream does its work as early as it can. A
+ * capture keeps work to be done again. Memory is NaN until it is written.
  */
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
@@ -19,7 +18,7 @@
 #include "core/backend/cuda/emulated/threads.h"
 
 #define MANY_RESULTS 1024 /* of a product for cuBLASLt: tests are small */
-#define FEW_RESULTS 2048 /* of a product that cuBLAS does not make */
+#define FEW_RESULTS 2048  /* of a product that cuBLAS does not make */
 
 #define __host__
 #define __device__
@@ -61,8 +60,7 @@ static inline int emulated_lane(void)
 		     EMULATED_LANES);
 }
 
-template <typename T>
-static inline T __shfl_sync(unsigned mask, T value, int from, EMULATED_PLACE)
+template <typename T> static inline T __shfl_sync(unsigned mask, T value, int from, EMULATED_PLACE)
 {
 	const struct emulated::message *all;
 
@@ -191,7 +189,8 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute
 
 /* Everything that a stream does passes here. */
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
-void emulated_launch(cudaStream_t stream, const void *kernel, const struct emulated::launch &launch);
+void emulated_launch(cudaStream_t stream, const void *kernel,
+		     const struct emulated::launch &launch);
 
 /* One more block of the device in which no result is left. */
 void emulated_set_scratch(const void *block);

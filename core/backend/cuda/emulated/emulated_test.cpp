@@ -1,6 +1,7 @@
 /*
- * The emulated GPU finds what it is there to find: each mistake is planted in a kernel.  And it computes
- * what the PTX ISA says.  Each case is a process of its own, because a GPU is of no use after a mistake.
+ * The emulated GPU finds what it is there to find: each mistake is planted in a kernel.  And it
+ * computes what the PTX ISA says.  Each case is a process of its own, because a GPU is of no use
+ * after a mistake.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -548,13 +549,14 @@ static void multiply_kernel(const float *a, const float *b, float *out)
 	}
 	__syncwarp();
 	read_matrices(left, shared_address(shared + lane % 16 * SIDE + lane / 16 * 8));
-	read_matrices_turned(right, shared_address(shared + SIDE * SIDE + lane % 16 * SIDE +
-						   lane / 16 * 8));
+	read_matrices_turned(
+		right, shared_address(shared + SIDE * SIDE + lane % 16 * SIDE + lane / 16 * 8));
 	multiply_fragment(d[0], left, right[0], right[1]);
 	multiply_fragment(d[1], left, right[2], right[3]);
 	for (int n = 0; n < 2; n++)
 		for (int e = 0; e < 4; e++)
-			out[(lane / 4 + 8 * (e / 2)) * SIDE + 8 * n + 2 * (lane % 4) + e % 2] = d[n][e];
+			out[(lane / 4 + 8 * (e / 2)) * SIDE + 8 * n + 2 * (lane % 4) + e % 2] =
+				d[n][e];
 }
 
 static bool tensor_cores_multiply(void)
@@ -590,8 +592,12 @@ static bool rounds_to_even(void)
 {
 	const struct {
 		float x, rounded;
-	} cases[] = { { 1, 1 }, { 1 + 0x1p-8F, 1 }, { 1 + 3 * 0x1p-8F, 1 + 0x1p-6F },
-		      { 1 + 0x1.1p-8F, 1 + 0x1p-7F }, { -INFINITY, -INFINITY }, { 0x1.ffp127F, INFINITY } };
+	} cases[] = { { 1, 1 },
+		      { 1 + 0x1p-8F, 1 },
+		      { 1 + 3 * 0x1p-8F, 1 + 0x1p-6F },
+		      { 1 + 0x1.1p-8F, 1 + 0x1p-7F },
+		      { -INFINITY, -INFINITY },
+		      { 0x1.ffp127F, INFINITY } };
 
 	for (const auto &c : cases)
 		if ((float)(__nv_bfloat16)c.x != c.rounded)
@@ -608,8 +614,14 @@ static const struct {
 	bool (*holds)(void);
 	enum end end;
 } tests[] = {
-#define TEST(name) { #name, name, HOLDS }
-#define SANITIZED(name) { #name, name, ENDED_BY_SANITIZER }
+#define TEST(name)                 \
+	{                          \
+#name, name, HOLDS \
+	}
+#define SANITIZED(name)                         \
+	{                                       \
+#name, name, ENDED_BY_SANITIZER \
+	}
 	TEST(barrier_orders_threads),
 	TEST(missing_barrier_gives_nan),
 	TEST(missing_barrier_is_a_race),
@@ -676,7 +688,8 @@ int main(void)
 			continue;
 		}
 #endif
-		right = t.end == HOLDS ? status_of(t.holds, false) == 0 : status_of(t.holds, true) == 1;
+		right = t.end == HOLDS ? status_of(t.holds, false) == 0
+				       : status_of(t.holds, true) == 1;
 		printf("%s %s\n", right ? "ok" : "not ok", t.name);
 		all = all && right;
 	}

@@ -22,7 +22,7 @@
 struct emulated_stream {
 	std::deque<std::function<void()>> waiting;
 	uint64_t asked, done;
-	bool hurries; /* work is done as soon as it is asked for */
+	bool hurries;			  /* work is done as soon as it is asked for */
 	struct emulated_capture *capture; /* NULL: what it is asked for is not captured */
 };
 
@@ -43,7 +43,7 @@ struct emulated_capture {
 
 struct emulated_event {
 	struct emulated_stream *stream;
-	uint64_t number; /* of work that was asked for before it */
+	uint64_t number;		  /* of work that was asked for before it */
 	struct emulated_capture *capture; /* NULL: it was not recorded in one */
 	size_t record;
 };
@@ -73,14 +73,22 @@ static cudaError_t note(cudaError_t error)
 const char *cudaGetErrorString(cudaError_t error)
 {
 	switch (error) {
-	case cudaSuccess: return "no error";
-	case cudaErrorInvalidValue: return "invalid argument";
-	case cudaErrorMemoryAllocation: return "out of memory";
-	case cudaErrorInvalidConfiguration: return "invalid configuration";
-	case cudaErrorLaunchFailure: return device.failure.c_str();
-	case cudaErrorStreamCaptureUnsupported: return "not permitted when stream is capturing";
-	case cudaErrorStreamCaptureInvalidated: return "failed earlier while stream was capturing";
-	case cudaErrorStreamCaptureUnjoined: return "capture was not ended: a stream is not joined";
+	case cudaSuccess:
+		return "no error";
+	case cudaErrorInvalidValue:
+		return "invalid argument";
+	case cudaErrorMemoryAllocation:
+		return "out of memory";
+	case cudaErrorInvalidConfiguration:
+		return "invalid configuration";
+	case cudaErrorLaunchFailure:
+		return device.failure.c_str();
+	case cudaErrorStreamCaptureUnsupported:
+		return "not permitted when stream is capturing";
+	case cudaErrorStreamCaptureInvalidated:
+		return "failed earlier while stream was capturing";
+	case cudaErrorStreamCaptureUnjoined:
+		return "capture was not ended: a stream is not joined";
 	}
 	return "unknown error";
 }
@@ -450,9 +458,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t kept, cudaStream_t stream)
 		struct emulated_event &event = recorded[item.record];
 
 		switch (item.kind) {
-		case captured::WORK: emulated_enqueue(to, item.work); break;
-		case captured::RECORD: event = { to, to->asked, NULL, 0 }; break;
-		case captured::WAIT: follow(to, event.stream, event.number); break;
+		case captured::WORK:
+			emulated_enqueue(to, item.work);
+			break;
+		case captured::RECORD:
+			event = { to, to->asked, NULL, 0 };
+			break;
+		case captured::WAIT:
+			follow(to, event.stream, event.number);
+			break;
 		}
 	}
 	return cudaSuccess;
@@ -548,7 +562,7 @@ void emulated_launch(cudaStream_t stream, const void *kernel, const struct emula
 		return;
 	}
 	emulated_enqueue(stream, [launch] {
-		device.failure = looks_for_races() ? run_in_both_orders(launch) :
-					 run(launch, emulated::FORWARDS);
+		device.failure = looks_for_races() ? run_in_both_orders(launch)
+						   : run(launch, emulated::FORWARDS);
 	});
 }

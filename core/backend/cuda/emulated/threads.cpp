@@ -122,8 +122,8 @@ struct {
 
 #ifdef OWN_SWITCH
 /*
- * Saves what a called function must keep on its own stack, and goes on where the other one did that.
- * (swapcontext() asks the kernel for the mask of signals: ten times slower.)
+ * Saves what a called function must keep on its own stack, and goes on where the other one did
+ * that. (swapcontext() asks the kernel for the mask of signals: ten times slower.)
  */
 extern "C" void emulated_switch(void **from, void *to);
 #ifdef __x86_64__
@@ -320,7 +320,8 @@ int next_thread(void)
 		return next;
 	for (const struct warp &w : gpu.warps)
 		if (w.meeting.arrived)
-			fail("not all threads of the warp come here", w.meeting.file, w.meeting.line);
+			fail("not all threads of the warp come here", w.meeting.file,
+			     w.meeting.line);
 	fail("not all threads of the block come here", gpu.meeting.file, gpu.meeting.line);
 }
 
@@ -465,7 +466,7 @@ void run_blocks(void)
 	if (!gpu.failure.empty())
 		clear_fibers();
 }
-}
+} // namespace
 
 /* -------------------------------------------------------------------- interface */
 

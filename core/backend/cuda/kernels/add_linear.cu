@@ -16,7 +16,7 @@ template <typename P> struct room {
 };
 
 template <typename P>
-static struct room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+static room<P> take_room(struct space *m, const struct node *node, enum pass pass)
 {
 	typedef typename P::factor factor;
 	const struct linear_sizes s = sizes_of(node);
@@ -41,8 +41,7 @@ template <typename P> struct scaled_weight {
  * Only the device knows a learned f.  It scales the parameter, not the rounded copy, so that W is
  * rounded once, as it is without f.
  */
-template <typename P>
-static struct scaled_weight<P> scaled(const struct call *c, typename P::factor *room)
+template <typename P> static scaled_weight<P> scaled(const struct call *c, typename P::factor *room)
 {
 	const struct tensor *t = c->node->in[1];
 	const auto w = input<P>(c, 1);
@@ -72,8 +71,8 @@ template <typename P> static void forward(const struct call *c)
 	const auto y = output<P>(c, 0);
 	const int64_t n = s.n * s.o;
 
-	if (a.narrow == y.narrow && sum_gemm(c, false, s.transposed, s.n, s.o, s.i, by.alpha, x,
-					     by.w, a.at, y, s.o))
+	if (a.narrow == y.narrow &&
+	    sum_gemm(c, false, s.transposed, s.n, s.o, s.i, by.alpha, x, by.w, a.at, y, s.o))
 		return;
 	each_span(c, n, n, all_of<P>(a, y), [=] __device__(auto p) { y.put(p, a[p]); });
 	gemm(c, false, s.transposed, s.n, s.o, s.i, by.alpha, x, by.w, true, y, s.o);
@@ -106,7 +105,8 @@ static void weight_and_factor(const struct call *c, const struct linear_sizes &s
 				dw.put(p, d);
 			return sum;
 		},
-		r.sum, [=] __device__(double sum) {
+		r.sum,
+		[=] __device__(double sum) {
 			if (df)
 				df.put(0, (real)sum);
 		});
@@ -123,7 +123,8 @@ template <typename P> static void backward(const struct call *c)
 	const auto da = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto dx = input_gradient<P>(c, 2), df = input_gradient<P>(c, 3);
 	const int64_t n = s.n * s.o;
-	struct matrix<typename P::factor> dy = {};
+	struct matrix<typename P::factor> dy = {
+	};
 
 	if (dx || dw || df)
 		dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);

@@ -38,22 +38,23 @@ static __device__ uint64_t mask_index(const struct scores<P> &s, int64_t b, int6
 
 template <typename P> struct buffers {
 	struct scores<P> s;
-	typename P::factor *p;	 /* [B,H,rows,pitch]: what multiplies V; s.score itself if not rounded */
-	typename P::real *o;	 /* [B,H,rows,width], or NULL: products write it in place */
-	typename P::real *route; /* [B,rows,pitch] */
+	typename P::factor
+		*p; /* [B,H,rows,pitch]: what multiplies V; s.score itself if not rounded */
+	typename P::real *o;	     /* [B,H,rows,width], or NULL: products write it in place */
+	typename P::real *route;     /* [B,rows,pitch] */
 	typename P::factor *v, *d_o; /* room for rounded tensors */
 	/* Backward. */
-	typename P::real *dscore;  /* [B,H,rows,pitch] */
-	typename P::factor *ds;	   /* ... as products read it */
-	typename P::factor *dcross; /* ... of the band */
+	typename P::real *dscore;	   /* [B,H,rows,pitch] */
+	typename P::factor *ds;		   /* ... as products read it */
+	typename P::factor *dcross;	   /* ... of the band */
 	typename P::real *dk, *dv, *dbias; /* [B,H,S,width], [B,H,S]: sums of each query head */
 	double *dband;			   /* [B,H,T] */
 	double *sum_work;
 };
 
 template <typename P>
-static struct buffers<P> take_buffers(struct space *m, const struct node *n, enum pass pass,
-				      const struct scores<P> &s)
+static buffers<P> take_buffers(struct space *m, const struct node *n, enum pass pass,
+			       const struct scores<P> &s)
 {
 	typedef typename P::factor factor;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
@@ -179,8 +180,8 @@ template <typename P> static void forward_blocks(const struct call *c)
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
 			      from_buffer((const typename P::factor *)f.p, s.H, s.rows, s.pitch),
 			      from_token(v.at, v.layout, 0), false,
-			      f.o ? from_buffer(wide<P>(f.o), s.H, s.rows, ol.width) :
-				    from_token(output<P>(c, O), ol, first));
+			      f.o ? from_buffer(wide<P>(f.o), s.H, s.rows, ol.width)
+				  : from_token(output<P>(c, O), ol, first));
 		if (f.o)
 			put_rounded<P>(c, f, x);
 	}
@@ -203,7 +204,8 @@ static void backward_rows(const struct call *c, const struct buffers<P> &given,
 	const real *lse = wide_output<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
-		const int64_t head = b * s.H + h, i = x.first + r, at = (head * s.rows + r) * s.pitch;
+		const int64_t head = b * s.H + h, i = x.first + r,
+			      at = (head * s.rows + r) * s.pitch;
 		const int64_t out = ol.at(b, h, i), start = s.band_start(i);
 		const real normal = lse[head * s.T + i];
 		real *row = s.score + at, *cross = s.cross + at, delta = 0;
@@ -271,8 +273,8 @@ static void backward_band(const struct call *c, const struct buffers<P> &f, stru
 	if (c->din[Q])
 		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, near, ql.width, x.n,
 			      s.attr.scale, dc, from_token(s.k.at, kl, x.first), true,
-			      from_token(input_gradient<P>(c, Q).to,
-					 heads_of(c->node->in[Q], s.H), x.cross_first));
+			      from_token(input_gradient<P>(c, Q).to, heads_of(c->node->in[Q], s.H),
+					 x.cross_first));
 	if (c->din[K])
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, kl.width, near,
 			      s.attr.scale, dc, from_token(s.q.at, ql, x.cross_first), true,
@@ -315,8 +317,8 @@ static void backward_block(const struct call *c, const struct buffers<P> &f,
 		      from_buffer(f.dscore, s.H, s.rows, s.pitch));
 	backward_rows<P>(c, f, x, mask);
 	if (c->din[V])
-		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, wide, x.n, 1, p, arriving,
-			      true, from_buffer(f.dv, s.H, s.S, wide));
+		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, wide, x.n, 1, p,
+			      arriving, true, from_buffer(f.dv, s.H, s.S, wide));
 	if (dq)
 		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, ql.width, x.keys,
 			      s.attr.scale, ds, from_token(s.k.at, kl, 0), dq.add,
@@ -413,7 +415,7 @@ template <typename P> static bool follows_past(const struct node *n)
 /* Where products round, both halves of the gradients make scores again anyway. */
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>,     NULL, NULL, workspace<P>,
-		 NULL,	     follows_past<P>, {},   ROUNDS<P> ? BIT(Q) : 0 };
+	return { forward<P>, backward<P>,	    NULL, NULL, workspace<P>, NULL, follows_past<P>,
+		 {},	     ROUNDS<P> ? BIT(Q) : 0 };
 }
 KERNELS(attention, set)

@@ -48,8 +48,7 @@ static int64_t cross_window(const struct probe_attr *a)
 	return a->attention.band_window > a->window ? a->attention.band_window : a->window;
 }
 
-template <typename P>
-static struct buffers<P> take_buffers(struct space *m, const struct scores<P> &s)
+template <typename P> static buffers<P> take_buffers(struct space *m, const struct scores<P> &s)
 {
 	struct buffers<P> f;
 
@@ -118,8 +117,9 @@ static void probe_queries(const struct call *c, const struct buffers<P> &given,
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;
 	const struct heads none = { 0, 0, 0, 1 };
-	const struct content<P> k = { s, wide_input<P>(c, QUERY_BIAS),
-				      bias ? heads_of(bias, s.H) : none };
+	const struct content<P> k = {
+		s, wide_input<P>(c, QUERY_BIAS), bias ? heads_of(bias, s.H) : none
+	};
 	const int64_t window = a->window;
 	const auto *lse = wide_input<P>(c, LSE);
 
@@ -185,8 +185,7 @@ static __device__ struct routed probe_threshold(const struct route_attr &a, cons
 }
 
 template <typename P>
-static void probe_routes(const struct call *c, const struct buffers<P> &given,
-			 struct query_block x)
+static void probe_routes(const struct call *c, const struct buffers<P> &given, struct query_block x)
 {
 	const struct buffers<P> f = given;
 	const struct scores<P> s = f.s;

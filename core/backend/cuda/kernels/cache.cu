@@ -11,9 +11,10 @@ template <typename P> struct kept {
 	int64_t total;
 };
 
-template <typename P> static struct kept<P> kept_of(const struct call *c)
+template <typename P> static kept<P> kept_of(const struct call *c)
 {
-	struct kept<P> k = {};
+	struct kept<P> k = {
+	};
 
 	for (int i = 0; i < CACHE_MOST; i++) {
 		k.list[i].before = k.total;
@@ -35,9 +36,9 @@ template <typename P> static void forward(const struct call *c)
 	const struct run *run = run_of(c);
 
 	each(c, k.total, [=] __device__(int64_t at) {
-		const auto &one = at >= k.list[2].before   ? k.list[2] :
-				  at >= k.list[1].before ? k.list[1] :
-							   k.list[0];
+		const auto &one = at >= k.list[2].before   ? k.list[2]
+				  : at >= k.list[1].before ? k.list[1]
+							   : k.list[0];
 		const struct tokens &x = one.x, &y = one.y;
 		const int64_t i = at - one.before, b = i / (x.T * y.size), t = i / y.size % x.T;
 

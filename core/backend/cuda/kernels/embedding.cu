@@ -47,12 +47,12 @@ static struct sorted take_sorted(struct space *m, int64_t rows)
 #define READS 8 /* of a thread that are under way at a time */
 
 /*
- * The sum of dy[row] over sorted rows that have the token of number `first`, in their order: READS of them
- * from number `own` on, and so on every `step` numbers.
+ * The sum of dy[row] over sorted rows that have the token of number `first`, in their order: READS
+ * of them from number `own` on, and so on every `step` numbers.
  */
 template <typename R, typename T>
-static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t own, int64_t step, int64_t n,
-				 const T *dy, int64_t e)
+static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t own, int64_t step,
+				 int64_t n, const T *dy, int64_t e)
 {
 	const int32_t token = s.tokens[first];
 	R sum = 0;
@@ -77,17 +77,20 @@ static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t 
 }
 
 /*
- * d[channel] += the sum over all rows of the token, by a block.  Where there are few channels, groups of threads
- * share its rows.
+ * d[channel] += the sum over all rows of the token, by a block.  Where there are few channels,
+ * groups of threads share its rows.
  */
 template <typename R, typename T>
-static __device__ void add_token(const struct sorted &s, int64_t first, int64_t n, const T *dy, int64_t e, R *d)
+static __device__ void add_token(const struct sorted &s, int64_t first, int64_t n, const T *dy,
+				 int64_t e, R *d)
 {
 	__shared__ R sums[BLOCK];
-	const int groups = e < BLOCK ? BLOCK / (int)e : 1, group = groups > 1 ? (int)threadIdx.x / (int)e : 0;
+	const int groups = e < BLOCK ? BLOCK / (int)e : 1,
+		  group = groups > 1 ? (int)threadIdx.x / (int)e : 0;
 	const int64_t own = first + group * READS;
 
-	for (int64_t channel = threadIdx.x - group * e; group < groups && channel < e; channel += BLOCK) {
+	for (int64_t channel = threadIdx.x - group * e; group < groups && channel < e;
+	     channel += BLOCK) {
 		const R sum = sum_of_token<R>(s, first, own, groups * READS, n, dy + channel, e);
 
 		if (groups == 1)
@@ -128,7 +131,8 @@ static void backward_table(const struct call *c, const T *dy, int64_t rows, int6
 	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
 	cuda_note(context_of(c),
 		  sort_pairs(s.sort_work, s.sort_bytes, (const int32_t *)c->in[1], s.tokens,
-			     s.numbers, s.rows, (int)rows, bits_of(c->node->in[0]->dim[0]), stream_of(c)),
+			     s.numbers, s.rows, (int)rows, bits_of(c->node->in[0]->dim[0]),
+			     stream_of(c)),
 		  "sort of tokens");
 	if (!call_adds(c, 0))
 		each(c, c->node->in[0]->dim[0] * e, [=] __device__(int64_t i) { d[i] = 0; });
@@ -150,7 +154,8 @@ static void backward_positions(const struct call *c, const struct numbers<P> &dy
 
 	each_span(c, c->node->in[2]->dim[0] * e, e, all_of<P>(dy), [=] __device__(auto p) {
 		const int64_t from = p.first < length * e ? examples : 0;
-		struct values<typename P::real, p.n> sum = {};
+		struct values<typename P::real, p.n> sum = {
+		};
 
 #pragma unroll 8
 		for (int64_t b = 0; b < from; b++) {

@@ -10,8 +10,9 @@ struct shape {
 	/* The element of the gate that serves a row. */
 	__device__ int64_t gate_at(int64_t row) const
 	{
-		return gate_length == 1 ? per_example.quotient(row) * heads + per_token.remainder(row)
-					: row;
+		return gate_length == 1
+			       ? per_example.quotient(row) * heads + per_token.remainder(row)
+			       : row;
 	}
 };
 
@@ -39,7 +40,8 @@ template <typename P> static void forward(const struct call *c)
 
 	each_span(c, s.rows * s.width, s.width, [=] __device__(auto p) {
 		const typename P::real a = f.get();
-		const typename P::real g = 1 - a + a * gate[s.gate_at(s.channels.quotient(p.first))];
+		const typename P::real g =
+			1 - a + a * gate[s.gate_at(s.channels.quotient(p.first))];
 		auto v = o[p];
 
 		for (int k = 0; k < p.n; k++)

@@ -32,7 +32,7 @@ static int64_t x_heads(const struct sizes &s)
 }
 
 template <typename P>
-static struct room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+static room<P> take_room(struct space *m, const struct node *node, enum pass pass)
 {
 	const struct sizes s = sizes_of(node);
 	struct room<P> r;
@@ -40,10 +40,9 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 	r.x = m->take<typename P::factor>(
 		rounded_size<P>(node->in[0], s.tokens * x_heads(s) * s.i));
 	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
-	r.dy = pass == PASS_BACKWARD
-		       ? m->take<typename P::factor>(
-				 rounded_size<P>(node->out[0], s.tokens * s.heads * s.o))
-		       : NULL;
+	r.dy = pass == PASS_BACKWARD ? m->take<typename P::factor>(rounded_size<P>(
+					       node->out[0], s.tokens * s.heads * s.o))
+				     : NULL;
 	r.turned = pass == PASS_BACKWARD && !s.x_head
 			   ? m->take<typename P::factor>(s.heads * s.o * s.i)
 			   : NULL;
@@ -52,8 +51,8 @@ static struct room<P> take_room(struct space *m, const struct node *node, enum p
 
 /* x as products read it: its own layout, or [tokens, heads, I]. */
 template <typename P>
-static struct matrix<typename P::factor> factor_x(const struct call *c, const struct sizes &given,
-						  typename P::factor *room)
+static matrix<typename P::factor> factor_x(const struct call *c, const struct sizes &given,
+					   typename P::factor *room)
 {
 	typedef typename P::factor factor;
 	const struct sizes s = given;
@@ -74,8 +73,9 @@ static struct matrix<typename P::factor> factor_x(const struct call *c, const st
 /* ------------------------------------------------------- few tokens (decoding) */
 
 /*
- * A block takes some outputs of a head, a thread eight neighbours of them and some of the inputs: its slice.
- * Slices are added in their order.  W is read before the kernel before has ended, as in few_rows.cuh.
+ * A block takes some outputs of a head, a thread eight neighbours of them and some of the inputs:
+ * its slice. Slices are added in their order.  W is read before the kernel before has ended, as in
+ * few_rows.cuh.
  */
 #define MOST_FEW_TOKENS 4
 #define FEW_TOKENS_THREADS 128
@@ -101,13 +101,14 @@ template <typename P> struct few_tokens {
 	}
 
 	explicit few_tokens(const struct call *c)
-		: s(sizes_of(c->node)), x(input<P>(c, 0)),
-		  w((const factor *)c->copy[1][0]->memory), y(output<P>(c, 0))
+	    : s(sizes_of(c->node)), x(input<P>(c, 0)), w((const factor *)c->copy[1][0]->memory),
+	      y(output<P>(c, 0))
 	{
 		across = s.o / 8 < 16 ? (int)(s.o / 8) : 16;
 		slices = FEW_TOKENS_THREADS / across;
 	}
-	__device__ void read(sixteen_bytes (&row)[FEW_TOKENS_ROWS], int64_t column, int64_t first) const
+	__device__ void read(sixteen_bytes (&row)[FEW_TOKENS_ROWS], int64_t column,
+			     int64_t first) const
 	{
 		const factor *at = w + (int64_t)blockIdx.y * s.i * s.o + column;
 
@@ -118,8 +119,9 @@ template <typename P> struct few_tokens {
 				row[k] = *(const sixteen_bytes *)(at + (first + k * slices) * s.o);
 		}
 	}
-	__device__ void add(struct values<real, 8> &sum, const sixteen_bytes (&row)[FEW_TOKENS_ROWS],
-			    int64_t token, int64_t first) const
+	__device__ void add(struct values<real, 8> &sum,
+			    const sixteen_bytes (&row)[FEW_TOKENS_ROWS], int64_t token,
+			    int64_t first) const
 	{
 		const struct numbers<P> from = x + token * s.x_token + blockIdx.y * s.x_head;
 
@@ -145,7 +147,8 @@ static __global__ void __launch_bounds__(FEW_TOKENS_THREADS)
 	const int slice = (int)threadIdx.x / p.across, place = (int)threadIdx.x % p.across;
 	const int64_t column = ((int64_t)blockIdx.x * p.across + place) * 8;
 	const int64_t step = p.slices * FEW_TOKENS_ROWS;
-	struct values<real, 8> sum[TOKENS] = {};
+	struct values<real, 8> sum[TOKENS] = {
+	};
 	sixteen_bytes row[FEW_TOKENS_ROWS];
 
 	p.read(row, column, slice);
@@ -210,7 +213,8 @@ template <typename P> static void forward(const struct call *c)
 	     output<P>(c, 0), s.heads * s.o, s.o, s.heads);
 }
 
-/* dx_h = dy_h W_h'; for an x that all heads share, dx = dy V, where V [heads x O, I] is every W_h turned. */
+/* dx_h = dy_h W_h'; for an x that all heads share, dx = dy V, where V [heads x O, I] is every W_h
+ * turned. */
 template <typename P>
 static void backward_x(const struct call *c, const struct sizes &given,
 		       struct matrix<typename P::factor> dy, struct matrix<typename P::factor> w,
@@ -257,6 +261,8 @@ template <typename P> static void backward(const struct call *c)
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P> };
+	return {
+		forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P>
+	};
 }
 KERNELS(head_linear, set)

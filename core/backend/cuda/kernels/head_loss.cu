@@ -3,17 +3,18 @@
  * own gradient, which goes at once into dx and dW.  So logits are computed once and
  * never held as a whole.  Where x is kept in bfloat16, logits are, too.
  *
- * A block looks at the logits of a token three times: for the largest, for the sum of exp(logit - largest),
- * and for the gradient.  So it keeps them on the chip, if they fit.  Where those of two tokens fit, blocks stay
- * and take many: the logits of the next are under way while those of one are looked at.
+ * A block looks at the logits of a token three times: for the largest, for the sum of exp(logit -
+ * largest), and for the gradient.  So it keeps them on the chip, if they fit.  Where those of two
+ * tokens fit, blocks stay and take many: the logits of the next are under way while those of one
+ * are looked at.
  */
 #include "core/backend/cuda/access.cuh"
 #include "core/backend/cuda/instructions.cuh"
 #include "core/backend/cuda/product.cuh"
 
 #define CHUNK_LOGITS ((int64_t)256 << 20) /* few chunks: each adds to all of dW */
-#define CHUNK_TOKENS 256		 /* at least, so that reading W hides behind the products */
-#define WHOLE 64			 /* rows begin at a multiple of this */
+#define CHUNK_TOKENS 256 /* at least, so that reading W hides behind the products */
+#define WHOLE 64	 /* rows begin at a multiple of this */
 
 static __host__ __device__ int64_t whole(int64_t n)
 {
@@ -33,8 +34,8 @@ template <typename P> static bool keeps_factors(const struct node *n)
 }
 
 /*
- * A power of two, if there is more than one chunk: on an H200 the logits of 4096 tokens are made at 740
- * TFLOP/s, those of 5056 at 497; in float32 their gradient dx at 53, that of 2048 at 49.
+ * A power of two, if there is more than one chunk: on an H200 the logits of 4096 tokens are made at
+ * 740 TFLOP/s, those of 5056 at 497; in float32 their gradient dx at 53, that of 2048 at 49.
  */
 static int64_t chunk_tokens(const struct node *n)
 {
@@ -47,14 +48,15 @@ static int64_t chunk_tokens(const struct node *n)
 }
 
 template <typename P> struct room {
-	double *sum_work, *lse;	     /* lse [tokens] */
-	void *logits;		     /* [chunk, pitch]: factors, or P::real */
-	typename P::factor *dlogits; /* [chunk, pitch]: in place of the logits if they are factors */
+	double *sum_work, *lse; /* lse [tokens] */
+	void *logits;		/* [chunk, pitch]: factors, or P::real */
+	typename P::factor
+		*dlogits; /* [chunk, pitch]: in place of the logits if they are factors */
 	typename P::factor *x, *w;
 };
 
 template <typename P>
-static struct room<P> take_room(struct space *m, const struct node *n, enum pass pass)
+static room<P> take_room(struct space *m, const struct node *n, enum pass pass)
 {
 	const int64_t tokens = tensor_count(n->in[2]), e = n->in[1]->dim[1];
 	const int64_t logits = chunk_tokens(n) * logit_pitch(n);
@@ -104,7 +106,8 @@ static __device__ typename P::real exp_from(typename P::real x, typename P::real
 		return exp2((x - largest) * (real)M_LOG2E);
 }
 
-/* Joins a value of each thread in a fixed tree.  Two calls with the same room need another one between them. */
+/* Joins a value of each thread in a fixed tree.  Two calls with the same room need another one
+ * between them. */
 template <typename R, typename Join>
 static __device__ R row_join(R value, R nothing, R (&room)[MOST_THREADS / WARP], Join join)
 {
@@ -154,8 +157,8 @@ template <> struct largest_number<__nv_bfloat16> {
 };
 
 /*
- * The logits of a token: spans of one access, which may lie on the chip, and the numbers after the last whole
- * one.  A thread always takes the same spans, so it waits for nobody else's copies.
+ * The logits of a token: spans of one access, which may lie on the chip, and the numbers after the
+ * last whole one.  A thread always takes the same spans, so it waits for nobody else's copies.
  */
 template <typename L> struct token_row {
 	static constexpr int N = 16 / (int)sizeof(L);
@@ -211,7 +214,8 @@ static __device__ void write_span(T *to, const struct values<R, N> &x)
  * (slope_nll [target >= 0] + slope_square 2 lse) softmax - slope_nll onehot(target).
  */
 template <typename P, typename L>
-static __device__ void score_row(const struct scores<P, L> &s, int64_t t, const struct token_row<L> &row)
+static __device__ void score_row(const struct scores<P, L> &s, int64_t t,
+				 const struct token_row<L> &row)
 {
 	typedef typename P::real real;
 	__shared__ real largest_room[MOST_THREADS / WARP];
@@ -226,8 +230,8 @@ static __device__ void score_row(const struct scores<P, L> &s, int64_t t, const 
 	real thread_sum = 0;
 
 	row.each(s.v, [&](int, auto x) { thread_largest.add(x); });
-	const real largest =
-		row_join((real)thread_largest.value(), (real)-INFINITY, largest_room, larger_value());
+	const real largest = row_join((real)thread_largest.value(), (real)-INFINITY, largest_room,
+				      larger_value());
 
 	row.each(s.v, [&](int, auto x) {
 #pragma unroll
@@ -236,7 +240,8 @@ static __device__ void score_row(const struct scores<P, L> &s, int64_t t, const 
 	});
 	const double sum = row_join((double)thread_sum, 0.0, sum_room, add_values());
 	const double lse = (double)largest + log(sum);
-	const bool hit = scored && logit == largest && !occurs_before(row, s.v, target, logit, found_room);
+	const bool hit =
+		scored && logit == largest && !occurs_before(row, s.v, target, logit, found_room);
 
 	if (threadIdx.x == 0) {
 		s.hit[t] = hit;
@@ -259,7 +264,8 @@ static __device__ void score_row(const struct scores<P, L> &s, int64_t t, const 
 		write_span(to + first, d);
 	});
 	if (scored && row.takes(target, s.v))
-		to[target] = (typename P::factor)(exp_from<P>(logit, largest) * scale - (real)slope);
+		to[target] =
+			(typename P::factor)(exp_from<P>(logit, largest) * scale - (real)slope);
 }
 
 /* Bytes of a row on the chip. */
@@ -268,7 +274,8 @@ template <typename L> static __host__ __device__ int64_t row_bytes(int v)
 	return whole(v) * (int64_t)sizeof(L);
 }
 
-/* Begin to copy the thread's spans of token t, if there is one; `stage`: an address in shared memory. */
+/* Begin to copy the thread's spans of token t, if there is one; `stage`: an address in shared
+ * memory. */
 template <typename P, typename L>
 static __device__ void copy_row(const struct scores<P, L> &s, int64_t t, uint32_t stage)
 {
@@ -281,7 +288,8 @@ static __device__ void copy_row(const struct scores<P, L> &s, int64_t t, uint32_
 	copies_end();
 }
 
-/* A block takes tokens that are gridDim.x apart; the logits of HELD of them are on the chip, or on their way. */
+/* A block takes tokens that are gridDim.x apart; the logits of HELD of them are on the chip, or on
+ * their way. */
 template <typename P, typename L, int HELD>
 static __global__ void __launch_bounds__(MOST_THREADS) score_kernel(struct scores<P, L> s)
 {
@@ -298,24 +306,27 @@ static __global__ void __launch_bounds__(MOST_THREADS) score_kernel(struct score
 		if (HELD > 1)
 			copy_row(s, t + gridDim.x, shared_address(shared + !turn * bytes));
 		copies_wait<(HELD > 1)>();
-		score_row<P, L>(s, t, { HELD > 0 ? (const L *)(shared + turn * bytes) : from, from });
+		score_row<P, L>(s, t,
+				{ HELD > 0 ? (const L *)(shared + turn * bytes) : from, from });
 	}
 }
 
 template <int HELD, typename P, typename L>
-static void launch_scores(const struct call *c, int64_t blocks, int threads, const struct scores<P, L> &s)
+static void launch_scores(const struct call *c, int64_t blocks, int threads,
+			  const struct scores<P, L> &s)
 {
 	const int bytes = HELD * (int)row_bytes<L>(s.v);
 
 	want_memory(c, score_kernel<P, L, HELD>, bytes);
-	launch_next(context_of(c)->overlaps, score_kernel<P, L, HELD>, (unsigned)blocks, threads, bytes,
-		    stream_of(c), s);
+	launch_next(context_of(c)->overlaps, score_kernel<P, L, HELD>, (unsigned)blocks, threads,
+		    bytes, stream_of(c), s);
 	note_launch(c);
 }
 
 #define FEW_LOGITS 4096 /* for a block of few threads for each token */
 
-template <typename P, typename L> static void score(const struct call *c, const struct scores<P, L> &s)
+template <typename P, typename L>
+static void score(const struct call *c, const struct scores<P, L> &s)
 {
 	const int64_t row = row_bytes<L>(s.v), most = context_of(c)->shared_bytes - JOIN_BYTES;
 	const int64_t processors = context_of(c)->processors;
@@ -331,14 +342,14 @@ template <typename P, typename L> static void score(const struct call *c, const 
 }
 
 template <typename P, typename L>
-static void score_chunk(const struct call *c, const struct room<P> &r, int64_t first, int64_t tokens,
-			bool training)
+static void score_chunk(const struct call *c, const struct room<P> &r, int64_t first,
+			int64_t tokens, bool training)
 {
-	score<P, L>(c,
-		    { (L *)r.logits, training ? r.dlogits : NULL, (int)c->node->in[1]->dim[0], tokens,
-		      logit_pitch(c->node), (const int32_t *)c->in[2] + first, wide_input<P>(c, 3),
-		      wide_output_gradient<P>(c, 0), wide_output_gradient<P>(c, 1),
-		      wide_output<P>(c, 2) + first, wide_output<P>(c, 3) + first, r.lse + first });
+	score<P, L>(c, { (L *)r.logits, training ? r.dlogits : NULL, (int)c->node->in[1]->dim[0],
+			 tokens, logit_pitch(c->node), (const int32_t *)c->in[2] + first,
+			 wide_input<P>(c, 3), wide_output_gradient<P>(c, 0),
+			 wide_output_gradient<P>(c, 1), wide_output<P>(c, 2) + first,
+			 wide_output<P>(c, 3) + first, r.lse + first });
 }
 
 /* logits = x W': dx = dlogits W, dW = dlogits' x summed over chunks */
@@ -353,12 +364,18 @@ template <typename P> static void all_chunks(const struct call *c, bool training
 	const bool narrow = keeps_factors<P>(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), tokens, e, e, r.x), w = weight<P>(c, r.w);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
-	const struct results<P> logits = { r.logits, narrow };
-	const struct matrix<factor> dlogits = { r.dlogits, pitch, 0 };
+	const struct results<P> logits = {
+		r.logits, narrow
+	};
+	const struct matrix<factor> dlogits = {
+		r.dlogits, pitch, 0
+	};
 
 	for (int64_t first = 0; first < tokens; first += chunk) {
 		const int64_t n = tokens - first < chunk ? tokens - first : chunk;
-		const struct matrix<factor> part = { x.at + first * x.pitch, x.pitch, 0 };
+		const struct matrix<factor> part = {
+			x.at + first *x.pitch, x.pitch, 0
+		};
 
 		gemm(c, false, true, n, v, e, 1, part, w, false, logits, pitch);
 		if (narrow)

@@ -25,7 +25,8 @@ static struct all_columns columns_of(const struct node *n)
 	for (int i = 0; i < n->n_in; i++) {
 		const int64_t width = attr->width[i], count = rows * width;
 
-		s.of[i] = { count, n->in[i] ? n->in[i]->pitch : 0, first, divisor_of(width, count) };
+		s.of[i] = { count, n->in[i] ? n->in[i]->pitch : 0, first,
+			    divisor_of(width, count) };
 		s.together = s.together && width % NUMBERS == 0;
 		first += width;
 	}
@@ -57,7 +58,8 @@ static void launch_columns(const struct call *c, const struct all_columns &s, F 
 	const int64_t blocks = (most / N + BLOCK - 1) / BLOCK;
 
 	launch_next(context_of(c)->overlaps, columns_kernel<N, F>,
-		    dim3((unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), (unsigned)c->node->n_in),
+		    dim3((unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+			 (unsigned)c->node->n_in),
 		    BLOCK, 0, stream_of(c), s, f);
 	note_launch(c);
 }

@@ -16,15 +16,16 @@ template <typename P> struct room {
 };
 
 template <typename P>
-static struct room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+static room<P> take_room(struct space *m, const struct node *node, enum pass pass)
 {
 	const struct linear_sizes s = sizes_of(node);
 	struct room<P> r;
 
 	r.x = m->take<typename P::factor>(rounded_size<P>(node->in[0], s.n * s.i));
 	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
-	r.bias = pass == PASS_FORWARD && node->in[2] ? m->take<typename P::factor>(weight_room<P>(node->in[2]))
-						     : NULL;
+	r.bias = pass == PASS_FORWARD && node->in[2]
+			 ? m->take<typename P::factor>(weight_room<P>(node->in[2]))
+			 : NULL;
 	r.dy = pass == PASS_BACKWARD
 		       ? m->take<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
 		       : NULL;
@@ -48,12 +49,13 @@ template <typename P> static bool reads_turned(const struct node *node)
 	const struct linear_sizes s = sizes_of(node);
 
 	return sizeof(typename P::factor) == sizeof(float) && !s.transposed &&
-	       node->in[1]->kind == TENSOR_PARAM && s.n >= TURNED_ROWS && s.i * s.o >= TURNED_NUMBERS;
+	       node->in[1]->kind == TENSOR_PARAM && s.n >= TURNED_ROWS &&
+	       s.i * s.o >= TURNED_NUMBERS;
 }
 
 /* W as forward reads it, where few_rows.cuh does not. */
 template <typename P>
-static struct matrix<typename P::factor> forward_weight(const struct call *c, typename P::factor *room)
+static matrix<typename P::factor> forward_weight(const struct call *c, typename P::factor *room)
 {
 	const struct param_copy *copy = c->copy[1][1];
 
@@ -70,7 +72,9 @@ static const void *bias_like(const struct call *c, struct results<P> y, typename
 		return c->in[2];
 	if (c->copy[2][0])
 		return c->copy[2][0]->memory;
-	return rounded<P>(c, input<P>(c, 2), 1, count_of(c->node->in[2]), count_of(c->node->in[2]), room).at;
+	return rounded<P>(c, input<P>(c, 2), 1, count_of(c->node->in[2]), count_of(c->node->in[2]),
+			  room)
+		.at;
 }
 
 template <typename P> static void forward(const struct call *c)
@@ -93,8 +97,8 @@ template <typename P> static void forward(const struct call *c)
 		few_channels<P>::forward(c, s, x, w, b, y, r.few);
 		return;
 	}
-	if (like_y &&
-	    finished_gemm(c, EPILOGUE_BIAS, false, trans_w, s.n, s.o, s.i, x, w, like_y, NULL, y, s.o))
+	if (like_y && finished_gemm(c, EPILOGUE_BIAS, false, trans_w, s.n, s.o, s.i, x, w, like_y,
+				    NULL, y, s.o))
 		return;
 	if (b)
 		each(c, s.n * s.o, [=] __device__(int64_t i) { y[i] = b[i % s.o]; });
@@ -112,7 +116,8 @@ template <typename P> static void backward(const struct call *c)
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto db = input_gradient<P>(c, 2);
 	const bool few = takes_few_channels<P>(s, x, dx);
-	struct matrix<typename P::factor> dy = {};
+	struct matrix<typename P::factor> dy = {
+	};
 
 	/* First: what was written just before is near still. */
 	if (db)
@@ -138,8 +143,8 @@ template <typename P> static void backward(const struct call *c)
 }
 
 /*
- * Copy 0 of the weight is rounded, copy 1 is turned, and rounded where products round; and the bias of a y
- * that is narrow.
+ * Copy 0 of the weight is rounded, copy 1 is turned, and rounded where products round; and the bias
+ * of a y that is narrow.
  */
 template <typename P>
 static size_t copies(const struct node *n, enum pass pass, int input, int which)

@@ -72,7 +72,7 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>,	backward<P>, remake<P>, NULL,
-		 workspace<P>, copies<P>,   NULL,	remaking_of_gelu<P>(BIT(1) | BIT(2)) };
+	return { forward<P>,   backward<P>, remake<P>, NULL,
+		 workspace<P>, copies<P>,   NULL,      remaking_of_gelu<P>(BIT(1) | BIT(2)) };
 }
 KERNELS(linear_gelu_linear, set)

@@ -51,11 +51,15 @@ template <typename P> static void forward(const struct call *c)
 	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	real *route = m.take<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2], S = c->node->in[X]->dim[1];
-	const struct matrix<real> values = { wide_input<P>(c, X), F, S * F };
+	const struct matrix<real> values = {
+		wide_input<P>(c, X), F, S *F
+	};
 
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
-		const struct matrix<real> R = { route, s.pitch, s.rows * s.pitch };
+		const struct matrix<real> R = {
+			route, s.pitch, s.rows *s.pitch
+		};
 
 		make_route<P>(c, s, x, route);
 		gemm(c, false, false, x.n, F, x.keys, 1, R, values, false,
@@ -77,8 +81,12 @@ template <typename P> static void backward(const struct call *c)
 		each(c, count_of(c->node->in[X]), [=] __device__(int64_t i) { dx[i] = 0; });
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
-		const struct matrix<real> R = { route, s.pitch, s.rows * s.pitch };
-		const struct matrix<real> dy = { wide_output_gradient<P>(c, 0) + first * F, F, s.T * F };
+		const struct matrix<real> R = {
+			route, s.pitch, s.rows *s.pitch
+		};
+		const struct matrix<real> dy = {
+			wide_output_gradient<P>(c, 0) + first *F, F, s.T *F
+		};
 
 		make_route<P>(c, s, x, route);
 		gemm(c, true, false, x.keys, F, x.n, 1, R, dy, true, dx, F, s.T * F, s.B);

@@ -1,18 +1,19 @@
 /*
- * Both passes add weighted rows: forward those that a token chose, backward those of the tokens that
- * chose a source, in the order of tokens.  Backward finds these by a counting sort.
+ * Both passes add weighted rows: forward those that a token chose, backward those of the tokens
+ * that chose a source, in the order of tokens.  Backward finds these by a counting sort.
  */
 #include "core/backend/cuda/access.cuh"
 
 enum { X, INDEX, WEIGHT };
 
 #define WARPS (BLOCK / WARP)
-#define LONG 32	 /* entries; the warps of a block share a longer list */
-#define BATCH 2	 /* rows that a thread reads at a time; with more, fewer threads fit */
+#define LONG 32 /* entries; the warps of a block share a longer list */
+#define BATCH 2 /* rows that a thread reads at a time; with more, fewer threads fit */
 
 /* ------------------------------------------------------------- weighted rows */
 
-/* For every row of the result of an example a list of entries: a row of x, or -1, and its weight. */
+/* For every row of the result of an example a list of entries: a row of x, or -1, and its weight.
+ */
 template <typename R> struct routes {
 	int64_t lists, rows, entries; /* of an example; rows are those of x */
 	int64_t k;		      /* entries of each list, or .. */
@@ -28,11 +29,12 @@ template <typename R> struct routes {
 
 /* The sum of a warp's entries [begin, end), in order, for N channels of x per lane. */
 template <typename R, typename T, int N>
-static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_t begin, int64_t end,
-					       const T *x, int64_t pitch)
+static __device__ values<R, N> add_rows(const struct routes<R> &r, int64_t begin, int64_t end,
+					const T *x, int64_t pitch)
 {
 	const int lane = threadIdx.x % WARP;
-	struct values<R, N> sum = {};
+	struct values<R, N> sum = {
+	};
 
 	for (int64_t e = begin; e < end; e += WARP) {
 		const int n = end - e < WARP ? (int)(end - e) : WARP;
@@ -40,7 +42,8 @@ static __device__ struct values<R, N> add_rows(const struct routes<R> &r, int64_
 		const R weight = row < 0 ? 0 : r.weight[e + lane];
 
 		for (int j = 0; j < n; j += BATCH) {
-			struct packed<T, N> v[BATCH] = {};
+			struct packed<T, N> v[BATCH] = {
+			};
 
 #pragma unroll
 			for (int u = 0; u < BATCH; u++) {
@@ -68,12 +71,12 @@ struct widths {
 };
 
 /*
- * A block serves WARPS lists of example z, a warp each, for the channels of slice y.  Its lists are far
- * apart: early tokens are chosen by many.
+ * A block serves WARPS lists of example z, a warp each, for the channels of slice y.  Its lists are
+ * far apart: early tokens are chosen by many.
  */
 template <typename P, typename T, int N>
-static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x, struct widths width,
-				  struct gradient<P> y)
+static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
+				  struct widths width, struct gradient<P> y)
 {
 	typedef typename P::real real;
 	__shared__ real part[WARPS][WARP * N];
@@ -90,7 +93,8 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 			const auto sum = add_rows<real, T, N>(r, begin, end, from, width.x_pitch);
 
 			if (channel < width.row)
-				y.put(span<N>{ (b * r.lists + own) * width.y_pitch + channel }, sum);
+				y.put(span<N>{ (b * r.lists + own) * width.y_pitch + channel },
+				      sum);
 		}
 	}
 	for (int64_t list = blockIdx.x; list < r.lists; list += gridDim.x) {
@@ -98,9 +102,9 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 
 		if (n <= LONG)
 			continue;
-		const auto sum = add_rows<real, T, N>(r, begin + n * warp / WARPS,
-						      begin + n * (warp + 1) / WARPS, from,
-						      width.x_pitch);
+		const auto sum =
+			add_rows<real, T, N>(r, begin + n * warp / WARPS,
+					     begin + n * (warp + 1) / WARPS, from, width.x_pitch);
 
 		for (int i = 0; i < N; i++)
 			part[warp][lane * N + i] = sum[i];
@@ -130,8 +134,8 @@ template <typename P> struct mix {
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
 				(unsigned)((width.row + slice - 1) / slice), (unsigned)batch);
 
-		launch_next(context_of(c)->overlaps, mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
-			    (const T *)x.at, width, y);
+		launch_next(context_of(c)->overlaps, mix_kernel<P, T, N>, grid, BLOCK, 0,
+			    stream_of(c), r, (const T *)x.at, width, y);
 		note_launch(c);
 	}
 };
@@ -141,13 +145,13 @@ template <typename P> static void forward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, T = dim[1];
 	const int64_t S = c->node->in[X]->dim[1], k = c->node->in[INDEX]->dim[2];
-	const struct mix<P> mix = { c,
-				    { T, S, T * k, k, NULL, (const int32_t *)c->in[INDEX],
-				      wide_input<P>(c, WEIGHT) },
-				    input<P>(c, X),
-				    { output<P>(c, 0), false },
-				    dim[0],
-				    { dim[2], c->node->in[X]->pitch, dim[2] } };
+	const struct mix<P> mix = {
+		c, { T, S, T *k, k, NULL, (const int32_t *)c->in[INDEX], wide_input<P>(c, WEIGHT) },
+			input<P>(c, X), { output<P>(c, 0), false }, dim[0],
+		{
+			dim[2], c->node->in[X]->pitch, dim[2]
+		}
+	};
 
 	with_access(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
@@ -161,7 +165,8 @@ template <typename P> static void forward(const struct call *c)
 /* An example's entries of index, cut into pieces, and how they are sorted by source. */
 template <typename R> struct sorting {
 	int64_t B, T, k, pieces;
-	int32_t *place; /* [B,pieces,T]: how many entries of the piece name a source; then their place */
+	int32_t *place; /* [B,pieces,T]: how many entries of the piece name a source; then their
+			   place */
 	int32_t *first; /* [B,T + 1]: how many name it in all; then where its list begins */
 	int32_t *token; /* [B,T k] */
 	R *weight;
@@ -173,13 +178,13 @@ template <typename R> struct sorting {
 };
 
 template <typename P>
-static struct sorting<typename P::real> take_sorting(struct space *m, const struct node *n,
-						     enum pass pass)
+static sorting<typename P::real> take_sorting(struct space *m, const struct node *n, enum pass pass)
 {
 	const int64_t *dim = n->in[INDEX]->dim, entries = dim[1] * dim[2];
 	const int64_t pieces = (entries + PIECE - 1) / PIECE;
-	struct sorting<typename P::real> s = { dim[0], dim[1], dim[2],
-					       pieces < MOST_PIECES ? pieces : MOST_PIECES };
+	struct sorting<typename P::real> s = {
+		dim[0], dim[1], dim[2], pieces < MOST_PIECES ? pieces : MOST_PIECES
+	};
 
 	if (pass != PASS_BACKWARD)
 		return s;
@@ -211,8 +216,8 @@ static __device__ struct equals count_equals(int key)
 }
 
 /*
- * A warp takes the entries of a piece in order: put(entry, place of the entry's source, how many entries
- * of the warp have that source before this one), and advances the place.
+ * A warp takes the entries of a piece in order: put(entry, place of the entry's source, how many
+ * entries of the warp have that source before this one), and advances the place.
  */
 template <typename R, typename F>
 static __device__ void walk(const struct sorting<R> &s, const int32_t *index, int64_t b,
@@ -222,7 +227,8 @@ static __device__ void walk(const struct sorting<R> &s, const int32_t *index, in
 	int32_t *place = s.place + (b * s.pieces + piece) * s.T;
 
 	for (int64_t e = s.begin(piece); e < s.begin(piece + 1); e += WARP) {
-		const int source = e + lane < s.begin(piece + 1) ? index[b * s.T * s.k + e + lane] : -1;
+		const int source =
+			e + lane < s.begin(piece + 1) ? index[b * s.T * s.k + e + lane] : -1;
 		const struct equals n = count_equals(source);
 		const int32_t at = source < 0 ? 0 : place[source];
 
@@ -268,7 +274,8 @@ static __device__ void add_pieces(const struct sorting<R> &s, int64_t b, int64_t
 	s.first[b * (s.T + 1) + source] = sum;
 }
 
-/* By a block: first[s] = the number of entries before source s of the example, from the number that name each. */
+/* By a block: first[s] = the number of entries before source s of the example, from the number that
+ * name each. */
 template <typename R> static __device__ void add_counts(const struct sorting<R> &s, int64_t b)
 {
 	__shared__ int32_t until[BLOCK]; /* the end of each thread's share */
@@ -354,12 +361,13 @@ template <typename P> static void backward(const struct call *c)
 	const int64_t *dim = c->node->in[X]->dim;
 	struct space m = { (char *)c->work, 0 };
 	const struct sorting<real> s = take_sorting<P>(&m, c->node, PASS_BACKWARD);
-	const struct mix<P> mix = { c,
-				    { s.T, s.T, s.T * s.k, s.k, s.first, s.token, s.weight },
-				    output_gradient<P>(c, 0),
-				    input_gradient<P>(c, X),
-				    s.B,
-				    { dim[2], dim[2], c->node->in[X]->pitch } };
+	const struct mix<P> mix = {
+		c, { s.T, s.T, s.T *s.k, s.k, s.first, s.token, s.weight },
+			output_gradient<P>(c, 0), input_gradient<P>(c, X), s.B,
+		{
+			dim[2], dim[2], c->node->in[X]->pitch
+		}
+	};
 
 	sort_entries(c, s, (const int32_t *)c->in[INDEX], wide_input<P>(c, WEIGHT));
 	with_access(mix.x, mix.width.row, mix.width.x_pitch, mix);

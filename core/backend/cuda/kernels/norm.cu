@@ -55,13 +55,14 @@ static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S>
 		add_residual<P, typename P::factor>(m, s, at, residual_at);
 	else
 		add_residual<P, R>(m, s, at, residual_at);
-	each_number<S>([&](int k, int i) { s.of[k][i] = as_stream<P, S::STREAM>(m.s, s.of[k][i]); });
+	each_number<S>(
+		[&](int k, int i) { s.of[k][i] = as_stream<P, S::STREAM>(m.s, s.of[k][i]); });
 	store_stream<P>(m.s, s, at);
 }
 
 /*
- * w and b of a thread's columns.  Parameters are not written in a run, so they come before what the kernel
- * before makes, if that takes few registers; if not, they are read span by span.
+ * w and b of a thread's columns.  Parameters are not written in a run, so they come before what the
+ * kernel before makes, if that takes few registers; if not, they are read span by span.
  */
 template <typename R, typename S> struct norm_weights {
 	static constexpr bool AHEAD = !S::LONG && sizeof(struct piece<R, S>) <= 32;
@@ -70,7 +71,8 @@ template <typename R, typename S> struct norm_weights {
 	struct piece<R, S> w_ahead, b_ahead;
 
 	template <typename P>
-	__device__ explicit norm_weights(const struct norm_call<P> &m) : w(m.w), b(m.b), w_ahead{}, b_ahead{}
+	__device__ explicit norm_weights(const struct norm_call<P> &m)
+	    : w(m.w), b(m.b), w_ahead{}, b_ahead{}
 	{
 		const struct row_place at = place_of<S>(0, m.width, 0);
 
@@ -80,12 +82,9 @@ template <typename R, typename S> struct norm_weights {
 			load_as(b_ahead, b, at);
 	}
 	/* For span k, which begins in this column. */
-	__device__ struct values<R, S::N> factor(int k, int64_t column) const
-	{
+	__device__ struct values<R, S::N> factor(int k, int64_t column) const {
 		return AHEAD ? w_ahead.of[k] : load_span<R, R, S::N, true>(w + column);
-	}
-	__device__ struct values<R, S::N> offset(int k, int64_t column) const
-	{
+	} __device__ struct values<R, S::N> offset(int k, int64_t column) const {
 		if (AHEAD || !b)
 			return b_ahead.of[k];
 		return load_span<R, R, S::N, true>(b + column);
@@ -94,8 +93,9 @@ template <typename R, typename S> struct norm_weights {
 
 /* y = w (s - mean) / deviation + b of a chunk */
 template <typename R, typename S, typename T>
-static __device__ void write_y_as(T *y, const struct norm_weights<R, S> &weights, const struct piece<R, S> &s,
-				  R mean, R inverse, struct row_place at, int64_t row_begin)
+static __device__ void write_y_as(T *y, const struct norm_weights<R, S> &weights,
+				  const struct piece<R, S> &s, R mean, R inverse,
+				  struct row_place at, int64_t row_begin)
 {
 #pragma unroll
 	for (int k = 0; k < S::K; k++) {
@@ -114,12 +114,13 @@ static __device__ void write_y_as(T *y, const struct norm_weights<R, S> &weights
 }
 
 template <typename P, typename R, typename S>
-static __device__ void write_y(const struct norm_call<P> &m, const struct norm_weights<R, S> &weights,
-			       const struct piece<R, S> &s, R mean, R inverse, struct row_place at,
-			       int64_t row)
+static __device__ void
+write_y(const struct norm_call<P> &m, const struct norm_weights<R, S> &weights,
+	const struct piece<R, S> &s, R mean, R inverse, struct row_place at, int64_t row)
 {
 	if (ROUNDS<P> && m.y.narrow)
-		write_y_as((typename P::factor *)m.y.at, weights, s, mean, inverse, at, row * m.width);
+		write_y_as((typename P::factor *)m.y.at, weights, s, mean, inverse, at,
+			   row * m.width);
 	else
 		write_y_as((R *)m.y.at, weights, s, mean, inverse, at, row * m.width);
 }
@@ -210,8 +211,8 @@ template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
 }
 
 /*
- * Few rows of some hundreds of numbers: a block for each takes less time than a warp, since memory and
- * registers are not what they wait for.  So the order of a sum depends on the number of rows.
+ * Few rows of some hundreds of numbers: a block for each takes less time than a warp, since memory
+ * and registers are not what they wait for.  So the order of a sum depends on the number of rows.
  */
 #define BLOCK_ROWS 64
 #define BLOCK_NUMBERS 512
@@ -232,12 +233,14 @@ template <typename P> static void forward(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<P>(shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(), [&](auto shape) {
-		typedef decltype(shape) S;
+	with_shape<P>(shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(),
+		      [&](auto shape) {
+			      typedef decltype(shape) S;
 
-		launch_next(context_of(c)->overlaps, forward_kernel<P, S>,
-			    (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c), m);
-	});
+			      launch_next(context_of(c)->overlaps, forward_kernel<P, S>,
+					  (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
+					  stream_of(c), m);
+		      });
 	note_launch(c);
 }
 
@@ -251,7 +254,8 @@ template <typename P> static void remake(const struct call *c)
 		typedef decltype(shape) S;
 
 		launch_next(context_of(c)->overlaps, remake_kernel<P, S>,
-			    (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c), m);
+			    (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c),
+			    m);
 	});
 	note_launch(c);
 }
@@ -275,7 +279,8 @@ template <typename P> static void backward_sum(const struct call *c, const struc
 		if (dresidual && pitch == width)
 			dresidual.put(p, d);
 		else if (dresidual)
-			dresidual.put(decltype(p){ p.first + p.first / width * (pitch - width) }, d);
+			dresidual.put(decltype(p){ p.first + p.first / width * (pitch - width) },
+				      d);
 	});
 	if (!dw && !db)
 		return;
@@ -324,7 +329,8 @@ static __device__ void add_teams(struct weight_sums<R, S> &sums, struct row_plac
 
 	for (int turn = S::TEAMS - 1; turn >= 0; turn--) {
 		if (team == turn) {
-			struct weight_sums<R, S> before = {};
+			struct weight_sums<R, S> before = {
+			};
 
 			if (turn < S::TEAMS - 1)
 				before.load(kept.number, 2 * S::CHUNK, S::CHUNK, at);
@@ -351,7 +357,8 @@ static __global__ void __launch_bounds__(BLOCK)
 	const int64_t first_row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	const real width = (real)m.width;
 	real *partial = d.partial + blockIdx.x * d.columns;
-	struct weight_sums<real, S> sums = {};
+	struct weight_sums<real, S> sums = {
+	};
 
 	previous_done();
 	for (int64_t row = first_row; row < m.rows; row += (int64_t)gridDim.x * S::TEAMS) {
@@ -359,17 +366,21 @@ static __global__ void __launch_bounds__(BLOCK)
 		real plain = 0, weighted = 0;
 		struct piece<real, S> n, g;
 		const auto read = [&](struct row_place at) { /* n and dy */
-			load_stream<P>(n, m.sum(), at);
-			load<P>(g, d.dy, at);
-			each_number<S>([&](int k, int i) {
-				n.of[k][i] = (n.of[k][i] - mean) * inverse;
-			});
+							     load_stream<P>(n, m.sum(), at);
+							     load<P>(g, d.dy, at);
+							     each_number<S>([&](int k, int i) {
+								     n.of[k][i] =
+									     (n.of[k][i] - mean) *
+									     inverse;
+							     });
 		};
 		const auto weigh = [&](struct row_place column) { /* g = w dy */
-			struct piece<real, S> w;
+								  struct piece<real, S> w;
 
-			load_as(w, m.w, column);
-			each_number<S>([&](int k, int i) { g.of[k][i] *= w.of[k][i]; });
+								  load_as(w, m.w, column);
+								  each_number<S>([&](int k, int i) {
+									  g.of[k][i] *= w.of[k][i];
+								  });
 		};
 
 		each_chunk<S>(m.width, [&](int chunk) {
@@ -396,7 +407,8 @@ static __global__ void __launch_bounds__(BLOCK)
 			const struct row_place at = place_of<S>(row, m.width, chunk);
 			const struct row_place residual_at =
 				SLICED ? place_of<S>(row, m.width, chunk, m.residual_pitch) : at;
-			struct piece<real, S> ds = {};
+			struct piece<real, S> ds = {
+			};
 
 			if (S::LONG) {
 				read(at);
@@ -405,7 +417,8 @@ static __global__ void __launch_bounds__(BLOCK)
 			if (d.ds)
 				load_stream<P>(ds, d.ds, at);
 			each_number<S>([&](int k, int i) {
-				ds.of[k][i] += (g.of[k][i] - plain - n.of[k][i] * weighted) * inverse;
+				ds.of[k][i] +=
+					(g.of[k][i] - plain - n.of[k][i] * weighted) * inverse;
 			});
 			put<P>(d.dx, ds, at);
 			put<P>(d.dresidual, ds, residual_at);
@@ -423,7 +436,9 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct norm_call<P> m = read_call<P>(c);
-	const struct gradient<P> none = { { NULL, false }, false };
+	const struct gradient<P> none = {
+		{ NULL, false }, false
+	};
 	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
 	const int64_t width = m.width, widths = width | m.residual_pitch;
 	struct norm_gradients<P> d;
@@ -478,9 +493,9 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	const int64_t width = tensor_dim(n->in[0], -1), rows = tensor_count(n->in[0]) / width;
 
 	(void)threads;
-	return pass == PASS_BACKWARD
-		       ? (size_t)(norm_parts(rows, 1, MOST_PARTS) * 2 * width) * sizeof(typename P::real)
-		       : 0;
+	return pass == PASS_BACKWARD ? (size_t)(norm_parts(rows, 1, MOST_PARTS) * 2 * width) *
+					       sizeof(typename P::real)
+				     : 0;
 }
 
 template <typename P> static constexpr struct kernels set()

@@ -27,10 +27,10 @@ static double *sum_work(const struct call *c)
 
 /*
  * The sums of squares of many stretches of memory.  Each is cut into parts, a function of its size
- * alone; a launch makes those of as many stretches as it takes along, and another one adds them up in
- * a fixed tree.
+ * alone; a launch makes those of as many stretches as it takes along, and another one adds them up
+ * in a fixed tree.
  */
-#define SQUARES_MOST 128 /* stretches that a launch takes along: it has 4 KiB for all it is given */
+#define SQUARES_MOST 128 /* buffers of a launch, whose arguments have 4 KiB */
 
 static __host__ __device__ int parts_of(int64_t n)
 {
@@ -63,7 +63,8 @@ template <typename R> struct squares {
 	}
 };
 
-/* What a thread adds up of part number `part`: spans, and behind the last of them single numbers. */
+/* What a thread adds up of part number `part`: spans, and behind the last of them single numbers.
+ */
 template <bool ALIGNED, typename R>
 static __device__ double add_squares_of(const R *x, int64_t n, int64_t part, int64_t of)
 {
@@ -93,8 +94,8 @@ static __global__ void square_parts(const __grid_constant__ struct squares<R> al
 	double sum;
 
 	previous_done();
-	sum = (uintptr_t)x % 16 == 0 ? add_squares_of<true>(x, n, part, of) :
-				       add_squares_of<false>(x, n, part, of);
+	sum = (uintptr_t)x % 16 == 0 ? add_squares_of<true>(x, n, part, of)
+				     : add_squares_of<false>(x, n, part, of);
 	sum = block_sum(sum);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = sum;
@@ -127,11 +128,11 @@ template <typename R>
 static void launch_squares(const struct call *c, struct squares<R> *all, bool add, double *sums)
 {
 	if (all->parts) {
-		launch_next(context_of(c)->overlaps, square_parts<R>, (unsigned)all->parts, BLOCK, 0,
-			    stream_of(c), *all, sum_work(c));
+		launch_next(context_of(c)->overlaps, square_parts<R>, (unsigned)all->parts, BLOCK,
+			    0, stream_of(c), *all, sum_work(c));
 		note_launch(c);
-		launch_next(context_of(c)->overlaps, add_square_parts<R>, (unsigned)all->sums, BLOCK, 0,
-			    stream_of(c), *all, (const double *)sum_work(c), add, sums);
+		launch_next(context_of(c)->overlaps, add_square_parts<R>, (unsigned)all->sums,
+			    BLOCK, 0, stream_of(c), *all, (const double *)sum_work(c), add, sums);
 		note_launch(c);
 	}
 	*all = {};
@@ -142,7 +143,8 @@ static void make_squares(const struct backend *b, const struct optim_stretch *st
 			 double *sums)
 {
 	const struct call c = update_call(b);
-	struct squares<R> all = {};
+	struct squares<R> all = {
+	};
 
 	for (int i = 0; i < n; i++) {
 		if (!all.has_room(&stretches[i]))
@@ -189,7 +191,8 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	launch_next(context_of(&c)->overlaps, decide_kernel, 1, 1, 0, stream_of(&c), *rule, s, losses, n);
+	launch_next(context_of(&c)->overlaps, decide_kernel, 1, 1, 0, stream_of(&c), *rule, s,
+		    losses, n);
 	note_launch(&c);
 }
 
@@ -219,15 +222,19 @@ template <int N> struct segment_list {
 	}
 };
 
-/* f(place in p, g and m; place in v and vmax; decays) for each N neighbours of all segments at once. */
+/* f(place in p, g and m; place in v and vmax; decays) for each N neighbours of all segments at
+ * once. */
 template <int N, typename F>
 static void each_neighbours(const struct call *c, const struct optim_segments *segments, F f)
 {
-	const struct segment_list<N> all = { segments->device, segments->n };
+	const struct segment_list<N> all = {
+		segments->device, segments->n
+	};
 
 	each_of_many(c, all, segments->total / N,
 		     [=] __device__(const struct segment_list<N> &s, int at, int64_t i) {
-			     f(s.list[at].offset + i * N - s.list[at].second, i * N, s.list[at].decays);
+			     f(s.list[at].offset + i * N - s.list[at].second, i * N,
+			       s.list[at].decays);
 		     });
 }
 
@@ -240,7 +247,8 @@ static bool takes_together(const struct optim_segments *segments, const struct o
 	int64_t place = 0;
 
 	for (int i = 0; i < segments->n; i++)
-		place |= segments->list[i].offset | segments->list[i].count | segments->list[i].second;
+		place |= segments->list[i].offset | segments->list[i].count |
+			 segments->list[i].second;
 	return address % 16 == 0 && place % TOGETHER<R> == 0;
 }
 
@@ -258,7 +266,8 @@ static void adamw_by(const struct call *c, const struct optim_factors *f,
 		if (f->skip)
 			return;
 		const auto given = load_span<R, R, N, true>(g + at);
-		auto mean = load_span<R, R, N, true>(m + at), square = load_span<R, R, N, true>(v + second);
+		auto mean = load_span<R, R, N, true>(m + at),
+		     square = load_span<R, R, N, true>(v + second);
 		auto weight = load_span<R, R, N, true>(p + at), largest = square;
 		const R scale = (R)f->scale, damp_m = (R)f->damp_m, damp_v = (R)f->damp_v;
 		const R shrink = decays ? (R)f->shrink : 1, rate = (R)f->rate, bias = (R)f->bias;
@@ -328,8 +337,8 @@ static void add(const struct backend *b, void *total, const void *summand, int64
 /* --------------------------------------------------------------- muon */
 
 /*
- * Matrices of one shape, `count` at a time: each step of the update is one launch, or one product in a
- * batch.  Large matrices fill the GPU alone, and then memory for few of them is enough.
+ * Matrices of one shape, `count` at a time: each step of the update is one launch, or one product
+ * in a batch.  Large matrices fill the GPU alone, and then memory for few of them is enough.
  */
 #define MUON_MEMORY ((size_t)128 << 20)
 
@@ -337,7 +346,8 @@ template <typename R> struct muon_room {
 	int64_t count;
 	double *squares; /* by matrix and part */
 	R *x, *y, *gram, *polynomial;
-	int64_t stride, small_stride; /* elements from matrix to matrix: of x and y, of the others */
+	int64_t stride,
+		small_stride; /* elements from matrix to matrix: of x and y, of the others */
 };
 
 /* Each matrix begins where space::take() would let it begin. */
@@ -349,7 +359,7 @@ template <typename R> static int64_t muon_stride(int64_t elements)
 }
 
 template <typename R>
-static struct muon_room<R> take_muon(struct space *m, int64_t rows, int64_t columns, int64_t count)
+static muon_room<R> take_muon(struct space *m, int64_t rows, int64_t columns, int64_t count)
 {
 	const int64_t small = rows < columns ? rows : columns;
 	struct muon_room<R> r;
@@ -397,8 +407,12 @@ static void newton_schulz(const struct call *call, int64_t rows, int64_t columns
 	const double a = 3.4445, b = -4.7750, c = 2.0315;
 	const bool tall = rows > columns;
 	const int64_t n = tall ? columns : rows, stride = r.small_stride;
-	const struct matrix<R> factor = { x, columns, r.stride }, square = { r.gram, n, stride };
-	const struct matrix<R> left = { r.polynomial, n, stride };
+	const struct matrix<R> factor = { x, columns, r.stride }, square = {
+		r.gram, n, stride
+	};
+	const struct matrix<R> left = {
+		r.polynomial, n, stride
+	};
 	const R *gram = r.gram;
 	R *polynomial = r.polynomial;
 
@@ -411,10 +425,11 @@ static void newton_schulz(const struct call *call, int64_t rows, int64_t columns
 	});
 	gemm(call, false, false, n, n, n, c, square, square, true, polynomial, n, stride, r.count);
 	if (tall)
-		gemm(call, false, false, rows, n, n, 1, factor, left, false, y, n, r.stride, r.count);
-	else
-		gemm(call, false, false, n, columns, n, 1, left, factor, false, y, columns, r.stride,
+		gemm(call, false, false, rows, n, n, 1, factor, left, false, y, n, r.stride,
 		     r.count);
+	else
+		gemm(call, false, false, n, columns, n, 1, left, factor, false, y, columns,
+		     r.stride, r.count);
 }
 
 /* The momentum of each matrix becomes x, of norm 1. */
@@ -429,7 +444,8 @@ static void muon_begin(const struct call *c, const struct optim_factors *f,
 	double *squares = r.squares;
 
 	each_row(c, r.count * parts, [=] __device__(int64_t row) {
-		const int64_t matrix = row / parts, part = row % parts, last = n * (part + 1) / parts;
+		const int64_t matrix = row / parts, part = row % parts,
+			      last = n * (part + 1) / parts;
 		const R old = (R)s.momentum, fresh = (R)(1 - s.momentum);
 		double sum = 0;
 
@@ -449,7 +465,8 @@ static void muon_begin(const struct call *c, const struct optim_factors *f,
 			squares[row] = sum;
 	});
 	each_row(c, r.count * parts, [=] __device__(int64_t row) {
-		const int64_t matrix = row / parts, part = row % parts, last = n * (part + 1) / parts;
+		const int64_t matrix = row / parts, part = row % parts,
+			      last = n * (part + 1) / parts;
 		const double sum =
 			block_sum(threadIdx.x < parts ? squares[matrix * parts + threadIdx.x] : 0);
 		const R factor = (R)(1 / fmax(sqrt(sum), s.eps));
@@ -507,9 +524,16 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 
 template <typename R> static constexpr struct optim_kernels set()
 {
-	return { make_squares<R, false>, make_squares<R, true>, clip_elements<R>, decide,
-		 restart<R>,		 adamw<R>,		sgd<R>,		  add<R>,
-		 muon<R>,		 muon_workspace<R> };
+	return { make_squares<R, false>,
+		 make_squares<R, true>,
+		 clip_elements<R>,
+		 decide,
+		 restart<R>,
+		 adamw<R>,
+		 sgd<R>,
+		 add<R>,
+		 muon<R>,
+		 muon_workspace<R> };
 }
 
 extern "C" {

@@ -30,8 +30,8 @@ template <typename P> struct rotation {
 };
 
 /*
- * What a thread takes of a head: N neighbouring pairs (i, i + half); or N channels that pass, and N behind
- * them, if there are so many.
+ * What a thread takes of a head: N neighbouring pairs (i, i + half); or N channels that pass, and N
+ * behind them, if there are so many.
  */
 struct item {
 	int64_t low, high; /* channels */
@@ -43,16 +43,19 @@ template <int N> static __host__ __device__ int64_t items_of(int64_t half, int64
 	return half / N + (width - 2 * half + 2 * N - 1) / (2 * N);
 }
 
-template <int N, typename P> static __device__ struct item item_of(const struct rotation<P> &r, int64_t i)
+template <int N, typename P>
+static __device__ struct item item_of(const struct rotation<P> &r, int64_t i)
 {
-	const int64_t low = i * N, passing = 2 * low; /* 2 half, and two spans for each item since */
+	const int64_t low = i * N,
+		      passing = 2 * low; /* 2 half, and two spans for each item since */
 
 	if (low < r.half)
 		return { low, low + r.half, true, true };
 	return { passing, passing + N, false, passing + N < r.width };
 }
 
-/* All is read before anything is written, whether it turns or passes: then no thread waits for others. */
+/* All is read before anything is written, whether it turns or passes: then no thread waits for
+ * others. */
 template <int N, enum span_kind KIND, typename P>
 static __device__ void rotate(const struct rotation<P> &r, int64_t from, int64_t to,
 			      const struct item &item, const typename P::real *cosine,
@@ -78,14 +81,16 @@ static __device__ void rotate(const struct rotation<P> &r, int64_t from, int64_t
 
 /* Few pairs, as in decoding: each thread computes the turn of its own. */
 template <typename P>
-static void rotate_few(const struct call *c, const struct rotation<P> &given, const struct angles &a)
+static void rotate_few(const struct call *c, const struct rotation<P> &given,
+		       const struct angles &a)
 {
 	const struct rotation<P> r = given;
 	const struct angles angles = a;
 	const int64_t *dim = c->node->in[0]->dim, heads = dim[0] * dim[1] * dim[2];
 	const int64_t items = items_of<1>(r.half, r.width);
 	const struct divisor per_head = divisor_of(items, heads * items);
-	const struct divisor per_token = divisor_of(dim[2], heads), length = divisor_of(dim[1], heads);
+	const struct divisor per_token = divisor_of(dim[2], heads),
+			     length = divisor_of(dim[1], heads);
 
 	each(c, heads * items, [=] __device__(int64_t i) {
 		const int64_t head = per_head.quotient(i);
@@ -93,7 +98,8 @@ static void rotate_few(const struct call *c, const struct rotation<P> &given, co
 		typename P::real cosine = 1, sine = 0;
 
 		if (item.turns)
-			angles.turn<P>(length.remainder(per_token.quotient(head)), item.low, &cosine, &sine);
+			angles.turn<P>(length.remainder(per_token.quotient(head)), item.low,
+				       &cosine, &sine);
 		rotate<1, SPAN_OF_ANY>(r, r.from.at(head), r.to.at(head), item, &cosine, &sine);
 	});
 }
@@ -125,13 +131,15 @@ static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles,
 	typedef typename P::real real;
 	__shared__ real cosine[MOST_TURNS], sine[MOST_TURNS];
 	const struct block_heads heads = p.of_block();
-	const auto each_item = [&](auto f) { /* f(place, item) */
-		for (int64_t i = threadIdx.x; i < heads.n * items.per_head.d; i += POSITION_THREADS) {
-			const int64_t head = items.per_head.quotient(i);
+	const auto each_item =
+		[&](auto f) { /* f(place, item) */
+			      for (int64_t i = threadIdx.x; i < heads.n * items.per_head.d;
+				   i += POSITION_THREADS) {
+				      const int64_t head = items.per_head.quotient(i);
 
-			f(heads[head], item_of<N>(r, i - head * items.per_head.d));
-		}
-	};
+				      f(heads[head], item_of<N>(r, i - head * items.per_head.d));
+			      }
+		};
 
 	make_turns<P>(angles, 0, r.half, cosine, sine);
 	previous_done();
@@ -139,21 +147,22 @@ static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles,
 		const int64_t turn = item.turns ? item.low : 0;
 
 		rotate<N, KIND>(r, at.token * items.from.token + at.head * items.from.head,
-				at.token * items.to.token + at.head * items.to.head, item, cosine + turn,
-				sine + turn);
+				at.token * items.to.token + at.head * items.to.head, item,
+				cosine + turn, sine + turn);
 	});
 }
 
 template <int N, enum span_kind KIND, typename P>
-static void rotate_many(const struct call *c, const struct rotation<P> &r, const struct angles &angles)
+static void rotate_many(const struct call *c, const struct rotation<P> &r,
+			const struct angles &angles)
 {
 	const int64_t *dim = c->node->in[0]->dim, per_head = items_of<N>(r.half, r.width);
 	const struct positions p = positions_of(c->node->in[0]);
 	const struct items items = { divisor_of(per_head, dim[0] * dim[2] * per_head),
 				     strides_of(r.from, dim[2]), strides_of(r.to, dim[2]) };
 
-	launch_next(context_of(c)->overlaps, rotate_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0,
-		    stream_of(c), r, angles, p, items);
+	launch_next(context_of(c)->overlaps, rotate_kernel<N, KIND, P>, p.blocks(),
+		    POSITION_THREADS, 0, stream_of(c), r, angles, p, items);
 	note_launch(c);
 }
 
@@ -192,8 +201,12 @@ static int64_t half_of(const struct node *n)
 
 template <typename P> static void forward(const struct call *c)
 {
-	apply<P>(c, { input<P>(c, 0), layout_of(c->node->in[0]), { output<P>(c, 0), false },
-		      layout_of(c->node->out[0]), 1, half_of(c->node),
+	apply<P>(c, { input<P>(c, 0),
+		      layout_of(c->node->in[0]),
+		      { output<P>(c, 0), false },
+		      layout_of(c->node->out[0]),
+		      1,
+		      half_of(c->node),
 		      c->node->in[0]->dim[3] });
 }
 
@@ -201,8 +214,7 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	apply<P>(c, { output_gradient<P>(c, 0), layout_of(c->node->out[0]), input_gradient<P>(c, 0),
-		      layout_of(c->node->in[0]), -1, half_of(c->node),
-		      c->node->in[0]->dim[3] });
+		      layout_of(c->node->in[0]), -1, half_of(c->node), c->node->in[0]->dim[3] });
 }
 
 template <typename P> static constexpr struct kernels set()

@@ -1,6 +1,6 @@
 /*
- * Tokens are cut into pieces.  The sums of all pieces come first; from them follows what each piece begins
- * with.  Then all pieces are walked at the same time.
+ * Tokens are cut into pieces.  The sums of all pieces come first; from them follows what each piece
+ * begins with.  Then all pieces are walked at the same time.
  */
 #include "core/backend/cuda/pieces.cuh"
 #include "core/backend/cuda/tokens.cuh"
@@ -27,8 +27,8 @@ static typename P::real *take_starts(struct space *m, const struct node *n, enum
 #define STARTS 8 /* that a thread reads at a time */
 
 /*
- * For every channel: starts[piece], a sum, becomes begin(its first token, sum), the pieces taken from the
- * first on, or from the last on.
+ * For every channel: starts[piece], a sum, becomes begin(its first token, sum), the pieces taken
+ * from the first on, or from the last on.
  */
 template <typename R, typename F>
 static __device__ void walk_starts(const struct pieces &p, R *starts, bool backward, F begin)
@@ -65,7 +65,8 @@ static __global__ void mean_kernel(struct piece_places<N> places, const T *x, co
 		return;
 	const struct piece piece = places[i];
 	const struct pieces &p = places.p;
-	struct values<real, N> mean = {};
+	struct values<real, N> mean = {
+	};
 
 	if (starts)
 		mean = starts[span<N>{ piece.at }];
@@ -113,8 +114,8 @@ template <typename P> struct running_mean {
 
 /* From the sums of pieces the mean before each. */
 template <typename P>
-static void start_means(const struct call *c, const struct pieces &given,
-			typename P::real *starts, const typename P::real *so_far)
+static void start_means(const struct call *c, const struct pieces &given, typename P::real *starts,
+			const typename P::real *so_far)
 {
 	typedef typename P::real real;
 	const struct pieces p = given;
@@ -174,7 +175,8 @@ static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
 		return;
 	const struct piece piece = places[i];
 	const struct pieces &p = places.p;
-	struct values<real, N> later = {};
+	struct values<real, N> later = {
+	};
 
 	if (starts)
 		later = starts[span<N>{ piece.at }];

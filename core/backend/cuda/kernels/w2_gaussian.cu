@@ -4,8 +4,8 @@
 #include "core/backend/cuda/turns.cuh"
 
 /*
- * A thread takes N neighbouring channels of the means of a head, and their sigmas.  With rope it takes
- * both sides of N pairs: SIDES = 2, channels i and i + D/2.
+ * A thread takes N neighbouring channels of the means of a head, and their sigmas.  With rope it
+ * takes both sides of N pairs: SIDES = 2, channels i and i + D/2.
  */
 template <int SIDES, typename R, int N> struct sides {
 	struct values<R, N> side[SIDES];
@@ -16,23 +16,22 @@ template <int SIDES, typename R, int N> struct sides {
 	}
 };
 
-template <int SIDES, int N, enum span_kind KIND> struct places {
+template <int SIDES, int N, enum span_kind KIND>
+struct places {
 	int64_t first, apart;
 
-	__device__ struct span<N, KIND> operator[](int s) const
-	{
-		return { first + s * apart };
-	}
-	/* So many channels further. */
-	__device__ struct places behind(int64_t channels) const
-	{
-		return { first + channels, apart };
-	}
-};
+	__device__ struct span<N, KIND> operator[](int s) const { return { first + s * apart }; }
+/* So many channels further. */
+__device__ struct places behind(int64_t channels) const
+{
+	return { first + channels, apart };
+}
+}
+;
 
 template <typename P, int SIDES, int N, enum span_kind KIND>
-static __device__ struct sides<SIDES, typename P::real, N> read(const struct numbers<P> &x,
-								const struct places<SIDES, N, KIND> &at)
+static __device__ sides<SIDES, typename P::real, N> read(const struct numbers<P> &x,
+							 const struct places<SIDES, N, KIND> &at)
 {
 	struct sides<SIDES, typename P::real, N> v;
 
@@ -85,28 +84,34 @@ struct row {
 	int64_t head;
 };
 
-/* Channels [first, last) of a side; `lanes` of a warp take a head.  All are int to save registers. */
+/* Channels [first, last) of a side; `lanes` of a warp take a head.  All are int to save registers.
+ */
 struct stretch {
 	int first, last, lanes;
 };
 
 template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
-static __global__ void heads_kernel(struct positions p, struct angles angles, struct stretch of, Head head)
+static __global__ void heads_kernel(struct positions p, struct angles angles, struct stretch of,
+				    Head head)
 {
 	typedef typename P::real real;
 	__shared__ real cosine[SIDES == 2 ? MOST_TURNS : 1], sine[SIDES == 2 ? MOST_TURNS : 1];
 	const struct block_heads heads = p.of_block();
 	const int lane = threadIdx.x % of.lanes;
 	const auto each_head = [&](auto f) { /* f(row; is there one?) */
-		for (int64_t first = 0; first < heads.n; first += POSITION_THREADS / of.lanes) {
-			const int64_t i = first + threadIdx.x / of.lanes;
+					     for (int64_t first = 0; first < heads.n;
+						  first += POSITION_THREADS / of.lanes) {
+						     const int64_t i =
+							     first + threadIdx.x / of.lanes;
 
-			f(head.of.row_at(heads[i]), i < heads.n);
-		}
+						     f(head.of.row_at(heads[i]), i < heads.n);
+					     }
 	};
 	const auto each_channel = [&](bool there, auto f) { /* f(channel) */
-		for (int i = of.first + lane * N; there && i < of.last; i += of.lanes * N)
-			f(i);
+							    for (int i = of.first + lane * N;
+								 there && i < of.last;
+								 i += of.lanes * N)
+								    f(i);
 	};
 
 	if (SIDES == 2)
@@ -118,7 +123,8 @@ static __global__ void heads_kernel(struct positions p, struct angles angles, st
 		each_channel(there, [&](int i) {
 			const int turn = SIDES == 2 ? i - of.first : 0;
 
-			sum += head.template take<SIDES, N, KIND>(at, i, { cosine + turn, sine + turn });
+			sum += head.template take<SIDES, N, KIND>(at, i,
+								  { cosine + turn, sine + turn });
 		});
 		for (int bit = of.lanes / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
@@ -139,10 +145,11 @@ static void launch_heads(const struct call *c, const Head &head)
 	while (lanes < WARP && lanes * N < side)
 		lanes *= 2;
 	for (int first = 0; first < side; first += most) {
-		const struct stretch of = { first, first + most < side ? first + most : side, lanes };
+		const struct stretch of = { first, first + most < side ? first + most : side,
+					    lanes };
 
-		launch_next(context_of(c)->overlaps, heads_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
-			    POSITION_THREADS, 0, stream_of(c), p,
+		launch_next(context_of(c)->overlaps, heads_kernel<P, SIDES, N, KIND, Head>,
+			    p.blocks(), POSITION_THREADS, 0, stream_of(c), p,
 			    angles_of(c, attr->theta, (double)width), of, head);
 		note_launch(c);
 	}
@@ -202,7 +209,8 @@ template <typename P> struct gaussians {
 
 	__device__ struct row row_at(const struct place_of_head &at) const
 	{
-		return { at.token * heads + at.head, at.token * pitch + 2 * at.head * width, at.head };
+		return { at.token * heads + at.head, at.token * pitch + 2 * at.head * width,
+			 at.head };
 	}
 	/* In x, and in its gradient. */
 	template <int SIDES, int N, enum span_kind KIND>
@@ -224,7 +232,7 @@ template <typename P> struct gaussians {
 	}
 };
 
-template <typename P> static struct gaussians<P> gaussians_of(const struct call *c)
+template <typename P> static gaussians<P> gaussians_of(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const struct tensor *x = c->node->in[0];
@@ -233,7 +241,7 @@ template <typename P> static struct gaussians<P> gaussians_of(const struct call 
 		 (typename P::real)attr->eps };
 }
 
-template <typename P> static struct temperatures<P> temperatures_of(const struct call *c)
+template <typename P> static temperatures<P> temperatures_of(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 
@@ -242,7 +250,8 @@ template <typename P> static struct temperatures<P> temperatures_of(const struct
 
 /* -------------------------------------------------------------------- forward */
 
-/* y = (mean, sigma), or 2 / (|tau| + eps) times that; the bias is that of what would be kept unscaled. */
+/* y = (mean, sigma), or 2 / (|tau| + eps) times that; the bias is that of what would be kept
+ * unscaled. */
 template <typename P> struct pair_head {
 	typedef typename P::real real;
 	struct gaussians<P> of;
@@ -279,7 +288,8 @@ template <typename P> struct pair_head {
 	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
 		if (bias)
-			bias[at.number] = (more ? bias[at.number] : 0) - sum * temperatures.inverse(at.head);
+			bias[at.number] =
+				(more ? bias[at.number] : 0) - sum * temperatures.inverse(at.head);
 	}
 };
 
@@ -356,14 +366,16 @@ template <typename P, bool HAS_DY> struct pair_gradient {
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		const auto made = of.template made<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
-		struct sides<SIDES, real, N> dmean = {}, dsigma = {};
+		struct sides<SIDES, real, N> dmean = {}, dsigma = {
+		};
 
 		if constexpr (HAS_DY) {
 			dmean = read(dy, made);
 			dsigma = read(dy, made.behind(of.width));
 		}
 		reads_begin();
-		const real inverse = temperatures.inverse(at.head), all = dbias ? dbias[at.number] : 0;
+		const real inverse = temperatures.inverse(at.head),
+			   all = dbias ? dbias[at.number] : 0;
 		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
 		const real own = 2 * inverse * all;
 		real sum = 0;
@@ -403,7 +415,8 @@ template <typename P> struct whitened_gradient {
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
-		struct sides<SIDES, real, N> d = {};
+		struct sides<SIDES, real, N> d = {
+		};
 		const real all = dbias ? dbias[at.number] : 0;
 
 		if (dy)
@@ -433,7 +446,7 @@ template <typename P> struct backward_work {
 };
 
 template <typename P>
-static struct backward_work<P> take_work(struct space *m, const struct node *n, enum pass pass)
+static backward_work<P> take_work(struct space *m, const struct node *n, enum pass pass)
 {
 	const int64_t *dim = n->in[0]->dim, tokens = dim[0] * dim[1];
 
@@ -457,14 +470,17 @@ template <typename P> static void backward_wasserstein(const struct call *c)
 
 	if (dy)
 		take_heads(c, all_of<P>(of.x, dy, dx),
-			   pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias, dx, work.di });
+			   pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias, dx,
+						   work.di });
 	else
 		take_heads(c, all_of<P>(of.x, dx),
-			   pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias, dx, work.di });
+			   pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias, dx,
+						    work.di });
 	if (dtau)
 		sum_heads(
-			c, dim[0] * dim[1], dim[2], [=] __device__(int64_t row) { return work.di[row]; },
-			work.partial, [=] __device__(int64_t head, double sum) {
+			c, dim[0] * dim[1], dim[2],
+			[=] __device__(int64_t row) { return work.di[row]; }, work.partial,
+			[=] __device__(int64_t head, double sum) {
 				dtau.put(head, (typename P::real)sum * temperatures.slope(head));
 			});
 }

@@ -24,14 +24,15 @@ static struct pieces pieces_of_node(const struct node *n)
 }
 
 template <typename P>
-static struct contrast<typename P::real> take_contrast(struct space *m, const struct node *n,
-							enum pass pass)
+static contrast<typename P::real> take_contrast(struct space *m, const struct node *n,
+						enum pass pass)
 {
 	typedef typename P::real real;
 	const struct ws_attr *attr = (const struct ws_attr *)n->attr;
 	const int64_t *dim = n->in[0]->dim;
-	struct contrast<real> k = { dim[0], dim[1], dim[2], dim[3], dim[0] * dim[2],
-				    (real)attr->tau };
+	struct contrast<real> k = {
+		dim[0], dim[1], dim[2], dim[3], dim[0] * dim[2], (real)attr->tau
+	};
 
 	k.unit = m->take<real>(k.count * k.width);
 	k.norm = m->take<real>(k.count);
@@ -64,7 +65,9 @@ static void compare(const struct call *c, const struct contrast<typename P::real
 		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
 			k.unit[i * k.width + j] = m[j] / norm;
 	});
-	const struct matrix<real> unit = { k.unit, k.width, 0 };
+	const struct matrix<real> unit = {
+		k.unit, k.width, 0
+	};
 
 	gemm(c, false, true, k.count, k.count, k.width, 1 / (double)k.tau, unit, unit, false,
 	     k.score, k.count);
@@ -114,8 +117,9 @@ template <typename P> static void forward(const struct call *c)
 	auto *loss = wide_output<P>(c, 0), *similarity = wide_output<P>(c, 1);
 	auto *means = wide_output<P>(c, 2);
 
-	sum_tokens<P>(c, pieces_of_node(c->node), input<P>(c, 0), k.sums,
-		      [=] __device__(int64_t i, real sum) { means[i] = sum * (1 / (real)k.length); });
+	sum_tokens<P>(
+		c, pieces_of_node(c->node), input<P>(c, 0), k.sums,
+		[=] __device__(int64_t i, real sum) { means[i] = sum * (1 / (real)k.length); });
 	compare<P>(c, k, means);
 	soften<P>(c, k);
 	each_row(c, 1, [=] __device__(int64_t) {
@@ -160,9 +164,12 @@ template <typename P> static void backward(const struct call *c)
 		if (j <= i)
 			*a = *b = f * (*a + *b - (i == j ? 2 : 0));
 	});
-	const struct matrix<real> score = { k.score, k.count, 0 }, unit = { k.unit, k.width, 0 };
+	const struct matrix<real> score = { k.score, k.count, 0 }, unit = {
+		k.unit, k.width, 0
+	};
 
-	gemm(c, false, false, k.count, k.width, k.count, 1, score, unit, false, k.gradient, k.width);
+	gemm(c, false, false, k.count, k.width, k.count, 1, score, unit, false, k.gradient,
+	     k.width);
 	each_row(c, k.count, [=] __device__(int64_t i) {
 		const real *u = k.unit + i * k.width;
 		real *d = k.gradient + i * k.width, along = 0;
@@ -179,7 +186,8 @@ template <typename P> static void backward(const struct call *c)
 
 	each_span(c, n, columns, all_of<P>(dz), [=] __device__(auto p) {
 		const int64_t token = per_token.quotient(p.first);
-		const span<p.n, p.WIDE> from = { p.first + (length.quotient(token) - token) * columns };
+		const span<p.n, p.WIDE> from = { p.first +
+						 (length.quotient(token) - token) * columns };
 
 		dz.put(p, d[from]);
 	});
