@@ -95,7 +95,12 @@ check-soak:
 check-cross:
 	$(call run_tier,long,T=tools/testing/cross_longtest)
 
-.PHONY: check check-long check-all check-soak check-cross tests tests-built
+# As tools/testing/format_test.sh wants it.
+format:
+	$(Q)find core data models tools -regex '.*\.\(c\|h\|cu\|cuh\|cpp\)' -exec clang-format -i {} +
+
+.PHONY: check check-long check-all check-soak check-cross tests tests-built format
 
 #:   check         build and run the tests;  T=core/util/rng_test: one, T=core/%: a room
 #:   check-all     also long ones;  check-long: only long;  check-soak: by hand;  check-cross: emulated
+#:   format        write C and CUDA sources as .clang-format has them (clang-format 14)
