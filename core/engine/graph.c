@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine/siblings.h"
+#include "core/engine/merge_linears.h"
 
 /* ------------------------------------------------------------------ errors */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/engine/arena.h"
-#include "core/engine/lanes.h"
+#include "core/engine/streams.h"
 #include "core/engine/replay.h"
 #include "core/util/bf16.h"
 

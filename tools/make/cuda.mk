@@ -67,7 +67,7 @@ gpu_tests := core/backend/backend_test core/optim/optim_test core/ranks/ranks_te
 	$(addprefix core/ops/,op_test attention_test attention_bf16_test product_bf16_test fused_test \
 		state_test) \
 	$(addprefix models/,parity_test measure_test decode_test test_vector_test \
-		autocast_test lanes_test)
+		autocast_test streams_test)
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
 $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
 	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ 480 $<

@@ -23,7 +23,7 @@ nccl_home := $(firstword $(foreach dir,$(NCCL_HOME) $(patsubst %/bin/nvcc,%,$(NV
 	$(wildcard $(dir)/include/nccl.h),$(dir))))
 nccl_library := $(O)/kablate_nccl.so
 nccl_built := $(if $(and $(NVCC),$(nccl_home)),$(nccl_library))
-$(nccl_library): core/ranks/nccl/nccl.cu core/ranks/ranks.h core/backend/cuda/context.cuh $(nccl_needs) $(O)/cuda-flags
+$(nccl_library): core/ranks/nccl/nccl.cu core/ranks/ranks.h core/backend/cuda/device/context.cuh $(nccl_needs) $(O)/cuda-flags
 	$(call say,NVCC,$(@F))
 	$(Q)$(NVCC) $(nvcc_flags) -I. -I$(nccl_home)/include -shared -cudart static $< $(nccl_needs) \
 		-L$(nccl_home)/lib64 -L$(nccl_home)/lib -lnccl -o $@.new && mv $@.new $@

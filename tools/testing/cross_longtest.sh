@@ -5,7 +5,7 @@
 set -uo pipefail
 O=$(realpath "${O:-build}")
 tests="core/backend/cpu/blas_test core/backend/cpu/elementwise_test core/backend/cpu/panel_test
-	core/backend/cpu/product_test core/backend/cpu/real_test core/ops/op_test core/ops/attention_test
+	core/backend/cpu/gemm_test core/backend/cpu/real_test core/ops/op_test core/ops/attention_test
 	core/ops/fused_test core/util/rng_test models/test_vector_test"
 
 skip_all() { # WHY

@@ -12,7 +12,7 @@ O=$(realpath "${O:-build}")
 emulation=core/backend/cuda/emulated/emulated_test
 tests="core/ops/op_test models/test_vector_test core/ops/attention_bf16_test core/ops/state_test
 	core/ops/attention_test core/optim/optim_test models/autocast_test models/measure_test
-	models/lanes_test core/ops/product_bf16_test core/ops/fused_test core/backend/backend_test"
+	models/streams_test core/ops/product_bf16_test core/ops/fused_test core/backend/backend_test"
 races="core/backend/backend_test core/ops/fused_test"
 if [ "${1:-}" = whole ]; then
 	tests="models/parity_test models/decode_test $tests"

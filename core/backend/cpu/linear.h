@@ -6,7 +6,7 @@
 #ifndef CPU_LINEAR_H
 #define CPU_LINEAR_H
 
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemm.h"
 #include "core/ops/linear_sizes.h"
 
 static inline void linear_forward(const struct call *c, const struct linear_sizes *s, void *work,

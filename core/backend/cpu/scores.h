@@ -16,7 +16,7 @@
 #ifndef CPU_SCORES_H
 #define CPU_SCORES_H
 
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemm.h"
 
 /* ------------------------------------------------------------- workspace */
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/cuda.cuh"
-#include "core/backend/cuda/epilogue.cuh"
-#include "core/backend/cuda/joined.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/gemm/epilogue.cuh"
+#include "core/backend/cuda/decode/fused_decode.cuh"
 
 extern "C" {
 #include "core/optim/kernels.h"

@@ -18,7 +18,7 @@ extern "C" {
 #include "core/ranks/ranks.h"
 }
 
-#include "core/backend/cuda/context.cuh"
+#include "core/backend/cuda/device/context.cuh"
 
 struct nccl {
 	ncclComm_t group;

@@ -4,8 +4,8 @@
  * range of the H*I rows in dW, which can be divided evenly for any number of heads.
  * If there are few tokens, threads share the heads.
  */
-#include "core/backend/cpu/few_rows.h"
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemv.h"
+#include "core/backend/cpu/gemm.h"
 
 struct sizes {
 	int64_t tokens, heads, i, o;

@@ -3,7 +3,7 @@
  * own gradient, which goes at once into dx and dW.  So logits are computed once and
  * never held as a whole.
  */
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemm.h"
 
 /*
  * Tokens in a chunk: enough that reading W and dW once per chunk hides behind

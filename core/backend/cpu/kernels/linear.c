@@ -1,4 +1,4 @@
-#include "core/backend/cpu/few_rows.h"
+#include "core/backend/cpu/gemv.h"
 #include "core/backend/cpu/linear.h"
 
 static struct linear_sizes sizes(const struct node *node)

@@ -4,7 +4,7 @@
  *     forward   y_block = R_block x
  *     backward  dx += R_block' dy_block
  */
-#include "core/backend/cpu/few_rows.h"
+#include "core/backend/cpu/gemv.h"
 #include "core/backend/cpu/one_query.h"
 
 enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };

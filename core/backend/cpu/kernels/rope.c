@@ -1,5 +1,5 @@
 #include "core/backend/cpu/elementwise.h"
-#include "core/backend/cpu/turns.h"
+#include "core/backend/cpu/rotary.h"
 
 /* Where head number `head`, counted over all tokens, begins. */
 static int64_t head_offset(int64_t head, int64_t width, int64_t row, int64_t pitch)

@@ -1,5 +1,5 @@
 #include "core/backend/cpu/elementwise.h"
-#include "core/backend/cpu/turns.h"
+#include "core/backend/cpu/rotary.h"
 
 struct shape {
 	int64_t tokens, length, heads;

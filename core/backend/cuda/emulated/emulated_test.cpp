@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/backend/cuda/instructions.cuh"
-#include "core/backend/cuda/launch.cuh"
-#include "core/backend/cuda/wgmma.cuh"
+#include "core/backend/cuda/primitives/ptx.cuh"
+#include "core/backend/cuda/device/launch.cuh"
+#include "core/backend/cuda/primitives/wgmma.cuh"
 
 #define THREADS 64
 

@@ -1,5 +1,5 @@
 /*
- * launch - core/backend/cuda/launch.cuh for the emulated GPU.
+ * launch - core/backend/cuda/device/launch.cuh for the emulated GPU.
  */
 #ifndef EMULATED_LAUNCH_CUH
 #define EMULATED_LAUNCH_CUH

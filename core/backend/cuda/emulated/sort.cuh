@@ -1,5 +1,5 @@
 /*
- * sort - core/backend/cuda/sort.cuh for the emulated GPU.
+ * sort - core/backend/cuda/primitives/sort.cuh for the emulated GPU.
  */
 #ifndef EMULATED_SORT_CUH
 #define EMULATED_SORT_CUH

@@ -1,14 +1,14 @@
 /*
- * wgmma - core/backend/cuda/wgmma.cuh for the emulated GPU: what the PTX ISA says of wgmma with
- * factors in the layout "128B swizzle".  Every thread makes its own numbers.  Results are NaN until
- * they were waited for.
+ * wgmma - core/backend/cuda/primitives/wgmma.cuh for the emulated GPU: what the PTX ISA says of
+ * wgmma with factors in the layout "128B swizzle".  Every thread makes its own numbers.  Results
+ * are NaN until they were waited for.
  */
 #ifndef EMULATED_WGMMA_CUH
 #define EMULATED_WGMMA_CUH
 
 #include <array>
 
-#include "core/backend/cuda/emulated/instructions.cuh"
+#include "core/backend/cuda/emulated/ptx.cuh"
 
 #define HAS_GROUPS true
 

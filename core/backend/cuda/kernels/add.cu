@@ -1,4 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {

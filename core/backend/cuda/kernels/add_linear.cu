@@ -1,4 +1,4 @@
-#include "core/backend/cuda/linear.cuh"
+#include "core/backend/cuda/gemm/linear.cuh"
 
 /* Inputs: a, W, x, f. */
 static struct linear_sizes sizes_of(const struct node *node)

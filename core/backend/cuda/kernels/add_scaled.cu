@@ -1,5 +1,5 @@
-#include "core/backend/cuda/cuda.cuh"
-#include "core/backend/cuda/division.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/primitives/fast_divide.cuh"
 
 /* Where the elements of input 0 lie: in their order .. */
 struct in_order {

@@ -21,8 +21,8 @@
  * query needs of a cache.  This file is for the nodes that they do not take: blocks of scores in
  * memory, and cuBLAS.
  */
-#include "core/backend/cuda/attention.cuh"
-#include "core/backend/cuda/decode_attention.cuh"
+#include "core/backend/cuda/attention/attention.cuh"
+#include "core/backend/cuda/decode/decode_attention.cuh"
 
 static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 

@@ -2,7 +2,7 @@
  * Every query of every head leaves its numbers in double; they are joined in
  * order at the end.
  */
-#include "core/backend/cuda/scores.cuh"
+#include "core/backend/cuda/attention/scores.cuh"
 
 enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS };
 

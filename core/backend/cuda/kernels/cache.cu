@@ -1,4 +1,4 @@
-#include "core/backend/cuda/tokens.cuh"
+#include "core/backend/cuda/primitives/tokens.cuh"
 
 /* Several tensors, whose elements are counted through. */
 template <typename P> struct kept {

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/dropout_key.cuh"
+#include "core/backend/cuda/primitives/dropout_key.cuh"
 
 /* y = mask x: word i of the stream of this node, iteration and micro-batch decides element i. */
 template <typename P>

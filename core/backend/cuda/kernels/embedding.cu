@@ -1,5 +1,5 @@
-#include "core/backend/cuda/sort.cuh"
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/primitives/sort.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
 
 /* y[r] = table[tokens[r]] + positions[past + t] */
 template <typename P> static void forward(const struct call *c)

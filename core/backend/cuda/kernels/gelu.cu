@@ -1,4 +1,4 @@
-#include "core/backend/cuda/gelu.cuh"
+#include "core/backend/cuda/primitives/gelu.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/heads.cuh"
+#include "core/backend/cuda/primitives/row_sums.cuh"
 
 struct shape {
 	int64_t batch, length, heads, width;

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/product.cuh"
+#include "core/backend/cuda/gemm/gemm.cuh"
 
 /* y_h = x_h W_h: all heads are one product of many matrices. */
 struct sizes {

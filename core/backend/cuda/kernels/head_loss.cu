@@ -8,9 +8,9 @@
  * tokens fit, blocks stay and take many: the logits of the next are under way while those of one
  * are looked at.
  */
-#include "core/backend/cuda/access.cuh"
-#include "core/backend/cuda/instructions.cuh"
-#include "core/backend/cuda/product.cuh"
+#include "core/backend/cuda/primitives/packed_load.cuh"
+#include "core/backend/cuda/primitives/ptx.cuh"
+#include "core/backend/cuda/gemm/gemm.cuh"
 
 #define CHUNK_LOGITS ((int64_t)256 << 20) /* few chunks: each adds to all of dW */
 #define CHUNK_TOKENS 256 /* at least, so that reading W hides behind the products */

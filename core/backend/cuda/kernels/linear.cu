@@ -1,5 +1,5 @@
-#include "core/backend/cuda/few_channels.cuh"
-#include "core/backend/cuda/few_rows.cuh"
+#include "core/backend/cuda/gemm/narrow_linear.cuh"
+#include "core/backend/cuda/gemm/gemv.cuh"
 
 static struct linear_sizes sizes_of(const struct node *node)
 {

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/linear_gelu.cuh"
+#include "core/backend/cuda/gemm/linear_gelu.cuh"
 
 /* The op as two, with the kernels of the precision. */
 template <typename P> struct nodes : two_nodes {

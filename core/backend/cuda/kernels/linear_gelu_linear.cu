@@ -1,4 +1,4 @@
-#include "core/backend/cuda/linear_gelu.cuh"
+#include "core/backend/cuda/gemm/linear_gelu.cuh"
 #include "core/ops/linear_gelu_linear.h"
 
 /* The op as three, with the kernels of the precision. */

@@ -4,7 +4,7 @@
  *     forward   y_block = R_block x
  *     backward  dx += R_block' dy_block
  */
-#include "core/backend/cuda/scores.cuh"
+#include "core/backend/cuda/attention/scores.cuh"
 
 enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
 

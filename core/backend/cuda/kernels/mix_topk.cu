@@ -2,7 +2,7 @@
  * Both passes add weighted rows: forward those that a token chose, backward those of the tokens
  * that chose a source, in the order of tokens.  Backward finds these by a counting sort.
  */
-#include "core/backend/cuda/access.cuh"
+#include "core/backend/cuda/primitives/packed_load.cuh"
 
 enum { X, INDEX, WEIGHT };
 

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/norm_columns.cuh"
+#include "core/backend/cuda/norm/norm_columns.cuh"
 
 /* ------------------------------------------------------------------ forward */
 

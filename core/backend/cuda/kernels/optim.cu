@@ -1,5 +1,5 @@
 /* The optimizers' updates: equations in core/optim/kernels.h. */
-#include "core/backend/cuda/product.cuh"
+#include "core/backend/cuda/gemm/gemm.cuh"
 
 extern "C" {
 #include "core/optim/kernels.h"

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/tokens.cuh"
+#include "core/backend/cuda/primitives/tokens.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/turns.cuh"
+#include "core/backend/cuda/primitives/rotary.cuh"
 
 /* A tensor [B,T,H,n] whose rows may be apart. */
 struct layout {

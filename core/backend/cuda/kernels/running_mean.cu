@@ -2,8 +2,8 @@
  * Tokens are cut into pieces.  The sums of all pieces come first; from them follows what each piece
  * begins with.  Then all pieces are walked at the same time.
  */
-#include "core/backend/cuda/pieces.cuh"
-#include "core/backend/cuda/tokens.cuh"
+#include "core/backend/cuda/primitives/token_blocks.cuh"
+#include "core/backend/cuda/primitives/tokens.cuh"
 
 /* x, which is read, or written in the backward pass, may be a slice. */
 static struct pieces pieces_of_node(const struct node *n, enum pass pass)

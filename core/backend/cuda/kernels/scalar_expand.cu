@@ -1,4 +1,4 @@
-#include "core/backend/cuda/coupling.cuh"
+#include "core/backend/cuda/primitives/coupling.cuh"
 
 /* y_c = s[cH/F] x[cL/F] */
 template <typename P> static void forward(const struct call *c)

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/coupling.cuh"
+#include "core/backend/cuda/primitives/coupling.cuh"
 
 /* The mean of the hidden channels of latent channel i, at token t. */
 template <typename P>

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/pieces.cuh"
+#include "core/backend/cuda/primitives/token_blocks.cuh"
 
 static struct pieces pieces_of_node(const struct node *n)
 {

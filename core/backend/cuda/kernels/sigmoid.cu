@@ -1,4 +1,4 @@
-#include "core/backend/cuda/approximate.cuh"
+#include "core/backend/cuda/primitives/fast_math.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {

@@ -1,5 +1,5 @@
-#include "core/backend/cuda/cuda.cuh"
-#include "core/backend/cuda/softplus.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/primitives/softplus.cuh"
 
 template <typename P> static void forward(const struct call *c)
 {

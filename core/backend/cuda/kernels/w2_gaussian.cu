@@ -1,7 +1,7 @@
-#include "core/backend/cuda/heads.cuh"
-#include "core/backend/cuda/softplus.cuh"
-#include "core/backend/cuda/tokens.cuh"
-#include "core/backend/cuda/turns.cuh"
+#include "core/backend/cuda/primitives/row_sums.cuh"
+#include "core/backend/cuda/primitives/softplus.cuh"
+#include "core/backend/cuda/primitives/tokens.cuh"
+#include "core/backend/cuda/primitives/rotary.cuh"
 
 /*
  * A thread takes N neighbouring channels of the means of a head, and their sigmas.  With rope it

@@ -1,5 +1,5 @@
-#include "core/backend/cuda/pieces.cuh"
-#include "core/backend/cuda/product.cuh"
+#include "core/backend/cuda/primitives/token_blocks.cuh"
+#include "core/backend/cuda/gemm/gemm.cuh"
 
 #define SMALLEST_NORM 1e-8 /* by definition of the loss */
 

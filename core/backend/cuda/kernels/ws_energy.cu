@@ -1,4 +1,4 @@
-#include "core/backend/cuda/cuda.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
 
 /* Tokens times heads. */
 static int64_t vectors(const struct node *n)

@@ -1,0 +1,378 @@
+/*
+ * scores - blocks of attention scores of all heads, for the kernels that need them.
+ *
+ *     score_ij = scale q_i.k_j + key_bias_j - slope (i - j) + band cross_ij [i - j <= window]
+ *     cross_ij = scale q_j.k_i
+ *     P_ij     = exp(score_ij - lse_i),  j <= i
+ *
+ * A block holds the scores of some consecutive queries of every example and head
+ * against every key up to the block's last query.  Blocks come one after the other, so
+ * the memory is linear in T; the products of a block are one call of cuBLAS for all
+ * heads.  Positions count from the first token ever, queries from the first of this run.
+ */
+#ifndef CUDA_ATTENTION_SCORES_CUH
+#define CUDA_ATTENTION_SCORES_CUH
+
+#include "core/backend/cuda/gemm/gemm.cuh"
+
+/* ---------------------------------------------------------------- layout */
+
+/* A tensor [B,T,n,width] (or [B,T,n]) seen from H query heads, which share its n heads. */
+struct heads {
+	int64_t T, pitch; /* elements from one token to the next */
+	int64_t width;
+	int64_t sharing; /* query heads per head */
+
+	/* First element of token t as query head h of example b sees it.  A division of 64 bits
+	 * takes long. */
+	__host__ __device__ int64_t at(int64_t b, int64_t h, int64_t t) const
+	{
+		return (b * T + t) * pitch + (uint32_t)h / (uint32_t)sharing * width;
+	}
+};
+
+static inline struct heads heads_of(const struct tensor *t, int64_t query_heads)
+{
+	const int64_t width = t->ndim == 4 ? t->dim[3] : 1;
+
+	return { t->dim[1], tensor_contiguous(t) ? t->dim[2] * width : t->pitch, width,
+		 query_heads / t->dim[2] };
+}
+
+/*
+ * A matrix for every (example, head): at + b example + h / sharing head, rows `pitch` apart.  `at`
+ * is a pointer, or results.
+ */
+template <typename At> struct head_matrix {
+	At at;
+	int64_t pitch, example, head, sharing;
+};
+
+/* The tokens of a tensor from `token` on. */
+template <typename At> static head_matrix<At> from_token(At data, struct heads x, int64_t token)
+{
+	return { data + token * x.pitch, x.pitch, x.T * x.pitch, x.width, x.sharing };
+}
+
+/* A buffer [B,H,rows,pitch] from column `column` on. */
+template <typename At>
+static head_matrix<At> from_buffer(At data, int64_t H, int64_t rows, int64_t pitch,
+				   int64_t column = 0)
+{
+	return { data + column, pitch, H * rows * pitch, rows * pitch, 1 };
+}
+
+/* Room for the pointers of one product of all heads. */
+template <typename P> struct pointers {
+	const typename P::factor **a, **b;
+	void **out;
+};
+
+template <typename P> static pointers<P> take_pointers(struct space *m, int64_t count)
+{
+	struct pointers<P> p;
+
+	p.a = m->take<const typename P::factor *>(count);
+	p.b = m->take<const typename P::factor *>(count);
+	p.out = m->take<void *>(count);
+	return p;
+}
+
+template <typename R> static __device__ void *address_of(R *x)
+{
+	return x;
+}
+
+template <typename P> static __device__ void *address_of(const struct results<P> &x)
+{
+	return x.at;
+}
+
+/* out = alpha op(a) op(b) (+ out), for every example and head. */
+template <typename P, typename Out>
+static void gemm_heads(const struct call *c, struct pointers<P> room, int64_t B, int64_t H,
+		       bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha,
+		       struct head_matrix<const typename P::factor *> a,
+		       struct head_matrix<const typename P::factor *> b, bool add,
+		       struct head_matrix<Out> out)
+{
+	each(c, B * H, [=] __device__(int64_t i) {
+		const int64_t example = i / H, head = i % H;
+
+		room.a[i] = a.at + example * a.example + head / a.sharing * a.head;
+		room.b[i] = b.at + example * b.example + head / b.sharing * b.head;
+		room.out[i] =
+			address_of(out.at + example * out.example + head / out.sharing * out.head);
+	});
+	gemm_of_many(c, trans_a, trans_b, m, n, k, alpha, room.a, a.pitch, room.b, b.pitch, add,
+		     room.out, product_memory(out.at).type, out.pitch, B * H);
+}
+
+/* A tensor of heads as products read it: itself, or rounded into `room`, contiguous. */
+template <typename P> struct head_factor {
+	const typename P::factor *at;
+	struct heads layout;
+};
+
+template <typename P>
+static head_factor<P> rounded_heads(const struct call *c, const struct tensor *t, const void *data,
+				    int64_t H, typename P::factor *room)
+{
+	const struct heads x = heads_of(t, H);
+	const int64_t size = tensor_count(t) / (t->dim[0] * t->dim[1]);
+	const auto m =
+		rounded<P>(c, { data, is_narrow(t) }, t->dim[0] * t->dim[1], size, x.pitch, room);
+
+	return { m.at, { x.T, m.pitch, x.width, x.sharing } };
+}
+
+/* ---------------------------------------------------------------- blocks */
+
+#define BLOCK_SCORES ((int64_t)1 << 25) /* of all heads: 128 MiB of floats */
+#define MOST_ROWS 256
+#define ROW_STEP 16
+
+/* Queries of a block: a function of the shape alone. */
+static inline int64_t block_rows(int64_t B, int64_t H, int64_t T, int64_t S)
+{
+	int64_t rows = BLOCK_SCORES / (B * H * S) / ROW_STEP * ROW_STEP;
+
+	rows = rows < ROW_STEP ? ROW_STEP : rows > MOST_ROWS ? MOST_ROWS : rows;
+	return rows < T ? rows : T;
+}
+
+template <typename P> struct scores {
+	typedef typename P::real real;
+
+	struct attention_attr attr;
+	int64_t B, T, H, S;
+	int64_t past;	      /* position of the first query */
+	int64_t rows, pitch;  /* of the buffers [B,H,rows,pitch] */
+	int64_t recent_first; /* position of the first of the recent queries */
+	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
+	struct heads bias_layout;
+	const real *key_bias; /* NULL: none */
+	const real *learned_band;
+	struct head_factor<P> q, k, recent;
+	struct pointers<P> pointers;
+	real *score, *cross; /* buffers; cross or NULL */
+
+	__device__ real band() const
+	{
+		return learned_band ? *learned_band : (real)attr.band;
+	}
+	/* First key in the band of the query at position i. */
+	__device__ int64_t band_start(int64_t i) const
+	{
+		return i > attr.band_window ? i - attr.band_window : 0;
+	}
+	__device__ real bias(int64_t b, int64_t h, int64_t j) const
+	{
+		return key_bias ? key_bias[bias_layout.at(b, h, j)] : 0;
+	}
+};
+
+/* The reference's slopes: a geometric series for powers of two, the rest from between. */
+static inline __device__ double alibi_slope(int64_t h, int64_t H)
+{
+	int64_t m = 1;
+
+	while (2 * m <= H)
+		m *= 2;
+	return h < m ? exp2(-8.0 * (double)(h + 1) / (double)m)
+		     : exp2(-4.0 * (double)(2 * (h - m) + 1) / (double)m);
+}
+
+/* Buffers of the scores of a node; the numbers say which inputs are meant, recent < 0: none. */
+struct score_inputs {
+	int q, k, key_bias, band, recent;
+};
+
+template <typename P>
+static scores<P> take_scores(struct space *m, const struct node *n,
+			     const struct attention_attr *attr, struct score_inputs at,
+			     int64_t cross_window, typename P::factor *room[3])
+{
+	const struct tensor *q = n->in[at.q], *k = n->in[at.k];
+	const struct tensor *recent = at.recent >= 0 ? n->in[at.recent] : NULL;
+	struct scores<P> s;
+
+	s.attr = *attr;
+	s.B = q->dim[0];
+	s.T = q->dim[1];
+	s.H = q->dim[2];
+	s.S = k->dim[1];
+	s.rows = block_rows(s.B, s.H, s.T, s.S);
+	s.pitch = (s.S + 15) / 16 * 16;
+	s.cross_window = cross_window;
+	s.pointers = take_pointers<P>(m, s.B * s.H);
+	s.score = m->take<typename P::real>(s.B * s.H * s.rows * s.pitch);
+	s.cross =
+		cross_window >= 0 ? m->take<typename P::real>(s.B * s.H * s.rows * s.pitch) : NULL;
+	room[0] = m->take<typename P::factor>(rounded_size<P>(q, tensor_count(q)));
+	room[1] = m->take<typename P::factor>(rounded_size<P>(k, tensor_count(k)));
+	room[2] = m->take<typename P::factor>(recent ? rounded_size<P>(recent, tensor_count(recent))
+						     : 0);
+	return s;
+}
+
+/* The same, with the call's tensors. */
+template <typename P>
+static scores<P> open_scores(const struct call *c, struct space *m,
+			     const struct attention_attr *attr, struct score_inputs at,
+			     int64_t cross_window)
+{
+	struct tensor *const *in = c->node->in;
+	typename P::factor *room[3];
+	struct scores<P> s = take_scores<P>(m, c->node, attr, at, cross_window, room);
+
+	s.past = c->run->past;
+	s.q = rounded_heads<P>(c, in[at.q], c->in[at.q], s.H, room[0]);
+	s.k = rounded_heads<P>(c, in[at.k], c->in[at.k], s.H, room[1]);
+	s.recent = s.q;
+	s.recent_first = s.past;
+	if (at.recent >= 0 && in[at.recent]) {
+		s.recent = rounded_heads<P>(c, in[at.recent], c->in[at.recent], s.H, room[2]);
+		s.recent_first = s.past + s.T - in[at.recent]->dim[1];
+	}
+	s.key_bias = wide_input<P>(c, at.key_bias);
+	s.learned_band = wide_input<P>(c, at.band);
+	if (s.key_bias)
+		s.bias_layout = heads_of(in[at.key_bias], s.H);
+	return s;
+}
+
+/* Some queries, and the keys that the last of them sees. */
+struct query_block {
+	int64_t first, n; /* queries */
+	int64_t keys;
+	int64_t cross_first; /* first column of cross */
+};
+
+template <typename P> static struct query_block block_at(const struct scores<P> &s, int64_t first)
+{
+	const int64_t n = s.T - first < s.rows ? s.T - first : s.rows, position = s.past + first;
+
+	return { first, n, position + n,
+		 position > s.cross_window ? position - s.cross_window : 0 };
+}
+
+/* score = scale q k', cross = scale k q' */
+template <typename P>
+static void block_products(const struct call *c, const struct scores<P> &s, struct query_block x)
+{
+	const struct heads &ql = s.q.layout, &kl = s.k.layout, &rl = s.recent.layout;
+
+	gemm_heads<P>(c, s.pointers, s.B, s.H, false, true, x.n, x.keys, ql.width, s.attr.scale,
+		      from_token(s.q.at, ql, x.first), from_token(s.k.at, kl, 0), false,
+		      from_buffer(s.score, s.H, s.rows, s.pitch));
+	if (s.cross_window >= 0)
+		gemm_heads<P>(c, s.pointers, s.B, s.H, false, true, x.n, x.keys - x.cross_first,
+			      ql.width, s.attr.scale, from_token(s.k.at, kl, s.past + x.first),
+			      from_token(s.recent.at, rl, x.cross_first - s.recent_first), false,
+			      from_buffer(s.cross, s.H, s.rows, s.pitch, x.cross_first));
+}
+
+/* f(b, h, r) by all threads of a block together, for every row of the buffers. */
+template <typename P, typename F>
+static void each_query(const struct call *c, const struct scores<P> &s, struct query_block x, F f)
+{
+	const int64_t H = s.H, n = x.n;
+
+	each_row(c, s.B * H * n, [=] __device__(int64_t i) { f(i / n / H, i / n % H, i % n); });
+}
+
+/* The finished scores of a query at position i, whose products are in `row`: every thread its keys.
+ */
+template <typename P>
+static __device__ void finish_row(const struct scores<P> &s, int64_t b, int64_t h, int64_t i,
+				  typename P::real *row, const typename P::real *cross)
+{
+	typedef typename P::real real;
+	const real slope = s.attr.alibi ? (real)alibi_slope(h, s.H) : 0, band = s.band();
+	const bool banded = s.attr.band_window >= 0;
+
+	for (int64_t j = threadIdx.x; j <= i; j += BLOCK) {
+		real score = row[j] + s.bias(b, h, j);
+
+		if (s.attr.alibi)
+			score -= slope * (real)(i - j);
+		if (banded && j >= s.band_start(i))
+			score += band * cross[j];
+		row[j] = score;
+	}
+}
+
+/* --------------------------------------------------------------- routing */
+
+/* Rows of routing [B,rows,pitch]: the heads' probabilities, combined by mean or maximum. */
+template <typename P>
+static void combine_heads(const struct call *c, const struct scores<P> &given, struct query_block x,
+			  typename P::real *route)
+{
+	typedef typename P::real real;
+	const struct scores<P> s = given;
+
+	each(c, s.B * x.n * x.keys, [=] __device__(int64_t item) {
+		const int64_t b = item / (x.n * x.keys), r = item / x.keys % x.n, j = item % x.keys;
+		real joined = 0;
+
+		for (int64_t h = 0; h < s.H; h++) {
+			const real p = s.score[((b * s.H + h) * s.rows + r) * s.pitch + j];
+
+			if (s.attr.route.head_maximum)
+				joined = p > joined ? p : joined;
+			else
+				joined += p * (1 / (real)s.H);
+		}
+		route[(b * s.rows + r) * s.pitch + j] = joined;
+	});
+}
+
+/*
+ * The k largest of n entries, largest first, the earlier of two equals first, by all threads of
+ * a block; where n < k the rest is index -1, weight 0.  Entries that were taken become -1.
+ */
+template <typename R>
+static __device__ void take_largest(R *route, int64_t n, int64_t k, int32_t *index, R *weight)
+{
+	for (int64_t at = 0; at < k; at++) {
+		place<R> most = { -1, INT32_MAX };
+
+		if (at < n) {
+			for (int64_t j = threadIdx.x; j < n; j += BLOCK)
+				most = first_of_largest<R>()(most, { route[j], (int)j });
+			most = block_argmax(most);
+		}
+		if (threadIdx.x == 0) {
+			index[at] = at < n ? most.index : -1;
+			weight[at] = at < n ? most.value : 0;
+			if (at < n)
+				route[most.index] = -1;
+		}
+		__syncthreads();
+	}
+}
+
+/* The smallest entry kept.  ROUTE_RMS: tau times the row's root mean square; ROUTE_DENSE: any. */
+template <typename R>
+static __device__ R route_least(const struct route_attr &a, const R *route, int64_t n)
+{
+	R squares = 0;
+
+	if (a.mode != ROUTE_RMS)
+		return 0;
+	for (int64_t j = threadIdx.x; j < n; j += BLOCK)
+		squares += route[j] * route[j];
+	return (R)a.tau * (R)sqrt((double)block_sum(squares) / (double)n);
+}
+
+/* What a sparse row of this sum is multiplied with. */
+template <typename R> static __device__ R route_factor(const struct route_attr &a, R sum)
+{
+	const R tiny = (R)1e-8; /* the reference's clamp */
+
+	return !a.normalize ? 1 : 1 / (sum > tiny ? sum : tiny);
+}
+
+#endif

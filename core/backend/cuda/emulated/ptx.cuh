@@ -1,0 +1,196 @@
+/*
+ * instructions - core/backend/cuda/primitives/ptx.cuh for the emulated GPU: what the PTX ISA says
+ * of ld.shared, ldmatrix, mma.sync, cp.async and ex2.
+ */
+#ifndef EMULATED_INSTRUCTIONS_CUH
+#define EMULATED_INSTRUCTIONS_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#define MANY_BLOCKS 1	       /* tests are small */
+#define STORED_BYTES (3 << 18) /* three heads of 256 tokens in float */
+
+/* --------------------------------------------------------------- shared memory */
+
+static inline char *launch_memory(void)
+{
+	return emulated::shared_memory;
+}
+
+static inline uint32_t shared_address(const void *p)
+{
+	return (uint32_t)((const char *)p - emulated::shared_memory);
+}
+
+template <typename R, int N>
+static inline void read_piece(R (&x)[N], uint32_t address, EMULATED_PLACE)
+{
+	memcpy(x, emulated::shared_at(address, sizeof(x), file, line), sizeof(x));
+}
+
+static inline void write_piece(uint32_t address, uint4 x, EMULATED_PLACE)
+{
+	memcpy(emulated::shared_at(address, sizeof(x), file, line), &x, sizeof(x));
+}
+
+static inline void write_sixteen(void *to, uint4 x)
+{
+	memcpy(to, &x, sizeof(x));
+}
+
+/* --------------------------------------------------------------- tensor cores */
+
+static inline uint32_t two_rounded(float low, float high)
+{
+	const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+	uint32_t both;
+
+	memcpy(&both, &two, sizeof(both));
+	return both;
+}
+
+/* What a lane has of a [16, 16], b [8, 16] and d [16, 8]. */
+struct emulated_fragments {
+	uint32_t a[4], b[2];
+	float d[4];
+};
+
+static inline float emulated_half(uint32_t two, int which)
+{
+	__nv_bfloat16 x;
+
+	x.bits = (uint16_t)(which ? two >> 16 : two);
+	return (float)x;
+}
+
+/* Of number i of the four that a lane has of d. */
+static inline float &emulated_result(float (&d)[16][8], int lane, int i)
+{
+	return d[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+}
+
+static inline void emulated_multiply(struct emulated::message *lanes)
+{
+	float a[16][16], b[16][8], d[16][8];
+
+	for (int lane = 0; lane < EMULATED_LANES; lane++) {
+		const auto *mine = (const struct emulated_fragments *)lanes[lane].bytes;
+		const int group = lane / 4, pair = 2 * (lane % 4);
+
+		for (int i = 0; i < 8; i++)
+			a[group + 8 * (i / 2 % 2)][pair + i % 2 + 8 * (i / 4)] =
+				emulated_half(mine->a[i / 2], i % 2);
+		for (int i = 0; i < 4; i++)
+			b[pair + i % 2 + 8 * (i / 2)][group] = emulated_half(mine->b[i / 2], i % 2);
+		for (int i = 0; i < 4; i++)
+			emulated_result(d, lane, i) = mine->d[i];
+	}
+	for (int row = 0; row < 16; row++)
+		for (int k = 0; k < 16; k++)
+			for (int column = 0; column < 8; column++)
+				d[row][column] += a[row][k] * b[k][column];
+	for (int lane = 0; lane < EMULATED_LANES; lane++)
+		for (int i = 0; i < 4; i++)
+			((struct emulated_fragments *)lanes[lane].bytes)->d[i] =
+				emulated_result(d, lane, i);
+}
+
+static inline void multiply_fragment(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+				     uint32_t b1, EMULATED_PLACE)
+{
+	struct emulated_fragments mine = { { a[0], a[1], a[2], a[3] }, { b0, b1 }, {} };
+	const struct emulated::message *all;
+
+	memcpy(mine.d, d, sizeof(d));
+	all = emulated::tell_warp(&mine, sizeof(mine), emulated_multiply, file, line);
+	memcpy(d, ((const struct emulated_fragments *)all[emulated_lane()].bytes)->d, sizeof(d));
+}
+
+/* Number i of the two that a lane gets of an 8 x 8 matrix whose rows begin at rows[]. */
+static inline uint16_t emulated_element(const struct emulated::message *rows, int i, bool turned)
+{
+	const int line = emulated_lane() / 4, place = 2 * (emulated_lane() % 4) + i;
+	const char *row;
+	uint16_t bits;
+
+	memcpy(&row, rows[turned ? place : line].bytes, sizeof(row));
+	memcpy(&bits, row + 2 * (turned ? line : place), sizeof(bits));
+	return bits;
+}
+
+static inline void emulated_read_matrices(uint32_t (&x)[4], uint32_t address, bool turned,
+					  const char *file, int line)
+{
+	const char *row = emulated::shared_at(address, 16, file, line);
+	const struct emulated::message *all =
+		emulated::tell_warp(&row, sizeof(row), NULL, file, line);
+
+	for (int i = 0; i < 4; i++)
+		x[i] = emulated_element(all + 8 * i, 0, turned) |
+		       (uint32_t)emulated_element(all + 8 * i, 1, turned) << 16;
+}
+
+static inline void read_matrices(uint32_t (&x)[4], uint32_t address, EMULATED_PLACE)
+{
+	emulated_read_matrices(x, address, false, file, line);
+}
+
+static inline void read_matrices_turned(uint32_t (&x)[4], uint32_t address, EMULATED_PLACE)
+{
+	emulated_read_matrices(x, address, true, file, line);
+}
+
+/* ------------------------------------------------------------------ arithmetic */
+
+static inline float power_of_two_about(float x)
+{
+	const float y = exp2f(x);
+
+	return y < 0x1p-126f ? 0 : y;
+}
+
+static inline float reciprocal_about(float x)
+{
+	return 1 / x;
+}
+
+static inline float log_two_about(float x)
+{
+	return log2f(x);
+}
+
+static inline float sine_about(float x)
+{
+	return sinf(x);
+}
+
+static inline float cosine_about(float x)
+{
+	return cosf(x);
+}
+
+/* --------------------------------------------------------------------- copies */
+
+static inline void copy_piece(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)
+{
+	emulated::begin_copy(to, wanted ? from : NULL, 16, file, line);
+}
+
+template <typename R>
+static inline void copy_number(uint32_t to, const R *from, bool wanted, EMULATED_PLACE)
+{
+	emulated::begin_copy(to, wanted ? from : NULL, sizeof(R), file, line);
+}
+
+static inline void copies_end(void)
+{
+	emulated::end_group();
+}
+
+template <int LEFT> static inline void copies_wait(void)
+{
+	emulated::wait_for_groups(LEFT);
+}
+
+#endif

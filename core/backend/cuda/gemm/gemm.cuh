@@ -1,0 +1,240 @@
+/*
+ * product - matrix products by cuBLAS, row-major.
+ *
+ *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
+ *
+ * A and B are P::factor: float, double, or bfloat16 with sums in float.  C has its own type.
+ * cuBLAS is column-major, so it is asked for C' = op(B)' op(A)'.  TF32 stays off.  cuBLAS
+ * chooses an algorithm by shape, GPU and version; with one stream and a workspace of
+ * fixed size the same product gives the same bits.
+ */
+#ifndef CUDA_GEMM_GEMM_CUH
+#define CUDA_GEMM_GEMM_CUH
+
+#include "core/backend/cuda/gemm/epilogue.cuh"
+#include "core/backend/cuda/gemm/small_gemm.cuh"
+
+static inline cudaDataType_t data_type(const float *)
+{
+	return CUDA_R_32F;
+}
+static inline cudaDataType_t data_type(const double *)
+{
+	return CUDA_R_64F;
+}
+static inline cudaDataType_t data_type(const __nv_bfloat16 *)
+{
+	return CUDA_R_16BF;
+}
+
+/* Sums of products are float for bfloat16, too, and so are alpha and beta. */
+template <typename F> struct sum_of_products {
+	typedef float real;
+	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_32F;
+};
+template <> struct sum_of_products<double> {
+	typedef double real;
+	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_64F;
+};
+
+static inline cublasOperation_t turned(bool transposed)
+{
+	return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
+
+/*
+ * One product, or `count` of them whose matrices lie `stride` elements apart.  `ready`: a run finds
+ * it as it is, as copies of parameters are, and so a kernel may read it before the one before has
+ * ended.
+ */
+template <typename F> struct matrix {
+	const F *at;
+	int64_t pitch;
+	int64_t stride;
+	bool ready;
+};
+
+/* Where a product goes. */
+struct product_memory {
+	void *at;
+	cudaDataType_t type;
+
+	product_memory(float *x) : at(x), type(CUDA_R_32F)
+	{
+	}
+	product_memory(double *x) : at(x), type(CUDA_R_64F)
+	{
+	}
+	template <typename P>
+	product_memory(struct results<P> x)
+	    : at(x.at), type(x.narrow ? data_type((const typename P::factor *)NULL)
+				      : data_type((const typename P::real *)NULL))
+	{
+	}
+};
+
+template <typename F>
+static struct product_shape shape_of(enum epilogue epilogue, bool trans_a, bool trans_b, int64_t m,
+				     int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
+				     struct product_memory out, int64_t pitch, int64_t stride = 0,
+				     int64_t count = 1)
+{
+	return { epilogue, m,	  n,	    k,	      a.pitch,
+		 b.pitch,  pitch, trans_a,  trans_b,  data_type(a.at),
+		 out.type, count, a.stride, b.stride, stride };
+}
+
+/* A product by a kernel of our own, or by cuBLASLt.  false: neither has one, and nothing was done.
+ */
+static inline bool own_or_lt(const struct call *c, const struct product_shape &shape,
+			     const struct product_operands &memory)
+{
+	return shape.m == 0 || shape.n == 0 || cuda_small_product(context_of(c), shape, memory) ||
+	       cuda_product_with_epilogue(context_of(c), shape, memory);
+}
+
+template <typename F>
+static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
+		 double alpha, struct matrix<F> a, struct matrix<F> b, bool add,
+		 struct product_memory out, int64_t pitch, int64_t stride = 0, int64_t count = 1)
+{
+	const typename sum_of_products<F>::real factor = alpha, beta = add;
+	const struct product_shape shape =
+		shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch, stride, count);
+	const void *added = add ? out.at : NULL;
+	const struct product_operands memory = { a.at,	b.at,	NULL,	      NULL,
+						 added, out.at, (float)alpha, b.ready };
+
+	if (m == 0 || n == 0 || cuda_small_product(context_of(c), shape, memory))
+		return;
+	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && writes_much(m, n, k) &&
+	    cuda_product_with_epilogue(context_of(c), shape, memory))
+		return;
+	context_of(c)->asked += cuda_product_length;
+	cuda_note_blas(context_of(c),
+		       cublasGemmStridedBatchedEx(
+			       context_of(c)->blas, turned(trans_b), turned(trans_a), (int)n,
+			       (int)m, (int)k, &factor, b.at, data_type(b.at), (int)b.pitch,
+			       b.stride, a.at, data_type(a.at), (int)a.pitch, a.stride, &beta,
+			       out.at, out.type, (int)pitch, stride, (int)count,
+			       sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
+		       "a product");
+}
+
+/* The same with an array of pointers (in device memory) for each matrix; `type`: of the results. */
+template <typename F>
+static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
+			 int64_t ldb, bool add, void *const *out, cudaDataType_t type,
+			 int64_t pitch, int64_t count)
+{
+	const typename sum_of_products<F>::real factor = alpha, beta = add;
+
+	if (m == 0 || n == 0)
+		return;
+	context_of(c)->asked += cuda_product_length;
+	cuda_note_blas(context_of(c),
+		       cublasGemmBatchedEx(context_of(c)->blas, turned(trans_b), turned(trans_a),
+					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
+					   data_type((const F *)NULL), (int)ldb,
+					   (const void *const *)a, data_type((const F *)NULL),
+					   (int)lda, &beta, out, type, (int)pitch, (int)count,
+					   sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
+		       "products");
+}
+
+/* As epilogue.cuh says; bias and `before` are kept as out is.  false: nothing was done. */
+template <typename F>
+static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool trans_a, bool trans_b,
+			  int64_t m, int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
+			  const void *bias, void *before, struct product_memory out, int64_t pitch)
+{
+	return own_or_lt(c, shape_of(epilogue, trans_a, trans_b, m, n, k, a, b, out, pitch),
+			 { a.at, b.at, bias, before, NULL, out.at, 1, b.ready });
+}
+
+/* out = added + alpha op(A) op(B); `added` is kept as out is.  false: nothing was done. */
+template <typename F>
+static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+		     int64_t k, double alpha, struct matrix<F> a, struct matrix<F> b,
+		     const void *added, struct product_memory out, int64_t pitch)
+{
+	return own_or_lt(c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
+			 { a.at, b.at, NULL, NULL, added, out.at, (float)alpha, b.ready });
+}
+
+/* ------------------------------------------------------- factors of products */
+
+/* Can products read the tensor as it is kept?  And so its gradient, unless the op has a
+ * wide_gradient_out. */
+template <typename P> static bool is_factor(const struct tensor *t)
+{
+	return !ROUNDS<P> || is_narrow(t);
+}
+
+/* Elements of workspace for a rounded copy of n numbers of a tensor: 0 where none is needed. */
+template <typename P> static int64_t rounded_size(const struct tensor *t, int64_t n)
+{
+	return is_factor<P>(t) ? 0 : n;
+}
+
+/* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows,
+ * width]. */
+template <typename P>
+static matrix<typename P::factor> rounded(const struct call *c, struct numbers<P> x, int64_t rows,
+					  int64_t width, int64_t pitch, typename P::factor *room)
+{
+	const int64_t n = rows * width;
+	const bool packed = pitch == width;
+
+	if (!ROUNDS<P> || x.narrow)
+		return { (const typename P::factor *)x.at, pitch, 0 };
+	/* Spans of rows with a pitch are aligned if the pitch is. */
+	each_span(c, n,
+		  packed	      ? n
+		  : pitch % SPAN == 0 ? width
+				      : 1,
+		  all_of<P>(x), [=] __device__(auto p) {
+			  const int64_t at =
+				  packed ? p.first : p.first / width * pitch + p.first % width;
+
+			  store_span(room + p.first, x[decltype(p){ at }]);
+		  });
+	return { room, width, 0 };
+}
+
+/* Bytes of copy 0 of the parameter in[input]: the parameter rounded. */
+template <typename P> static size_t rounded_copy(const struct node *n, int input, int which)
+{
+	return ROUNDS<P> && which == 0
+		       ? (size_t)tensor_count(n->in[input]) * sizeof(typename P::factor)
+		       : 0;
+}
+
+/* Of the weight in[1] alone; 0: products read the original. */
+template <typename P>
+static size_t weight_copies(const struct node *n, enum pass pass, int input, int which)
+{
+	(void)pass;
+	return input == 1 ? rounded_copy<P>(n, input, which) : 0;
+}
+
+/* The weight in[1] as products read it: its copy, or rounded into `room`. */
+template <typename P>
+static matrix<typename P::factor> weight(const struct call *c, typename P::factor *room)
+{
+	const struct tensor *w = c->node->in[1];
+	const int64_t width = tensor_dim(w, -1);
+
+	if (c->copy[1][0])
+		return { (const typename P::factor *)c->copy[1][0]->memory, width, 0, true };
+	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
+}
+
+/* Room that weight() needs: none for a parameter. */
+template <typename P> static int64_t weight_room(const struct tensor *w)
+{
+	return w->kind == TENSOR_PARAM ? 0 : rounded_size<P>(w, tensor_count(w));
+}
+
+#endif

@@ -1,0 +1,22 @@
+/*
+ * linear - what the kernels of ops with a linear map, y [N,O] = x [N,I] W, share.
+ */
+#ifndef CUDA_GEMM_LINEAR_CUH
+#define CUDA_GEMM_LINEAR_CUH
+
+#include "core/backend/cuda/gemm/gemm.cuh"
+#include "core/ops/linear_sizes.h"
+
+/* dW = alpha x' dy, in the order of W; or added to what is there. */
+template <typename F>
+static void linear_to_weight(const struct call *c, const struct linear_sizes &s, double alpha,
+			     struct matrix<F> x, struct matrix<F> dy, bool add,
+			     struct product_memory dw)
+{
+	if (s.transposed)
+		gemm(c, true, false, s.o, s.i, s.n, alpha, dy, x, add, dw, s.w_pitch);
+	else
+		gemm(c, true, false, s.i, s.o, s.n, alpha, x, dy, add, dw, s.w_pitch);
+}
+
+#endif

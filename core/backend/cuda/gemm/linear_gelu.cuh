@@ -1,0 +1,83 @@
+/*
+ * linear_gelu - a = x W + b and h = gelu(a) by one product, where they are kept in bfloat16.
+ */
+#ifndef CUDA_GEMM_LINEAR_GELU_CUH
+#define CUDA_GEMM_LINEAR_GELU_CUH
+
+#include "core/backend/cuda/gemm/gemv.cuh"
+#include "core/ops/linear_gelu.h"
+
+extern "C" {
+extern const struct kernels cuda_linear_f32, cuda_linear_f64, cuda_linear_bf16;
+extern const struct kernels cuda_gelu_f32, cuda_gelu_f64, cuda_gelu_bf16;
+}
+
+/* Kernels of the precision. */
+template <typename P> struct kernels_of {
+	static const struct kernels *choose(const struct kernels *f32, const struct kernels *f64,
+					    const struct kernels *bf16)
+	{
+		return ROUNDS<P> ? bf16 : sizeof(typename P::real) == sizeof(double) ? f64 : f32;
+	}
+	static const struct kernels *linear()
+	{
+		return choose(&cuda_linear_f32, &cuda_linear_f64, &cuda_linear_bf16);
+	}
+	static const struct kernels *gelu()
+	{
+		return choose(&cuda_gelu_f32, &cuda_gelu_f64, &cuda_gelu_bf16);
+	}
+};
+
+/* false: nothing was done. */
+template <typename P>
+static bool linear_gelu_at_once(const struct two_nodes *p, const struct call *c)
+{
+	typedef typename P::factor factor;
+	const struct tensor *x = p->linear.in[0];
+	const struct tensor *a = p->linear.out[0], *h = p->gelu.out[0];
+	const int64_t i = tensor_dim(x, -1), f = tensor_dim(h, -1);
+	const void *bias = c->copy[2][0] ? c->copy[2][0]->memory : NULL;
+
+	if (!ROUNDS<P> || !is_narrow(x) || !is_narrow(a) || !is_narrow(h) ||
+	    few_rows<P>::takes(&p->linear) || !c->copy[1][0] || (c->in[2] && !bias))
+		return false;
+	return finished_gemm<factor>(
+		c, EPILOGUE_GELU, false, false, tensor_count(x) / i, f, i,
+		{ (const factor *)c->in[0], tensor_contiguous(x) ? i : x->pitch, 0 },
+		{ (const factor *)c->copy[1][0]->memory, f, 0, true }, bias, c->out[p->a],
+		results<P>{ c->out[p->h], true }, f);
+}
+
+template <typename P> static void linear_gelu(const struct two_nodes *p, const struct call *c)
+{
+	if (linear_gelu_at_once<P>(p, c))
+		return;
+	linear_forward(p, c);
+	gelu_forward(p, c);
+}
+
+/*
+ * Made again from a, h would have other bits where it was made of numbers that were not yet rounded
+ * to a.  So where products round, a remake repeats the forward pass, and makes a, too.
+ */
+template <typename P> static void remake_gelu(const struct two_nodes *p, const struct call *c)
+{
+	if (ROUNDS<P>)
+		linear_gelu<P>(p, c);
+	else
+		gelu_forward(p, c);
+}
+
+template <typename P> static enum pass pass_of_remake(enum pass pass)
+{
+	return ROUNDS<P> && pass == PASS_REMAKE ? PASS_FORWARD : pass;
+}
+
+/* Of outputs a and h, from x, W and b. */
+template <typename P> static constexpr struct remaking remaking_of_gelu(unsigned outputs)
+{
+	return { ROUNDS<P> ? outputs : 0, BIT(0) | BIT(1) | BIT(2), 0 };
+}
+
+#endif

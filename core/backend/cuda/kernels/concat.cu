@@ -1,0 +1,117 @@
+#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/primitives/fast_divide.cuh"
+
+#define NUMBERS 4 /* that a thread takes at once: 16 bytes of float32 */
+
+/* Where the columns of an input are: in its own rows, and in those of y. */
+struct columns {
+	int64_t count, pitch, first;
+	struct divisor by_width;
+};
+
+struct all_columns {
+	struct columns of[OP_MAX_INPUTS];
+	int64_t pitch; /* of y */
+	bool together; /* the columns of each are groups of NUMBERS, in y too */
+};
+
+static struct all_columns columns_of(const struct node *n)
+{
+	const struct join_attr *attr = (const struct join_attr *)n->attr;
+	const int64_t pitch = tensor_dim(n->out[0], -1), rows = count_of(n->out[0]) / pitch;
+	struct all_columns s = { {}, pitch, true };
+	int64_t first = 0;
+
+	for (int i = 0; i < n->n_in; i++) {
+		const int64_t width = attr->width[i], count = rows * width;
+
+		s.of[i] = { count, n->in[i] ? n->in[i]->pitch : 0, first,
+			    divisor_of(width, count) };
+		s.together = s.together && width % NUMBERS == 0;
+		first += width;
+	}
+	return s;
+}
+
+/* An input for each blockIdx.y. */
+template <int N, typename F> static __global__ void columns_kernel(struct all_columns s, F f)
+{
+	const struct columns &of = s.of[blockIdx.y];
+
+	previous_done();
+	for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < of.count;
+	     i += (int64_t)gridDim.x * blockDim.x * N) {
+		const int64_t row = of.by_width.quotient(i), column = i - row * of.by_width.d;
+
+		f(blockIdx.y, span<N>{ row * of.pitch + column },
+		  span<N>{ row * s.pitch + of.first + column });
+	}
+}
+
+template <int N, typename F>
+static void launch_columns(const struct call *c, const struct all_columns &s, F f)
+{
+	int64_t most = 0;
+
+	for (int i = 0; i < c->node->n_in; i++)
+		most = s.of[i].count > most ? s.of[i].count : most;
+	const int64_t blocks = (most / N + BLOCK - 1) / BLOCK;
+
+	launch_next(context_of(c)->overlaps, columns_kernel<N, F>,
+		    dim3((unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+			 (unsigned)c->node->n_in),
+		    BLOCK, 0, stream_of(c), s, f);
+	note_launch(c);
+}
+
+/* f(input, span of it, the same span of y), for all numbers of all inputs */
+template <typename F> static void each_column(const struct call *c, F f)
+{
+	const struct all_columns s = columns_of(c->node);
+
+	if (count_of(c->node->out[0]) == 0)
+		return;
+	if (s.together)
+		launch_columns<NUMBERS>(c, s, f);
+	else
+		launch_columns<1>(c, s, f);
+}
+
+template <typename P> struct inputs {
+	struct numbers<P> of[OP_MAX_INPUTS];
+};
+
+template <typename P> static void forward(const struct call *c)
+{
+	const auto y = output<P>(c, 0);
+	struct inputs<P> x;
+
+	for (int i = 0; i < c->node->n_in; i++)
+		x.of[i] = input<P>(c, i);
+	each_column(c, [=] __device__(int i, auto from, auto to) {
+		y.put(to, x.of[i] ? x.of[i][from] : values<typename P::real, from.n>{});
+	});
+}
+
+template <typename P> struct gradients {
+	struct gradient<P> of[OP_MAX_INPUTS];
+};
+
+template <typename P> static void backward(const struct call *c)
+{
+	const auto dy = output_gradient<P>(c, 0);
+	struct gradients<P> dx;
+
+	for (int i = 0; i < c->node->n_in; i++)
+		dx.of[i] = input_gradient<P>(c, i);
+	each_column(c, [=] __device__(int i, auto from, auto to) {
+		if (dx.of[i])
+			dx.of[i].put(from, dy[to]);
+	});
+}
+
+template <typename P> static constexpr struct kernels set()
+{
+	return { forward<P>, backward<P>, forward<P> };
+}
+KERNELS(join, set)

@@ -1,0 +1,58 @@
+/*
+ * norm - the calls of ops norm and norm_residual.
+ */
+#ifndef CUDA_NORM_NORM_CUH
+#define CUDA_NORM_NORM_CUH
+
+#include "core/backend/cuda/primitives/kernel.cuh"
+
+/*
+ * Both ops in one shape: where each tensor is, and NULL for what an op or a
+ * call does not have.
+ */
+template <typename P> struct norm_call {
+	typedef typename P::real R;
+
+	enum norm_kind kind;
+	R eps;
+	int64_t rows;
+	int width, residual_pitch; /* of a row, and from a row of residual to the next */
+	int weight;		   /* number of the input w; b follows it */
+	const R *w, *b;
+	struct numbers<P> x, residual;
+	struct results<P> s, y;
+	R *statistics; /* [rows,2]: mean, 1 / deviation */
+
+	/* What is normalised. */
+	__host__ __device__ struct numbers<P> sum() const {
+		return s ? (struct numbers<P>)s : x;
+	}
+};
+
+template <typename P> static norm_call<P> read_call(const struct call *c)
+{
+	typedef typename P::real real;
+	const struct norm_attr *attr = (const struct norm_attr *)c->node->attr;
+	const bool has_residual = c->node->id == OP_norm_residual;
+	const int64_t width = tensor_dim(c->node->in[0], -1);
+	const struct tensor *residual = has_residual ? c->node->in[1] : NULL;
+	struct norm_call<P> m;
+
+	m.kind = attr->kind;
+	m.eps = (real)attr->eps;
+	m.width = (int)width;
+	m.residual_pitch =
+		(int)(residual && !tensor_contiguous(residual) ? residual->pitch : width);
+	m.rows = tensor_count(c->node->in[0]) / width;
+	m.weight = has_residual ? 2 : 1;
+	m.x = input<P>(c, 0);
+	m.residual = has_residual ? input<P>(c, 1) : numbers<P>{ NULL, false };
+	m.w = wide_input<P>(c, m.weight);
+	m.b = wide_input<P>(c, m.weight + 1);
+	m.s = has_residual ? output<P>(c, 0) : results<P>{ NULL, false };
+	m.y = output<P>(c, has_residual ? 1 : 0);
+	m.statistics = wide_output<P>(c, has_residual ? 2 : 1);
+	return m;
+}
+
+#endif

@@ -1,0 +1,243 @@
+/*
+ * norm_columns - the backward pass of norms, for rows of some hundreds of numbers.
+ */
+#ifndef CUDA_NORM_NORM_COLUMNS_CUH
+#define CUDA_NORM_NORM_COLUMNS_CUH
+
+#include "core/backend/cuda/norm/norm_rows.cuh"
+
+/*
+ * Rows of some hundreds of numbers: a thread takes N columns of all rows of its block, and keeps w,
+ * dw and db of these in few registers.  The numbers of ROWS rows are under way at a time; AHEAD:
+ * while it computes with those before.  BLOCKS of the most threads fit into a multiprocessor, of
+ * all PARTS.
+ */
+template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column_shape {
+	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PARTS = PARTS_;
+	static constexpr int MOST_THREADS = ROW_SPAN * WARP * MOST_SPANS<float> / N;
+	static constexpr bool AHEAD = AHEAD_;
+};
+
+/* As they are kept: the first n rows, which lie `width` apart, and zeros. */
+template <typename T, typename C> struct packed_rows {
+	struct packed<T, C::N> of[C::ROWS];
+
+	__device__ void load(const T *from, int64_t width, int n)
+	{
+#pragma unroll
+		for (int r = 0; r < C::ROWS; r++) {
+			of[r] = {};
+			if (r < n)
+				of[r] = read_packed<C::N>(from + r * width);
+		}
+	}
+};
+
+template <typename R, typename C> struct column_rows {
+	struct values<R, C::N> of[C::ROWS];
+
+	template <typename T> __device__ void unpack(const struct packed_rows<T, C> &kept)
+	{
+#pragma unroll
+		for (int r = 0; r < C::ROWS; r++)
+#pragma unroll
+			for (int i = 0; i < C::N; i++)
+				of[r][i] = (R)kept.of[r][i];
+	}
+	template <typename T> __device__ void store(T *to, int64_t width, int n) const
+	{
+#pragma unroll
+		for (int r = 0; r < C::ROWS; r++)
+			if (r < n)
+				store_span<true>(to + r * width, of[r]);
+	}
+	/* Adds where the gradient is added to. */
+	template <typename T> __device__ void put(T *to, bool add, int64_t width, int n) const
+	{
+		struct packed_rows<T, C> kept;
+		struct column_rows sum;
+
+		if (!add) {
+			store(to, width, n);
+			return;
+		}
+		kept.load(to, width, n);
+		sum.unpack(kept);
+#pragma unroll
+		for (int r = 0; r < C::ROWS; r++)
+#pragma unroll
+			for (int i = 0; i < C::N; i++)
+				sum.of[r][i] += of[r][i];
+		sum.store(to, width, n);
+	}
+	template <typename P>
+	__device__ void put(struct gradient<P> to, int64_t at, int64_t width, int n) const
+	{
+		if (ROUNDS<P> && to && to.to.narrow)
+			put((typename P::factor *)to.to.at + at, to.add, width, n);
+		else if (to)
+			put((R *)to.to.at + at, to.add, width, n);
+	}
+};
+
+/* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one
+ * before. */
+template <int N, int WARPS, typename R>
+static __device__ void add_warps(struct values<R, N> &sum, R (&room)[WARPS][N])
+{
+	const int warps = (int)blockDim.x / WARP;
+
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		sum[k] = warp_sum(sum[k]);
+	if (threadIdx.x % WARP == 0)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			room[threadIdx.x / WARP][k] = sum[k];
+	__syncthreads();
+	sum = {};
+	for (int warp = 0; warp < warps; warp++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sum[k] += room[warp][k];
+}
+
+/* What a thread reads of ROWS rows.  X: how the stream is kept; Y: dy. */
+template <typename P, typename X, typename Y, typename C> struct rows_read {
+	typedef typename P::real real;
+
+	struct packed_rows<X, C> s, ds;
+	struct packed_rows<Y, C> dy;
+	real mean[C::ROWS], inverse[C::ROWS];
+
+	/* `rows` of them, from number `row` on. */
+	__device__ void load(const struct norm_call<P> &m, const struct norm_gradients<P> &d,
+			     int64_t row, int rows, int column)
+	{
+		const int own = column < m.width ? rows : 0;
+		const int64_t at = row * m.width + column;
+
+		s.load((const X *)m.sum().at + at, m.width, own);
+		if (d.ds)
+			ds.load((const X *)d.ds.at + at, m.width, own);
+		dy.load((const Y *)d.dy.at + at, m.width, own);
+#pragma unroll
+		for (int r = 0; r < C::ROWS; r++) {
+			mean[r] = r < rows ? m.statistics[2 * (row + r)] : 0;
+			inverse[r] = r < rows ? m.statistics[2 * (row + r) + 1] : 0;
+		}
+	}
+};
+
+/* As backward_kernel(). */
+template <typename P, typename X, typename Y, typename C>
+static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
+	backward_columns_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
+{
+	typedef typename P::real real;
+	constexpr int N = C::N, ROWS = C::ROWS;
+	__shared__ struct alignas(16) {
+		real of[C::MOST_THREADS / WARP][2 * ROWS];
+	} room[2];
+	const int column = (int)threadIdx.x * N;
+	const bool inside = column < m.width;
+	const int64_t first = m.rows * blockIdx.x / gridDim.x;
+	const int64_t last = m.rows * (blockIdx.x + 1) / gridDim.x;
+	const auto rows_at = [&](int64_t row) {
+		return last - row < ROWS ? (int)(last - row) : ROWS;
+	};
+	struct values<real, N> w = {}, dw = {}, db = {
+	};
+	struct rows_read<P, X, Y, C> next = {
+	};
+	int half = 0;
+
+	previous_done();
+	if (inside)
+		w = load_span<real, real, N, true>(m.w + column);
+	if (C::AHEAD)
+		next.load(m, d, first, rows_at(first), column);
+	for (int64_t row = first; row < last; row += ROWS) {
+		const int own = inside ? rows_at(row) : 0;
+		struct rows_read<P, X, Y, C> now = next;
+		struct column_rows<real, C> n, g, ds;
+		struct values<real, 2 *ROWS> means = {
+		}; /* of g, then of g n */
+
+		if (!C::AHEAD)
+			now.load(m, d, row, rows_at(row), column);
+		else if (row + ROWS < last)
+			next.load(m, d, row + ROWS, rows_at(row + ROWS), column);
+		n.unpack(now.s);
+		g.unpack(now.dy);
+		ds.unpack(now.ds);
+#pragma unroll
+		for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+			for (int i = 0; i < N; i++) {
+				n.of[r][i] = (n.of[r][i] - now.mean[r]) * now.inverse[r];
+				dw[i] += g.of[r][i] * n.of[r][i];
+				db[i] += g.of[r][i];
+				g.of[r][i] *= w[i];
+				means[r] += g.of[r][i];
+				means[ROWS + r] += g.of[r][i] * n.of[r][i];
+			}
+		}
+		add_warps(means, room[half].of);
+		half = !half;
+#pragma unroll
+		for (int r = 0; r < ROWS; r++) {
+			const real plain = m.kind == NORM_LAYER ? means[r] / (real)m.width : 0;
+			const real weighted = means[ROWS + r] / (real)m.width;
+
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				ds.of[r][i] += (g.of[r][i] - plain - n.of[r][i] * weighted) *
+					       now.inverse[r];
+		}
+		ds.put(d.dx, row * m.width + column, m.width, own);
+		ds.put(d.dresidual, row * m.residual_pitch + column, m.residual_pitch, own);
+	}
+	if (!d.columns || !inside)
+		return;
+	store_span<true>(d.partial + blockIdx.x * d.columns + column, dw);
+	if (d.columns > m.width)
+		store_span<true>(d.partial + blockIdx.x * d.columns + m.width + column, db);
+}
+
+/* Does backward take rows of this shape by columns? */
+template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 && S::TEAM == WARP;
+
+template <typename X>
+using plain_columns = column_shape<ROW_SPAN, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
+
+/* Where it is narrow, few bytes are under way: a thread asks for the next row before it needs it.
+ */
+template <typename X>
+using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MOST_PARTS, true>,
+					   plain_columns<X>>;
+
+/* Returns the number of parts. */
+template <typename C, typename X, typename Y, typename P>
+static int64_t launch_columns_of(const struct call *c, const struct norm_call<P> &m,
+				 const struct norm_gradients<P> &d)
+{
+	const int64_t threads = (m.width + C::N * WARP - 1) / (C::N * WARP) * WARP;
+	const int64_t parts = norm_parts(m.rows, C::ROWS, C::PARTS);
+
+	if (parts)
+		launch_next(context_of(c)->overlaps, backward_columns_kernel<P, X, Y, C>,
+			    (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+	return parts;
+}
+
+template <typename C, typename X, typename P>
+static int64_t backward_columns(const struct call *c, const struct norm_call<P> &m,
+				const struct norm_gradients<P> &d)
+{
+	if (ROUNDS<P> && d.dy.narrow)
+		return launch_columns_of<C, X, typename P::factor>(c, m, d);
+	return launch_columns_of<C, X, typename P::real>(c, m, d);
+}
+
+#endif

@@ -1,0 +1,238 @@
+/*
+ * norm_rows - a row in the registers of a warp or a block.
+ */
+#ifndef CUDA_NORM_NORM_ROWS_CUH
+#define CUDA_NORM_NORM_ROWS_CUH
+
+#include "core/backend/cuda/primitives/packed_load.cuh"
+#include "core/backend/cuda/norm/norm.cuh"
+
+/*
+ * TEAM threads, a warp or a block, take a row.  Each keeps K spans of N numbers of it in registers,
+ * which are N TEAM numbers apart.  A row is at most such a chunk, or it is LONG: then it passes
+ * chunk by chunk, and is read again where it is used again.  STREAM: how x, s and their gradients
+ * are kept.
+ */
+template <int N_, int K_, int TEAM_, bool LONG_, enum span_kind STREAM_>
+struct row_shape {
+	static constexpr int N = N_, K = K_, TEAM = TEAM_; static constexpr bool LONG = LONG_;
+	static constexpr enum span_kind STREAM = STREAM_;
+	static constexpr int STEP = N * TEAM, CHUNK = K *STEP, TEAMS = BLOCK / TEAM;
+};
+
+#define ROW_SPAN 4
+
+template <typename R> static constexpr int MOST_SPANS = 32 / (int)sizeof(R);
+
+/* use(shape) for rows of this width, all of which begin where accesses of 16 bytes may. */
+template <typename R, enum span_kind STREAM, typename F>
+static void with_aligned_shape(int64_t width, F use)
+{
+	constexpr int MOST = MOST_SPANS<R>, FEW = 2, SOME = MOST < 6 ? MOST : 6;
+
+	if (width <= ROW_SPAN * WARP * FEW)
+		use(row_shape<ROW_SPAN, FEW, WARP, false, STREAM>());
+	else if (width <= ROW_SPAN * WARP * SOME)
+		use(row_shape<ROW_SPAN, SOME, WARP, false, STREAM>());
+	else if (width <= ROW_SPAN * WARP * MOST)
+		use(row_shape<ROW_SPAN, MOST, WARP, false, STREAM>());
+	else if (width <= ROW_SPAN * BLOCK * FEW)
+		use(row_shape<ROW_SPAN, FEW, BLOCK, false, STREAM>());
+	else
+		use(row_shape<ROW_SPAN, FEW, BLOCK, true, STREAM>());
+}
+
+/* `aligned`: all rows begin there. */
+template <typename P, typename F>
+static void with_shape(int64_t width, bool aligned, enum span_kind stream, F use)
+{
+	typedef typename P::real real;
+	constexpr int MOST = MOST_SPANS<real>;
+	const bool known = aligned && stream != SPAN_OF_ANY;
+
+	if (!known && width <= WARP * MOST)
+		use(row_shape<1, MOST, WARP, false, SPAN_OF_ANY>());
+	else if (!known)
+		use(row_shape<1, MOST, BLOCK, true, SPAN_OF_ANY>());
+	else if (ROUNDS<P> && stream == SPAN_OF_NARROW)
+		with_aligned_shape<real, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(width, use);
+	else
+		with_aligned_shape<real, SPAN_OF_WIDE>(width, use);
+}
+
+/* f(first column) for each chunk of a row. */
+template <typename S, typename F> static __device__ void each_chunk(int width, F f)
+{
+	if constexpr (S::LONG)
+		for (int chunk = 0; chunk < width; chunk += S::CHUNK)
+			f(chunk);
+	else
+		f(0);
+}
+
+/* Rows of `width` numbers; or the bits of several widths and pitches. */
+template <typename... Pointers> static bool all_aligned(int64_t width, Pointers... pointers)
+{
+	return width % ROW_SPAN == 0 && (((uintptr_t)pointers | ...) % 16) == 0;
+}
+
+/* What a thread keeps of a chunk. */
+template <typename R, typename S> struct piece {
+	struct values<R, S::N> of[S::K];
+};
+
+/* Where a thread's first span begins in the tensor, and how many numbers of the row follow from
+ * there. */
+struct row_place {
+	int64_t first;
+	int left;
+};
+
+template <typename S>
+static __device__ struct row_place place_of(int64_t row, int width, int chunk, int pitch)
+{
+	const int column = chunk + (int)(threadIdx.x % S::TEAM) * S::N;
+
+	return { row * pitch + column, width - column };
+}
+
+template <typename S> static __device__ struct row_place place_of(int64_t row, int width, int chunk)
+{
+	return place_of<S>(row, width, chunk, width);
+}
+
+/* f(k, i) for number i of each span k. */
+template <typename S, typename F> static __device__ void each_number(F f)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++)
+#pragma unroll
+		for (int i = 0; i < S::N; i++)
+			f(k, i);
+}
+
+/* Zeros beyond the row. */
+template <typename R, typename S, typename T>
+static __device__ void load_as(struct piece<R, S> &x, const T *from, struct row_place at)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++) {
+		x.of[k] = {};
+		if (k * S::STEP < at.left)
+			x.of[k] = load_span<T, R, S::N, true>(from + at.first + k * S::STEP);
+	}
+}
+
+template <typename R, typename S, typename T>
+static __device__ void store_as(T *to, const struct piece<R, S> &x, struct row_place at)
+{
+#pragma unroll
+	for (int k = 0; k < S::K; k++)
+		if (k * S::STEP < at.left)
+			store_span<true>(to + at.first + k * S::STEP, x.of[k]);
+}
+
+/* One branch for all spans: their accesses are under way together. */
+template <typename P, typename R, typename S>
+static __device__ void load(struct piece<R, S> &x, struct numbers<P> from, struct row_place at)
+{
+	if (ROUNDS<P> && from.narrow)
+		load_as(x, (const typename P::factor *)from.at, at);
+	else
+		load_as(x, (const R *)from.at, at);
+}
+
+/* What the stream is kept as, where that is known. */
+template <typename P, enum span_kind STREAM>
+using stream_type =
+	std::conditional_t<STREAM == SPAN_OF_NARROW, typename P::factor, typename P::real>;
+
+/* What is read where x is written. */
+template <typename P, enum span_kind STREAM>
+static __device__ typename P::real as_stream(struct results<P> to, typename P::real x)
+{
+	return STREAM == SPAN_OF_ANY ? as_kept(to, x) : (typename P::real)(stream_type<P, STREAM>)x;
+}
+
+template <typename P, typename R, typename S>
+static __device__ void load_stream(struct piece<R, S> &x, struct numbers<P> from,
+				   struct row_place at)
+{
+	if constexpr (S::STREAM == SPAN_OF_ANY)
+		load<P>(x, from, at);
+	else
+		load_as(x, (const stream_type<P, S::STREAM> *)from.at, at);
+}
+
+template <typename P, typename R, typename S>
+static __device__ void store(struct results<P> to, const struct piece<R, S> &x, struct row_place at)
+{
+	if (ROUNDS<P> && to.narrow)
+		store_as((typename P::factor *)to.at, x, at);
+	else
+		store_as((R *)to.at, x, at);
+}
+
+template <typename P, typename R, typename S>
+static __device__ void store_stream(struct results<P> to, const struct piece<R, S> &x,
+				    struct row_place at)
+{
+	if constexpr (S::STREAM == SPAN_OF_ANY)
+		store<P>(to, x, at);
+	else
+		store_as((stream_type<P, S::STREAM> *)to.at, x, at);
+}
+
+template <typename P, typename R, typename S>
+static __device__ void put(struct gradient<P> to, const struct piece<R, S> &x, struct row_place at)
+{
+	if (to && to.add) {
+		struct piece<R, S> sum;
+
+		load<P>(sum, to.to, at);
+		each_number<S>([&](int k, int i) { sum.of[k][i] += x.of[k][i]; });
+		store<P>(to.to, sum, at);
+	} else if (to) {
+		store<P>(to.to, x, at);
+	}
+}
+
+/* Blocks of a multiprocessor that pieces in registers leave room for: more of them keep memory
+ * busier. */
+template <typename R, typename S>
+static constexpr int RESIDENT = sizeof(struct piece<R, S>) <= 96 ? 4 : 3;
+
+template <typename S, typename R> static __device__ R team_sum(R value)
+{
+	if constexpr (S::TEAM == WARP)
+		return warp_sum(value);
+	else
+		return block_sum(value);
+}
+
+/* ------------------------------------------------------------------ gradients */
+
+template <typename P> struct norm_gradients {
+	struct numbers<P> dy, ds; /* ds: what arrives at the sum itself */
+	struct gradient<P> dx, dresidual;
+	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted
+	 */
+	typename P::real *partial;
+	int64_t columns;
+};
+
+/*
+ * Blocks that share the rows, each with its part of dw and db: a function of the shape alone.  A
+ * large GPU runs so many at a time; more would wait for these.
+ */
+#define NORM_PARTS 528
+#define MOST_PARTS (2 * NORM_PARTS) /* of small blocks */
+
+static int64_t norm_parts(int64_t rows, int64_t teams, int64_t parts)
+{
+	const int64_t most = (rows + teams - 1) / teams;
+
+	return most < parts ? most : parts;
+}
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * coupling - which hidden channels belong to a latent channel, for the kernels
+ * that couple by scalars.
+ *
+ * Latent channel i of `latent` owns the hidden channels c of `hidden` with
+ * floor(c latent / hidden) = i, which are neighbours.
+ */
+#ifndef CUDA_PRIMITIVES_COUPLING_CUH
+#define CUDA_PRIMITIVES_COUPLING_CUH
+
+#include "core/backend/cuda/primitives/kernel.cuh"
+
+struct coupling {
+	int64_t tokens, hidden, latent, scalars;
+
+	/* The first hidden channel of latent channel i; its last one is before that of i + 1. */
+	__device__ int64_t first(int64_t i) const
+	{
+		return (i * hidden + latent - 1) / latent;
+	}
+};
+
+static inline struct coupling coupling_of(const struct node *n, const struct tensor *hidden,
+					  const struct tensor *latent)
+{
+	return { hidden->dim[0] * hidden->dim[1], hidden->dim[2], latent->dim[2],
+		 n->in[1]->dim[0] };
+}
+
+/* For the sums of `width` columns over all tokens: their parts, and the sums. */
+template <typename P> static size_t coupling_work(int64_t tokens, const struct tensor *columns)
+{
+	struct space m = { NULL, 0 };
+
+	m.take<typename P::real>(column_room(tokens, columns->dim[2]));
+	m.take<typename P::real>(columns->dim[2]);
+	return m.used;
+}
+
+/* ds[iS/n] = sum over i of d [n]: the gradient of S scalars, each serves a stretch of channels. */
+template <typename P>
+static void sum_scalars(const struct call *c, const typename P::real *d, int64_t n, int64_t scalars,
+			struct gradient<P> ds)
+{
+	each(c, scalars, [=] __device__(int64_t h) {
+		const int64_t first = (h * n + scalars - 1) / scalars;
+		const int64_t last = ((h + 1) * n + scalars - 1) / scalars;
+		typename P::real sum = 0;
+
+		for (int64_t i = first; i < last; i++)
+			sum += d[i];
+		ds.put(h, sum);
+	});
+}
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * dropout_key - the stream of random numbers of a node in this run, as the CPU draws it.
+ */
+#ifndef CUDA_PRIMITIVES_DROPOUT_KEY_CUH
+#define CUDA_PRIMITIVES_DROPOUT_KEY_CUH
+
+#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/util/philox.h"
+
+extern "C" {
+#include "core/util/hash.h"
+}
+
+static __global__ void dropout_key_kernel(uint64_t name, const struct run *run, uint32_t *key)
+{
+	const uint32_t of_name[2] = { (uint32_t)name, (uint32_t)(name >> 32) };
+	uint32_t of_seed[2], of_iteration[2];
+
+	philox_subkey(of_name, run->seed, of_seed);
+	philox_subkey(of_seed, run->iteration, of_iteration);
+	philox_subkey(of_iteration, run->micro, key);
+}
+
+/*
+ * Two words in device memory, made there from the values of the run.  They hold until the next node
+ * of the lane asks for its key: launches of a lane are in order.
+ */
+static inline const uint32_t *dropout_key(const struct call *c)
+{
+	uint32_t *key = context_of(c)->dropout_key;
+
+	launch_kernel(dropout_key_kernel, 1, 1, 0, stream_of(c), hash_text(c->node->name),
+		      run_of(c), key);
+	note_launch(c);
+	return key;
+}
+
+#endif

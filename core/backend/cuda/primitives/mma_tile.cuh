@@ -1,0 +1,297 @@
+/*
+ * tiles - products of tiles in shared memory, with results in registers.
+ *
+ * A tile has rows of W numbers: bfloat16, float or double.  They lie in pieces of 16 bytes; piece
+ * p of row r is stored as piece p ^ (r % 8), so that 8 rows of one piece lie in different banks.
+ *
+ * A warp holds a result as fragments of 16 rows and 8 columns.  Number e of a thread's four is
+ * in row lane / 4 + 8 (e / 2), column 2 (lane % 4) + e % 2: the layout of mma.sync m16n8k16
+ * (sm_80 and newer), by which tensor cores multiply bfloat16 and sum up in float.  Two
+ * neighbouring fragments have the layout of a left factor of 16 columns: a result is a
+ * factor of the next product without leaving registers.  float and double use the same layout
+ * with plain arithmetic, so that one kernel serves all.
+ */
+#ifndef CUDA_PRIMITIVES_MMA_TILE_CUH
+#define CUDA_PRIMITIVES_MMA_TILE_CUH
+
+#include "core/backend/cuda/primitives/ptx.cuh"
+
+template <typename F> static constexpr int PIECE = 16 / (int)sizeof(F); /* numbers in 16 bytes */
+
+typedef __nv_bfloat16 bf16;
+
+/* ------------------------------------------------------------------ fragments */
+
+/* Row and column of number e of a thread's four. */
+static __device__ __forceinline__ int fragment_row(int e)
+{
+	return (int)(threadIdx.x % 32) / 4 + 8 * (e / 2);
+}
+
+static __device__ __forceinline__ int fragment_column(int e)
+{
+	return 2 * (int)(threadIdx.x % 4) + e % 2;
+}
+
+template <typename R, int ROWS, int COLUMNS> using fragments = R[ROWS][COLUMNS][4];
+
+/*
+ * The column of a result that the thread's first number of fragment n stands for.  Tensor cores
+ * give it two neighbours of every fragment; plain arithmetic gives it pieces, of one fragment or of
+ * two.
+ */
+template <typename F> static __device__ __forceinline__ int result_column(int n)
+{
+	constexpr int OF_PIECE = sizeof(F) == sizeof(float) ? 2 : 1; /* fragments */
+
+	return n / OF_PIECE * OF_PIECE * 8 + OF_PIECE * fragment_column(0) + n % OF_PIECE * 2;
+}
+
+/* f(number, m, n, e, row, column) for every number of the result. */
+template <typename R, int ROWS, int COLUMNS, typename F>
+static __device__ __forceinline__ void each_number(R (&x)[ROWS][COLUMNS][4], F f)
+{
+#pragma unroll
+	for (int m = 0; m < ROWS; m++)
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				f(x[m][n][e], m, n, e, 16 * m + fragment_row(e),
+				  8 * n + fragment_column(e));
+}
+
+template <typename R, int ROWS, int COLUMNS>
+static __device__ __forceinline__ void clear(R (&x)[ROWS][COLUMNS][4])
+{
+#pragma unroll
+	for (int m = 0; m < ROWS; m++)
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				x[m][n][e] = 0;
+}
+
+/* ---------------------------------------------------------------------- tiles */
+
+template <typename F, int W> struct tile {
+	typedef F number;
+	static constexpr int WIDTH = W, LINE = W * (int)sizeof(F); /* bytes of a row */
+
+	uint32_t at; /* address in shared memory */
+
+	__device__ uint32_t piece(int row, int number) const
+	{
+		return at + (uint32_t)(row * W * (int)sizeof(F) + ((number ^ (row & 7)) * 16));
+	}
+};
+
+/* --------------------------------------------------------------- tensor cores */
+
+/* Where a thread reads 16 x 16 numbers of a tile with ldmatrix. */
+template <int W> struct reader {
+	uint32_t at;   /* its row of the first 16 */
+	uint32_t turn; /* its piece, and the exclusive or of its row, in bytes */
+
+	/* Its row and piece of 16 x 16 numbers from row `first` on, a multiple of 8. */
+	__device__ reader(struct tile<bf16, W> t, int first, int row, int piece)
+	    : at(t.at + (uint32_t)((first + row) * W * 2)),
+	      turn((uint32_t)((piece ^ (row & 7)) * 16))
+	{
+	}
+	__device__ uint32_t address(int row, int piece) const
+	{
+		return at + (uint32_t)(row * W * 2) + ((uint32_t)(piece * 16) ^ turn);
+	}
+};
+
+/* As left factor [rows, k], or turned as right factor [k, columns]. */
+template <int W>
+static __device__ __forceinline__ reader<W> read_rows(struct tile<bf16, W> t, int first)
+{
+	const int lane = threadIdx.x % 32;
+
+	return { t, first, lane % 16, lane / 16 };
+}
+
+/* As right factor [columns, k]. */
+template <int W> static __device__ __forceinline__ reader<W> read_columns(struct tile<bf16, W> t)
+{
+	const int lane = threadIdx.x % 32;
+
+	return { t, 0, lane % 8 + lane / 16 * 8, lane / 8 % 2 };
+}
+
+/* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
+template <int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4],
+						     struct tile<bf16, W> a, int first,
+						     struct tile<bf16, W> b)
+{
+	const struct reader<W> from_a = read_rows(a, first), from_b = read_columns(b);
+
+	clear(x);
+#pragma unroll
+	for (int k = 0; k < W / 8; k += 2) {
+		uint32_t left[ROWS][4], right[4];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++)
+			read_matrices(left[m], from_a.address(16 * m, k));
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n += 2) {
+			read_matrices(right, from_b.address(8 * n, k));
+#pragma unroll
+			for (int m = 0; m < ROWS; m++) {
+				multiply_fragment(x[m][n], left[m], right[0], right[1]);
+				multiply_fragment(x[m][n + 1], left[m], right[2], right[3]);
+			}
+		}
+	}
+}
+
+/* x [m, W] += p [m, k] b [k, W], with p rounded */
+template <int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4],
+						       const float (&p)[ROWS][COLUMNS][4],
+						       struct tile<bf16, W> b)
+{
+	const struct reader<W> from_b = read_rows(b, 0);
+
+#pragma unroll
+	for (int k = 0; k < COLUMNS; k += 2) {
+		uint32_t left[ROWS][4], right[4];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++) {
+			left[m][0] = two_rounded(p[m][k][0], p[m][k][1]);
+			left[m][1] = two_rounded(p[m][k][2], p[m][k][3]);
+			left[m][2] = two_rounded(p[m][k + 1][0], p[m][k + 1][1]);
+			left[m][3] = two_rounded(p[m][k + 1][2], p[m][k + 1][3]);
+		}
+#pragma unroll
+		for (int n = 0; n < W / 8; n += 2) {
+			read_matrices_turned(right, from_b.address(8 * k, n));
+#pragma unroll
+			for (int m = 0; m < ROWS; m++) {
+				multiply_fragment(x[m][n], left[m], right[0], right[1]);
+				multiply_fragment(x[m][n + 1], left[m], right[2], right[3]);
+			}
+		}
+	}
+}
+
+/* ----------------------------------------------------------- plain arithmetic */
+
+/* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
+template <typename R, int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], struct tile<R, W> a,
+						     int first, struct tile<R, W> b)
+{
+	clear(x);
+#pragma unroll 1
+	for (int k = 0; k < W / PIECE<R>; k++) {
+		R left[ROWS][2][PIECE<R>], right[PIECE<R>];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++)
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+				read_piece(left[m][half],
+					   a.piece(first + 16 * m + fragment_row(2 * half), k));
+#pragma unroll
+		for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				read_piece(right, b.piece(8 * n + fragment_column(e), k));
+#pragma unroll
+				for (int m = 0; m < ROWS; m++)
+#pragma unroll
+					for (int half = 0; half < 2; half++)
+#pragma unroll
+						for (int i = 0; i < PIECE<R>; i++)
+							x[m][n][2 * half + e] +=
+								left[m][half][i] * right[i];
+			}
+	}
+}
+
+/*
+ * x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers.  A thread
+ * reads whole pieces, so its columns of x are those of result_column().
+ */
+template <typename R, int ROWS, int COLUMNS, int W>
+static __device__ __forceinline__ void
+multiply_result(R (&x)[ROWS][W / 8][4], const R (&p)[ROWS][COLUMNS][4], struct tile<R, W> b)
+{
+	const int lane = (int)(threadIdx.x % 32), quad = lane & ~3;
+
+#pragma unroll
+	for (int k = 0; k < 8 * COLUMNS; k++) {
+		R left[ROWS][2], right[PIECE<R>];
+
+#pragma unroll
+		for (int m = 0; m < ROWS; m++)
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+				left[m][half] =
+					__shfl_sync(0xffffffffu, p[m][k / 8][2 * half + k % 2],
+						    quad + k % 8 / 2);
+#pragma unroll
+		for (int piece = 0; piece < W / PIECE<R>; piece += 4) {
+			read_piece(right, b.piece(k, piece + lane % 4));
+#pragma unroll
+			for (int m = 0; m < ROWS; m++)
+#pragma unroll
+				for (int i = 0; i < 2 * PIECE<R>; i++)
+					x[m][piece * PIECE<R> / 8 + i / 4][i % 4] +=
+						left[m][i % 4 / 2] * right[i / 4 * 2 + i % 2];
+		}
+	}
+}
+
+/* --------------------------------------------------------------------- copies */
+
+/* ALL: every row is there. */
+template <int ROWS, int THREADS, bool ALL, typename Tile, typename F = typename Tile::number>
+static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pitch, int first,
+						 int n)
+{
+	constexpr int PIECES = Tile::WIDTH / PIECE<F>, AT_ONCE = THREADS / PIECES;
+	const int row = (int)threadIdx.x / PIECES, number = (int)threadIdx.x % PIECES;
+	const F *from = x + ((first + row) * pitch + number * PIECE<F>);
+	const uint32_t start = to.piece(row, number);
+
+	static_assert(THREADS % PIECES == 0 && ROWS % AT_ONCE == 0, "a thread takes whole pieces");
+#pragma unroll
+	for (int k = 0; k < ROWS / AT_ONCE; k++) {
+		const int at = first + row + k * AT_ONCE;
+		const bool wanted = ALL || (at >= 0 && at < n);
+
+		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
+		copy_piece(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE)
+					    : to.piece(row + k * AT_ONCE, number),
+			   wanted ? from : x, wanted);
+		from += AT_ONCE * pitch;
+	}
+}
+
+/*
+ * Rows first .. first + ROWS - 1 of x, which has n rows of so many pieces, `pitch` apart, by
+ * THREADS threads. Rows outside [0, n) are zeros, and so are pieces that x has not.
+ */
+template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::number>
+static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int pieces,
+						 int first, int n)
+{
+	constexpr int PIECES = Tile::WIDTH / PIECE<F>;
+
+	if (first >= 0 && first + ROWS <= n && pieces == PIECES)
+		copy_rows<ROWS, THREADS, true>(to, x, pitch, first, n);
+	else
+		copy_rows<ROWS, THREADS, false>(to, x, pitch, first,
+						(int)threadIdx.x % PIECES < pieces ? n : 0);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/*
+ * turns - the rotations of rope: angles, and kernels whose blocks take a position each.
+ */
+#ifndef CUDA_PRIMITIVES_ROTARY_CUH
+#define CUDA_PRIMITIVES_ROTARY_CUH
+
+#include "core/backend/cuda/primitives/fast_math.cuh"
+#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/primitives/fast_divide.cuh"
+
+/* Position past + t turns pair i by (past + t) theta^(-2i/width), computed in double. */
+struct angles {
+	const struct run *run;
+	double step; /* of the angle's logarithm to the base of two, from a pair to the next */
+
+	template <typename P>
+	__device__ void turn(int64_t t, int64_t i, typename P::real *cosine,
+			     typename P::real *sine) const
+	{
+		about_turn<P>((double)(run->past + t) * exp2((double)i * step), cosine, sine);
+	}
+};
+
+static inline struct angles angles_of(const struct call *c, double theta, double width)
+{
+	return { run_of(c), -2 / width * log2(theta) };
+}
+
+#define MOST_TURNS 1024	     /* that a block keeps of its position */
+#define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
+#define POSITION_THREADS 128
+
+struct place_of_head {
+	int64_t token, head;
+};
+
+/* What a block takes: a position of some examples, whose heads share its turns. */
+struct block_heads {
+	int64_t n, first,
+		length; /* heads; the token of the first, and tokens from one example to the next */
+	struct divisor per_token;
+
+	__device__ struct place_of_head operator[](int64_t i) const
+	{
+		const int64_t example = per_token.quotient(i);
+
+		return { first + example * length, i - example * per_token.d };
+	}
+};
+
+struct positions {
+	int64_t batch, length;
+	struct divisor per_token; /* heads */
+
+	dim3 blocks() const
+	{
+		const int64_t wanted = (POSITION_BLOCKS + length - 1) / length;
+
+		return dim3((unsigned)length, (unsigned)(wanted < batch ? wanted : batch));
+	}
+	__device__ struct block_heads of_block() const
+	{
+		const int64_t first = batch * blockIdx.y / gridDim.y;
+		const int64_t last = batch * (blockIdx.y + 1) / gridDim.y;
+
+		return { (last - first) * per_token.d, first * length + blockIdx.x, length,
+			 per_token };
+	}
+};
+
+static inline struct positions positions_of(const struct tensor *x)
+{
+	return { x->dim[0], x->dim[1], divisor_of(x->dim[2], x->dim[0] * x->dim[2]) };
+}
+
+/*
+ * n turns of the block's position, from pair `first` on: all threads make them.  They depend on
+ * nothing that a kernel before makes.
+ */
+template <typename P>
+static __device__ void make_turns(const struct angles &angles, int64_t first, int64_t n,
+				  typename P::real *cosine, typename P::real *sine)
+{
+	for (int64_t i = threadIdx.x; i < n; i += POSITION_THREADS)
+		angles.turn<P>(blockIdx.x, first + i, &cosine[i], &sine[i]);
+	__syncthreads();
+}
+
+template <typename R> static __device__ void rotate_pair(R cosine, R sine, R *a, R *b)
+{
+	const R u = *a;
+
+	*a = u * cosine - *b * sine;
+	*b = *b * cosine + u * sine;
+}
+
+#endif

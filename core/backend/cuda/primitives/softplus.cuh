@@ -1,0 +1,24 @@
+/*
+ * softplus - log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), for the kernels that use it.
+ */
+#ifndef CUDA_PRIMITIVES_SOFTPLUS_CUH
+#define CUDA_PRIMITIVES_SOFTPLUS_CUH
+
+#include "core/backend/cuda/primitives/fast_math.cuh"
+
+template <typename P> static __device__ typename P::real softplus(typename P::real x)
+{
+	return (x > 0 ? x : 0) + about_log1p<P>(about_exp<P>(x > 0 ? -x : x));
+}
+
+/* Also its derivative, 1 / (1 + exp(-x)). */
+template <typename P>
+static __device__ typename P::real softplus(typename P::real x, typename P::real *slope)
+{
+	const typename P::real small = about_exp<P>(x > 0 ? -x : x);
+
+	*slope = about_ratio<P>(x > 0 ? 1 : small, 1 + small);
+	return (x > 0 ? x : 0) + about_log1p<P>(small);
+}
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * tokens - a tensor [B,T,..] as rows of whole tokens, which may lie apart.
+ */
+#ifndef CUDA_PRIMITIVES_TOKENS_CUH
+#define CUDA_PRIMITIVES_TOKENS_CUH
+
+#include "core/backend/cuda/primitives/kernel.cuh"
+
+struct tokens {
+	int64_t B, T, size, pitch; /* elements of a token, and from one to the next */
+};
+
+static inline struct tokens tokens_of(const struct tensor *t)
+{
+	const int64_t size = tensor_count(t) / (t->dim[0] * t->dim[1]);
+
+	return { t->dim[0], t->dim[1], size, tensor_contiguous(t) ? size : t->pitch };
+}
+
+/* `count` tokens of every example, from token `first` of `from` to token `at` of `to`. */
+template <typename P>
+static void copy_tokens(const struct call *c, struct results<P> to, struct tokens y, int64_t at,
+			struct numbers<P> from, struct tokens x, int64_t first, int64_t count)
+{
+	each(c, y.B * count * y.size, [=] __device__(int64_t i) {
+		const int64_t b = i / (count * y.size), t = i / y.size % count,
+			      channel = i % y.size;
+
+		to[(b * y.T + at + t) * y.pitch + channel] =
+			from[(b * x.T + first + t) * x.pitch + channel];
+	});
+}
+
+#endif
