@@ -91,7 +91,7 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	const struct program_options program = {
 		.train = true,
 		.no_planner = !options->planner,
-		.no_remake = !options->remake,
+		.no_recompute = !options->recompute,
 	};
 	struct params *params = NULL;
 	struct graph *g = NULL;

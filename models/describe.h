@@ -31,7 +31,7 @@ struct description_options {
 	int64_t batch, length; /* of a training batch */
 	enum optim_kind optimizer;
 	int64_t context; /* tokens of decode state */
-	bool remake, planner;
+	bool recompute, planner;
 };
 
 enum status describe_model(const struct model *m, const struct backend *backend,

@@ -20,7 +20,7 @@ static const struct description_options options = {
 	.length = 1024,
 	.optimizer = OPTIM_ADAMW,
 	.context = 1000,
-	.remake = true,
+	.recompute = true,
 	.planner = true,
 };
 
@@ -314,7 +314,7 @@ static void test_planner_saves(void **state)
 	(void)state;
 	small.planner = true;
 	planned = describe("", &small);
-	small.remake = true;
+	small.recompute = true;
 	both = describe("", &small);
 	assert_true(planned.activation_bytes < none.activation_bytes);
 	assert_true(both.activation_bytes < planned.activation_bytes);

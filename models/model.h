@@ -129,7 +129,7 @@ struct model {
 	enum init_scheme init;
 	double init_deviation; /* SCHEME_GPT2 */
 	bool learn_alpha;
-	bool joins_siblings; /* linear maps of one activation are one product, but for decoding */
+	bool merges_linears; /* linear maps of one activation are one product, but for decoding */
 	int64_t window;	     /* of the reciprocity metric, and of mla's reciprocal score */
 
 	const struct attention_variant *attention;

@@ -139,7 +139,7 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 		m->hidden = (int64_t)(multiple * (double)m->embd);
 	m->bias = config_bool(c, "MODEL_BIAS");
 	m->tied = config_bool(c, "MODEL_TIE_HEAD");
-	m->joins_siblings = config_bool(c, "JOIN_SIBLINGS");
+	m->merges_linears = config_bool(c, "JOIN_SIBLINGS");
 	m->position = (enum position)config_choice(c, "POS", positions);
 	if (m->position == POS_ROPE)
 		m->rope_theta = config_real(c, "ROPE_THETA");
@@ -585,7 +585,7 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 			   (long long)positions, (long long)m->length);
 		return;
 	}
-	if (m->joins_siblings && !g->state)
+	if (m->merges_linears && !g->state)
 		graph_join_siblings(g);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
 	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);

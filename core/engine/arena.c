@@ -75,8 +75,8 @@ static void find_lifetimes(struct both b, struct placement *life)
 		};
 	/* What one call does has no order: all that it reads and writes is there from its begin to
 	 * its end. */
-	for (int first = 0; first < l->n_instrs; first += l->instrs[first].together) {
-		const int next = first + l->instrs[first].together;
+	for (int first = 0; first < l->n_instrs; first += l->instrs[first].fused) {
+		const int next = first + l->instrs[first].fused;
 
 		for (int i = first; i < next; i++) {
 			touch_instr(life, &l->instrs[i], first);
@@ -169,7 +169,7 @@ enum status arena_plan(struct arena *a, const struct graph *g, const struct lowe
 	find_lifetimes(b, life);
 	for (int i = 0; i < n; i++)
 		owner[i] = i;
-	if (options.has_lanes)
+	if (options.has_streams)
 		let_rest(b, life);
 	else if (!options.separate)
 		merge_in_place(b, life, owner);

@@ -20,8 +20,8 @@ struct arena {
 };
 
 struct arena_options {
-	bool separate;	/* no two tensors share memory */
-	bool has_lanes; /* instructions may be under way beside each other */
+	bool separate;	  /* no two tensors share memory */
+	bool has_streams; /* instructions may be under way beside each other */
 };
 
 /* Plans; the memory itself is the caller's. */

@@ -64,7 +64,7 @@ typedef void (*kernel)(const struct call *c);
 
 struct kernels {
 	/* One per enum pass; NULL: there is none.  What cannot be remade is kept. */
-	kernel forward, backward, remake, loss;
+	kernel forward, backward, recompute, loss;
 	/* Bytes of c->work that a pass wants; NULL: none. */
 	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
 	/* Bytes of copy number `which` of the parameter n->in[input]; 0 or NULL: not wanted. */
@@ -72,7 +72,7 @@ struct kernels {
 	/* Does what forward asks for depend on run->past?  NULL: no, only the device reads it. */
 	bool (*follows_past)(const struct node *n);
 	/* What `remake` computes, if it is not what the op says. */
-	struct remaking remaking;
+	struct recompute_rule recompute_rule;
 	/* Beside the op's apart_in: inputs whose gradients take less time by an instruction of
 	 * their own, if there are lanes. */
 	unsigned apart_in;
@@ -96,7 +96,7 @@ struct backend {
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type);	  /* core/optim/kernels.h */
 	void *context; /* what the device keeps for itself */
-	bool lags;     /* work goes on after a call returns, so that each reading waits */
+	bool is_async; /* work goes on after a call returns, so that each reading waits */
 
 	/*
 	 * Work is done in the order in which it is asked for, and a device need not have done it
@@ -115,11 +115,11 @@ struct backend {
 	/*
 	 * Optional: one call may do the forward passes of several nodes that follow each other.  Of
 	 * these n nodes of a graph of this type, how many can it do, from the first on?  0 or 1:
-	 * they run one by one.  Depends on the nodes alone.  together() leaves in every output what
-	 * single calls would.
+	 * they run one by one.  Depends on the nodes alone.  run_fused() leaves in every output
+	 * what single calls would.
 	 */
-	int (*joins)(enum dtype type, const struct node *const *nodes, int n);
-	void (*together)(enum dtype type, const struct call *calls, int n);
+	int (*fusable)(enum dtype type, const struct node *const *nodes, int n);
+	void (*run_fused)(enum dtype type, const struct call *calls, int n);
 	/* What the kernels of the next run find in c->run, on the device as well. */
 	void (*begin_run)(const struct backend *b, const struct run *run);
 	/* All copies that have memory, in the layout that copy_bytes() promised. */
@@ -138,16 +138,17 @@ struct backend {
 	void (*forget)(const struct backend *b, void *kept);
 	/*
 	 * Optional: work of several lanes, 0 to lanes - 1, has no order but that of each lane.
-	 * use_lane(): of what is asked for next.  mark() notes all that this lane was asked for,
-	 * wait_for() lets this lane wait for what was marked so.  Lane 0 has waited for all others
-	 * before anything else is asked of the device.
+	 * use_stream(): of what is asked for next.  mark() notes all that this lane was asked for,
+	 * wait_event() lets this lane wait for what was marked so.  Lane 0 has waited for all
+	 * others before anything else is asked of the device.
 	 */
-	int lanes;	      /* 0: there are none; 1: programs are as for several, in lane 0 */
-	int64_t lane_numbers; /* a program that makes more numbers than this does without lanes */
-	int64_t (*asked)(const struct backend *b); /* how much work, in short kernels */
-	void (*use_lane)(const struct backend *b, int lane);
-	void (*mark)(const struct backend *b, int number);
-	void (*wait_for)(const struct backend *b, int number);
+	int streams; /* 0: there are none; 1: programs are as for several, in lane 0 */
+	int64_t stream_max_elements; /* a program that makes more numbers than this does without
+					lanes */
+	int64_t (*issued)(const struct backend *b); /* how much work, in short kernels */
+	void (*use_stream)(const struct backend *b, int stream);
+	void (*record_event)(const struct backend *b, int number);
+	void (*wait_event)(const struct backend *b, int number);
 	/* NULL: its memory is that of the host. */
 	void (*memory)(const struct backend *b, struct backend_memory *memory);
 	/* Memory of the host that copies fast to the device.  NULL: the device is the host. */

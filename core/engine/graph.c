@@ -646,15 +646,15 @@ static enum status check_view(const struct tensor *t, struct error *err)
 
 void graph_join_siblings(struct graph *g)
 {
-	g->joins_siblings = true;
+	g->merges_linears = true;
 }
 
 enum status graph_finish(struct graph *g, struct error *err)
 {
 	g->variant = NULL;
 	graph_scope_end(g);
-	if (g->joins_siblings && !g->failed)
-		join_siblings(g);
+	if (g->merges_linears && !g->failed)
+		merge_linears(g);
 	if (g->failed) {
 		*err = g->err;
 		return FAIL;

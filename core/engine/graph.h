@@ -30,7 +30,7 @@ struct graph {
 	struct params *params;
 	enum dtype type;
 	bool training;	      /* dropout acts */
-	bool joins_siblings;  /* when it is finished: siblings.h */
+	bool merges_linears;  /* when it is finished: siblings.h */
 	struct params *state; /* what a run leaves for the next one; NULL: nothing */
 	int64_t capacity;     /* tokens per row for which the state has room */
 	const char *scope;

@@ -280,7 +280,7 @@ static void test_infinity_names_its_node(void **state)
 
 static int calls_together;
 
-static int joins_three(enum dtype type, const struct node *const *nodes, int n)
+static int fuses_three(enum dtype type, const struct node *const *nodes, int n)
 {
 	(void)type;
 	(void)nodes;
@@ -324,8 +324,8 @@ static void test_nodes_in_one_call(void **state)
 	for (int i = 0; i < 2; i++) {
 		struct program *p;
 
-		cpu.joins = i ? joins_three : NULL;
-		cpu.together = i ? check_apart : NULL;
+		cpu.fusable = i ? fuses_three : NULL;
+		cpu.run_fused = i ? check_apart : NULL;
 		must(program_create(&p, f.g, &cpu, &options, &err), &err);
 		must(program_run(p, &run, &err), &err);
 		program_download(p, y, i ? joined : alone);

@@ -27,13 +27,13 @@ struct lowering {
 	const struct kernels *const *kernels;
 	enum precision precision;
 	int threads;
-	bool train, remake, apart;
-	int (*joins)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
+	bool train, recompute, apart;
+	int (*fusable)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
 	bool *node_live;	    /* by node: some output depends on it */
 	bool *emitted;		    /* by node: its forward pass is there */
 	bool *has_grad;		    /* by graph tensor (roots): a gradient arrives */
 	struct gradient *gradients; /* by graph tensor (roots) */
-	struct tensor **remade;	    /* by graph tensor (roots): its copy for the backward pass */
+	struct tensor **recomputed; /* by graph tensor (roots): its copy for the backward pass */
 	bool out_of_memory;
 };
 
@@ -65,7 +65,7 @@ static struct instr *add_instr(struct lowering *w, enum instr_kind kind)
 	if (!instrs)
 		return NULL;
 	l->instrs = instrs;
-	instrs[l->n_instrs] = (struct instr){ .kind = kind, .together = 1 };
+	instrs[l->n_instrs] = (struct instr){ .kind = kind, .fused = 1 };
 	return &instrs[l->n_instrs++];
 }
 
@@ -330,18 +330,18 @@ static void collect_contributions(struct lowering *w, const struct node *n, stru
 
 /* -------------------------------------------------------------- activations */
 
-static const struct remaking *remaking_of(const struct lowering *w, const struct node *n)
+static const struct recompute_rule *remaking_of(const struct lowering *w, const struct node *n)
 {
 	const struct kernels *k = w->kernels[n->id];
 
-	return k->remaking.made ? &k->remaking : &n->op->remaking;
+	return k->recompute_rule.made ? &k->recompute_rule : &n->op->recompute_rule;
 }
 
 static bool is_remade(const struct lowering *w, const struct tensor *root)
 {
 	const struct node *n = root->producer;
 
-	if (!w->remake || !n || !w->kernels[n->id]->remake)
+	if (!w->recompute || !n || !w->kernels[n->id]->recompute)
 		return false;
 	for (int i = 0; i < n->n_out; i++)
 		if (n->out[i] == root)
@@ -349,7 +349,7 @@ static bool is_remade(const struct lowering *w, const struct tensor *root)
 	return false;
 }
 
-static void remake(struct lowering *w, const struct node *n);
+static void recompute(struct lowering *w, const struct node *n);
 
 /* What the backward pass reads in place of a forward tensor: itself, or its remade copy. */
 static struct tensor *for_backward(struct lowering *w, struct tensor *t)
@@ -358,15 +358,15 @@ static struct tensor *for_backward(struct lowering *w, struct tensor *t)
 
 	if (!is_remade(w, root))
 		return t;
-	if (!w->remade[root->id])
-		remake(w, root->producer);
-	return same_view(w, t, w->remade[root->id]);
+	if (!w->recomputed[root->id])
+		recompute(w, root->producer);
+	return same_view(w, t, w->recomputed[root->id]);
 }
 
-static void remake(struct lowering *w, const struct node *n)
+static void recompute(struct lowering *w, const struct node *n)
 {
-	const struct remaking *r = remaking_of(w, n);
-	struct instr made = { .kind = INSTR_KERNEL, .pass = PASS_REMAKE, .node = n, .together = 1 };
+	const struct recompute_rule *r = remaking_of(w, n);
+	struct instr made = { .kind = INSTR_KERNEL, .pass = PASS_RECOMPUTE, .node = n, .fused = 1 };
 	struct instr *instr;
 
 	for (int i = 0; i < n->n_in; i++)
@@ -376,8 +376,8 @@ static void remake(struct lowering *w, const struct node *n)
 		if (r->out & BIT(i))
 			made.saved_out[i] = n->out[i];
 		if (r->made & BIT(i))
-			made.out[i] = w->remade[n->out[i]->id] = make_tensor(
-				w, TENSOR_ACTIVATION, "remade ", n->out[i]->name, n->out[i]);
+			made.out[i] = w->recomputed[n->out[i]->id] = make_tensor(
+				w, TENSOR_ACTIVATION, "recomputed ", n->out[i]->name, n->out[i]);
 	}
 	instr = add_instr(w, INSTR_KERNEL);
 	if (!instr)
@@ -452,7 +452,7 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		.kind = INSTR_KERNEL,
 		.pass = PASS_BACKWARD,
 		.node = n,
-		.together = 1,
+		.fused = 1,
 	};
 	const unsigned apart_in = n->op->apart_in | w->kernels[n->id]->apart_in;
 	bool any = false;
@@ -564,7 +564,7 @@ static void emit_nodes(struct lowering *w)
 			continue;
 		emit_forward(w, w->g->nodes[i]);
 		w->emitted[i] = true;
-		if (w->joins && w->g->state)
+		if (w->fusable && w->g->state)
 			emit_early(w, w->g->nodes[i]);
 	}
 }
@@ -575,7 +575,7 @@ static void join_calls(struct lowering *w)
 {
 	struct lowered *l = w->l;
 
-	for (int i = 0; i < l->n_instrs; i += l->instrs[i].together) {
+	for (int i = 0; i < l->n_instrs; i += l->instrs[i].fused) {
 		const struct node *nodes[MOST_TOGETHER];
 		int n = 0, joined;
 
@@ -583,8 +583,8 @@ static void join_calls(struct lowering *w)
 			nodes[n] = l->instrs[i + n].node;
 			n++;
 		}
-		joined = w->joins(w->g->type, nodes, n);
-		l->instrs[i].together = joined > 1 ? joined : 1;
+		joined = w->fusable(w->g->type, nodes, n);
+		l->instrs[i].fused = joined > 1 ? joined : 1;
 	}
 }
 
@@ -675,7 +675,7 @@ static enum status emit_all(struct lowering *w, struct error *err)
 			return fail(err, "nothing to train: no loss depends on a parameter");
 	}
 	emit_nodes(w);
-	if (w->joins)
+	if (w->fusable)
 		join_calls(w);
 	if (w->train && emit_backwards(w, err) != OK)
 		return FAIL;
@@ -685,7 +685,7 @@ static enum status emit_all(struct lowering *w, struct error *err)
 }
 
 enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
-			bool train, bool remake, bool apart, struct error *err)
+			bool train, bool recompute, bool apart, struct error *err)
 {
 	const size_t n = (size_t)g->n_tensors + 1;
 	enum status status = FAIL;
@@ -696,18 +696,18 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.precision = backend->precision,
 		.threads = backend->threads,
 		.train = train,
-		.remake = train && remake,
+		.recompute = train && recompute,
 		.apart = apart,
-		.joins = train ? NULL : backend->joins,
+		.fusable = train ? NULL : backend->fusable,
 		.node_live = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
 		.emitted = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
 		.has_grad = calloc(n, sizeof(bool)),
 		.gradients = calloc(n, sizeof(struct gradient)),
-		.remade = calloc(n, sizeof(struct tensor *)),
+		.recomputed = calloc(n, sizeof(struct tensor *)),
 	};
 
 	*l = (struct lowered){ 0 };
-	if (w.node_live && w.emitted && w.has_grad && w.gradients && w.remade)
+	if (w.node_live && w.emitted && w.has_grad && w.gradients && w.recomputed)
 		status = emit_all(&w, err);
 	else
 		fail_memory(err, "program", n * sizeof(struct gradient));
@@ -715,7 +715,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 	free(w.emitted);
 	free(w.has_grad);
 	free(w.gradients);
-	free(w.remade);
+	free(w.recomputed);
 	if (status != OK)
 		lower_free(l);
 	return status;

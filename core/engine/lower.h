@@ -33,7 +33,7 @@ struct instr {
 	struct tensor *work;
 	struct tensor *zero; /* INSTR_ZERO: filled with zeros (a parameter's: in micro-batch 0) */
 	bool in_place;	     /* din[0] may be written over dout[0]; `inner` always may */
-	int together; /* one call does so many instructions, from this one on; 1: itself alone */
+	int fused; /* one call does so many instructions, from this one on; 1: itself alone */
 };
 
 /* The gradient of a loss or of a seeded output: given from outside. */
@@ -55,7 +55,7 @@ struct lowered {
 /* Tensors made here are numbered from g->n_tensors on.  `apart`: the program is for several lanes.
  */
 enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
-			bool train, bool remake, bool apart, struct error *err) MUST_CHECK;
+			bool train, bool recompute, bool apart, struct error *err) MUST_CHECK;
 void lower_free(struct lowered *l);
 
 #endif

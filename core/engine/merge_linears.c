@@ -82,7 +82,7 @@ static bool is_read_as_slice(const struct graph *g, const struct tensor *root)
 
 static bool can_be_joined(const struct graph *g, const struct node *n)
 {
-	if (!n->op->beside || is_output(g, n->out[0]) || !is_read_as_slice(g, n->out[0]))
+	if (!n->op->merge || is_output(g, n->out[0]) || !is_read_as_slice(g, n->out[0]))
 		return false;
 	for (int i = 1; i < n->n_in; i++)
 		if (!is_made_of_params(n->in[i]))
@@ -141,7 +141,7 @@ static int join_with(struct graph *g, struct node *first, int known, bool *is_go
 	if (n < 2)
 		return 0;
 	g->origin = first->origin;
-	wide = first->op->beside(g, n, nodes);
+	wide = first->op->merge(g, n, nodes);
 	for (int i = 0; wide && i < n; i++) {
 		is_gone[nodes[i]->index] = true;
 		move_into(g, nodes[i]->out[0], wide, column);
@@ -208,7 +208,7 @@ static bool join_once(struct graph *g)
 
 /* Again as long as it helps: makers of weights become siblings when what reads those takes slices
  * of them. */
-void join_siblings(struct graph *g)
+void merge_linears(struct graph *g)
 {
 	while (!g->failed && join_once(g))
 		;

@@ -16,6 +16,6 @@
  * made of parameters alone, and whose output only ops read that take slices.  The order of nodes
  * changes where it must.
  */
-void join_siblings(struct graph *g);
+void merge_linears(struct graph *g);
 
 #endif

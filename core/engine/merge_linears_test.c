@@ -10,14 +10,14 @@ struct fixture {
 	struct tensor *x;
 };
 
-static struct fixture start(bool joins)
+static struct fixture start(bool fusable)
 {
 	struct fixture f;
 	struct error err;
 
 	must(params_create(&f.params, F64, &err), &err);
 	must(graph_create(&f.g, f.params, true, &err), &err);
-	if (joins)
+	if (fusable)
 		graph_join_siblings(f.g);
 	f.x = op_gelu(f.g, "x", case_param(f.g, "p", 2, 3, 8));
 	return f;
@@ -138,7 +138,7 @@ static void test_makers_of_weights(void **state)
 				     graph_reshape(f.g, y, 4, SHAPE(2, 3, 2, 2)), 10000, 2));
 	}
 	assert_int_equal(count(&f, OP_linear), 2);
-	assert_int_equal(count(&f, OP_join), 2);
+	assert_int_equal(count(&f, OP_concat), 2);
 	end(&f);
 }
 

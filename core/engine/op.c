@@ -15,7 +15,7 @@ const char *pass_name(enum pass pass)
 	static const char *const names[] = {
 		[PASS_FORWARD] = "forward",
 		[PASS_BACKWARD] = "backward",
-		[PASS_REMAKE] = "remake",
+		[PASS_RECOMPUTE] = "recompute",
 		[PASS_LOSS] = "loss",
 	};
 

@@ -20,7 +20,7 @@
 	X(embedding)          \
 	X(linear)             \
 	X(head_linear)        \
-	X(join)               \
+	X(concat)             \
 	X(add)                \
 	X(multiply)           \
 	X(scale)              \
@@ -92,8 +92,8 @@ struct op_cost {
 enum pass {
 	PASS_FORWARD,
 	PASS_BACKWARD,
-	PASS_REMAKE, /* compute outputs again for the backward pass */
-	PASS_LOSS,   /* forward and backward of a loss in one go */
+	PASS_RECOMPUTE, /* compute outputs again for the backward pass */
+	PASS_LOSS,	/* forward and backward of a loss in one go */
 };
 
 const char *pass_name(enum pass pass);
@@ -104,7 +104,7 @@ struct op;
 bool op_takes(const struct op *op, int i, const struct tensor *t);
 
 /* Which outputs can be computed again, all at once, from which inputs and other outputs. */
-struct remaking {
+struct recompute_rule {
 	unsigned made, in, out; /* made 0: none can */
 };
 
@@ -152,10 +152,10 @@ struct op {
 	 * inputs: its output, with the columns of theirs beside each other.  NULL: there is none.
 	 * (siblings.h)
 	 */
-	struct tensor *(*beside)(struct graph *g, int n, struct node *const *nodes);
+	struct tensor *(*merge)(struct graph *g, int n, struct node *const *nodes);
 
-	struct remaking
-		remaking; /* by a kernel `remake`; a backend may have another (struct kernels) */
+	struct recompute_rule recompute_rule; /* by a kernel `remake`; a backend may have another
+						 (struct kernels) */
 
 	bool loss; /* outputs 0.. are scalars whose gradient is a constant weight */
 

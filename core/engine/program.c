@@ -17,13 +17,13 @@ struct program {
 	struct program_options options;
 	struct lowered lowered;
 	struct arena arena;
-	char *memory;		 /* of the arena */
-	struct call *calls;	 /* by instruction */
-	int lanes;		 /* for which its instructions are made; 0: one after the other */
-	struct lane_step *steps; /* as many as instructions; NULL: there are no lanes */
+	char *memory;		   /* of the arena */
+	struct call *calls;	   /* by instruction */
+	int streams;		   /* for which its instructions are made; 0: one after the other */
+	struct stream_step *steps; /* as many as instructions; NULL: there are no lanes */
 	int *lengths; /* by instruction: its launches, as the first run has counted them */
 	int runs;     /* that were asked for, 2: or more */
-	int lane_ends[LANES_MOST];
+	int stream_ends[MAX_STREAMS];
 	const void **losses; /* by output that is a loss */
 	int n_losses;
 	struct run run;
@@ -123,16 +123,16 @@ static void upload_scalar(struct program *p, const struct tensor *t, double valu
 }
 
 /* Short instructions gain by lanes, and only a program that trains has many of them. */
-static int lanes_for(const struct graph *g, const struct backend *b, bool train)
+static int streams_for(const struct graph *g, const struct backend *b, bool train)
 {
 	int64_t numbers = 0;
 
-	if (!train || b->lanes == 0)
+	if (!train || b->streams == 0)
 		return 0;
 	for (int i = 0; i < g->n_tensors; i++)
 		if (g->tensors[i]->kind == TENSOR_ACTIVATION)
 			numbers += tensor_count(g->tensors[i]);
-	return numbers > b->lane_numbers ? 0 : b->lanes;
+	return numbers > b->stream_max_elements ? 0 : b->streams;
 }
 
 static bool follows_past(const struct program *p)
@@ -160,11 +160,11 @@ static enum status prepare(struct program **out, const struct graph *g,
 	p->graph = g;
 	p->backend = backend;
 	p->options = *options;
-	p->lanes = lanes_for(g, backend, options->train);
+	p->streams = streams_for(g, backend, options->train);
 	sharing = (struct arena_options){ .separate = options->no_planner,
-					  .has_lanes = p->lanes > 0 };
-	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_remake, p->lanes > 0,
-			err) != OK ||
+					  .has_streams = p->streams > 0 };
+	if (lower_graph(&p->lowered, g, backend, options->train, !options->no_recompute,
+			p->streams > 0, err) != OK ||
 	    arena_plan(&p->arena, g, &p->lowered, sharing, err) != OK) {
 		program_destroy(p);
 		return FAIL;
@@ -177,7 +177,7 @@ static enum status prepare(struct program **out, const struct graph *g,
 /* ---------------------------------------------------------------------- lanes */
 
 struct use_list {
-	struct lane_use *uses;
+	struct stream_use *uses;
 	int n;
 };
 
@@ -188,7 +188,7 @@ static void add_use(const struct program *p, struct use_list *list, int user,
 
 	if (!at)
 		return;
-	list->uses[list->n++] = (struct lane_use){
+	list->uses[list->n++] = (struct stream_use){
 		.user = user,
 		.at = at,
 		.bytes = (size_t)((tensor_count(t) / t->row - 1) * t->pitch + t->row) *
@@ -217,18 +217,18 @@ static void add_uses(const struct program *p, struct use_list *list, int user)
 	add_use(p, list, user, instr->zero, true);
 }
 
-static enum status choose_lanes(struct program *p, struct error *err)
+static enum status choose_streams(struct program *p, struct error *err)
 {
 	const size_t n = (size_t)p->lowered.n_instrs + 1;
 	struct use_list list = { .uses = malloc(n * MOST_USES * sizeof(*list.uses)) };
 	enum status status;
 
 	if (!list.uses)
-		return fail_memory(err, "lanes", n * MOST_USES * sizeof(*list.uses));
+		return fail_memory(err, "streams", n * MOST_USES * sizeof(*list.uses));
 	for (int i = 0; i < p->lowered.n_instrs; i++)
 		add_uses(p, &list, i);
-	status = lanes_assign(p->steps, p->lowered.n_instrs, p->lanes, p->lengths, list.uses,
-			      list.n, p->lane_ends, err);
+	status = streams_assign(p->steps, p->lowered.n_instrs, p->streams, p->lengths, list.uses,
+				list.n, p->stream_ends, err);
 	free(list.uses);
 	return status;
 }
@@ -237,15 +237,15 @@ static enum status make_lanes(struct program *p, struct error *err)
 {
 	const size_t n = (size_t)p->lowered.n_instrs + 1;
 
-	if (p->lanes == 0)
+	if (p->streams == 0)
 		return OK;
 	p->steps = malloc(n * sizeof(*p->steps));
 	p->lengths = malloc(n * sizeof(*p->lengths));
 	if (!p->steps || !p->lengths)
-		return fail_memory(err, "lanes", n * sizeof(*p->steps));
+		return fail_memory(err, "streams", n * sizeof(*p->steps));
 	for (size_t i = 0; i < n; i++)
 		p->lengths[i] = 1;
-	return choose_lanes(p, err);
+	return choose_streams(p, err);
 }
 
 enum status program_create(struct program **out, const struct graph *g,
@@ -382,8 +382,8 @@ static void run_instr(struct program *p, int index)
 	case PASS_BACKWARD:
 		k->backward(&p->calls[index]);
 		break;
-	case PASS_REMAKE:
-		k->remake(&p->calls[index]);
+	case PASS_RECOMPUTE:
+		k->recompute(&p->calls[index]);
 		break;
 	case PASS_LOSS:
 		k->loss(&p->calls[index]);
@@ -416,50 +416,50 @@ static void wait_for_steps(const struct program *p, const int *steps, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (steps[i] >= 0)
-			p->backend->wait_for(p->backend, steps[i]);
+			p->backend->wait_event(p->backend, steps[i]);
 }
 
 static void run_in_lanes(struct program *p)
 {
 	const struct backend *b = p->backend;
 	const int beginning = p->lowered.n_instrs;
-	bool begun[LANES_MOST] = { true };
-	int64_t asked;
+	bool begun[MAX_STREAMS] = { true };
+	int64_t issued;
 
-	b->mark(b, beginning);
+	b->record_event(b, beginning);
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
-		const struct lane_step *step = &p->steps[i];
+		const struct stream_step *step = &p->steps[i];
 
-		b->use_lane(b, step->lane);
-		if (!begun[step->lane])
-			b->wait_for(b, beginning);
-		begun[step->lane] = true;
+		b->use_stream(b, step->stream);
+		if (!begun[step->stream])
+			b->wait_event(b, beginning);
+		begun[step->stream] = true;
 		wait_for_steps(p, step->waits, step->n_waits);
-		asked = b->asked(b);
+		issued = b->issued(b);
 		run_instr(p, step->instr);
-		p->lengths[step->instr] = (int)(b->asked(b) - asked);
-		if (step->awaited)
-			b->mark(b, step->instr);
+		p->lengths[step->instr] = (int)(b->issued(b) - issued);
+		if (step->records_event)
+			b->record_event(b, step->instr);
 	}
-	b->use_lane(b, 0);
-	wait_for_steps(p, p->lane_ends, LANES_MOST);
+	b->use_stream(b, 0);
+	wait_for_steps(p, p->stream_ends, MAX_STREAMS);
 }
 
 static void run_all(void *program)
 {
 	struct program *p = program;
 
-	if (p->lanes > 0) {
+	if (p->streams > 0) {
 		run_in_lanes(p);
 		return;
 	}
-	for (int i = 0; i < p->lowered.n_instrs; i += p->lowered.instrs[i].together) {
-		const int n = p->lowered.instrs[i].together;
+	for (int i = 0; i < p->lowered.n_instrs; i += p->lowered.instrs[i].fused) {
+		const int n = p->lowered.instrs[i].fused;
 
 		if (n == 1)
 			run_instr(p, i);
 		else
-			p->backend->together(p->graph->type, &p->calls[i], n);
+			p->backend->run_fused(p->graph->type, &p->calls[i], n);
 	}
 }
 
@@ -484,10 +484,10 @@ static bool asks_for_the_same(const struct program *p)
 /* From the second run on, which may be kept, lanes follow from the lengths of the first. */
 static enum status count_run(struct program *p, struct error *err)
 {
-	if (p->lanes == 0 || p->runs == 2)
+	if (p->streams == 0 || p->runs == 2)
 		return OK;
 	p->runs++;
-	return p->runs == 2 ? choose_lanes(p, err) : OK;
+	return p->runs == 2 ? choose_streams(p, err) : OK;
 }
 
 enum status program_run(struct program *p, const struct run *run, struct error *err)

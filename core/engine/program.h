@@ -14,10 +14,10 @@
 #include "core/engine/graph.h"
 
 struct program_options {
-	bool train;	 /* with backward pass */
-	bool no_planner; /* every tensor gets memory of its own */
-	bool no_remake;	 /* keep activations that could be computed again */
-	bool check_nan;	 /* look at every output after every instruction */
+	bool train;	   /* with backward pass */
+	bool no_planner;   /* every tensor gets memory of its own */
+	bool no_recompute; /* keep activations that could be computed again */
+	bool check_nan;	   /* look at every output after every instruction */
 };
 
 struct program;

@@ -41,7 +41,7 @@ static struct fixture layer(enum dtype type)
 }
 
 /* x [A | B] + [a | b], and a product that reads A alone. */
-static struct fixture siblings(void)
+static struct fixture merge_linears(void)
 {
 	struct fixture f;
 	struct graph *g;
@@ -51,13 +51,14 @@ static struct fixture siblings(void)
 	must(graph_create(&g, f.params, true, &err), &err);
 	f.g = g;
 	f.hidden = op_gelu(g, "x", case_param(g, "before", 8, 16));
-	f.weights = op_join(
+	f.weights = op_concat(
 		g, "weights", 2,
 		((struct tensor *[]){ case_param(g, "A", 16, 16), case_param(g, "B", 16, 16) }),
 		SHAPE(16, 16));
-	f.biases = op_join(g, "biases", 2,
-			   ((struct tensor *[]){ case_param(g, "a", 16), case_param(g, "b", 16) }),
-			   SHAPE(16, 16));
+	f.biases =
+		op_concat(g, "biases", 2,
+			  ((struct tensor *[]){ case_param(g, "a", 16), case_param(g, "b", 16) }),
+			  SHAPE(16, 16));
 	f.logits = op_linear(g, "y", f.hidden, f.weights, f.biases);
 	f.part = graph_slice(g, f.weights, 0, 16);
 	graph_seeded_output(g, "y", f.logits);
@@ -174,7 +175,7 @@ static void assert_kept(const struct tensor *t, enum dtype type, enum dtype grad
 
 static void test_joined_weights_are_narrow_and_their_gradient_is_not(void **state)
 {
-	struct fixture f = siblings();
+	struct fixture f = merge_linears();
 
 	(void)state;
 	storage_assign(f.g, BFLOAT16_STORED);
@@ -314,7 +315,7 @@ static void test_arena_shrinks_by_what_is_narrow(void **state)
 /* Values and remakes of weights take half the bytes, their gradient does not. */
 static void test_arena_has_wide_gradients_of_weights(void **state)
 {
-	struct fixture f = siblings();
+	struct fixture f = merge_linears();
 	const size_t x = 8 * 16 * sizeof(float), y = 8 * 32 * sizeof(float);
 	const size_t z = 16 * 16 * sizeof(float), weights = 16 * 32 * sizeof(float);
 

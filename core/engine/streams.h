@@ -14,10 +14,10 @@
 
 #include "core/util/status.h"
 
-#define LANES_MOST 8
+#define MAX_STREAMS 8
 
 /* Memory that instruction `user` reads or writes. */
-struct lane_use {
+struct stream_use {
 	int user;
 	const char *at;
 	size_t bytes;
@@ -25,11 +25,11 @@ struct lane_use {
 };
 
 /* What is asked for next: an instruction, in its lane, after some of other lanes. */
-struct lane_step {
-	int instr, lane;
+struct stream_step {
+	int instr, stream;
 	int n_waits;
-	int waits[LANES_MOST]; /* instructions */
-	bool awaited;	       /* another lane waits for this one */
+	int waits[MAX_STREAMS]; /* instructions */
+	bool records_event;	/* another lane waits for this one */
 };
 
 /*
@@ -37,8 +37,8 @@ struct lane_step {
  * instruction i takes, in any unit.  `uses` are sorted by user.  In the end lane 0 has to wait for
  * ends[lane], -1: for none.
  */
-enum status lanes_assign(struct lane_step *steps, int n, int lanes, const int *lengths,
-			 const struct lane_use *uses, int n_uses, int ends[LANES_MOST],
-			 struct error *err) MUST_CHECK;
+enum status streams_assign(struct stream_step *steps, int n, int streams, const int *lengths,
+			   const struct stream_use *uses, int n_uses, int ends[MAX_STREAMS],
+			   struct error *err) MUST_CHECK;
 
 #endif

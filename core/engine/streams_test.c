@@ -11,14 +11,14 @@
 static char memory[MEMORY];
 static int lengths[MANY];
 
-static void random_uses(struct lane_use *uses, uint64_t seed)
+static void random_uses(struct stream_use *uses, uint64_t seed)
 {
-	struct rng_reader r = { .key = rng_key(seed, "lanes") };
+	struct rng_reader r = { .key = rng_key(seed, "streams") };
 
 	for (int i = 0; i < MANY; i++)
 		lengths[i] = (int)rng_next_below(&r, 9);
 	for (int i = 0; i < MANY * USES; i++)
-		uses[i] = (struct lane_use){
+		uses[i] = (struct stream_use){
 			.user = i / USES,
 			.at = memory + rng_next_below(&r, MEMORY - 20),
 			.bytes = 1 + rng_next_below(&r, 20),
@@ -26,7 +26,7 @@ static void random_uses(struct lane_use *uses, uint64_t seed)
 		};
 }
 
-static bool share_memory(const struct lane_use *a, const struct lane_use *b)
+static bool share_memory(const struct stream_use *a, const struct stream_use *b)
 {
 	for (int i = 0; i < USES; i++)
 		for (int j = 0; j < USES; j++)
@@ -37,65 +37,65 @@ static bool share_memory(const struct lane_use *a, const struct lane_use *b)
 }
 
 /* before[i][j]: instruction i comes after j, by its lane or by what it waits for. */
-static void find_order(const struct lane_step *steps, bool before[MANY][MANY])
+static void find_order(const struct stream_step *steps, bool before[MANY][MANY])
 {
-	int last[LANES_MOST];
+	int last[MAX_STREAMS];
 
-	for (int lane = 0; lane < LANES_MOST; lane++)
-		last[lane] = -1;
+	for (int stream = 0; stream < MAX_STREAMS; stream++)
+		last[stream] = -1;
 	for (int number = 0; number < MANY; number++) {
-		const struct lane_step *s = &steps[number];
+		const struct stream_step *s = &steps[number];
 		const int i = s->instr;
 
 		for (int j = 0; j < MANY; j++) {
-			before[i][j] = last[s->lane] >= 0 &&
-				       (j == last[s->lane] || before[last[s->lane]][j]);
+			before[i][j] = last[s->stream] >= 0 &&
+				       (j == last[s->stream] || before[last[s->stream]][j]);
 			for (int k = 0; k < s->n_waits; k++)
 				before[i][j] |= j == s->waits[k] || before[s->waits[k]][j];
 		}
-		last[s->lane] = i;
+		last[s->stream] = i;
 	}
 }
 
 /* Only what is marked, by a lane that was asked for it before. */
-static void check_waits(const struct lane_step *steps, int number)
+static void check_waits(const struct stream_step *steps, int number)
 {
 	for (int k = 0; k < steps[number].n_waits; k++) {
 		int from = 0;
 
 		while (from < number && steps[from].instr != steps[number].waits[k])
 			from++;
-		assert_true(from < number && steps[from].awaited);
-		assert_true(steps[from].lane != steps[number].lane);
+		assert_true(from < number && steps[from].records_event);
+		assert_true(steps[from].stream != steps[number].stream);
 	}
 }
 
-static bool comes_to_its_end(const struct lane_step *steps, const int ends[LANES_MOST],
+static bool comes_to_its_end(const struct stream_step *steps, const int ends[MAX_STREAMS],
 			     bool before[MANY][MANY], int instr)
 {
 	for (int i = 0; i < MANY; i++)
-		if (steps[i].lane == 0 &&
+		if (steps[i].stream == 0 &&
 		    (steps[i].instr == instr || before[steps[i].instr][instr]))
 			return true;
-	for (int lane = 1; lane < LANES_MOST; lane++)
-		if (ends[lane] >= 0 && (ends[lane] == instr || before[ends[lane]][instr]))
+	for (int stream = 1; stream < MAX_STREAMS; stream++)
+		if (ends[stream] >= 0 && (ends[stream] == instr || before[ends[stream]][instr]))
 			return true;
 	return false;
 }
 
 static void test_order_of_what_shares_memory(void **state)
 {
-	static struct lane_use uses[MANY * USES];
+	static struct stream_use uses[MANY * USES];
 	static bool before[MANY][MANY];
-	struct lane_step steps[MANY];
-	int ends[LANES_MOST];
+	struct stream_step steps[MANY];
+	int ends[MAX_STREAMS];
 	struct error err;
 
 	(void)state;
 	for (uint64_t seed = 0; seed < 30; seed++) {
 		random_uses(uses, seed);
-		must(lanes_assign(steps, MANY, 1 + (int)(seed % LANES_MOST), lengths, uses,
-				  MANY * USES, ends, &err),
+		must(streams_assign(steps, MANY, 1 + (int)(seed % MAX_STREAMS), lengths, uses,
+				    MANY * USES, ends, &err),
 		     &err);
 		find_order(steps, before);
 		for (int i = 0; i < MANY; i++) {
@@ -112,25 +112,25 @@ static void test_order_of_what_shares_memory(void **state)
 static void test_side_work_leaves_the_chain(void **state)
 {
 	enum { LINKS = 10 };
-	struct lane_use uses[4 * LINKS];
-	struct lane_step steps[2 * LINKS];
-	int ends[LANES_MOST];
+	struct stream_use uses[4 * LINKS];
+	struct stream_step steps[2 * LINKS];
+	int ends[MAX_STREAMS];
 	struct error err;
 
 	(void)state;
 	for (int i = 0; i < 2 * LINKS; i++)
 		lengths[i] = 1;
 	for (int i = 0; i < LINKS; i++) {
-		uses[4 * i] = (struct lane_use){ 2 * i, memory + i, 1, false };
-		uses[4 * i + 1] = (struct lane_use){ 2 * i, memory + i + 1, 1, true };
-		uses[4 * i + 2] = (struct lane_use){ 2 * i + 1, memory + i, 1, false };
-		uses[4 * i + 3] = (struct lane_use){ 2 * i + 1, memory + 100 + i, 1, true };
+		uses[4 * i] = (struct stream_use){ 2 * i, memory + i, 1, false };
+		uses[4 * i + 1] = (struct stream_use){ 2 * i, memory + i + 1, 1, true };
+		uses[4 * i + 2] = (struct stream_use){ 2 * i + 1, memory + i, 1, false };
+		uses[4 * i + 3] = (struct stream_use){ 2 * i + 1, memory + 100 + i, 1, true };
 	}
-	must(lanes_assign(steps, 2 * LINKS, 2, lengths, uses, 4 * LINKS, ends, &err), &err);
+	must(streams_assign(steps, 2 * LINKS, 2, lengths, uses, 4 * LINKS, ends, &err), &err);
 	for (int i = 0; i < 2 * LINKS; i++) {
 		const bool link = steps[i].instr % 2 == 0;
 
-		assert_int_equal(steps[i].lane, link ? 0 : 1);
+		assert_int_equal(steps[i].stream, link ? 0 : 1);
 		assert_int_equal(steps[i].n_waits, !link && steps[i].instr > 1);
 	}
 	assert_int_equal(ends[1], 2 * LINKS - 1);

@@ -4,14 +4,14 @@
  */
 #include "core/ops/rule.h"
 
-struct tensor *op_join(struct graph *g, const char *name, int n, struct tensor *const *in,
-		       const int64_t *width)
+struct tensor *op_concat(struct graph *g, const char *name, int n, struct tensor *const *in,
+			 const int64_t *width)
 {
-	struct join_attr attr = { { 0 } };
+	struct concat_attr attr = { { 0 } };
 
 	for (int i = 0; i < n; i++)
 		attr.width[i] = width[i];
-	return node_out(graph_node(g, OP_join, name, &attr, n, in), 0);
+	return node_out(graph_node(g, OP_concat, name, &attr, n, in), 0);
 }
 
 static const struct tensor *any_input(const struct node *n)
@@ -24,7 +24,7 @@ static const struct tensor *any_input(const struct node *n)
 
 static enum status infer(struct graph *g, struct node *n)
 {
-	const struct join_attr *attr = n->attr;
+	const struct concat_attr *attr = n->attr;
 	const struct tensor *like = any_input(n);
 	int64_t width = 0;
 
@@ -60,21 +60,21 @@ static void case_matrices(struct graph *g)
 	struct tensor *in[] = { case_param(g, "a", 5, 3), case_param(g, "b", 5, 1),
 				case_param(g, "c", 5, 7) };
 
-	graph_seeded_output(g, "y", op_join(g, "y", 3, in, SHAPE(3, 1, 7)));
+	graph_seeded_output(g, "y", op_concat(g, "y", 3, in, SHAPE(3, 1, 7)));
 }
 
 static void case_vectors(struct graph *g)
 {
 	struct tensor *in[] = { case_param(g, "a", 3), op_gelu(g, "b", case_param(g, "p", 2)) };
 
-	graph_seeded_output(g, "y", op_join(g, "y", 2, in, SHAPE(3, 2)));
+	graph_seeded_output(g, "y", op_concat(g, "y", 2, in, SHAPE(3, 2)));
 }
 
 static void case_absent(struct graph *g)
 {
 	struct tensor *in[] = { NULL, case_param(g, "b", 4, 3), NULL };
 
-	graph_seeded_output(g, "y", op_join(g, "y", 3, in, SHAPE(2, 3, 1)));
+	graph_seeded_output(g, "y", op_concat(g, "y", 3, in, SHAPE(2, 3, 1)));
 }
 
 /* As in a model: x [W | V W] by one product, read in slices; counts are multiples of eight. */
@@ -85,7 +85,7 @@ static void case_weights(struct graph *g)
 
 	in[0] = w;
 	in[1] = op_linear(g, "folded", v, w, NULL);
-	y = op_linear(g, "y", x, op_join(g, "weight", 2, in, SHAPE(16, 16)), NULL);
+	y = op_linear(g, "y", x, op_concat(g, "weight", 2, in, SHAPE(16, 16)), NULL);
 	for (int i = 0; i < 2; i++)
 		in[i] = op_linear(g, i ? "right" : "left", graph_slice(g, y, 16 * i, 16),
 				  case_param(g, i ? "r" : "l", 16, 3), NULL);
@@ -100,14 +100,14 @@ static void case_slices(struct graph *g)
 	struct tensor *in[] = { graph_slice(g, a, 8, 8), graph_slice(g, a, 16, 8),
 				graph_slice(g, b, 1, 2) };
 
-	graph_seeded_output(g, "y", op_join(g, "y", 3, in, SHAPE(8, 8, 2)));
+	graph_seeded_output(g, "y", op_concat(g, "y", 3, in, SHAPE(8, 8, 2)));
 }
 
 /* Columns of y, read alone, and some of them twice. */
 static void case_read_in_slices(struct graph *g)
 {
 	struct tensor *in[] = { case_param(g, "a", 5, 8), case_param(g, "b", 5, 16) };
-	struct tensor *y = op_join(g, "y", 2, in, SHAPE(8, 16));
+	struct tensor *y = op_concat(g, "y", 2, in, SHAPE(8, 16));
 
 	for (int i = 0; i < 2; i++)
 		in[i] = op_linear(g, i ? "right" : "left", graph_slice(g, y, 8 * i, 16),
@@ -119,7 +119,7 @@ static void case_read_in_slices(struct graph *g)
 static void case_added(struct graph *g)
 {
 	struct tensor *in[] = { case_param(g, "a", 5, 8), case_param(g, "b", 5, 16) };
-	struct tensor *y = op_join(g, "y", 2, in, SHAPE(8, 16));
+	struct tensor *y = op_concat(g, "y", 2, in, SHAPE(8, 16));
 
 	graph_seeded_output(g, "z", op_add(g, "z", y, case_param(g, "c", 5, 24)));
 }
@@ -128,10 +128,10 @@ static void case_threads(struct graph *g)
 {
 	struct tensor *in[] = { case_param(g, "a", 301, 24), case_param(g, "b", 301, 8) };
 
-	graph_seeded_output(g, "y", op_join(g, "y", 2, in, SHAPE(24, 8)));
+	graph_seeded_output(g, "y", op_concat(g, "y", 2, in, SHAPE(24, 8)));
 }
 
-OP_CASES(join) = {
+OP_CASES(concat) = {
 	OP_CASE("matrices", case_matrices),
 	OP_CASE("vectors", case_vectors),
 	OP_CASE("absent inputs", case_absent),
@@ -143,18 +143,18 @@ OP_CASES(join) = {
 	OP_CASES_END,
 };
 
-const struct op op_desc_join = {
-	.name = "join",
-	.attr_size = sizeof(struct join_attr),
+const struct op op_desc_concat = {
+	.name = "concat",
+	.attr_size = sizeof(struct concat_attr),
 	.min_inputs = 1,
 	.max_inputs = OP_MAX_INPUTS,
 	.optional_in = BIT(0),
 	.infer = infer,
 	.cost = cost,
 	.pitched_in = BIT(OP_MAX_INPUTS) - 1,
-	.remaking = { .made = BIT(0), .in = BIT(OP_MAX_INPUTS) - 1 },
+	.recompute_rule = { .made = BIT(0), .in = BIT(OP_MAX_INPUTS) - 1 },
 	.narrow_in = BIT(OP_MAX_INPUTS) - 1,
 	.narrow_out = BIT(0),
 	.wide_gradient_out = BIT(0), /* of weights: products round these, but not their gradients */
-	.cases = join_cases,
+	.cases = concat_cases,
 };

@@ -124,7 +124,7 @@ const struct op op_desc_head_gate = {
 	.cost = cost,
 	.saves_in = BIT(0) | BIT(1) | BIT(2),
 	.grad_in_place = true,
-	.remaking = { .made = BIT(0), .in = BIT(0) | BIT(1) | BIT(2) },
+	.recompute_rule = { .made = BIT(0), .in = BIT(0) | BIT(1) | BIT(2) },
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0),
 	.cases = head_gate_cases,

@@ -39,7 +39,7 @@ static enum status infer(struct graph *g, struct node *n)
 	8 /* columns: devices read matrices faster whose rows are a multiple of this apart */
 
 /* x [V | W | ..], with a bias if any has one, and with columns of zeros at the end. */
-static struct tensor *beside(struct graph *g, int n, struct node *const *nodes)
+static struct tensor *merge(struct graph *g, int n, struct node *const *nodes)
 {
 	const struct linear_attr *attr = nodes[0]->attr;
 	struct tensor *w[OP_MAX_INPUTS] = { NULL }, *b[OP_MAX_INPUTS] = { NULL }, *bias = NULL;
@@ -59,10 +59,10 @@ static struct tensor *beside(struct graph *g, int n, struct node *const *nodes)
 		width[n++] = ALIGNED - total % ALIGNED;
 	if (bias) {
 		snprintf(name, sizeof(name), "%s.biases", nodes[0]->name);
-		bias = op_join(g, name, n, b, width);
+		bias = op_concat(g, name, n, b, width);
 	}
 	snprintf(name, sizeof(name), "%s.weights", nodes[0]->name);
-	w[0] = op_join(g, name, n, w, width);
+	w[0] = op_concat(g, name, n, w, width);
 	snprintf(name, sizeof(name), "%s.joined", nodes[0]->name);
 	return op_linear(g, name, nodes[0]->in[0], w[0], bias);
 }
@@ -211,6 +211,6 @@ const struct op op_desc_linear = {
 	.apart_in = BIT(0),
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0),
-	.beside = beside,
+	.merge = merge,
 	.cases = linear_cases,
 };

@@ -151,7 +151,7 @@ const struct op op_desc_linear_gelu = {
 	.saves_out = BIT(1),
 	.inner_out = 1,
 	.apart_in = BIT(0),
-	.remaking = { .made = BIT(0), .out = BIT(1) },
+	.recompute_rule = { .made = BIT(0), .out = BIT(1) },
 	.narrow_in = BIT(0) | BIT(1),
 	.narrow_out = BIT(0) | BIT(1),
 	.cases = linear_gelu_cases,

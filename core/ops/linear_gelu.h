@@ -43,7 +43,7 @@ static inline void two_nodes_of(struct two_nodes *p, const struct node *n, int a
 /* gelu needs no workspace. */
 static inline size_t two_workspaces(const struct two_nodes *p, enum pass pass, int threads)
 {
-	return pass == PASS_REMAKE ? 0 : p->linear_kernels->workspace(&p->linear, pass, threads);
+	return pass == PASS_RECOMPUTE ? 0 : p->linear_kernels->workspace(&p->linear, pass, threads);
 }
 
 static inline size_t two_copies(const struct two_nodes *p, enum pass pass, int input, int which)

@@ -172,7 +172,7 @@ const struct op op_desc_linear_gelu_linear = {
 	.saves_in = BIT(0) | BIT(1) | BIT(3),
 	.saves_out = BIT(1) | BIT(2),
 	.apart_in = BIT(0),
-	.remaking = { .made = BIT(2), .out = BIT(1) },
+	.recompute_rule = { .made = BIT(2), .out = BIT(1) },
 	.narrow_in = BIT(0),
 	.narrow_out = BIT(0) | BIT(1) | BIT(2),
 	.cases = linear_gelu_linear_cases,

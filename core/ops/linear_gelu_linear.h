@@ -42,8 +42,9 @@ static inline void *work_behind(const struct three_nodes *p, const struct call *
 static inline size_t three_workspaces(const struct three_nodes *p, enum pass pass, int threads)
 {
 	const size_t two = two_workspaces(&p->two, pass, threads);
-	const size_t last =
-		pass == PASS_REMAKE ? 0 : p->two.linear_kernels->workspace(&p->last, pass, threads);
+	const size_t last = pass == PASS_RECOMPUTE
+				    ? 0
+				    : p->two.linear_kernels->workspace(&p->last, pass, threads);
 
 	return (pass == PASS_BACKWARD ? gradient_bytes(p) : 0) + (two > last ? two : last);
 }

@@ -419,10 +419,10 @@ static void *gradient_bytes(const struct fixture *f, const struct program_option
 static void check_switches(const struct op_case *c, enum precision precision, const char *what)
 {
 	static const struct program_options plain = { .train = true }, variants[] = {
-		{ .train = true, .no_planner = true, .no_remake = true, .check_nan = true },
+		{ .train = true, .no_planner = true, .no_recompute = true, .check_nan = true },
 		{ .train = true, .check_nan = true },
 		{ .train = true, .no_planner = true },
-		{ .train = true, .no_remake = true },
+		{ .train = true, .no_recompute = true },
 	};
 	const size_t n_variants = test_is_sampled() ? 1 : sizeof(variants) / sizeof(*variants);
 	struct fixture f;

@@ -43,10 +43,10 @@ struct tensor *op_head_linear(struct graph *g, const char *name, struct tensor *
  * y = [a | b | ..]: n matrices with the same rows, or vectors, beside each other, of these widths.
  * An absent one gives zeros.
  */
-struct tensor *op_join(struct graph *g, const char *name, int n, struct tensor *const *in,
-		       const int64_t *width);
+struct tensor *op_concat(struct graph *g, const char *name, int n, struct tensor *const *in,
+			 const int64_t *width);
 
-struct join_attr {
+struct concat_attr {
 	int64_t width[OP_MAX_INPUTS];
 };
 

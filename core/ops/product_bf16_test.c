@@ -119,9 +119,9 @@ static void build_layers(struct side *x, const void *setting)
 	graph_seeded_output(x->g, "y", y);
 }
 
-static int64_t arena_bytes(const struct side *x, bool no_remake)
+static int64_t arena_bytes(const struct side *x, bool no_recompute)
 {
-	const struct program_options options = { .train = true, .no_remake = no_remake };
+	const struct program_options options = { .train = true, .no_recompute = no_recompute };
 	struct error err;
 	size_t bytes;
 

@@ -127,7 +127,7 @@ const struct op op_desc_rope = {
 	.pitched_in = BIT(0),
 	.split_in = BIT(0),
 	.grad_in_place = true,
-	.remaking = { .made = BIT(0), .in = BIT(0) },
+	.recompute_rule = { .made = BIT(0), .in = BIT(0) },
 	.narrow_in = BIT(0),
 	.narrow_out = BIT(0),
 	.cases = rope_cases,

@@ -117,7 +117,7 @@ const struct op op_desc_scale_learned = {
 	.cost = cost,
 	.saves_in = BIT(0) | BIT(1),
 	.grad_in_place = true,
-	.remaking = { .made = BIT(0), .in = BIT(0) | BIT(1) },
+	.recompute_rule = { .made = BIT(0), .in = BIT(0) | BIT(1) },
 	.narrow_in = BIT(0),
 	.narrow_out = BIT(0),
 	.cases = scale_learned_cases,

@@ -250,7 +250,7 @@ const struct op op_desc_w2_gaussian = {
 	.split_in = BIT(0),
 	.saves_in = BIT(0) | BIT(1),
 	.saves_out = BIT(0),
-	.remaking = { .made = BIT(0), .in = BIT(0) | BIT(1) },
+	.recompute_rule = { .made = BIT(0), .in = BIT(0) | BIT(1) },
 	.narrow_in = BIT(0),
 	.narrow_out = BIT(0),
 	.cases = w2_gaussian_cases,

@@ -70,7 +70,7 @@ struct muon_constants {
 };
 
 /* Numbers whose squares belong to sums[sum]. */
-struct optim_stretch {
+struct optim_buffer {
 	const void *x;
 	int64_t n;
 	int sum;
@@ -81,12 +81,12 @@ struct backend;
 struct optim_kernels {
 	/* sums[i] = the squares of the only stretch of this sum, in double, and the same bits for
 	 * any number of threads. */
-	void (*sum_squares)(const struct backend *b, const struct optim_stretch *stretches, int n,
+	void (*sum_squares)(const struct backend *b, const struct optim_buffer *buffers, int n,
 			    double *sums);
 
 	/* sums[i] += the squares of all stretches of this sum, one after another: recorded norms of
 	 * layers are made so. */
-	void (*add_squares)(const struct backend *b, const struct optim_stretch *stretches, int n,
+	void (*add_squares)(const struct backend *b, const struct optim_buffer *buffers, int n,
 			    double *sums);
 
 	/* Where optim_clips_elements(): clip each entry of g to +-sqrt(theta (v + 1e-12)).  Then

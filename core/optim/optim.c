@@ -396,9 +396,9 @@ void optimizer_destroy(struct optimizer *o)
 
 /* --------------------------------------------------------------- use */
 
-static struct optim_stretch gradient_of(const struct params *p, int index, int sum)
+static struct optim_buffer gradient_of(const struct params *p, int index, int sum)
 {
-	return (struct optim_stretch){ param_grad(p, index), p->list[index].count, sum };
+	return (struct optim_buffer){ param_grad(p, index), p->list[index].count, sum };
 }
 
 /* The squares of a stretch of the gradient, whose entries are clipped first. */
@@ -412,7 +412,7 @@ static void clip_gradient(const struct optimizer *o, int64_t offset, int64_t cou
 
 static void sum_gradient(const struct optimizer *o)
 {
-	const struct optim_stretch all = { o->params->grad, o->params->total, 0 };
+	const struct optim_buffer all = { o->params->grad, o->params->total, 0 };
 
 	if (o->rule.clip_elements)
 		clip_gradient(o, 0, o->params->total, &o->state->squares);
@@ -544,8 +544,8 @@ void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scal
 enum status optim_add_squares(const struct params *params, const int *number, double *sums,
 			      struct error *err)
 {
-	const size_t bytes = (size_t)params->n * sizeof(struct optim_stretch);
-	struct optim_stretch *gradients = malloc(bytes);
+	const size_t bytes = (size_t)params->n * sizeof(struct optim_buffer);
+	struct optim_buffer *gradients = malloc(bytes);
 
 	if (!gradients)
 		return fail_memory(err, "gradient norms", bytes);

@@ -811,7 +811,7 @@ static void test_squares_of_many_stretches(void **state)
 {
 	struct backend b = backend_for_tests(FLOAT32, 2);
 	const struct optim_kernels *kernels = b.optim(F32);
-	struct optim_stretch each[STRETCHES], shared[STRETCHES];
+	struct optim_buffer each[STRETCHES], shared[STRETCHES];
 	double *before, *sums = b.alloc(&b, STRETCHES * sizeof(*sums)), seen[STRETCHES];
 	float *x = malloc(LONGEST * sizeof(*x)), *device = b.alloc(&b, LONGEST * sizeof(*x));
 	double expected[STRETCHES], together[7] = { 0 };
@@ -824,8 +824,8 @@ static void test_squares_of_many_stretches(void **state)
 	for (int i = 0; i < STRETCHES; i++) {
 		const int first = i * 37, n = i % 15 ? i * 11 : LONGEST - first;
 
-		each[i] = (struct optim_stretch){ device + first, n, STRETCHES - 1 - i };
-		shared[i] = (struct optim_stretch){ device + first, n, i % 7 };
+		each[i] = (struct optim_buffer){ device + first, n, STRETCHES - 1 - i };
+		shared[i] = (struct optim_buffer){ device + first, n, i % 7 };
 		expected[STRETCHES - 1 - i] = before[first + n] - before[first];
 		together[i % 7] += before[first + n] - before[first];
 	}
@@ -864,8 +864,8 @@ static void test_norm_is_the_same_for_any_threads(void **state)
 
 		backend.upload(&backend, device, x, (size_t)n * sizeof(*x));
 		sum = backend.alloc(&backend, sizeof(*sum));
-		backend.optim(F32)->sum_squares(&backend, &(struct optim_stretch){ device, n, 0 },
-						1, sum);
+		backend.optim(F32)->sum_squares(&backend, &(struct optim_buffer){ device, n, 0 }, 1,
+						sum);
 		backend.download(&backend, &sums[threads - 1], sum, sizeof(*sum));
 		backend.release(&backend, sum);
 		backend.release(&backend, device);

@@ -41,7 +41,7 @@ struct optimizer {
 	void *join_context;
 	double *squares;      /* device: for join, by parameter */
 	double *seen_squares; /* the same on the host */
-	struct optim_stretch *gradients;
+	struct optim_buffer *gradients;
 };
 
 struct optim_type {

@@ -601,7 +601,7 @@ static bool must_settle(const struct trainer *t, int64_t iteration, bool logging
 {
 	const int64_t last = t->options.iterations;
 
-	return logging || !t->backend->lags || t->unsettled == OPTIM_REPORTS ||
+	return logging || !t->backend->is_async || t->unsettled == OPTIM_REPORTS ||
 	       due(iteration, t->options.eval_interval, last) ||
 	       due(iteration, t->options.checkpoint_interval, last);
 }

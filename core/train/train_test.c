@@ -393,7 +393,7 @@ static void test_divergence_found_by_the_check(void **state)
 /* Reads the outcome of updates as rarely as it may, as from a device that lags behind the host. */
 static void lag(struct fixture *f)
 {
-	f->backend.lags = true;
+	f->backend.is_async = true;
 	f->options.log_interval = f->options.eval_interval = 100;
 	f->options.checkpoint_interval = 0;
 }

@@ -176,8 +176,8 @@ static enum status time_all(struct bench *b, int n, cJSON *answer, struct error 
 
 static enum status time_iterations(struct bench *b, int n, cJSON *answer, struct error *err)
 {
-	return b->setup.backend.lags && n > 0 ? time_all(b, n, answer, err)
-					      : time_each(b, n, answer, err);
+	return b->setup.backend.is_async && n > 0 ? time_all(b, n, answer, err)
+						  : time_each(b, n, answer, err);
 }
 
 /* The sum that is minimised, of the last passes. */
@@ -210,7 +210,7 @@ static enum status add_losses(struct bench *b, int n, cJSON *answer, struct erro
  */
 static enum status time_step(struct bench *b, int index, double *least, struct error *err)
 {
-	const int times = b->setup.backend.lags ? STEPS_TOGETHER : 1;
+	const int times = b->setup.backend.is_async ? STEPS_TOGETHER : 1;
 	const double start = omp_get_wtime();
 	double seconds;
 
@@ -356,7 +356,7 @@ static enum status say_ready(const struct bench *b, struct error *err)
 		.batch = b->setup.train.batch,
 		.length = b->workload.length,
 		.planner = !b->setup.train.program.no_planner,
-		.remake = !b->setup.train.program.no_remake,
+		.recompute = !b->setup.train.program.no_recompute,
 	};
 	char blas[BLAS_DESCRIPTION_TEXT], device[DEVICE_TEXT];
 	cJSON *json = cJSON_CreateObject();

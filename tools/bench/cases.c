@@ -40,12 +40,12 @@ BENCH(heads_shared, op_head_linear(g, "y", PARAM("x", B, T, L), PARAM("w", H, L,
 BENCH(blocks, op_head_linear(g, "y", PARAM("x", B, T, N, F / N), PARAM("w", N, F / N, F / N)))
 
 /* Weights: their size does not follow T. */
-static void join(struct graph *g, int64_t T)
+static void concat(struct graph *g, int64_t T)
 {
 	struct tensor *in[] = { PARAM("a", F, E), PARAM("b", F, L) };
 
 	(void)T;
-	graph_seeded_output(g, "out", op_join(g, "y", 2, in, SHAPE(E, L)));
+	graph_seeded_output(g, "out", op_concat(g, "y", 2, in, SHAPE(E, L)));
 }
 
 BENCH(add, op_add(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
@@ -202,7 +202,7 @@ const struct bench benches[] = {
 	{ OP_scale_learned, "3072", scale_learned, true },
 	{ OP_add_scaled, "3072", add_scaled, true },
 	{ OP_add_scaled_learned, "3072", add_scaled_learned, true },
-	{ OP_join, "768 and 128 columns", join, false },
+	{ OP_concat, "768 and 128 columns", concat, false },
 	{ OP_add_linear, "128 to 3072, transposed", add_linear, false },
 	{ OP_add_linear_learned, "128 to 3072, transposed", add_linear_learned, false },
 	{ OP_norm, "layer, 768", norm_layer, true },

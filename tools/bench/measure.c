@@ -166,7 +166,7 @@ static enum status run_graph(const struct machine *m, const struct bench *bench,
 	const struct graph_output *output = &g->outputs[0];
 	/* nothing is remade: an op has the two passes that are measured */
 	const struct program_options options = { .train = output->seeded || output->is_loss,
-						 .no_remake = true };
+						 .no_recompute = true };
 	const struct run run = { .seed = 1, .iteration = 1 };
 	struct program *p;
 	enum status status = FAIL;

@@ -157,7 +157,7 @@ static enum status feed(const struct bench *b, struct decoder *d, int64_t past, 
 			double *seconds, struct error *err)
 {
 	const struct backend *backend = &b->setup->backend;
-	const int times = backend->lags && n == 1 ? TOGETHER : 1;
+	const int times = backend->is_async && n == 1 ? TOGETHER : 1;
 	const double start = omp_get_wtime();
 
 	for (int i = 0; i < times; i++) {

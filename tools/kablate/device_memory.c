@@ -27,7 +27,7 @@ static void tally_add(struct tally *t, double bytes)
 /* A micro-batch, and how it is computed. */
 struct shape {
 	int64_t batch, accumulate;
-	bool remake;
+	bool recompute;
 };
 
 static struct shape shape_of(const struct run_setup *setup)
@@ -35,7 +35,7 @@ static struct shape shape_of(const struct run_setup *setup)
 	return (struct shape){
 		.batch = setup->train.batch,
 		.accumulate = setup->train.accumulate,
-		.remake = !setup->train.program.no_remake,
+		.recompute = !setup->train.program.no_recompute,
 	};
 }
 
@@ -70,7 +70,7 @@ static enum status measure_training(const struct run_setup *setup, const struct 
 	size_t bytes;
 
 	options.train = true;
-	options.no_remake = !shape->remake;
+	options.no_recompute = !shape->recompute;
 	if (measure_program(setup, params, &use, &options, &bytes, &losses, err) != OK)
 		return FAIL;
 	for (int i = 0; i < params->n; i++)
@@ -286,8 +286,8 @@ static void find_fit(const struct run_setup *setup, const struct memory_device *
 	const int64_t rows = now.batch * now.accumulate;
 	struct shape try = now;
 
-	try.remake = true;
-	if (!now.remake && would_fit(setup, device, &try)) {
+	try.recompute = true;
+	if (!now.recompute && would_fit(setup, device, &try)) {
 		fail(advice, "CONFIG_REMAKE=y would fit");
 		return;
 	}
@@ -298,7 +298,7 @@ static void find_fit(const struct run_setup *setup, const struct memory_device *
 		fail(advice,
 		     "CONFIG_TRAIN_BATCH=%lld with CONFIG_TRAIN_ACCUMULATE=%lld%s would fit",
 		     (long long)try.batch, (long long)try.accumulate,
-		     now.remake ? "" : " and CONFIG_REMAKE=y");
+		     now.recompute ? "" : " and CONFIG_REMAKE=y");
 		return;
 	}
 	fail(advice,

@@ -87,7 +87,7 @@ static void ignore(void *context, const char *text)
 	(void)context, (void)text;
 }
 
-static void check_prediction(enum optim_kind kind, enum precision precision, bool remake)
+static void check_prediction(enum optim_kind kind, enum precision precision, bool recompute)
 {
 	struct device_memory predicted;
 	struct trainer *trainer;
@@ -95,7 +95,7 @@ static void check_prediction(enum optim_kind kind, enum precision precision, boo
 	struct fixture f;
 
 	open_setup(&f, kind, precision);
-	f.setup.train.program.no_remake = !remake;
+	f.setup.train.program.no_recompute = !recompute;
 	must(device_memory_predict(&f.setup, &predicted, &f.err), &f.err);
 	assert_true(device.taken == 0);
 	must(run_setup_prepare(&f.setup, ignore, NULL, &f.err), &f.err);
@@ -120,7 +120,7 @@ static void test_own_blocks_to_the_byte(void **state)
 }
 
 /* What a run with this micro-batch needs. */
-static double needed(const struct fixture *f, int64_t batch, bool remake)
+static double needed(const struct fixture *f, int64_t batch, bool recompute)
 {
 	struct run_setup other = f->setup;
 	struct device_memory m;
@@ -128,7 +128,7 @@ static double needed(const struct fixture *f, int64_t batch, bool remake)
 
 	other.train.accumulate = other.train.accumulate * other.train.batch / batch;
 	other.train.batch = batch;
-	other.train.program.no_remake = !remake;
+	other.train.program.no_recompute = !recompute;
 	must(device_memory_predict(&other, &m, &err), &err);
 	return m.needed;
 }
@@ -156,7 +156,7 @@ static void test_says_what_would_fit(void **state)
 	refuse(&f, needed(&f, 4, true) - 1,
 	       ": CONFIG_TRAIN_BATCH=2 with CONFIG_TRAIN_ACCUMULATE=8 would fit");
 	refuse(&f, needed(&f, 1, true) - 1, ": no micro-batch would fit");
-	f.setup.train.program.no_remake = true;
+	f.setup.train.program.no_recompute = true;
 	assert_true(needed(&f, 8, true) < needed(&f, 8, false));
 	refuse(&f, needed(&f, 8, true), ": CONFIG_REMAKE=y would fit");
 	refuse(&f, needed(&f, 8, true) - 1,

@@ -69,12 +69,12 @@ class Gpu(Case):
                 self.assertEqual(run.weights(), plain.weights(), (precision, settings))
 
     def test_graphs_change_no_bit(self):
-        """Captured graphs, kernels launched one by one, those that never come before the last one ends, and one lane."""
+        """Captured graphs, kernels launched one by one, those that never come before the last one ends, and one stream."""
         for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"},
                          {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"}):
             usual = Run(on_gpu(**settings))
             usual.train()
-            for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_OVERLAP", "KABLATE_CUDA_LANES"):
+            for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_PDL", "KABLATE_CUDA_STREAMS"):
                 without = Run(on_gpu(**settings))
                 with mock.patch.dict(train_test.ENVIRONMENT, {switch: "off"}):
                     without.train()

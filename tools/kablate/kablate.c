@@ -240,7 +240,7 @@ static int run_fingerprint(struct run_setup *setup, const struct arguments *a)
 static int show_graph(struct run_setup *setup, bool json, bool memory)
 {
 	const struct program_options options = { .train = true,
-						 .no_remake = setup->train.program.no_remake,
+						 .no_recompute = setup->train.program.no_recompute,
 						 .no_planner = setup->train.program.no_planner };
 	struct workload workload = run_setup_workload(setup);
 	struct token_program training = { 0 };

@@ -46,7 +46,7 @@ static struct train_options configured_training(struct config *c)
 		.schedule = schedule_configured(c),
 		.program = {
 			.no_planner = !config_bool(c, "PLANNER"),
-			.no_remake = !config_bool(c, "REMAKE"),
+			.no_recompute = !config_bool(c, "REMAKE"),
 			.check_nan = config_bool(c, "CHECK_NAN"),
 		},
 	};
@@ -440,7 +440,7 @@ enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 		.optimizer = setup->optim.kind,
 		.context = context > 0 ? context : setup->source.length,
 		.planner = !setup->train.program.no_planner,
-		.remake = !setup->train.program.no_remake,
+		.recompute = !setup->train.program.no_recompute,
 	};
 
 	return describe_model(setup->model, &setup->backend, &options, d, err);

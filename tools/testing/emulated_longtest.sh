@@ -44,7 +44,7 @@ run() { # RACES TEST PROGRAM [CASES]
 	[ "$1" = off ] || device='emulated in two orders'
 	mkdir -p "$(dirname "$log")"
 	# Two orders copy all memory for each kernel, and every lane has some of its own.
-	[ "$1" = off ] || export KABLATE_CUDA_LANES=off
+	[ "$1" = off ] || export KABLATE_CUDA_STREAMS=off
 	KABLATE_EMULATED_RACES=$1 KABLATE_TEST_BACKEND=emulated CMOCKA_MESSAGE_OUTPUT=TAP "${@:3}" >"$log" 2>&1
 	status=$?
 	retell "$2" "$log" "$device"
@@ -66,7 +66,7 @@ export O
 		echo "off $test $O/$test"
 	done
 	echo "on core/ops/attention_bf16_test $O/core/ops/attention_bf16_test $attention"
-	echo "off core/ops/attention_bf16_test.groups env KABLATE_EMULATED_GROUPS=on $O/core/ops/attention_bf16_test $attention"
+	echo "off core/ops/attention_bf16_test.groups env KABLATE_EMULATED_WGMMA=on $O/core/ops/attention_bf16_test $attention"
 	for test in $races; do
 		echo "on $test $O/$test"
 	done

@@ -1,5 +1,5 @@
 /*
- * few_rows - products y [n,O] = x [n,I] W with few rows n: reading W once takes
+ * gemv - products y [n,O] = x [n,I] W with few rows n: reading W once takes
  * the time, not the arithmetic.
  *
  * Memory is fastest if each thread reads one long stretch.  So threads share W by its

@@ -8,52 +8,53 @@
 
 /*
  * Sines and cosines are costly, so they are computed only for two short lists of
- * positions: past + 0, TURN_STEP, 2 TURN_STEP, .. and 0, 1, .., TURN_STEP - 1.  The
+ * positions: past + 0, ROTATION_STEP, 2 ROTATION_STEP, .. and 0, 1, .., ROTATION_STEP - 1.  The
  * others follow by the addition theorem, in double.
  */
-#define TURN_STEP 32
+#define ROTATION_STEP 32
 
-struct turn {
+struct rotation {
 	double cosine, sine;
 };
 
 static inline int64_t fine_positions(int64_t length)
 {
-	return length < TURN_STEP ? length : TURN_STEP;
+	return length < ROTATION_STEP ? length : ROTATION_STEP;
 }
 
 static inline int64_t listed_positions(int64_t length)
 {
-	return fine_positions(length) + (length + TURN_STEP - 1) / TURN_STEP;
+	return fine_positions(length) + (length + ROTATION_STEP - 1) / ROTATION_STEP;
 }
 
 /* turns [listed positions, width/2]: the fine ones, then the coarse ones */
-static inline void list_turns(double theta, int64_t width, int64_t past, int64_t length,
-			      struct turn *turns)
+static inline void list_rotations(double theta, int64_t width, int64_t past, int64_t length,
+				  struct rotation *turns)
 {
 	const int64_t half = width / 2, fine = fine_positions(length);
 
 #pragma omp for schedule(static)
 	for (int64_t p = 0; p < listed_positions(length); p++) {
-		const double position = (double)(p < fine ? p : past + (p - fine) * TURN_STEP);
+		const double position = (double)(p < fine ? p : past + (p - fine) * ROTATION_STEP);
 
 		for (int64_t i = 0; i < half; i++) {
 			double angle = position * pow(theta, -2 * (double)i / (double)width);
 
-			turns[p * half + i] = (struct turn){ cos(angle), sin(angle) };
+			turns[p * half + i] = (struct rotation){ cos(angle), sin(angle) };
 		}
 	}
 }
 
 /* All pairs at position past + t; `direction` is -1 to turn back. */
-static inline void turns_at(const struct turn *turns, int64_t t, int64_t length, int64_t half,
-			    real direction, real *restrict cosine, real *restrict sine)
+static inline void rotations_at(const struct rotation *turns, int64_t t, int64_t length,
+				int64_t half, real direction, real *restrict cosine,
+				real *restrict sine)
 {
-	const struct turn *fine = turns + t % TURN_STEP * half;
-	const struct turn *coarse = turns + (fine_positions(length) + t / TURN_STEP) * half;
+	const struct rotation *fine = turns + t % ROTATION_STEP * half;
+	const struct rotation *coarse = turns + (fine_positions(length) + t / ROTATION_STEP) * half;
 
 	for (int64_t i = 0; i < half; i++) {
-		const struct turn a = coarse[i], b = fine[i];
+		const struct rotation a = coarse[i], b = fine[i];
 
 		cosine[i] = (real)(a.cosine * b.cosine - a.sine * b.sine);
 		sine[i] = direction * (real)(a.sine * b.cosine + a.cosine * b.sine);
@@ -84,7 +85,7 @@ static inline void rotate(const real *x, const real *restrict cosine, const real
 /* Bytes for the list and, for each thread, cosines and sines of a position. */
 static inline size_t turns_bytes(int64_t length, int64_t half, int threads)
 {
-	return (size_t)(listed_positions(length) * half) * sizeof(struct turn) +
+	return (size_t)(listed_positions(length) * half) * sizeof(struct rotation) +
 	       (size_t)threads * 2 * (size_t)half * sizeof(real);
 }
 

@@ -209,13 +209,13 @@ static void cuda_download(const struct backend *b, void *host, const void *devic
 
 static void cuda_zero(const struct backend *b, void *device, size_t bytes)
 {
-	context(b)->asked++;
+	context(b)->issued++;
 	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
 }
 
 /* Rows that begin `pitch` elements apart. */
 template <typename P> struct spaced_rows {
-	struct numbers<P> x;
+	input_view<P> x;
 	int64_t row, pitch;
 
 	__device__ typename P::real at(int64_t i) const
@@ -226,7 +226,7 @@ template <typename P> struct spaced_rows {
 
 /* Each block leaves the smallest number of a NaN or infinity in its part. */
 template <typename P>
-static __global__ void first_nonfinite(struct spaced_rows<P> rows, int64_t n, double *parts)
+static __global__ void first_nonfinite(spaced_rows<P> rows, int64_t n, double *parts)
 {
 	const int64_t last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double first = INFINITY;
@@ -240,7 +240,7 @@ static __global__ void first_nonfinite(struct spaced_rows<P> rows, int64_t n, do
 }
 
 template <typename P>
-static void search_nonfinite(struct cuda_context *g, struct spaced_rows<P> rows, int64_t n)
+static void search_nonfinite(struct cuda_context *g, spaced_rows<P> rows, int64_t n)
 {
 	launch_kernel(first_nonfinite<P>, SUM_PARTS, BLOCK, 0, g->stream, rows, n, g->scalar + 1);
 }
@@ -278,7 +278,7 @@ static void cuda_begin_run(const struct backend *b, const struct run *run)
 	cuda_upload(b, context(b)->run, run, sizeof(*run));
 }
 
-#define ROUNDED_MOST \
+#define ROUNDING_MAX \
 	120 /* parameters that a launch takes along: it has 4 KiB for all it is given */
 
 struct rounding {
@@ -287,7 +287,7 @@ struct rounding {
 		int64_t count;
 		const float *from;
 		__nv_bfloat16 *to;
-	} list[ROUNDED_MOST];
+	} list[ROUNDING_MAX];
 	int n;
 	int64_t total; /* spans */
 
@@ -302,71 +302,71 @@ static void round_all(const struct backend *b, struct rounding *r)
 	struct call c = {};
 
 	c.backend = b;
-	each_of_many(&c, *r, r->total,
-		     [=] __device__(const struct rounding &all, int at, int64_t i) {
-			     const int64_t first = (i - all.list[at].before) * SPAN,
-					   rest = all.list[at].count - first;
-			     const float *from = all.list[at].from + first;
-			     __nv_bfloat16 *to = all.list[at].to + first;
+	each_of_buffers(&c, *r, r->total,
+			[=] __device__(const struct rounding &all, int at, int64_t i) {
+				const int64_t first = (i - all.list[at].before) * VEC,
+					      rest = all.list[at].count - first;
+				const float *from = all.list[at].from + first;
+				__nv_bfloat16 *to = all.list[at].to + first;
 
-			     if (rest >= SPAN)
-				     store_span(to, load_span<float, float, SPAN>(from));
-			     else
-				     for (int64_t k = 0; k < rest; k++)
-					     to[k] = (__nv_bfloat16)from[k];
-		     });
+				if (rest >= VEC)
+					store_vec(to, load_vec<float, float, VEC>(from));
+				else
+					for (int64_t k = 0; k < rest; k++)
+						to[k] = (__nv_bfloat16)from[k];
+			});
 	r->n = 0;
 	r->total = 0;
 }
 
-#define TURN_SIDE 32 /* of a tile that a block turns */
-#define TURN_ROWS 8  /* that it moves at a time */
+#define TRANSPOSE_TILE 32 /* of a tile that a block turns */
+#define TRANSPOSE_ROWS 8  /* that it moves at a time */
 
 /*
  * to [columns, rows] = from [rows, columns].  A tile goes through shared memory, so that warps both
  * read and write neighbours; a column more keeps those of a column in different banks.
  */
 template <typename T>
-static __global__ void turn_kernel(const float *from, int64_t rows, int64_t columns, T *to)
+static __global__ void transpose_kernel(const float *from, int64_t rows, int64_t columns, T *to)
 {
-	__shared__ float tile[TURN_SIDE][TURN_SIDE + 1];
-	const unsigned across = (unsigned)((columns + TURN_SIDE - 1) / TURN_SIDE);
-	const int64_t row = (int64_t)(blockIdx.x / across) * TURN_SIDE,
-		      column = (int64_t)(blockIdx.x % across) * TURN_SIDE;
-	const int x = (int)threadIdx.x % TURN_SIDE, y = (int)threadIdx.x / TURN_SIDE;
+	__shared__ float tile[TRANSPOSE_TILE][TRANSPOSE_TILE + 1];
+	const unsigned across = (unsigned)((columns + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE);
+	const int64_t row = (int64_t)(blockIdx.x / across) * TRANSPOSE_TILE,
+		      column = (int64_t)(blockIdx.x % across) * TRANSPOSE_TILE;
+	const int x = (int)threadIdx.x % TRANSPOSE_TILE, y = (int)threadIdx.x / TRANSPOSE_TILE;
 
-	previous_done();
-	for (int k = y; k < TURN_SIDE; k += TURN_ROWS)
+	pdl_wait();
+	for (int k = y; k < TRANSPOSE_TILE; k += TRANSPOSE_ROWS)
 		if (row + k < rows && column + x < columns)
 			tile[k][x] = from[(row + k) * columns + column + x];
 	__syncthreads();
-	for (int k = y; k < TURN_SIDE; k += TURN_ROWS)
+	for (int k = y; k < TRANSPOSE_TILE; k += TRANSPOSE_ROWS)
 		if (column + k < columns && row + x < rows)
 			to[(column + k) * rows + row + x] = (T)tile[x][k];
 }
 
 template <typename T>
-static void turn(const struct backend *b, const struct params *p, const struct param *q)
+static void transpose(const struct backend *b, const struct params *p, const struct param *q)
 {
 	const int64_t rows = q->dim[0], columns = q->count / rows;
-	const int64_t down = (rows + TURN_SIDE - 1) / TURN_SIDE,
-		      across = (columns + TURN_SIDE - 1) / TURN_SIDE;
+	const int64_t down = (rows + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE,
+		      across = (columns + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE;
 	struct call c = {};
 
 	c.backend = b;
-	launch_next(context_of(&c)->overlaps, turn_kernel<T>, dim3((unsigned)(down * across)),
-		    TURN_SIDE * TURN_ROWS, 0, stream_of(&c), (const float *)p->data + q->offset,
-		    rows, columns, (T *)q->copy[1].memory);
+	launch_pdl(context_of(&c)->pdl, transpose_kernel<T>, dim3((unsigned)(down * across)),
+		   TRANSPOSE_TILE * TRANSPOSE_ROWS, 0, stream_of(&c),
+		   (const float *)p->data + q->offset, rows, columns, (T *)q->copy[1].memory);
 	note_launch(&c);
 }
 
-/* Copy 1 [O,I] of a matrix [I,O]: few_rows.cuh reads it in bfloat16, linear.cu in float. */
-static void turn_as_asked(const struct backend *b, const struct params *p, const struct param *q)
+/* Copy 1 [O,I] of a matrix [I,O]: gemv.cuh reads it in bfloat16, linear.cu in float. */
+static void transpose_copy(const struct backend *b, const struct params *p, const struct param *q)
 {
 	if (q->copy[1].bytes == (size_t)q->count * sizeof(float))
-		turn<float>(b, p, q);
+		transpose<float>(b, p, q);
 	else
-		turn<__nv_bfloat16>(b, p, q);
+		transpose<__nv_bfloat16>(b, p, q);
 }
 
 /* Copy 0 is rounded: product.cuh reads it. */
@@ -378,13 +378,13 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 		const struct param *q = &p->list[i];
 
 		if (q->copy[1].memory)
-			turn_as_asked(b, p, q);
+			transpose_copy(b, p, q);
 		if (!q->copy[0].memory)
 			continue;
 		r.list[r.n++] = { r.total, q->count, (const float *)p->data + q->offset,
 				  (__nv_bfloat16 *)q->copy[0].memory };
-		r.total += (q->count + SPAN - 1) / SPAN;
-		if (r.n == ROUNDED_MOST)
+		r.total += (q->count + VEC - 1) / VEC;
+		if (r.n == ROUNDING_MAX)
 			round_all(b, &r);
 	}
 	round_all(b, &r);
@@ -392,30 +392,31 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 
 /* ------------------------------------------------------------------ collecting */
 
-#define COLLECT_MOST 64 /* pointers that a launch takes along */
+#define COLLECT_MAX 64 /* pointers that a launch takes along */
 
 struct places {
-	const void *at[COLLECT_MOST];
+	const void *at[COLLECT_MAX];
 };
 
-static __global__ void collect_kernel(struct places from, bool narrow, int n, double *to)
+static __global__ void collect_kernel(struct places from, bool bf16_storage, int n, double *to)
 {
 	const int i = threadIdx.x;
 
 	if (i < n)
-		to[i] = narrow ? (double)*(const float *)from.at[i] : *(const double *)from.at[i];
+		to[i] = bf16_storage ? (double)*(const float *)from.at[i]
+				     : *(const double *)from.at[i];
 }
 
 static void cuda_collect(const struct backend *b, enum dtype type, const void *const *from, int n,
 			 double *to)
 {
-	for (int first = 0; first < n; first += COLLECT_MOST) {
-		const int count = n - first < COLLECT_MOST ? n - first : COLLECT_MOST;
+	for (int first = 0; first < n; first += COLLECT_MAX) {
+		const int count = n - first < COLLECT_MAX ? n - first : COLLECT_MAX;
 		struct places places;
 
 		for (int i = 0; i < count; i++)
 			places.at[i] = from[first + i];
-		launch_kernel(collect_kernel, 1, COLLECT_MOST, 0, context(b)->stream, places,
+		launch_kernel(collect_kernel, 1, COLLECT_MAX, 0, context(b)->stream, places,
 			      type == F32, count, to + first);
 		cuda_note(context(b), cudaPeekAtLastError(), "losses");
 	}
@@ -437,7 +438,7 @@ static void *cuda_captured(const struct backend *b)
 	cudaGraph_t graph = NULL;
 
 	cuda_note(g, cudaStreamEndCapture(g->stream, &graph), "capture");
-	g->overlaps = g->may_overlap;
+	g->pdl = g->pdl_allowed;
 	if (!graph)
 		return NULL;
 	cuda_note(g, cudaGraphInstantiate(&kept, graph, 0), "graph");
@@ -464,9 +465,9 @@ static bool wants_graphs(void)
 }
 
 /* The same for kernels that wait on the GPU for the one before. */
-static bool wants_overlap(void)
+static bool wants_pdl(void)
 {
-	const char *text = getenv("KABLATE_CUDA_OVERLAP");
+	const char *text = getenv("KABLATE_CUDA_PDL");
 
 	return !text || strcmp(text, "off") != 0;
 }
@@ -475,110 +476,111 @@ static bool wants_overlap(void)
 
 /* Numbers that a program in lanes makes at most: beyond, most instructions keep the GPU busy alone.
  */
-#define LANE_NUMBERS ((int64_t)64 << 20)
+#define STREAM_MAX_ELEMENTS ((int64_t)64 << 20)
 
 /* Products of different streams must not share a workspace; a new stream forgets that of cuBLAS. */
-static void enter_lane(struct cuda_context *g, int lane)
+static void enter_stream(struct cuda_context *g, int stream)
 {
-	*(struct cuda_lane *)g = g->lanes[lane];
+	*(struct cuda_stream *)g = g->streams[stream];
 	cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
 	cuda_note_blas(g, cublasSetWorkspace(g->blas, g->blas_memory, BLAS_MEMORY), "cuBLAS");
 }
 
-static void cuda_use_lane(const struct backend *b, int lane)
+static void cuda_use_stream(const struct backend *b, int stream)
 {
 	struct cuda_context *g = context(b);
 
-	g->overlaps = g->may_overlap;
-	if (g->stream != g->lanes[lane].stream)
-		enter_lane(g, lane);
+	g->pdl = g->pdl_allowed;
+	if (g->stream != g->streams[stream].stream)
+		enter_stream(g, stream);
 }
 
 /* At the laptop scale, on an H200: a product of cuBLAS takes 5 to 8 microseconds, attention 7 to
  * 10, most others 2. */
-const int cuda_product_length = 3, cuda_attention_length = 4;
+const int cuda_gemm_length = 3, cuda_attention_length = 4;
 
-static int64_t cuda_asked(const struct backend *b)
+static int64_t cuda_issued(const struct backend *b)
 {
-	return context(b)->asked;
+	return context(b)->issued;
 }
 
-static bool make_marks(struct cuda_context *g, int n)
+static bool make_events(struct cuda_context *g, int n)
 {
-	void *list = n > g->n_marks ? realloc(g->marks, (size_t)n * sizeof(*g->marks)) : g->marks;
+	void *list =
+		n > g->n_events ? realloc(g->events, (size_t)n * sizeof(*g->events)) : g->events;
 
 	if (!list) {
-		cuda_note(g, cudaErrorMemoryAllocation, "marks of lanes");
+		cuda_note(g, cudaErrorMemoryAllocation, "events of streams");
 		return false;
 	}
-	g->marks = (cudaEvent_t *)list;
-	while (g->n_marks < n && !g->failed) {
+	g->events = (cudaEvent_t *)list;
+	while (g->n_events < n && !g->failed) {
 		cuda_note(g,
-			  cudaEventCreateWithFlags(&g->marks[g->n_marks], cudaEventDisableTiming),
-			  "marks of lanes");
-		g->n_marks += !g->failed;
+			  cudaEventCreateWithFlags(&g->events[g->n_events], cudaEventDisableTiming),
+			  "events of streams");
+		g->n_events += !g->failed;
 	}
 	return !g->failed;
 }
 
-static void cuda_mark(const struct backend *b, int number)
+static void cuda_record_event(const struct backend *b, int number)
 {
 	struct cuda_context *g = context(b);
 
-	if (make_marks(g, number + 1))
-		cuda_note(g, cudaEventRecord(g->marks[number], g->stream), "mark");
+	if (make_events(g, number + 1))
+		cuda_note(g, cudaEventRecord(g->events[number], g->stream), "record_event");
 }
 
 /* What follows has several instructions before it, and may overlap only the last of its own lane.
  */
-static void cuda_wait_for(const struct backend *b, int number)
+static void cuda_wait_event(const struct backend *b, int number)
 {
 	struct cuda_context *g = context(b);
 
-	g->overlaps = false;
+	g->pdl = false;
 	if (!g->failed)
-		cuda_note(g, cudaStreamWaitEvent(g->stream, g->marks[number], 0), "wait");
+		cuda_note(g, cudaStreamWaitEvent(g->stream, g->events[number], 0), "wait");
 }
 
 /* Another number, or "off", is for tests and to look for a fault. */
-static int wanted_lanes(void)
+static int wanted_streams(void)
 {
-	const char *text = getenv("KABLATE_CUDA_LANES");
-	const int lanes = text ? atoi(text) : CUDA_LANES;
+	const char *text = getenv("KABLATE_CUDA_STREAMS");
+	const int streams = text ? atoi(text) : CUDA_STREAMS;
 
-	return lanes < 1 ? 1 : lanes > CUDA_LANES ? CUDA_LANES : lanes;
+	return streams < 1 ? 1 : streams > CUDA_STREAMS ? CUDA_STREAMS : streams;
 }
 
-static void choose_lanes(struct backend *b)
+static void choose_streams(struct backend *b)
 {
-	b->lanes = wanted_lanes();
-	b->lane_numbers = LANE_NUMBERS;
-	b->asked = cuda_asked;
-	b->use_lane = cuda_use_lane;
-	b->mark = cuda_mark;
-	b->wait_for = cuda_wait_for;
+	b->streams = wanted_streams();
+	b->stream_max_elements = STREAM_MAX_ELEMENTS;
+	b->issued = cuda_issued;
+	b->use_stream = cuda_use_stream;
+	b->record_event = cuda_record_event;
+	b->wait_event = cuda_wait_event;
 }
 
-static void close_lane(struct cuda_lane *lane)
+static void close_stream(struct cuda_stream *stream)
 {
-	cudaFree(lane->blas_memory);
-	cudaFree(lane->dropout_key);
-	cudaFree(lane->arrived);
-	if (lane->stream)
-		cudaStreamDestroy(lane->stream);
+	cudaFree(stream->blas_memory);
+	cudaFree(stream->dropout_key);
+	cudaFree(stream->arrivals);
+	if (stream->stream)
+		cudaStreamDestroy(stream->stream);
 }
 
-static void open_lane(struct cuda_context *g, struct cuda_lane *lane)
+static void open_stream(struct cuda_context *g, struct cuda_stream *stream)
 {
-	const size_t counters = ARRIVALS * sizeof(*lane->arrived);
+	const size_t counters = ARRIVAL_COUNTERS * sizeof(*stream->arrivals);
 
-	cuda_note(g, cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), "stream");
-	cuda_note(g, cudaMalloc(&lane->blas_memory, BLAS_MEMORY), "memory of products");
-	cuda_note(g, cudaMalloc(&lane->dropout_key, 2 * sizeof(*lane->dropout_key)),
+	cuda_note(g, cudaStreamCreateWithFlags(&stream->stream, cudaStreamNonBlocking), "stream");
+	cuda_note(g, cudaMalloc(&stream->blas_memory, BLAS_MEMORY), "memory of products");
+	cuda_note(g, cudaMalloc(&stream->dropout_key, 2 * sizeof(*stream->dropout_key)),
 		  "memory of a run");
-	cuda_note(g, cudaMalloc(&lane->arrived, counters), "memory of counters");
+	cuda_note(g, cudaMalloc(&stream->arrivals, counters), "memory of counters");
 	if (!g->failed)
-		cuda_note(g, cudaMemsetAsync(lane->arrived, 0, counters, lane->stream),
+		cuda_note(g, cudaMemsetAsync(stream->arrivals, 0, counters, stream->stream),
 			  "memory of counters");
 }
 
@@ -590,7 +592,7 @@ static void open_lane(struct cuda_context *g, struct cuda_lane *lane)
  * kernels, and graphs.
  */
 #define OPENED_MEBIBYTES 624
-#define LANE_MEBIBYTES 34
+#define STREAM_MEBIBYTES 34
 #define LATER_MEBIBYTES 8
 #define MEBIBYTE 1048576.0
 
@@ -610,7 +612,7 @@ static void cuda_memory(const struct backend *b, struct backend_memory *m)
 	m->free = (double)free_now;
 	m->taken = (double)g->taken;
 	m->most = (double)g->most;
-	m->opened = (OPENED_MEBIBYTES + LANE_MEBIBYTES * (b->lanes - 1)) * MEBIBYTE;
+	m->opened = (OPENED_MEBIBYTES + STREAM_MEBIBYTES * (b->streams - 1)) * MEBIBYTE;
 	m->later = LATER_MEBIBYTES * MEBIBYTE;
 	m->unit = 2 * MEBIBYTE;
 }
@@ -637,9 +639,9 @@ static void cuda_close(struct backend *b)
 	if (!g)
 		return;
 	cuda_forget_plans(g);
-	for (int i = 0; i < g->n_marks; i++)
-		cudaEventDestroy(g->marks[i]);
-	free(g->marks);
+	for (int i = 0; i < g->n_events; i++)
+		cudaEventDestroy(g->events[i]);
+	free(g->events);
 	cudaFree(g->scalar);
 	cudaFree(g->run);
 	cudaFreeHost(g->staging.memory);
@@ -648,8 +650,8 @@ static void cuda_close(struct backend *b)
 			cudaEventDestroy(g->staging.read[i]);
 	if (g->blas)
 		cublasDestroy(g->blas);
-	for (int i = 0; i < CUDA_LANES; i++)
-		close_lane(&g->lanes[i]);
+	for (int i = 0; i < CUDA_STREAMS; i++)
+		close_stream(&g->streams[i]);
 	free(g->blocks);
 	free(g);
 	b->context = NULL;
@@ -660,13 +662,13 @@ static void look_at_device(struct cuda_context *g)
 	struct cudaDeviceProp properties;
 
 	cuda_note(g, cudaGetDeviceProperties(&properties, g->device), "properties");
-	g->overlaps = g->may_overlap = wants_overlap() && code_version(smallest_part) >= 90;
-	g->groups = code_version(smallest_part) == 90;
-	g->processors = properties.multiProcessorCount;
+	g->pdl = g->pdl_allowed = wants_pdl() && ptx_version(smallest_part) >= 90;
+	g->has_wgmma = ptx_version(smallest_part) == 90;
+	g->multiprocessors = properties.multiProcessorCount;
 	g->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
 }
 
-static enum status open_device(struct cuda_context *g, int lanes, struct error *err)
+static enum status open_device(struct cuda_context *g, int streams, struct error *err)
 {
 	int count = 0;
 	const cudaError_t found = cudaGetDeviceCount(&count);
@@ -678,12 +680,12 @@ static enum status open_device(struct cuda_context *g, int lanes, struct error *
 		return fail(err, "there is no GPU number %d: this machine has %d", g->device,
 			    count);
 	cuda_note(g, cudaSetDevice(g->device), "choosing the GPU");
-	for (int i = 0; i < lanes && !g->failed; i++)
-		open_lane(g, &g->lanes[i]);
+	for (int i = 0; i < streams && !g->failed; i++)
+		open_stream(g, &g->streams[i]);
 	if (!g->failed)
 		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
 	if (!g->failed)
-		enter_lane(g, 0);
+		enter_stream(g, 0);
 	cuda_note(g, cudaMalloc(&g->scalar, (1 + UPDATE_PARTS) * sizeof(double)), "memory of sums");
 	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
 	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");
@@ -710,7 +712,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->name = "cuda";
 	b->precision = precision;
 	b->threads = 1;
-	b->lags = true;
+	b->is_async = true;
 	b->context = g;
 	b->kernels = precision_rounds(precision) ? cuda_kernels_bf16 : cuda_kernels;
 	b->optim = cuda_optim;
@@ -723,8 +725,8 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->begin_run = cuda_begin_run;
 	b->copy_params = cuda_copy_params;
 	if (precision_rounds(precision)) {
-		b->joins = cuda_joins;
-		b->together = cuda_together;
+		b->fusable = cuda_fusable;
+		b->run_fused = cuda_run_fused;
 	}
 	b->collect = cuda_collect;
 	if (wants_graphs()) {
@@ -733,7 +735,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 		b->replay = cuda_replay;
 		b->forget = cuda_forget;
 	}
-	choose_lanes(b);
+	choose_streams(b);
 	b->memory = cuda_memory;
 	b->host_alloc = cuda_host_alloc;
 	b->host_release = cuda_host_release;
@@ -741,7 +743,7 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->check = cuda_check;
 	b->wait = cuda_wait;
 	b->close = cuda_close;
-	if (open_device(g, b->lanes, err) == OK)
+	if (open_device(g, b->streams, err) == OK)
 		return OK;
 	cuda_close(b);
 	return FAIL;

@@ -8,7 +8,7 @@ struct columns {
 
 static struct columns columns_of(const struct node *n, int input)
 {
-	const struct join_attr *attr = n->attr;
+	const struct concat_attr *attr = n->attr;
 	struct columns s = { .width = attr->width[input], .pitch = tensor_dim(n->out[0], -1) };
 
 	for (int i = 0; i < input; i++)
@@ -50,4 +50,4 @@ static void backward(const struct call *c)
 	}
 }
 
-KERNELS(join) = { .forward = forward, .backward = backward, .remake = forward };
+KERNELS(concat) = { .forward = forward, .backward = backward, .recompute = forward };

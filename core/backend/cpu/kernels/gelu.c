@@ -56,4 +56,4 @@ static void backward(const struct call *c)
 	}
 }
 
-KERNELS(gelu) = { .forward = forward, .backward = backward, .remake = forward };
+KERNELS(gelu) = { .forward = forward, .backward = backward, .recompute = forward };

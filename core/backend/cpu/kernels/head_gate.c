@@ -89,6 +89,6 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 KERNELS(head_gate) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = forward,
+	.recompute = forward,
 	.workspace = workspace,
 };

@@ -28,7 +28,7 @@ static void backward(const struct call *c)
 }
 
 /* y = gelu(s) */
-static void remake(const struct call *c)
+static void recompute(const struct call *c)
 {
 	struct two_nodes nodes;
 
@@ -52,7 +52,7 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 KERNELS(linear_gelu) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = remake,
+	.recompute = recompute,
 	.workspace = workspace,
 	.copy_bytes = copies,
 };

@@ -31,7 +31,7 @@ static void backward(const struct call *c)
 }
 
 /* h = gelu(a) */
-static void remake(const struct call *c)
+static void recompute(const struct call *c)
 {
 	struct three_nodes nodes, *p = nodes_of(&nodes, c->node);
 
@@ -55,7 +55,7 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 KERNELS(linear_gelu_linear) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = remake,
+	.recompute = recompute,
 	.workspace = workspace,
 	.copy_bytes = copies,
 };

@@ -31,4 +31,4 @@ static void backward(const struct call *c)
 	}
 }
 
-KERNELS(multiply) = { .forward = forward, .backward = backward, .remake = forward };
+KERNELS(multiply) = { .forward = forward, .backward = backward, .recompute = forward };

@@ -113,7 +113,7 @@ static void forward(const struct call *c)
 	}
 }
 
-static void remake(const struct call *c)
+static void recompute(const struct call *c)
 {
 	const struct norm m = read_call(c);
 	const real *s = m.s ? m.s : m.x;
@@ -271,12 +271,12 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 KERNELS(norm) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = remake,
+	.recompute = recompute,
 	.workspace = workspace,
 };
 KERNELS(norm_residual) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = remake,
+	.recompute = recompute,
 	.workspace = workspace,
 };

@@ -48,25 +48,25 @@ static double squares_of(const real *x, int64_t n)
 	return add_in_order(parts);
 }
 
-static void sum_squares(const struct backend *b, const struct optim_stretch *stretches, int n,
+static void sum_squares(const struct backend *b, const struct optim_buffer *buffers, int n,
 			double *sums)
 {
 	(void)b;
 	for (int i = 0; i < n; i++)
-		sums[stretches[i].sum] = squares_of(stretches[i].x, stretches[i].n);
+		sums[buffers[i].sum] = squares_of(buffers[i].x, buffers[i].n);
 }
 
-static void add_squares(const struct backend *b, const struct optim_stretch *stretches, int n,
+static void add_squares(const struct backend *b, const struct optim_buffer *buffers, int n,
 			double *sums)
 {
 	(void)b;
 	for (int k = 0; k < n; k++) {
-		const real *x = stretches[k].x;
-		double more = sums[stretches[k].sum];
+		const real *x = buffers[k].x;
+		double more = sums[buffers[k].sum];
 
-		for (int64_t i = 0; i < stretches[k].n; i++)
+		for (int64_t i = 0; i < buffers[k].n; i++)
 			more += (double)x[i] * (double)x[i];
-		sums[stretches[k].sum] = more;
+		sums[buffers[k].sum] = more;
 	}
 }
 

@@ -20,17 +20,17 @@ static void apply(const struct call *c, const real *x, struct layout from, real 
 	const struct rope_attr *attr = c->node->attr;
 	const int64_t *dim = c->node->in[0]->dim;
 	const int64_t length = dim[1], heads = dim[2], n = dim[3], half = attr->width / 2;
-	struct turn *turns = c->work;
+	struct rotation *turns = c->work;
 	real *tables = (real *)(turns + listed_positions(length) * half);
 
 #pragma omp parallel if (dim[0] * length * heads * n > GRAIN)
 	{
 		real *cosine = tables + omp_get_thread_num() * 2 * half, *sine = cosine + half;
 
-		list_turns(attr->theta, attr->width, c->run->past, length, turns);
+		list_rotations(attr->theta, attr->width, c->run->past, length, turns);
 #pragma omp for schedule(static)
 		for (int64_t t = 0; t < length; t++) {
-			turns_at(turns, t, length, half, direction, cosine, sine);
+			rotations_at(turns, t, length, half, direction, cosine, sine);
 			for (int64_t i = 0; i < dim[0] * heads; i++) {
 				int64_t head = (i / heads * length + t) * heads + i % heads;
 				const real *u = x + head_offset(head, n, from.row, from.pitch);
@@ -72,6 +72,6 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 KERNELS(rope) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = forward,
+	.recompute = forward,
 	.workspace = workspace,
 };

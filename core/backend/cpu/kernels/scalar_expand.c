@@ -57,6 +57,6 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 KERNELS(scalar_expand) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = forward,
+	.recompute = forward,
 	.workspace = workspace,
 };

@@ -46,6 +46,6 @@ KERNELS(scale) = { .forward = forward, .backward = backward };
 KERNELS(scale_learned) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = forward,
+	.recompute = forward,
 	.workspace = workspace,
 };

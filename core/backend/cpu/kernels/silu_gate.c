@@ -59,4 +59,4 @@ static void backward(const struct call *c)
 	}
 }
 
-KERNELS(silu_gate) = { .forward = forward, .backward = backward, .remake = forward };
+KERNELS(silu_gate) = { .forward = forward, .backward = backward, .recompute = forward };

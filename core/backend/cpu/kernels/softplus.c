@@ -30,4 +30,4 @@ static void backward(const struct call *c)
 	}
 }
 
-KERNELS(softplus) = { .forward = forward, .backward = backward, .remake = forward };
+KERNELS(softplus) = { .forward = forward, .backward = backward, .recompute = forward };

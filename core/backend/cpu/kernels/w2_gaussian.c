@@ -39,7 +39,7 @@ struct head {
 	double *products; /* backward: of all heads */
 };
 
-static void turn(const struct head *h, const real *x, real *y)
+static void rotation(const struct head *h, const real *x, real *y)
 {
 	if (h->of.half)
 		rotate(x, h->cosine, h->sine, h->of.half, y, false);
@@ -47,7 +47,7 @@ static void turn(const struct head *h, const real *x, real *y)
 		put_scaled(y, false, 1, x, h->of.width);
 }
 
-static int64_t listed_turns(const struct shape *s)
+static int64_t listed_rotations(const struct shape *s)
 {
 	return s->half ? listed_positions(s->length) * s->half : 0;
 }
@@ -67,7 +67,7 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	const struct shape s = shape_of(n);
 
-	return (size_t)listed_turns(&s) * sizeof(struct turn) +
+	return (size_t)listed_rotations(&s) * sizeof(struct rotation) +
 	       (size_t)products_of(&s, pass) * sizeof(double) +
 	       (size_t)(threads * thread_room(&s, pass)) * sizeof(real);
 }
@@ -85,8 +85,8 @@ static inline void each_head(const struct call *c, enum pass pass,
 	const struct w2_attr *attr = c->node->attr;
 	const struct shape s = shape_of(c->node);
 	const real direction = pass == PASS_BACKWARD ? -1 : 1, *tau = c->in[1];
-	struct turn *turns = c->work;
-	double *products = (double *)(turns + listed_turns(&s));
+	struct rotation *turns = c->work;
+	double *products = (double *)(turns + listed_rotations(&s));
 	real *rooms = (real *)(products + products_of(&s, pass));
 
 #pragma omp parallel if (s.tokens * s.heads * s.width > GRAIN)
@@ -102,12 +102,12 @@ static inline void each_head(const struct call *c, enum pass pass,
 				  .products = products };
 
 		if (s.half)
-			list_turns(attr->theta, s.width, c->run->past, s.length, turns);
+			list_rotations(attr->theta, s.width, c->run->past, s.length, turns);
 #pragma omp for schedule(static)
 		for (int64_t token = 0; token < s.tokens; token++) {
 			if (s.half)
-				turns_at(turns, token % s.length, s.length, s.half, direction,
-					 cosine, sine);
+				rotations_at(turns, token % s.length, s.length, s.half, direction,
+					     cosine, sine);
 			for (int64_t i = 0; i < s.heads; i++) {
 				h.row = token * s.heads + i;
 				h.from = token * s.pitch + 2 * i * s.width;
@@ -127,7 +127,7 @@ static real pair_row(const struct head *h, const real *x, real *y)
 	const int64_t width = h->of.width;
 	real bias;
 
-	turn(h, x, y);
+	rotation(h, x, y);
 	softplus_row(x + width, width, h->eps, y + width);
 	bias = -dot(y, y, 2 * width) * h->inverse;
 	if (h->scaled)
@@ -147,7 +147,7 @@ static real whitened_row(const struct head *h, const real *x, real *y)
 		logdet += fast_log(y[i]);
 		y[i] = x[i] / root(y[i]);
 	}
-	turn(h, y, y);
+	rotation(h, y, y);
 	return (real)-0.5 * (dot(y, y, width) + logdet);
 }
 
@@ -190,7 +190,7 @@ static real pair_gradient(const struct head *h, const real *x, const real *y, co
 		di -= *dbias * dot(y, y, 2 * width) / (h->factor * h->factor);
 		put_scaled(d, true, -2 * h->inverse * *dbias / h->factor, y, 2 * width);
 	}
-	turn(h, d, d);
+	rotation(h, d, d);
 	map(fast_sigmoid, x + width, width, slope);
 	put_product(d + width, false, d + width, slope, width);
 	return di;
@@ -204,7 +204,7 @@ static void whitened_gradient(const struct head *h, const real *restrict x, cons
 	real *restrict sigma = d + 2 * width;
 
 	if (dy)
-		turn(h, dy, d);
+		rotation(h, dy, d);
 	else
 		memset(d, 0, (size_t)width * sizeof(*d));
 	map(fast_sigmoid, x + width, width, d + width);
@@ -240,7 +240,8 @@ static void tau_gradient(const struct call *c)
 {
 	const struct w2_attr *attr = c->node->attr;
 	const struct shape s = shape_of(c->node);
-	const double *products = (const double *)((struct turn *)c->work + listed_turns(&s));
+	const double *products =
+		(const double *)((struct rotation *)c->work + listed_rotations(&s));
 	const real *tau = c->in[1];
 	real *dtau = c->din[1];
 
@@ -265,6 +266,6 @@ static void backward(const struct call *c)
 KERNELS(w2_gaussian) = {
 	.forward = forward,
 	.backward = backward,
-	.remake = forward,
+	.recompute = forward,
 	.workspace = workspace,
 };

@@ -49,11 +49,11 @@ template <typename R> struct combined {
 	int64_t rows, pitch;
 };
 
-template <typename R> static __device__ place<R> warp_argmax(place<R> p)
+template <typename R> static __device__ argmax<R> warp_argmax(argmax<R> p)
 {
 	for (int step = WARP / 2; step > 0; step /= 2) {
-		const place<R> other = { __shfl_xor_sync(0xffffffffu, p.value, step),
-					 __shfl_xor_sync(0xffffffffu, p.index, step) };
+		const argmax<R> other = { __shfl_xor_sync(0xffffffffu, p.value, step),
+					  __shfl_xor_sync(0xffffffffu, p.index, step) };
 
 		p = first_of_largest<R>()(p, other);
 	}
@@ -62,9 +62,9 @@ template <typename R> static __device__ place<R> warp_argmax(place<R> p)
 
 /* The largest of the entries first, first + step .. of a row. */
 template <typename R>
-static __device__ place<R> largest_of(const R *row, int64_t first, int64_t step, int64_t n)
+static __device__ argmax<R> largest_of(const R *row, int64_t first, int64_t step, int64_t n)
 {
-	place<R> most = { -1, INT32_MAX };
+	argmax<R> most = { -1, INT32_MAX };
 
 	for (int64_t j = first; j < n; j += step)
 		most = first_of_largest<R>()(most, { row[j], (int)j });
@@ -80,7 +80,7 @@ template <typename R>
 static __device__ void warp_take_largest(R *row, int64_t n, int64_t k, int32_t *index, R *weight)
 {
 	const int lane = threadIdx.x % WARP;
-	place<R> mine = largest_of(row, lane, WARP, n), most, next;
+	argmax<R> mine = largest_of(row, lane, WARP, n), most, next;
 
 	for (int64_t at = 0; at < k && at < n; at++) {
 		most = warp_argmax(mine);
@@ -107,8 +107,8 @@ static __device__ void warp_take_largest(R *row, int64_t n, int64_t k, int32_t *
 
 /* The k largest entries of every combined row; past: position of the first query of this run. */
 template <typename P>
-static void write_routes(const struct call *c, struct combined<typename P::real> route,
-			 int64_t past, struct query_block x)
+static void write_routes(const struct call *c, combined<typename P::real> route, int64_t past,
+			 struct query_block x)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
@@ -116,7 +116,7 @@ static void write_routes(const struct call *c, struct combined<typename P::real>
 	const int64_t B = t->dim[0], T = t->dim[1], k = t->dim[2];
 	const struct route_attr attr = a->route;
 	int32_t *index = (int32_t *)c->out[ROUTE_INDEX];
-	real *weight = wide_output<P>(c, ROUTE_WEIGHT);
+	real *weight = real_output<P>(c, ROUTE_WEIGHT);
 
 	each(c, B * x.n * WARP, [=] __device__(int64_t item) {
 		const int64_t row = item / WARP, b = row / x.n, r = row % x.n;
@@ -167,15 +167,15 @@ static void put_shared(const struct call *c, int input, const typename P::real *
  * Kernels that keep scores on the chip (fused_attention.cuh).  Whether they take a node depends on
  * the node alone.
  */
-template <typename P> struct fused {
+template <typename P> struct flash {
 	static bool takes(const struct node *n);
 	static void forward(const struct call *c);
 	static void backward(const struct call *c);
 	static size_t workspace(const struct node *n, enum pass pass);
 };
 
-extern template struct fused<single_precision>;
-extern template struct fused<double_precision>;
-extern template struct fused<bfloat16_products>;
+extern template struct flash<single_precision>;
+extern template struct flash<double_precision>;
+extern template struct flash<bfloat16_products>;
 
 #endif

@@ -18,14 +18,14 @@ static __device__ __forceinline__ void begin_products(const Own &own, int row, c
 						      Meanwhile meanwhile, typename X::scores &s,
 						      typename X::scores &dp)
 {
-	if constexpr (X::GROUPED) {
-		begin_rows(s, own.score, 64 * group_of_thread(), step.score);
-		begin_rows(dp, own.value, 64 * group_of_thread(), step.value);
+	if constexpr (X::WGMMA) {
+		begin_product_nt(s, own.score, 64 * warpgroup(), step.score);
+		begin_product_nt(dp, own.value, 64 * warpgroup(), step.value);
 		meanwhile();
-		group_wait<1>(s);
+		wgmma_wait<1>(s);
 	} else {
 		meanwhile();
-		multiply_rows(s, own.score, row, step.score);
+		product_nt(s, own.score, row, step.score);
 	}
 }
 
@@ -34,10 +34,10 @@ template <typename X, typename Own, typename Step>
 static __device__ __forceinline__ void end_products(const Own &own, int row, const Step &step,
 						    typename X::scores &dp)
 {
-	if constexpr (X::GROUPED)
-		group_wait<0>(dp);
+	if constexpr (X::WGMMA)
+		wgmma_wait<0>(dp);
 	else
-		multiply_rows(dp, own.value, row, step.value);
+		product_nt(dp, own.value, row, step.value);
 }
 
 /* dS from scores and dP, of the queries' rows; outside the keys they see it is 0. */
@@ -57,23 +57,23 @@ d_scores(const problem_of<X> &p, typename X::real unit, int head, int i0, int j0
 }
 
 /* The sum of x over a block of threads, in the thread 0; `room` has a number for each warp. */
-template <int WARPS> static __device__ double sum_of_threads(double x, double *room)
+template <int WARPS> static __device__ double sum_of_threads(double x, double *buffers)
 {
 	for (int step = 16; step > 0; step /= 2)
 		x += __shfl_xor_sync(0xffffffffu, x, step);
 	if (threadIdx.x % 32 == 0)
-		room[threadIdx.x / 32] = x;
+		buffers[threadIdx.x / 32] = x;
 	__syncthreads();
 	x = 0;
 	for (int i = 0; i < WARPS; i++)
-		x += room[i];
+		x += buffers[i];
 	return x;
 }
 
 /* lse and delta of the thread's queries. */
 template <typename X>
 static __device__ __forceinline__ void
-row_numbers_of(const problem_of<X> &p, const struct query_walk<X> &w, int row,
+row_numbers_of(const problem_of<X> &p, const query_walk<X> &w, int row,
 	       typename X::row_numbers &lse2, typename X::row_numbers &delta)
 {
 #pragma unroll
@@ -91,7 +91,7 @@ row_numbers_of(const problem_of<X> &p, const struct query_walk<X> &w, int row,
 /* Shared memory of dQ's kernel after its stages: lse and delta of the block's queries. */
 template <typename X> struct own_numbers {
 	static constexpr int AT = memory<X, true>::BYTES;
-	static constexpr int BYTES = X::GROUPED ? 2 * X::OWN * (int)sizeof(typename X::real) : 0;
+	static constexpr int BYTES = X::WGMMA ? 2 * X::OWN * (int)sizeof(typename X::real) : 0;
 };
 
 /*
@@ -99,46 +99,47 @@ template <typename X> struct own_numbers {
  * dK, too: dO goes to `value`, lse and delta to `numbers`.
  */
 template <typename X, typename Panel>
-static __device__ void prepare_own(const problem_of<X> &p, const struct query_walk<X> &w,
-				   const struct row_source<typename X::P> &r, const Panel &value,
+static __device__ void prepare_own(const problem_of<X> &p, const query_walk<X> &w,
+				   const row_source<typename X::P> &r, const Panel &value,
 				   typename X::real *numbers)
 {
-	constexpr int PIECES = X::DW / PIECE<typename X::factor>, AT_ONCE = X::THREADS / PIECES;
-	constexpr int TURNS = X::OWN / AT_ONCE;
-	const uint32_t piece = threadIdx.x % PIECES, own = threadIdx.x / PIECES;
-	const auto query = [&](int turn) -> struct query_piece {
+	constexpr int VECS = X::DW / VEC16<typename X::factor>, AT_ONCE = X::THREADS / VECS;
+	constexpr int LOADS = X::OWN / AT_ONCE;
+	const uint32_t vec = threadIdx.x % VECS, own = threadIdx.x / VECS;
+	const auto query = [&](int tile_order) -> struct query_vec {
 		return { (uint32_t)(w.head / p.H),
 			 (uint32_t)(w.head % p.H),
 			 (uint32_t)p.H,
-			 (uint32_t)w.first + own + turn *AT_ONCE,
+			 (uint32_t)w.first + own + tile_order *AT_ONCE,
 			 (uint32_t)p.T,
 			 (uint32_t)p.padded,
-			 piece,
-			 PIECES };
+			 vec,
+			 VECS };
 	};
-	const auto put = [&](int turn, uint4 d_o, const typename X::real(&two)[2]) {
-		const int row = (int)own + turn * AT_ONCE;
+	const auto put = [&](int tile_order, uint4 d_o, const typename X::real(&two)[2]) {
+		const int row = (int)own + tile_order * AT_ONCE;
 
-		write_piece(value.piece(row, (int)piece), d_o);
-		if (piece == 0) {
+		st_shared_vec16(value.vec(row, (int)vec), d_o);
+		if (vec == 0) {
 			numbers[row] = two[0];
 			numbers[X::OWN + row] = two[1];
 		}
 	};
 	typename X::real two[2];
 
-	if (r.is_narrow()) {
-		typename row_source<typename X::P>::narrow_pieces given[TURNS];
+	if (r.is_bf16()) {
+		typename row_source<typename X::P>::bf16_vecs given[LOADS];
 
 #pragma unroll
-		for (int turn = 0; turn < TURNS; turn++)
-			given[turn] = r.read_narrow(query(turn));
+		for (int tile_order = 0; tile_order < LOADS; tile_order++)
+			given[tile_order] = r.load_bf16(query(tile_order));
 #pragma unroll
-		for (int turn = 0; turn < TURNS; turn++)
-			put(turn, r.prepare_narrow(query(turn), given[turn], two), two);
+		for (int tile_order = 0; tile_order < LOADS; tile_order++)
+			put(tile_order, r.prepare_bf16(query(tile_order), given[tile_order], two),
+			    two);
 	} else {
-		for (int turn = 0; turn < TURNS; turn++)
-			put(turn, r.prepare(query(turn), two), two);
+		for (int tile_order = 0; tile_order < LOADS; tile_order++)
+			put(tile_order, r.prepare(query(tile_order), two), two);
 	}
 }
 
@@ -165,17 +166,17 @@ static __device__ __forceinline__ void own_numbers_of(const typename X::real *nu
  */
 template <typename X, bool IN_BAND>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	d_queries_kernel(const __grid_constant__ problem_of<X> p,
-			 const __grid_constant__ target<typename X::P> out, double *dband,
-			 const __grid_constant__ row_source<typename X::P> rows)
+	flash_backward_dq_kernel(const __grid_constant__ problem_of<X> p,
+				 const __grid_constant__ target<typename X::P> out, double *dband,
+				 const __grid_constant__ row_source<typename X::P> rows)
 {
 	typedef typename X::real real;
-	typedef struct memory<X, true> M;
+	typedef memory<X, true> M;
 
-	previous_done();
-	char *shared = launch_memory();
-	const uint32_t start = shared_address(shared);
-	struct query_walk<X> w(p);
+	pdl_wait();
+	char *shared = dynamic_smem();
+	const uint32_t start = smem_address(shared);
+	query_walk<X> w(p);
 	const terms_with<X> t = terms_of(p, w.head);
 	const side_of<X> keys = keys_of<X>(p, w.head);
 	const typename M::own_tiles own(start);
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	if (IN_BAND)
 		w.begin = w.band_begin(p);
 	clear(d);
-	if constexpr (X::GROUPED) {
+	if constexpr (X::WGMMA) {
 		real *numbers = (real *)(shared + own_numbers<X>::AT);
 
 		own.copy_score(queries_of<X>(p, w.head), w.first);
@@ -212,7 +213,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 				copy_keys<X, M>(p, w, keys, start, step + 1);
 		};
 
-		copies_arrive<X>();
+		cp_async_arrive<X>();
 		if (j0 > w.position + X::first_together() + X::TOGETHER - 1) {
 			meanwhile();
 			continue;
@@ -226,9 +227,9 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 				x = i0 + r - j0 - c <= t.window ? x : 0;
 				dband_sum += x * cross[m][n][e];
 			});
-			multiply_result(d, s, at.cross);
+			product_nn(d, s, at.cross);
 		} else {
-			multiply_result(d, s, at.score);
+			product_nn(d, s, at.score);
 		}
 	}
 	fill(factor, IN_BAND ? p.scale * p.band() : p.scale);
@@ -254,11 +255,10 @@ template <typename R> struct alignas(2 * sizeof(R)) two_numbers {
  * the query does not see, but it is of the same tile, and there stored as 0.
  */
 template <typename X>
-static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p,
-						     const struct query_walk<X> &w, int row,
-						     int step, typename X::scores &ds)
+static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p, const query_walk<X> &w,
+						     int row, int step, typename X::scores &ds)
 {
-	typedef struct two_numbers<typename X::real> two;
+	typedef two_numbers<typename X::real> two;
 	const int i0 = w.first + row, j0 = step * X::STEP;
 	const bool all = j0 + X::STEP - 1 <= i0 && i0 + 16 * X::ROWS <= p.T;
 
@@ -283,14 +283,14 @@ static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p,
 
 /* Shared memory of the kernel below: only keys. */
 template <typename X> struct given_memory {
-	typedef struct tiles<X, X::STEP, false> step_tiles;
+	typedef tiles<X, X::STEP, false> step_tiles;
 	static constexpr int BYTES = 2 * step_tiles::SCORE;
 
 	/* Begin to copy the keys of a step. */
 	static __device__ void copy(const side_of<X> &keys, uint32_t start, int step)
 	{
 		at(start, step).copy_score(keys, step * X::STEP);
-		copies_end();
+		cp_async_commit();
 	}
 	static __device__ step_tiles at(uint32_t start, int step)
 	{
@@ -298,18 +298,18 @@ template <typename X> struct given_memory {
 	}
 };
 
-/* dQ = scale dS K, of dS that d_keys_kernel stored.  It is read a step ahead, so that no product
- * waits. */
+/* dQ = scale dS K, of dS that flash_backward_dkdv_kernel stored.  It is read a step ahead, so that
+ * no product waits. */
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	given_d_queries_kernel(const __grid_constant__ problem_of<X> p,
-			       const __grid_constant__ target<typename X::P> out)
+	flash_backward_dq_stored_kernel(const __grid_constant__ problem_of<X> p,
+					const __grid_constant__ target<typename X::P> out)
 {
-	typedef struct given_memory<X> M;
+	typedef given_memory<X> M;
 
-	previous_done();
-	const uint32_t start = shared_address(launch_memory());
-	const struct query_walk<X> w(p);
+	pdl_wait();
+	const uint32_t start = smem_address(dynamic_smem());
+	const query_walk<X> w(p);
 	const side_of<X> keys = keys_of<X>(p, w.head);
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
 	typename X::scores ds, next;
@@ -321,14 +321,14 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	read_d_scores<X>(p, w, row, w.begin, next);
 	for (int step = w.begin; step < w.end; step++) {
 		each_number(ds, [&](auto &x, int m, int n, int e, int, int) { x = next[m][n][e]; });
-		copies_arrive<X>();
+		cp_async_arrive<X>();
 		if (step + 1 < w.end) {
 			M::copy(keys, start, step + 1);
 			read_d_scores<X>(p, w, row, step + 1, next);
 		}
 		if (step * X::STEP <
 		    w.first + row + 16 * X::ROWS) /* else no query sees these keys */
-			multiply_result(d, ds, M::at(start, step).score);
+			product_nn(d, ds, M::at(start, step).score);
 	}
 	fill(factor, p.scale);
 	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, d, factor);
@@ -348,11 +348,11 @@ template <typename X> struct key_walk {
 	__device__ explicit key_walk(const problem_of<X> &p)
 	{
 		const int blocks = (p.S + X::OWN - 1) / X::OWN;
-		const struct turn turn(blocks);
+		const struct tile_order tile_order(blocks);
 
-		group = p.first_head / p.together + turn.head;
+		group = p.first_head / p.together + tile_order.head;
 		head = group * p.together;
-		first = turn.number * X::OWN;
+		first = tile_order.number * X::OWN;
 		begin = first / X::STEP;
 		end = (p.T + X::STEP - 1) / X::STEP;
 	}
@@ -371,28 +371,28 @@ template <typename X> struct key_walk {
 
 /* Begin to copy the queries of a step, their lse and their delta. */
 template <typename X, typename M>
-static __device__ void copy_queries(const problem_of<X> &p, const struct key_walk<X> &w,
+static __device__ void copy_queries(const problem_of<X> &p, const key_walk<X> &w,
 				    const side_of<X> &queries, uint32_t start, int step)
 {
 	const typename M::step_tiles to(M::stage(start, step));
-	constexpr int N = PIECE<typename X::real>;
+	constexpr int N = VEC16<typename X::real>;
 	const uint32_t numbers = M::stage(start, step) + M::step_tiles::BYTES;
 	const int64_t first = (int64_t)w.head * p.padded + step * X::STEP;
 	const int n = (int)threadIdx.x;
 
 	to.copy(queries, step * X::STEP, w.in_band(p, step));
-	static_assert(X::STEP / N <= X::THREADS, "one piece for a thread");
+	static_assert(X::STEP / N <= X::THREADS, "one vec for a thread");
 	if (n < X::STEP / N) {
-		copy_piece(numbers + n * 16, p.lse2 + first + n * N, true);
-		copy_piece(numbers + (X::STEP / N + n) * 16, p.delta + first + n * N, true);
+		cp_async_vec16(numbers + n * 16, p.lse2 + first + n * N, true);
+		cp_async_vec16(numbers + (X::STEP / N + n) * 16, p.delta + first + n * N, true);
 	}
-	copies_end();
+	cp_async_commit();
 }
 
 /* Products s of the warp's keys with the queries of a step become probabilities. */
 template <typename X, typename M>
 static __device__ void
-key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
+key_probabilities(const problem_of<X> &p, const key_walk<X> &w, const terms_with<X> &t,
 		  const typename M::own_tiles &own, const typename M::step_tiles &queries,
 		  const typename X::real *lse2, const typename X::row_numbers &bias, int step,
 		  typename X::scores &s)
@@ -406,7 +406,7 @@ key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w, const ter
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
-			multiply_rows(cross, own.cross, row, queries.cross);
+			product_nt(cross, own.cross, row, queries.cross);
 	finish_scores<X>(
 		t, in_band, cross, [&](int m, int e, int) { return bias[m][e / 2]; },
 		[=](int r, int c) { return i0 + c - j0 - r; }, s);
@@ -421,7 +421,7 @@ key_probabilities(const problem_of<X> &p, const struct key_walk<X> &w, const ter
 
 /* The bias of the thread's keys. */
 template <typename X>
-static __device__ void own_bias(const problem_of<X> &p, const struct key_walk<X> &w, int row,
+static __device__ void own_bias(const problem_of<X> &p, const key_walk<X> &w, int row,
 				typename X::row_numbers &bias)
 {
 #pragma unroll
@@ -447,15 +447,15 @@ template <typename X> struct key_sums {
 /* dP become dS, of the keys' rows, and probabilities s what multiplies dO; dbias is summed up. */
 template <typename X>
 static __device__ __forceinline__ void
-key_d_scores(const problem_of<X> &p, const struct key_walk<X> &w, int row, int step,
+key_d_scores(const problem_of<X> &p, const key_walk<X> &w, int row, int step,
 	     const typename X::real *delta, bool wants_bias, typename X::scores &s,
-	     typename X::scores &dp, struct key_sums<X> &sums)
+	     typename X::scores &dp, key_sums<X> &sums)
 {
 	typedef typename X::real real;
 	const int j0 = w.first + row, i0 = step * X::STEP;
 
 	if (X::MORE && p.mask.factor != 0) {
-		const struct kept<X> k(
+		const kept<X> k(
 			p, w.head, [=](int, int c) { return i0 + c; },
 			[=](int r, int) { return j0 + r; });
 
@@ -480,34 +480,34 @@ key_d_scores(const problem_of<X> &p, const struct key_walk<X> &w, int row, int s
  */
 template <typename X, typename Step>
 static __device__ __forceinline__ void
-add_grouped(const problem_of<X> &p, const struct key_walk<X> &w, int row, int step,
-	    const Step &queries, const typename X::real *delta, bool wants_bias,
-	    typename X::scores &s, typename X::scores &dp, struct key_sums<X> &sums)
+add_wgmma(const problem_of<X> &p, const key_walk<X> &w, int row, int step, const Step &queries,
+	  const typename X::real *delta, bool wants_bias, typename X::scores &s,
+	  typename X::scores &dp, key_sums<X> &sums)
 {
 	uint32_t p_rounded[X::COLUMNS / 2][4], ds_rounded[X::COLUMNS / 2][4];
 
 	if constexpr (X::MORE) {
-		group_wait<0>(dp);
+		wgmma_wait<0>(dp);
 		key_d_scores<X>(p, w, row, step, delta, wants_bias, s, dp, sums);
-		round_result<X::COLUMNS>(p_rounded, s);
-		begin_result<X::COLUMNS>(sums.value, p_rounded, queries.value);
+		round_fragments<X::COLUMNS>(p_rounded, s);
+		begin_product_nn<X::COLUMNS>(sums.value, p_rounded, queries.value);
 	} else {
-		round_result<X::COLUMNS>(p_rounded, s);
-		begin_result<X::COLUMNS>(sums.value, p_rounded, queries.value);
-		group_wait<1>(dp);
+		round_fragments<X::COLUMNS>(p_rounded, s);
+		begin_product_nn<X::COLUMNS>(sums.value, p_rounded, queries.value);
+		wgmma_wait<1>(dp);
 		key_d_scores<X>(p, w, row, step, delta, wants_bias, s, dp, sums);
 	}
-	round_result<X::COLUMNS>(ds_rounded, dp);
-	begin_result<X::COLUMNS>(sums.score, ds_rounded, queries.score);
-	group_wait<0>(sums.value);
-	group_wait<0>(sums.score);
+	round_fragments<X::COLUMNS>(ds_rounded, dp);
+	begin_product_nn<X::COLUMNS>(sums.score, ds_rounded, queries.score);
+	wgmma_wait<0>(sums.value);
+	wgmma_wait<0>(sums.score);
 }
 
-/* dS of the warp's keys and the queries of a step into memory, for given_d_queries_kernel. */
+/* dS of the warp's keys and the queries of a step into memory, for flash_backward_dq_stored_kernel.
+ */
 template <typename X>
-static __device__ __forceinline__ void store_d_scores(const problem_of<X> &p,
-						      const struct key_walk<X> &w, int row,
-						      int step, typename X::scores &ds)
+static __device__ __forceinline__ void store_d_scores(const problem_of<X> &p, const key_walk<X> &w,
+						      int row, int step, typename X::scores &ds)
 {
 	typename X::real *to = p.d_scores_at(w.head, step * X::STEP, w.first + row);
 
@@ -517,10 +517,10 @@ static __device__ __forceinline__ void store_d_scores(const problem_of<X> &p,
 /* Of a step: what queries i0 .. add to the sums of the warp's keys j0 .. */
 template <typename X, typename M, bool IN_BAND, typename Meanwhile>
 static __device__ __forceinline__ void
-add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_with<X> &t,
+add_queries(const problem_of<X> &p, const key_walk<X> &w, const terms_with<X> &t,
 	    const typename M::own_tiles &own, const typename M::step_tiles &queries,
 	    const typename X::real *lse2, const typename X::row_numbers &bias, int step,
-	    bool wants_bias, Meanwhile meanwhile, struct key_sums<X> &sums)
+	    bool wants_bias, Meanwhile meanwhile, key_sums<X> &sums)
 {
 	typedef typename X::real real;
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
@@ -529,8 +529,8 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 
 	begin_products<X>(own, row, queries, meanwhile, s, dp);
 	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
-	if constexpr (X::GROUPED) {
-		add_grouped<X>(p, w, row, step, queries, lse2 + X::STEP, wants_bias, s, dp, sums);
+	if constexpr (X::WGMMA) {
+		add_wgmma<X>(p, w, row, step, queries, lse2 + X::STEP, wants_bias, s, dp, sums);
 	} else {
 		end_products<X>(own, row, queries, dp);
 		key_d_scores<X>(p, w, row, step, lse2 + X::STEP, wants_bias, s, dp, sums);
@@ -538,19 +538,19 @@ add_queries(const problem_of<X> &p, const struct key_walk<X> &w, const terms_wit
 			each_number(dp, [&](real &x, int, int, int, int r, int c) {
 				x = i0 + c - j0 - r <= t.window ? x : 0;
 			});
-			multiply_result(sums.score, dp, queries.cross);
+			product_nn(sums.score, dp, queries.cross);
 		} else {
 			if (!ROUNDS<typename X::P> && p.ds)
 				store_d_scores<X>(p, w, row, step, dp);
-			multiply_result(sums.value, s, queries.value);
-			multiply_result(sums.score, dp, queries.score);
+			product_nn(sums.value, s, queries.value);
+			product_nn(sums.score, dp, queries.score);
 		}
 	}
 }
 
 /* dbias_j = sum_i dS_ij of the thread's keys, into [B,H,S]. */
 template <typename X>
-static __device__ void put_bias(const problem_of<X> &p, const struct key_walk<X> &w, int row,
+static __device__ void put_bias(const problem_of<X> &p, const key_walk<X> &w, int row,
 				const typename X::row_numbers &sums, typename X::real *dbias)
 {
 #pragma unroll
@@ -572,20 +572,21 @@ static __device__ void put_bias(const problem_of<X> &p, const struct key_walk<X>
  */
 template <typename X, bool IN_BAND>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	d_keys_kernel(const __grid_constant__ problem_of<X> p,
-		      const __grid_constant__ target<typename X::P> dk,
-		      const __grid_constant__ target<typename X::P> dv, typename X::real *dbias)
+	flash_backward_dkdv_kernel(const __grid_constant__ problem_of<X> p,
+				   const __grid_constant__ target<typename X::P> dk,
+				   const __grid_constant__ target<typename X::P> dv,
+				   typename X::real *dbias)
 {
 	typedef typename X::real real;
-	typedef struct memory<X, true> M;
+	typedef memory<X, true> M;
 
-	previous_done();
-	char *shared = launch_memory();
-	const uint32_t start = shared_address(shared);
-	struct key_walk<X> w(p);
+	pdl_wait();
+	char *shared = dynamic_smem();
+	const uint32_t start = smem_address(shared);
+	key_walk<X> w(p);
 	const typename M::own_tiles own(start);
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = w.head + p.together - 1;
-	struct key_sums<X> sums;
+	key_sums<X> sums;
 	typename X::row_numbers bias, factor;
 
 	if (!X::runs())
@@ -609,7 +610,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 					copy_queries<X, M>(p, w, queries, start, step + 1);
 			};
 
-			copies_arrive<X>();
+			cp_async_arrive<X>();
 			if (step * X::STEP + X::STEP - 1 < w.first + X::first_together()) {
 				meanwhile();
 				continue; /* no query of this step sees these keys */

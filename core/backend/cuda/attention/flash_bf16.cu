@@ -1,4 +1,4 @@
 /* Fused attention with products in bfloat16. */
 #include "core/backend/cuda/attention/flash_launch.cuh"
 
-template struct fused<bfloat16_products>;
+template struct flash<bfloat16_products>;

@@ -1,4 +1,4 @@
 /* Fused attention in float. */
 #include "core/backend/cuda/attention/flash_launch.cuh"
 
-template struct fused<single_precision>;
+template struct flash<single_precision>;

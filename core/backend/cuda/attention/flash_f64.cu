@@ -1,4 +1,4 @@
 /* Fused attention in double. */
 #include "core/backend/cuda/attention/flash_launch.cuh"
 
-template struct fused<double_precision>;
+template struct flash<double_precision>;

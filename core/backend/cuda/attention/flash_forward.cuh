@@ -45,16 +45,16 @@ template <typename F> struct rows {
 };
 
 template <typename F>
-static __device__ rows<F> rows_of(const struct head_matrix<const F *> &x, int head, int H)
+static __device__ rows<F> rows_of(const head_matrix<const F *> &x, int head, int H)
 {
 	return { x.at + head / H * x.example + head % H / x.sharing * x.head, x.pitch };
 }
 
 /* One side of the products of a head: queries or keys.  Rows are tokens. */
 template <typename F> struct side {
-	struct rows<F> score, value; /* q and dO, or k and v */
-	struct rows<F> cross;	     /* for the band: k of the queries' tokens, or q of the keys' */
-	int score_pieces, value_pieces; /* of a row; the rest of a tile is 0 */
+	rows<F> score, value;	    /* q and dO, or k and v */
+	rows<F> cross;		    /* for the band: k of the queries' tokens, or q of the keys' */
+	int score_vecs, value_vecs; /* of a row; the rest of a tile is 0 */
 	int n;
 	int cross_first, cross_n; /* row of cross that belongs to row 0, and how many there are */
 };
@@ -66,8 +66,8 @@ template <typename P> struct problem {
 	int first_head, heads; /* that a launch is for, of all examples' */
 	int past;	       /* position of the first query */
 	int S;		       /* keys that are there: past + T */
-	struct head_matrix<const typename P::factor *> q, k, v, d_o, recent;
-	int score_pieces, value_pieces; /* of their rows: up to the widths of a shape */
+	head_matrix<const typename P::factor *> q, k, v, d_o, recent;
+	int score_vecs, value_vecs; /* of their rows: up to the widths of a shape */
 	int recent_first, recent_n;
 	real scale;
 	const real *key_bias; /* or NULL */
@@ -98,11 +98,11 @@ template <typename P> struct problem {
 /*
  * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
  * many blocks share a multiprocessor.  BIASED: keys may have a bias; MORE: and there may be alibi
- * or dropout; BANDED: and the reciprocal term.  GROUPED: four warps multiply together, rows of 16
+ * or dropout; BANDED: and the reciprocal term.  WGMMA: four warps multiply together, rows of 16
  * each. STAGES: of shared memory, for what a block walks over.
  */
 template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_, bool GROUPED_ = false, int STAGES_ = 2, bool BIASED_ = false>
+	  bool BANDED_, bool WGMMA_ = false, int STAGES_ = 2, bool BIASED_ = false>
 struct shape {
 	typedef P_ P;
 	typedef typename P::real real;
@@ -110,7 +110,7 @@ struct shape {
 
 	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
 	static constexpr int BLOCKS = BLOCKS_, STAGES = STAGES_;
-	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, GROUPED = GROUPED_;
+	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, WGMMA = WGMMA_;
 	static constexpr bool BIASED = BIASED_ || MORE;
 	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
 
@@ -123,40 +123,41 @@ struct shape {
 
 	/* W numbers of N rows in shared memory. */
 	template <int W, int N>
-	using stored = std::conditional_t<GROUPED, struct panel<W, N>, struct tile<factor, W>>;
+	using stored = std::conditional_t<WGMMA, swizzled_tile<W, N>, tile<factor, W>>;
 
 	/* Bytes of shared memory, so that what follows may be stored, too. */
 	static constexpr int aligned(int bytes)
 	{
-		return GROUPED ? (bytes + PANEL_ALIGNMENT - 1) / PANEL_ALIGNMENT * PANEL_ALIGNMENT
-			       : bytes;
+		return WGMMA ? (bytes + SWIZZLE_ALIGNMENT - 1) / SWIZZLE_ALIGNMENT *
+				       SWIZZLE_ALIGNMENT
+			     : bytes;
 	}
 
 	/* Kernels of other GPUs stay empty. */
 	static __device__ __forceinline__ bool runs()
 	{
-		return !GROUPED || HAS_GROUPS;
+		return !WGMMA || HAS_WGMMA;
 	}
 
 	/* What is multiplied together: the rows of a warp, or of a group of warps. */
-	static constexpr int TOGETHER = GROUPED ? 64 : 16 * ROWS;
+	static constexpr int TOGETHER = WGMMA ? 64 : 16 * ROWS;
 
 	static __device__ __forceinline__ int first_together()
 	{
-		return GROUPED ? group_of_thread() * 64 : 16 * ROWS * (int)(threadIdx.x / 32);
+		return WGMMA ? warpgroup() * 64 : 16 * ROWS * (int)(threadIdx.x / 32);
 	}
 };
 
-template <typename X> using problem_of = struct problem<typename X::P>;
-template <typename X> using side_of = struct side<typename X::factor>;
+template <typename X> using problem_of = problem<typename X::P>;
+template <typename X> using side_of = side<typename X::factor>;
 
 template <typename X> static __device__ side_of<X> queries_of(const problem_of<X> &p, int head)
 {
 	return { rows_of(p.q, head, p.H),
 		 rows_of(p.d_o, head, p.H),
 		 rows_of(p.k, head, p.H),
-		 p.score_pieces,
-		 p.value_pieces,
+		 p.score_vecs,
+		 p.value_vecs,
 		 p.T,
 		 p.past,
 		 p.S };
@@ -167,8 +168,8 @@ template <typename X> static __device__ side_of<X> keys_of(const problem_of<X> &
 	return { rows_of(p.k, head, p.H),
 		 rows_of(p.v, head, p.H),
 		 rows_of(p.recent, head, p.H),
-		 p.score_pieces,
-		 p.value_pieces,
+		 p.score_vecs,
+		 p.value_vecs,
 		 p.S,
 		 -p.recent_first,
 		 p.recent_n };
@@ -192,21 +193,21 @@ template <typename X, int N, bool VALUE> struct tiles {
 		cross.at = at + SCORE;
 		value.at = at + SCORE + CROSS;
 	}
-	__device__ void copy_score(const struct side<factor> &from, int first) const
+	__device__ void copy_score(const side<factor> &from, int first) const
 	{
-		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, from.score_pieces,
+		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, from.score_vecs,
 					 first, from.n);
 	}
 	/* Begin to copy N rows from row `first` on. */
-	__device__ void copy(const struct side<factor> &from, int first, bool in_band) const
+	__device__ void copy(const side<factor> &from, int first, bool in_band) const
 	{
 		copy_score(from, first);
 		if (VALUE)
 			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch,
-						 from.value_pieces, first, from.n);
+						 from.value_vecs, first, from.n);
 		if (X::BANDED && in_band)
 			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch,
-						 from.score_pieces, first + from.cross_first,
+						 from.score_vecs, first + from.cross_first,
 						 from.cross_n);
 	}
 };
@@ -216,8 +217,8 @@ template <typename X, int N, bool VALUE> struct tiles {
 
 /* Shared memory: what the block owns, then the stages of what it walks over. */
 template <typename X, bool OWN_VALUE> struct memory {
-	typedef struct tiles<X, X::OWN, OWN_VALUE> own_tiles;
-	typedef struct tiles<X, X::STEP, true> step_tiles;
+	typedef tiles<X, X::OWN, OWN_VALUE> own_tiles;
+	typedef tiles<X, X::STEP, true> step_tiles;
 
 	/* Forward has none but the bias. */
 	static constexpr bool HAS_NUMBERS = OWN_VALUE || X::BIASED;
@@ -238,11 +239,11 @@ template <typename X, bool OWN_VALUE> struct memory {
 };
 
 /* Until all threads' copies are there. */
-template <typename X> static __device__ __forceinline__ void copies_arrive()
+template <typename X> static __device__ __forceinline__ void cp_async_arrive()
 {
-	copies_wait<0>();
-	if (X::GROUPED)
-		show_to_groups();
+	cp_async_wait<0>();
+	if (X::WGMMA)
+		fence_proxy_async();
 	__syncthreads();
 }
 
@@ -255,7 +256,7 @@ template <typename R> struct terms {
 	int window;
 };
 
-template <typename X> using terms_with = struct terms<typename X::real>;
+template <typename X> using terms_with = terms<typename X::real>;
 
 /*
  * Without other terms a score stays the bare product, with the bias, until its power is taken:
@@ -268,7 +269,7 @@ static __device__ __forceinline__ typename X::real unit_of(const terms_with<X> &
 }
 
 template <typename P>
-static __device__ terms<typename P::real> terms_of(const struct problem<P> &p, int head)
+static __device__ terms<typename P::real> terms_of(const problem<P> &p, int head)
 {
 	typedef typename P::real real;
 	const real scale = p.scale * (real)M_LOG2E;
@@ -285,7 +286,7 @@ template <typename X> static __device__ __forceinline__ double power_of_two(doub
 
 template <typename X> static __device__ __forceinline__ float power_of_two(float x)
 {
-	return sizeof(typename X::factor) == sizeof(float) ? exp2f(x) : power_of_two_about(x);
+	return sizeof(typename X::factor) == sizeof(float) ? exp2f(x) : ex2_approx(x);
 }
 
 /*
@@ -369,45 +370,46 @@ template <typename R> static __device__ __forceinline__ R row_largest(R x)
 
 /* Rows of a head in a tensor or buffer; without memory they are not wanted. */
 template <typename P> struct target {
-	struct head_matrix<struct results<P>> to;
+	head_matrix<output_view<P>> to;
 	int width;
 	bool add, in_pairs,
-		in_pieces; /* two neighbours may be written at once; 16 bytes of bfloat16 may */
+		is_vectorized; /* two neighbours may be written at once; 16 bytes of bfloat16 may */
 
-	__device__ struct results<P> rows(int head, int H) const {
+	__device__ output_view<P> rows(int head, int H) const
+	{
 		return to.at + (head / H * to.example + head % H / to.sharing * to.head);
 	}
 };
 
 template <typename P>
-static target<P> target_of(struct head_matrix<struct results<P>> to, int64_t width, bool add)
+static target<P> target_of(head_matrix<output_view<P>> to, int64_t width, bool add)
 {
 	const size_t pair =
-		2 * (to.at.narrow ? sizeof(typename P::factor) : sizeof(typename P::real));
+		2 * (to.at.bf16_storage ? sizeof(typename P::factor) : sizeof(typename P::real));
 
 	return { to, (int)width, add,
 		 width % 2 == 0 && to.pitch % 2 == 0 && (uintptr_t)to.at.at % pair == 0,
-		 to.at.narrow && to.pitch % 8 == 0 && (uintptr_t)to.at.at % 16 == 0 };
+		 to.at.bf16_storage && to.pitch % 8 == 0 && (uintptr_t)to.at.at % 16 == 0 };
 }
 
-static __device__ __forceinline__ void write_pair(const struct results<double_precision> &to,
-						  double x, double y)
+static __device__ __forceinline__ void write_pair(const output_view<double_precision> &to, double x,
+						  double y)
 {
 	*(double2 *)to.at = { x, y };
 }
 
 template <typename P>
-static __device__ __forceinline__ void write_pair(const struct results<P> &to, float x, float y)
+static __device__ __forceinline__ void write_pair(const output_view<P> &to, float x, float y)
 {
-	if (ROUNDS<P> && to.narrow)
-		*(uint32_t *)to.at = two_rounded(x, y);
+	if (ROUNDS<P> && to.bf16_storage)
+		*(uint32_t *)to.at = pack_bf16x2(x, y);
 	else
 		*(float2 *)to.at = { x, y };
 }
 
 /* The numbers of a row, in pairs: = factor x */
 template <typename P, int COLUMNS>
-static __device__ __forceinline__ void put_pairs(const struct results<P> &to,
+static __device__ __forceinline__ void put_pairs(const output_view<P> &to,
 						 const typename P::real (&x)[COLUMNS][4], int half,
 						 typename P::real factor)
 {
@@ -418,7 +420,7 @@ static __device__ __forceinline__ void put_pairs(const struct results<P> &to,
 }
 
 /* Of four threads, each with four words: word k of thread i becomes word i of thread k. */
-static __device__ __forceinline__ void turn_words(uint32_t (&word)[4])
+static __device__ __forceinline__ void transpose_words(uint32_t (&word)[4])
 {
 #pragma unroll
 	for (int step = 1; step < 4; step *= 2)
@@ -440,8 +442,8 @@ static __device__ __forceinline__ void turn_words(uint32_t (&word)[4])
 /* The numbers of a row in bfloat16, 16 bytes at once: its four threads exchange theirs.  All
  * threads call it. */
 template <typename F, int COLUMNS>
-static __device__ __forceinline__ void put_pieces(F *to, const float (&x)[COLUMNS][4], int half,
-						  float factor, bool wanted)
+static __device__ __forceinline__ void put_vecs(F *to, const float (&x)[COLUMNS][4], int half,
+						float factor, bool wanted)
 {
 #pragma unroll
 	for (int c = 0; c < COLUMNS; c += 4) {
@@ -449,19 +451,19 @@ static __device__ __forceinline__ void put_pieces(F *to, const float (&x)[COLUMN
 
 #pragma unroll
 		for (int k = 0; k < 4; k++)
-			word[k] = two_rounded(x[c + k][2 * half] * factor,
+			word[k] = pack_bf16x2(x[c + k][2 * half] * factor,
 					      x[c + k][2 * half + 1] * factor);
-		turn_words(word);
+		transpose_words(word);
 		if (wanted)
-			write_sixteen(to + 8 * (c + (int)threadIdx.x % 4),
-				      { word[0], word[1], word[2], word[3] });
+			st_global_vec16(to + 8 * (c + (int)threadIdx.x % 4),
+					{ word[0], word[1], word[2], word[3] });
 	}
 }
 
 /* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
 template <typename P, int ROWS, int COLUMNS>
-static __device__ void put_rows(const struct target<P> &t, const struct results<P> &rows, int first,
-				int n, const typename P::real (&x)[ROWS][COLUMNS][4],
+static __device__ void put_rows(const target<P> &t, const output_view<P> &rows, int first, int n,
+				const typename P::real (&x)[ROWS][COLUMNS][4],
 				const typename P::real (&factor)[ROWS][2])
 {
 	typedef typename P::real R;
@@ -474,9 +476,9 @@ static __device__ void put_rows(const struct target<P> &t, const struct results<
 			const auto to = rows + row * t.to.pitch;
 
 			if constexpr (ROUNDS<P> && COLUMNS % 4 == 0)
-				if (t.in_pieces && !t.add && t.width == 8 * COLUMNS) {
-					put_pieces((typename P::factor *)to.at, x[m], half,
-						   factor[m][half], row < n);
+				if (t.is_vectorized && !t.add && t.width == 8 * COLUMNS) {
+					put_vecs((typename P::factor *)to.at, x[m], half,
+						 factor[m][half], row < n);
 					continue;
 				}
 			if (row >= n)
@@ -524,18 +526,18 @@ template <typename R, int ROWS> static __device__ void fill(R (&x)[ROWS][2], R v
  * kernel; of some, not of all, so that the L2 cache holds what they walk over.  The last turn has
  * the rest, too.
  */
-#define HEADS_IN_TURN 32
+#define HEADS_PER_WAVE 32
 
-struct turn {
+struct tile_order {
 	int head, number;
 
-	__device__ explicit turn(int blocks)
+	__device__ explicit tile_order(int blocks)
 	{
 		const int heads = (int)gridDim.x / blocks;
-		const int last = heads < HEADS_IN_TURN ? 0 : heads / HEADS_IN_TURN - 1;
-		const int mine = (int)blockIdx.x / (HEADS_IN_TURN * blocks);
-		const int first = (mine < last ? mine : last) * HEADS_IN_TURN;
-		const int n = mine < last ? HEADS_IN_TURN : heads - first;
+		const int last = heads < HEADS_PER_WAVE ? 0 : heads / HEADS_PER_WAVE - 1;
+		const int mine = (int)blockIdx.x / (HEADS_PER_WAVE * blocks);
+		const int first = (mine < last ? mine : last) * HEADS_PER_WAVE;
+		const int n = mine < last ? HEADS_PER_WAVE : heads - first;
 		const int at = (int)blockIdx.x - first * blocks;
 
 		head = first + at % n;
@@ -553,10 +555,10 @@ template <typename X> struct query_walk {
 	{
 		const int blocks = (p.T + X::OWN - 1) / X::OWN;
 		const int last = p.past + p.T - 1;
-		const struct turn turn(blocks);
+		const struct tile_order tile_order(blocks);
 
-		head = p.first_head + turn.head;
-		first = (blocks - 1 - turn.number) * X::OWN;
+		head = p.first_head + tile_order.head;
+		first = (blocks - 1 - tile_order.number) * X::OWN;
 		position = p.past + first;
 		begin = 0;
 		end = (position + X::OWN - 1 < last ? position + X::OWN - 1 : last) / X::STEP + 1;
@@ -583,13 +585,14 @@ static __device__ void copy_bias(const problem_of<X> &p, int head, int j0, uint3
 		const bool wanted = p.key_bias && j0 + n < p.S;
 		const int64_t at = wanted ? p.bias_layout.at(head / p.H, head % p.H, j0 + n) : 0;
 
-		copy_number(to + n * (int)sizeof(*none), wanted ? p.key_bias + at : none, wanted);
+		cp_async_element(to + n * (int)sizeof(*none), wanted ? p.key_bias + at : none,
+				 wanted);
 	}
 }
 
 /* Begin to copy the keys of a step, and their bias. */
 template <typename X, typename M>
-static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk<X> &w,
+static __device__ void copy_keys(const problem_of<X> &p, const query_walk<X> &w,
 				 const side_of<X> &keys, uint32_t start, int step)
 {
 	const uint32_t stage = M::stage(start, step);
@@ -598,12 +601,12 @@ static __device__ void copy_keys(const problem_of<X> &p, const struct query_walk
 	to.copy(keys, step * X::STEP, w.in_band(p, step));
 	if (X::BIASED)
 		copy_bias<X>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
-	copies_end();
+	cp_async_commit();
 }
 
 /* Products s of the warp's queries with the keys of a step become scores. */
 template <typename X, typename M>
-static __device__ void query_scores(const problem_of<X> &p, const struct query_walk<X> &w,
+static __device__ void query_scores(const problem_of<X> &p, const query_walk<X> &w,
 				    const terms_with<X> &t, const typename M::own_tiles &own,
 				    const typename M::step_tiles &keys,
 				    const typename X::real *bias, int step, typename X::scores &s,
@@ -617,7 +620,7 @@ static __device__ void query_scores(const problem_of<X> &p, const struct query_w
 	clear(cross);
 	if constexpr (X::BANDED)
 		if (in_band)
-			multiply_rows(cross, own.cross, row, keys.cross);
+			product_nt(cross, own.cross, row, keys.cross);
 	finish_scores<X>(
 		t, in_band, cross, [=](int, int, int c) { return bias[c]; },
 		[=](int r, int c) { return i0 + r - j0 - c; }, s);
@@ -632,7 +635,7 @@ template <typename X>
 static __device__ __forceinline__ void drop(const problem_of<X> &p, int head, int i0, int j0,
 					    typename X::scores &s)
 {
-	const struct kept<X> k(
+	const kept<X> k(
 		p, head, [=](int r, int) { return i0 + r; }, [=](int, int c) { return j0 + c; });
 
 	each_number(
@@ -666,7 +669,7 @@ static __device__ __forceinline__ void largest_of_thread(const typename X::score
 
 /* Scores become powers relative to r.largest, and are added to r.sum. */
 template <typename X>
-static __device__ __forceinline__ void add_powers(typename X::real unit, struct running<X> &r,
+static __device__ __forceinline__ void add_powers(typename X::real unit, running<X> &r,
 						  typename X::scores &s)
 {
 #pragma unroll
@@ -691,7 +694,7 @@ static __device__ __forceinline__ void add_powers(typename X::real unit, struct 
 
 /* The same relative to the new largest; sums before it are to be shrunk so much. */
 template <typename X>
-static __device__ __forceinline__ void take_powers(typename X::real unit, struct running<X> &r,
+static __device__ __forceinline__ void take_powers(typename X::real unit, running<X> &r,
 						   typename X::scores &s,
 						   typename X::row_numbers &shrink)
 {
@@ -722,16 +725,16 @@ static __device__ __forceinline__ void shrink_rows(const typename X::row_numbers
 
 /* What the forward pass writes. */
 template <typename P> struct attention_results {
-	struct target<P> o, lost; /* lost.to.at: NULL where o is not rounded */
+	target<P> o, lost; /* lost.to.at: NULL where o is not rounded */
 	typename P::real *lse;
 };
 
 /* Into memory: o / sum, and the log-sum-exp. */
 template <typename X>
-static __device__ void put_forward(const problem_of<X> &p, const struct query_walk<X> &w,
-				   typename X::real unit, int row, const struct running<X> &r,
+static __device__ void put_forward(const problem_of<X> &p, const query_walk<X> &w,
+				   typename X::real unit, int row, const running<X> &r,
 				   typename X::value_sums &o,
-				   const struct attention_results<typename X::P> &out)
+				   const attention_results<typename X::P> &out)
 {
 	typedef typename X::real real;
 	typename X::row_numbers factor;
@@ -753,7 +756,7 @@ static __device__ void put_forward(const problem_of<X> &p, const struct query_wa
 		return;
 	each_number(o, [&](real &x, int m, int, int e, int, int) {
 		x *= factor[m][e / 2];
-		x -= as_kept(out.o.to.at, x);
+		x -= as_stored(out.o.to.at, x);
 	});
 	fill(factor, (real)1);
 	put_rows(out.lost, out.lost.rows(w.head, p.H), w.first + row, p.T, o, factor);
@@ -761,16 +764,16 @@ static __device__ void put_forward(const problem_of<X> &p, const struct query_wa
 
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	forward_kernel(const __grid_constant__ problem_of<X> p,
-		       const __grid_constant__ attention_results<typename X::P> out)
+	flash_forward_kernel(const __grid_constant__ problem_of<X> p,
+			     const __grid_constant__ attention_results<typename X::P> out)
 {
 	typedef typename X::real real;
-	typedef struct memory<X, false> M;
+	typedef memory<X, false> M;
 
-	previous_done();
-	char *shared = launch_memory();
-	const uint32_t start = shared_address(shared);
-	const struct query_walk<X> w(p);
+	pdl_wait();
+	char *shared = dynamic_smem();
+	const uint32_t start = smem_address(shared);
+	const query_walk<X> w(p);
 	const terms_with<X> t = terms_of(p, w.head);
 	const side_of<X> keys = keys_of<X>(p, w.head);
 	const typename M::own_tiles own(start);
@@ -778,7 +781,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::scores s;
 	typename X::crosses cross;
 	typename X::value_sums o;
-	struct running<X> r;
+	running<X> r;
 	typename X::row_numbers shrink;
 
 	if (!X::runs())
@@ -791,18 +794,18 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	for (int step = w.begin; step < w.end; step++) {
 		const typename M::step_tiles at(M::stage(start, step));
 
-		copies_arrive<X>();
+		cp_async_arrive<X>();
 		if (step + 1 < w.end)
 			copy_keys<X, M>(p, w, keys, start, step + 1);
 		if (step * X::STEP > w.position + X::first_together() + X::TOGETHER - 1)
 			continue; /* none of these queries sees these keys */
-		multiply_rows(s, own.score, row, at.score);
+		product_nt(s, own.score, row, at.score);
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		take_powers<X>(unit_of<X>(t), r, s, shrink);
 		shrink_rows<X>(shrink, o);
 		if (X::MORE && p.mask.factor != 0)
 			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
-		multiply_result(o, s, at.value);
+		product_nn(o, s, at.value);
 	}
 	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out);
 }

@@ -16,31 +16,31 @@
 template <typename P> struct head_copy {
 	int64_t before; /* pieces of the copies before */
 	struct heads x;
-	struct numbers<P> from;
+	input_view<P> from;
 	bool aligned;
-	uint32_t T, n, pieces;
+	uint32_t T, n, vecs;
 	int64_t tokens, W;
 	typename P::factor *out;
 
 	__device__ void copy(uint32_t item) const
 	{
-		constexpr int N = PIECE<typename P::factor>;
-		const uint32_t rest = item / pieces, piece = item % pieces;
+		constexpr int N = VEC16<typename P::factor>;
+		const uint32_t rest = item / vecs, vec = item % vecs;
 		const uint32_t head = rest % n, token = rest / n, b = token / T, i = token % T;
-		const int64_t to = ((int64_t)(b * n + head) * T + i) * W + piece * N;
+		const int64_t to = ((int64_t)(b * n + head) * T + i) * W + vec * N;
 		typename P::real y[N];
 
 		if (i >= tokens)
 			return;
-		read_numbers<N, P>(y, from + (x.at(b, head, i) + piece * N), x.width - piece * N,
+		read_numbers<N, P>(y, from + (x.at(b, head, i) + vec * N), x.width - vec * N,
 				   aligned);
-		*(decltype(as_piece(y)) *)(out + to) = as_piece(y);
+		*(decltype(as_vec(y)) *)(out + to) = as_vec(y);
 	}
 };
 
 /* All copies of a node: of Q, K, V and RECENT. */
 template <typename P> struct head_copies {
-	struct head_copy<P> list[4];
+	head_copy<P> list[4];
 	int n;
 	int64_t total; /* pieces */
 
@@ -51,11 +51,9 @@ template <typename P> struct head_copies {
 	void add(const struct tensor *t, const void *data, int64_t W, int64_t tokens,
 		 typename P::factor *out)
 	{
-		constexpr int N = PIECE<typename P::factor>;
+		constexpr int N = VEC16<typename P::factor>;
 		const struct heads x = heads_of(t, t->dim[2]);
-		const struct numbers<P> from = {
-			data, is_narrow(t)
-		};
+		const input_view<P> from = { data, is_bf16(t) };
 
 		list[n++] = { total,
 			      x,
@@ -72,13 +70,12 @@ template <typename P> struct head_copies {
 };
 
 /* A thread for every piece. */
-template <typename P>
-static void copy_heads(const struct call *c, const struct head_copies<P> &copies)
+template <typename P> static void copy_heads(const struct call *c, const head_copies<P> &copies)
 {
-	each_of_many(c, copies, copies.total,
-		     [=] __device__(const struct head_copies<P> &all, int at, int64_t i) {
-			     all.list[at].copy((uint32_t)(i - all.list[at].before));
-		     });
+	each_of_buffers(c, copies, copies.total,
+			[=] __device__(const head_copies<P> &all, int at, int64_t i) {
+				all.list[at].copy((uint32_t)(i - all.list[at].before));
+			});
 }
 
 /* Where what gradients need of every query comes from and goes to. */
@@ -86,18 +83,18 @@ template <typename P>
 static row_source<P> rows_to_prepare(const struct call *c, typename P::real *lse2,
 				     typename P::real *delta, typename P::factor *out)
 {
-	constexpr int N = PIECE<typename P::factor>;
+	constexpr int N = VEC16<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
 	const struct heads x = heads_of(t, t->dim[2]);
-	const struct numbers<P> o = output<P>(c, O), lost = output<P>(c, LOST);
-	const struct numbers<P> d_o = output_gradient<P>(c, O);
+	const input_view<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const input_view<P> d_o = output_gradient<P>(c, O);
 
 	return { x,
 		 o,
 		 lost,
 		 d_o,
 		 is_aligned<N, P>(x, o) && is_aligned<N, P>(x, lost) && is_aligned<N, P>(x, d_o),
-		 wide_output<P>(c, LSE),
+		 real_output<P>(c, LSE),
 		 lse2,
 		 delta,
 		 out };
@@ -105,22 +102,21 @@ static row_source<P> rows_to_prepare(const struct call *c, typename P::real *lse
 
 /* All of it, of rows of W numbers, where the kernel of dQ does not prepare its own. */
 template <typename P>
-static void prepare_rows(const struct call *c, int64_t W, int64_t padded,
-			 const struct row_source<P> &r)
+static void prepare_rows(const struct call *c, int64_t W, int64_t padded, const row_source<P> &r)
 {
-	constexpr int N = PIECE<typename P::factor>;
+	constexpr int N = VEC16<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
-	const uint32_t T = (uint32_t)t->dim[1], H = (uint32_t)t->dim[2], pieces = (uint32_t)W / N;
+	const uint32_t T = (uint32_t)t->dim[1], H = (uint32_t)t->dim[2], vecs = (uint32_t)W / N;
 	const uint32_t rows = (uint32_t)padded;
 
-	each(c, t->dim[0] * H * padded * pieces, [=] __device__(int64_t item) {
-		const uint32_t rest = (uint32_t)item / pieces, piece = (uint32_t)item % pieces;
+	each(c, t->dim[0] * H * padded * vecs, [=] __device__(int64_t item) {
+		const uint32_t rest = (uint32_t)item / vecs, vec = (uint32_t)item % vecs;
 		const uint32_t h = rest % H, token = rest / H, b = token / rows, i = token % rows;
-		const struct query_piece q = { b, h, H, i, T, rows, piece, pieces };
+		const struct query_vec q = { b, h, H, i, T, rows, vec, vecs };
 		typename P::real two[2];
 
-		if (r.is_narrow())
-			r.prepare_narrow(q, r.read_narrow(q), two);
+		if (r.is_bf16())
+			r.prepare_bf16(q, r.load_bf16(q), two);
 		else
 			r.prepare(q, two);
 	});
@@ -129,11 +125,11 @@ static void prepare_rows(const struct call *c, int64_t W, int64_t padded,
 /* --------------------------------------------------------------------- buffers */
 
 /* Of all shapes: rows that a block owns, columns of a step. */
-#define MOST_ROWS_OF_BLOCK 128
+#define MAX_ROWS_OF_BLOCK 128
 
-template <typename P> struct fused_buffers {
+template <typename P> struct flash_buffers {
 	typename P::factor *q, *k, *v, *recent, *d_o; /* copies, or NULL: read in place */
-	struct combined<typename P::real> route;
+	combined<typename P::real> route;
 	int64_t padded;
 	typename P::real *lse2, *delta;
 	typename P::real *dk, *dv, *dbias; /* [B,H / together,S,width], [B,H,S,width], [B,H,S] */
@@ -175,18 +171,18 @@ template <typename P> static struct widths widths_of(const struct node *n)
 /* Can kernels read the tensor where it is, as rows of whole pieces that start on 16 bytes? */
 template <typename P> static bool is_ready(const struct tensor *t)
 {
-	const int64_t in_piece = PIECE<typename P::factor>;
+	const int64_t in_piece = VEC16<typename P::factor>;
 
 	return is_factor<P>(t) && t->dim[3] % in_piece == 0 &&
 	       heads_of(t, t->dim[2]).pitch % in_piece == 0 && t->offset % in_piece == 0;
 }
 
 template <typename P>
-static typename P::factor *take_copy(struct space *m, const struct tensor *t, int64_t W)
+static typename P::factor *alloc_copy(struct scratch *m, const struct tensor *t, int64_t W)
 {
 	if (!t || is_ready<P>(t))
 		return NULL;
-	return m->take<typename P::factor>(tensor_count(t) / t->dim[3] * W);
+	return m->alloc<typename P::factor>(tensor_count(t) / t->dim[3] * W);
 }
 
 /* The tensor as kernels read it: in place, or the copy, if there is one. */
@@ -206,7 +202,7 @@ static head_matrix<const typename P::factor *> ready(const struct tensor *t, con
 template <typename P>
 static head_matrix<const typename P::factor *> ready_input(const struct call *c, int i, int64_t W,
 							   int64_t tokens, typename P::factor *copy,
-							   struct head_copies<P> *copies)
+							   head_copies<P> *copies)
 {
 	if (copy)
 		copies->add(c->node->in[i], c->in[i], W, tokens, copy);
@@ -238,8 +234,7 @@ static int64_t heads_together(const struct node *n)
 
 static int64_t padded_queries(const struct node *n)
 {
-	return (n->in[Q]->dim[1] + MOST_ROWS_OF_BLOCK - 1) / MOST_ROWS_OF_BLOCK *
-	       MOST_ROWS_OF_BLOCK;
+	return (n->in[Q]->dim[1] + MAX_ROWS_OF_BLOCK - 1) / MAX_ROWS_OF_BLOCK * MAX_ROWS_OF_BLOCK;
 }
 
 #ifndef STORED_BYTES
@@ -275,11 +270,11 @@ template <typename P> static int64_t heads_stored(const struct node *n)
 
 /* Of dK or dV, made for so many heads: those that share need their sums apart first. */
 template <typename P>
-static typename P::real *take_sums(struct space *m, const struct tensor *t, int64_t heads)
+static typename P::real *alloc_sums(struct scratch *m, const struct tensor *t, int64_t heads)
 {
 	if (t->dim[2] == heads)
 		return NULL;
-	return m->take<typename P::real>(t->dim[0] * heads * t->dim[1] * t->dim[3]);
+	return m->alloc<typename P::real>(t->dim[0] * heads * t->dim[1] * t->dim[3]);
 }
 
 /* Of all examples.  The part of these rows that queries see, a half, stays in the cache of a large
@@ -295,53 +290,50 @@ static int64_t route_rows(int64_t B, int64_t T, int64_t S)
 }
 
 template <typename P>
-static fused_buffers<P> take_fused(struct space *m, const struct node *n, enum pass pass)
+static flash_buffers<P> alloc_flash(struct scratch *m, const struct node *n, enum pass pass)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t B = n->in[Q]->dim[0], T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
 	const int64_t S = n->in[K]->dim[1];
 	const struct widths w = widths_of<P>(n);
-	struct fused_buffers<P> f = {
-	};
+	flash_buffers<P> f = {};
 
-	f.q = take_copy<P>(m, n->in[Q], w.score);
-	f.k = take_copy<P>(m, n->in[K], w.score);
-	f.v = take_copy<P>(m, n->in[V], w.value);
-	f.recent = take_copy<P>(m, n->in[RECENT], w.score);
+	f.q = alloc_copy<P>(m, n->in[Q], w.score);
+	f.k = alloc_copy<P>(m, n->in[K], w.score);
+	f.v = alloc_copy<P>(m, n->in[V], w.value);
+	f.recent = alloc_copy<P>(m, n->in[RECENT], w.score);
 	if (pass == PASS_FORWARD) {
 		f.route = { NULL, route_rows(B, T, S), (S + 15) / 16 * 16 };
 		if (a->route.mode == ROUTE_TOPK)
-			f.route.at = m->take<real>(B * f.route.rows * f.route.pitch);
+			f.route.at = m->alloc<real>(B * f.route.rows * f.route.pitch);
 		return f;
 	}
 	f.padded = padded_queries(n);
-	f.d_o = take_copy<P>(m, n->out[O], w.value);
-	f.lse2 = m->take<real>(B * H * f.padded);
-	f.delta = m->take<real>(B * H * f.padded);
-	f.dk = take_sums<P>(m, n->in[K], H / heads_together(n));
-	f.dv = take_sums<P>(m, n->in[V], H);
-	f.dbias = n->in[KEY_BIAS] ? m->take<real>(B * H * S) : NULL;
+	f.d_o = alloc_copy<P>(m, n->out[O], w.value);
+	f.lse2 = m->alloc<real>(B * H * f.padded);
+	f.delta = m->alloc<real>(B * H * f.padded);
+	f.dk = alloc_sums<P>(m, n->in[K], H / heads_together(n));
+	f.dv = alloc_sums<P>(m, n->in[V], H);
+	f.dbias = n->in[KEY_BIAS] ? m->alloc<real>(B * H * S) : NULL;
 	f.ds_heads = heads_stored<P>(n);
-	f.ds = f.ds_heads ? m->take<real>(f.ds_heads * f.padded * f.padded) : NULL;
-	f.dband = m->take<double>(blocks_of(n, 16));
-	f.sum_work = m->take<double>(SUM_PARTS);
+	f.ds = f.ds_heads ? m->alloc<real>(f.ds_heads * f.padded * f.padded) : NULL;
+	f.dband = m->alloc<double>(blocks_of(n, 16));
+	f.sum_work = m->alloc<double>(SUM_PARTS);
 	return f;
 }
 
 /* Copies what has to be copied. */
 template <typename P>
-static problem<P> open_problem(const struct call *c, const struct fused_buffers<P> &f)
+static problem<P> open_problem(const struct call *c, const flash_buffers<P> &f)
 {
 	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
-	const int64_t in_piece = PIECE<typename P::factor>;
+	const int64_t in_piece = VEC16<typename P::factor>;
 	const struct widths w = widths_of<P>(n);
-	struct head_copies<P> copies = {
-	};
-	struct problem<P> p = {
-	};
+	head_copies<P> copies = {};
+	problem<P> p = {};
 
 	p.H = (int)H;
 	p.T = (int)T;
@@ -351,8 +343,8 @@ static problem<P> open_problem(const struct call *c, const struct fused_buffers<
 	p.q = ready_input<P>(c, Q, w.score, T, f.q, &copies);
 	p.k = ready_input<P>(c, K, w.score, p.S, f.k, &copies);
 	p.v = ready_input<P>(c, V, w.value, p.S, f.v, &copies);
-	p.score_pieces = (int)((n->in[Q]->dim[3] + in_piece - 1) / in_piece);
-	p.value_pieces = (int)((n->in[V]->dim[3] + in_piece - 1) / in_piece);
+	p.score_vecs = (int)((n->in[Q]->dim[3] + in_piece - 1) / in_piece);
+	p.value_vecs = (int)((n->in[V]->dim[3] + in_piece - 1) / in_piece);
 	p.recent = p.q;
 	p.recent_n = p.T;
 	if (n->in[RECENT]) {
@@ -363,25 +355,25 @@ static problem<P> open_problem(const struct call *c, const struct fused_buffers<
 	p.recent_first = p.past + p.T - p.recent_n;
 	p.d_o.sharing = 1; /* it is there only for gradients */
 	p.scale = (typename P::real)a->scale;
-	p.key_bias = wide_input<P>(c, KEY_BIAS);
+	p.key_bias = real_input<P>(c, KEY_BIAS);
 	if (p.key_bias)
 		p.bias_layout = heads_of(n->in[KEY_BIAS], p.H);
 	p.alibi = a->alibi;
 	p.band_window = a->band_window < p.S ? (int)a->band_window : p.S;
 	p.constant_band = (typename P::real)a->band;
-	p.learned_band = wide_input<P>(c, BAND);
+	p.learned_band = real_input<P>(c, BAND);
 	p.mask = dropout_mask_of(c);
 	return p;
 }
 
 /* The same with what only the gradients need.  prepares: the kernel of dQ prepares rows. */
 template <typename P>
-static problem<P> open_gradients(const struct call *c, const struct fused_buffers<P> &f,
-				 const struct row_source<P> &rows, bool prepares)
+static problem<P> open_gradients(const struct call *c, const flash_buffers<P> &f,
+				 const row_source<P> &rows, bool prepares)
 {
 	const struct tensor *o = c->node->out[O];
 	const int64_t W = widths_of<P>(c->node).value;
-	struct problem<P> p = open_problem<P>(c, f);
+	problem<P> p = open_problem<P>(c, f);
 
 	if (!prepares)
 		prepare_rows<P>(c, W, f.padded, rows);
@@ -447,15 +439,15 @@ template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
  * eight tried of each on an H200 these were the fastest.  Forward with more than two stages is that
  * of grouped_attention.cuh.
  */
-template <int KW, bool MORE, bool BIASED> struct grouped_shapes {
+template <int KW, bool MORE, bool BIASED> struct wgmma_shapes {
 	template <int WARPS, int BLOCKS, int STAGES = 2>
-	using grouped = shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false, true,
-			      STAGES, BIASED>;
+	using wgmma_shape = shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false,
+				  true, STAGES, BIASED>;
 
-	typedef grouped<8, 2, KW == 64 ? (MORE ? 3 : 4) : MORE ? 2 : 3> forward;
-	typedef grouped<4, KW == 64 && !MORE ? 4 : 3> d_queries;
-	typedef grouped<4, KW == 64 && !MORE ? 3 : 2> d_keys;
-	typedef grouped<4, 3> combine;
+	typedef wgmma_shape<8, 2, KW == 64 ? (MORE ? 3 : 4) : MORE ? 2 : 3> forward;
+	typedef wgmma_shape<4, KW == 64 && !MORE ? 4 : 3> d_queries;
+	typedef wgmma_shape<4, KW == 64 && !MORE ? 3 : 2> d_keys;
+	typedef wgmma_shape<4, 3> combine;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -464,14 +456,13 @@ template <typename Kernel, typename... Arguments>
 static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int threads, int bytes,
 		   const Arguments &...arguments)
 {
-	want_memory(c, kernel, bytes);
-	launch_next(context_of(c)->overlaps, kernel, blocks, threads, bytes, stream_of(c),
-		    arguments...);
+	set_max_dynamic_smem(c, kernel, bytes);
+	launch_pdl(context_of(c)->pdl, kernel, blocks, threads, bytes, stream_of(c), arguments...);
 	note_launch(c, cuda_attention_length);
 }
 
 /* For p.heads heads of T queries, or keys. */
-template <typename P> static dim3 blocks_for(const struct problem<P> &p, int own)
+template <typename P> static dim3 blocks_for(const problem<P> &p, int own)
 {
 	return dim3((unsigned)p.heads * (unsigned)((p.T + own - 1) / own));
 }
@@ -479,9 +470,9 @@ template <typename P> static dim3 blocks_for(const struct problem<P> &p, int own
 template <typename X> static constexpr auto forward_by()
 {
 	if constexpr (X::STAGES > 2)
-		return grouped_forward_kernel<X>;
+		return flash_forward_wgmma_kernel<X>;
 	else
-		return forward_kernel<X>;
+		return flash_forward_kernel<X>;
 }
 
 /* An output of the shape of o. */
@@ -499,70 +490,69 @@ struct launches {
 
 	static constexpr bool banded = BANDED;
 	static constexpr int64_t own_queries = Shapes::d_queries::OWN;
-	static constexpr bool prepares_rows = Shapes::d_queries::GROUPED;
+	static constexpr bool prepares_rows = Shapes::d_queries::WGMMA;
 
-	static void forward(const struct call *c, const struct problem<P> &p)
+	static void forward(const struct call *c, const problem<P> &p)
 	{
 		typedef typename Shapes::forward X;
 
 		launch(c, forward_by<X>(), blocks_for(p, X::OWN), X::THREADS,
 		       memory<X, false>::BYTES, p,
 		       attention_results<P>{ written<P>(c, O), written<P>(c, LOST),
-					     wide_output<P>(c, LSE) });
+					     real_output<P>(c, LSE) });
 	}
-	static void combine(const struct call *c, const struct problem<P> &p,
-			    struct combined<real> route, struct query_block x, bool maximum)
+	static void combine(const struct call *c, const problem<P> &p, combined<real> route,
+			    struct query_block x, bool maximum)
 	{
 		typedef typename Shapes::combine X;
 		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
 				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
 				  (unsigned)c->node->in[Q]->dim[0]);
 
-		launch(c, combine_kernel<X>, blocks, X::THREADS, route_memory<X>::bytes(p), p,
-		       (const real *)wide_output<P>(c, LSE), route, x, maximum);
+		launch(c, routing_combine_kernel<X>, blocks, X::THREADS, route_memory<X>::bytes(p),
+		       p, (const real *)real_output<P>(c, LSE), route, x, maximum);
 	}
 	template <bool IN_BAND>
-	static void d_queries(const struct call *c, const struct problem<P> &p,
-			      struct target<P> out, double *dband, const struct row_source<P> &rows)
+	static void d_queries(const struct call *c, const problem<P> &p, target<P> out,
+			      double *dband, const row_source<P> &rows)
 	{
 		typedef typename Shapes::d_queries X;
 
-		launch(c, d_queries_kernel<X, IN_BAND>, blocks_for(p, X::OWN), X::THREADS,
+		launch(c, flash_backward_dq_kernel<X, IN_BAND>, blocks_for(p, X::OWN), X::THREADS,
 		       memory<X, true>::BYTES + own_numbers<X>::BYTES, p, out, dband, rows);
 	}
-	static void given_d_queries(const struct call *c, const struct problem<P> &p,
-				    struct target<P> out)
+	static void given_d_queries(const struct call *c, const problem<P> &p, target<P> out)
 	{
 		typedef typename Shapes::d_queries X;
 
 		if constexpr (!ROUNDS<P>)
-			launch(c, given_d_queries_kernel<X>, blocks_for(p, X::OWN), X::THREADS,
-			       given_memory<X>::BYTES, p, out);
+			launch(c, flash_backward_dq_stored_kernel<X>, blocks_for(p, X::OWN),
+			       X::THREADS, given_memory<X>::BYTES, p, out);
 	}
 	template <bool IN_BAND>
-	static void d_keys(const struct call *c, const struct problem<P> &p, struct target<P> dk,
-			   struct target<P> dv, real *dbias)
+	static void d_keys(const struct call *c, const problem<P> &p, target<P> dk, target<P> dv,
+			   real *dbias)
 	{
 		typedef typename Shapes::d_keys X;
 
-		launch(c, d_keys_kernel<X, IN_BAND>,
+		launch(c, flash_backward_dkdv_kernel<X, IN_BAND>,
 		       dim3(blocks_for(p, X::OWN).x / (unsigned)p.together), X::THREADS,
 		       memory<X, true>::BYTES, p, dk, dv, dbias);
 	}
 };
 
 template <int KW, bool MORE, bool BIASED>
-using grouped_launches =
-	launches<bfloat16_products, KW, 64, MORE, false, grouped_shapes<KW, MORE, BIASED>>;
+using wgmma_launches =
+	launches<bfloat16_products, KW, 64, MORE, false, wgmma_shapes<KW, MORE, BIASED>>;
 
-template <int KW, typename F> static void with_groups(bool more, bool biased, F f)
+template <int KW, typename F> static void with_wgmma(bool more, bool biased, F f)
 {
 	if (more)
-		f(grouped_launches<KW, true, true>());
+		f(wgmma_launches<KW, true, true>());
 	else if (biased)
-		f(grouped_launches<KW, false, true>());
+		f(wgmma_launches<KW, false, true>());
 	else
-		f(grouped_launches<KW, false, false>());
+		f(wgmma_launches<KW, false, false>());
 }
 
 /* f(launches) for the node.  What is rare shares kernels with what has more. */
@@ -576,9 +566,9 @@ template <typename P, typename F> static void with_shapes(const struct call *c, 
 	const bool more = biased || rare;
 
 	if constexpr (is_bf16)
-		if (context_of(c)->groups && widths_of<P>(n).value == 64)
-			return widths_of<P>(n).score == 64 ? with_groups<64>(rare, biased, f)
-							   : with_groups<128>(rare, biased, f);
+		if (context_of(c)->has_wgmma && widths_of<P>(n).value == 64)
+			return widths_of<P>(n).score == 64 ? with_wgmma<64>(rare, biased, f)
+							   : with_wgmma<128>(rare, biased, f);
 	if constexpr (!is_double) {
 		if (widths_of<P>(n).value == 64 && widths_of<P>(n).score == 64)
 			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>())
@@ -593,7 +583,7 @@ template <typename P, typename F> static void with_shapes(const struct call *c, 
 /* ---------------------------------------------------------------------- passes */
 
 /* A block walks over all keys of its queries: a single query would leave the GPU idle. */
-template <typename P> bool fused<P>::takes(const struct node *n)
+template <typename P> bool flash<P>::takes(const struct node *n)
 {
 	const struct tensor *q = n->in[Q], *v = n->in[V];
 
@@ -601,8 +591,8 @@ template <typename P> bool fused<P>::takes(const struct node *n)
 }
 
 template <typename P>
-static void route_queries(const struct call *c, const struct problem<P> &p,
-			  struct combined<typename P::real> route)
+static void route_queries(const struct call *c, const problem<P> &p,
+			  combined<typename P::real> route)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
 
@@ -616,11 +606,11 @@ static void route_queries(const struct call *c, const struct problem<P> &p,
 	}
 }
 
-template <typename P> void fused<P>::forward(const struct call *c)
+template <typename P> void flash<P>::forward(const struct call *c)
 {
-	struct space m = { (char *)c->work, 0 };
-	const struct fused_buffers<P> f = take_fused<P>(&m, c->node, PASS_FORWARD);
-	const struct problem<P> p = open_problem<P>(c, f);
+	struct scratch m = { (char *)c->work, 0 };
+	const flash_buffers<P> f = alloc_flash<P>(&m, c->node, PASS_FORWARD);
+	const problem<P> p = open_problem<P>(c, f);
 
 	with_shapes<P>(c, [&](auto by) { by.forward(c, p); });
 	if (f.route.at)
@@ -635,15 +625,15 @@ static target<P> sums_of(const struct call *c, int input, typename P::real *sums
 	const auto d = input_gradient<P>(c, input);
 
 	if (sums && d)
-		return target_of(from_buffer(wide<P>(sums), H, t->dim[1], t->dim[3]), t->dim[3],
-				 false);
+		return target_of(from_buffer(real_view<P>(sums), H, t->dim[1], t->dim[3]),
+				 t->dim[3], false);
 	return target_of(from_token(d.to, heads_of(t, H), 0), t->dim[3], d.add);
 }
 
 /* More of dq and dk, and dband, of what is wanted: dq and dk hold the rest already. */
 template <typename P>
-static void add_band(const struct call *c, const struct problem<P> &p,
-		     const struct fused_buffers<P> &f, struct target<P> dq, struct target<P> dk)
+static void add_band(const struct call *c, const problem<P> &p, const flash_buffers<P> &f,
+		     target<P> dq, target<P> dk)
 {
 	typedef typename P::real real;
 	const auto dband = input_gradient<P>(c, BAND);
@@ -676,9 +666,8 @@ static bool wants_keys(const struct call *c)
 
 /* Some heads after the other: dK, dV and dbias, with dS into f.ds, and from that dQ. */
 template <typename P>
-static void gradients_by_stored(const struct call *c, struct problem<P> p,
-				const struct fused_buffers<P> &f, struct target<P> dq,
-				struct target<P> dk, struct target<P> dv)
+static void gradients_by_stored(const struct call *c, problem<P> p, const flash_buffers<P> &f,
+				target<P> dq, target<P> dk, target<P> dv)
 {
 	const int heads = p.heads, most = (int)f.ds_heads;
 
@@ -694,9 +683,9 @@ static void gradients_by_stored(const struct call *c, struct problem<P> p,
 
 /* The same by kernels that both make scores again, or one of them, if only that is wanted. */
 template <typename P>
-static void gradients_by_scores(const struct call *c, const struct problem<P> &p,
-				const struct fused_buffers<P> &f, const struct row_source<P> &rows,
-				struct target<P> dq, struct target<P> dk, struct target<P> dv)
+static void gradients_by_scores(const struct call *c, const problem<P> &p,
+				const flash_buffers<P> &f, const row_source<P> &rows, target<P> dq,
+				target<P> dk, target<P> dv)
 {
 	with_shapes<P>(c, [&](auto by) {
 		if (dq.to.at)
@@ -706,17 +695,17 @@ static void gradients_by_scores(const struct call *c, const struct problem<P> &p
 	});
 }
 
-template <typename P> void fused<P>::backward(const struct call *c)
+template <typename P> void flash<P>::backward(const struct call *c)
 {
-	struct space m = { (char *)c->work, 0 };
-	const struct fused_buffers<P> f = take_fused<P>(&m, c->node, PASS_BACKWARD);
-	const struct row_source<P> rows = rows_to_prepare<P>(c, f.lse2, f.delta, f.d_o);
+	struct scratch m = { (char *)c->work, 0 };
+	const flash_buffers<P> f = alloc_flash<P>(&m, c->node, PASS_BACKWARD);
+	const row_source<P> rows = rows_to_prepare<P>(c, f.lse2, f.delta, f.d_o);
 	const struct tensor *q = c->node->in[Q];
 	const auto d = input_gradient<P>(c, Q);
 	bool prepares = false;
 
 	with_shapes<P>(c, [&](auto by) { prepares = d && decltype(by)::prepares_rows; });
-	const struct problem<P> p = open_gradients<P>(c, f, rows, prepares);
+	const problem<P> p = open_gradients<P>(c, f, rows, prepares);
 	const auto dq = target_of(from_token(d.to, heads_of(q, p.H), 0), q->dim[3], d.add);
 	const int64_t key_heads = p.H / p.together;
 	const auto dk = sums_of<P>(c, K, f.dk, key_heads), dv = sums_of<P>(c, V, f.dv, p.H);
@@ -735,11 +724,11 @@ template <typename P> void fused<P>::backward(const struct call *c)
 		put_shared<P>(c, KEY_BIAS, f.dbias, p.H);
 }
 
-template <typename P> size_t fused<P>::workspace(const struct node *n, enum pass pass)
+template <typename P> size_t flash<P>::workspace(const struct node *n, enum pass pass)
 {
-	struct space m = { NULL, 0 };
+	struct scratch m = { NULL, 0 };
 
-	take_fused<P>(&m, n, pass);
+	alloc_flash<P>(&m, n, pass);
 	return m.used;
 }
 

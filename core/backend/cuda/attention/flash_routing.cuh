@@ -12,8 +12,8 @@
  * share are copied once.
  */
 template <typename X> struct route_memory {
-	typedef struct tiles<X, X::OWN, false> query_tiles;
-	typedef struct tiles<X, X::STEP, false> key_tiles;
+	typedef tiles<X, X::OWN, false> query_tiles;
+	typedef tiles<X, X::STEP, false> key_tiles;
 
 	static constexpr int QUERIES = query_tiles::BYTES, KEYS = key_tiles::BYTES;
 	static constexpr int KEY_STAGE = X::aligned(KEYS + X::STEP * (int)sizeof(typename X::real));
@@ -41,7 +41,7 @@ template <typename X>
 static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first, int j0,
 				 bool in_band, uint32_t start)
 {
-	typedef struct route_memory<X> M;
+	typedef route_memory<X> M;
 	const int head = b * p.H + h;
 	const typename M::query_tiles queries(start + M::queries_at(h));
 	const uint32_t stage = start + M::keys_at(p, h);
@@ -53,7 +53,7 @@ static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first
 		if (X::BIASED)
 			copy_bias<X>(p, head, j0, stage + M::KEYS);
 	}
-	copies_end();
+	cp_async_commit();
 }
 
 /* lse of the thread's rows, of which the first is query i, in powers of two. */
@@ -75,15 +75,15 @@ static __device__ __forceinline__ void read_lse2(const problem_of<X> &p, int hea
 
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	combine_kernel(const __grid_constant__ problem_of<X> p, const typename X::real *lse,
-		       struct combined<typename X::real> route, struct query_block x, bool maximum)
+	routing_combine_kernel(const __grid_constant__ problem_of<X> p, const typename X::real *lse,
+			       combined<typename X::real> route, struct query_block x, bool maximum)
 {
 	typedef typename X::real real;
-	typedef struct route_memory<X> M;
+	typedef route_memory<X> M;
 
-	previous_done();
-	char *shared = launch_memory();
-	const uint32_t start = shared_address(shared);
+	pdl_wait();
+	char *shared = dynamic_smem();
+	const uint32_t start = smem_address(shared);
 	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
 	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
 	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first + row;
@@ -105,17 +105,17 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		const real *bias = (const real *)(shared + keys_at + M::KEYS);
 		const terms_with<X> t = terms_of(p, b * p.H + h);
 
-		copies_arrive<X>();
+		cp_async_arrive<X>();
 		if (h + 1 < p.H)
 			copy_head<X>(p, b, h + 1, first, j0, in_band, start);
 		if (j0 > i0 - row + X::first_together() + X::TOGETHER - 1)
 			continue; /* none of these queries sees these keys */
 		read_lse2<X>(p, b * p.H + h, first + row, lse, lse2);
-		multiply_rows(s, queries.score, row, keys.score);
+		product_nt(s, queries.score, row, keys.score);
 		clear(cross);
 		if constexpr (X::BANDED)
 			if (in_band)
-				multiply_rows(cross, queries.cross, row, keys.cross);
+				product_nt(cross, queries.cross, row, keys.cross);
 		finish_scores<X>(
 			t, in_band, cross, [=](int, int, int c) { return bias[c]; },
 			[=](int r, int c) { return i0 + r - j0 - c; }, s);
@@ -134,7 +134,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		if (query >= x.n || e % 2 == 1)
 			return;
 		if (j0 + c + 1 <= i0 + r)
-			write_pair(results<typename X::P>{ to, false }, y, joined[m][n][e + 1]);
+			write_pair(output_view<typename X::P>{ to, false }, y, joined[m][n][e + 1]);
 		else if (j0 + c <= i0 + r)
 			*to = y;
 	});

@@ -26,8 +26,8 @@ template <typename X> static constexpr int AHEAD = X::STAGES - 2;
 template <typename X> static __device__ __forceinline__ void step_arrives()
 {
 	static_assert(X::STAGES >= 3, "one is copied, two are read");
-	copies_wait<AHEAD<X> - 1>();
-	show_to_groups();
+	cp_async_wait<AHEAD<X> - 1>();
+	fence_proxy_async();
 	__syncthreads();
 }
 
@@ -44,7 +44,7 @@ static __device__ __forceinline__ typename M::step_tiles stage_of(uint32_t start
 template <bool FIRST> using is_first = std::integral_constant<bool, FIRST>;
 
 /* No query of the group sees keys of this step and later ones. */
-template <typename X> static __device__ int end_of_group(const struct query_walk<X> &w, int group)
+template <typename X> static __device__ int end_of_warpgroup(const query_walk<X> &w, int group)
 {
 	const int end = (w.position + 64 * group + 63) / X::STEP + 1;
 
@@ -52,20 +52,20 @@ template <typename X> static __device__ int end_of_group(const struct query_walk
 }
 
 template <typename X, typename M>
-static __device__ void copy_keys_ahead(const problem_of<X> &p, const struct query_walk<X> &w,
+static __device__ void copy_keys_ahead(const problem_of<X> &p, const query_walk<X> &w,
 				       const side_of<X> &keys, uint32_t start, int step)
 {
 	if (step < w.end)
 		copy_keys<X, M>(p, w, keys, start, step);
 	else
-		copies_end();
+		cp_async_commit();
 }
 
 /* f(is_first, step, meanwhile) for steps before `end`; it calls meanwhile() when products are
  * begun. */
 template <typename X, typename M, typename F>
 static __device__ __forceinline__ void
-walk_over_keys(const problem_of<X> &p, const struct query_walk<X> &w, int end, uint32_t start, F f)
+walk_over_keys(const problem_of<X> &p, const query_walk<X> &w, int end, uint32_t start, F f)
 {
 	const side_of<X> keys = keys_of<X>(p, w.head);
 
@@ -95,7 +95,7 @@ walk_over_keys(const problem_of<X> &p, const struct query_walk<X> &w, int end, u
  * do. Returns whether sums are to be shrunk; otherwise `shrink` is not set.
  */
 template <typename X, bool FIRST>
-static __device__ __forceinline__ bool take_references(typename X::real unit, struct running<X> &r,
+static __device__ __forceinline__ bool take_references(typename X::real unit, running<X> &r,
 						       const typename X::scores &s,
 						       typename X::row_numbers &shrink)
 {
@@ -123,18 +123,18 @@ static __device__ __forceinline__ bool take_references(typename X::real unit, st
 
 template <typename X>
 static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	grouped_forward_kernel(const __grid_constant__ problem_of<X> p,
-			       const __grid_constant__ attention_results<typename X::P> out)
+	flash_forward_wgmma_kernel(const __grid_constant__ problem_of<X> p,
+				   const __grid_constant__ attention_results<typename X::P> out)
 {
 	typedef typename X::real real;
-	typedef struct memory<X, false> M;
+	typedef memory<X, false> M;
 
-	previous_done();
-	char *shared = launch_memory();
-	const uint32_t start = shared_address(shared);
-	const int group = group_of_thread(), row = 16 * (int)(threadIdx.x / 32);
-	const struct query_walk<X> w(p);
-	const int end = end_of_group(w, group);
+	pdl_wait();
+	char *shared = dynamic_smem();
+	const uint32_t start = smem_address(shared);
+	const int group = warpgroup(), row = 16 * (int)(threadIdx.x / 32);
+	const query_walk<X> w(p);
+	const int end = end_of_warpgroup(w, group);
 	const terms_with<X> t = terms_of(p, w.head);
 	const typename M::own_tiles own(start);
 	typename X::scores s;
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	typename X::value_sums o;
 	typename X::row_numbers shrink;
 	waiting_factor<X> probabilities;
-	struct running<X> r;
+	running<X> r;
 
 	if (!X::runs())
 		return;
@@ -153,12 +153,12 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 	walk_over_keys<X, M>(p, w, end, start, [&](auto first, int step, auto meanwhile) {
 		const typename M::step_tiles at = stage_of<M>(start, step);
 
-		begin_rows(s, own.score, 64 * group, at.score);
+		begin_product_nt(s, own.score, 64 * group, at.score);
 		if constexpr (!first.value)
-			begin_result<X::COLUMNS>(o, probabilities,
-						 stage_of<M>(start, step - 1).value);
+			begin_product_nn<X::COLUMNS>(o, probabilities,
+						     stage_of<M>(start, step - 1).value);
 		meanwhile();
-		group_wait<first.value ? 0 : 1>(s);
+		wgmma_wait<first.value ? 0 : 1>(s);
 		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
 		const bool shrinks = take_references<X, first.value>(unit_of<X>(t), r, s, shrink);
 
@@ -166,14 +166,14 @@ static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
 		if (X::MORE && p.mask.factor != 0)
 			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
 		if constexpr (!first.value) {
-			group_wait<0>(o);
+			wgmma_wait<0>(o);
 			if (shrinks)
 				shrink_rows<X>(shrink, o);
 		}
-		round_result<X::COLUMNS>(probabilities, s);
+		round_fragments<X::COLUMNS>(probabilities, s);
 	});
-	begin_result<X::COLUMNS>(o, probabilities, stage_of<M>(start, end - 1).value);
-	group_wait<0>(o);
+	begin_product_nn<X::COLUMNS>(o, probabilities, stage_of<M>(start, end - 1).value);
+	wgmma_wait<0>(o);
 	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out);
 }
 

@@ -11,18 +11,18 @@
 
 /* ---------------------------------------------------------------------- pieces */
 
-static __device__ __forceinline__ uint4 as_piece(const float (&x)[8])
+static __device__ __forceinline__ uint4 as_vec(const float (&x)[8])
 {
-	return { two_rounded(x[0], x[1]), two_rounded(x[2], x[3]), two_rounded(x[4], x[5]),
-		 two_rounded(x[6], x[7]) };
+	return { pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
+		 pack_bf16x2(x[6], x[7]) };
 }
 
-static __device__ __forceinline__ float4 as_piece(const float (&x)[4])
+static __device__ __forceinline__ float4 as_vec(const float (&x)[4])
 {
 	return { x[0], x[1], x[2], x[3] };
 }
 
-static __device__ __forceinline__ double2 as_piece(const double (&x)[2])
+static __device__ __forceinline__ double2 as_vec(const double (&x)[2])
 {
 	return { x[0], x[1] };
 }
@@ -30,18 +30,18 @@ static __device__ __forceinline__ double2 as_piece(const double (&x)[2])
 /* N numbers, of which `left` are there; the others are 0. */
 template <int N, typename P>
 static __device__ __forceinline__ void
-read_numbers(typename P::real (&x)[N], const struct numbers<P> &from, int64_t left, bool aligned)
+read_numbers(typename P::real (&x)[N], const input_view<P> &from, int64_t left, bool aligned)
 {
 	constexpr int STEP = 16 / (int)sizeof(typename P::real);
 
 	if (!aligned || left < N) {
 		for (int e = 0; e < N; e++)
 			x[e] = e < left ? from[e] : 0;
-	} else if (ROUNDS<P> && from.narrow) {
-		const uint4 piece = *(const uint4 *)from.at;
+	} else if (ROUNDS<P> && from.bf16_storage) {
+		const uint4 vec = *(const uint4 *)from.at;
 
 		for (int e = 0; e < N; e++)
-			x[e] = ((const typename P::factor *)&piece)[e];
+			x[e] = ((const typename P::factor *)&vec)[e];
 	} else {
 		for (int e = 0; e < N; e += STEP)
 			*(uint4 *)(x + e) = *(const uint4 *)((const typename P::real *)from.at + e);
@@ -49,9 +49,10 @@ read_numbers(typename P::real (&x)[N], const struct numbers<P> &from, int64_t le
 }
 
 /* May pieces of N numbers of each head be read 16 bytes at once? */
-template <int N, typename P> static bool is_aligned(struct heads x, struct numbers<P> data)
+template <int N, typename P> static bool is_aligned(struct heads x, input_view<P> data)
 {
-	const size_t size = data.narrow ? sizeof(typename P::factor) : sizeof(typename P::real);
+	const size_t size =
+		data.bf16_storage ? sizeof(typename P::factor) : sizeof(typename P::real);
 
 	return x.width % N == 0 && (size_t)x.pitch * size % 16 == 0 && (uintptr_t)data.at % 16 == 0;
 }
@@ -60,8 +61,8 @@ template <int N, typename P> static bool is_aligned(struct heads x, struct numbe
 
 /* A thread's piece of query i of head h: of T queries, for which there is room for `rows`, in all
  * `pieces`. */
-struct query_piece {
-	uint32_t b, h, H, i, T, rows, piece, pieces;
+struct query_vec {
+	uint32_t b, h, H, i, T, rows, vec, vecs;
 
 	__device__ bool is_there() const
 	{
@@ -77,10 +78,10 @@ template <typename P> struct row_source {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
-	static constexpr int N = PIECE<factor>;
+	static constexpr int N = VEC16<factor>;
 
-	struct heads x;			/* of o, lost and dO */
-	struct numbers<P> o, lost, d_o; /* lost.at: NULL where o is not rounded */
+	struct heads x;		    /* of o, lost and dO */
+	input_view<P> o, lost, d_o; /* lost.at: NULL where o is not rounded */
 	bool aligned;
 	const real *lse;
 	real *lse2, *delta; /* [B,H,rows] */
@@ -92,10 +93,10 @@ template <typename P> struct row_source {
 	 * an infinite lse: all their probabilities are 0.  The threads of a row are neighbours in a
 	 * warp.
 	 */
-	__device__ __forceinline__ auto prepare(const struct query_piece &q, real (&two)[2]) const
+	__device__ __forceinline__ auto prepare(const struct query_vec &q, real (&two)[2]) const
 	{
-		const int64_t from = x.at(q.b, q.h, q.i) + q.piece * N;
-		const int64_t left = q.is_there() ? x.width - q.piece * N : 0;
+		const int64_t from = x.at(q.b, q.h, q.i) + q.vec * N;
+		const int64_t left = q.is_there() ? x.width - q.vec * N : 0;
 		real y[N], z[N], sum = 0;
 
 		read_numbers<N, P>(y, d_o + from, left, aligned);
@@ -111,34 +112,32 @@ template <typename P> struct row_source {
 	}
 
 	/* Is all of it kept in bfloat16, in whole pieces? */
-	__device__ bool is_narrow() const
+	__device__ bool is_bf16() const
 	{
-		return aligned && d_o.narrow && o.narrow && lost;
+		return aligned && d_o.bf16_storage && o.bf16_storage && lost;
 	}
 
 	/* Then the same in two steps, so that a thread can ask for pieces of many rows before it
 	 * waits for one. */
-	struct narrow_pieces {
-		struct packed<factor, N> d_o, o, lost;
+	struct bf16_vecs {
+		packed_vec<factor, N> d_o, o, lost;
 		real lse;
 		bool are_there;
 	};
 
-	__device__ __forceinline__ struct narrow_pieces
-	read_narrow(const struct query_piece &q) const
+	__device__ __forceinline__ struct bf16_vecs load_bf16(const struct query_vec &q) const
 	{
-		const bool are_there = q.is_there() && q.piece * N < x.width;
+		const bool are_there = q.is_there() && q.vec * N < x.width;
 		const uint32_t row = q.is_there() ? q.i : q.T - 1;
-		const int64_t from = x.at(q.b, q.h, row) + (are_there ? q.piece * N : 0);
+		const int64_t from = x.at(q.b, q.h, row) + (are_there ? q.vec * N : 0);
 
-		return { read_packed<N>((const factor *)d_o.at + from),
-			 read_packed<N>((const factor *)o.at + from),
-			 read_packed<N>((const factor *)lost.at + from), lse[q.head() * q.T + row],
+		return { load_packed<N>((const factor *)d_o.at + from),
+			 load_packed<N>((const factor *)o.at + from),
+			 load_packed<N>((const factor *)lost.at + from), lse[q.head() * q.T + row],
 			 are_there };
 	}
-	__device__ __forceinline__ auto prepare_narrow(const struct query_piece &q,
-						       const struct narrow_pieces &given,
-						       real (&two)[2]) const
+	__device__ __forceinline__ auto
+	prepare_bf16(const struct query_vec &q, const struct bf16_vecs &given, real (&two)[2]) const
 	{
 		real y[N], sum = 0;
 
@@ -150,14 +149,14 @@ template <typename P> struct row_source {
 	}
 
 	/* y: the thread's piece of dO; sum: its part of delta; row_lse: if the query is there. */
-	__device__ __forceinline__ auto finish(const struct query_piece &q, const real (&y)[N],
+	__device__ __forceinline__ auto finish(const struct query_vec &q, const real (&y)[N],
 					       real sum, real row_lse, real (&two)[2]) const
 	{
-		for (uint32_t step = q.pieces / 2; step > 0; step /= 2)
+		for (uint32_t step = q.vecs / 2; step > 0; step /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, step);
 		two[0] = INFINITY;
 		two[1] = sum;
-		if (q.piece == 0) {
+		if (q.vec == 0) {
 			if (q.is_there())
 				two[0] = row_lse * (real)M_LOG2E;
 			if (q.i < q.rows) {
@@ -165,8 +164,8 @@ template <typename P> struct row_source {
 				delta[q.head() * q.rows + q.i] = sum;
 			}
 		}
-		auto rounded = as_piece(y);
-		factor *to = out + ((q.head() * q.T + q.i) * q.pieces + q.piece) * N;
+		auto rounded = as_vec(y);
+		factor *to = out + ((q.head() * q.T + q.i) * q.vecs + q.vec) * N;
 
 		if (out && q.is_there())
 			*(decltype(rounded) *)to = rounded;

@@ -68,13 +68,13 @@ template <typename P> struct pointers {
 	void **out;
 };
 
-template <typename P> static pointers<P> take_pointers(struct space *m, int64_t count)
+template <typename P> static pointers<P> alloc_pointers(struct scratch *m, int64_t count)
 {
-	struct pointers<P> p;
+	pointers<P> p;
 
-	p.a = m->take<const typename P::factor *>(count);
-	p.b = m->take<const typename P::factor *>(count);
-	p.out = m->take<void *>(count);
+	p.a = m->alloc<const typename P::factor *>(count);
+	p.b = m->alloc<const typename P::factor *>(count);
+	p.out = m->alloc<void *>(count);
 	return p;
 }
 
@@ -83,29 +83,28 @@ template <typename R> static __device__ void *address_of(R *x)
 	return x;
 }
 
-template <typename P> static __device__ void *address_of(const struct results<P> &x)
+template <typename P> static __device__ void *address_of(const output_view<P> &x)
 {
 	return x.at;
 }
 
 /* out = alpha op(a) op(b) (+ out), for every example and head. */
 template <typename P, typename Out>
-static void gemm_heads(const struct call *c, struct pointers<P> room, int64_t B, int64_t H,
+static void gemm_heads(const struct call *c, pointers<P> buffers, int64_t B, int64_t H,
 		       bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha,
-		       struct head_matrix<const typename P::factor *> a,
-		       struct head_matrix<const typename P::factor *> b, bool add,
-		       struct head_matrix<Out> out)
+		       head_matrix<const typename P::factor *> a,
+		       head_matrix<const typename P::factor *> b, bool add, head_matrix<Out> out)
 {
 	each(c, B * H, [=] __device__(int64_t i) {
 		const int64_t example = i / H, head = i % H;
 
-		room.a[i] = a.at + example * a.example + head / a.sharing * a.head;
-		room.b[i] = b.at + example * b.example + head / b.sharing * b.head;
-		room.out[i] =
+		buffers.a[i] = a.at + example * a.example + head / a.sharing * a.head;
+		buffers.b[i] = b.at + example * b.example + head / b.sharing * b.head;
+		buffers.out[i] =
 			address_of(out.at + example * out.example + head / out.sharing * out.head);
 	});
-	gemm_of_many(c, trans_a, trans_b, m, n, k, alpha, room.a, a.pitch, room.b, b.pitch, add,
-		     room.out, product_memory(out.at).type, out.pitch, B * H);
+	gemm_batched(c, trans_a, trans_b, m, n, k, alpha, buffers.a, a.pitch, buffers.b, b.pitch,
+		     add, buffers.out, gemm_operand(out.at).type, out.pitch, B * H);
 }
 
 /* A tensor of heads as products read it: itself, or rounded into `room`, contiguous. */
@@ -116,12 +115,12 @@ template <typename P> struct head_factor {
 
 template <typename P>
 static head_factor<P> rounded_heads(const struct call *c, const struct tensor *t, const void *data,
-				    int64_t H, typename P::factor *room)
+				    int64_t H, typename P::factor *buffers)
 {
 	const struct heads x = heads_of(t, H);
 	const int64_t size = tensor_count(t) / (t->dim[0] * t->dim[1]);
 	const auto m =
-		rounded<P>(c, { data, is_narrow(t) }, t->dim[0] * t->dim[1], size, x.pitch, room);
+		rounded<P>(c, { data, is_bf16(t) }, t->dim[0] * t->dim[1], size, x.pitch, buffers);
 
 	return { m.at, { x.T, m.pitch, x.width, x.sharing } };
 }
@@ -129,7 +128,7 @@ static head_factor<P> rounded_heads(const struct call *c, const struct tensor *t
 /* ---------------------------------------------------------------- blocks */
 
 #define BLOCK_SCORES ((int64_t)1 << 25) /* of all heads: 128 MiB of floats */
-#define MOST_ROWS 256
+#define MAX_ROWS 256
 #define ROW_STEP 16
 
 /* Queries of a block: a function of the shape alone. */
@@ -137,7 +136,7 @@ static inline int64_t block_rows(int64_t B, int64_t H, int64_t T, int64_t S)
 {
 	int64_t rows = BLOCK_SCORES / (B * H * S) / ROW_STEP * ROW_STEP;
 
-	rows = rows < ROW_STEP ? ROW_STEP : rows > MOST_ROWS ? MOST_ROWS : rows;
+	rows = rows < ROW_STEP ? ROW_STEP : rows > MAX_ROWS ? MAX_ROWS : rows;
 	return rows < T ? rows : T;
 }
 
@@ -153,8 +152,8 @@ template <typename P> struct scores {
 	struct heads bias_layout;
 	const real *key_bias; /* NULL: none */
 	const real *learned_band;
-	struct head_factor<P> q, k, recent;
-	struct pointers<P> pointers;
+	head_factor<P> q, k, recent;
+	pointers<P> operands;
 	real *score, *cross; /* buffers; cross or NULL */
 
 	__device__ real band() const
@@ -189,13 +188,13 @@ struct score_inputs {
 };
 
 template <typename P>
-static scores<P> take_scores(struct space *m, const struct node *n,
-			     const struct attention_attr *attr, struct score_inputs at,
-			     int64_t cross_window, typename P::factor *room[3])
+static scores<P> alloc_scores(struct scratch *m, const struct node *n,
+			      const struct attention_attr *attr, struct score_inputs at,
+			      int64_t cross_window, typename P::factor *buffers[3])
 {
 	const struct tensor *q = n->in[at.q], *k = n->in[at.k];
 	const struct tensor *recent = at.recent >= 0 ? n->in[at.recent] : NULL;
-	struct scores<P> s;
+	scores<P> s;
 
 	s.attr = *attr;
 	s.B = q->dim[0];
@@ -205,38 +204,38 @@ static scores<P> take_scores(struct space *m, const struct node *n,
 	s.rows = block_rows(s.B, s.H, s.T, s.S);
 	s.pitch = (s.S + 15) / 16 * 16;
 	s.cross_window = cross_window;
-	s.pointers = take_pointers<P>(m, s.B * s.H);
-	s.score = m->take<typename P::real>(s.B * s.H * s.rows * s.pitch);
+	s.operands = alloc_pointers<P>(m, s.B * s.H);
+	s.score = m->alloc<typename P::real>(s.B * s.H * s.rows * s.pitch);
 	s.cross =
-		cross_window >= 0 ? m->take<typename P::real>(s.B * s.H * s.rows * s.pitch) : NULL;
-	room[0] = m->take<typename P::factor>(rounded_size<P>(q, tensor_count(q)));
-	room[1] = m->take<typename P::factor>(rounded_size<P>(k, tensor_count(k)));
-	room[2] = m->take<typename P::factor>(recent ? rounded_size<P>(recent, tensor_count(recent))
-						     : 0);
+		cross_window >= 0 ? m->alloc<typename P::real>(s.B * s.H * s.rows * s.pitch) : NULL;
+	buffers[0] = m->alloc<typename P::factor>(rounded_size<P>(q, tensor_count(q)));
+	buffers[1] = m->alloc<typename P::factor>(rounded_size<P>(k, tensor_count(k)));
+	buffers[2] = m->alloc<typename P::factor>(
+		recent ? rounded_size<P>(recent, tensor_count(recent)) : 0);
 	return s;
 }
 
 /* The same, with the call's tensors. */
 template <typename P>
-static scores<P> open_scores(const struct call *c, struct space *m,
+static scores<P> open_scores(const struct call *c, struct scratch *m,
 			     const struct attention_attr *attr, struct score_inputs at,
 			     int64_t cross_window)
 {
 	struct tensor *const *in = c->node->in;
-	typename P::factor *room[3];
-	struct scores<P> s = take_scores<P>(m, c->node, attr, at, cross_window, room);
+	typename P::factor *buffers[3];
+	scores<P> s = alloc_scores<P>(m, c->node, attr, at, cross_window, buffers);
 
 	s.past = c->run->past;
-	s.q = rounded_heads<P>(c, in[at.q], c->in[at.q], s.H, room[0]);
-	s.k = rounded_heads<P>(c, in[at.k], c->in[at.k], s.H, room[1]);
+	s.q = rounded_heads<P>(c, in[at.q], c->in[at.q], s.H, buffers[0]);
+	s.k = rounded_heads<P>(c, in[at.k], c->in[at.k], s.H, buffers[1]);
 	s.recent = s.q;
 	s.recent_first = s.past;
 	if (at.recent >= 0 && in[at.recent]) {
-		s.recent = rounded_heads<P>(c, in[at.recent], c->in[at.recent], s.H, room[2]);
+		s.recent = rounded_heads<P>(c, in[at.recent], c->in[at.recent], s.H, buffers[2]);
 		s.recent_first = s.past + s.T - in[at.recent]->dim[1];
 	}
-	s.key_bias = wide_input<P>(c, at.key_bias);
-	s.learned_band = wide_input<P>(c, at.band);
+	s.key_bias = real_input<P>(c, at.key_bias);
+	s.learned_band = real_input<P>(c, at.band);
 	if (s.key_bias)
 		s.bias_layout = heads_of(in[at.key_bias], s.H);
 	return s;
@@ -249,7 +248,7 @@ struct query_block {
 	int64_t cross_first; /* first column of cross */
 };
 
-template <typename P> static struct query_block block_at(const struct scores<P> &s, int64_t first)
+template <typename P> static struct query_block block_at(const scores<P> &s, int64_t first)
 {
 	const int64_t n = s.T - first < s.rows ? s.T - first : s.rows, position = s.past + first;
 
@@ -259,15 +258,15 @@ template <typename P> static struct query_block block_at(const struct scores<P> 
 
 /* score = scale q k', cross = scale k q' */
 template <typename P>
-static void block_products(const struct call *c, const struct scores<P> &s, struct query_block x)
+static void block_products(const struct call *c, const scores<P> &s, struct query_block x)
 {
 	const struct heads &ql = s.q.layout, &kl = s.k.layout, &rl = s.recent.layout;
 
-	gemm_heads<P>(c, s.pointers, s.B, s.H, false, true, x.n, x.keys, ql.width, s.attr.scale,
+	gemm_heads<P>(c, s.operands, s.B, s.H, false, true, x.n, x.keys, ql.width, s.attr.scale,
 		      from_token(s.q.at, ql, x.first), from_token(s.k.at, kl, 0), false,
 		      from_buffer(s.score, s.H, s.rows, s.pitch));
 	if (s.cross_window >= 0)
-		gemm_heads<P>(c, s.pointers, s.B, s.H, false, true, x.n, x.keys - x.cross_first,
+		gemm_heads<P>(c, s.operands, s.B, s.H, false, true, x.n, x.keys - x.cross_first,
 			      ql.width, s.attr.scale, from_token(s.k.at, kl, s.past + x.first),
 			      from_token(s.recent.at, rl, x.cross_first - s.recent_first), false,
 			      from_buffer(s.cross, s.H, s.rows, s.pitch, x.cross_first));
@@ -275,7 +274,7 @@ static void block_products(const struct call *c, const struct scores<P> &s, stru
 
 /* f(b, h, r) by all threads of a block together, for every row of the buffers. */
 template <typename P, typename F>
-static void each_query(const struct call *c, const struct scores<P> &s, struct query_block x, F f)
+static void each_query(const struct call *c, const scores<P> &s, struct query_block x, F f)
 {
 	const int64_t H = s.H, n = x.n;
 
@@ -285,7 +284,7 @@ static void each_query(const struct call *c, const struct scores<P> &s, struct q
 /* The finished scores of a query at position i, whose products are in `row`: every thread its keys.
  */
 template <typename P>
-static __device__ void finish_row(const struct scores<P> &s, int64_t b, int64_t h, int64_t i,
+static __device__ void finish_row(const scores<P> &s, int64_t b, int64_t h, int64_t i,
 				  typename P::real *row, const typename P::real *cross)
 {
 	typedef typename P::real real;
@@ -307,11 +306,11 @@ static __device__ void finish_row(const struct scores<P> &s, int64_t b, int64_t 
 
 /* Rows of routing [B,rows,pitch]: the heads' probabilities, combined by mean or maximum. */
 template <typename P>
-static void combine_heads(const struct call *c, const struct scores<P> &given, struct query_block x,
+static void combine_heads(const struct call *c, const scores<P> &given, struct query_block x,
 			  typename P::real *route)
 {
 	typedef typename P::real real;
-	const struct scores<P> s = given;
+	const scores<P> s = given;
 
 	each(c, s.B * x.n * x.keys, [=] __device__(int64_t item) {
 		const int64_t b = item / (x.n * x.keys), r = item / x.keys % x.n, j = item % x.keys;
@@ -337,7 +336,7 @@ template <typename R>
 static __device__ void take_largest(R *route, int64_t n, int64_t k, int32_t *index, R *weight)
 {
 	for (int64_t at = 0; at < k; at++) {
-		place<R> most = { -1, INT32_MAX };
+		argmax<R> most = { -1, INT32_MAX };
 
 		if (at < n) {
 			for (int64_t j = threadIdx.x; j < n; j += BLOCK)

@@ -29,20 +29,20 @@
 
 /*
  * T: type of keys and values in memory.  Teams of LANES lanes; a lane has KC channels of a key and
- * VC of a value, in pieces of PIECE neighbours.  ROWS heads of a warp, KEYS keys of a team at a
+ * VC of a value, in pieces of VEC16 neighbours.  ROWS heads of a warp, KEYS keys of a team at a
  * time; read from memory, or by way of STAGES stages (decode_stages.cuh).
  */
-template <typename P_, typename T_, int PIECE_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_,
+template <typename P_, typename T_, int VEC16_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_,
 	  int STAGES_ = 0>
 struct decode_shape {
 	typedef P_ P;
 	typedef T_ T;
 	typedef typename P::real real;
 
-	static constexpr int PIECE = PIECE_, LANES = LANES_, KC = KC_, VC = VC_, ROWS = ROWS_;
+	static constexpr int VEC16 = VEC16_, LANES = LANES_, KC = KC_, VC = VC_, ROWS = ROWS_;
 	static constexpr int KEYS = KEYS_, TEAMS = WARP / LANES;
 	static constexpr int KEY = LANES * KC, VALUE = LANES * VC; /* widths that fit */
-	static constexpr bool ANY = PIECE == 1; /* any layout and type, and the band */
+	static constexpr bool ANY = VEC16 == 1; /* any layout and type, and the band */
 	static constexpr bool TENSOR = false;
 	static constexpr int WARP_KEYS = KEYS * TEAMS; /* of a chunk */
 	static constexpr int STAGES = STAGES_, STAGE = WARP_KEYS * (KEY + VALUE) * (int)sizeof(T);
@@ -55,21 +55,21 @@ struct decode_shape {
 
 	static __device__ int channel(int lane, int e)
 	{
-		return (e / PIECE * LANES + lane) * PIECE + e % PIECE;
+		return (e / VEC16 * LANES + lane) * VEC16 + e % VEC16;
 	}
 	/* Where a stage has piece n of the lanes' keys number u, and values. */
-	static __device__ int key_piece(int u, int n)
+	static __device__ int key_vec(int u, int n)
 	{
-		return (u * (KC / PIECE) + n) * WARP * 16;
+		return (u * (KC / VEC16) + n) * WARP * 16;
 	}
-	static __device__ int value_piece(int u, int n)
+	static __device__ int value_vec(int u, int n)
 	{
-		return (KEYS * (KC / PIECE) + u * (VC / PIECE) + n) * WARP * 16;
+		return (KEYS * (KC / VEC16) + u * (VC / VEC16) + n) * WARP * 16;
 	}
 };
 
-#define DECODE_MOST_PARTS 64
-#define DECODE_MOST_SLICES 4
+#define DECODE_MAX_SPLITS 64
+#define DECODE_MAX_SLICES 4
 #define DECODE_MANY_UNITS 128 /* more or less one for each multiprocessor */
 
 /* The chunks of a part: where the first one begins, where the keys end, and how far apart chunks
@@ -136,7 +136,7 @@ static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_onc
 {
 	const bool few = units < DECODE_MANY_UNITS;
 	const int64_t wanted = ((few ? at_once : 4096) + units - 1) / units;
-	const int64_t most = wanted < DECODE_MOST_PARTS ? wanted : DECODE_MOST_PARTS;
+	const int64_t most = wanted < DECODE_MAX_SPLITS ? wanted : DECODE_MAX_SPLITS;
 	const int64_t possible = few ? chunks : (chunks + 7) / 8;
 
 	return possible < most ? possible : most;
@@ -150,16 +150,16 @@ template <typename X> static decode_layout<X> decode_layout_of(const struct node
 	const int64_t tiles = (sharing + X::ROWS - 1) / X::ROWS;
 	/* On an H200; stages leave room for two on a multiprocessor. */
 	const int64_t at_once = X::STAGES > 0 ? 256 : 512;
-	struct decode_layout<X> l;
+	decode_layout<X> l;
 
 	l.sharing = (int)sharing;
 	l.tiles = (int)(tiles < X::WARPS ? tiles : X::WARPS);
-	static_assert(X::WARPS / 2 <= DECODE_MOST_SLICES);
-	l.slices = l.tiles == 1 ? DECODE_MOST_SLICES : X::WARPS / l.tiles;
+	static_assert(X::WARPS / 2 <= DECODE_MAX_SLICES);
+	l.slices = l.tiles == 1 ? DECODE_MAX_SLICES : X::WARPS / l.tiles;
 	l.units = (int)(H / sharing * ((sharing + l.rows() - 1) / l.rows()));
 	l.chunk = l.slices * X::WARP_KEYS;
 	/* Where there are more units than counters, each has one part. */
-	l.parts = B * l.units > ARRIVALS
+	l.parts = B * l.units > ARRIVAL_COUNTERS
 			  ? 1
 			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk,
 					      at_once);
@@ -170,11 +170,11 @@ template <typename X> struct decode_problem {
 	typedef typename X::P P;
 	typedef typename X::real real;
 
-	struct decode_layout<X> layout;
+	decode_layout<X> layout;
 	const struct run *run;
 	int H, key_width, value_width;
-	struct numbers<P> q, k, v, recent;
-	bool q_in_pieces; /* of 16 bytes, of the keys' type */
+	input_view<P> q, k, v, recent;
+	bool q_vectorized; /* of 16 bytes, of the keys' type */
 	struct heads q_layout, k_layout, v_layout, recent_layout, bias_layout, o_layout;
 	real scale;	      /* of scores in powers of two */
 	const real *key_bias; /* or NULL */
@@ -182,10 +182,10 @@ template <typename X> struct decode_problem {
 	int64_t band_window; /* < 0: no band */
 	real constant_band;
 	const real *learned_band; /* or NULL */
-	struct results<P> o;
+	output_view<P> o;
 	real *lse;
-	real *partial;	   /* [B, units, parts, rows, row_size] */
-	unsigned *arrived; /* [B, units]: 0 before and after */
+	real *partial;	    /* [B, units, parts, rows, row_size] */
+	unsigned *arrivals; /* [B, units]: 0 before and after */
 
 	__device__ real band() const
 	{
@@ -203,7 +203,7 @@ template <typename X, int C> struct decode_channels {
 	alignas(16) T x[C];
 
 	/* Of the row that begins at element `at`. */
-	__device__ void read(const struct numbers<P> &from, int64_t at, int lane, int width)
+	__device__ void read(const input_view<P> &from, int64_t at, int lane, int width)
 	{
 		if constexpr (X::ANY) {
 #pragma unroll
@@ -212,14 +212,13 @@ template <typename X, int C> struct decode_channels {
 								   : 0;
 		} else {
 #pragma unroll
-			for (int n = 0; n < C / X::PIECE; n++) {
-				const int channel = X::channel(lane, n * X::PIECE);
-				sixteen_bytes piece = {};
+			for (int n = 0; n < C / X::VEC16; n++) {
+				const int channel = X::channel(lane, n * X::VEC16);
+				vec16 vec = {};
 
 				if (channel < width)
-					piece = *(const sixteen_bytes *)((const T *)from.at + at +
-									 channel);
-				((sixteen_bytes *)x)[n] = piece;
+					vec = *(const vec16 *)((const T *)from.at + at + channel);
+				((vec16 *)x)[n] = vec;
 			}
 		}
 	}
@@ -309,9 +308,9 @@ template <typename X> struct decode_place {
 	int row;   /* of the block: row 0 of the warp */
 	int64_t i; /* position of the query */
 
-	__device__ explicit decode_place(const struct decode_problem<X> &p)
+	__device__ explicit decode_place(const decode_problem<X> &p)
 	{
-		const struct decode_layout<X> &l = p.layout;
+		const decode_layout<X> &l = p.layout;
 		const int warp = (int)threadIdx.x / WARP, tile = warp % l.tiles;
 		const int per_group = (l.sharing + l.rows() - 1) / l.rows();
 		const int unit = (int)blockIdx.x % l.units, inside = unit % per_group * l.rows();
@@ -352,16 +351,15 @@ template <typename X> struct decode_queries {
 	real slope[X::ROWS];
 	real own_key[X::ANY ? X::KC : 1]; /* of the query's token, times the weight of the band */
 
-	__device__ decode_queries(const struct decode_problem<X> &p,
-				  const struct decode_place<X> &x)
+	__device__ decode_queries(const decode_problem<X> &p, const decode_place<X> &x)
 	{
 #pragma unroll
 		for (int r = 0; r < X::ROWS; r++) {
 			const int64_t at = p.q_layout.at(x.b, x.first + r, 0);
 
 			slope[r] = p.alibi ? (real)(alibi_slope(x.first + r, p.H) * M_LOG2E) : 0;
-			if (!X::ANY && p.q_in_pieces) {
-				read_pieces(p, x, at, r);
+			if (!X::ANY && p.q_vectorized) {
+				load_vecs(p, x, at, r);
 				continue;
 			}
 #pragma unroll
@@ -385,21 +383,21 @@ template <typename X> struct decode_queries {
 	}
 
 	/* All accesses are under way together. */
-	__device__ void read_pieces(const struct decode_problem<X> &p,
-				    const struct decode_place<X> &x, int64_t at, int r)
+	__device__ void load_vecs(const decode_problem<X> &p, const decode_place<X> &x, int64_t at,
+				  int r)
 	{
-		decode_channels<X, X::KC> pieces = {};
+		decode_channels<X, X::KC> vecs = {};
 
 		if (r < x.rows)
-			pieces.read(p.q, at, x.lane, p.key_width);
+			vecs.read(p.q, at, x.lane, p.key_width);
 #pragma unroll
 		for (int e = 0; e < X::KC; e++)
-			q[r][e] = p.scale * pieces[e];
+			q[r][e] = p.scale * vecs[e];
 	}
 
 	/* What the lane contributes to the score of head r and a key at position j. */
-	__device__ real share(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-			      int r, int64_t j, const decode_channels<X, X::KC> &k) const
+	__device__ real share(const decode_problem<X> &p, const decode_place<X> &x, int r,
+			      int64_t j, const decode_channels<X, X::KC> &k) const
 	{
 		real sum = 0;
 
@@ -428,8 +426,8 @@ template <typename X> struct decode_queries {
  * query's own token, which may not be written yet.
  */
 template <typename X>
-static __device__ void decode_near(const struct decode_problem<X> &p,
-				   const struct decode_place<X> &x, int first)
+static __device__ void prefetch_keys(const decode_problem<X> &p, const decode_place<X> &x,
+				     int first)
 {
 	typedef typename X::T T;
 	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
@@ -448,19 +446,18 @@ static __device__ void decode_near(const struct decode_problem<X> &p,
 		if (j >= x.i)
 			return;
 		for (int channel = 0; channel < width; channel += LINE)
-			bring_near(row + channel);
+			prefetch_l2(row + channel);
 	}
 }
 
 #include "core/backend/cuda/decode/decode_stages.cuh"
 
 /* What a team has of some keys and values. */
-template <typename X> struct decode_pieces {
+template <typename X> struct decode_vecs {
 	decode_channels<X, X::KC> k[X::KEYS];
 	decode_channels<X, X::VC> v[X::KEYS];
 
-	__device__ void read(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-			     int first)
+	__device__ void read(const decode_problem<X> &p, const decode_place<X> &x, int first)
 	{
 		const int64_t k_at = p.k_layout.at(x.b, x.first, 0),
 			      v_at = p.v_layout.at(x.b, x.first, 0);
@@ -479,36 +476,33 @@ template <typename X> struct decode_pieces {
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++) {
 #pragma unroll
-			for (int n = 0; n < X::KC / X::PIECE; n++)
-				((sixteen_bytes *)k[u].x)[n] =
-					*(const sixteen_bytes *)(stage + X::key_piece(u, n));
+			for (int n = 0; n < X::KC / X::VEC16; n++)
+				((vec16 *)k[u].x)[n] = *(const vec16 *)(stage + X::key_vec(u, n));
 #pragma unroll
-			for (int n = 0; n < X::VC / X::PIECE; n++)
-				((sixteen_bytes *)v[u].x)[n] =
-					*(const sixteen_bytes *)(stage + X::value_piece(u, n));
+			for (int n = 0; n < X::VC / X::VEC16; n++)
+				((vec16 *)v[u].x)[n] = *(const vec16 *)(stage + X::value_vec(u, n));
 		}
 	}
 };
 
 /* The keys of a part, for the heads of a warp. */
 template <typename X>
-static __device__ void decode_walk(const struct decode_problem<X> &p,
-				   const struct decode_place<X> &x, struct decode_stages<X> &stages,
-				   decode_row<X> (&row)[X::ROWS])
+static __device__ void decode_walk(const decode_problem<X> &p, const decode_place<X> &x,
+				   decode_stages<X> &stages, decode_row<X> (&row)[X::ROWS])
 {
 	typedef typename X::real real;
-	const struct decode_queries<X> queries(p, x);
+	const decode_queries<X> queries(p, x);
 	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
 	const int i = (int)x.i;
 
 	for (int first = stages.keys.begin; first < stages.keys.end; first += stages.keys.step) {
-		struct decode_pieces<X> pieces;
+		decode_vecs<X> vecs;
 		real bias[X::KEYS];
 
 		if constexpr (X::STAGES > 0)
-			pieces.read(stages.oldest());
+			vecs.read(stages.oldest());
 		else
-			pieces.read(p, x, first);
+			vecs.read(p, x, first);
 #pragma unroll
 		for (int u = 0; u < X::KEYS; u++)
 			bias[u] = !p.key_bias
@@ -525,14 +519,14 @@ static __device__ void decode_walk(const struct decode_problem<X> &p,
 #pragma unroll
 			for (int u = 0; u < X::KEYS; u++) {
 				const int j = x.place(first, u);
-				real s = queries.share(p, x, r, j, pieces.k[u]);
+				real s = queries.share(p, x, r, j, vecs.k[u]);
 
 				for (int distance = X::LANES / 2; distance > 0; distance /= 2)
 					s += __shfl_xor_sync(0xffffffffu, s, distance);
 				s += bias[u] - queries.slope[r] * (real)(i - j);
 				score[u] = j <= i ? s : (real)-INFINITY;
 			}
-			row[r].add(score, pieces.v);
+			row[r].add(score, vecs.v);
 		}
 		if constexpr (X::STAGES > 0)
 			stages.next();
@@ -544,9 +538,9 @@ static __device__ void decode_walk(const struct decode_problem<X> &p,
 /* -------------------------------------------------------------------------- joining */
 
 template <typename X>
-static __device__ void
-decode_finish(const struct decode_problem<X> &p, const struct decode_place<X> &block, int row,
-	      int channel, typename X::real o, typename X::real most, typename X::real sum)
+static __device__ void decode_finish(const decode_problem<X> &p, const decode_place<X> &block,
+				     int row, int channel, typename X::real o,
+				     typename X::real most, typename X::real sum)
 {
 	typedef typename X::real real;
 	const int head = block.first - block.row + row;
@@ -561,22 +555,22 @@ decode_finish(const struct decode_problem<X> &p, const struct decode_place<X> &b
 /* put(row, channel, sum of values, largest score, sum of exponentials) of all slices, for all rows
  * of a block. */
 template <typename X, typename F>
-static __device__ void decode_join_slices(const struct decode_problem<X> &p,
+static __device__ void decode_join_slices(const decode_problem<X> &p,
 					  const typename X::real *shared, F put)
 {
 	typedef typename X::real real;
-	const struct decode_layout<X> &l = p.layout;
+	const decode_layout<X> &l = p.layout;
 
 	for (int item = (int)threadIdx.x; item < l.rows() * X::VALUE; item += (int)blockDim.x) {
 		const int row = item / X::VALUE, channel = item % X::VALUE;
 		const real *slice = shared + row * (int)l.row_size();
-		real most[DECODE_MOST_SLICES], sums[DECODE_MOST_SLICES], values[DECODE_MOST_SLICES];
+		real most[DECODE_MAX_SLICES], sums[DECODE_MAX_SLICES], values[DECODE_MAX_SLICES];
 		real larger = slice[X::VALUE], sum = 0, value = 0;
 
 		if (channel >= p.value_width)
 			continue;
 #pragma unroll
-		for (int k = 0; k < DECODE_MOST_SLICES; k++, slice += l.rows() * l.row_size()) {
+		for (int k = 0; k < DECODE_MAX_SLICES; k++, slice += l.rows() * l.row_size()) {
 			const bool used = k < l.slices;
 
 			most[k] = used ? slice[X::VALUE] : larger;
@@ -585,7 +579,7 @@ static __device__ void decode_join_slices(const struct decode_problem<X> &p,
 			larger = most[k] > larger ? most[k] : larger;
 		}
 #pragma unroll
-		for (int k = 0; k < DECODE_MOST_SLICES; k++) {
+		for (int k = 0; k < DECODE_MAX_SLICES; k++) {
 			const real weight = exp2(most[k] - larger);
 
 			sum += weight * sums[k];
@@ -637,7 +631,7 @@ template <typename X> struct decode_parts_results {
 
 			for (int k = lane; k < n; k += WARP)
 				most = mine[k * pair_apart] > most ? mine[k * pair_apart] : most;
-			most = warp_join(most, larger_value());
+			most = warp_reduce(most, larger_value());
 			for (int k = lane; k < n; k += WARP) {
 				const real weight = exp2(mine[k * pair_apart] - most);
 
@@ -672,9 +666,8 @@ template <typename X> struct decode_parts_results {
 
 /* The pairs of all parts of a unit, to shared memory [parts, rows, 2]: all are read at once. */
 template <typename X>
-static __device__ void decode_read_pairs(const struct decode_problem<X> &p,
-					 const typename X::real *unit, int parts,
-					 typename X::real *shared)
+static __device__ void decode_read_pairs(const decode_problem<X> &p, const typename X::real *unit,
+					 int parts, typename X::real *shared)
 {
 	const int lines = parts * p.layout.rows();
 
@@ -688,13 +681,13 @@ static __device__ void decode_read_pairs(const struct decode_problem<X> &p,
 
 /* Of a unit with several rows. */
 template <typename X>
-static __device__ void
-decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X> &place,
-		  const typename X::real *unit, int parts, typename X::real *shared)
+static __device__ void decode_join_parts(const decode_problem<X> &p, const decode_place<X> &place,
+					 const typename X::real *unit, int parts,
+					 typename X::real *shared)
 {
-	const struct decode_layout<X> &l = p.layout;
+	const decode_layout<X> &l = p.layout;
 	typename X::real *total = shared + l.results_size();
-	const struct decode_parts_results<X> results = {
+	const decode_parts_results<X> results = {
 		unit, shared, total, l.rows() * l.row_size(), 2 * l.rows(), 2, parts
 	};
 
@@ -716,8 +709,7 @@ decode_join_parts(const struct decode_problem<X> &p, const struct decode_place<X
 
 /* What all teams of a warp have, row by row to shared memory [slices, rows, row_size]. */
 template <typename X>
-static __device__ void decode_put_slice(const struct decode_problem<X> &p,
-					const struct decode_place<X> &x,
+static __device__ void decode_put_slice(const decode_problem<X> &p, const decode_place<X> &x,
 					decode_row<X> (&row)[X::ROWS], typename X::real *shared)
 {
 #pragma unroll
@@ -746,19 +738,19 @@ static __device__ void decode_put_slice(const struct decode_problem<X> &p,
  * All are read at once, and not from a cache of this multiprocessor, since other blocks wrote them.
  */
 template <typename X>
-static __device__ void
-decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-		  const typename X::real *unit, int parts, typename X::real *shared)
+static __device__ void decode_take_parts(const decode_problem<X> &p, const decode_place<X> &x,
+					 const typename X::real *unit, int parts,
+					 typename X::real *shared)
 {
 	typedef typename X::real real;
-	constexpr int TEAMS = DECODE_MOST_SLICES * X::TEAMS,
-		      MOST = (DECODE_MOST_PARTS + TEAMS - 1) / TEAMS;
+	constexpr int TEAMS = DECODE_MAX_SLICES * X::TEAMS,
+		      MAX = (DECODE_MAX_SPLITS + TEAMS - 1) / TEAMS;
 	constexpr int AT_ONCE = 16 / (int)sizeof(real); /* numbers */
-	decode_row<X> part[MOST], row[1];
+	decode_row<X> part[MAX], row[1];
 
-	static_assert(X::ROWS == 1 && X::PIECE % AT_ONCE == 0);
+	static_assert(X::ROWS == 1 && X::VEC16 % AT_ONCE == 0);
 #pragma unroll
-	for (int k = 0; k < MOST; k++) {
+	for (int k = 0; k < MAX; k++) {
 		const int number = k * TEAMS + x.slice * X::TEAMS + x.team;
 		const real *from = unit + number * p.layout.row_size();
 		alignas(16) real pair[AT_ONCE];
@@ -776,7 +768,7 @@ decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X
 	}
 	row[0] = part[0];
 #pragma unroll
-	for (int k = 1; k < MOST; k++)
+	for (int k = 1; k < MAX; k++)
 		row[0].join(part[k]);
 	decode_put_slice(p, x, row, shared);
 }
@@ -785,9 +777,8 @@ decode_take_parts(const struct decode_problem<X> &p, const struct decode_place<X
 
 /* The rows of a block after its part, slice by slice to shared memory. */
 template <typename X>
-static __device__ void decode_part(const struct decode_problem<X> &p,
-				   const struct decode_place<X> &x, struct decode_stages<X> &stages,
-				   typename X::real *shared)
+static __device__ void decode_part(const decode_problem<X> &p, const decode_place<X> &x,
+				   decode_stages<X> &stages, typename X::real *shared)
 {
 	decode_row<X> row[X::ROWS];
 
@@ -803,23 +794,23 @@ static __device__ void decode_part(const struct decode_problem<X> &p,
 
 template <typename X>
 static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
-	decode_kernel(const __grid_constant__ struct decode_problem<X> p)
+	decode_kernel(const __grid_constant__ decode_problem<X> p)
 {
 	typedef typename X::real real;
-	const struct decode_layout<X> &l = p.layout;
-	const struct decode_place<X> x(p); /* the run's values were there before its first kernel */
+	const decode_layout<X> &l = p.layout;
+	const decode_place<X> x(p); /* the run's values were there before its first kernel */
 
 	const int part = (int)blockIdx.y, parts = l.used_parts(x.i);
 
-	struct decode_stages<X> stages(p, x, l.keys(part, x.i), launch_memory());
+	decode_stages<X> stages(p, x, l.keys(part, x.i), dynamic_smem());
 
 	if constexpr (X::STAGES > 0)
 		stages.begin();
 	else
-		decode_near(p, x, stages.keys.begin);
-	previous_done();
+		prefetch_keys(p, x, stages.keys.begin);
+	pdl_wait();
 	const int64_t block_size = l.rows() * l.row_size();
-	real *shared = (real *)launch_memory();
+	real *shared = (real *)dynamic_smem();
 	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;
 
 	if (part >= parts)
@@ -843,7 +834,7 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 				to[X::VALUE + 1] = sum;
 			}
 		});
-		if (X::TENSOR || all || !arrives_last(p.arrived + blockIdx.x, (unsigned)parts))
+		if (X::TENSOR || all || !is_last_block(p.arrivals + blockIdx.x, (unsigned)parts))
 			return;
 		if constexpr (X::ROWS > 1)
 			return decode_join_parts(p, x, unit, parts, shared);
@@ -854,22 +845,20 @@ static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
 
 /* Joins the parts of row blockIdx.y of a unit, a thread for each channel. */
 template <typename X>
-static __global__ void decode_join_kernel(const __grid_constant__ struct decode_problem<X> p)
+static __global__ void decode_join_kernel(const __grid_constant__ decode_problem<X> p)
 {
 	typedef typename X::real real;
-	__shared__ real pair[2 * DECODE_MOST_PARTS], total[2];
-	const struct decode_layout<X> &l = p.layout;
-	const struct decode_place<X> x(p);
+	__shared__ real pair[2 * DECODE_MAX_SPLITS], total[2];
+	const decode_layout<X> &l = p.layout;
+	const decode_place<X> x(p);
 	const int row = (int)blockIdx.y, channel = (int)threadIdx.x, parts = l.used_parts(x.i);
 	const int64_t block_size = l.rows() * l.row_size();
 	const real *unit =
 		p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
 
-	const struct decode_parts_results<X> results = {
-		unit, pair, total, block_size, 2, 0, parts
-	};
+	const decode_parts_results<X> results = { unit, pair, total, block_size, 2, 0, parts };
 
-	previous_done();
+	pdl_wait();
 	if (parts == 1)
 		return;
 	const auto begin = results.read(0, channel);
@@ -889,16 +878,16 @@ static __global__ void decode_join_kernel(const __grid_constant__ struct decode_
 
 template <typename P> static int64_t factor_size(const struct tensor *t)
 {
-	return (int64_t)(is_narrow(t) ? sizeof(typename P::factor) : sizeof(typename P::real));
+	return (int64_t)(is_bf16(t) ? sizeof(typename P::factor) : sizeof(typename P::real));
 }
 
 /* Can rows of heads be read 16 bytes at a time? */
-template <typename P> static bool in_pieces(const struct tensor *t)
+template <typename P> static bool is_vectorized(const struct tensor *t)
 {
-	const int64_t piece = 16 / factor_size<P>(t);
+	const int64_t vec = 16 / factor_size<P>(t);
 
-	return t->dim[3] % piece == 0 && heads_of(t, t->dim[2]).pitch % piece == 0 &&
-	       t->offset % piece == 0;
+	return t->dim[3] % vec == 0 && heads_of(t, t->dim[2]).pitch % vec == 0 &&
+	       t->offset % vec == 0;
 }
 
 template <typename P> struct decode_shapes {
@@ -929,7 +918,7 @@ template <typename X> static bool decode_fits(const struct node *n)
 	return n->in[K]->dim[3] <= X::KEY && n->in[V]->dim[3] <= X::VALUE;
 }
 
-template <typename P, typename T, typename F> static bool with_pieces(const struct node *n, F f)
+template <typename P, typename T, typename F> static bool with_vectors(const struct node *n, F f)
 {
 	typedef decode_shapes<P> shapes;
 	typedef typename shapes::template one<T> one;
@@ -941,8 +930,8 @@ template <typename P, typename T, typename F> static bool with_pieces(const stru
 	const bool shares = sharing > 1;
 
 	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
-		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_narrow(n->in[Q]) &&
-		    in_pieces<P>(n->in[Q]) && decode_fits<tensor>(n)) {
+		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_bf16(n->in[Q]) &&
+		    is_vectorized<P>(n->in[Q]) && decode_fits<tensor>(n)) {
 			f(tensor());
 			return true;
 		}
@@ -966,10 +955,10 @@ template <typename P, typename F> static void with_decode_shape(const struct nod
 	const struct tensor *k = n->in[K], *v = n->in[V];
 	bool done = false;
 
-	if (a->band_window < 0 && is_narrow(k) == is_narrow(v) && in_pieces<P>(k) &&
-	    in_pieces<P>(v))
-		done = is_narrow(k) ? with_pieces<P, typename P::factor>(n, f)
-				    : with_pieces<P, typename P::real>(n, f);
+	if (a->band_window < 0 && is_bf16(k) == is_bf16(v) && is_vectorized<P>(k) &&
+	    is_vectorized<P>(v))
+		done = is_bf16(k) ? with_vectors<P, typename P::factor>(n, f)
+				  : with_vectors<P, typename P::real>(n, f);
 	if (!done)
 		f(typename decode_shapes<P>::any());
 }
@@ -988,23 +977,23 @@ template <typename P> struct decode {
 		       a->dropout == 0 && decode_fits<typename decode_shapes<P>::any>(n);
 	}
 
-	template <typename X> static typename P::real *take(struct space *m, const struct node *n)
+	template <typename X>
+	static typename P::real *alloc(struct scratch *m, const struct node *n)
 	{
-		const struct decode_layout<X> l = decode_layout_of<X>(n);
+		const decode_layout<X> l = decode_layout_of<X>(n);
 
-		return m->take<typename P::real>(n->in[Q]->dim[0] * l.units * l.parts * l.rows() *
-						 l.row_size());
+		return m->alloc<typename P::real>(n->in[Q]->dim[0] * l.units * l.parts * l.rows() *
+						  l.row_size());
 	}
 
-	template <typename X>
-	static struct decode_problem<X> open(const struct call *c, struct space *m) {
+	template <typename X> static decode_problem<X> open(const struct call *c, struct scratch *m)
+	{
 		typedef typename P::real real;
 		const struct node *n = c->node;
 		const struct attention_attr *a = (const struct attention_attr *)n->attr;
 		const int64_t H = n->in[Q]->dim[2];
 		const int recent = n->in[RECENT] ? RECENT : Q;
-		struct decode_problem<X> p = {
-		};
+		decode_problem<X> p = {};
 
 		p.layout = decode_layout_of<X>(n);
 		p.run = run_of(c);
@@ -1015,36 +1004,35 @@ template <typename P> struct decode {
 		p.k = input<P>(c, K);
 		p.v = input<P>(c, V);
 		p.recent = input<P>(c, recent);
-		p.q_in_pieces =
-			is_narrow(n->in[Q]) == is_narrow(n->in[K]) && in_pieces<P>(n->in[Q]);
+		p.q_vectorized =
+			is_bf16(n->in[Q]) == is_bf16(n->in[K]) && is_vectorized<P>(n->in[Q]);
 		p.q_layout = heads_of(n->in[Q], H);
 		p.k_layout = heads_of(n->in[K], H);
 		p.v_layout = heads_of(n->in[V], H);
 		p.recent_layout = heads_of(n->in[recent], H);
 		p.o_layout = heads_of(n->out[O], H);
 		p.scale = (real)(a->scale * M_LOG2E);
-		p.key_bias = wide_input<P>(c, KEY_BIAS);
+		p.key_bias = real_input<P>(c, KEY_BIAS);
 		if (p.key_bias)
 			p.bias_layout = heads_of(n->in[KEY_BIAS], H);
 		p.alibi = a->alibi;
 		p.band_window = a->band_window;
 		p.constant_band = (real)a->band;
-		p.learned_band = wide_input<P>(c, BAND);
+		p.learned_band = real_input<P>(c, BAND);
 		p.o = output<P>(c, O);
-		p.lse = wide_output<P>(c, LSE);
-		p.partial = take<X>(m, n);
-		p.arrived = context_of(c)->arrived;
+		p.lse = real_output<P>(c, LSE);
+		p.partial = alloc<X>(m, n);
+		p.arrivals = context_of(c)->arrivals;
 		return p;
 	}
 
 	template <typename X>
-	static void join_parts(const struct call *c, const struct decode_problem<X> &p,
-			       unsigned units)
+	static void join_parts(const struct call *c, const decode_problem<X> &p, unsigned units)
 	{
 		if (p.layout.parts == 1)
 			return;
-		launch_next(context_of(c)->overlaps, decode_join_kernel<X>,
-			    dim3(units, (unsigned)p.layout.rows()), X::VALUE, 0, stream_of(c), p);
+		launch_pdl(context_of(c)->pdl, decode_join_kernel<X>,
+			   dim3(units, (unsigned)p.layout.rows()), X::VALUE, 0, stream_of(c), p);
 		note_launch(c);
 	}
 
@@ -1052,15 +1040,15 @@ template <typename P> struct decode {
 	{
 		with_decode_shape<P>(c->node, [&](auto shape) {
 			typedef decltype(shape) X;
-			struct space m = { (char *)c->work, 0 };
-			const struct decode_problem<X> p = open<X>(c, &m);
-			const struct decode_layout<X> &l = p.layout;
+			struct scratch m = { (char *)c->work, 0 };
+			const decode_problem<X> p = open<X>(c, &m);
+			const decode_layout<X> &l = p.layout;
 			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.units),
 					  (unsigned)l.parts);
 
-			want_memory(c, decode_kernel<X>, l.bytes());
-			launch_next(context_of(c)->overlaps, decode_kernel<X>, blocks,
-				    l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
+			set_max_dynamic_smem(c, decode_kernel<X>, l.bytes());
+			launch_pdl(context_of(c)->pdl, decode_kernel<X>, blocks,
+				   l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
 			note_launch(c);
 			if constexpr (X::TENSOR)
 				join_parts(c, p, blocks.x);
@@ -1069,9 +1057,9 @@ template <typename P> struct decode {
 
 	static size_t workspace(const struct node *n)
 	{
-		struct space m = { NULL, 0 };
+		struct scratch m = { NULL, 0 };
 
-		with_decode_shape<P>(n, [&](auto shape) { take<decltype(shape)>(&m, n); });
+		with_decode_shape<P>(n, [&](auto shape) { alloc<decltype(shape)>(&m, n); });
 		return m.used;
 	}
 };

@@ -34,25 +34,25 @@ template <typename P_> struct decode_tensor_shape {
  * rows, because quarters of rows come more slowly from memory.  Where a piece lies in its row
  * depends on the row, so that lanes that read at the same time read from different banks.
  */
-static __device__ int decode_key_place(int row, int piece)
+static __device__ int decode_key_place(int row, int vec)
 {
-	return (row * 16 + (piece ^ (row % 2 * 4))) * 16;
+	return (row * 16 + (vec ^ (row % 2 * 4))) * 16;
 }
 
-static __device__ int decode_value_place(int row, int piece)
+static __device__ int decode_value_place(int row, int vec)
 {
-	return ((16 + row) * 16 + (piece ^ (row / 2 % 4 * 2))) * 16;
+	return ((16 + row) * 16 + (vec ^ (row / 2 % 4 * 2))) * 16;
 }
 
 /* What comes after the query's own is replaced by its own, and does not count. */
 template <typename P>
-static __device__ void decode_copy(const struct decode_problem<decode_tensor_shape<P>> &p,
-				   const struct decode_place<decode_tensor_shape<P>> &x, int chunk,
+static __device__ void decode_copy(const decode_problem<decode_tensor_shape<P>> &p,
+				   const decode_place<decode_tensor_shape<P>> &x, int chunk,
 				   uint32_t to)
 {
 	typedef decode_tensor_shape<P> X;
 	typedef typename X::T T;
-	const int piece = x.lane % 16, channel = 8 * piece;
+	const int vec = x.lane % 16, channel = 8 * vec;
 	const int64_t first = chunk + x.slice * X::KEYS;
 	const int last = (int)(x.i - first);
 	const int k_pitch = (int)p.k_layout.pitch, v_pitch = (int)p.v_layout.pitch;
@@ -63,15 +63,15 @@ static __device__ void decode_copy(const struct decode_problem<decode_tensor_sha
 	for (int n = 0; n < X::KEYS / 2; n++) {
 		const int row = 2 * n + x.lane / 16, own = row < last ? row : last;
 
-		copy_piece(to + decode_key_place(row, piece), k + own * k_pitch,
-			   channel < p.key_width);
+		cp_async_vec16(to + decode_key_place(row, vec), k + own * k_pitch,
+			       channel < p.key_width);
 	}
 #pragma unroll
 	for (int n = 0; n < X::KEYS / 2; n++) {
 		const int row = 2 * n + x.lane / 16, own = row < last ? row : last;
 
-		copy_piece(to + decode_value_place(row, piece), v + own * v_pitch,
-			   channel < p.value_width);
+		cp_async_vec16(to + decode_value_place(row, vec), v + own * v_pitch,
+			       channel < p.value_width);
 	}
 }
 
@@ -85,8 +85,7 @@ template <typename X> struct decode_fragments {
 	float o[TILES][4];
 	float most[2], sum[2], slope[2]; /* of rows `group` and group + 8; sum: the lane's share */
 
-	__device__ decode_fragments(const struct decode_problem<X> &p,
-				    const struct decode_place<X> &x)
+	__device__ decode_fragments(const decode_problem<X> &p, const decode_place<X> &x)
 	    : group(x.lane / 4), pair(x.lane % 4), q{}, o{}, most{ -1e37f, -1e37f }, sum{}, slope{}
 	{
 #pragma unroll
@@ -101,47 +100,44 @@ template <typename X> struct decode_fragments {
 				read_query(p, p.q_layout.at(x.b, head, 0), c, r);
 		}
 	}
-	__device__ void read_query(const struct decode_problem<X> &p, int64_t at, int c, int r)
+	__device__ void read_query(const decode_problem<X> &p, int64_t at, int c, int r)
 	{
 		const int channel = 32 * c + 8 * pair;
-		sixteen_bytes piece = {};
+		vec16 vec = {};
 
 		if (channel < p.key_width)
-			piece = *(const sixteen_bytes *)((const T *)p.q.at + at + channel);
+			vec = *(const vec16 *)((const T *)p.q.at + at + channel);
 #pragma unroll
 		for (int e = 0; e < 4; e++)
-			q[2 * c + e / 2][r + 2 * (e % 2)] = piece.word[e];
+			q[2 * c + e / 2][r + 2 * (e % 2)] = vec.word[e];
 	}
 
-	__device__ void read_keys(const char *stage, sixteen_bytes (&k)[2][STEPS / 2]) const
+	__device__ void read_keys(const char *stage, vec16 (&k)[2][STEPS / 2]) const
 	{
 #pragma unroll
 		for (int tile = 0; tile < 2; tile++)
 #pragma unroll
 			for (int c = 0; c < STEPS / 2; c++)
 				k[tile][c] =
-					*(const sixteen_bytes *)(stage +
-								 decode_key_place(8 * tile + group,
+					*(const vec16 *)(stage + decode_key_place(8 * tile + group,
 										  4 * c + pair));
 	}
-	__device__ void read_values(const char *stage, sixteen_bytes (&v)[4][2]) const
+	__device__ void read_values(const char *stage, vec16 (&v)[4][2]) const
 	{
 #pragma unroll
 		for (int key = 0; key < 4; key++)
 #pragma unroll
 			for (int half = 0; half < 2; half++)
 				v[key][half] =
-					*(const sixteen_bytes *)(stage +
-								 decode_value_place(
-									 2 * pair + key % 2 +
-										 8 * (key / 2),
-									 8 * half + group));
+					*(const vec16 *)(stage +
+							 decode_value_place(2 * pair + key % 2 +
+										    8 * (key / 2),
+									    8 * half + group));
 	}
 
 	/* Scores in powers of two, [tile][row of two][key of two]. */
-	__device__ void score(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-			      int64_t first, const sixteen_bytes (&k)[2][STEPS / 2],
-			      float (&s)[2][4]) const
+	__device__ void score(const decode_problem<X> &p, const decode_place<X> &x, int64_t first,
+			      const vec16 (&k)[2][STEPS / 2], float (&s)[2][4]) const
 	{
 #pragma unroll
 		for (int tile = 0; tile < 2; tile++) {
@@ -152,7 +148,7 @@ template <typename X> struct decode_fragments {
 			for (int step = 0; step < STEPS; step++) {
 				const uint32_t *word = k[tile][step / 2].word + 2 * (step % 2);
 
-				multiply_fragment(s[tile], q[step], word[0], word[1]);
+				mma(s[tile], q[step], word[0], word[1]);
 			}
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
@@ -193,33 +189,32 @@ template <typename X> struct decode_fragments {
 				const float high = (float)(T)exp2(s[tile][2 * r + 1] - larger);
 
 				sum[r] += low + high;
-				a[r + 2 * tile] = two_rounded(low, high);
+				a[r + 2 * tile] = pack_bf16x2(low, high);
 			}
 		}
 	}
 
 	/* Number e of eight of two keys. */
-	static __device__ uint32_t both(const sixteen_bytes &low, const sixteen_bytes &high, int e)
+	static __device__ uint32_t both(const vec16 &low, const vec16 &high, int e)
 	{
 		const uint32_t a = low.word[e / 2], b = high.word[e / 2];
 
 		return e % 2 ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
 	}
 
-	__device__ void add(const uint32_t (&a)[4], const sixteen_bytes (&v)[4][2])
+	__device__ void add(const uint32_t (&a)[4], const vec16 (&v)[4][2])
 	{
 #pragma unroll
 		for (int tile = 0; tile < TILES; tile++) {
 			const int half = tile / 8, e = tile % 8;
 
-			multiply_fragment(o[tile], a, both(v[0][half], v[1][half], e),
-					  both(v[2][half], v[3][half], e));
+			mma(o[tile], a, both(v[0][half], v[1][half], e),
+			    both(v[2][half], v[3][half], e));
 		}
 	}
 
 	/* Row by row to shared memory [slices, rows, row_size]. */
-	__device__ void put(const struct decode_problem<X> &p, const struct decode_place<X> &x,
-			    float *shared)
+	__device__ void put(const decode_problem<X> &p, const decode_place<X> &x, float *shared)
 	{
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
@@ -243,10 +238,9 @@ template <typename X> struct decode_fragments {
 };
 
 template <typename P>
-static __device__ void decode_part(const struct decode_problem<decode_tensor_shape<P>> &p,
-				   const struct decode_place<decode_tensor_shape<P>> &x,
-				   struct decode_stages<decode_tensor_shape<P>> &stages,
-				   float *shared)
+static __device__ void decode_part(const decode_problem<decode_tensor_shape<P>> &p,
+				   const decode_place<decode_tensor_shape<P>> &x,
+				   decode_stages<decode_tensor_shape<P>> &stages, float *shared)
 {
 	typedef decode_tensor_shape<P> X;
 	typedef decode_fragments<X> fragments;
@@ -255,7 +249,7 @@ static __device__ void decode_part(const struct decode_problem<decode_tensor_sha
 	for (int first = stages.keys.begin; x.rows > 0 && first < stages.keys.end;
 	     first += stages.keys.step) {
 		const char *stage = stages.oldest();
-		sixteen_bytes k[2][fragments::STEPS / 2], v[4][2];
+		vec16 k[2][fragments::STEPS / 2], v[4][2];
 		uint32_t a[4];
 		float s[2][4];
 

@@ -10,21 +10,21 @@
 #define CUDA_DECODE_DECODE_STAGES_CUH
 
 template <typename X> struct decode_stages {
-	const struct decode_problem<X> &p;
-	const struct decode_place<X> &x;
+	const decode_problem<X> &p;
+	const decode_place<X> &x;
 	const struct decode_keys keys;
 	char *mine;
 	int first; /* of the chunk that sets out next */
 	int stage; /* for it: the oldest one */
 	int begun; /* stages, by begin() */
 
-	__device__ decode_stages(const struct decode_problem<X> &p, const struct decode_place<X> &x,
+	__device__ decode_stages(const decode_problem<X> &p, const decode_place<X> &x,
 				 struct decode_keys keys, char *shared)
 	    : p(p), x(x), keys(keys), mine(shared + (int)threadIdx.x / WARP * X::STAGES * X::STAGE),
 	      first(keys.begin), stage(0), begun(0)
 	{
 	}
-	/* Before previous_done(): chunks without the query's own key, which may not be written yet.
+	/* Before pdl_wait(): chunks without the query's own key, which may not be written yet.
 	 */
 	__device__ void begin()
 	{
@@ -45,15 +45,15 @@ template <typename X> struct decode_stages {
 	__device__ void next()
 	{
 		if (x.rows > 0 && first < keys.end)
-			decode_copy(p, x, first, shared_address(mine + stage * X::STAGE));
-		copies_end();
+			decode_copy(p, x, first, smem_address(mine + stage * X::STAGE));
+		cp_async_commit();
 		first += keys.step;
 		stage = stage + 1 < X::STAGES ? stage + 1 : 0;
 	}
 	/* The oldest stage, which is there for all lanes. */
 	__device__ const char *oldest() const
 	{
-		copies_wait<X::STAGES - 1>();
+		cp_async_wait<X::STAGES - 1>();
 		__syncwarp();
 		return mine + stage * X::STAGE;
 	}
@@ -62,8 +62,8 @@ template <typename X> struct decode_stages {
 /* [keys, then values][of a lane, piece by piece][lane] of 16 bytes: each lane copies what it will
  * read. */
 template <typename X>
-static __device__ void decode_copy(const struct decode_problem<X> &p,
-				   const struct decode_place<X> &x, int first, uint32_t to)
+static __device__ void decode_copy(const decode_problem<X> &p, const decode_place<X> &x, int first,
+				   uint32_t to)
 {
 	typedef typename X::T T;
 	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
@@ -75,19 +75,20 @@ static __device__ void decode_copy(const struct decode_problem<X> &p,
 		const int64_t j = x.key(first, u);
 
 #pragma unroll
-		for (int n = 0; n < X::KC / X::PIECE; n++) {
-			const int channel = X::channel(x.lane, n * X::PIECE);
+		for (int n = 0; n < X::KC / X::VEC16; n++) {
+			const int channel = X::channel(x.lane, n * X::VEC16);
 
-			copy_piece(to + X::key_piece(u, n), k + j * (int)p.k_layout.pitch + channel,
-				   channel < p.key_width);
+			cp_async_vec16(to + X::key_vec(u, n),
+				       k + j * (int)p.k_layout.pitch + channel,
+				       channel < p.key_width);
 		}
 #pragma unroll
-		for (int n = 0; n < X::VC / X::PIECE; n++) {
-			const int channel = X::channel(x.lane, n * X::PIECE);
+		for (int n = 0; n < X::VC / X::VEC16; n++) {
+			const int channel = X::channel(x.lane, n * X::VEC16);
 
-			copy_piece(to + X::value_piece(u, n),
-				   v + j * (int)p.v_layout.pitch + channel,
-				   channel < p.value_width);
+			cp_async_vec16(to + X::value_vec(u, n),
+				       v + j * (int)p.v_layout.pitch + channel,
+				       channel < p.value_width);
 		}
 	}
 }

@@ -30,7 +30,7 @@ static bool is_whole(const struct tensor *view, const struct tensor *t)
 
 static bool is_product(const struct node *n)
 {
-	return n->id == OP_linear && few_rows<P>::takes(n);
+	return n->id == OP_linear && gemv<P>::takes(n);
 }
 
 /* Products that read the same x as the first, and whose outputs are taken in the same way. */
@@ -38,9 +38,9 @@ static int count_products(const struct node *const *nodes, int n)
 {
 	int count = 0;
 
-	while (count < n && count < MOST_PRODUCTS && is_product(nodes[count]) &&
+	while (count < n && count < MAX_PRODUCTS && is_product(nodes[count]) &&
 	       nodes[count]->in[0] == nodes[0]->in[0] &&
-	       few_rows<P>::outs(nodes[count]) == few_rows<P>::outs(nodes[0]))
+	       gemv<P>::outs(nodes[count]) == gemv<P>::outs(nodes[0]))
 		count++;
 	return count;
 }
@@ -98,7 +98,7 @@ static bool norm_fits(const struct node *norm, const struct node *product)
 	return is_norm(norm) && is_product(product) &&
 	       is_whole(product->in[0], norm_output(norm)) &&
 	       tensor_dim(product->in[0], -1) == tensor_dim(norm_output(norm), -1) &&
-	       tensor_dim(product->in[0], -1) <= FEW_ROWS_STEP && few_rows<P>::outs(product) == 1 &&
+	       tensor_dim(product->in[0], -1) <= GEMV_STEP && gemv<P>::outs(product) == 1 &&
 	       is_aligned(norm->in[0]) && (norm->id == OP_norm || is_aligned(norm->in[1]));
 }
 
@@ -124,15 +124,14 @@ static struct chain chain_of(const struct node *const *nodes, int n)
 	return x;
 }
 
-int cuda_joins(enum dtype type, const struct node *const *nodes, int n)
+int cuda_fusable(enum dtype type, const struct node *const *nodes, int n)
 {
 	return type == F32 ? chain_of(nodes, n).n : 0;
 }
 
 /* ------------------------------------------------------------------ running */
 
-static void keep(struct few_rows_problem<P> *p, const struct call *cache,
-		 const struct node *const *products)
+static void keep(gemv_problem<P> *p, const struct call *cache, const struct node *const *products)
 {
 	for (int i = 0; i < cache->node->n_in; i++) {
 		const struct tensor *x = cache->node->in[i], *y = cache->node->out[i];
@@ -148,27 +147,27 @@ static void keep(struct few_rows_problem<P> *p, const struct call *cache,
 	}
 }
 
-void cuda_together(enum dtype type, const struct call *calls, int n)
+void cuda_run_fused(enum dtype type, const struct call *calls, int n)
 {
-	const struct node *nodes[2 + MOST_PRODUCTS];
+	const struct node *nodes[2 + MAX_PRODUCTS];
 
 	(void)type;
 	for (int i = 0; i < n; i++)
 		nodes[i] = calls[i].node;
 	const struct chain x = chain_of(nodes, n);
 	const struct call *first = &calls[x.product];
-	struct few_rows_problem<P> p = few_rows<P>::problem(first);
+	gemv_problem<P> p = gemv<P>::problem(first);
 
 	for (int i = 1; i < x.products; i++)
-		few_rows<P>::add(&p, first + i);
+		gemv<P>::add(&p, first + i);
 	if (x.gelu >= 0)
 		p.gelu = output<P>(&calls[x.gelu], 0);
 	if (x.cache >= 0)
 		keep(&p, &calls[x.cache], nodes + x.product);
 	if (x.norm < 0) {
-		few_rows<P>::launch_plain(first, p);
+		gemv<P>::launch_plain(first, p);
 		return;
 	}
 	p.norm = read_call<P>(&calls[x.norm]);
-	few_rows<P>::launch_rows<true>(first, p);
+	gemv<P>::launch_rows<true>(first, p);
 }

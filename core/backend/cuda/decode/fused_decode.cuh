@@ -11,7 +11,7 @@ extern "C" {
 #include "core/engine/backend.h"
 }
 
-int cuda_joins(enum dtype type, const struct node *const *nodes, int n);
-void cuda_together(enum dtype type, const struct call *calls, int n);
+int cuda_fusable(enum dtype type, const struct node *const *nodes, int n);
+void cuda_run_fused(enum dtype type, const struct call *calls, int n);
 
 #endif

@@ -31,43 +31,43 @@ struct block {
 #define BLAS_MEMORY ((size_t)32 << 20)
 
 /* Counters of blocks that have arrived. */
-#define ARRIVALS 16384
+#define ARRIVAL_COUNTERS 16384
 
 /* Partial sums of an update. */
 #define UPDATE_PARTS 4096
 
 /* What kernels of different lanes, which run at the same time, must not share. */
-struct cuda_lane {
+struct cuda_stream {
 	cudaStream_t stream;
 	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory
 			    */
 	uint32_t *dropout_key; /* device: of the node that follows */
-	unsigned *arrived;     /* device: ARRIVALS counters, 0 between kernels */
+	unsigned *arrivals;    /* device: ARRIVAL_COUNTERS counters, 0 between kernels */
 };
 
 /* More lanes than a small model has work for gain nothing, and each takes BLAS_MEMORY. */
-#define CUDA_LANES 8
+#define CUDA_STREAMS 8
 
-struct cuda_context : cuda_lane { /* the lane that is asked for work now */
+struct cuda_context : cuda_stream { /* the lane that is asked for work now */
 	int device;
 	cublasHandle_t blas; /* of this lane's stream and workspace */
-	struct cuda_lane lanes[CUDA_LANES];
-	cudaEvent_t *marks; /* of the engine's numbers; NULL: not used yet */
-	int n_marks;
+	struct cuda_stream streams[CUDA_STREAMS];
+	cudaEvent_t *events; /* of the engine's numbers; NULL: not used yet */
+	int n_events;
 	struct plan *plans; /* of products by cuBLASLt, one for each shape: epilogue.cu */
 	int n_plans;
 	double *scalar;	  /* device: a number that the host asked for, and UPDATE_PARTS for sums */
 	struct run *run;  /* device: of the kernels that follow */
-	bool overlaps;	  /* a kernel may come to the GPU before the last one ends (launch.cuh) */
-	bool may_overlap; /* the same, where no lane has waited for another */
-	bool groups;	  /* the code has products of four warps (wgmma.cuh) */
-	int processors;	  /* of the GPU, each with memory that a block of threads shares: */
+	bool pdl;	  /* a kernel may come to the GPU before the last one ends (launch.cuh) */
+	bool pdl_allowed; /* the same, where no lane has waited for another */
+	bool has_wgmma;	  /* the code has products of four warps (wgmma.cuh) */
+	int multiprocessors;  /* of the GPU, each with memory that a block of threads shares: */
 	int64_t shared_bytes; /* what one block may take of it */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;
 	size_t taken, most; /* bytes of the blocks */
-	int64_t asked;	    /* work, in short kernels */
+	int64_t issued;	    /* work, in short kernels */
 	bool failed;
 	struct error err;
 };
@@ -97,19 +97,20 @@ void cuda_note(struct cuda_context *g, cudaError_t error, const char *where);
 void cuda_note_blas(struct cuda_context *g, cublasStatus_t status, const char *where);
 
 /* How long kernels take that are not short where lanes are used, in short ones. */
-extern const int cuda_product_length, cuda_attention_length;
+extern const int cuda_gemm_length, cuda_attention_length;
 
 static inline void note_launch(const struct call *c, int length = 1)
 {
 	const cudaError_t error = cudaPeekAtLastError();
 
-	context_of(c)->asked += length;
+	context_of(c)->issued += length;
 	if (error != cudaSuccess)
 		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
 }
 
 /* Kernels of more than 48 KiB of shared memory have to ask for it before they are launched. */
-template <typename Kernel> static void want_memory(const struct call *c, Kernel *kernel, int bytes)
+template <typename Kernel>
+static void set_max_dynamic_smem(const struct call *c, Kernel *kernel, int bytes)
 {
 	cuda_note(context_of(c),
 		  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),

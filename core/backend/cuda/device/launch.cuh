@@ -10,7 +10,7 @@
 
 #include <cuda_runtime.h>
 
-/* `bytes` of shared memory, which the kernel finds by launch_memory(). */
+/* `bytes` of shared memory, which the kernel finds by dynamic_smem(). */
 template <typename... Parameters, typename... Arguments>
 static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
 			  cudaStream_t stream, const Arguments &...arguments)
@@ -19,12 +19,12 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 }
 
 /*
- * As launch_kernel(), for a kernel that calls previous_done() before it touches what others write.
+ * As launch_kernel(), for a kernel that calls pdl_wait() before it touches what others write.
  * If it `overlaps`, its blocks come to the GPU while the kernel before still runs, and wait there.
  */
 template <typename... Parameters, typename... Arguments>
-static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 blocks, int threads,
-			int bytes, cudaStream_t stream, const Arguments &...arguments)
+static void launch_pdl(bool pdl, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
+		       cudaStream_t stream, const Arguments &...arguments)
 {
 	cudaLaunchAttribute attribute = {};
 	cudaLaunchConfig_t config = {};
@@ -36,7 +36,7 @@ static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 block
 	config.dynamicSmemBytes = (size_t)bytes;
 	config.stream = stream;
 	config.attrs = &attribute;
-	config.numAttrs = overlaps ? 1 : 0;
+	config.numAttrs = pdl ? 1 : 0;
 	cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
 }
 
@@ -46,7 +46,7 @@ static void launch_next(bool overlaps, void (*kernel)(Parameters...), dim3 block
  * parameters and their copies, and what earlier runs wrote to a cache.  Then a kernel ends only
  * after all before it have.
  */
-static __device__ __forceinline__ void previous_done(void)
+static __device__ __forceinline__ void pdl_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -55,21 +55,21 @@ static __device__ __forceinline__ void previous_done(void)
 }
 
 /* Begin to bring memory nearer; nothing is read yet, so it may be written still. */
-static __device__ __forceinline__ void bring_near(const void *at)
+static __device__ __forceinline__ void prefetch_l2(const void *at)
 {
 	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
 /* What was to be read before this is under way: otherwise the compiler delays some of it, to save
  * registers. */
-static __device__ __forceinline__ void reads_begin(void)
+static __device__ __forceinline__ void issue_loads(void)
 {
 	__syncwarp(__activemask());
 }
 
 /* For which GPUs was the code made that runs here?  90: compute capability 9.0; 80 on newer ones,
  * too. */
-template <typename... Parameters> static int code_version(void (*kernel)(Parameters...))
+template <typename... Parameters> static int ptx_version(void (*kernel)(Parameters...))
 {
 	cudaFuncAttributes attributes = {};
 

@@ -59,7 +59,7 @@ const char *cublasGetStatusString(cublasStatus_t status)
 /* -------------------------------------------------------------------- products */
 
 struct operand {
-	bool turned;
+	bool transposed;
 	int pitch;
 };
 
@@ -117,8 +117,8 @@ static std::vector<R> columns_of(struct operand o, const F *x, int rows, int col
 	for (int j = 0; j < columns; j++)
 		for (int i = 0; i < rows; i++)
 			all[(size_t)j * (size_t)rows + (size_t)i] =
-				(R)(o.turned ? x[(int64_t)i * o.pitch + j]
-					     : x[(int64_t)j * o.pitch + i]);
+				(R)(o.transposed ? x[(int64_t)i * o.pitch + j]
+						 : x[(int64_t)j * o.pitch + i]);
 	return all;
 }
 
@@ -190,8 +190,8 @@ static size_t size_of(cudaDataType_t type)
 static bool is_valid(const struct product &p, int count)
 {
 	return p.m >= 0 && p.n >= 0 && p.k >= 0 && count >= 0 &&
-	       p.a.pitch >= (p.a.turned ? p.k : p.m) && p.a.pitch > 0 &&
-	       p.b.pitch >= (p.b.turned ? p.n : p.k) && p.b.pitch > 0 && p.c_pitch >= p.m;
+	       p.a.pitch >= (p.a.transposed ? p.k : p.m) && p.a.pitch > 0 &&
+	       p.b.pitch >= (p.b.transposed ? p.n : p.k) && p.b.pitch > 0 && p.c_pitch >= p.m;
 }
 
 /* `multiply_each(multiply, i)` makes the i-th product. */
@@ -266,7 +266,7 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 
 struct emulated_lt_product {
 	cublasComputeType_t compute;
-	bool turned[2];
+	bool transposed[2];
 	uint32_t epilogue;
 	const void *bias;
 	void *aux;
@@ -306,7 +306,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 	switch (what) {
 	case CUBLASLT_MATMUL_DESC_TRANSA:
 	case CUBLASLT_MATMUL_DESC_TRANSB:
-		product->turned[what - CUBLASLT_MATMUL_DESC_TRANSA] =
+		product->transposed[what - CUBLASLT_MATMUL_DESC_TRANSA] =
 			*(const int32_t *)value == CUBLAS_OP_T;
 		break;
 	case CUBLASLT_MATMUL_DESC_EPILOGUE:
@@ -366,11 +366,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 static bool fits(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
 		 cublasLtMatrixLayout_t d)
 {
-	const uint64_t m = product->turned[0] ? a->columns : a->rows;
-	const uint64_t k = product->turned[0] ? a->rows : a->columns;
+	const uint64_t m = product->transposed[0] ? a->columns : a->rows;
+	const uint64_t k = product->transposed[0] ? a->rows : a->columns;
 
-	return m == d->rows && k == (product->turned[1] ? b->columns : b->rows) &&
-	       (product->turned[1] ? b->rows : b->columns) == d->columns;
+	return m == d->rows && k == (product->transposed[1] ? b->columns : b->rows) &&
+	       (product->transposed[1] ? b->rows : b->columns) == d->columns;
 }
 
 static bool has_aux(cublasLtMatmulDesc_t product)
@@ -444,9 +444,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 	const struct product p = {
 		(int)d_layout->rows,
 		(int)d_layout->columns,
-		(int)(product->turned[0] ? a_layout->rows : a_layout->columns),
-		{ product->turned[0], (int)a_layout->pitch },
-		{ product->turned[1], (int)b_layout->pitch },
+		(int)(product->transposed[0] ? a_layout->rows : a_layout->columns),
+		{ product->transposed[0], (int)a_layout->pitch },
+		{ product->transposed[1], (int)b_layout->pitch },
 		number(alpha, product->compute),
 		number(beta, product->compute),
 		(int)d_layout->pitch,

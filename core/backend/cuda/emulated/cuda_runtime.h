@@ -179,7 +179,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t kept);
 
 /* Is this compute capability 9.0, with products of four warps? */
-bool emulated_has_groups(void);
+bool emulated_has_wgmma(void);
 cudaError_t emulated_set_shared_memory(const void *kernel, int bytes);
 template <typename Kernel>
 static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute, int bytes)

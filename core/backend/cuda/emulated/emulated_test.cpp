@@ -191,10 +191,10 @@ static bool unset_memory_is_nan(void)
 
 static void read_beyond_shared(float *x)
 {
-	float piece[4];
+	float vec[4];
 
-	read_piece(piece, shared_address(launch_memory()) + 16 * threadIdx.x);
-	x[threadIdx.x] = piece[0];
+	ld_shared_vec16(vec, smem_address(dynamic_smem()) + 16 * threadIdx.x);
+	x[threadIdx.x] = vec[0];
 }
 
 static bool address_outside_shared_memory(void)
@@ -239,10 +239,10 @@ static bool address_outside_shared_variable(void)
 
 static void copy_late(float *x)
 {
-	char *shared = launch_memory();
+	char *shared = dynamic_smem();
 
-	copy_number(shared_address(shared) + 4 * threadIdx.x, x + threadIdx.x, true);
-	copies_end();
+	cp_async_element(smem_address(shared) + 4 * threadIdx.x, x + threadIdx.x, true);
+	cp_async_commit();
 	x[threadIdx.x] = ((float *)shared)[threadIdx.x];
 }
 
@@ -261,22 +261,22 @@ static bool missing_wait_for_a_copy(void)
 
 /* -------------------------------------------------------------------- products */
 
-#define GROUP 128		       /* threads that multiply together */
-#define FACTOR_BYTES (64 * PANEL_LINE) /* of 64 rows of 64 numbers */
-#define ONES 0x3f803f80u	       /* two ones in bfloat16 */
+#define GROUP 128			      /* threads that multiply together */
+#define FACTOR_BYTES (64 * SWIZZLE_ROW_BYTES) /* of 64 rows of 64 numbers */
+#define ONES 0x3f803f80u		      /* two ones in bfloat16 */
 
 /* Begins x = a 1, where a is ones: each number of x is 16. */
 static void begin_ones(float (&x)[1][8][4], const uint32_t (&left)[4])
 {
-	const uint32_t at = shared_address(launch_memory());
+	const uint32_t at = smem_address(dynamic_smem());
 
 	for (int i = (int)threadIdx.x; i < FACTOR_BYTES / 4; i += GROUP)
-		((uint32_t *)launch_memory())[i] = ONES;
+		((uint32_t *)dynamic_smem())[i] = ONES;
 	__syncthreads();
 	memset(x, 0, sizeof(x));
-	group_begins();
-	multiply_group(x[0], left, described(at, FACTOR_BYTES));
-	group_ends();
+	wgmma_fence();
+	wgmma(x[0], left, smem_descriptor(at, FACTOR_BYTES));
+	wgmma_commit();
 }
 
 static void wait_for_product(float *out)
@@ -285,7 +285,7 @@ static void wait_for_product(float *out)
 	float x[1][8][4];
 
 	begin_ones(x, left);
-	group_wait<0>(x);
+	wgmma_wait<0>(x);
 	out[threadIdx.x % THREADS] = x[0][7][3];
 }
 
@@ -305,7 +305,7 @@ static void read_product_early(float *out)
 
 	begin_ones(x, left);
 	out[threadIdx.x % THREADS] = x[0][7][3];
-	group_wait<0>(x);
+	wgmma_wait<0>(x);
 }
 
 static bool product_read_too_early_is_nan(void)
@@ -338,7 +338,7 @@ static void wait_too_little(float *)
 	float x[1][8][4];
 
 	begin_ones(x, left);
-	group_wait<1>(x);
+	wgmma_wait<1>(x);
 }
 
 static bool wait_that_leaves_the_product(void)
@@ -356,7 +356,7 @@ static void change_left_factor(float *)
 
 	begin_ones(x, left);
 	left[0] = 0;
-	group_wait<0>(x);
+	wgmma_wait<0>(x);
 }
 
 static bool left_factor_that_changes(void)
@@ -374,9 +374,9 @@ static void overwrite_right_factor(float *out)
 
 	begin_ones(x, left);
 	__syncthreads();
-	((uint32_t *)launch_memory())[threadIdx.x] = 0;
+	((uint32_t *)dynamic_smem())[threadIdx.x] = 0;
 	__syncthreads();
-	group_wait<0>(x);
+	wgmma_wait<0>(x);
 	out[threadIdx.x % THREADS] = x[0][7][3];
 }
 
@@ -538,7 +538,7 @@ static bool captured_streams_must_join(void)
 /* a [16, 16] and b [16, 16] as bfloat16 in shared memory, both read as PTX says. */
 static void multiply_kernel(const float *a, const float *b, float *out)
 {
-	__nv_bfloat16 *shared = (__nv_bfloat16 *)launch_memory();
+	__nv_bfloat16 *shared = (__nv_bfloat16 *)dynamic_smem();
 	const int lane = (int)threadIdx.x;
 	uint32_t left[4], right[4];
 	float d[2][4] = {};
@@ -548,11 +548,11 @@ static void multiply_kernel(const float *a, const float *b, float *out)
 		shared[SIDE * SIDE + i] = b[i];
 	}
 	__syncwarp();
-	read_matrices(left, shared_address(shared + lane % 16 * SIDE + lane / 16 * 8));
-	read_matrices_turned(
-		right, shared_address(shared + SIDE * SIDE + lane % 16 * SIDE + lane / 16 * 8));
-	multiply_fragment(d[0], left, right[0], right[1]);
-	multiply_fragment(d[1], left, right[2], right[3]);
+	ldmatrix(left, smem_address(shared + lane % 16 * SIDE + lane / 16 * 8));
+	ldmatrix_trans(right,
+		       smem_address(shared + SIDE * SIDE + lane % 16 * SIDE + lane / 16 * 8));
+	mma(d[0], left, right[0], right[1]);
+	mma(d[1], left, right[2], right[3]);
 	for (int n = 0; n < 2; n++)
 		for (int e = 0; e < 4; e++)
 			out[(lane / 4 + 8 * (e / 2)) * SIDE + 8 * n + 2 * (lane % 4) + e % 2] =

@@ -21,28 +21,28 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 
 /* A kernel begins when the one before has ended. */
 template <typename... Parameters, typename... Arguments>
-static void launch_next(bool, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
-			cudaStream_t stream, const Arguments &...arguments)
+static void launch_pdl(bool, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
+		       cudaStream_t stream, const Arguments &...arguments)
 {
 	launch_kernel(kernel, blocks, threads, bytes, stream, arguments...);
 }
 
-static inline void previous_done(void)
+static inline void pdl_wait(void)
 {
 }
 
-static inline void bring_near(const void *)
+static inline void prefetch_l2(const void *)
 {
 }
 
-static inline void reads_begin(void)
+static inline void issue_loads(void)
 {
 }
 
 /* That of compute capability 9.0 only if it is asked for: its products are slow here. */
-template <typename... Parameters> static int code_version(void (*)(Parameters...))
+template <typename... Parameters> static int ptx_version(void (*)(Parameters...))
 {
-	return emulated_has_groups() ? 90 : 80;
+	return emulated_has_wgmma() ? 90 : 80;
 }
 
 #endif

@@ -13,35 +13,35 @@
 
 /* --------------------------------------------------------------- shared memory */
 
-static inline char *launch_memory(void)
+static inline char *dynamic_smem(void)
 {
 	return emulated::shared_memory;
 }
 
-static inline uint32_t shared_address(const void *p)
+static inline uint32_t smem_address(const void *p)
 {
 	return (uint32_t)((const char *)p - emulated::shared_memory);
 }
 
 template <typename R, int N>
-static inline void read_piece(R (&x)[N], uint32_t address, EMULATED_PLACE)
+static inline void ld_shared_vec16(R (&x)[N], uint32_t address, EMULATED_PLACE)
 {
 	memcpy(x, emulated::shared_at(address, sizeof(x), file, line), sizeof(x));
 }
 
-static inline void write_piece(uint32_t address, uint4 x, EMULATED_PLACE)
+static inline void st_shared_vec16(uint32_t address, uint4 x, EMULATED_PLACE)
 {
 	memcpy(emulated::shared_at(address, sizeof(x), file, line), &x, sizeof(x));
 }
 
-static inline void write_sixteen(void *to, uint4 x)
+static inline void st_global_vec16(void *to, uint4 x)
 {
 	memcpy(to, &x, sizeof(x));
 }
 
 /* --------------------------------------------------------------- tensor cores */
 
-static inline uint32_t two_rounded(float low, float high)
+static inline uint32_t pack_bf16x2(float low, float high)
 {
 	const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
 	uint32_t both;
@@ -96,8 +96,8 @@ static inline void emulated_multiply(struct emulated::message *lanes)
 				emulated_result(d, lane, i);
 }
 
-static inline void multiply_fragment(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-				     uint32_t b1, EMULATED_PLACE)
+static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+		       EMULATED_PLACE)
 {
 	struct emulated_fragments mine = { { a[0], a[1], a[2], a[3] }, { b0, b1 }, {} };
 	const struct emulated::message *all;
@@ -108,89 +108,90 @@ static inline void multiply_fragment(float (&d)[4], const uint32_t (&a)[4], uint
 }
 
 /* Number i of the two that a lane gets of an 8 x 8 matrix whose rows begin at rows[]. */
-static inline uint16_t emulated_element(const struct emulated::message *rows, int i, bool turned)
+static inline uint16_t emulated_element(const struct emulated::message *rows, int i,
+					bool transposed)
 {
 	const int line = emulated_lane() / 4, place = 2 * (emulated_lane() % 4) + i;
 	const char *row;
 	uint16_t bits;
 
-	memcpy(&row, rows[turned ? place : line].bytes, sizeof(row));
-	memcpy(&bits, row + 2 * (turned ? line : place), sizeof(bits));
+	memcpy(&row, rows[transposed ? place : line].bytes, sizeof(row));
+	memcpy(&bits, row + 2 * (transposed ? line : place), sizeof(bits));
 	return bits;
 }
 
-static inline void emulated_read_matrices(uint32_t (&x)[4], uint32_t address, bool turned,
-					  const char *file, int line)
+static inline void emulated_ldmatrix(uint32_t (&x)[4], uint32_t address, bool transposed,
+				     const char *file, int line)
 {
 	const char *row = emulated::shared_at(address, 16, file, line);
 	const struct emulated::message *all =
 		emulated::tell_warp(&row, sizeof(row), NULL, file, line);
 
 	for (int i = 0; i < 4; i++)
-		x[i] = emulated_element(all + 8 * i, 0, turned) |
-		       (uint32_t)emulated_element(all + 8 * i, 1, turned) << 16;
+		x[i] = emulated_element(all + 8 * i, 0, transposed) |
+		       (uint32_t)emulated_element(all + 8 * i, 1, transposed) << 16;
 }
 
-static inline void read_matrices(uint32_t (&x)[4], uint32_t address, EMULATED_PLACE)
+static inline void ldmatrix(uint32_t (&x)[4], uint32_t address, EMULATED_PLACE)
 {
-	emulated_read_matrices(x, address, false, file, line);
+	emulated_ldmatrix(x, address, false, file, line);
 }
 
-static inline void read_matrices_turned(uint32_t (&x)[4], uint32_t address, EMULATED_PLACE)
+static inline void ldmatrix_trans(uint32_t (&x)[4], uint32_t address, EMULATED_PLACE)
 {
-	emulated_read_matrices(x, address, true, file, line);
+	emulated_ldmatrix(x, address, true, file, line);
 }
 
 /* ------------------------------------------------------------------ arithmetic */
 
-static inline float power_of_two_about(float x)
+static inline float ex2_approx(float x)
 {
 	const float y = exp2f(x);
 
 	return y < 0x1p-126f ? 0 : y;
 }
 
-static inline float reciprocal_about(float x)
+static inline float rcp_approx(float x)
 {
 	return 1 / x;
 }
 
-static inline float log_two_about(float x)
+static inline float lg2_approx(float x)
 {
 	return log2f(x);
 }
 
-static inline float sine_about(float x)
+static inline float sin_approx(float x)
 {
 	return sinf(x);
 }
 
-static inline float cosine_about(float x)
+static inline float cos_approx(float x)
 {
 	return cosf(x);
 }
 
 /* --------------------------------------------------------------------- copies */
 
-static inline void copy_piece(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)
+static inline void cp_async_vec16(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)
 {
 	emulated::begin_copy(to, wanted ? from : NULL, 16, file, line);
 }
 
 template <typename R>
-static inline void copy_number(uint32_t to, const R *from, bool wanted, EMULATED_PLACE)
+static inline void cp_async_element(uint32_t to, const R *from, bool wanted, EMULATED_PLACE)
 {
 	emulated::begin_copy(to, wanted ? from : NULL, sizeof(R), file, line);
 }
 
-static inline void copies_end(void)
+static inline void cp_async_commit(void)
 {
 	emulated::end_group();
 }
 
-template <int LEFT> static inline void copies_wait(void)
+template <int LEFT> static inline void cp_async_wait(void)
 {
-	emulated::wait_for_groups(LEFT);
+	emulated::wait_for_cp_async(LEFT);
 }
 
 #endif

@@ -13,11 +13,11 @@
 #define ALIGNMENT 256 /* of what cudaMalloc() gives */
 /* Of the smallest GPU that kernels are made for (compute capability 8.6), and of 9.0. */
 #define SHARED_BYTES (99 << 10)
-#define SHARED_BYTES_OF_GROUPS (227 << 10)
+#define WGMMA_SHARED_BYTES (227 << 10)
 #define SHARED_BYTES_UNASKED (48 << 10)
-#define MOST_THREADS 1024
-#define MOST_BLOCKS_OF_Y_Z 65535
-#define MOST_WAITING 4096
+#define MAX_THREADS 1024
+#define MAX_BLOCKS_OF_Y_Z 65535
+#define MAX_WAITING 4096
 
 struct emulated_stream {
 	std::deque<std::function<void()>> waiting;
@@ -122,7 +122,7 @@ cudaError_t cudaSetDevice(int number)
 
 static int shared_bytes_of_block(void)
 {
-	return emulated_has_groups() ? SHARED_BYTES_OF_GROUPS : SHARED_BYTES;
+	return emulated_has_wgmma() ? WGMMA_SHARED_BYTES : SHARED_BYTES;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int)
@@ -185,7 +185,7 @@ static void enqueue(struct emulated_stream *stream, std::function<void()> work)
 	stream->waiting.push_back(std::move(work));
 	if (stream->hurries)
 		do_until(stream, stream->asked);
-	else if (stream->waiting.size() > MOST_WAITING)
+	else if (stream->waiting.size() > MAX_WAITING)
 		do_next(stream);
 }
 
@@ -409,13 +409,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 /* Does the origin come after all that was captured?  From the last to the first. */
 static bool is_joined(const struct emulated_capture *c)
 {
-	std::set<const struct emulated_stream *> awaited = { NULL };
+	std::set<const struct emulated_stream *> records_event = { NULL };
 	std::set<size_t> records;
 
 	for (auto item = c->list.rbegin(); item != c->list.rend(); item++) {
 		if (item->kind == captured::RECORD && records.count(item->record))
-			awaited.insert(item->stream);
-		if (item->kind != captured::RECORD && !awaited.count(item->stream))
+			records_event.insert(item->stream);
+		if (item->kind != captured::RECORD && !records_event.count(item->stream))
 			return false;
 		if (item->kind == captured::WAIT)
 			records.insert(item->record);
@@ -486,9 +486,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t kept)
 
 /* -------------------------------------------------------------------- launches */
 
-bool emulated_has_groups(void)
+bool emulated_has_wgmma(void)
 {
-	const char *text = getenv("KABLATE_EMULATED_GROUPS");
+	const char *text = getenv("KABLATE_EMULATED_WGMMA");
 
 	return text && strcmp(text, "on") == 0;
 }
@@ -508,9 +508,9 @@ static bool is_possible(const void *kernel, const struct emulated::launch &l)
 				 ? SHARED_BYTES_UNASKED
 				 : asked->second;
 
-	return l.threads.count() > 0 && l.threads.count() <= MOST_THREADS && l.blocks.count() > 0 &&
-	       l.blocks.x <= INT32_MAX && l.blocks.y <= MOST_BLOCKS_OF_Y_Z &&
-	       l.blocks.z <= MOST_BLOCKS_OF_Y_Z && l.bytes >= 0 && l.bytes <= most;
+	return l.threads.count() > 0 && l.threads.count() <= MAX_THREADS && l.blocks.count() > 0 &&
+	       l.blocks.x <= INT32_MAX && l.blocks.y <= MAX_BLOCKS_OF_Y_Z &&
+	       l.blocks.z <= MAX_BLOCKS_OF_Y_Z && l.bytes >= 0 && l.bytes <= most;
 }
 
 void emulated_set_scratch(const void *block)

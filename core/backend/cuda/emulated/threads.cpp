@@ -59,7 +59,7 @@ struct copy {
 	uint32_t to;
 	const void *from;
 	uint32_t bytes;
-	bool ends_group;
+	bool commits_group;
 	const char *file;
 	int line;
 };
@@ -76,7 +76,7 @@ struct product {
 	const void *left;
 	std::string left_before;
 	std::function<void(float *)> add; /* or nothing: it is done */
-	bool ends_group;
+	bool commits_group;
 	const char *file;
 	int line;
 };
@@ -93,7 +93,7 @@ struct thread {
 
 /* The barrier where threads wait. */
 struct meeting {
-	int arrived;
+	int arrivals;
 	const char *file;
 	int line;
 };
@@ -230,7 +230,7 @@ void begin(void)
 		gpu.states[(size_t)gpu.current] = ENDED;
 		current().copies.clear();
 		gpu.ended++;
-		if (gpu.meeting.arrived > 0)
+		if (gpu.meeting.arrivals > 0)
 			fail("a thread has ended that others wait for", gpu.meeting.file,
 			     gpu.meeting.line);
 		next = next_thread();
@@ -319,7 +319,7 @@ int next_thread(void)
 	if (next >= 0 || gpu.ended == gpu.n)
 		return next;
 	for (const struct warp &w : gpu.warps)
-		if (w.meeting.arrived)
+		if (w.meeting.arrivals)
 			fail("not all threads of the warp come here", w.meeting.file,
 			     w.meeting.line);
 	fail("not all threads of the block come here", gpu.meeting.file, gpu.meeting.line);
@@ -341,11 +341,11 @@ inline void wait(void)
 
 void join(struct meeting *m, const char *file, int line)
 {
-	if (m->arrived && (m->line != line || (m->file != file && strcmp(m->file, file) != 0)))
+	if (m->arrivals && (m->line != line || (m->file != file && strcmp(m->file, file) != 0)))
 		fail("others wait at another barrier than this", file, line);
 	m->file = file;
 	m->line = line;
-	m->arrived++;
+	m->arrivals++;
 }
 
 /* ---------------------------------------------------------------------- copies */
@@ -512,11 +512,11 @@ void emulated::wait_for_block(const char *file, int line)
 	if (gpu.ended)
 		fail("some threads of the block have ended before this barrier", file, line);
 	join(&gpu.meeting, file, line);
-	if (gpu.meeting.arrived < gpu.n) {
+	if (gpu.meeting.arrivals < gpu.n) {
 		wait();
 		return;
 	}
-	gpu.meeting.arrived = 0;
+	gpu.meeting.arrivals = 0;
 	std::fill(gpu.states.begin(), gpu.states.end(), READY);
 }
 
@@ -531,11 +531,11 @@ struct emulated::message *emulated::tell_warp(const void *mine, size_t bytes,
 	if (bytes)
 		memcpy(messages[gpu.current - first].bytes, mine, bytes);
 	join(&w.meeting, file, line);
-	if (w.meeting.arrived < lanes_of(number)) {
+	if (w.meeting.arrivals < lanes_of(number)) {
 		wait();
 		return messages;
 	}
-	w.meeting.arrived = 0;
+	w.meeting.arrivals = 0;
 	w.round++;
 	std::fill_n(gpu.states.begin() + first, lanes_of(number), READY);
 	if (together)
@@ -562,18 +562,18 @@ void emulated::end_group(void)
 		current().copies.push_back({ 0, NULL, 0, true, NULL, 0 });
 }
 
-void emulated::wait_for_groups(size_t left)
+void emulated::wait_for_cp_async(size_t left)
 {
 	std::deque<struct copy> &copies = current().copies;
 	size_t groups = 0;
 
 	for (const struct copy &c : copies)
-		groups += c.ends_group;
+		groups += c.commits_group;
 	while (groups > left) {
 		const struct copy c = copies.front();
 
 		copies.pop_front();
-		if (c.ends_group)
+		if (c.commits_group)
 			groups--;
 		else
 			do_copy(c);
@@ -604,12 +604,12 @@ void emulated::wait_for_products(const float *x, size_t left, const char *file, 
 	size_t groups = 0;
 
 	for (const struct product &p : products)
-		groups += p.ends_group;
+		groups += p.commits_group;
 	while (groups > left) {
 		const struct product p = products.front();
 
 		products.pop_front();
-		if (p.ends_group)
+		if (p.commits_group)
 			groups--;
 		else
 			finish_product(p);

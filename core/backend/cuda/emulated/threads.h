@@ -108,7 +108,7 @@ EMULATED_HIDDEN void wait_for_products(const float *x, size_t left, const char *
 EMULATED_HIDDEN void begin_copy(uint32_t to, const void *from, size_t bytes, const char *file,
 				int line);
 EMULATED_HIDDEN void end_group(void);
-EMULATED_HIDDEN void wait_for_groups(size_t left);
+EMULATED_HIDDEN void wait_for_cp_async(size_t left);
 } // namespace emulated
 
 #define EMULATED_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()

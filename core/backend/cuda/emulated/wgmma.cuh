@@ -10,14 +10,14 @@
 
 #include "core/backend/cuda/emulated/ptx.cuh"
 
-#define HAS_GROUPS true
+#define HAS_WGMMA true
 
-static inline uint64_t described(uint32_t at, int column)
+static inline uint64_t smem_descriptor(uint32_t at, int column)
 {
 	return (uint64_t)(uint32_t)column << 32 | at;
 }
 
-static inline uint64_t moved(uint64_t factor, int bytes)
+static inline uint64_t advance_descriptor(uint64_t factor, int bytes)
 {
 	return factor + (uint64_t)bytes;
 }
@@ -36,16 +36,16 @@ static inline float emulated_number(uint64_t factor, int offset, const char *fil
 /* Number k of a row, of rows that lie one after the other. */
 static inline float emulated_of_row(uint64_t factor, int row, int k, const char *file, int line)
 {
-	return emulated_number(factor, row * PANEL_LINE + 2 * k, file, line);
+	return emulated_number(factor, row * SWIZZLE_ROW_BYTES + 2 * k, file, line);
 }
 
 /* The number of a column in row k. */
 static inline float emulated_of_column(uint64_t factor, int column, int k, const char *file,
 				       int line)
 {
-	return emulated_number(factor,
-			       column / 64 * (int)(factor >> 32) + k * PANEL_LINE + column % 64 * 2,
-			       file, line);
+	return emulated_number(
+		factor, column / 64 * (int)(factor >> 32) + k * SWIZZLE_ROW_BYTES + column % 64 * 2,
+		file, line);
 }
 
 static inline int emulated_row(int e)
@@ -59,8 +59,7 @@ static inline int emulated_column(int n, int e)
 }
 
 template <int COLUMNS>
-static inline void multiply_group(float (&x)[COLUMNS][4], uint64_t a, uint64_t b, int add,
-				  EMULATED_PLACE)
+static inline void wgmma(float (&x)[COLUMNS][4], uint64_t a, uint64_t b, int add, EMULATED_PLACE)
 {
 	const int first = (int)threadIdx.x / 32 % 4 * 16;
 	const auto multiply = [=](float *sums) {
@@ -81,8 +80,7 @@ static inline void multiply_group(float (&x)[COLUMNS][4], uint64_t a, uint64_t b
 }
 
 template <int COLUMNS>
-static inline void multiply_group(float (&x)[COLUMNS][4], const uint32_t (&a)[4], uint64_t b,
-				  EMULATED_PLACE)
+static inline void wgmma(float (&x)[COLUMNS][4], const uint32_t (&a)[4], uint64_t b, EMULATED_PLACE)
 {
 	const struct emulated::message *all = emulated::tell_warp(a, sizeof(a), NULL, file, line);
 	std::array<std::array<float, 16>, 2> left;
@@ -108,22 +106,22 @@ static inline void multiply_group(float (&x)[COLUMNS][4], const uint32_t (&a)[4]
 	emulated::begin_product(x[0], 4 * COLUMNS, a, sizeof(a), multiply, file, line);
 }
 
-static inline void group_begins(void)
+static inline void wgmma_fence(void)
 {
 }
 
-static inline void group_ends(void)
+static inline void wgmma_commit(void)
 {
 	emulated::end_products();
 }
 
 template <int LEFT, int COLUMNS>
-static inline void group_wait(float (&x)[1][COLUMNS][4], EMULATED_PLACE)
+static inline void wgmma_wait(float (&x)[1][COLUMNS][4], EMULATED_PLACE)
 {
 	emulated::wait_for_products(x[0][0], LEFT, file, line);
 }
 
-static inline void show_to_groups(void)
+static inline void fence_proxy_async(void)
 {
 }
 

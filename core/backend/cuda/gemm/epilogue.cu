@@ -6,7 +6,7 @@
 #include "core/backend/cuda/gemm/epilogue.cuh"
 
 struct plan {
-	struct product_shape shape;
+	struct gemm_shape shape;
 	bool exists; /* else cuBLASLt has no such product */
 	cublasLtMatmulDesc_t product;
 	cublasLtMatrixLayout_t a, b, out; /* column-major: a is the second factor */
@@ -56,7 +56,7 @@ struct outcome {
 	}
 };
 
-static uint32_t epilogue_of(const struct product_shape &s)
+static uint32_t epilogue_of(const struct gemm_shape &s)
 {
 	switch (s.epilogue) {
 	case EPILOGUE_GELU:
@@ -71,7 +71,7 @@ static uint32_t epilogue_of(const struct product_shape &s)
 	}
 }
 
-static void point(const struct plan *p, const struct product_operands &memory, struct outcome &note)
+static void point(const struct plan *p, const struct gemm_operands &memory, struct outcome &note)
 {
 	if (memory.bias)
 		note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory.bias));
@@ -79,16 +79,16 @@ static void point(const struct plan *p, const struct product_operands &memory, s
 		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, memory.before));
 }
 
-static void describe(struct plan *p, const struct product_operands &memory, struct outcome &note)
+static void describe(struct plan *p, const struct gemm_operands &memory, struct outcome &note)
 {
-	const struct product_shape &s = p->shape;
+	const struct gemm_shape &s = p->shape;
 	const cudaDataType_t factor = (cudaDataType_t)s.factor, result = (cudaDataType_t)s.result;
-	const cublasOperation_t turn_a = s.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-	const cublasOperation_t turn_b = s.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+	const cublasOperation_t operation_a = s.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+	const cublasOperation_t operation_b = s.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 
 	note(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)turn_a));
-	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)turn_b));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)operation_a));
+	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)operation_b));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s)));
 	if (memory.before)
 		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.pitch));
@@ -112,7 +112,7 @@ static uint32_t tile_of(const cublasLtMatmulHeuristicResult_t &advice)
 	return tile;
 }
 
-static bool has_gelu(const struct product_shape &s)
+static bool has_gelu(const struct gemm_shape &s)
 {
 	return s.epilogue == EPILOGUE_GELU || s.epilogue == EPILOGUE_GELU_GRADIENT;
 }
@@ -123,7 +123,7 @@ static bool has_gelu(const struct product_shape &s)
  * the products of GPT-2 124M in bfloat16 then take 0 to 23 % less time; in float32 one took 12 %
  * more, so there the first suggestion stays.  A gelu takes time of its own, and gains nothing.
  */
-static int preferred(const struct product_shape &s, const cublasLtMatmulHeuristicResult_t *advice,
+static int preferred(const struct gemm_shape &s, const cublasLtMatmulHeuristicResult_t *advice,
 		     int n)
 {
 	if (s.factor != CUDA_R_16BF || !writes_much(s.m, s.n, s.k) || has_gelu(s))
@@ -187,8 +187,8 @@ static struct plan *room_for_plan(struct cuda_context *g)
 	return &g->plans[g->n_plans++];
 }
 
-static const struct plan *plan_for(struct cuda_context *g, const struct product_shape &shape,
-				   const struct product_operands &memory)
+static const struct plan *plan_for(struct cuda_context *g, const struct gemm_shape &shape,
+				   const struct gemm_operands &memory)
 {
 	struct outcome note = { CUBLAS_STATUS_SUCCESS };
 	struct plan *p;
@@ -207,13 +207,13 @@ static const struct plan *plan_for(struct cuda_context *g, const struct product_
 }
 
 /* What cuBLASLt asks of `before`. */
-static bool fits(const struct product_shape &s, const void *before)
+static bool fits(const struct gemm_shape &s, const void *before)
 {
 	return s.result == CUDA_R_16BF && s.pitch % 8 == 0 && alignment(before) == 16;
 }
 
-bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape shape,
-				struct product_operands memory)
+bool cuda_gemm_with_epilogue(struct cuda_context *g, struct gemm_shape shape,
+			     struct gemm_operands memory)
 {
 	struct outcome note = { CUBLAS_STATUS_SUCCESS };
 	const void *c = memory.added ? memory.added : memory.out;
@@ -231,7 +231,7 @@ bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape sha
 	if (!p || !p->exists)
 		return false;
 	point(p, memory, note);
-	g->asked += cuda_product_length;
+	g->issued += cuda_gemm_length;
 	note(cublasLtMatmul(handle(g), p->product, &memory.alpha, memory.b, p->a, memory.a, p->b,
 			    &beta, c, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
 			    BLAS_MEMORY, g->stream));

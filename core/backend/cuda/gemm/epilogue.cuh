@@ -32,7 +32,7 @@ static inline bool writes_much(int64_t m, int64_t n, int64_t k)
 }
 
 /* All that an algorithm depends on, and nothing else: plans are found by these bytes. */
-struct product_shape {
+struct gemm_shape {
 	int64_t epilogue;
 	int64_t m, n, k;
 	int64_t a_pitch, b_pitch,
@@ -44,7 +44,7 @@ struct product_shape {
 	int64_t a_aligned, b_aligned, aligned, bias_aligned; /* bytes, at most 16; 0: no bias */
 };
 
-struct product_operands {
+struct gemm_operands {
 	const void *a, *b, *bias;
 	void *before;	   /* NULL: none */
 	const void *added; /* NULL: nothing; only without epilogue */
@@ -54,8 +54,8 @@ struct product_operands {
 };
 
 /* false: cuBLASLt has no such product, and nothing was done. */
-bool cuda_product_with_epilogue(struct cuda_context *g, struct product_shape shape,
-				struct product_operands memory);
+bool cuda_gemm_with_epilogue(struct cuda_context *g, struct gemm_shape shape,
+			     struct gemm_operands memory);
 
 void cuda_forget_plans(struct cuda_context *g);
 

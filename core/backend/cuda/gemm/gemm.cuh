@@ -37,7 +37,7 @@ template <> struct sum_of_products<double> {
 	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_64F;
 };
 
-static inline cublasOperation_t turned(bool transposed)
+static inline cublasOperation_t transposed(bool transposed)
 {
 	return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
@@ -55,29 +55,29 @@ template <typename F> struct matrix {
 };
 
 /* Where a product goes. */
-struct product_memory {
+struct gemm_operand {
 	void *at;
 	cudaDataType_t type;
 
-	product_memory(float *x) : at(x), type(CUDA_R_32F)
+	gemm_operand(float *x) : at(x), type(CUDA_R_32F)
 	{
 	}
-	product_memory(double *x) : at(x), type(CUDA_R_64F)
+	gemm_operand(double *x) : at(x), type(CUDA_R_64F)
 	{
 	}
 	template <typename P>
-	product_memory(struct results<P> x)
-	    : at(x.at), type(x.narrow ? data_type((const typename P::factor *)NULL)
-				      : data_type((const typename P::real *)NULL))
+	gemm_operand(output_view<P> x)
+	    : at(x.at), type(x.bf16_storage ? data_type((const typename P::factor *)NULL)
+					    : data_type((const typename P::real *)NULL))
 	{
 	}
 };
 
 template <typename F>
-static struct product_shape shape_of(enum epilogue epilogue, bool trans_a, bool trans_b, int64_t m,
-				     int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
-				     struct product_memory out, int64_t pitch, int64_t stride = 0,
-				     int64_t count = 1)
+static struct gemm_shape shape_of(enum epilogue epilogue, bool trans_a, bool trans_b, int64_t m,
+				  int64_t n, int64_t k, matrix<F> a, matrix<F> b,
+				  struct gemm_operand out, int64_t pitch, int64_t stride = 0,
+				  int64_t count = 1)
 {
 	return { epilogue, m,	  n,	    k,	      a.pitch,
 		 b.pitch,  pitch, trans_a,  trans_b,  data_type(a.at),
@@ -86,35 +86,35 @@ static struct product_shape shape_of(enum epilogue epilogue, bool trans_a, bool 
 
 /* A product by a kernel of our own, or by cuBLASLt.  false: neither has one, and nothing was done.
  */
-static inline bool own_or_lt(const struct call *c, const struct product_shape &shape,
-			     const struct product_operands &memory)
+static inline bool own_or_lt(const struct call *c, const struct gemm_shape &shape,
+			     const struct gemm_operands &memory)
 {
-	return shape.m == 0 || shape.n == 0 || cuda_small_product(context_of(c), shape, memory) ||
-	       cuda_product_with_epilogue(context_of(c), shape, memory);
+	return shape.m == 0 || shape.n == 0 || cuda_small_gemm(context_of(c), shape, memory) ||
+	       cuda_gemm_with_epilogue(context_of(c), shape, memory);
 }
 
 template <typename F>
 static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
-		 double alpha, struct matrix<F> a, struct matrix<F> b, bool add,
-		 struct product_memory out, int64_t pitch, int64_t stride = 0, int64_t count = 1)
+		 double alpha, matrix<F> a, matrix<F> b, bool add, struct gemm_operand out,
+		 int64_t pitch, int64_t stride = 0, int64_t count = 1)
 {
 	const typename sum_of_products<F>::real factor = alpha, beta = add;
-	const struct product_shape shape =
+	const struct gemm_shape shape =
 		shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch, stride, count);
 	const void *added = add ? out.at : NULL;
-	const struct product_operands memory = { a.at,	b.at,	NULL,	      NULL,
-						 added, out.at, (float)alpha, b.ready };
+	const struct gemm_operands memory = { a.at,  b.at,   NULL,	   NULL,
+					      added, out.at, (float)alpha, b.ready };
 
-	if (m == 0 || n == 0 || cuda_small_product(context_of(c), shape, memory))
+	if (m == 0 || n == 0 || cuda_small_gemm(context_of(c), shape, memory))
 		return;
 	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && writes_much(m, n, k) &&
-	    cuda_product_with_epilogue(context_of(c), shape, memory))
+	    cuda_gemm_with_epilogue(context_of(c), shape, memory))
 		return;
-	context_of(c)->asked += cuda_product_length;
+	context_of(c)->issued += cuda_gemm_length;
 	cuda_note_blas(context_of(c),
 		       cublasGemmStridedBatchedEx(
-			       context_of(c)->blas, turned(trans_b), turned(trans_a), (int)n,
-			       (int)m, (int)k, &factor, b.at, data_type(b.at), (int)b.pitch,
+			       context_of(c)->blas, transposed(trans_b), transposed(trans_a),
+			       (int)n, (int)m, (int)k, &factor, b.at, data_type(b.at), (int)b.pitch,
 			       b.stride, a.at, data_type(a.at), (int)a.pitch, a.stride, &beta,
 			       out.at, out.type, (int)pitch, stride, (int)count,
 			       sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
@@ -123,7 +123,7 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 
 /* The same with an array of pointers (in device memory) for each matrix; `type`: of the results. */
 template <typename F>
-static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+static void gemm_batched(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
 			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
 			 int64_t ldb, bool add, void *const *out, cudaDataType_t type,
 			 int64_t pitch, int64_t count)
@@ -132,22 +132,23 @@ static void gemm_of_many(const struct call *c, bool trans_a, bool trans_b, int64
 
 	if (m == 0 || n == 0)
 		return;
-	context_of(c)->asked += cuda_product_length;
+	context_of(c)->issued += cuda_gemm_length;
 	cuda_note_blas(context_of(c),
-		       cublasGemmBatchedEx(context_of(c)->blas, turned(trans_b), turned(trans_a),
-					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
-					   data_type((const F *)NULL), (int)ldb,
-					   (const void *const *)a, data_type((const F *)NULL),
-					   (int)lda, &beta, out, type, (int)pitch, (int)count,
-					   sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
+		       cublasGemmBatchedEx(
+			       context_of(c)->blas, transposed(trans_b), transposed(trans_a),
+			       (int)n, (int)m, (int)k, &factor, (const void *const *)b,
+			       data_type((const F *)NULL), (int)ldb, (const void *const *)a,
+			       data_type((const F *)NULL), (int)lda, &beta, out, type, (int)pitch,
+			       (int)count, sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
 		       "products");
 }
 
 /* As epilogue.cuh says; bias and `before` are kept as out is.  false: nothing was done. */
 template <typename F>
-static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool trans_a, bool trans_b,
-			  int64_t m, int64_t n, int64_t k, struct matrix<F> a, struct matrix<F> b,
-			  const void *bias, void *before, struct product_memory out, int64_t pitch)
+static bool gemm_with_epilogue(const struct call *c, enum epilogue epilogue, bool trans_a,
+			       bool trans_b, int64_t m, int64_t n, int64_t k, matrix<F> a,
+			       matrix<F> b, const void *bias, void *before, struct gemm_operand out,
+			       int64_t pitch)
 {
 	return own_or_lt(c, shape_of(epilogue, trans_a, trans_b, m, n, k, a, b, out, pitch),
 			 { a.at, b.at, bias, before, NULL, out.at, 1, b.ready });
@@ -155,9 +156,9 @@ static bool finished_gemm(const struct call *c, enum epilogue epilogue, bool tra
 
 /* out = added + alpha op(A) op(B); `added` is kept as out is.  false: nothing was done. */
 template <typename F>
-static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
-		     int64_t k, double alpha, struct matrix<F> a, struct matrix<F> b,
-		     const void *added, struct product_memory out, int64_t pitch)
+static bool gemm_accumulate(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
+			    int64_t k, double alpha, matrix<F> a, matrix<F> b, const void *added,
+			    struct gemm_operand out, int64_t pitch)
 {
 	return own_or_lt(c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
 			 { a.at, b.at, NULL, NULL, added, out.at, (float)alpha, b.ready });
@@ -169,7 +170,7 @@ static bool sum_gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m
  * wide_gradient_out. */
 template <typename P> static bool is_factor(const struct tensor *t)
 {
-	return !ROUNDS<P> || is_narrow(t);
+	return !ROUNDS<P> || is_bf16(t);
 }
 
 /* Elements of workspace for a rounded copy of n numbers of a tensor: 0 where none is needed. */
@@ -181,26 +182,26 @@ template <typename P> static int64_t rounded_size(const struct tensor *t, int64_
 /* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows,
  * width]. */
 template <typename P>
-static matrix<typename P::factor> rounded(const struct call *c, struct numbers<P> x, int64_t rows,
-					  int64_t width, int64_t pitch, typename P::factor *room)
+static matrix<typename P::factor> rounded(const struct call *c, input_view<P> x, int64_t rows,
+					  int64_t width, int64_t pitch, typename P::factor *buffers)
 {
 	const int64_t n = rows * width;
 	const bool packed = pitch == width;
 
-	if (!ROUNDS<P> || x.narrow)
+	if (!ROUNDS<P> || x.bf16_storage)
 		return { (const typename P::factor *)x.at, pitch, 0 };
 	/* Spans of rows with a pitch are aligned if the pitch is. */
-	each_span(c, n,
-		  packed	      ? n
-		  : pitch % SPAN == 0 ? width
-				      : 1,
-		  all_of<P>(x), [=] __device__(auto p) {
-			  const int64_t at =
-				  packed ? p.first : p.first / width * pitch + p.first % width;
+	each_vec(c, n,
+		 packed		    ? n
+		 : pitch % VEC == 0 ? width
+				    : 1,
+		 all_of<P>(x), [=] __device__(auto p) {
+			 const int64_t at =
+				 packed ? p.first : p.first / width * pitch + p.first % width;
 
-			  store_span(room + p.first, x[decltype(p){ at }]);
-		  });
-	return { room, width, 0 };
+			 store_vec(buffers + p.first, x[decltype(p){ at }]);
+		 });
+	return { buffers, width, 0 };
 }
 
 /* Bytes of copy 0 of the parameter in[input]: the parameter rounded. */
@@ -221,18 +222,18 @@ static size_t weight_copies(const struct node *n, enum pass pass, int input, int
 
 /* The weight in[1] as products read it: its copy, or rounded into `room`. */
 template <typename P>
-static matrix<typename P::factor> weight(const struct call *c, typename P::factor *room)
+static matrix<typename P::factor> weight(const struct call *c, typename P::factor *buffers)
 {
 	const struct tensor *w = c->node->in[1];
 	const int64_t width = tensor_dim(w, -1);
 
 	if (c->copy[1][0])
 		return { (const typename P::factor *)c->copy[1][0]->memory, width, 0, true };
-	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, room);
+	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, buffers);
 }
 
 /* Room that weight() needs: none for a parameter. */
-template <typename P> static int64_t weight_room(const struct tensor *w)
+template <typename P> static int64_t weight_scratch(const struct tensor *w)
 {
 	return w->kind == TENSOR_PARAM ? 0 : rounded_size<P>(w, tensor_count(w));
 }

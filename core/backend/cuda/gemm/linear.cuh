@@ -10,8 +10,7 @@
 /* dW = alpha x' dy, in the order of W; or added to what is there. */
 template <typename F>
 static void linear_to_weight(const struct call *c, const struct linear_sizes &s, double alpha,
-			     struct matrix<F> x, struct matrix<F> dy, bool add,
-			     struct product_memory dw)
+			     matrix<F> x, matrix<F> dy, bool add, struct gemm_operand dw)
 {
 	if (s.transposed)
 		gemm(c, true, false, s.o, s.i, s.n, alpha, dy, x, add, dw, s.w_pitch);

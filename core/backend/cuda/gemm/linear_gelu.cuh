@@ -39,14 +39,14 @@ static bool linear_gelu_at_once(const struct two_nodes *p, const struct call *c)
 	const int64_t i = tensor_dim(x, -1), f = tensor_dim(h, -1);
 	const void *bias = c->copy[2][0] ? c->copy[2][0]->memory : NULL;
 
-	if (!ROUNDS<P> || !is_narrow(x) || !is_narrow(a) || !is_narrow(h) ||
-	    few_rows<P>::takes(&p->linear) || !c->copy[1][0] || (c->in[2] && !bias))
+	if (!ROUNDS<P> || !is_bf16(x) || !is_bf16(a) || !is_bf16(h) || gemv<P>::takes(&p->linear) ||
+	    !c->copy[1][0] || (c->in[2] && !bias))
 		return false;
-	return finished_gemm<factor>(
+	return gemm_with_epilogue<factor>(
 		c, EPILOGUE_GELU, false, false, tensor_count(x) / i, f, i,
 		{ (const factor *)c->in[0], tensor_contiguous(x) ? i : x->pitch, 0 },
 		{ (const factor *)c->copy[1][0]->memory, f, 0, true }, bias, c->out[p->a],
-		results<P>{ c->out[p->h], true }, f);
+		output_view<P>{ c->out[p->h], true }, f);
 }
 
 template <typename P> static void linear_gelu(const struct two_nodes *p, const struct call *c)
@@ -61,7 +61,7 @@ template <typename P> static void linear_gelu(const struct two_nodes *p, const s
  * Made again from a, h would have other bits where it was made of numbers that were not yet rounded
  * to a.  So where products round, a remake repeats the forward pass, and makes a, too.
  */
-template <typename P> static void remake_gelu(const struct two_nodes *p, const struct call *c)
+template <typename P> static void recompute_gelu(const struct two_nodes *p, const struct call *c)
 {
 	if (ROUNDS<P>)
 		linear_gelu<P>(p, c);
@@ -69,13 +69,14 @@ template <typename P> static void remake_gelu(const struct two_nodes *p, const s
 		gelu_forward(p, c);
 }
 
-template <typename P> static enum pass pass_of_remake(enum pass pass)
+template <typename P> static enum pass pass_of_recompute(enum pass pass)
 {
-	return ROUNDS<P> && pass == PASS_REMAKE ? PASS_FORWARD : pass;
+	return ROUNDS<P> && pass == PASS_RECOMPUTE ? PASS_FORWARD : pass;
 }
 
 /* Of outputs a and h, from x, W and b. */
-template <typename P> static constexpr struct remaking remaking_of_gelu(unsigned outputs)
+template <typename P>
+static constexpr struct recompute_rule recompute_rule_of_gelu(unsigned outputs)
 {
 	return { ROUNDS<P> ? outputs : 0, BIT(0) | BIT(1) | BIT(2), 0 };
 }

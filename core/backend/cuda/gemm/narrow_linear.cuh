@@ -1,5 +1,5 @@
 /*
- * few_channels - linear maps of many rows to few channels, y [N,O] = x [N,I] W + b, in bfloat16.
+ * narrow_linear - linear maps of many rows to few channels, y [N,O] = x [N,I] W + b, in bfloat16.
  *
  * They do little but move memory: x is read for y and for dW, and dx is written.  Rows of few
  * numbers are not aligned as cuBLAS's fast kernels want them.  With 3072 to 12 channels on one
@@ -18,29 +18,28 @@
 #include "core/backend/cuda/gemm/linear.cuh"
 #include "core/backend/cuda/primitives/mma_tile.cuh"
 
-#define FEW_CHANNELS 16
-#define FEW_CHANNELS_WARPS 8
-#define FEW_CHANNELS_THREADS (FEW_CHANNELS_WARPS * WARP)
-#define FEW_CHANNELS_ROWS 32	/* of a block, for y and dx */
-#define FEW_CHANNELS_STEP 32	/* channels that a warp takes of them at a time */
-#define FEW_CHANNELS_COLUMNS 64 /* of a block, for dW */
-#define FEW_CHANNELS_DEPTH 16	/* rows that a warp takes of them at a time */
-#define FEW_CHANNELS_TOGETHER 4 /* blocks of a processor */
-#define FEW_CHANNELS_BLOCKS 512 /* all at once on a large GPU */
-#define FEW_CHANNELS_LEAST 3072 /* rows; fewer were not tried */
+#define NARROW_LINEAR 16
+#define NARROW_LINEAR_WARPS 8
+#define NARROW_LINEAR_THREADS (NARROW_LINEAR_WARPS * WARP)
+#define NARROW_LINEAR_ROWS 32	 /* of a block, for y and dx */
+#define NARROW_LINEAR_STEP 32	 /* channels that a warp takes of them at a time */
+#define NARROW_LINEAR_COLUMNS 64 /* of a block, for dW */
+#define NARROW_LINEAR_DEPTH 16	 /* rows that a warp takes of them at a time */
+#define NARROW_LINEAR_TOGETHER 4 /* blocks of a processor */
+#define NARROW_LINEAR_BLOCKS 512 /* all at once on a large GPU */
+#define NARROW_LINEAR_LEAST 3072 /* rows; fewer were not tried */
 
 template <typename P> static bool has_few_channels(const struct linear_sizes &s)
 {
-	return ROUNDS<P> && s.o <= FEW_CHANNELS && s.o % 4 == 0 && !s.transposed &&
-	       s.n % FEW_CHANNELS_ROWS == 0 && s.i % FEW_CHANNELS_COLUMNS == 0 &&
-	       s.x_pitch % SPAN == 0 && s.n >= FEW_CHANNELS_LEAST &&
-	       s.n / FEW_CHANNELS_ROWS < MOST_BLOCKS;
+	return ROUNDS<P> && s.o <= NARROW_LINEAR && s.o % 4 == 0 && !s.transposed &&
+	       s.n % NARROW_LINEAR_ROWS == 0 && s.i % NARROW_LINEAR_COLUMNS == 0 &&
+	       s.x_pitch % VEC == 0 && s.n >= NARROW_LINEAR_LEAST &&
+	       s.n / NARROW_LINEAR_ROWS < MAX_BLOCKS;
 }
 
 /* Are the rows of x and dx aligned, too? */
 template <typename P>
-static bool takes_few_channels(const struct linear_sizes &s, struct numbers<P> x,
-			       struct gradient<P> dx)
+static bool takes_narrow_linear(const struct linear_sizes &s, input_view<P> x, gradient_view<P> dx)
 {
 	return has_few_channels<P>(s) && ((uintptr_t)x.at | (uintptr_t)dx.to.at) % 16 == 0;
 }
@@ -49,9 +48,9 @@ struct alignas(8) eight_bytes {
 	uint32_t word[2];
 };
 
-static __device__ __forceinline__ struct sixteen_bytes read_eight(const bf16 *at)
+static __device__ __forceinline__ struct vec16 read_eight(const bf16 *at)
 {
-	return *(const struct sixteen_bytes *)at;
+	return *(const struct vec16 *)at;
 }
 
 static __device__ __forceinline__ struct eight_bytes read_four(const bf16 *at)
@@ -61,12 +60,12 @@ static __device__ __forceinline__ struct eight_bytes read_four(const bf16 *at)
 
 /* x [rows, o] becomes [16, rows], with zeros. */
 template <typename P>
-static void turn_channels(const struct call *c, struct numbers<P> x, int64_t rows, int64_t o,
-			  bf16 *to)
+static void transpose_channels(const struct call *c, input_view<P> x, int64_t rows, int64_t o,
+			       bf16 *to)
 {
-	const struct divisor of = divisor_of(rows, FEW_CHANNELS * rows);
+	const struct divisor of = divisor_of(rows, NARROW_LINEAR * rows);
 
-	each(c, FEW_CHANNELS * rows, [=] __device__(int64_t i) {
+	each(c, NARROW_LINEAR * rows, [=] __device__(int64_t i) {
 		const int64_t channel = of.quotient(i), row = i - channel * rows;
 
 		to[i] = (bf16)(channel < o ? x[row * o + channel] : 0);
@@ -75,65 +74,63 @@ static void turn_channels(const struct call *c, struct numbers<P> x, int64_t row
 
 /* The sum of what the warps of a block have, in their order. */
 template <int ROWS, int COLUMNS>
-static __device__ float sum_of_warps(const float (&part)[FEW_CHANNELS_WARPS][ROWS][COLUMNS],
+static __device__ float sum_of_warps(const float (&part)[NARROW_LINEAR_WARPS][ROWS][COLUMNS],
 				     int row, int column)
 {
 	float sum = 0;
 
 #pragma unroll
-	for (int w = 0; w < FEW_CHANNELS_WARPS; w++)
+	for (int w = 0; w < NARROW_LINEAR_WARPS; w++)
 		sum += part[w][row][column];
 	return sum;
 }
 
 /* -------------------------------------------------------------------- forward */
 
-/* A block makes FEW_CHANNELS_ROWS rows of y; its warps share the sum over I.  turned: W [16,I]. */
+/* A block makes NARROW_LINEAR_ROWS rows of y; its warps share the sum over I.  turned: W [16,I]. */
 template <typename P>
-static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGETHER)
-	few_channels_forward(struct matrix<bf16> x, const bf16 *turned, int64_t I, int O,
-			     const float *b, struct results<P> y)
+static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TOGETHER)
+	narrow_linear_forward_kernel(matrix<bf16> x, const bf16 *transposed, int64_t I, int O,
+				     const float *b, output_view<P> y)
 {
-	__shared__ float part[FEW_CHANNELS_WARPS][FEW_CHANNELS_ROWS][FEW_CHANNELS];
+	__shared__ float part[NARROW_LINEAR_WARPS][NARROW_LINEAR_ROWS][NARROW_LINEAR];
 	const int warp = (int)threadIdx.x / WARP, group = fragment_row(0),
 		  place = 8 * ((int)threadIdx.x % 4);
-	const int64_t first = (int64_t)blockIdx.x * FEW_CHANNELS_ROWS;
-	fragments<float, FEW_CHANNELS_ROWS / 16, FEW_CHANNELS / 8> sum = {};
+	const int64_t first = (int64_t)blockIdx.x * NARROW_LINEAR_ROWS;
+	fragments<float, NARROW_LINEAR_ROWS / 16, NARROW_LINEAR / 8> sum = {};
 
-	previous_done();
+	pdl_wait();
 #pragma unroll 1
-	for (int64_t i = warp * FEW_CHANNELS_STEP + place; i < I;
-	     i += FEW_CHANNELS_WARPS * FEW_CHANNELS_STEP) {
-		struct sixteen_bytes row[FEW_CHANNELS_ROWS / 8], w[FEW_CHANNELS / 8];
+	for (int64_t i = warp * NARROW_LINEAR_STEP + place; i < I;
+	     i += NARROW_LINEAR_WARPS * NARROW_LINEAR_STEP) {
+		struct vec16 row[NARROW_LINEAR_ROWS / 8], w[NARROW_LINEAR / 8];
 
 #pragma unroll
-		for (int k = 0; k < FEW_CHANNELS_ROWS / 8; k++)
+		for (int k = 0; k < NARROW_LINEAR_ROWS / 8; k++)
 			row[k] = read_eight(x.at + (first + group + 8 * k) * x.pitch + i);
 #pragma unroll
-		for (int k = 0; k < FEW_CHANNELS / 8; k++)
-			w[k] = read_eight(turned + (group + 8 * k) * I + i);
+		for (int k = 0; k < NARROW_LINEAR / 8; k++)
+			w[k] = read_eight(transposed + (group + 8 * k) * I + i);
 #pragma unroll
 		for (int k = 0; k < 4; k += 2)
 #pragma unroll
-			for (int m = 0; m < FEW_CHANNELS_ROWS / 16; m++) {
-				const struct sixteen_bytes &low = row[2 * m],
-							   &high = row[2 * m + 1];
+			for (int m = 0; m < NARROW_LINEAR_ROWS / 16; m++) {
+				const struct vec16 &low = row[2 * m], &high = row[2 * m + 1];
 				const uint32_t a[4] = { low.word[k], high.word[k], low.word[k + 1],
 							high.word[k + 1] };
 
 #pragma unroll
-				for (int n = 0; n < FEW_CHANNELS / 8; n++)
-					multiply_fragment(sum[m][n], a, w[n].word[k],
-							  w[n].word[k + 1]);
+				for (int n = 0; n < NARROW_LINEAR / 8; n++)
+					mma(sum[m][n], a, w[n].word[k], w[n].word[k + 1]);
 			}
 	}
 	each_number(sum, [&](float &value, int, int, int, int row, int o) {
 		part[warp][row][o] = value;
 	});
 	__syncthreads();
-	for (int at = (int)threadIdx.x; at < FEW_CHANNELS_ROWS * FEW_CHANNELS;
-	     at += FEW_CHANNELS_THREADS) {
-		const int row = at / FEW_CHANNELS, o = at % FEW_CHANNELS;
+	for (int at = (int)threadIdx.x; at < NARROW_LINEAR_ROWS * NARROW_LINEAR;
+	     at += NARROW_LINEAR_THREADS) {
+		const int row = at / NARROW_LINEAR, o = at % NARROW_LINEAR;
 
 		if (o < O)
 			y[(first + row) * O + o] = sum_of_warps(part, row, o) + (b ? b[o] : 0);
@@ -144,38 +141,37 @@ static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGE
 
 /* Outputs first .. first + 3 of a row of dy [N,O], rounded; 0 from O on. */
 template <typename P>
-static __device__ struct eight_bytes four_of(const struct numbers<P> &dy, int64_t row, int first,
-					     int O)
+static __device__ struct eight_bytes four_of(const input_view<P> &dy, int64_t row, int first, int O)
 {
 	if (first >= O)
 		return {};
-	const auto four = dy[span<4>{ row * O + first }];
+	const auto four = dy[vec_index<4>{ row * O + first }];
 
-	return { { two_rounded(four[0], four[1]), two_rounded(four[2], four[3]) } };
+	return { { pack_bf16x2(four[0], four[1]), pack_bf16x2(four[2], four[3]) } };
 }
 
 /*
- * A block makes FEW_CHANNELS_ROWS rows of some columns, a warp FEW_CHANNELS_STEP of these.  Blocks
+ * A block makes NARROW_LINEAR_ROWS rows of some columns, a warp NARROW_LINEAR_STEP of these. Blocks
  * that run together make rows that lie together: memory is slower where all of dx is written at a
  * time.
  */
-template <typename P, enum span_kind KIND>
-static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGETHER)
-	few_channels_to_x(struct numbers<P> dy, const bf16 *w, int64_t I, int O,
-			  struct gradient<P> dx, int64_t pitch)
+template <typename P, enum vec_kind KIND>
+static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TOGETHER)
+	narrow_linear_dx_kernel(input_view<P> dy, const bf16 *w, int64_t I, int O,
+				gradient_view<P> dx, int64_t pitch)
 {
-	constexpr int ROWS = FEW_CHANNELS_ROWS / 8, COLUMNS = FEW_CHANNELS_STEP / 8;
+	constexpr int ROWS = NARROW_LINEAR_ROWS / 8, COLUMNS = NARROW_LINEAR_STEP / 8;
 	const int warp = (int)threadIdx.x / WARP, group = fragment_row(0),
 		  place = (int)threadIdx.x % 4;
-	const int64_t first = (int64_t)blockIdx.y * FEW_CHANNELS_ROWS + group;
-	const int64_t i = ((int64_t)blockIdx.x * FEW_CHANNELS_WARPS + warp) * FEW_CHANNELS_STEP;
+	const int64_t first = (int64_t)blockIdx.y * NARROW_LINEAR_ROWS + group;
+	const int64_t i = ((int64_t)blockIdx.x * NARROW_LINEAR_WARPS + warp) * NARROW_LINEAR_STEP;
 	fragments<float, ROWS / 2, COLUMNS> sum = {};
 	struct eight_bytes a[ROWS];
 	const auto at = [&](int k) {
-		return span<8, KIND>{ (first + 8 * k) * pitch + i + 8 * place };
+		return vec_index<8, KIND>{ (first + 8 * k) * pitch + i + 8 * place };
 	};
 
-	previous_done();
+	pdl_wait();
 	if (i >= I)
 		return;
 #pragma unroll
@@ -184,7 +180,7 @@ static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGE
 	if (dx.add)
 #pragma unroll
 		for (int k = 0; k < ROWS; k++) {
-			const auto before = ((struct numbers<P>)dx.to)[at(k)];
+			const auto before = ((input_view<P>)dx.to)[at(k)];
 
 #pragma unroll
 			for (int j = 0; j < 8; j++)
@@ -201,14 +197,13 @@ static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGE
 		for (int m = 0; m < ROWS / 2; m++) {
 			const struct eight_bytes &low = a[2 * m], &high = a[2 * m + 1];
 
-			multiply_fragment(sum[m][n],
-					  { low.word[0], high.word[0], low.word[1], high.word[1] },
-					  b.word[0], b.word[1]);
+			mma(sum[m][n], { low.word[0], high.word[0], low.word[1], high.word[1] },
+			    b.word[0], b.word[1]);
 		}
 	}
 #pragma unroll
 	for (int k = 0; k < ROWS; k++) {
-		values<float, 8> y;
+		vec<float, 8> y;
 
 #pragma unroll
 		for (int j = 0; j < 8; j++)
@@ -220,10 +215,10 @@ static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGE
 /* ------------------------------------------------------------------ dW = x' dy */
 
 /* Blocks that share the sum over rows for the same columns. */
-static inline int64_t few_channels_parts(const struct linear_sizes &s)
+static inline int64_t narrow_linear_parts(const struct linear_sizes &s)
 {
-	const int64_t wanted = FEW_CHANNELS_BLOCKS / (s.i / FEW_CHANNELS_COLUMNS);
-	const int64_t most = s.n / (FEW_CHANNELS_DEPTH * FEW_CHANNELS_WARPS);
+	const int64_t wanted = NARROW_LINEAR_BLOCKS / (s.i / NARROW_LINEAR_COLUMNS);
+	const int64_t most = s.n / (NARROW_LINEAR_DEPTH * NARROW_LINEAR_WARPS);
 
 	return wanted > most ? most : wanted < 1 ? 1 : wanted;
 }
@@ -235,24 +230,24 @@ static __device__ __forceinline__ uint32_t two_rows(uint32_t a, uint32_t b, bool
 }
 
 /* A block sums over a part of the rows, for some columns of x.  turned: dy [16,N]. */
-static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGETHER)
-	few_channels_to_w(struct matrix<bf16> x, const bf16 *turned, int64_t N, int64_t I,
-			  float *parts)
+static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TOGETHER)
+	narrow_linear_dw_kernel(matrix<bf16> x, const bf16 *transposed, int64_t N, int64_t I,
+				float *parts)
 {
-	__shared__ float part[FEW_CHANNELS_WARPS][FEW_CHANNELS][FEW_CHANNELS_COLUMNS];
+	__shared__ float part[NARROW_LINEAR_WARPS][NARROW_LINEAR][NARROW_LINEAR_COLUMNS];
 	const int warp = (int)threadIdx.x / WARP, group = fragment_row(0),
 		  place = 4 * ((int)threadIdx.x % 4);
-	const int64_t steps = N / FEW_CHANNELS_DEPTH,
-		      column = (int64_t)blockIdx.x * FEW_CHANNELS_COLUMNS;
+	const int64_t steps = N / NARROW_LINEAR_DEPTH,
+		      column = (int64_t)blockIdx.x * NARROW_LINEAR_COLUMNS;
 	const int64_t end = steps * (blockIdx.y + 1) / gridDim.y;
-	float sum[FEW_CHANNELS_COLUMNS / 8][4] = {};
+	float sum[NARROW_LINEAR_COLUMNS / 8][4] = {};
 
-	previous_done();
+	pdl_wait();
 #pragma unroll 1
 	for (int64_t step = steps * blockIdx.y / gridDim.y + warp; step < end;
-	     step += FEW_CHANNELS_WARPS) {
-		const int64_t row = step * FEW_CHANNELS_DEPTH + place;
-		struct sixteen_bytes v[4];
+	     step += NARROW_LINEAR_WARPS) {
+		const int64_t row = step * NARROW_LINEAR_DEPTH + place;
+		struct vec16 v[4];
 		struct eight_bytes d[2];
 
 #pragma unroll
@@ -260,26 +255,25 @@ static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGE
 			v[r] = read_eight(x.at + (row + r) * x.pitch + column + 8 * group);
 #pragma unroll
 		for (int k = 0; k < 2; k++)
-			d[k] = read_four(turned + (group + 8 * k) * N + row);
+			d[k] = read_four(transposed + (group + 8 * k) * N + row);
 		const uint32_t a[4] = { d[0].word[0], d[1].word[0], d[0].word[1], d[1].word[1] };
 
 #pragma unroll
-		for (int n = 0; n < FEW_CHANNELS_COLUMNS / 8; n++)
-			multiply_fragment(sum[n], a,
-					  two_rows(v[0].word[n / 2], v[1].word[n / 2], n % 2),
-					  two_rows(v[2].word[n / 2], v[3].word[n / 2], n % 2));
+		for (int n = 0; n < NARROW_LINEAR_COLUMNS / 8; n++)
+			mma(sum[n], a, two_rows(v[0].word[n / 2], v[1].word[n / 2], n % 2),
+			    two_rows(v[2].word[n / 2], v[3].word[n / 2], n % 2));
 	}
 #pragma unroll
-	for (int n = 0; n < FEW_CHANNELS_COLUMNS / 8; n++)
+	for (int n = 0; n < NARROW_LINEAR_COLUMNS / 8; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++)
 			part[warp][fragment_row(e)][8 * fragment_column(e) + n] = sum[n][e];
 	__syncthreads();
-	for (int at = (int)threadIdx.x; at < FEW_CHANNELS * FEW_CHANNELS_COLUMNS;
-	     at += FEW_CHANNELS_THREADS) {
-		const int o = at / FEW_CHANNELS_COLUMNS, i = at % FEW_CHANNELS_COLUMNS;
+	for (int at = (int)threadIdx.x; at < NARROW_LINEAR * NARROW_LINEAR_COLUMNS;
+	     at += NARROW_LINEAR_THREADS) {
+		const int o = at / NARROW_LINEAR_COLUMNS, i = at % NARROW_LINEAR_COLUMNS;
 
-		parts[((int64_t)blockIdx.y * FEW_CHANNELS + o) * I + column + i] =
+		parts[((int64_t)blockIdx.y * NARROW_LINEAR + o) * I + column + i] =
 			sum_of_warps(part, o, i);
 	}
 }
@@ -287,86 +281,87 @@ static __global__ void __launch_bounds__(FEW_CHANNELS_THREADS, FEW_CHANNELS_TOGE
 /* ------------------------------------------------------------------- launches */
 
 /* W turned, or dy turned and parts of dW. */
-struct few_channels_room {
-	bf16 *turned;
+struct narrow_linear_scratch {
+	bf16 *transposed;
 	float *parts;
 };
 
 template <typename P>
-static struct few_channels_room take_few_channels(struct space *m, const struct linear_sizes &s,
-						  enum pass pass)
+static struct narrow_linear_scratch
+alloc_narrow_linear(struct scratch *m, const struct linear_sizes &s, enum pass pass)
 {
 	if (!has_few_channels<P>(s))
 		return {};
 	if (pass != PASS_BACKWARD)
-		return { m->take<bf16>(FEW_CHANNELS * s.i), NULL };
-	return { m->take<bf16>(FEW_CHANNELS * s.n),
-		 m->take<float>(few_channels_parts(s) * FEW_CHANNELS * s.i) };
+		return { m->alloc<bf16>(NARROW_LINEAR * s.i), NULL };
+	return { m->alloc<bf16>(NARROW_LINEAR * s.n),
+		 m->alloc<float>(narrow_linear_parts(s) * NARROW_LINEAR * s.i) };
 }
 
-/* Only where products round; takes_few_channels() is false elsewhere. */
-template <typename P> struct few_channels {
-	typedef struct matrix<typename P::factor> factors;
+/* Only where products round; takes_narrow_linear() is false elsewhere. */
+template <typename P> struct narrow_linear {
+	typedef matrix<typename P::factor> factors;
 
 	static void forward(const struct call *, const struct linear_sizes &, factors, factors,
-			    const typename P::real *, struct results<P>, struct few_channels_room)
+			    const typename P::real *, output_view<P>, struct narrow_linear_scratch)
 	{
 	}
-	static void to_x(const struct call *, const struct linear_sizes &, struct numbers<P>,
-			 factors, struct gradient<P>)
+	static void to_x(const struct call *, const struct linear_sizes &, input_view<P>, factors,
+			 gradient_view<P>)
 	{
 	}
-	static void to_w(const struct call *, const struct linear_sizes &, factors,
-			 struct numbers<P>, struct gradient<P>, struct few_channels_room)
+	static void to_w(const struct call *, const struct linear_sizes &, factors, input_view<P>,
+			 gradient_view<P>, struct narrow_linear_scratch)
 	{
 	}
 };
 
-template <> struct few_channels<bfloat16_products> {
+template <> struct narrow_linear<bfloat16_products> {
 	typedef bfloat16_products P;
-	typedef struct matrix<bf16> factors;
+	typedef matrix<bf16> factors;
 
 	static void forward(const struct call *c, const struct linear_sizes &s, factors x,
-			    factors w, const float *b, struct results<P> y,
-			    struct few_channels_room r)
+			    factors w, const float *b, output_view<P> y,
+			    struct narrow_linear_scratch r)
 	{
-		turn_channels<P>(c, { w.at, true }, s.i, s.o, r.turned);
-		launch_next(context_of(c)->overlaps, few_channels_forward<P>,
-			    dim3((unsigned)(s.n / FEW_CHANNELS_ROWS)), FEW_CHANNELS_THREADS, 0,
-			    stream_of(c), x, r.turned, s.i, (int)s.o, b, y);
+		transpose_channels<P>(c, { w.at, true }, s.i, s.o, r.transposed);
+		launch_pdl(context_of(c)->pdl, narrow_linear_forward_kernel<P>,
+			   dim3((unsigned)(s.n / NARROW_LINEAR_ROWS)), NARROW_LINEAR_THREADS, 0,
+			   stream_of(c), x, r.transposed, s.i, (int)s.o, b, y);
 		note_launch(c);
 	}
-	static void to_x(const struct call *c, const struct linear_sizes &s, struct numbers<P> dy,
-			 factors w, struct gradient<P> dx)
+	static void to_x(const struct call *c, const struct linear_sizes &s, input_view<P> dy,
+			 factors w, gradient_view<P> dx)
 	{
-		const auto kernel = dx.to.narrow ? few_channels_to_x<P, SPAN_OF_NARROW>
-						 : few_channels_to_x<P, SPAN_OF_WIDE>;
-		const int64_t columns = FEW_CHANNELS_WARPS * FEW_CHANNELS_STEP;
+		const auto kernel = dx.to.bf16_storage ? narrow_linear_dx_kernel<P, VEC_OF_BF16>
+						       : narrow_linear_dx_kernel<P, VEC_OF_REAL>;
+		const int64_t columns = NARROW_LINEAR_WARPS * NARROW_LINEAR_STEP;
 		const dim3 blocks((unsigned)((s.i + columns - 1) / columns),
-				  (unsigned)(s.n / FEW_CHANNELS_ROWS));
+				  (unsigned)(s.n / NARROW_LINEAR_ROWS));
 
-		launch_next(context_of(c)->overlaps, kernel, blocks, FEW_CHANNELS_THREADS, 0,
-			    stream_of(c), dy, w.at, s.i, (int)s.o, dx, s.x_pitch);
+		launch_pdl(context_of(c)->pdl, kernel, blocks, NARROW_LINEAR_THREADS, 0,
+			   stream_of(c), dy, w.at, s.i, (int)s.o, dx, s.x_pitch);
 		note_launch(c);
 	}
 	static void to_w(const struct call *c, const struct linear_sizes &s, factors x,
-			 struct numbers<P> dy, struct gradient<P> dw, struct few_channels_room r)
+			 input_view<P> dy, gradient_view<P> dw, struct narrow_linear_scratch r)
 	{
-		const int64_t n_parts = few_channels_parts(s), I = s.i, O = s.o;
+		const int64_t n_parts = narrow_linear_parts(s), I = s.i, O = s.o;
 		const struct divisor of = divisor_of(I, O * I);
 		const float *parts = r.parts;
 
-		turn_channels<P>(c, dy, s.n, s.o, r.turned);
-		launch_next(context_of(c)->overlaps, few_channels_to_w,
-			    dim3((unsigned)(s.i / FEW_CHANNELS_COLUMNS), (unsigned)n_parts),
-			    FEW_CHANNELS_THREADS, 0, stream_of(c), x, r.turned, s.n, s.i, r.parts);
+		transpose_channels<P>(c, dy, s.n, s.o, r.transposed);
+		launch_pdl(context_of(c)->pdl, narrow_linear_dw_kernel,
+			   dim3((unsigned)(s.i / NARROW_LINEAR_COLUMNS), (unsigned)n_parts),
+			   NARROW_LINEAR_THREADS, 0, stream_of(c), x, r.transposed, s.n, s.i,
+			   r.parts);
 		note_launch(c);
 		each(c, O * I, [=] __device__(int64_t at) {
 			const int64_t o = of.quotient(at), i = at - o * I;
 			float sum = 0;
 
 			for (int64_t k = 0; k < n_parts; k++)
-				sum += parts[(k * FEW_CHANNELS + o) * I + i];
+				sum += parts[(k * NARROW_LINEAR + o) * I + i];
 			dw.put(i * O + o, sum);
 		});
 	}

@@ -1,5 +1,5 @@
 /*
- * some_rows - the product of few_rows.cuh for 5 to 64 rows of bfloat16, on tensor cores.
+ * some_rows - the product of gemv.cuh for 5 to 64 rows of bfloat16, on tensor cores.
  *
  * A block has some outputs and all rows.  Its warps take turns at pieces of 32 channels, and their
  * sums are added in a fixed order.  A sum over channels has no order of its own, so each lane reads
@@ -12,81 +12,79 @@
 
 #include "core/backend/cuda/primitives/ptx.cuh"
 
-#define MOST_SOME_ROWS 64
-#define SOME_ROWS_WARPS 8  /* of a block */
-#define SOME_ROWS_OUTS 16  /* of a tile; a block has one or two tiles */
-#define SOME_ROWS_PIECES 3 /* of W that a lane has at a time, for each of its outputs */
+#define SKINNY_MAX_ROWS 64
+#define SKINNY_WARPS 8 /* of a block */
+#define SKINNY_OUTS 16 /* of a tile; a block has one or two tiles */
+#define SKINNY_VECS 3  /* of W that a lane has at a time, for each of its outputs */
 
-template <typename P, int TILES> struct some_rows_sums {
+template <typename P, int TILES> struct skinny_gemm_sums {
 	typedef typename P::factor factor;
 
-	static constexpr int OUTS = SOME_ROWS_OUTS * TILES, ROW_TILES = MOST_SOME_ROWS / 8;
-	static constexpr int LINE = MOST_SOME_ROWS + 2; /* of shared memory, for an output */
+	static constexpr int OUTS = SKINNY_OUTS * TILES, ROW_TILES = SKINNY_MAX_ROWS / 8;
+	static constexpr int LINE = SKINNY_MAX_ROWS + 2; /* of shared memory, for an output */
 
 	int warp, group, pair;
-	sixteen_bytes w[SOME_ROWS_PIECES][TILES][2];
+	vec16 w[SKINNY_VECS][TILES][2];
 	float sum[TILES][ROW_TILES][4];
 
-	__device__ some_rows_sums()
+	__device__ skinny_gemm_sums()
 	    : warp((int)threadIdx.x / WARP), group((int)threadIdx.x % WARP / 4),
 	      pair((int)threadIdx.x % 4)
 	{
 	}
 	__device__ int channel(int first, int k) const
 	{
-		return (first + k * SOME_ROWS_WARPS + warp) * 32 + 8 * pair;
+		return (first + k * SKINNY_WARPS + warp) * 32 + 8 * pair;
 	}
 	/* The lane's pieces of W among those from number `first` on. */
-	__device__ void read(const struct few_rows_problem<P> &p,
-			     const struct few_rows_product<P> &product, int output, int first)
+	__device__ void read(const gemv_problem<P> &p, const gemv_product<P> &product, int output,
+			     int first)
 	{
 		const int I = (int)p.I, left = (int)product.O - output - group;
 		const factor *row = product.w + (int64_t)(output + group) * I;
 
 #pragma unroll
-		for (int k = 0; k < SOME_ROWS_PIECES; k++)
+		for (int k = 0; k < SKINNY_VECS; k++)
 #pragma unroll
 			for (int n = 0; n < 2 * TILES; n++) {
 				const int i = channel(first, k);
 
 				w[k][n / 2][n % 2] = {};
 				if (i < I && 8 * n < left)
-					w[k][n / 2][n % 2] =
-						*(const sixteen_bytes *)(row + 8 * n * I + i);
+					w[k][n / 2][n % 2] = *(const vec16 *)(row + 8 * n * I + i);
 			}
 	}
 	/*
 	 * All rows are read at once, and nothing is multiplied before: the compiler would delay
-	 * reads, to save registers, also across reads_begin() and a barrier.  Sums begin with a
+	 * reads, to save registers, also across issue_loads() and a barrier.  Sums begin with a
 	 * zero of shared memory, which it cannot know before the barrier.
 	 */
-	__device__ void add(const struct few_rows_problem<P> &p, int first, const float *zero)
+	__device__ void add(const gemv_problem<P> &p, int first, const float *zero)
 	{
 		const int pitch = (int)p.x_pitch;
 		const factor *x = (const factor *)p.x.at + group * pitch;
-		sixteen_bytes b[SOME_ROWS_PIECES][ROW_TILES];
+		vec16 b[SKINNY_VECS][ROW_TILES];
 
 #pragma unroll
-		for (int k = 0; k < SOME_ROWS_PIECES; k++)
+		for (int k = 0; k < SKINNY_VECS; k++)
 #pragma unroll
 			for (int tile = 0; tile < ROW_TILES; tile++) {
 				const int i = channel(first, k);
 
 				b[k][tile] = {};
 				if (i < (int)p.I && 8 * tile + group < p.n)
-					b[k][tile] =
-						*(const sixteen_bytes *)(x + 8 * tile * pitch + i);
+					b[k][tile] = *(const vec16 *)(x + 8 * tile * pitch + i);
 			}
 		__syncthreads();
 		if (first == 0)
 			each([&](int, float &sum) { sum = *zero; });
 #pragma unroll
-		for (int k = 0; k < SOME_ROWS_PIECES; k++)
+		for (int k = 0; k < SKINNY_VECS; k++)
 #pragma unroll
 			for (int tile = 0; tile < ROW_TILES; tile++)
 				multiply(k, tile, b[k][tile]);
 	}
-	__device__ void multiply(int k, int tile, const sixteen_bytes &b)
+	__device__ void multiply(int k, int tile, const vec16 &b)
 	{
 #pragma unroll
 		for (int half = 0; half < 2; half++)
@@ -96,8 +94,7 @@ template <typename P, int TILES> struct some_rows_sums {
 				const uint32_t *high = w[k][t][1].word + 2 * half;
 				const uint32_t a[4] = { low[0], high[0], low[1], high[1] };
 
-				multiply_fragment(sum[t][tile], a, b.word[2 * half],
-						  b.word[2 * half + 1]);
+				mma(sum[t][tile], a, b.word[2 * half], b.word[2 * half + 1]);
 			}
 	}
 
@@ -117,28 +114,28 @@ template <typename P, int TILES> struct some_rows_sums {
 };
 
 template <typename P, int TILES>
-static __global__ void __launch_bounds__(SOME_ROWS_WARPS *WARP)
-	some_rows_kernel(const __grid_constant__ struct few_rows_problem<P> p)
+static __global__ void __launch_bounds__(SKINNY_WARPS *WARP)
+	skinny_gemm_kernel(const __grid_constant__ gemv_problem<P> p)
 {
-	typedef some_rows_sums<P, TILES> sums;
-	constexpr int HALF = SOME_ROWS_WARPS / 2;
+	typedef skinny_gemm_sums<P, TILES> sums;
+	constexpr int HALF = SKINNY_WARPS / 2;
 	__shared__ float shared[HALF][sums::OUTS * sums::LINE], zero;
 	int number = 0;
 	sums s;
 
 	while (number + 1 < p.n_products && blockIdx.x >= p.product[number + 1].before)
 		number++;
-	const struct few_rows_product<P> &product = p.product[number];
+	const gemv_product<P> &product = p.product[number];
 	const int output = ((int)blockIdx.x - (int)product.before) * sums::OUTS;
 	const int out = (int)threadIdx.x % sums::OUTS, o = output + out;
 
 	if (threadIdx.x == 0)
 		zero = 0;
 	s.read(p, product, output, 0);
-	const struct few_rows_end<P> end(p, number, o);
+	const gemv_end<P> end(p, number, o);
 
-	previous_done();
-	for (int first = 0; first * 32 < p.I; first += SOME_ROWS_PIECES * SOME_ROWS_WARPS) {
+	pdl_wait();
+	for (int first = 0; first * 32 < p.I; first += SKINNY_VECS * SKINNY_WARPS) {
 		if (first > 0)
 			s.read(p, product, output, first);
 		s.add(p, first, &zero);
@@ -155,7 +152,7 @@ static __global__ void __launch_bounds__(SOME_ROWS_WARPS *WARP)
 	if (o >= product.O)
 		return;
 	for (int row = (int)threadIdx.x / sums::OUTS; row < p.n;
-	     row += SOME_ROWS_WARPS * WARP / sums::OUTS) {
+	     row += SKINNY_WARPS * WARP / sums::OUTS) {
 		float total = 0;
 
 #pragma unroll

@@ -7,7 +7,7 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(a, b, y), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(a, b, y), [=] __device__(auto p) {
 		const auto u = a[p], v = b[p];
 		auto sum = u;
 
@@ -25,7 +25,7 @@ template <typename P> static void backward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(dy, da, db), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(dy, da, db), [=] __device__(auto p) {
 		const auto d = dy[p];
 
 		if (da && (da.add || da.to.at != dy.at))

@@ -9,31 +9,31 @@ static struct linear_sizes sizes_of(const struct node *node)
 }
 
 /* Rounded factors: x, dy, and W where it is no parameter, or f W; R = x' dy; the parts of df. */
-template <typename P> struct room {
+template <typename P> struct buffers {
 	typename P::factor *x, *w, *dy;
 	typename P::real *raw;
 	char *sum;
 };
 
 template <typename P>
-static room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum pass pass)
 {
 	typedef typename P::factor factor;
 	const struct linear_sizes s = sizes_of(node);
 	const bool back = pass == PASS_BACKWARD, learned = node->in[3];
-	struct room<P> r;
+	buffers<P> r;
 
-	r.x = m->take<factor>(rounded_size<P>(node->in[2], s.n * s.i));
-	r.w = m->take<factor>(learned ? s.i * s.o : weight_room<P>(node->in[1]));
-	r.dy = m->take<factor>(back ? rounded_size<P>(node->out[0], s.n * s.o) : 0);
-	r.raw = m->take<typename P::real>(back && learned ? s.i * s.o : 0);
-	r.sum = m->take<char>(back && learned ? SUM_WORK : 0);
+	r.x = m->alloc<factor>(rounded_size<P>(node->in[2], s.n * s.i));
+	r.w = m->alloc<factor>(learned ? s.i * s.o : weight_scratch<P>(node->in[1]));
+	r.dy = m->alloc<factor>(back ? rounded_size<P>(node->out[0], s.n * s.o) : 0);
+	r.raw = m->alloc<typename P::real>(back && learned ? s.i * s.o : 0);
+	r.sum = m->alloc<char>(back && learned ? SUM_WORK : 0);
 	return r;
 }
 
 /* f x W = alpha x w */
 template <typename P> struct scaled_weight {
-	struct matrix<typename P::factor> w;
+	matrix<typename P::factor> w;
 	double alpha;
 };
 
@@ -41,29 +41,30 @@ template <typename P> struct scaled_weight {
  * Only the device knows a learned f.  It scales the parameter, not the rounded copy, so that W is
  * rounded once, as it is without f.
  */
-template <typename P> static scaled_weight<P> scaled(const struct call *c, typename P::factor *room)
+template <typename P>
+static scaled_weight<P> scaled(const struct call *c, typename P::factor *buffers)
 {
 	const struct tensor *t = c->node->in[1];
 	const auto w = input<P>(c, 1);
 	const auto f = factor<P>(c, 3);
 
 	if (!f.learned)
-		return { weight<P>(c, room), f.constant };
-	each_span(c, count_of(t), count_of(t), all_of<P>(w), [=] __device__(auto p) {
+		return { weight<P>(c, buffers), f.constant };
+	each_vec(c, count_of(t), count_of(t), all_of<P>(w), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto v = w[p];
 
 		for (int k = 0; k < p.n; k++)
 			v[k] *= by;
-		store_span(room + p.first, v);
+		store_vec(buffers + p.first, v);
 	});
-	return { { room, tensor_dim(t, -1), 0 }, 1 };
+	return { { buffers, tensor_dim(t, -1), 0 }, 1 };
 }
 
 template <typename P> static void forward(const struct call *c)
 {
-	struct space m = { (char *)c->work, 0 };
-	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 2), s.n, s.i, s.x_pitch, r.x);
 	const auto by = scaled<P>(c, r.w);
@@ -71,24 +72,24 @@ template <typename P> static void forward(const struct call *c)
 	const auto y = output<P>(c, 0);
 	const int64_t n = s.n * s.o;
 
-	if (a.narrow == y.narrow &&
-	    sum_gemm(c, false, s.transposed, s.n, s.o, s.i, by.alpha, x, by.w, a.at, y, s.o))
+	if (a.bf16_storage == y.bf16_storage &&
+	    gemm_accumulate(c, false, s.transposed, s.n, s.o, s.i, by.alpha, x, by.w, a.at, y, s.o))
 		return;
-	each_span(c, n, n, all_of<P>(a, y), [=] __device__(auto p) { y.put(p, a[p]); });
+	each_vec(c, n, n, all_of<P>(a, y), [=] __device__(auto p) { y.put(p, a[p]); });
 	gemm(c, false, s.transposed, s.n, s.o, s.i, by.alpha, x, by.w, true, y, s.o);
 }
 
 /* dW = f R, df = sum R W */
 template <typename P>
 static void weight_and_factor(const struct call *c, const struct linear_sizes &s,
-			      const struct room<P> &r)
+			      const buffers<P> &r)
 {
 	typedef typename P::real real;
 	const auto f = factor<P>(c, 3);
-	const auto w = input<P>(c, 1), raw = (struct numbers<P>)wide<P>(r.raw);
+	const auto w = input<P>(c, 1), raw = (input_view<P>)real_view<P>(r.raw);
 	const auto dw = input_gradient<P>(c, 1), df = input_gradient<P>(c, 3);
 
-	sum_spans(
+	sum_vecs(
 		c, s.i * s.o, all_of<P>(raw, w, dw),
 		[=] __device__(auto p) {
 			const real by = f.get();
@@ -116,15 +117,14 @@ static void weight_and_factor(const struct call *c, const struct linear_sizes &s
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct space m = { (char *)c->work, 0 };
-	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto given = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto dx = input_gradient<P>(c, 2), df = input_gradient<P>(c, 3);
 	const int64_t n = s.n * s.o;
-	struct matrix<typename P::factor> dy = {
-	};
+	matrix<typename P::factor> dy = {};
 
 	if (dx || dw || df)
 		dy = rounded<P>(c, given, s.n, s.o, s.o, r.dy);
@@ -146,8 +146,8 @@ template <typename P> static void backward(const struct call *c)
 		     s.x_pitch);
 	}
 	if (da && da.to.at != given.at)
-		each_span(c, n, n, all_of<P>(given, da),
-			  [=] __device__(auto p) { da.put(p, given[p]); });
+		each_vec(c, n, n, all_of<P>(given, da),
+			 [=] __device__(auto p) { da.put(p, given[p]); });
 }
 
 /* The weight rounded, where f is no factor of it. */
@@ -159,7 +159,7 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, copies<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P> };
 }
 KERNELS(add_linear, set)
 KERNELS(add_linear_learned, set)

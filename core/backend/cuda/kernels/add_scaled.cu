@@ -7,7 +7,7 @@ struct in_order {
 	{
 		return i;
 	}
-	int64_t span_width(int64_t n) const
+	int64_t vec_width(int64_t n) const
 	{
 		return n;
 	}
@@ -23,9 +23,9 @@ struct in_rows {
 		return i + row.quotient(i) * (pitch - row.d);
 	}
 	/* Spans of rows are aligned if the pitch is. */
-	int64_t span_width(int64_t) const
+	int64_t vec_width(int64_t) const
 	{
-		return pitch % SPAN == 0 ? row.d : 1;
+		return pitch % VEC == 0 ? row.d : 1;
 	}
 };
 
@@ -42,7 +42,7 @@ template <typename P, typename Place> static void add(const struct call *c, Plac
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, place.span_width(n), all_of<P>(a, b, y), [=] __device__(auto p) {
+	each_vec(c, n, place.vec_width(n), all_of<P>(a, b, y), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		const auto u = a[decltype(p){ place(p.first) }], v = b[p];
 		auto sum = u;
@@ -71,7 +71,7 @@ template <typename P, typename Place> static void pass_back(const struct call *c
 	const auto dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
 
-	each_span(c, n, place.span_width(n), all_of<P>(dy, da, db), [=] __device__(auto p) {
+	each_vec(c, n, place.vec_width(n), all_of<P>(dy, da, db), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto d = dy[p];
 
@@ -90,7 +90,7 @@ template <typename P> static void backward_factor(const struct call *c)
 	const auto b = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto df = input_gradient<P>(c, 2);
 
-	sum_spans(
+	sum_vecs(
 		c, count_of(c->node->in[0]), all_of<P>(dy, b),
 		[=] __device__(auto p) {
 			const auto d = dy[p], v = b[p];

@@ -28,7 +28,7 @@ static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 
 /* The number of element (b, h, i, j) in the stream. */
 template <typename P>
-static __device__ uint64_t mask_index(const struct scores<P> &s, int64_t b, int64_t h, int64_t i,
+static __device__ uint64_t mask_index(const scores<P> &s, int64_t b, int64_t h, int64_t i,
 				      int64_t j)
 {
 	return (uint64_t)(((b * s.H + h) * s.T + i) * s.T + j);
@@ -37,7 +37,7 @@ static __device__ uint64_t mask_index(const struct scores<P> &s, int64_t b, int6
 /* --------------------------------------------------------------- buffers */
 
 template <typename P> struct buffers {
-	struct scores<P> s;
+	scores<P> s;
 	typename P::factor
 		*p; /* [B,H,rows,pitch]: what multiplies V; s.score itself if not rounded */
 	typename P::real *o;	     /* [B,H,rows,width], or NULL: products write it in place */
@@ -53,37 +53,37 @@ template <typename P> struct buffers {
 };
 
 template <typename P>
-static buffers<P> take_buffers(struct space *m, const struct node *n, enum pass pass,
-			       const struct scores<P> &s)
+static buffers<P> alloc_buffers(struct scratch *m, const struct node *n, enum pass pass,
+				const scores<P> &s)
 {
 	typedef typename P::factor factor;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t all = s.B * s.H * s.rows * s.pitch, lines = s.B * s.H * s.S;
-	struct buffers<P> f;
+	buffers<P> f;
 
 	f.s = s;
-	f.v = m->take<factor>(rounded_size<P>(n->in[V], tensor_count(n->in[V])));
-	f.p = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)s.score;
+	f.v = m->alloc<factor>(rounded_size<P>(n->in[V], tensor_count(n->in[V])));
+	f.p = ROUNDS<P> ? m->alloc<factor>(all) : (factor *)(void *)s.score;
 	f.o = NULL;
 	f.route = NULL;
 	if (pass == PASS_FORWARD) {
-		if (is_narrow(n->out[LOST]))
-			f.o = m->take<typename P::real>(s.B * s.H * s.rows * n->out[O]->dim[3]);
+		if (is_bf16(n->out[LOST]))
+			f.o = m->alloc<typename P::real>(s.B * s.H * s.rows * n->out[O]->dim[3]);
 		if (a->route.mode == ROUTE_TOPK)
-			f.route = m->take<typename P::real>(s.B * s.rows * s.pitch);
+			f.route = m->alloc<typename P::real>(s.B * s.rows * s.pitch);
 		return f;
 	}
-	f.d_o = m->take<factor>(rounded_size<P>(n->out[O], tensor_count(n->out[O])));
-	f.dscore = m->take<typename P::real>(all);
-	f.ds = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)f.dscore;
+	f.d_o = m->alloc<factor>(rounded_size<P>(n->out[O], tensor_count(n->out[O])));
+	f.dscore = m->alloc<typename P::real>(all);
+	f.ds = ROUNDS<P> ? m->alloc<factor>(all) : (factor *)(void *)f.dscore;
 	f.dcross = NULL;
 	if (a->band_window >= 0)
-		f.dcross = ROUNDS<P> ? m->take<factor>(all) : (factor *)(void *)s.cross;
-	f.dk = m->take<typename P::real>(lines * n->in[K]->dim[3]);
-	f.dv = m->take<typename P::real>(lines * n->in[V]->dim[3]);
-	f.dbias = n->in[KEY_BIAS] ? m->take<typename P::real>(lines) : NULL;
-	f.dband = m->take<double>(s.B * s.H * s.T);
-	f.sum_work = m->take<double>(SUM_PARTS);
+		f.dcross = ROUNDS<P> ? m->alloc<factor>(all) : (factor *)(void *)s.cross;
+	f.dk = m->alloc<typename P::real>(lines * n->in[K]->dim[3]);
+	f.dv = m->alloc<typename P::real>(lines * n->in[V]->dim[3]);
+	f.dbias = n->in[KEY_BIAS] ? m->alloc<typename P::real>(lines) : NULL;
+	f.dband = m->alloc<double>(s.B * s.H * s.T);
+	f.sum_work = m->alloc<double>(SUM_PARTS);
 	return f;
 }
 
@@ -91,11 +91,11 @@ static buffers<P> take_buffers(struct space *m, const struct node *n, enum pass 
 
 /* Scores become probabilities; keys after a query's own get 0. */
 template <typename P>
-static void softmax(const struct call *c, const struct buffers<P> &f, struct query_block x)
+static void softmax(const struct call *c, const buffers<P> &f, struct query_block x)
 {
 	typedef typename P::real real;
-	const struct scores<P> s = f.s;
-	real *lse = wide_output<P>(c, LSE);
+	const scores<P> s = f.s;
+	real *lse = real_output<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = s.past + x.first + r;
@@ -120,11 +120,11 @@ static void softmax(const struct call *c, const struct buffers<P> &f, struct que
 
 /* Probabilities as they multiply V: dropped, and rounded. */
 template <typename P>
-static void drop(const struct call *c, const struct buffers<P> &given, struct query_block x,
+static void drop(const struct call *c, const buffers<P> &given, struct query_block x,
 		 struct dropout_mask mask)
 {
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 
 	if (mask.factor == 0 && !ROUNDS<P>)
 		return;
@@ -140,10 +140,10 @@ static void drop(const struct call *c, const struct buffers<P> &given, struct qu
 
 /* The block's O into memory, and what rounding loses of it. */
 template <typename P>
-static void put_rounded(const struct call *c, const struct buffers<P> &f, struct query_block x)
+static void put_rounded(const struct call *c, const buffers<P> &f, struct query_block x)
 {
 	const struct heads ol = heads_of(c->node->out[O], f.s.H);
-	const struct results<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const output_view<P> o = output<P>(c, O), lost = output<P>(c, LOST);
 	const typename P::real *from = f.o;
 	const int64_t H = f.s.H, rows = f.s.rows, width = ol.width, n = x.n;
 
@@ -153,17 +153,17 @@ static void put_rounded(const struct call *c, const struct buffers<P> &f, struct
 		const typename P::real y = from[(head * rows + r) * width + d];
 
 		o[at] = y;
-		lost[at] = y - as_kept(o, y);
+		lost[at] = y - as_stored(o, y);
 	});
 }
 
 template <typename P> static void forward_blocks(const struct call *c)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct space m = { (char *)c->work, 0 };
-	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
-	const struct buffers<P> f = take_buffers<P>(&m, c->node, PASS_FORWARD, s);
-	const struct head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
+	struct scratch m = { (char *)c->work, 0 };
+	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	const buffers<P> f = alloc_buffers<P>(&m, c->node, PASS_FORWARD, s);
+	const head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
 	const struct heads ol = heads_of(c->node->out[O], s.H);
 	const struct dropout_mask mask = dropout_mask_of(c);
 
@@ -177,10 +177,10 @@ template <typename P> static void forward_blocks(const struct call *c)
 			write_routes<P>(c, { f.route, s.rows, s.pitch }, s.past, x);
 		}
 		drop<P>(c, f, x, mask);
-		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
+		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
 			      from_buffer((const typename P::factor *)f.p, s.H, s.rows, s.pitch),
 			      from_token(v.at, v.layout, 0), false,
-			      f.o ? from_buffer(wide<P>(f.o), s.H, s.rows, ol.width)
+			      f.o ? from_buffer(real_view<P>(f.o), s.H, s.rows, ol.width)
 				  : from_token(output<P>(c, O), ol, first));
 		if (f.o)
 			put_rounded<P>(c, f, x);
@@ -191,17 +191,17 @@ template <typename P> static void forward_blocks(const struct call *c)
 
 /* From scores and dP to P kept, dS, and inside the band dC. */
 template <typename P>
-static void backward_rows(const struct call *c, const struct buffers<P> &given,
-			  struct query_block x, struct dropout_mask mask)
+static void backward_rows(const struct call *c, const buffers<P> &given, struct query_block x,
+			  struct dropout_mask mask)
 {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 	const struct heads ol = heads_of(c->node->out[O], s.H);
-	const struct numbers<P> o = output<P>(c, O), lost = output<P>(c, LOST);
-	const struct numbers<P> d_o = output_gradient<P>(c, O);
-	const real *lse = wide_output<P>(c, LSE);
+	const input_view<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const input_view<P> d_o = output_gradient<P>(c, O);
+	const real *lse = real_output<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = x.first + r,
@@ -244,11 +244,10 @@ static void backward_rows(const struct call *c, const struct buffers<P> &given,
 
 /* dbias_j += sum_i dS_ij, of every query head */
 template <typename P>
-static void backward_bias(const struct call *c, const struct buffers<P> &given,
-			  struct query_block x)
+static void backward_bias(const struct call *c, const buffers<P> &given, struct query_block x)
 {
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 
 	each(c, s.B * s.H * x.keys, [=] __device__(int64_t item) {
 		const int64_t head = item / x.keys, j = item % x.keys;
@@ -262,31 +261,31 @@ static void backward_bias(const struct call *c, const struct buffers<P> &given,
 
 /* score_ij = .. + band cross_ij, cross_ij = scale q_j.k_i; the weight is read where it lies. */
 template <typename P>
-static void backward_band(const struct call *c, const struct buffers<P> &f, struct query_block x)
+static void backward_band(const struct call *c, const buffers<P> &f, struct query_block x)
 {
 	typedef typename P::factor factor;
-	const struct scores<P> &s = f.s;
+	const scores<P> &s = f.s;
 	const struct heads &ql = s.q.layout, &kl = s.k.layout;
 	const int64_t near = x.keys - x.cross_first;
 	const auto dc = from_buffer((const factor *)f.dcross, s.H, s.rows, s.pitch, x.cross_first);
 
 	if (c->din[Q])
-		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, near, ql.width, x.n,
+		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, near, ql.width, x.n,
 			      s.attr.scale, dc, from_token(s.k.at, kl, x.first), true,
 			      from_token(input_gradient<P>(c, Q).to, heads_of(c->node->in[Q], s.H),
 					 x.cross_first));
 	if (c->din[K])
-		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, kl.width, near,
+		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, kl.width, near,
 			      s.attr.scale, dc, from_token(s.q.at, ql, x.cross_first), true,
 			      from_buffer(f.dk + x.first * kl.width, s.H, s.S, kl.width));
 }
 
 /* dC = band dS: the weight may be learned, so it is multiplied on the device. */
 template <typename P>
-static void weigh_band(const struct call *c, const struct buffers<P> &given, struct query_block x)
+static void weigh_band(const struct call *c, const buffers<P> &given, struct query_block x)
 {
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 	const int64_t near = x.keys - x.cross_first;
 
 	each(c, s.B * s.H * x.n * near, [=] __device__(int64_t item) {
@@ -298,12 +297,12 @@ static void weigh_band(const struct call *c, const struct buffers<P> &given, str
 }
 
 template <typename P>
-static void backward_block(const struct call *c, const struct buffers<P> &f,
-			   const struct head_factor<P> &v, const struct head_factor<P> &d_o,
-			   struct query_block x, struct dropout_mask mask)
+static void backward_block(const struct call *c, const buffers<P> &f, const head_factor<P> &v,
+			   const head_factor<P> &d_o, struct query_block x,
+			   struct dropout_mask mask)
 {
 	typedef typename P::factor factor;
-	const struct scores<P> &s = f.s;
+	const scores<P> &s = f.s;
 	const struct heads &ql = s.q.layout, &kl = s.k.layout;
 	const int64_t wide = v.layout.width;
 	const auto arriving = from_token(d_o.at, d_o.layout, x.first);
@@ -312,19 +311,19 @@ static void backward_block(const struct call *c, const struct buffers<P> &f,
 	const auto dq = input_gradient<P>(c, Q);
 
 	block_products(c, s, x);
-	gemm_heads<P>(c, s.pointers, s.B, s.H, false, true, x.n, x.keys, wide, 1, arriving,
+	gemm_heads<P>(c, s.operands, s.B, s.H, false, true, x.n, x.keys, wide, 1, arriving,
 		      from_token(v.at, v.layout, 0), false,
 		      from_buffer(f.dscore, s.H, s.rows, s.pitch));
 	backward_rows<P>(c, f, x, mask);
 	if (c->din[V])
-		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, wide, x.n, 1, p,
+		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, x.keys, wide, x.n, 1, p,
 			      arriving, true, from_buffer(f.dv, s.H, s.S, wide));
 	if (dq)
-		gemm_heads<P>(c, s.pointers, s.B, s.H, false, false, x.n, ql.width, x.keys,
+		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, ql.width, x.keys,
 			      s.attr.scale, ds, from_token(s.k.at, kl, 0), dq.add,
 			      from_token(dq.to, heads_of(c->node->in[Q], s.H), x.first));
 	if (c->din[K])
-		gemm_heads<P>(c, s.pointers, s.B, s.H, true, false, x.keys, kl.width, x.n,
+		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, x.keys, kl.width, x.n,
 			      s.attr.scale, ds, from_token(s.q.at, ql, x.first), true,
 			      from_buffer(f.dk, s.H, s.S, kl.width));
 	if (c->din[KEY_BIAS])
@@ -345,12 +344,11 @@ template <typename P> static void backward_blocks(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct space m = { (char *)c->work, 0 };
-	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
-	const struct buffers<P> f = take_buffers<P>(&m, c->node, PASS_BACKWARD, s);
-	const struct head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
-	const struct head_factor<P> d_o =
-		rounded_heads<P>(c, c->node->out[O], c->dout[O], s.H, f.d_o);
+	struct scratch m = { (char *)c->work, 0 };
+	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	const buffers<P> f = alloc_buffers<P>(&m, c->node, PASS_BACKWARD, s);
+	const head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
+	const head_factor<P> d_o = rounded_heads<P>(c, c->node->out[O], c->dout[O], s.H, f.d_o);
 	const struct dropout_mask mask = dropout_mask_of(c);
 	const int64_t lines = s.B * s.H * s.S;
 	const auto dband = input_gradient<P>(c, BAND);
@@ -376,16 +374,16 @@ template <typename P> static void forward(const struct call *c)
 {
 	if (decode<P>::takes(c->node))
 		decode<P>::forward(c);
-	else if (fused<P>::takes(c->node))
-		fused<P>::forward(c);
+	else if (flash<P>::takes(c->node))
+		flash<P>::forward(c);
 	else
 		forward_blocks<P>(c);
 }
 
 template <typename P> static void backward(const struct call *c)
 {
-	if (fused<P>::takes(c->node))
-		fused<P>::backward(c);
+	if (flash<P>::takes(c->node))
+		flash<P>::backward(c);
 	else
 		backward_blocks<P>(c);
 }
@@ -393,17 +391,17 @@ template <typename P> static void backward(const struct call *c)
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
-	struct space m = { NULL, 0 };
-	typename P::factor *room[3];
+	struct scratch m = { NULL, 0 };
+	typename P::factor *buffers[3];
 
 	(void)threads;
 	if (decode<P>::takes(n))
 		return decode<P>::workspace(n);
-	if (fused<P>::takes(n))
-		return fused<P>::workspace(n, pass);
-	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
+	if (flash<P>::takes(n))
+		return flash<P>::workspace(n, pass);
+	const scores<P> s = alloc_scores<P>(&m, n, a, INPUTS, a->band_window, buffers);
 
-	take_buffers<P>(&m, n, pass, s);
+	alloc_buffers<P>(&m, n, pass, s);
 	return m.used;
 }
 

@@ -34,7 +34,7 @@ struct routed {
 };
 
 template <typename P> struct buffers {
-	struct scores<P> s;
+	scores<P> s;
 	typename P::real *route, *weight; /* [B,rows,pitch], [B,rows,k + 1] */
 	int32_t *index;
 	double *entropy;	 /* [B,H,T] */
@@ -48,24 +48,24 @@ static int64_t cross_window(const struct probe_attr *a)
 	return a->attention.band_window > a->window ? a->attention.band_window : a->window;
 }
 
-template <typename P> static buffers<P> take_buffers(struct space *m, const struct scores<P> &s)
+template <typename P> static buffers<P> alloc_buffers(struct scratch *m, const scores<P> &s)
 {
-	struct buffers<P> f;
+	buffers<P> f;
 
 	f.s = s;
-	f.route = m->take<typename P::real>(s.B * s.rows * s.pitch);
-	f.weight = m->take<typename P::real>(s.B * s.rows * (s.S + 1));
-	f.index = m->take<int32_t>(s.B * s.rows * (s.S + 1));
-	f.entropy = m->take<double>(s.B * s.H * s.T);
-	f.moments = m->take<struct moments>(s.B * s.H * s.T);
-	f.routed = m->take<struct routed>(s.B * s.T);
-	f.correlation = m->take<double>(s.H);
+	f.route = m->alloc<typename P::real>(s.B * s.rows * s.pitch);
+	f.weight = m->alloc<typename P::real>(s.B * s.rows * (s.S + 1));
+	f.index = m->alloc<int32_t>(s.B * s.rows * (s.S + 1));
+	f.entropy = m->alloc<double>(s.B * s.H * s.T);
+	f.moments = m->alloc<struct moments>(s.B * s.H * s.T);
+	f.routed = m->alloc<struct routed>(s.B * s.T);
+	f.correlation = m->alloc<double>(s.H);
 	return f;
 }
 
 /* Pairs (M_ij, M_ji) of a query: M_ij = scale q_i.k_j + key_bias_j + query_bias_i. */
 template <typename P> struct content {
-	struct scores<P> s;
+	scores<P> s;
 	const typename P::real *query_bias; /* or NULL */
 	struct heads layout;
 
@@ -80,7 +80,7 @@ template <typename P> struct content {
 };
 
 template <typename P>
-static __device__ struct moments reciprocal_row(const struct content<P> &k, int64_t b, int64_t h,
+static __device__ struct moments reciprocal_row(const content<P> &k, int64_t b, int64_t h,
 						int64_t i, const typename P::real *score,
 						const typename P::real *cross, int64_t window)
 {
@@ -108,20 +108,17 @@ static __device__ struct moments reciprocal_row(const struct content<P> &k, int6
 }
 
 template <typename P>
-static void probe_queries(const struct call *c, const struct buffers<P> &given,
-			  struct query_block x)
+static void probe_queries(const struct call *c, const buffers<P> &given, struct query_block x)
 {
 	typedef typename P::real real;
 	const struct probe_attr *a = (const struct probe_attr *)c->node->attr;
 	const struct tensor *bias = c->node->in[QUERY_BIAS];
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 	const struct heads none = { 0, 0, 0, 1 };
-	const struct content<P> k = {
-		s, wide_input<P>(c, QUERY_BIAS), bias ? heads_of(bias, s.H) : none
-	};
+	const content<P> k = { s, real_input<P>(c, QUERY_BIAS), bias ? heads_of(bias, s.H) : none };
 	const int64_t window = a->window;
-	const auto *lse = wide_input<P>(c, LSE);
+	const auto *lse = real_input<P>(c, LSE);
 
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = x.first + r, query = head * s.T + i;
@@ -185,10 +182,10 @@ static __device__ struct routed probe_threshold(const struct route_attr &a, cons
 }
 
 template <typename P>
-static void probe_routes(const struct call *c, const struct buffers<P> &given, struct query_block x)
+static void probe_routes(const struct call *c, const buffers<P> &given, struct query_block x)
 {
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 	const int64_t k = s.attr.route.k < s.T ? s.attr.route.k : s.T;
 
 	combine_heads(c, s, x, f.route);
@@ -207,13 +204,13 @@ static void probe_routes(const struct call *c, const struct buffers<P> &given, s
 }
 
 /* Correlations by head, then all numbers, by one block. */
-template <typename P> static void join(const struct call *c, const struct buffers<P> &given)
+template <typename P> static void join(const struct call *c, const buffers<P> &given)
 {
 	typedef typename P::real real;
-	const struct buffers<P> f = given;
-	const struct scores<P> s = f.s;
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
 	const bool routes = s.attr.route.mode != ROUTE_NONE;
-	auto *out = wide_output<P>(c, 0);
+	auto *out = real_output<P>(c, 0);
 
 	each(c, s.H, [=] __device__(int64_t h) {
 		const double tiny = 1e-12; /* the reference's clamp */
@@ -257,9 +254,9 @@ template <typename P> static void join(const struct call *c, const struct buffer
 template <typename P> static void forward(const struct call *c)
 {
 	const struct probe_attr *a = (const struct probe_attr *)c->node->attr;
-	struct space m = { (char *)c->work, 0 };
-	const struct scores<P> s = open_scores<P>(c, &m, &a->attention, INPUTS, cross_window(a));
-	const struct buffers<P> f = take_buffers<P>(&m, s);
+	struct scratch m = { (char *)c->work, 0 };
+	const scores<P> s = open_scores<P>(c, &m, &a->attention, INPUTS, cross_window(a));
+	const buffers<P> f = alloc_buffers<P>(&m, s);
 
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
@@ -275,11 +272,12 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	const struct probe_attr *a = (const struct probe_attr *)n->attr;
-	struct space m = { NULL, 0 };
-	typename P::factor *room[3];
+	struct scratch m = { NULL, 0 };
+	typename P::factor *buffers[3];
 
 	(void)pass, (void)threads;
-	take_buffers<P>(&m, take_scores<P>(&m, n, &a->attention, INPUTS, cross_window(a), room));
+	alloc_buffers<P>(&m,
+			 alloc_scores<P>(&m, n, &a->attention, INPUTS, cross_window(a), buffers));
 	return m.used;
 }
 

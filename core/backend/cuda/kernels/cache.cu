@@ -5,16 +5,15 @@ template <typename P> struct kept {
 	struct {
 		int64_t before; /* elements of the tensors before */
 		struct tokens x, y;
-		struct numbers<P> from;
-		struct results<P> to;
+		input_view<P> from;
+		output_view<P> to;
 	} list[CACHE_MOST];
 	int64_t total;
 };
 
 template <typename P> static kept<P> kept_of(const struct call *c)
 {
-	struct kept<P> k = {
-	};
+	kept<P> k = {};
 
 	for (int i = 0; i < CACHE_MOST; i++) {
 		k.list[i].before = k.total;
@@ -32,7 +31,7 @@ template <typename P> static kept<P> kept_of(const struct call *c)
 /* y[b, past + t] = x[b, t] */
 template <typename P> static void forward(const struct call *c)
 {
-	const struct kept<P> k = kept_of<P>(c);
+	const kept<P> k = kept_of<P>(c);
 	const struct run *run = run_of(c);
 
 	each(c, k.total, [=] __device__(int64_t at) {

@@ -17,7 +17,7 @@ struct all_columns {
 
 static struct all_columns columns_of(const struct node *n)
 {
-	const struct join_attr *attr = (const struct join_attr *)n->attr;
+	const struct concat_attr *attr = (const struct concat_attr *)n->attr;
 	const int64_t pitch = tensor_dim(n->out[0], -1), rows = count_of(n->out[0]) / pitch;
 	struct all_columns s = { {}, pitch, true };
 	int64_t first = 0;
@@ -38,13 +38,13 @@ template <int N, typename F> static __global__ void columns_kernel(struct all_co
 {
 	const struct columns &of = s.of[blockIdx.y];
 
-	previous_done();
+	pdl_wait();
 	for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < of.count;
 	     i += (int64_t)gridDim.x * blockDim.x * N) {
 		const int64_t row = of.by_width.quotient(i), column = i - row * of.by_width.d;
 
-		f(blockIdx.y, span<N>{ row * of.pitch + column },
-		  span<N>{ row * s.pitch + of.first + column });
+		f(blockIdx.y, vec_index<N>{ row * of.pitch + column },
+		  vec_index<N>{ row * s.pitch + of.first + column });
 	}
 }
 
@@ -57,10 +57,10 @@ static void launch_columns(const struct call *c, const struct all_columns &s, F 
 		most = s.of[i].count > most ? s.of[i].count : most;
 	const int64_t blocks = (most / N + BLOCK - 1) / BLOCK;
 
-	launch_next(context_of(c)->overlaps, columns_kernel<N, F>,
-		    dim3((unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
-			 (unsigned)c->node->n_in),
-		    BLOCK, 0, stream_of(c), s, f);
+	launch_pdl(context_of(c)->pdl, columns_kernel<N, F>,
+		   dim3((unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS),
+			(unsigned)c->node->n_in),
+		   BLOCK, 0, stream_of(c), s, f);
 	note_launch(c);
 }
 
@@ -78,29 +78,29 @@ template <typename F> static void each_column(const struct call *c, F f)
 }
 
 template <typename P> struct inputs {
-	struct numbers<P> of[OP_MAX_INPUTS];
+	input_view<P> of[OP_MAX_INPUTS];
 };
 
 template <typename P> static void forward(const struct call *c)
 {
 	const auto y = output<P>(c, 0);
-	struct inputs<P> x;
+	inputs<P> x;
 
 	for (int i = 0; i < c->node->n_in; i++)
 		x.of[i] = input<P>(c, i);
 	each_column(c, [=] __device__(int i, auto from, auto to) {
-		y.put(to, x.of[i] ? x.of[i][from] : values<typename P::real, from.n>{});
+		y.put(to, x.of[i] ? x.of[i][from] : vec<typename P::real, from.n>{});
 	});
 }
 
 template <typename P> struct gradients {
-	struct gradient<P> of[OP_MAX_INPUTS];
+	gradient_view<P> of[OP_MAX_INPUTS];
 };
 
 template <typename P> static void backward(const struct call *c)
 {
 	const auto dy = output_gradient<P>(c, 0);
-	struct gradients<P> dx;
+	gradients<P> dx;
 
 	for (int i = 0; i < c->node->n_in; i++)
 		dx.of[i] = input_gradient<P>(c, i);
@@ -114,4 +114,4 @@ template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, backward<P>, forward<P> };
 }
-KERNELS(join, set)
+KERNELS(concat, set)

@@ -1,8 +1,7 @@
 #include "core/backend/cuda/primitives/dropout_key.cuh"
 
 /* y = mask x: word i of the stream of this node, iteration and micro-batch decides element i. */
-template <typename P>
-static void apply(const struct call *c, struct numbers<P> x, struct gradient<P> y)
+template <typename P> static void apply(const struct call *c, input_view<P> x, gradient_view<P> y)
 {
 	const struct dropout_attr *attr = (const struct dropout_attr *)c->node->attr;
 	const double probability = attr->probability;
@@ -12,7 +11,7 @@ static void apply(const struct call *c, struct numbers<P> x, struct gradient<P> 
 	const int64_t n = count_of(c->node->in[0]);
 	const uint32_t *key = dropout_key(c);
 
-	launch_spans<4>(c, (n + 3) / 4, [=] __device__(auto p) {
+	launch_vecs<4>(c, (n + 3) / 4, [=] __device__(auto p) {
 		uint32_t word[4];
 
 		philox_block(key, (uint64_t)p.first / 4, word);

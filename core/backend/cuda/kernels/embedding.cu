@@ -10,7 +10,7 @@ template <typename P> static void forward(const struct call *c)
 	const int32_t *tokens = (const int32_t *)c->in[1];
 	const auto y = output<P>(c, 0);
 
-	each_span(c, dim[0] * length * e, e, [=] __device__(auto p) {
+	each_vec(c, dim[0] * length * e, e, [=] __device__(auto p) {
 		const int64_t row = p.first / e, channel = p.first % e;
 		auto x = table[decltype(p){ tokens[row] * e + channel }];
 
@@ -32,15 +32,15 @@ struct sorted {
 	size_t sort_bytes;
 };
 
-static struct sorted take_sorted(struct space *m, int64_t rows)
+static struct sorted alloc_sorted(struct scratch *m, int64_t rows)
 {
 	struct sorted s;
 
-	s.tokens = m->take<int32_t>(rows);
-	s.rows = m->take<int32_t>(rows);
-	s.numbers = m->take<int32_t>(rows);
+	s.tokens = m->alloc<int32_t>(rows);
+	s.rows = m->alloc<int32_t>(rows);
+	s.numbers = m->alloc<int32_t>(rows);
 	s.sort_bytes = sort_work((int)rows);
-	s.sort_work = m->take<char>((int64_t)s.sort_bytes);
+	s.sort_work = m->alloc<char>((int64_t)s.sort_bytes);
 	return s;
 }
 
@@ -124,9 +124,9 @@ static int bits_of(int64_t n)
 template <typename P, typename T>
 static void backward_table(const struct call *c, const T *dy, int64_t rows, int64_t e)
 {
-	struct space m = { (char *)c->work, 0 };
-	const struct sorted s = take_sorted(&m, rows);
-	auto *d = wide_input_gradient<P>(c, 0);
+	struct scratch m = { (char *)c->work, 0 };
+	const struct sorted s = alloc_sorted(&m, rows);
+	auto *d = real_input_gradient<P>(c, 0);
 
 	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
 	cuda_note(context_of(c),
@@ -147,15 +147,14 @@ static void backward_table(const struct call *c, const T *dy, int64_t rows, int6
 
 /* y[b,t] = .. + positions[t]; positions beyond the sequence have no gradient. */
 template <typename P>
-static void backward_positions(const struct call *c, const struct numbers<P> &dy, int64_t examples,
+static void backward_positions(const struct call *c, const input_view<P> &dy, int64_t examples,
 			       int64_t length, int64_t e)
 {
 	const auto d = input_gradient<P>(c, 2);
 
-	each_span(c, c->node->in[2]->dim[0] * e, e, all_of<P>(dy), [=] __device__(auto p) {
+	each_vec(c, c->node->in[2]->dim[0] * e, e, all_of<P>(dy), [=] __device__(auto p) {
 		const int64_t from = p.first < length * e ? examples : 0;
-		struct values<typename P::real, p.n> sum = {
-		};
+		vec<typename P::real, p.n> sum = {};
 
 #pragma unroll 8
 		for (int64_t b = 0; b < from; b++) {
@@ -164,7 +163,7 @@ static void backward_positions(const struct call *c, const struct numbers<P> &dy
 			for (int k = 0; k < p.n; k++)
 				sum[k] += x[k];
 		}
-		d.put(span<p.n>{ p.first }, sum);
+		d.put(vec_index<p.n>{ p.first }, sum);
 	});
 }
 
@@ -172,9 +171,9 @@ static void backward_positions(const struct call *c, const struct numbers<P> &dy
 template <typename P> static void backward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, rows = dim[0] * dim[1];
-	const struct numbers<P> dy = output_gradient<P>(c, 0);
+	const input_view<P> dy = output_gradient<P>(c, 0);
 
-	if (c->din[0] && ROUNDS<P> && dy.narrow)
+	if (c->din[0] && ROUNDS<P> && dy.bf16_storage)
 		backward_table<P>(c, (const typename P::factor *)dy.at, rows, dim[2]);
 	else if (c->din[0])
 		backward_table<P>(c, (const typename P::real *)dy.at, rows, dim[2]);
@@ -184,11 +183,11 @@ template <typename P> static void backward(const struct call *c)
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	struct space m = { NULL, 0 };
+	struct scratch m = { NULL, 0 };
 
 	(void)threads;
 	if (pass == PASS_BACKWARD)
-		take_sorted(&m, n->out[0]->dim[0] * n->out[0]->dim[1]);
+		alloc_sorted(&m, n->out[0]->dim[0] * n->out[0]->dim[1]);
 	return m.used;
 }
 

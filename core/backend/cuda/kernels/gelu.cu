@@ -7,7 +7,7 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
@@ -23,7 +23,7 @@ template <typename P> static void backward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(x, dy, dx), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(x, dy, dx), [=] __device__(auto p) {
 		const auto v = x[p];
 		auto d = dy[p];
 

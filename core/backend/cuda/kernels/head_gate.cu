@@ -38,7 +38,7 @@ template <typename P> static void forward(const struct call *c)
 	const auto o = input<P>(c, 0), gate = input<P>(c, 1);
 	const auto y = output<P>(c, 0);
 
-	each_span(c, s.rows * s.width, s.width, [=] __device__(auto p) {
+	each_vec(c, s.rows * s.width, s.width, [=] __device__(auto p) {
 		const typename P::real a = f.get();
 		const typename P::real g =
 			1 - a + a * gate[s.gate_at(s.channels.quotient(p.first))];
@@ -59,9 +59,9 @@ template <typename P> static void backward(const struct call *c)
 	const auto o = input<P>(c, 0), gate = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto d_o = input_gradient<P>(c, 0), dgate = input_gradient<P>(c, 1);
 	const auto da = input_gradient<P>(c, 2);
-	struct space m = { (char *)c->work, 0 };
-	double *sum_work = m.take<double>(SUM_PARTS);
-	real *dots = m.take<real>(s.rows);
+	struct scratch m = { (char *)c->work, 0 };
+	double *sum_work = m.alloc<double>(SUM_PARTS);
+	real *dots = m.alloc<real>(s.rows);
 
 	sum_rows<real>(
 		c, s.rows, s.width,
@@ -102,13 +102,13 @@ template <typename P> static void backward(const struct call *c)
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
-	struct space m = { NULL, 0 };
+	struct scratch m = { NULL, 0 };
 
 	(void)threads;
 	if (pass != PASS_BACKWARD)
 		return 0;
-	m.take<double>(SUM_PARTS);
-	m.take<typename P::real>(shape_of(n).rows);
+	m.alloc<double>(SUM_PARTS);
+	m.alloc<typename P::real>(shape_of(n).rows);
 	return m.used;
 }
 

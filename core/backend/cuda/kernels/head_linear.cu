@@ -12,17 +12,17 @@ static struct sizes sizes_of(const struct node *node)
 	struct sizes s = { x->dim[0] * x->dim[1], w->dim[0], w->dim[1], w->dim[2] };
 	const bool shared = x->ndim == 3;
 	/* Rows are heads, unless a slice has rows of whole tokens. */
-	const int64_t piece = tensor_contiguous(x) ? s.i : x->pitch;
+	const int64_t vec = tensor_contiguous(x) ? s.i : x->pitch;
 	const bool token_rows = shared || (!tensor_contiguous(x) && x->row != s.i);
 
-	s.x_head = shared ? 0 : token_rows ? s.i : piece;
-	s.x_token = token_rows ? piece : s.heads * piece;
+	s.x_head = shared ? 0 : token_rows ? s.i : vec;
+	s.x_token = token_rows ? vec : s.heads * vec;
 	return s;
 }
 
-template <typename P> struct room {
+template <typename P> struct buffers {
 	typename P::factor *x, *w, *dy;
-	typename P::factor *turned; /* [heads, O, I], where they share x; or NULL */
+	typename P::factor *transposed; /* [heads, O, I], where they share x; or NULL */
 };
 
 /* Heads of x that differ. */
@@ -32,27 +32,27 @@ static int64_t x_heads(const struct sizes &s)
 }
 
 template <typename P>
-static room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum pass pass)
 {
 	const struct sizes s = sizes_of(node);
-	struct room<P> r;
+	buffers<P> r;
 
-	r.x = m->take<typename P::factor>(
+	r.x = m->alloc<typename P::factor>(
 		rounded_size<P>(node->in[0], s.tokens * x_heads(s) * s.i));
-	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
-	r.dy = pass == PASS_BACKWARD ? m->take<typename P::factor>(rounded_size<P>(
+	r.w = m->alloc<typename P::factor>(weight_scratch<P>(node->in[1]));
+	r.dy = pass == PASS_BACKWARD ? m->alloc<typename P::factor>(rounded_size<P>(
 					       node->out[0], s.tokens * s.heads * s.o))
 				     : NULL;
-	r.turned = pass == PASS_BACKWARD && !s.x_head
-			   ? m->take<typename P::factor>(s.heads * s.o * s.i)
-			   : NULL;
+	r.transposed = pass == PASS_BACKWARD && !s.x_head
+			       ? m->alloc<typename P::factor>(s.heads * s.o * s.i)
+			       : NULL;
 	return r;
 }
 
 /* x as products read it: its own layout, or [tokens, heads, I]. */
 template <typename P>
 static matrix<typename P::factor> factor_x(const struct call *c, const struct sizes &given,
-					   typename P::factor *room)
+					   typename P::factor *buffers)
 {
 	typedef typename P::factor factor;
 	const struct sizes s = given;
@@ -61,13 +61,13 @@ static matrix<typename P::factor> factor_x(const struct call *c, const struct si
 
 	if (is_factor<P>(c->node->in[0]))
 		return { (const factor *)x.at, s.x_token, s.x_head };
-	each_span(c, s.tokens * heads * s.i, s.i, [=] __device__(auto p) {
-		const int64_t piece = p.first / s.i, t = piece / heads, h = piece % heads;
+	each_vec(c, s.tokens * heads * s.i, s.i, [=] __device__(auto p) {
+		const int64_t vec = p.first / s.i, t = vec / heads, h = vec % heads;
 		const int64_t at = t * s.x_token + h * s.x_head + p.first % s.i;
 
-		store_span(room + p.first, x[span<decltype(p)::n>{ at }]);
+		store_vec(buffers + p.first, x[vec_index<decltype(p)::n>{ at }]);
 	});
-	return { room, heads * s.i, s.x_head ? s.i : 0 };
+	return { buffers, heads * s.i, s.x_head ? s.i : 0 };
 }
 
 /* ------------------------------------------------------- few tokens (decoding) */
@@ -75,9 +75,9 @@ static matrix<typename P::factor> factor_x(const struct call *c, const struct si
 /*
  * A block takes some outputs of a head, a thread eight neighbours of them and some of the inputs:
  * its slice. Slices are added in their order.  W is read before the kernel before has ended, as in
- * few_rows.cuh.
+ * gemv.cuh.
  */
-#define MOST_FEW_TOKENS 4
+#define MAX_FEW_TOKENS 4
 #define FEW_TOKENS_THREADS 128
 #define FEW_TOKENS_ROWS 8 /* of W, that a thread reads at a time */
 
@@ -87,16 +87,16 @@ template <typename P> struct few_tokens {
 
 	struct sizes s;
 	int across, slices; /* threads next to each other, and slices */
-	struct numbers<P> x;
+	input_view<P> x;
 	const factor *w; /* [heads,I,O] */
-	struct results<P> y;
+	output_view<P> y;
 
 	/* Depends on the node alone. */
 	static bool takes(const struct node *node)
 	{
 		const struct sizes s = sizes_of(node);
 
-		return ROUNDS<P> && s.tokens <= MOST_FEW_TOKENS && s.o % 8 == 0 &&
+		return ROUNDS<P> && s.tokens <= MAX_FEW_TOKENS && s.o % 8 == 0 &&
 		       node->in[1]->kind == TENSOR_PARAM;
 	}
 
@@ -107,8 +107,7 @@ template <typename P> struct few_tokens {
 		across = s.o / 8 < 16 ? (int)(s.o / 8) : 16;
 		slices = FEW_TOKENS_THREADS / across;
 	}
-	__device__ void read(sixteen_bytes (&row)[FEW_TOKENS_ROWS], int64_t column,
-			     int64_t first) const
+	__device__ void read(vec16 (&row)[FEW_TOKENS_ROWS], int64_t column, int64_t first) const
 	{
 		const factor *at = w + (int64_t)blockIdx.y * s.i * s.o + column;
 
@@ -116,14 +115,13 @@ template <typename P> struct few_tokens {
 		for (int k = 0; k < FEW_TOKENS_ROWS; k++) {
 			row[k] = {};
 			if (first + k * slices < s.i && column < s.o)
-				row[k] = *(const sixteen_bytes *)(at + (first + k * slices) * s.o);
+				row[k] = *(const vec16 *)(at + (first + k * slices) * s.o);
 		}
 	}
-	__device__ void add(struct values<real, 8> &sum,
-			    const sixteen_bytes (&row)[FEW_TOKENS_ROWS], int64_t token,
+	__device__ void add(vec<real, 8> &sum, const vec16 (&row)[FEW_TOKENS_ROWS], int64_t token,
 			    int64_t first) const
 	{
-		const struct numbers<P> from = x + token * s.x_token + blockIdx.y * s.x_head;
+		const input_view<P> from = x + token * s.x_token + blockIdx.y * s.x_head;
 
 #pragma unroll
 		for (int k = 0; k < FEW_TOKENS_ROWS; k++) {
@@ -140,19 +138,18 @@ template <typename P> struct few_tokens {
 
 template <typename P, int TOKENS>
 static __global__ void __launch_bounds__(FEW_TOKENS_THREADS)
-	few_tokens_kernel(const __grid_constant__ struct few_tokens<P> p)
+	few_tokens_kernel(const __grid_constant__ few_tokens<P> p)
 {
 	typedef typename P::real real;
 	__shared__ real shared[FEW_TOKENS_THREADS * 8];
 	const int slice = (int)threadIdx.x / p.across, place = (int)threadIdx.x % p.across;
 	const int64_t column = ((int64_t)blockIdx.x * p.across + place) * 8;
 	const int64_t step = p.slices * FEW_TOKENS_ROWS;
-	struct values<real, 8> sum[TOKENS] = {
-	};
-	sixteen_bytes row[FEW_TOKENS_ROWS];
+	vec<real, 8> sum[TOKENS] = {};
+	vec16 row[FEW_TOKENS_ROWS];
 
 	p.read(row, column, slice);
-	previous_done();
+	pdl_wait();
 	for (int64_t first = slice; slice < p.slices && first < p.s.i; first += step) {
 		if (first > slice)
 			p.read(row, column, first);
@@ -182,15 +179,15 @@ static __global__ void __launch_bounds__(FEW_TOKENS_THREADS)
 
 template <typename P> static void forward_few(const struct call *c)
 {
-	const struct few_tokens<P> p(c);
+	const few_tokens<P> p(c);
 	const dim3 blocks((unsigned)((p.s.o / 8 + p.across - 1) / p.across), (unsigned)p.s.heads);
 
 	if (p.s.tokens == 1)
-		launch_next(context_of(c)->overlaps, few_tokens_kernel<P, 1>, blocks,
-			    FEW_TOKENS_THREADS, 0, stream_of(c), p);
+		launch_pdl(context_of(c)->pdl, few_tokens_kernel<P, 1>, blocks, FEW_TOKENS_THREADS,
+			   0, stream_of(c), p);
 	else
-		launch_next(context_of(c)->overlaps, few_tokens_kernel<P, MOST_FEW_TOKENS>, blocks,
-			    FEW_TOKENS_THREADS, 0, stream_of(c), p);
+		launch_pdl(context_of(c)->pdl, few_tokens_kernel<P, MAX_FEW_TOKENS>, blocks,
+			   FEW_TOKENS_THREADS, 0, stream_of(c), p);
 	note_launch(c);
 }
 
@@ -203,8 +200,8 @@ template <typename P> static void forward(const struct call *c)
 			forward_few<P>(c);
 			return;
 		}
-	struct space m = { (char *)c->work, 0 };
-	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
 	auto w = weight<P>(c, r.w);
 
@@ -217,8 +214,8 @@ template <typename P> static void forward(const struct call *c)
  * turned. */
 template <typename P>
 static void backward_x(const struct call *c, const struct sizes &given,
-		       struct matrix<typename P::factor> dy, struct matrix<typename P::factor> w,
-		       typename P::factor *turned)
+		       matrix<typename P::factor> dy, matrix<typename P::factor> w,
+		       typename P::factor *transposed)
 {
 	const struct sizes s = given;
 	const auto dx = input_gradient<P>(c, 0);
@@ -231,17 +228,17 @@ static void backward_x(const struct call *c, const struct sizes &given,
 	each(c, s.heads * s.o * s.i, [=] __device__(int64_t at) {
 		const int64_t row = at / s.i, h = row / s.o;
 
-		turned[at] = w.at[(h * s.i + at % s.i) * s.o + row % s.o];
+		transposed[at] = w.at[(h * s.i + at % s.i) * s.o + row % s.o];
 	});
 	gemm<typename P::factor>(c, false, false, s.tokens, s.i, s.heads * s.o, 1, dy,
-				 { turned, s.i, 0 }, dx.add, dx.to, s.x_token);
+				 { transposed, s.i, 0 }, dx.add, dx.to, s.x_token);
 }
 
 /* y_h = x_h W_h: dW_h = x_h' dy_h */
 template <typename P> static void backward(const struct call *c)
 {
-	struct space m = { (char *)c->work, 0 };
-	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct sizes s = sizes_of(c->node);
 	const auto dw = input_gradient<P>(c, 1);
 	auto dy = rounded<P>(c, output_gradient<P>(c, 0), s.tokens, s.heads * s.o, s.heads * s.o,
@@ -255,14 +252,13 @@ template <typename P> static void backward(const struct call *c)
 		auto w = weight<P>(c, r.w);
 
 		w.stride = s.i * s.o;
-		backward_x<P>(c, s, dy, w, r.turned);
+		backward_x<P>(c, s, dy, w, r.transposed);
 	}
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return {
-		forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, weight_copies<P>
-	};
+	return { forward<P>,	  backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
+		 weight_copies<P> };
 }
 KERNELS(head_linear, set)

@@ -9,30 +9,30 @@ static struct linear_sizes sizes_of(const struct node *node)
 }
 
 /* Rounded: x, W and the bias where they are no parameters, dy; and the parts of db. */
-template <typename P> struct room {
+template <typename P> struct buffers {
 	typename P::factor *x, *w, *bias, *dy;
 	typename P::real *columns;
-	struct few_channels_room few;
+	struct narrow_linear_scratch few;
 };
 
 template <typename P>
-static room<P> take_room(struct space *m, const struct node *node, enum pass pass)
+static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum pass pass)
 {
 	const struct linear_sizes s = sizes_of(node);
-	struct room<P> r;
+	buffers<P> r;
 
-	r.x = m->take<typename P::factor>(rounded_size<P>(node->in[0], s.n * s.i));
-	r.w = m->take<typename P::factor>(weight_room<P>(node->in[1]));
+	r.x = m->alloc<typename P::factor>(rounded_size<P>(node->in[0], s.n * s.i));
+	r.w = m->alloc<typename P::factor>(weight_scratch<P>(node->in[1]));
 	r.bias = pass == PASS_FORWARD && node->in[2]
-			 ? m->take<typename P::factor>(weight_room<P>(node->in[2]))
+			 ? m->alloc<typename P::factor>(weight_scratch<P>(node->in[2]))
 			 : NULL;
 	r.dy = pass == PASS_BACKWARD
-		       ? m->take<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
+		       ? m->alloc<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
 		       : NULL;
 	r.columns = pass == PASS_BACKWARD && node->in[2]
-			    ? m->take<typename P::real>(column_room(s.n, s.o))
+			    ? m->alloc<typename P::real>(column_scratch(s.n, s.o))
 			    : NULL;
-	r.few = take_few_channels<P>(m, s, pass);
+	r.few = alloc_narrow_linear<P>(m, s, pass);
 	return r;
 }
 
@@ -41,64 +41,64 @@ static room<P> take_room(struct space *m, const struct node *node, enum pass pas
  * H200.  So the forward pass reads a turned copy, where there is so much to multiply that making it
  * after each update takes little beside.  It is copy 1: c->copy[1][1] is there if this holds.
  */
-#define TURNED_ROWS 4096
-#define TURNED_NUMBERS (1 << 18)
+#define TRANSPOSED_MIN_ROWS 4096
+#define TRANSPOSED_MIN_ELEMENTS (1 << 18)
 
-template <typename P> static bool reads_turned(const struct node *node)
+template <typename P> static bool reads_transposed(const struct node *node)
 {
 	const struct linear_sizes s = sizes_of(node);
 
 	return sizeof(typename P::factor) == sizeof(float) && !s.transposed &&
-	       node->in[1]->kind == TENSOR_PARAM && s.n >= TURNED_ROWS &&
-	       s.i * s.o >= TURNED_NUMBERS;
+	       node->in[1]->kind == TENSOR_PARAM && s.n >= TRANSPOSED_MIN_ROWS &&
+	       s.i * s.o >= TRANSPOSED_MIN_ELEMENTS;
 }
 
-/* W as forward reads it, where few_rows.cuh does not. */
+/* W as forward reads it, where gemv.cuh does not. */
 template <typename P>
-static matrix<typename P::factor> forward_weight(const struct call *c, typename P::factor *room)
+static matrix<typename P::factor> forward_weight(const struct call *c, typename P::factor *buffers)
 {
 	const struct param_copy *copy = c->copy[1][1];
 
 	if (copy)
 		return { (const typename P::factor *)copy->memory, sizes_of(c->node).i, 0, true };
-	return weight<P>(c, room);
+	return weight<P>(c, buffers);
 }
 
 /* The bias as y is kept: itself, its rounded copy, or rounded into `room`; NULL: there is none. */
 template <typename P>
-static const void *bias_like(const struct call *c, struct results<P> y, typename P::factor *room)
+static const void *bias_like(const struct call *c, output_view<P> y, typename P::factor *buffers)
 {
-	if (!ROUNDS<P> || !y.narrow || !c->in[2])
+	if (!ROUNDS<P> || !y.bf16_storage || !c->in[2])
 		return c->in[2];
 	if (c->copy[2][0])
 		return c->copy[2][0]->memory;
 	return rounded<P>(c, input<P>(c, 2), 1, count_of(c->node->in[2]), count_of(c->node->in[2]),
-			  room)
+			  buffers)
 		.at;
 }
 
 template <typename P> static void forward(const struct call *c)
 {
-	if (few_rows<P>::takes(c->node)) {
-		few_rows<P>::forward(c);
+	if (gemv<P>::takes(c->node)) {
+		gemv<P>::forward(c);
 		return;
 	}
-	struct space m = { (char *)c->work, 0 };
-	const struct room<P> r = take_room<P>(&m, c->node, PASS_FORWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
 	const auto w = forward_weight<P>(c, r.w);
 	const bool trans_w = s.transposed || c->copy[1][1];
-	const auto *b = wide_input<P>(c, 2);
+	const auto *b = real_input<P>(c, 2);
 	const auto y = output<P>(c, 0);
 	const void *like_y = bias_like<P>(c, y, r.bias);
 
-	if (takes_few_channels<P>(s, input<P>(c, 0), {})) {
-		few_channels<P>::forward(c, s, x, w, b, y, r.few);
+	if (takes_narrow_linear<P>(s, input<P>(c, 0), {})) {
+		narrow_linear<P>::forward(c, s, x, w, b, y, r.few);
 		return;
 	}
-	if (like_y && finished_gemm(c, EPILOGUE_BIAS, false, trans_w, s.n, s.o, s.i, x, w, like_y,
-				    NULL, y, s.o))
+	if (like_y && gemm_with_epilogue(c, EPILOGUE_BIAS, false, trans_w, s.n, s.o, s.i, x, w,
+					 like_y, NULL, y, s.o))
 		return;
 	if (b)
 		each(c, s.n * s.o, [=] __device__(int64_t i) { y[i] = b[i % s.o]; });
@@ -109,19 +109,18 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct space m = { (char *)c->work, 0 };
-	const struct room<P> r = take_room<P>(&m, c->node, PASS_BACKWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = input<P>(c, 0), given = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const auto db = input_gradient<P>(c, 2);
-	const bool few = takes_few_channels<P>(s, x, dx);
-	struct matrix<typename P::factor> dy = {
-	};
+	const bool few = takes_narrow_linear<P>(s, x, dx);
+	matrix<typename P::factor> dy = {};
 
 	/* First: what was written just before is near still. */
 	if (db)
-		sum_column_spans(
+		sum_column_vecs(
 			c, s.n, s.o, all_of<P>(given),
 			[=] __device__(int64_t n, auto p) { return (given + n * s.o)[p]; },
 			r.columns, [=] __device__(int64_t o, real sum) { db.put(o, sum); });
@@ -131,12 +130,12 @@ template <typename P> static void backward(const struct call *c)
 		const auto factor = rounded<P>(c, x, s.n, s.i, s.x_pitch, r.x);
 
 		if (few)
-			few_channels<P>::to_w(c, s, factor, given, dw, r.few);
+			narrow_linear<P>::to_w(c, s, factor, given, dw, r.few);
 		else
 			linear_to_weight(c, s, 1, factor, dy, dw.add, dw.to);
 	}
 	if (dx && few)
-		few_channels<P>::to_x(c, s, given, weight<P>(c, r.w), dx);
+		narrow_linear<P>::to_x(c, s, given, weight<P>(c, r.w), dx);
 	else if (dx)
 		gemm(c, false, !s.transposed, s.n, s.i, s.o, 1, dy, weight<P>(c, r.w), dx.add,
 		     dx.to, s.x_pitch);
@@ -149,17 +148,17 @@ template <typename P> static void backward(const struct call *c)
 template <typename P>
 static size_t copies(const struct node *n, enum pass pass, int input, int which)
 {
-	if (pass == PASS_FORWARD && few_rows<P>::takes(n))
-		return input == 1 && which == few_rows<P>::copy(n) ? rounded_copy<P>(n, 1, 0) : 0;
+	if (pass == PASS_FORWARD && gemv<P>::takes(n))
+		return input == 1 && which == gemv<P>::copy(n) ? rounded_copy<P>(n, 1, 0) : 0;
 	if (pass == PASS_FORWARD && input == 1 && which == 1)
-		return reads_turned<P>(n) ? tensor_bytes(n->in[1]) : 0;
-	if (input == 2 && pass == PASS_FORWARD && is_narrow(n->out[0]))
+		return reads_transposed<P>(n) ? tensor_bytes(n->in[1]) : 0;
+	if (input == 2 && pass == PASS_FORWARD && is_bf16(n->out[0]))
 		return rounded_copy<P>(n, input, which);
 	return weight_copies<P>(n, pass, input, which);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_room<P>>, copies<P> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P> };
 }
 KERNELS(linear, set)

@@ -10,7 +10,7 @@ template <typename P> struct nodes : two_nodes {
 
 template <typename P> static void forward(const struct call *c)
 {
-	const struct nodes<P> n(c->node);
+	const nodes<P> n(c->node);
 
 	linear_gelu<P>(&n, c);
 }
@@ -18,38 +18,40 @@ template <typename P> static void forward(const struct call *c)
 /* y = gelu(x W + b) */
 template <typename P> static void backward(const struct call *c)
 {
-	const struct nodes<P> n(c->node);
+	const nodes<P> n(c->node);
 
 	gelu_backward(&n, c, c->dout[0], c->inner);
 	linear_backward(&n, c, c->inner, c->work);
 }
 
 /* y = gelu(s), and s where products round */
-template <typename P> static void remake(const struct call *c)
+template <typename P> static void recompute(const struct call *c)
 {
-	const struct nodes<P> n(c->node);
+	const nodes<P> n(c->node);
 
-	remake_gelu<P>(&n, c);
+	recompute_gelu<P>(&n, c);
 }
 
 template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
-	const struct nodes<P> n(node);
+	const nodes<P> n(node);
 
-	return two_workspaces(&n, pass_of_remake<P>(pass), threads);
+	return two_workspaces(&n, pass_of_recompute<P>(pass), threads);
 }
 
 template <typename P>
 static size_t copies(const struct node *node, enum pass pass, int input, int which)
 {
-	const struct nodes<P> n(node);
+	const nodes<P> n(node);
 
-	return two_copies(&n, pass_of_remake<P>(pass), input, which);
+	return two_copies(&n, pass_of_recompute<P>(pass), input, which);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>,   backward<P>, remake<P>, NULL,
-		 workspace<P>, copies<P>,   NULL,      remaking_of_gelu<P>(BIT(0) | BIT(1)) };
+	return {
+		forward<P>,   backward<P>, recompute<P>, NULL,
+		workspace<P>, copies<P>,   NULL,	 recompute_rule_of_gelu<P>(BIT(0) | BIT(1))
+	};
 }
 KERNELS(linear_gelu, set)

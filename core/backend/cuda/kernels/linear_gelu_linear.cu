@@ -11,7 +11,7 @@ template <typename P> struct nodes : three_nodes {
 
 template <typename P> static void forward(const struct call *c)
 {
-	const struct nodes<P> n(c->node);
+	const nodes<P> n(c->node);
 
 	linear_gelu<P>(&n.two, c);
 	last_forward(&n, c);
@@ -24,18 +24,19 @@ template <typename P> static bool backward_at_once(const struct call *c)
 	const struct tensor *y = c->node->out[0], *h = c->node->out[2];
 	const int64_t o = tensor_dim(y, -1), f = tensor_dim(h, -1);
 
-	if (!ROUNDS<P> || !is_narrow(y) || !is_narrow(h) || !c->copy[3][0])
+	if (!ROUNDS<P> || !is_bf16(y) || !is_bf16(h) || !c->copy[3][0])
 		return false;
-	return finished_gemm<factor>(c, EPILOGUE_GELU_GRADIENT, false, true, tensor_count(y) / o, f,
-				     o, { (const factor *)c->dout[0], o, 0 },
-				     { (const factor *)c->copy[3][0]->memory, o, 0, true }, NULL,
-				     c->out[1], results<P>{ c->work, true }, f);
+	return gemm_with_epilogue<factor>(c, EPILOGUE_GELU_GRADIENT, false, true,
+					  tensor_count(y) / o, f, o,
+					  { (const factor *)c->dout[0], o, 0 },
+					  { (const factor *)c->copy[3][0]->memory, o, 0, true },
+					  NULL, c->out[1], output_view<P>{ c->work, true }, f);
 }
 
 /* y = gelu(x W + b) V + c */
 template <typename P> static void backward(const struct call *c)
 {
-	const struct nodes<P> n(c->node);
+	const nodes<P> n(c->node);
 
 	last_backward(&n, c);
 	if (!c->din[0] && !c->din[1] && !c->din[2])
@@ -48,31 +49,33 @@ template <typename P> static void backward(const struct call *c)
 }
 
 /* h = gelu(a), and a where products round */
-template <typename P> static void remake(const struct call *c)
+template <typename P> static void recompute(const struct call *c)
 {
-	const struct nodes<P> n(c->node);
+	const nodes<P> n(c->node);
 
-	remake_gelu<P>(&n.two, c);
+	recompute_gelu<P>(&n.two, c);
 }
 
 template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
-	const struct nodes<P> n(node);
+	const nodes<P> n(node);
 
-	return three_workspaces(&n, pass_of_remake<P>(pass), threads);
+	return three_workspaces(&n, pass_of_recompute<P>(pass), threads);
 }
 
 template <typename P>
 static size_t copies(const struct node *node, enum pass pass, int input, int which)
 {
-	const struct nodes<P> n(node);
+	const nodes<P> n(node);
 
-	return three_copies(&n, pass_of_remake<P>(pass), input, which);
+	return three_copies(&n, pass_of_recompute<P>(pass), input, which);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>,   backward<P>, remake<P>, NULL,
-		 workspace<P>, copies<P>,   NULL,      remaking_of_gelu<P>(BIT(1) | BIT(2)) };
+	return {
+		forward<P>,   backward<P>, recompute<P>, NULL,
+		workspace<P>, copies<P>,   NULL,	 recompute_rule_of_gelu<P>(BIT(1) | BIT(2))
+	};
 }
 KERNELS(linear_gelu_linear, set)

@@ -12,12 +12,12 @@ static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 
 /* The rows of R of one block, [B,rows,pitch]; keys after a row's own are 0. */
 template <typename P>
-static void make_route(const struct call *c, const struct scores<P> &given, struct query_block x,
+static void make_route(const struct call *c, const scores<P> &given, struct query_block x,
 		       typename P::real *route)
 {
 	typedef typename P::real real;
-	const struct scores<P> s = given;
-	const auto *lse = wide_input<P>(c, LSE);
+	const scores<P> s = given;
+	const auto *lse = real_input<P>(c, LSE);
 
 	block_products(c, s, x);
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
@@ -47,23 +47,19 @@ template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct space m = { (char *)c->work, 0 };
-	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
-	real *route = m.take<real>(s.B * s.rows * s.pitch);
+	struct scratch m = { (char *)c->work, 0 };
+	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	real *route = m.alloc<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2], S = c->node->in[X]->dim[1];
-	const struct matrix<real> values = {
-		wide_input<P>(c, X), F, S *F
-	};
+	const matrix<real> values = { real_input<P>(c, X), F, S * F };
 
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
-		const struct matrix<real> R = {
-			route, s.pitch, s.rows *s.pitch
-		};
+		const matrix<real> R = { route, s.pitch, s.rows * s.pitch };
 
 		make_route<P>(c, s, x, route);
 		gemm(c, false, false, x.n, F, x.keys, 1, R, values, false,
-		     wide_output<P>(c, 0) + first * F, F, s.T * F, s.B);
+		     real_output<P>(c, 0) + first * F, F, s.T * F, s.B);
 	}
 }
 
@@ -71,22 +67,18 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct space m = { (char *)c->work, 0 };
-	const struct scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
-	real *route = m.take<real>(s.B * s.rows * s.pitch);
+	struct scratch m = { (char *)c->work, 0 };
+	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
+	real *route = m.alloc<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2];
-	real *dx = wide_input_gradient<P>(c, X);
+	real *dx = real_input_gradient<P>(c, X);
 
 	if (!call_adds(c, X))
 		each(c, count_of(c->node->in[X]), [=] __device__(int64_t i) { dx[i] = 0; });
 	for (int64_t first = 0; first < s.T; first += s.rows) {
 		const struct query_block x = block_at(s, first);
-		const struct matrix<real> R = {
-			route, s.pitch, s.rows *s.pitch
-		};
-		const struct matrix<real> dy = {
-			wide_output_gradient<P>(c, 0) + first *F, F, s.T *F
-		};
+		const matrix<real> R = { route, s.pitch, s.rows * s.pitch };
+		const matrix<real> dy = { real_output_gradient<P>(c, 0) + first * F, F, s.T * F };
 
 		make_route<P>(c, s, x, route);
 		gemm(c, true, false, x.keys, F, x.n, 1, R, dy, true, dx, F, s.T * F, s.B);
@@ -96,12 +88,12 @@ template <typename P> static void backward(const struct call *c)
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
-	struct space m = { NULL, 0 };
-	typename P::factor *room[3];
-	const struct scores<P> s = take_scores<P>(&m, n, a, INPUTS, a->band_window, room);
+	struct scratch m = { NULL, 0 };
+	typename P::factor *buffers[3];
+	const scores<P> s = alloc_scores<P>(&m, n, a, INPUTS, a->band_window, buffers);
 
 	(void)pass, (void)threads;
-	m.take<typename P::real>(s.B * s.rows * s.pitch);
+	m.alloc<typename P::real>(s.B * s.rows * s.pitch);
 	return m.used;
 }
 

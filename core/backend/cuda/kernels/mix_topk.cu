@@ -29,12 +29,11 @@ template <typename R> struct routes {
 
 /* The sum of a warp's entries [begin, end), in order, for N channels of x per lane. */
 template <typename R, typename T, int N>
-static __device__ values<R, N> add_rows(const struct routes<R> &r, int64_t begin, int64_t end,
-					const T *x, int64_t pitch)
+static __device__ vec<R, N> add_rows(const routes<R> &r, int64_t begin, int64_t end, const T *x,
+				     int64_t pitch)
 {
 	const int lane = threadIdx.x % WARP;
-	struct values<R, N> sum = {
-	};
+	vec<R, N> sum = {};
 
 	for (int64_t e = begin; e < end; e += WARP) {
 		const int n = end - e < WARP ? (int)(end - e) : WARP;
@@ -42,15 +41,14 @@ static __device__ values<R, N> add_rows(const struct routes<R> &r, int64_t begin
 		const R weight = row < 0 ? 0 : r.weight[e + lane];
 
 		for (int j = 0; j < n; j += BATCH) {
-			struct packed<T, N> v[BATCH] = {
-			};
+			packed_vec<T, N> v[BATCH] = {};
 
 #pragma unroll
 			for (int u = 0; u < BATCH; u++) {
 				const int from = __shfl_sync(0xffffffffu, row, j + u);
 
 				if (from >= 0)
-					v[u] = read_packed<N>(x + from * pitch);
+					v[u] = load_packed<N>(x + from * pitch);
 			}
 #pragma unroll
 			for (int u = 0; u < BATCH; u++) {
@@ -75,8 +73,8 @@ struct widths {
  * far apart: early tokens are chosen by many.
  */
 template <typename P, typename T, int N>
-static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
-				  struct widths width, struct gradient<P> y)
+static __global__ void mix_kernel(routes<typename P::real> r, const T *x, struct widths width,
+				  gradient_view<P> y)
 {
 	typedef typename P::real real;
 	__shared__ real part[WARPS][WARP * N];
@@ -85,7 +83,7 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 	const int64_t channel = slice + lane * N, own = (int64_t)warp * gridDim.x + blockIdx.x;
 	const T *from = x + b * r.rows * width.x_pitch + (channel < width.row ? channel : 0);
 
-	previous_done();
+	pdl_wait();
 	if (own < r.lists) {
 		const int64_t begin = r.begin(b, own), end = r.begin(b, own + 1);
 
@@ -93,7 +91,7 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 			const auto sum = add_rows<real, T, N>(r, begin, end, from, width.x_pitch);
 
 			if (channel < width.row)
-				y.put(span<N>{ (b * r.lists + own) * width.y_pitch + channel },
+				y.put(vec_index<N>{ (b * r.lists + own) * width.y_pitch + channel },
 				      sum);
 		}
 	}
@@ -122,9 +120,9 @@ static __global__ void mix_kernel(struct routes<typename P::real> r, const T *x,
 
 template <typename P> struct mix {
 	const struct call *c;
-	struct routes<typename P::real> r;
-	struct numbers<P> x;
-	struct gradient<P> y;
+	routes<typename P::real> r;
+	input_view<P> x;
+	gradient_view<P> y;
 	int64_t batch;
 	struct widths width;
 
@@ -134,8 +132,8 @@ template <typename P> struct mix {
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
 				(unsigned)((width.row + slice - 1) / slice), (unsigned)batch);
 
-		launch_next(context_of(c)->overlaps, mix_kernel<P, T, N>, grid, BLOCK, 0,
-			    stream_of(c), r, (const T *)x.at, width, y);
+		launch_pdl(context_of(c)->pdl, mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
+			   (const T *)x.at, width, y);
 		note_launch(c);
 	}
 };
@@ -145,53 +143,54 @@ template <typename P> static void forward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, T = dim[1];
 	const int64_t S = c->node->in[X]->dim[1], k = c->node->in[INDEX]->dim[2];
-	const struct mix<P> mix = {
-		c, { T, S, T *k, k, NULL, (const int32_t *)c->in[INDEX], wide_input<P>(c, WEIGHT) },
-			input<P>(c, X), { output<P>(c, 0), false }, dim[0],
-		{
-			dim[2], c->node->in[X]->pitch, dim[2]
-		}
-	};
+	const mix<P> mix = { c,
+			     { T, S, T * k, k, NULL, (const int32_t *)c->in[INDEX],
+			       real_input<P>(c, WEIGHT) },
+			     input<P>(c, X),
+			     { output<P>(c, 0), false },
+			     dim[0],
+			     { dim[2], c->node->in[X]->pitch, dim[2] } };
 
-	with_access(mix.x, mix.width.row, mix.width.x_pitch, mix);
+	with_load_type(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
 
 /* ---------------------------------------------------- the tokens of each source */
 
-#define PIECE 256      /* entries of index that a warp sorts, or more, if .. */
-#define MOST_PIECES 32 /* .. an example would have more pieces than this */
-#define PLACES 8       /* of pieces that a thread reads at a time */
+#define VEC16 256	    /* entries of index that a warp sorts, or more, if .. */
+#define MAX_TOKEN_BLOCKS 32 /* .. an example would have more pieces than this */
+#define PLACES 8	    /* of pieces that a thread reads at a time */
 
 /* An example's entries of index, cut into pieces, and how they are sorted by source. */
 template <typename R> struct sorting {
-	int64_t B, T, k, pieces;
+	int64_t B, T, k, token_blocks;
 	int32_t *place; /* [B,pieces,T]: how many entries of the piece name a source; then their
 			   place */
 	int32_t *first; /* [B,T + 1]: how many name it in all; then where its list begins */
 	int32_t *token; /* [B,T k] */
 	R *weight;
 
-	__device__ int64_t begin(int64_t piece) const
+	__device__ int64_t begin(int64_t token_block) const
 	{
-		return T * k * piece / pieces;
+		return T * k * token_block / token_blocks;
 	}
 };
 
 template <typename P>
-static sorting<typename P::real> take_sorting(struct space *m, const struct node *n, enum pass pass)
+static sorting<typename P::real> alloc_sorting(struct scratch *m, const struct node *n,
+					       enum pass pass)
 {
 	const int64_t *dim = n->in[INDEX]->dim, entries = dim[1] * dim[2];
-	const int64_t pieces = (entries + PIECE - 1) / PIECE;
-	struct sorting<typename P::real> s = {
-		dim[0], dim[1], dim[2], pieces < MOST_PIECES ? pieces : MOST_PIECES
-	};
+	const int64_t token_blocks = (entries + VEC16 - 1) / VEC16;
+	sorting<typename P::real> s = { dim[0], dim[1], dim[2],
+					token_blocks < MAX_TOKEN_BLOCKS ? token_blocks
+									: MAX_TOKEN_BLOCKS };
 
 	if (pass != PASS_BACKWARD)
 		return s;
-	s.place = m->take<int32_t>(s.B * s.pieces * s.T);
-	s.first = m->take<int32_t>(s.B * (s.T + 1));
-	s.token = m->take<int32_t>(s.B * entries);
-	s.weight = m->take<typename P::real>(s.B * entries);
+	s.place = m->alloc<int32_t>(s.B * s.token_blocks * s.T);
+	s.first = m->alloc<int32_t>(s.B * (s.T + 1));
+	s.token = m->alloc<int32_t>(s.B * entries);
+	s.weight = m->alloc<typename P::real>(s.B * entries);
 	return s;
 }
 
@@ -220,15 +219,15 @@ static __device__ struct equals count_equals(int key)
  * entries of the warp have that source before this one), and advances the place.
  */
 template <typename R, typename F>
-static __device__ void walk(const struct sorting<R> &s, const int32_t *index, int64_t b,
-			    int64_t piece, F put)
+static __device__ void walk(const sorting<R> &s, const int32_t *index, int64_t b,
+			    int64_t token_block, F put)
 {
 	const int lane = threadIdx.x % WARP;
-	int32_t *place = s.place + (b * s.pieces + piece) * s.T;
+	int32_t *place = s.place + (b * s.token_blocks + token_block) * s.T;
 
-	for (int64_t e = s.begin(piece); e < s.begin(piece + 1); e += WARP) {
+	for (int64_t e = s.begin(token_block); e < s.begin(token_block + 1); e += WARP) {
 		const int source =
-			e + lane < s.begin(piece + 1) ? index[b * s.T * s.k + e + lane] : -1;
+			e + lane < s.begin(token_block + 1) ? index[b * s.T * s.k + e + lane] : -1;
 		const struct equals n = count_equals(source);
 		const int32_t at = source < 0 ? 0 : place[source];
 
@@ -244,30 +243,31 @@ static __device__ void walk(const struct sorting<R> &s, const int32_t *index, in
 
 /* By a warp: how many entries of the piece name each source. */
 template <typename R>
-static __device__ void count_piece(const struct sorting<R> &s, const int32_t *index, int64_t b,
-				   int64_t piece)
+static __device__ void count_token_block(const sorting<R> &s, const int32_t *index, int64_t b,
+					 int64_t token_block)
 {
 	for (int64_t source = threadIdx.x % WARP; source < s.T; source += WARP)
-		s.place[(b * s.pieces + piece) * s.T + source] = 0;
+		s.place[(b * s.token_blocks + token_block) * s.T + source] = 0;
 	__syncwarp();
-	walk(s, index, b, piece, [](int64_t, int, int32_t) {});
+	walk(s, index, b, token_block, [](int64_t, int, int32_t) {});
 }
 
 /* By a thread: the place of each piece among the entries of a source, and their number. */
 template <typename R>
-static __device__ void add_pieces(const struct sorting<R> &s, int64_t b, int64_t source)
+static __device__ void add_vecs(const sorting<R> &s, int64_t b, int64_t source)
 {
-	int32_t *place = s.place + b * s.pieces * s.T + source, sum = 0;
+	int32_t *place = s.place + b * s.token_blocks * s.T + source, sum = 0;
 
-	for (int64_t piece = 0; piece < s.pieces; piece += PLACES) {
+	for (int64_t token_block = 0; token_block < s.token_blocks; token_block += PLACES) {
 		int32_t n[PLACES];
 
 #pragma unroll
 		for (int u = 0; u < PLACES; u++)
-			n[u] = piece + u < s.pieces ? place[(piece + u) * s.T] : 0;
+			n[u] = token_block + u < s.token_blocks ? place[(token_block + u) * s.T]
+								: 0;
 #pragma unroll
-		for (int u = 0; u < PLACES && piece + u < s.pieces; u++) {
-			place[(piece + u) * s.T] = sum;
+		for (int u = 0; u < PLACES && token_block + u < s.token_blocks; u++) {
+			place[(token_block + u) * s.T] = sum;
 			sum += n[u];
 		}
 	}
@@ -276,7 +276,7 @@ static __device__ void add_pieces(const struct sorting<R> &s, int64_t b, int64_t
 
 /* By a block: first[s] = the number of entries before source s of the example, from the number that
  * name each. */
-template <typename R> static __device__ void add_counts(const struct sorting<R> &s, int64_t b)
+template <typename R> static __device__ void add_counts(const sorting<R> &s, int64_t b)
 {
 	__shared__ int32_t until[BLOCK]; /* the end of each thread's share */
 	int32_t *first = s.first + b * (s.T + 1), sum = 0;
@@ -305,12 +305,12 @@ template <typename R> static __device__ void add_counts(const struct sorting<R> 
 
 /* By a warp: the entries of the piece go to the lists of their sources. */
 template <typename R>
-static __device__ void put_piece(const struct sorting<R> &s, const int32_t *index, const R *weight,
-				 int64_t b, int64_t piece)
+static __device__ void put_vec(const sorting<R> &s, const int32_t *index, const R *weight,
+			       int64_t b, int64_t token_block)
 {
 	const int64_t list = b * s.T * s.k;
 
-	walk(s, index, b, piece, [&](int64_t entry, int source, int32_t place) {
+	walk(s, index, b, token_block, [&](int64_t entry, int source, int32_t place) {
 		const int64_t at = list + s.first[b * (s.T + 1) + source] + place;
 
 		s.token[at] = (int32_t)(entry / s.k);
@@ -322,35 +322,37 @@ static __device__ void put_piece(const struct sorting<R> &s, const int32_t *inde
 #define SORTED_AT_ONCE 4096
 
 template <typename R>
-static void sort_entries(const struct call *c, const struct sorting<R> &given, const int32_t *index,
+static void sort_entries(const struct call *c, const sorting<R> &given, const int32_t *index,
 			 const R *weight)
 {
-	const struct sorting<R> s = given;
+	const sorting<R> s = given;
 
 	if (s.T * s.k <= SORTED_AT_ONCE) {
 		each_row(c, s.B, [=] __device__(int64_t b) {
 			const int warp = threadIdx.x / WARP;
 
-			for (int64_t piece = warp; piece < s.pieces; piece += WARPS)
-				count_piece(s, index, b, piece);
+			for (int64_t token_block = warp; token_block < s.token_blocks;
+			     token_block += WARPS)
+				count_token_block(s, index, b, token_block);
 			__syncthreads();
 			for (int64_t source = threadIdx.x; source < s.T; source += BLOCK)
-				add_pieces(s, b, source);
+				add_vecs(s, b, source);
 			__syncthreads();
 			add_counts(s, b);
 			__syncthreads();
-			for (int64_t piece = warp; piece < s.pieces; piece += WARPS)
-				put_piece(s, index, weight, b, piece);
+			for (int64_t token_block = warp; token_block < s.token_blocks;
+			     token_block += WARPS)
+				put_vec(s, index, weight, b, token_block);
 		});
 		return;
 	}
-	each(c, s.B * s.pieces * WARP, [=] __device__(int64_t i) {
-		count_piece(s, index, i / WARP / s.pieces, i / WARP % s.pieces);
+	each(c, s.B * s.token_blocks * WARP, [=] __device__(int64_t i) {
+		count_token_block(s, index, i / WARP / s.token_blocks, i / WARP % s.token_blocks);
 	});
-	each(c, s.B * s.T, [=] __device__(int64_t i) { add_pieces(s, i / s.T, i % s.T); });
+	each(c, s.B * s.T, [=] __device__(int64_t i) { add_vecs(s, i / s.T, i % s.T); });
 	each_row(c, s.B, [=] __device__(int64_t b) { add_counts(s, b); });
-	each(c, s.B * s.pieces * WARP, [=] __device__(int64_t i) {
-		put_piece(s, index, weight, i / WARP / s.pieces, i / WARP % s.pieces);
+	each(c, s.B * s.token_blocks * WARP, [=] __device__(int64_t i) {
+		put_vec(s, index, weight, i / WARP / s.token_blocks, i / WARP % s.token_blocks);
 	});
 }
 
@@ -359,22 +361,21 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const int64_t *dim = c->node->in[X]->dim;
-	struct space m = { (char *)c->work, 0 };
-	const struct sorting<real> s = take_sorting<P>(&m, c->node, PASS_BACKWARD);
-	const struct mix<P> mix = {
-		c, { s.T, s.T, s.T *s.k, s.k, s.first, s.token, s.weight },
-			output_gradient<P>(c, 0), input_gradient<P>(c, X), s.B,
-		{
-			dim[2], dim[2], c->node->in[X]->pitch
-		}
-	};
+	struct scratch m = { (char *)c->work, 0 };
+	const sorting<real> s = alloc_sorting<P>(&m, c->node, PASS_BACKWARD);
+	const mix<P> mix = { c,
+			     { s.T, s.T, s.T * s.k, s.k, s.first, s.token, s.weight },
+			     output_gradient<P>(c, 0),
+			     input_gradient<P>(c, X),
+			     s.B,
+			     { dim[2], dim[2], c->node->in[X]->pitch } };
 
-	sort_entries(c, s, (const int32_t *)c->in[INDEX], wide_input<P>(c, WEIGHT));
-	with_access(mix.x, mix.width.row, mix.width.x_pitch, mix);
+	sort_entries(c, s, (const int32_t *)c->in[INDEX], real_input<P>(c, WEIGHT));
+	with_load_type(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_sorting<P>> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_sorting<P>> };
 }
 KERNELS(mix_topk, set)

@@ -3,35 +3,35 @@
 /* ------------------------------------------------------------------ forward */
 
 /* A piece as it is kept.  It stays packed until all of it is here: that takes fewer registers. */
-template <typename T, typename S> struct packed_piece {
-	struct packed<T, S::N> of[S::K];
+template <typename T, typename S> struct packed_row_slice {
+	packed_vec<T, S::N> of[S::K];
 
-	__device__ packed_piece(const T *from, struct row_place at) : of{}
+	__device__ packed_row_slice(const T *from, struct row_place at) : of{}
 	{
 #pragma unroll
 		for (int k = 0; k < S::K; k++)
 			if (k * S::STEP < at.left)
-				of[k] = read_packed<S::N>(from + at.first + k * S::STEP);
+				of[k] = load_packed<S::N>(from + at.first + k * S::STEP);
 	}
 };
 
 /* s = x + residual */
 template <typename P, typename R, typename S, typename X, typename T>
-static __device__ void add_as(struct piece<R, S> &s, const struct packed_piece<X, S> &x,
+static __device__ void add_as(row_slice<R, S> &s, const packed_row_slice<X, S> &x,
 			      const T *residual, struct row_place at)
 {
-	const struct packed_piece<T, S> more(residual, at);
+	const packed_row_slice<T, S> more(residual, at);
 
 	each_number<S>([&](int k, int i) { s.of[k][i] = (R)x.of[k][i] + (R)more.of[k][i]; });
 }
 
 template <typename P, typename X, typename R, typename S>
-static __device__ void add_residual(const struct norm_call<P> &m, struct piece<R, S> &s,
-				    struct row_place at, struct row_place residual_at)
+static __device__ void add_residual(const norm_call<P> &m, row_slice<R, S> &s, struct row_place at,
+				    struct row_place residual_at)
 {
-	const struct packed_piece<X, S> x((const X *)m.x.at, at);
+	const packed_row_slice<X, S> x((const X *)m.x.at, at);
 
-	if (ROUNDS<P> && m.residual.narrow)
+	if (ROUNDS<P> && m.residual.bf16_storage)
 		add_as<P>(s, x, (const typename P::factor *)m.residual.at, residual_at);
 	else
 		add_as<P>(s, x, (const R *)m.residual.at, residual_at);
@@ -39,8 +39,7 @@ static __device__ void add_residual(const struct norm_call<P> &m, struct piece<R
 
 /* s = x + residual, as it is kept, or x: what is normalised is what the backward pass will read. */
 template <typename P, typename R, typename S>
-static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S> &s, int64_t row,
-				int chunk)
+static __device__ void make_sum(const norm_call<P> &m, row_slice<R, S> &s, int64_t row, int chunk)
 {
 	const struct row_place at = place_of<S>(row, m.width, chunk);
 	const struct row_place residual_at = place_of<S>(row, m.width, chunk, m.residual_pitch);
@@ -49,9 +48,9 @@ static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S>
 		load_stream<P>(s, m.x, at);
 		return;
 	}
-	if constexpr (S::STREAM != SPAN_OF_ANY)
+	if constexpr (S::STREAM != VEC_OF_ANY)
 		add_residual<P, stream_type<P, S::STREAM>>(m, s, at, residual_at);
-	else if (ROUNDS<P> && m.x.narrow)
+	else if (ROUNDS<P> && m.x.bf16_storage)
 		add_residual<P, typename P::factor>(m, s, at, residual_at);
 	else
 		add_residual<P, R>(m, s, at, residual_at);
@@ -65,13 +64,13 @@ static __device__ void make_sum(const struct norm_call<P> &m, struct piece<R, S>
  * kernel before makes, if that takes few registers; if not, they are read span by span.
  */
 template <typename R, typename S> struct norm_weights {
-	static constexpr bool AHEAD = !S::LONG && sizeof(struct piece<R, S>) <= 32;
+	static constexpr bool AHEAD = !S::LONG && sizeof(row_slice<R, S>) <= 32;
 
 	const R *w, *b; /* b: or NULL */
-	struct piece<R, S> w_ahead, b_ahead;
+	row_slice<R, S> w_ahead, b_ahead;
 
 	template <typename P>
-	__device__ explicit norm_weights(const struct norm_call<P> &m)
+	__device__ explicit norm_weights(const norm_call<P> &m)
 	    : w(m.w), b(m.b), w_ahead{}, b_ahead{}
 	{
 		const struct row_place at = place_of<S>(0, m.width, 0);
@@ -82,20 +81,22 @@ template <typename R, typename S> struct norm_weights {
 			load_as(b_ahead, b, at);
 	}
 	/* For span k, which begins in this column. */
-	__device__ struct values<R, S::N> factor(int k, int64_t column) const {
-		return AHEAD ? w_ahead.of[k] : load_span<R, R, S::N, true>(w + column);
-	} __device__ struct values<R, S::N> offset(int k, int64_t column) const {
+	__device__ vec<R, S::N> factor(int k, int64_t column) const
+	{
+		return AHEAD ? w_ahead.of[k] : load_vec<R, R, S::N, true>(w + column);
+	}
+	__device__ vec<R, S::N> offset(int k, int64_t column) const
+	{
 		if (AHEAD || !b)
 			return b_ahead.of[k];
-		return load_span<R, R, S::N, true>(b + column);
+		return load_vec<R, R, S::N, true>(b + column);
 	}
 };
 
 /* y = w (s - mean) / deviation + b of a chunk */
 template <typename R, typename S, typename T>
-static __device__ void write_y_as(T *y, const struct norm_weights<R, S> &weights,
-				  const struct piece<R, S> &s, R mean, R inverse,
-				  struct row_place at, int64_t row_begin)
+static __device__ void write_y_as(T *y, const norm_weights<R, S> &weights, const row_slice<R, S> &s,
+				  R mean, R inverse, struct row_place at, int64_t row_begin)
 {
 #pragma unroll
 	for (int k = 0; k < S::K; k++) {
@@ -103,22 +104,22 @@ static __device__ void write_y_as(T *y, const struct norm_weights<R, S> &weights
 
 		if (k * S::STEP >= at.left)
 			continue;
-		const struct values<R, S::N> factor = weights.factor(k, column);
-		struct values<R, S::N> out = weights.offset(k, column);
+		const vec<R, S::N> factor = weights.factor(k, column);
+		vec<R, S::N> out = weights.offset(k, column);
 
 #pragma unroll
 		for (int i = 0; i < S::N; i++)
 			out[i] = factor[i] * ((s.of[k][i] - mean) * inverse) + out[i];
-		store_span<true>(y + to, out);
+		store_vec<true>(y + to, out);
 	}
 }
 
 template <typename P, typename R, typename S>
-static __device__ void
-write_y(const struct norm_call<P> &m, const struct norm_weights<R, S> &weights,
-	const struct piece<R, S> &s, R mean, R inverse, struct row_place at, int64_t row)
+static __device__ void write_y(const norm_call<P> &m, const norm_weights<R, S> &weights,
+			       const row_slice<R, S> &s, R mean, R inverse, struct row_place at,
+			       int64_t row)
 {
-	if (ROUNDS<P> && m.y.narrow)
+	if (ROUNDS<P> && m.y.bf16_storage)
 		write_y_as((typename P::factor *)m.y.at, weights, s, mean, inverse, at,
 			   row * m.width);
 	else
@@ -126,33 +127,33 @@ write_y(const struct norm_call<P> &m, const struct norm_weights<R, S> &weights,
 }
 
 /* By a block.  Parameters are not written in a run; in decoding they lie far away. */
-template <typename P> static __device__ void bring_weights_near(const struct norm_call<P> &m)
+template <typename P> static __device__ void prefetch_weights(const norm_call<P> &m)
 {
 	constexpr int LINE = 128 / (int)sizeof(typename P::real);
 
 	for (int64_t column = threadIdx.x * LINE; column < m.width; column += BLOCK * LINE) {
-		bring_near(m.w + column);
+		prefetch_l2(m.w + column);
 		if (m.b)
-			bring_near(m.b + column);
+			prefetch_l2(m.b + column);
 	}
 }
 
 /* s = x + residual, y = w (s - mean) / deviation + b */
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
-	forward_kernel(struct norm_call<P> m)
+	forward_kernel(norm_call<P> m)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	const real width = (real)m.width;
 	real sum = 0, squares = 0, mean, inverse;
-	struct piece<real, S> s;
+	row_slice<real, S> s;
 
 	if (!norm_weights<real, S>::AHEAD && blockIdx.x == 0)
-		bring_weights_near(m);
-	const struct norm_weights<real, S> weights(m);
+		prefetch_weights(m);
+	const norm_weights<real, S> weights(m);
 
-	previous_done();
+	pdl_wait();
 	if (row >= m.rows)
 		return;
 	each_chunk<S>(m.width, [&](int chunk) {
@@ -186,14 +187,14 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
-	remake_kernel(struct norm_call<P> m)
+	recompute_kernel(norm_call<P> m)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
-	const struct norm_weights<real, S> weights(m);
-	struct piece<real, S> s;
+	const norm_weights<real, S> weights(m);
+	row_slice<real, S> s;
 
-	previous_done();
+	pdl_wait();
 	if (row >= m.rows)
 		return;
 	each_chunk<S>(m.width, [&](int chunk) {
@@ -204,7 +205,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	});
 }
 
-template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
+template <typename P> static bool forward_aligned(const norm_call<P> &m)
 {
 	return all_aligned(m.width | m.residual_pitch, m.x.at, m.residual.at, m.w, m.b, m.s.at,
 			   m.y.at);
@@ -218,9 +219,9 @@ template <typename P> static bool forward_aligned(const struct norm_call<P> &m)
 #define BLOCK_NUMBERS 512
 
 /* The width whose shape takes the rows. */
-template <typename P> static int64_t shape_width(const struct norm_call<P> &m, bool aligned)
+template <typename P> static int64_t shape_width(const norm_call<P> &m, bool aligned)
 {
-	constexpr int64_t LEAST_OF_BLOCK = ROW_SPAN * WARP * MOST_SPANS<typename P::real> + 1;
+	constexpr int64_t LEAST_OF_BLOCK = ROW_VEC * WARP * MAX_VECS<typename P::real> + 1;
 	const bool by_blocks = aligned && m.rows <= BLOCK_ROWS && m.width >= BLOCK_NUMBERS;
 
 	return by_blocks && m.width < LEAST_OF_BLOCK ? LEAST_OF_BLOCK : m.width;
@@ -228,7 +229,7 @@ template <typename P> static int64_t shape_width(const struct norm_call<P> &m, b
 
 template <typename P> static void forward(const struct call *c)
 {
-	const struct norm_call<P> m = read_call<P>(c);
+	const norm_call<P> m = read_call<P>(c);
 	const bool aligned = forward_aligned(m);
 
 	if (m.rows == 0)
@@ -237,25 +238,25 @@ template <typename P> static void forward(const struct call *c)
 		      [&](auto shape) {
 			      typedef decltype(shape) S;
 
-			      launch_next(context_of(c)->overlaps, forward_kernel<P, S>,
-					  (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
-					  stream_of(c), m);
+			      launch_pdl(context_of(c)->pdl, forward_kernel<P, S>,
+					 (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
+					 stream_of(c), m);
 		      });
 	note_launch(c);
 }
 
-template <typename P> static void remake(const struct call *c)
+template <typename P> static void recompute(const struct call *c)
 {
-	const struct norm_call<P> m = read_call<P>(c);
+	const norm_call<P> m = read_call<P>(c);
 
 	if (m.rows == 0)
 		return;
 	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
-		launch_next(context_of(c)->overlaps, remake_kernel<P, S>,
-			    (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c),
-			    m);
+		launch_pdl(context_of(c)->pdl, recompute_kernel<P, S>,
+			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c),
+			   m);
 	});
 	note_launch(c);
 }
@@ -263,15 +264,15 @@ template <typename P> static void remake(const struct call *c)
 /* ------------------------------------------------------------------ backward */
 
 /* Only the sum is on the way to a loss. */
-template <typename P> static void backward_sum(const struct call *c, const struct norm_call<P> &m)
+template <typename P> static void backward_sum(const struct call *c, const norm_call<P> &m)
 {
 	const int64_t width = m.width, pitch = m.residual_pitch, n = m.rows * width;
-	const int64_t span_width = pitch == width ? n : pitch % SPAN == 0 ? width : 1;
+	const int64_t vec_width = pitch == width ? n : pitch % VEC == 0 ? width : 1;
 	const auto ds = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dresidual = input_gradient<P>(c, 1);
 	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
 
-	each_span(c, n, span_width, all_of<P>(ds, dx, dresidual), [=] __device__(auto p) {
+	each_vec(c, n, vec_width, all_of<P>(ds, dx, dresidual), [=] __device__(auto p) {
 		const auto d = ds[p];
 
 		if (dx)
@@ -294,9 +295,9 @@ template <typename P> static void backward_sum(const struct call *c, const struc
 
 /* Of n = (s - mean) / deviation: what rows give to dw and db. */
 template <typename R, typename S> struct weight_sums {
-	struct piece<R, S> dw, db;
+	row_slice<R, S> dw, db;
 
-	__device__ void add(const struct piece<R, S> &n, const struct piece<R, S> &dy)
+	__device__ void add(const row_slice<R, S> &n, const row_slice<R, S> &dy)
 	{
 		each_number<S>([&](int k, int i) {
 			dw.of[k][i] += dy.of[k][i] * n.of[k][i];
@@ -320,19 +321,18 @@ template <typename R, typename S> struct weight_sums {
 
 /* The sums of the teams of a block, added in order. */
 template <typename R, typename S>
-static __device__ void add_teams(struct weight_sums<R, S> &sums, struct row_place at)
+static __device__ void add_teams(weight_sums<R, S> &sums, struct row_place at)
 {
 	__shared__ struct alignas(16) {
 		R number[2 * S::CHUNK];
 	} kept;
 	const int team = threadIdx.x / S::TEAM;
 
-	for (int turn = S::TEAMS - 1; turn >= 0; turn--) {
-		if (team == turn) {
-			struct weight_sums<R, S> before = {
-			};
+	for (int writer = S::TEAMS - 1; writer >= 0; writer--) {
+		if (team == writer) {
+			weight_sums<R, S> before = {};
 
-			if (turn < S::TEAMS - 1)
+			if (writer < S::TEAMS - 1)
 				before.load(kept.number, 2 * S::CHUNK, S::CHUNK, at);
 			each_number<S>([&](int k, int i) {
 				sums.dw.of[k][i] += before.dw.of[k][i];
@@ -350,21 +350,19 @@ static __device__ void add_teams(struct weight_sums<R, S> &sums, struct row_plac
  * mean(g).  d may be the memory of dy or ds.  SLICED, which takes registers: residual is a slice.
  */
 template <typename P, typename S, bool SLICED>
-static __global__ void __launch_bounds__(BLOCK)
-	backward_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
+static __global__ void __launch_bounds__(BLOCK) backward_kernel(norm_call<P> m, norm_gradients<P> d)
 {
 	typedef typename P::real real;
 	const int64_t first_row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	const real width = (real)m.width;
 	real *partial = d.partial + blockIdx.x * d.columns;
-	struct weight_sums<real, S> sums = {
-	};
+	weight_sums<real, S> sums = {};
 
-	previous_done();
+	pdl_wait();
 	for (int64_t row = first_row; row < m.rows; row += (int64_t)gridDim.x * S::TEAMS) {
 		const real mean = m.statistics[2 * row], inverse = m.statistics[2 * row + 1];
 		real plain = 0, weighted = 0;
-		struct piece<real, S> n, g;
+		row_slice<real, S> n, g;
 		const auto read = [&](struct row_place at) { /* n and dy */
 							     load_stream<P>(n, m.sum(), at);
 							     load<P>(g, d.dy, at);
@@ -375,7 +373,7 @@ static __global__ void __launch_bounds__(BLOCK)
 							     });
 		};
 		const auto weigh = [&](struct row_place column) { /* g = w dy */
-								  struct piece<real, S> w;
+								  row_slice<real, S> w;
 
 								  load_as(w, m.w, column);
 								  each_number<S>([&](int k, int i) {
@@ -407,8 +405,7 @@ static __global__ void __launch_bounds__(BLOCK)
 			const struct row_place at = place_of<S>(row, m.width, chunk);
 			const struct row_place residual_at =
 				SLICED ? place_of<S>(row, m.width, chunk, m.residual_pitch) : at;
-			struct piece<real, S> ds = {
-			};
+			row_slice<real, S> ds = {};
 
 			if (S::LONG) {
 				read(at);
@@ -435,13 +432,11 @@ static __global__ void __launch_bounds__(BLOCK)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const struct norm_call<P> m = read_call<P>(c);
-	const struct gradient<P> none = {
-		{ NULL, false }, false
-	};
+	const norm_call<P> m = read_call<P>(c);
+	const gradient_view<P> none = { { NULL, false }, false };
 	const auto dw = input_gradient<P>(c, m.weight), db = input_gradient<P>(c, m.weight + 1);
 	const int64_t width = m.width, widths = width | m.residual_pitch;
-	struct norm_gradients<P> d;
+	norm_gradients<P> d;
 	int64_t parts = 0;
 	bool aligned;
 
@@ -471,10 +466,10 @@ template <typename P> static void backward(const struct call *c)
 		} else {
 			parts = norm_parts(m.rows, S::TEAMS, NORM_PARTS);
 			if (parts)
-				launch_next(context_of(c)->overlaps,
-					    m.residual_pitch == width ? backward_kernel<P, S, false>
-								      : backward_kernel<P, S, true>,
-					    (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
+				launch_pdl(context_of(c)->pdl,
+					   m.residual_pitch == width ? backward_kernel<P, S, false>
+								     : backward_kernel<P, S, true>,
+					   (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
 		}
 	});
 	note_launch(c);
@@ -493,14 +488,14 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	const int64_t width = tensor_dim(n->in[0], -1), rows = tensor_count(n->in[0]) / width;
 
 	(void)threads;
-	return pass == PASS_BACKWARD ? (size_t)(norm_parts(rows, 1, MOST_PARTS) * 2 * width) *
+	return pass == PASS_BACKWARD ? (size_t)(norm_parts(rows, 1, MAX_PARTS) * 2 * width) *
 					       sizeof(typename P::real)
 				     : 0;
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, remake<P>, NULL, workspace<P> };
+	return { forward<P>, backward<P>, recompute<P>, NULL, workspace<P> };
 }
 KERNELS(norm, set)
 KERNELS(norm_residual, set)

@@ -30,7 +30,7 @@ static double *sum_work(const struct call *c)
  * alone; a launch makes those of as many stretches as it takes along, and another one adds them up
  * in a fixed tree.
  */
-#define SQUARES_MOST 128 /* buffers of a launch, whose arguments have 4 KiB */
+#define SQUARES_MAX 128 /* buffers of a launch, whose arguments have 4 KiB */
 
 static __host__ __device__ int parts_of(int64_t n)
 {
@@ -44,22 +44,22 @@ template <typename R> struct squares {
 		const R *x;
 		int64_t n;
 		int before, sum; /* parts of the stretches before; number of the sum */
-	} list[SQUARES_MOST];
+	} list[SQUARES_MAX];
 	int n, parts, sums; /* `sums`: one more than the largest number */
 
 	__device__ int64_t before(int i) const
 	{
 		return list[i].before;
 	}
-	void take(const struct optim_stretch *s)
+	void alloc(const struct optim_buffer *s)
 	{
 		list[n++] = { (const R *)s->x, s->n, parts, s->sum };
 		parts += parts_of(s->n);
 		sums = s->sum < sums ? sums : s->sum + 1;
 	}
-	bool has_room(const struct optim_stretch *s) const
+	bool has_room(const struct optim_buffer *s) const
 	{
-		return n < SQUARES_MOST && parts + parts_of(s->n) <= UPDATE_PARTS;
+		return n < SQUARES_MAX && parts + parts_of(s->n) <= UPDATE_PARTS;
 	}
 };
 
@@ -69,31 +69,31 @@ template <bool ALIGNED, typename R>
 static __device__ double add_squares_of(const R *x, int64_t n, int64_t part, int64_t of)
 {
 	constexpr int N = TOGETHER<R>;
-	const int64_t spans = n / N, last = spans * (part + 1) / of;
+	const int64_t vecs = n / N, last = vecs * (part + 1) / of;
 	double sum = 0;
 
 #pragma unroll 4
-	for (int64_t i = spans * part / of + threadIdx.x; i < last; i += BLOCK) {
-		const auto v = load_span<R, R, N, ALIGNED>(x + i * N);
+	for (int64_t i = vecs * part / of + threadIdx.x; i < last; i += BLOCK) {
+		const auto v = load_vec<R, R, N, ALIGNED>(x + i * N);
 
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			sum += (double)v[k] * (double)v[k];
 	}
 	if (part == of - 1 && threadIdx.x < n % N)
-		sum += (double)x[spans * N + threadIdx.x] * (double)x[spans * N + threadIdx.x];
+		sum += (double)x[vecs * N + threadIdx.x] * (double)x[vecs * N + threadIdx.x];
 	return sum;
 }
 
 template <typename R>
-static __global__ void square_parts(const __grid_constant__ struct squares<R> all, double *parts)
+static __global__ void square_parts(const __grid_constant__ squares<R> all, double *parts)
 {
-	const int at = stretch_of(all, blockIdx.x);
+	const int at = buffer_of(all, blockIdx.x);
 	const int64_t n = all.list[at].n, of = parts_of(n), part = blockIdx.x - all.before(at);
 	const R *x = all.list[at].x;
 	double sum;
 
-	previous_done();
+	pdl_wait();
 	sum = (uintptr_t)x % 16 == 0 ? add_squares_of<true>(x, n, part, of)
 				     : add_squares_of<false>(x, n, part, of);
 	sum = block_sum(sum);
@@ -103,12 +103,12 @@ static __global__ void square_parts(const __grid_constant__ struct squares<R> al
 
 /* A block for each sum. */
 template <typename R>
-static __global__ void add_square_parts(const __grid_constant__ struct squares<R> all,
-					const double *parts, bool add, double *sums)
+static __global__ void add_square_parts(const __grid_constant__ squares<R> all, const double *parts,
+					bool add, double *sums)
 {
 	const int number = blockIdx.x;
 
-	previous_done();
+	pdl_wait();
 	double sum = add ? sums[number] : 0;
 	bool found = false;
 
@@ -125,31 +125,30 @@ static __global__ void add_square_parts(const __grid_constant__ struct squares<R
 }
 
 template <typename R>
-static void launch_squares(const struct call *c, struct squares<R> *all, bool add, double *sums)
+static void launch_squares(const struct call *c, squares<R> *all, bool add, double *sums)
 {
 	if (all->parts) {
-		launch_next(context_of(c)->overlaps, square_parts<R>, (unsigned)all->parts, BLOCK,
-			    0, stream_of(c), *all, sum_work(c));
+		launch_pdl(context_of(c)->pdl, square_parts<R>, (unsigned)all->parts, BLOCK, 0,
+			   stream_of(c), *all, sum_work(c));
 		note_launch(c);
-		launch_next(context_of(c)->overlaps, add_square_parts<R>, (unsigned)all->sums,
-			    BLOCK, 0, stream_of(c), *all, (const double *)sum_work(c), add, sums);
+		launch_pdl(context_of(c)->pdl, add_square_parts<R>, (unsigned)all->sums, BLOCK, 0,
+			   stream_of(c), *all, (const double *)sum_work(c), add, sums);
 		note_launch(c);
 	}
 	*all = {};
 }
 
 template <typename R, bool ADD>
-static void make_squares(const struct backend *b, const struct optim_stretch *stretches, int n,
+static void make_squares(const struct backend *b, const struct optim_buffer *list, int n,
 			 double *sums)
 {
 	const struct call c = update_call(b);
-	struct squares<R> all = {
-	};
+	squares<R> all = {};
 
 	for (int i = 0; i < n; i++) {
-		if (!all.has_room(&stretches[i]))
+		if (!all.has_room(&list[i]))
 			launch_squares(&c, &all, ADD, sums);
-		all.take(&stretches[i]);
+		all.alloc(&list[i]);
 	}
 	launch_squares(&c, &all, ADD, sums);
 }
@@ -162,7 +161,7 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 {
 	const struct call c = update_call(b);
 	const struct optim_rule rule = *given;
-	const struct optim_stretch clipped = { gradient, n, 0 };
+	const struct optim_buffer clipped = { gradient, n, 0 };
 	const R *v = (const R *)second_moment;
 	R *g = (R *)gradient;
 
@@ -182,7 +181,7 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 static __global__ void decide_kernel(struct optim_rule rule, struct optim_state *s,
 				     const double *losses, int n)
 {
-	previous_done();
+	pdl_wait();
 	optim_decide(&rule, s, losses, n);
 }
 
@@ -191,8 +190,7 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	launch_next(context_of(&c)->overlaps, decide_kernel, 1, 1, 0, stream_of(&c), *rule, s,
-		    losses, n);
+	launch_pdl(context_of(&c)->pdl, decide_kernel, 1, 1, 0, stream_of(&c), *rule, s, losses, n);
 	note_launch(&c);
 }
 
@@ -227,15 +225,13 @@ template <int N> struct segment_list {
 template <int N, typename F>
 static void each_neighbours(const struct call *c, const struct optim_segments *segments, F f)
 {
-	const struct segment_list<N> all = {
-		segments->device, segments->n
-	};
+	const segment_list<N> all = { segments->device, segments->n };
 
-	each_of_many(c, all, segments->total / N,
-		     [=] __device__(const struct segment_list<N> &s, int at, int64_t i) {
-			     f(s.list[at].offset + i * N - s.list[at].second, i * N,
-			       s.list[at].decays);
-		     });
+	each_of_buffers(c, all, segments->total / N,
+			[=] __device__(const segment_list<N> &s, int at, int64_t i) {
+				f(s.list[at].offset + i * N - s.list[at].second, i * N,
+				  s.list[at].decays);
+			});
 }
 
 /* May a thread take TOGETHER neighbours of every block? */
@@ -265,15 +261,15 @@ static void adamw_by(const struct call *c, const struct optim_factors *f,
 	each_neighbours<N>(c, segments, [=] __device__(int64_t at, int64_t second, bool decays) {
 		if (f->skip)
 			return;
-		const auto given = load_span<R, R, N, true>(g + at);
-		auto mean = load_span<R, R, N, true>(m + at),
-		     square = load_span<R, R, N, true>(v + second);
-		auto weight = load_span<R, R, N, true>(p + at), largest = square;
+		const auto given = load_vec<R, R, N, true>(g + at);
+		auto mean = load_vec<R, R, N, true>(m + at),
+		     square = load_vec<R, R, N, true>(v + second);
+		auto weight = load_vec<R, R, N, true>(p + at), largest = square;
 		const R scale = (R)f->scale, damp_m = (R)f->damp_m, damp_v = (R)f->damp_v;
 		const R shrink = decays ? (R)f->shrink : 1, rate = (R)f->rate, bias = (R)f->bias;
 
 		if (vmax)
-			largest = load_span<R, R, N, true>(vmax + second);
+			largest = load_vec<R, R, N, true>(vmax + second);
 #pragma unroll
 		for (int k = 0; k < N; k++) {
 			const R gi = scale * given[k];
@@ -284,11 +280,11 @@ static void adamw_by(const struct call *c, const struct optim_factors *f,
 			weight[k] = shrink * weight[k] -
 				    rate * mean[k] / (sqrt(bias * largest[k]) + eps);
 		}
-		store_span<true>(m + at, mean);
-		store_span<true>(v + second, square);
+		store_vec<true>(m + at, mean);
+		store_vec<true>(v + second, square);
 		if (vmax)
-			store_span<true>(vmax + second, largest);
-		store_span<true>(p + at, weight);
+			store_vec<true>(vmax + second, largest);
+		store_vec<true>(p + at, weight);
 	});
 }
 
@@ -342,7 +338,7 @@ static void add(const struct backend *b, void *total, const void *summand, int64
  */
 #define MUON_MEMORY ((size_t)128 << 20)
 
-template <typename R> struct muon_room {
+template <typename R> struct muon_scratch {
 	int64_t count;
 	double *squares; /* by matrix and part */
 	R *x, *y, *gram, *polynomial;
@@ -359,38 +355,38 @@ template <typename R> static int64_t muon_stride(int64_t elements)
 }
 
 template <typename R>
-static muon_room<R> take_muon(struct space *m, int64_t rows, int64_t columns, int64_t count)
+static muon_scratch<R> alloc_muon(struct scratch *m, int64_t rows, int64_t columns, int64_t count)
 {
 	const int64_t small = rows < columns ? rows : columns;
-	struct muon_room<R> r;
+	muon_scratch<R> r;
 
 	r.count = count;
 	r.stride = muon_stride<R>(rows * columns);
 	r.small_stride = muon_stride<R>(small * small);
-	r.squares = m->take<double>(count * parts_of(rows * columns));
-	r.x = m->take<R>(count * r.stride);
-	r.y = m->take<R>(count * r.stride);
-	r.gram = m->take<R>(count * r.small_stride);
-	r.polynomial = m->take<R>(count * r.small_stride);
+	r.squares = m->alloc<double>(count * parts_of(rows * columns));
+	r.x = m->alloc<R>(count * r.stride);
+	r.y = m->alloc<R>(count * r.stride);
+	r.gram = m->alloc<R>(count * r.small_stride);
+	r.polynomial = m->alloc<R>(count * r.small_stride);
 	return r;
 }
 
 /* Matrices that are updated at a time: at least one. */
 template <typename R> static int64_t muon_together(int64_t rows, int64_t columns, int n)
 {
-	struct space one = { NULL, 0 };
+	struct scratch one = { NULL, 0 };
 	int64_t most;
 
-	take_muon<R>(&one, rows, columns, 1);
+	alloc_muon<R>(&one, rows, columns, 1);
 	most = (int64_t)(MUON_MEMORY / one.used);
 	return most < 1 ? 1 : most < n ? most : n;
 }
 
 template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns, int n)
 {
-	struct space m = { NULL, 0 };
+	struct scratch m = { NULL, 0 };
 
-	take_muon<R>(&m, rows, columns, muon_together<R>(rows, columns, n));
+	alloc_muon<R>(&m, rows, columns, muon_together<R>(rows, columns, n));
 	return m.used;
 }
 
@@ -401,18 +397,14 @@ template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns
  */
 template <typename R>
 static void newton_schulz(const struct call *call, int64_t rows, int64_t columns,
-			  const struct muon_room<R> &r, const R *x, R *y)
+			  const muon_scratch<R> &r, const R *x, R *y)
 {
 	/* Keller Jordan's, chosen for the steepest slope at 0; torch.optim.Muon has the same. */
 	const double a = 3.4445, b = -4.7750, c = 2.0315;
 	const bool tall = rows > columns;
 	const int64_t n = tall ? columns : rows, stride = r.small_stride;
-	const struct matrix<R> factor = { x, columns, r.stride }, square = {
-		r.gram, n, stride
-	};
-	const struct matrix<R> left = {
-		r.polynomial, n, stride
-	};
+	const matrix<R> factor = { x, columns, r.stride }, square = { r.gram, n, stride };
+	const matrix<R> left = { r.polynomial, n, stride };
 	const R *gram = r.gram;
 	R *polynomial = r.polynomial;
 
@@ -436,7 +428,7 @@ static void newton_schulz(const struct call *call, int64_t rows, int64_t columns
 template <typename R>
 static void muon_begin(const struct call *c, const struct optim_factors *f,
 		       const struct muon_constants &s, const int64_t *offsets, int64_t n,
-		       const struct optim_blocks *blocks, const struct muon_room<R> &r)
+		       const struct optim_blocks *blocks, const muon_scratch<R> &r)
 {
 	const int64_t parts = parts_of(n), stride = r.stride;
 	const R *g = (const R *)blocks->g;
@@ -480,7 +472,7 @@ static void muon_begin(const struct call *c, const struct optim_factors *f,
 template <typename R>
 static void muon_move(const struct call *c, const struct optim_factors *f,
 		      const struct muon_constants &s, const int64_t *offsets, int64_t n, R *p,
-		      const R *x, const struct muon_room<R> &r)
+		      const R *x, const muon_scratch<R> &r)
 {
 	const int64_t stride = r.stride;
 
@@ -505,9 +497,9 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 
 	for (int64_t first = 0; first < matrices->n; first += together) {
 		const int64_t left = matrices->n - first, *offsets = matrices->device + first;
-		struct space space = { (char *)work, 0 };
-		const struct muon_room<R> r =
-			take_muon<R>(&space, rows, columns, left < together ? left : together);
+		struct scratch space = { (char *)work, 0 };
+		const muon_scratch<R> r =
+			alloc_muon<R>(&space, rows, columns, left < together ? left : together);
 		R *x = r.x, *y = r.y;
 
 		muon_begin<R>(&c, f, *s, offsets, n, blocks, r);

@@ -21,9 +21,9 @@ struct strides {
 
 /* What turns, how far, and where it goes. */
 template <typename P> struct rotation {
-	struct numbers<P> x;
+	input_view<P> x;
 	struct layout from;
-	struct gradient<P> y;
+	gradient_view<P> y;
 	struct layout to;
 	typename P::real direction; /* -1: back */
 	int64_t half, width;	    /* of a head: pairs, channels */
@@ -43,8 +43,7 @@ template <int N> static __host__ __device__ int64_t items_of(int64_t half, int64
 	return half / N + (width - 2 * half + 2 * N - 1) / (2 * N);
 }
 
-template <int N, typename P>
-static __device__ struct item item_of(const struct rotation<P> &r, int64_t i)
+template <int N, typename P> static __device__ struct item item_of(const rotation<P> &r, int64_t i)
 {
 	const int64_t low = i * N,
 		      passing = 2 * low; /* 2 half, and two spans for each item since */
@@ -56,13 +55,13 @@ static __device__ struct item item_of(const struct rotation<P> &r, int64_t i)
 
 /* All is read before anything is written, whether it turns or passes: then no thread waits for
  * others. */
-template <int N, enum span_kind KIND, typename P>
-static __device__ void rotate(const struct rotation<P> &r, int64_t from, int64_t to,
+template <int N, enum vec_kind KIND, typename P>
+static __device__ void rotate(const rotation<P> &r, int64_t from, int64_t to,
 			      const struct item &item, const typename P::real *cosine,
 			      const typename P::real *sine)
 {
-	const span<N, KIND> low = { from + item.low }, high = { from + item.high };
-	struct values<typename P::real, N> a = r.x[low], b = a;
+	const vec_index<N, KIND> low = { from + item.low }, high = { from + item.high };
+	vec<typename P::real, N> a = r.x[low], b = a;
 
 	if (item.has_high)
 		b = r.x[high];
@@ -74,17 +73,16 @@ static __device__ void rotate(const struct rotation<P> &r, int64_t from, int64_t
 		a[k] = item.turns ? u : a[k];
 		b[k] = item.turns ? v : b[k];
 	}
-	r.y.put(span<N, KIND>{ to + item.low }, a);
+	r.y.put(vec_index<N, KIND>{ to + item.low }, a);
 	if (item.has_high)
-		r.y.put(span<N, KIND>{ to + item.high }, b);
+		r.y.put(vec_index<N, KIND>{ to + item.high }, b);
 }
 
 /* Few pairs, as in decoding: each thread computes the turn of its own. */
 template <typename P>
-static void rotate_few(const struct call *c, const struct rotation<P> &given,
-		       const struct angles &a)
+static void rotate_few(const struct call *c, const rotation<P> &given, const struct angles &a)
 {
-	const struct rotation<P> r = given;
+	const rotation<P> r = given;
 	const struct angles angles = a;
 	const int64_t *dim = c->node->in[0]->dim, heads = dim[0] * dim[1] * dim[2];
 	const int64_t items = items_of<1>(r.half, r.width);
@@ -98,9 +96,9 @@ static void rotate_few(const struct call *c, const struct rotation<P> &given,
 		typename P::real cosine = 1, sine = 0;
 
 		if (item.turns)
-			angles.turn<P>(length.remainder(per_token.quotient(head)), item.low,
-				       &cosine, &sine);
-		rotate<1, SPAN_OF_ANY>(r, r.from.at(head), r.to.at(head), item, &cosine, &sine);
+			angles.rotation<P>(length.remainder(per_token.quotient(head)), item.low,
+					   &cosine, &sine);
+		rotate<1, VEC_OF_ANY>(r, r.from.at(head), r.to.at(head), item, &cosine, &sine);
 	});
 }
 
@@ -124,12 +122,12 @@ static struct strides strides_of(const struct layout &l, int64_t heads)
 	return { l.per_row.d == heads ? l.pitch : heads * head, head };
 }
 
-template <int N, enum span_kind KIND, typename P>
-static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles, struct positions p,
+template <int N, enum vec_kind KIND, typename P>
+static __global__ void rotate_kernel(rotation<P> r, struct angles angles, struct positions p,
 				     struct items items)
 {
 	typedef typename P::real real;
-	__shared__ real cosine[MOST_TURNS], sine[MOST_TURNS];
+	__shared__ real cosine[MAX_ROTATIONS], sine[MAX_ROTATIONS];
 	const struct block_heads heads = p.of_block();
 	const auto each_item =
 		[&](auto f) { /* f(place, item) */
@@ -141,52 +139,51 @@ static __global__ void rotate_kernel(struct rotation<P> r, struct angles angles,
 			      }
 		};
 
-	make_turns<P>(angles, 0, r.half, cosine, sine);
-	previous_done();
+	make_rotations<P>(angles, 0, r.half, cosine, sine);
+	pdl_wait();
 	each_item([&](const struct place_of_head &at, const struct item &item) {
-		const int64_t turn = item.turns ? item.low : 0;
+		const int64_t rotation = item.turns ? item.low : 0;
 
 		rotate<N, KIND>(r, at.token * items.from.token + at.head * items.from.head,
 				at.token * items.to.token + at.head * items.to.head, item,
-				cosine + turn, sine + turn);
+				cosine + rotation, sine + rotation);
 	});
 }
 
-template <int N, enum span_kind KIND, typename P>
-static void rotate_many(const struct call *c, const struct rotation<P> &r,
-			const struct angles &angles)
+template <int N, enum vec_kind KIND, typename P>
+static void rotate_many(const struct call *c, const rotation<P> &r, const struct angles &angles)
 {
 	const int64_t *dim = c->node->in[0]->dim, per_head = items_of<N>(r.half, r.width);
 	const struct positions p = positions_of(c->node->in[0]);
 	const struct items items = { divisor_of(per_head, dim[0] * dim[2] * per_head),
 				     strides_of(r.from, dim[2]), strides_of(r.to, dim[2]) };
 
-	launch_next(context_of(c)->overlaps, rotate_kernel<N, KIND, P>, p.blocks(),
-		    POSITION_THREADS, 0, stream_of(c), r, angles, p, items);
+	launch_pdl(context_of(c)->pdl, rotate_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0,
+		   stream_of(c), r, angles, p, items);
 	note_launch(c);
 }
 
 /* Fewer are turned by threads that compute each turn for themselves. */
 #define MANY_PAIRS 32768
 
-template <typename P> static void apply(const struct call *c, const struct rotation<P> &r)
+template <typename P> static void apply(const struct call *c, const rotation<P> &r)
 {
 	const struct rope_attr *attr = (const struct rope_attr *)c->node->attr;
 	const struct angles angles = angles_of(c, attr->theta, (double)attr->width);
 	const int64_t *dim = c->node->in[0]->dim;
 	const auto of = all_of<P>(r.x, r.y);
 
-	if (dim[0] * dim[1] * dim[2] * r.half <= MANY_PAIRS || r.half > MOST_TURNS ||
+	if (dim[0] * dim[1] * dim[2] * r.half <= MANY_PAIRS || r.half > MAX_ROTATIONS ||
 	    !is_even(r.from, dim[2]) || !is_even(r.to, dim[2]))
 		rotate_few(c, r, angles);
-	else if ((dim[3] | r.half | r.from.pitch | r.to.pitch) % SPAN != 0)
-		rotate_many<1, SPAN_OF_ANY>(c, r, angles);
-	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		rotate_many<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, r, angles);
-	else if (of.kind() == SPAN_OF_WIDE)
-		rotate_many<SPAN, SPAN_OF_WIDE>(c, r, angles);
+	else if ((dim[3] | r.half | r.from.pitch | r.to.pitch) % VEC != 0)
+		rotate_many<1, VEC_OF_ANY>(c, r, angles);
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		rotate_many<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, r, angles);
+	else if (of.kind() == VEC_OF_REAL)
+		rotate_many<VEC, VEC_OF_REAL>(c, r, angles);
 	else
-		rotate_many<SPAN, SPAN_OF_ANY>(c, r, angles);
+		rotate_many<VEC, VEC_OF_ANY>(c, r, angles);
 }
 
 static struct layout layout_of(const struct tensor *t)

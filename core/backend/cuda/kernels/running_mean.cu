@@ -6,10 +6,10 @@
 #include "core/backend/cuda/primitives/tokens.cuh"
 
 /* x, which is read, or written in the backward pass, may be a slice. */
-static struct pieces pieces_of_node(const struct node *n, enum pass pass)
+static struct token_blocks token_blocks_of_node(const struct node *n, enum pass pass)
 {
 	const struct tokens x = tokens_of(n->in[0]);
-	struct pieces p = pieces_of(x.B, x.T, x.size);
+	struct token_blocks p = token_blocks_of(x.B, x.T, x.size);
 
 	(pass == PASS_FORWARD ? p.from_pitch : p.to_pitch) = x.pitch;
 	return p;
@@ -17,11 +17,11 @@ static struct pieces pieces_of_node(const struct node *n, enum pass pass)
 
 /* What the pieces begin with; NULL: there is one piece. */
 template <typename P>
-static typename P::real *take_starts(struct space *m, const struct node *n, enum pass pass)
+static typename P::real *alloc_starts(struct scratch *m, const struct node *n, enum pass pass)
 {
-	const struct pieces p = pieces_of_node(n, pass);
+	const struct token_blocks p = token_blocks_of_node(n, pass);
 
-	return p.n > 1 ? take_pieces<typename P::real>(m, p) : NULL;
+	return p.n > 1 ? alloc_token_blocks<typename P::real>(m, p) : NULL;
 }
 
 #define STARTS 8 /* that a thread reads at a time */
@@ -31,7 +31,7 @@ static typename P::real *take_starts(struct space *m, const struct node *n, enum
  * from the first on, or from the last on.
  */
 template <typename R, typename F>
-static __device__ void walk_starts(const struct pieces &p, R *starts, bool backward, F begin)
+static __device__ void walk_starts(const struct token_blocks &p, R *starts, bool backward, F begin)
 {
 	for (int64_t i = 0; i < p.n; i += STARTS) {
 		R sum[STARTS];
@@ -42,10 +42,11 @@ static __device__ void walk_starts(const struct pieces &p, R *starts, bool backw
 				sum[u] = starts[(backward ? p.n - 1 - i - u : i + u) * p.C];
 #pragma unroll
 		for (int u = 0; u < STARTS; u++) {
-			const int64_t piece = backward ? p.n - 1 - i - u : i + u;
+			const int64_t token_block = backward ? p.n - 1 - i - u : i + u;
 
 			if (i + u < p.n)
-				starts[piece * p.C] = begin(piece * PIECE_TOKENS, sum[u]);
+				starts[token_block * p.C] =
+					begin(token_block * BLOCK_TOKENS, sum[u]);
 		}
 	}
 }
@@ -54,71 +55,71 @@ static __device__ void walk_starts(const struct pieces &p, R *starts, bool backw
 
 /* y_t = y_(t-1) + (x_t - y_(t-1)) / (t + 1); t counts from `past`, whose mean is in so_far. */
 template <typename P, typename T, int N>
-static __global__ void mean_kernel(struct piece_places<N> places, const T *x, const struct run *run,
-				   struct numbers<P> starts, struct results<P> so_far,
-				   struct results<P> y)
+static __global__ void mean_kernel(token_block_index<N> places, const T *x, const struct run *run,
+				   input_view<P> starts, output_view<P> so_far, output_view<P> y)
 {
 	typedef typename P::real real;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, past = run->past;
 
 	if (i >= places.count)
 		return;
-	const struct piece piece = places[i];
-	const struct pieces &p = places.p;
-	struct values<real, N> mean = {
-	};
+	const struct token_block token_block = places[i];
+	const struct token_blocks &p = places.p;
+	vec<real, N> mean = {};
 
 	if (starts)
-		mean = starts[span<N>{ piece.at }];
+		mean = starts[vec_index<N>{ token_block.at }];
 	else if (past > 0)
-		mean = ((struct numbers<P>)so_far)[span<N>{ piece.channel }];
-	for (int64_t t = piece.first; t < piece.last; t += PIECE_READS) {
-		struct packed<T, N> v[PIECE_READS];
+		mean = ((input_view<P>)so_far)[vec_index<N>{ token_block.channel }];
+	for (int64_t t = token_block.first; t < token_block.last; t += TOKEN_LOADS) {
+		packed_vec<T, N> v[TOKEN_LOADS];
 
 #pragma unroll
-		for (int u = 0; u < PIECE_READS; u++)
-			if (t + u < piece.last)
-				v[u] = read_packed<N>(x + piece.from + (t + u) * p.from_pitch);
+		for (int u = 0; u < TOKEN_LOADS; u++)
+			if (t + u < token_block.last)
+				v[u] = load_packed<N>(x + token_block.from +
+						      (t + u) * p.from_pitch);
 #pragma unroll
-		for (int u = 0; u < PIECE_READS; u++) {
+		for (int u = 0; u < TOKEN_LOADS; u++) {
 			const real weight = 1 / (real)(past + t + u + 1);
 
-			if (t + u >= piece.last)
+			if (t + u >= token_block.last)
 				break;
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				mean[k] += ((real)v[u][k] - mean[k]) * weight;
-			y.put(span<N>{ piece.to + (t + u) * p.to_pitch }, mean);
+			y.put(vec_index<N>{ token_block.to + (t + u) * p.to_pitch }, mean);
 		}
 	}
-	if (so_far && piece.last == p.T)
-		so_far.put(span<N>{ piece.channel }, mean);
+	if (so_far && token_block.last == p.T)
+		so_far.put(vec_index<N>{ token_block.channel }, mean);
 }
 
 template <typename P> struct running_mean {
 	const struct call *c;
-	struct pieces p;
-	struct numbers<P> x;
+	struct token_blocks p;
+	input_view<P> x;
 	typename P::real *starts, *so_far;
 
 	template <typename T, int N> void run() const
 	{
-		const struct piece_places<N> places = places_of<N>(p);
+		const token_block_index<N> places = token_block_index_of<N>(p);
 
 		launch_kernel(mean_kernel<P, T, N>, (unsigned)((places.count + BLOCK - 1) / BLOCK),
 			      BLOCK, 0, stream_of(c), places, (const T *)x.at, run_of(c),
-			      (struct numbers<P>)wide<P>(starts), wide<P>(so_far), output<P>(c, 0));
+			      (input_view<P>)real_view<P>(starts), real_view<P>(so_far),
+			      output<P>(c, 0));
 		note_launch(c);
 	}
 };
 
 /* From the sums of pieces the mean before each. */
 template <typename P>
-static void start_means(const struct call *c, const struct pieces &given, typename P::real *starts,
-			const typename P::real *so_far)
+static void start_means(const struct call *c, const struct token_blocks &given,
+			typename P::real *starts, const typename P::real *so_far)
 {
 	typedef typename P::real real;
-	const struct pieces p = given;
+	const struct token_blocks p = given;
 	const struct run *run = run_of(c);
 
 	each(c, p.B * p.C, [=] __device__(int64_t i) {
@@ -128,7 +129,7 @@ static void start_means(const struct call *c, const struct pieces &given, typena
 		walk_starts(p, starts + i / p.C * p.n * p.C + i % p.C, false,
 			    [&](int64_t first, real sum) {
 				    const int64_t left = p.T - first;
-				    const int64_t n = left < PIECE_TOKENS ? left : PIECE_TOKENS;
+				    const int64_t n = left < BLOCK_TOKENS ? left : BLOCK_TOKENS;
 				    const real before = mean;
 
 				    mean += (sum - (real)n * mean) / (real)(past + first + n);
@@ -140,17 +141,17 @@ static void start_means(const struct call *c, const struct pieces &given, typena
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct space m = { (char *)c->work, 0 };
-	real *starts = take_starts<P>(&m, c->node, PASS_FORWARD), *so_far = wide_output<P>(c, 1);
-	const struct pieces p = pieces_of_node(c->node, PASS_FORWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	real *starts = alloc_starts<P>(&m, c->node, PASS_FORWARD), *so_far = real_output<P>(c, 1);
+	const struct token_blocks p = token_blocks_of_node(c->node, PASS_FORWARD);
 	const auto x = input<P>(c, 0);
 
 	if (starts) {
-		with_access(x, p.C, p.from_pitch,
-			    piece_sums<P, equal_weight<real>>{ c, p, x, {}, starts });
+		with_load_type(x, p.C, p.from_pitch,
+			       token_block_sums<P, equal_weight<real>>{ c, p, x, {}, starts });
 		start_means<P>(c, p, starts, so_far);
 	}
-	with_access(x, p.C, p.from_pitch, running_mean<P>{ c, p, x, starts, so_far });
+	with_load_type(x, p.C, p.from_pitch, running_mean<P>{ c, p, x, starts, so_far });
 }
 
 /* ------------------------------------------------------------------ backward */
@@ -164,63 +165,63 @@ template <typename R> struct token_weight {
 
 /* y_t = sum_(s<=t) x_s / (t + 1), so dx_s = sum_(t>=s) dy_t / (t + 1) */
 template <typename P, typename T, int N>
-static __global__ void later_kernel(struct piece_places<N> places, const T *dy,
-				    struct numbers<P> starts, struct gradient<P> dx)
+static __global__ void later_kernel(token_block_index<N> places, const T *dy, input_view<P> starts,
+				    gradient_view<P> dx)
 {
 	typedef typename P::real real;
-	const struct token_weight<real> weight;
+	const token_weight<real> weight;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
 
 	if (i >= places.count)
 		return;
-	const struct piece piece = places[i];
-	const struct pieces &p = places.p;
-	struct values<real, N> later = {
-	};
+	const struct token_block token_block = places[i];
+	const struct token_blocks &p = places.p;
+	vec<real, N> later = {};
 
 	if (starts)
-		later = starts[span<N>{ piece.at }];
-	for (int64_t t = piece.last - 1; t >= piece.first; t -= PIECE_READS) {
-		struct packed<T, N> v[PIECE_READS];
+		later = starts[vec_index<N>{ token_block.at }];
+	for (int64_t t = token_block.last - 1; t >= token_block.first; t -= TOKEN_LOADS) {
+		packed_vec<T, N> v[TOKEN_LOADS];
 
 #pragma unroll
-		for (int u = 0; u < PIECE_READS; u++)
-			if (t - u >= piece.first)
-				v[u] = read_packed<N>(dy + piece.from + (t - u) * p.from_pitch);
+		for (int u = 0; u < TOKEN_LOADS; u++)
+			if (t - u >= token_block.first)
+				v[u] = load_packed<N>(dy + token_block.from +
+						      (t - u) * p.from_pitch);
 #pragma unroll
-		for (int u = 0; u < PIECE_READS; u++) {
-			if (t - u < piece.first)
+		for (int u = 0; u < TOKEN_LOADS; u++) {
+			if (t - u < token_block.first)
 				break;
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				later[k] += weight(t - u) * (real)v[u][k];
-			dx.put(span<N>{ piece.to + (t - u) * p.to_pitch }, later);
+			dx.put(vec_index<N>{ token_block.to + (t - u) * p.to_pitch }, later);
 		}
 	}
 }
 
 template <typename P> struct later_gradient {
 	const struct call *c;
-	struct pieces p;
-	struct numbers<P> dy;
+	struct token_blocks p;
+	input_view<P> dy;
 	typename P::real *starts;
 
 	template <typename T, int N> void run() const
 	{
-		const struct piece_places<N> places = places_of<N>(p);
+		const token_block_index<N> places = token_block_index_of<N>(p);
 
 		launch_kernel(later_kernel<P, T, N>, (unsigned)((places.count + BLOCK - 1) / BLOCK),
 			      BLOCK, 0, stream_of(c), places, (const T *)dy.at,
-			      (struct numbers<P>)wide<P>(starts), input_gradient<P>(c, 0));
+			      (input_view<P>)real_view<P>(starts), input_gradient<P>(c, 0));
 		note_launch(c);
 	}
 };
 
 /* From the sums of pieces the sum of the later ones. */
 template <typename R>
-static void start_sums(const struct call *c, const struct pieces &given, R *starts)
+static void start_sums(const struct call *c, const struct token_blocks &given, R *starts)
 {
-	const struct pieces p = given;
+	const struct token_blocks p = given;
 
 	each(c, p.B * p.C, [=] __device__(int64_t i) {
 		R later = 0;
@@ -237,20 +238,21 @@ static void start_sums(const struct call *c, const struct pieces &given, R *star
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct space m = { (char *)c->work, 0 };
-	real *starts = take_starts<P>(&m, c->node, PASS_BACKWARD);
-	const struct pieces p = pieces_of_node(c->node, PASS_BACKWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	real *starts = alloc_starts<P>(&m, c->node, PASS_BACKWARD);
+	const struct token_blocks p = token_blocks_of_node(c->node, PASS_BACKWARD);
 	const auto dy = output_gradient<P>(c, 0);
 
 	if (starts) {
-		with_access(dy, p.C, piece_sums<P, token_weight<real>>{ c, p, dy, {}, starts });
+		with_load_type(dy, p.C,
+			       token_block_sums<P, token_weight<real>>{ c, p, dy, {}, starts });
 		start_sums(c, p, starts);
 	}
-	with_access(dy, p.C, later_gradient<P>{ c, p, dy, starts });
+	with_load_type(dy, p.C, later_gradient<P>{ c, p, dy, starts });
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_starts<P>> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_starts<P>> };
 }
 KERNELS(running_mean, set)

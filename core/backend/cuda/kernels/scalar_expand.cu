@@ -22,9 +22,9 @@ template <typename P> static void backward(const struct call *c)
 	const struct coupling k = coupling_of(c->node, c->node->out[0], c->node->in[0]);
 	const auto x = input<P>(c, 0), s = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
-	struct space m = { (char *)c->work, 0 };
-	void *columns = m.take<real>(column_room(k.tokens, k.hidden));
-	real *df = m.take<real>(k.hidden);
+	struct scratch m = { (char *)c->work, 0 };
+	void *columns = m.alloc<real>(column_scratch(k.tokens, k.hidden));
+	real *df = m.alloc<real>(k.hidden);
 
 	if (dx)
 		each(c, k.tokens * k.latent, [=] __device__(int64_t i) {

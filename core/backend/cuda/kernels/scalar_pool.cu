@@ -2,8 +2,8 @@
 
 /* The mean of the hidden channels of latent channel i, at token t. */
 template <typename P>
-static __device__ typename P::real mean(const struct coupling &k, const struct numbers<P> &x,
-					int64_t t, int64_t i)
+static __device__ typename P::real mean(const struct coupling &k, const input_view<P> &x, int64_t t,
+					int64_t i)
 {
 	typedef typename P::real R;
 	R sum = 0;
@@ -33,9 +33,9 @@ template <typename P> static void backward(const struct call *c)
 	const struct coupling k = coupling_of(c->node, c->node->in[0], c->node->out[0]);
 	const auto x = input<P>(c, 0), s = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
-	struct space m = { (char *)c->work, 0 };
-	void *columns = m.take<real>(column_room(k.tokens, k.latent));
-	real *total = m.take<real>(k.latent);
+	struct scratch m = { (char *)c->work, 0 };
+	void *columns = m.alloc<real>(column_scratch(k.tokens, k.latent));
+	real *total = m.alloc<real>(k.latent);
 
 	if (dx)
 		each(c, k.tokens * k.hidden, [=] __device__(int64_t item) {

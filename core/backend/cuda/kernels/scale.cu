@@ -8,7 +8,7 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto v = x[p];
 
@@ -31,7 +31,7 @@ template <typename P> static void backward(const struct call *c)
 			c, n, [=] __device__(int64_t i) { return dy[i] * x[i]; }, c->work,
 			[=] __device__(double sum) { df.put(0, (typename P::real)sum); });
 	if (dx)
-		each_span(c, n, n, all_of<P>(dy, dx), [=] __device__(auto p) {
+		each_vec(c, n, n, all_of<P>(dy, dx), [=] __device__(auto p) {
 			const typename P::real by = f.get();
 			auto d = dy[p];
 

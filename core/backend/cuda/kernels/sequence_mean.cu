@@ -1,26 +1,28 @@
 #include "core/backend/cuda/primitives/token_blocks.cuh"
 
-static struct pieces pieces_of_node(const struct node *n)
+static struct token_blocks token_blocks_of_node(const struct node *n)
 {
 	const int64_t *dim = n->in[0]->dim;
 
-	return pieces_of(dim[0], dim[1], dim[2]);
+	return token_blocks_of(dim[0], dim[1], dim[2]);
 }
 
 template <typename P>
-static typename P::real *take_sums(struct space *m, const struct node *n, enum pass pass)
+static typename P::real *alloc_sums(struct scratch *m, const struct node *n, enum pass pass)
 {
-	return pass == PASS_FORWARD ? take_pieces<typename P::real>(m, pieces_of_node(n)) : NULL;
+	return pass == PASS_FORWARD
+		       ? alloc_token_blocks<typename P::real>(m, token_blocks_of_node(n))
+		       : NULL;
 }
 
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	const struct pieces p = pieces_of_node(c->node);
-	struct space m = { (char *)c->work, 0 };
+	const struct token_blocks p = token_blocks_of_node(c->node);
+	struct scratch m = { (char *)c->work, 0 };
 	const auto y = output<P>(c, 0);
 
-	sum_tokens<P>(c, p, input<P>(c, 0), take_sums<P>(&m, c->node, PASS_FORWARD),
+	sum_tokens<P>(c, p, input<P>(c, 0), alloc_sums<P>(&m, c->node, PASS_FORWARD),
 		      [=] __device__(int64_t i, real sum) { y[i] = sum * (1 / (real)p.T); });
 }
 
@@ -28,13 +30,13 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	const struct pieces p = pieces_of_node(c->node);
+	const struct token_blocks p = token_blocks_of_node(c->node);
 	const int64_t n = p.B * p.T * p.C;
 	const struct divisor per_token = divisor_of(p.C, n), length = divisor_of(p.T, n);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
-	each_span(c, n, p.C, [=] __device__(auto at) {
+	each_vec(c, n, p.C, [=] __device__(auto at) {
 		const int64_t token = per_token.quotient(at.first);
 		auto from = at;
 
@@ -49,6 +51,6 @@ template <typename P> static void backward(const struct call *c)
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_sums<P>> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_sums<P>> };
 }
 KERNELS(sequence_mean, set)

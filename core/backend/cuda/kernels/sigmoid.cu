@@ -7,11 +7,11 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
-			v[k] = about_sigmoid<P>(v[k]);
+			v[k] = fast_sigmoid<P>(v[k]);
 		y.put(p, v);
 	});
 }
@@ -19,13 +19,13 @@ template <typename P> static void forward(const struct call *c)
 /* y = sigmoid(x), so dx = dy y (1 - y) */
 template <typename P> static void backward(const struct call *c)
 {
-	const struct numbers<P> y = output<P>(c, 0);
+	const input_view<P> y = output<P>(c, 0);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(y, dy, dx), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(y, dy, dx), [=] __device__(auto p) {
 		const auto v = y[p];
 		auto d = dy[p];
 

@@ -8,12 +8,12 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(gate, x, y), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(gate, x, y), [=] __device__(auto p) {
 		const auto g = gate[p], v = x[p];
 		auto out = g;
 
 		for (int k = 0; k < p.n; k++)
-			out[k] = about_sigmoid<P>(g[k]) * g[k] * v[k];
+			out[k] = fast_sigmoid<P>(g[k]) * g[k] * v[k];
 		y.put(p, out);
 	});
 }
@@ -27,12 +27,12 @@ template <typename P> static void backward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(gate, x, dy, dgate, dx), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(gate, x, dy, dgate, dx), [=] __device__(auto p) {
 		const auto g = gate[p], v = x[p], given = dy[p];
 		auto to_gate = g, to_x = g;
 
 		for (int k = 0; k < p.n; k++) {
-			const real s = about_sigmoid<P>(g[k]), d = given[k] * s;
+			const real s = fast_sigmoid<P>(g[k]), d = given[k] * s;
 
 			to_gate[k] = d * v[k] * (1 + g[k] * (1 - s));
 			to_x[k] = d * g[k];

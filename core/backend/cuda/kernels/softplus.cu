@@ -10,7 +10,7 @@ template <typename P> static void forward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(x, y), [=] __device__(auto p) {
 		auto v = x[p];
 
 		for (int k = 0; k < p.n; k++)
@@ -27,12 +27,12 @@ template <typename P> static void backward(const struct call *c)
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(x, dy, dx), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(x, dy, dx), [=] __device__(auto p) {
 		const auto v = x[p];
 		auto d = dy[p];
 
 		for (int k = 0; k < p.n; k++)
-			d[k] *= about_sigmoid<P>(v[k]);
+			d[k] *= fast_sigmoid<P>(v[k]);
 		dx.put(p, d);
 	});
 }

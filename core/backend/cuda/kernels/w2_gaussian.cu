@@ -8,19 +8,19 @@
  * takes both sides of N pairs: SIDES = 2, channels i and i + D/2.
  */
 template <int SIDES, typename R, int N> struct sides {
-	struct values<R, N> side[SIDES];
+	vec<R, N> side[SIDES];
 
-	__device__ struct values<R, N> &operator[](int s)
+	__device__ vec<R, N> &operator[](int s)
 	{
 		return side[s];
 	}
 };
 
-template <int SIDES, int N, enum span_kind KIND>
+template <int SIDES, int N, enum vec_kind KIND>
 struct places {
 	int64_t first, apart;
 
-	__device__ struct span<N, KIND> operator[](int s) const { return { first + s * apart }; }
+	__device__ vec_index<N, KIND> operator[](int s) const { return { first + s * apart }; }
 /* So many channels further. */
 __device__ struct places behind(int64_t channels) const
 {
@@ -29,11 +29,11 @@ __device__ struct places behind(int64_t channels) const
 }
 ;
 
-template <typename P, int SIDES, int N, enum span_kind KIND>
-static __device__ sides<SIDES, typename P::real, N> read(const struct numbers<P> &x,
-							 const struct places<SIDES, N, KIND> &at)
+template <typename P, int SIDES, int N, enum vec_kind KIND>
+static __device__ sides<SIDES, typename P::real, N> read(const input_view<P> &x,
+							 const places<SIDES, N, KIND> &at)
 {
-	struct sides<SIDES, typename P::real, N> v;
+	sides<SIDES, typename P::real, N> v;
 
 #pragma unroll
 	for (int s = 0; s < SIDES; s++)
@@ -41,9 +41,8 @@ static __device__ sides<SIDES, typename P::real, N> read(const struct numbers<P>
 	return v;
 }
 
-template <typename To, typename R, int SIDES, int N, enum span_kind KIND>
-static __device__ void write(const To &y, const struct places<SIDES, N, KIND> &at,
-			     struct sides<SIDES, R, N> &v)
+template <typename To, typename R, int SIDES, int N, enum vec_kind KIND>
+static __device__ void write(const To &y, const places<SIDES, N, KIND> &at, sides<SIDES, R, N> &v)
 {
 #pragma unroll
 	for (int s = 0; s < SIDES; s++)
@@ -61,16 +60,16 @@ template <int SIDES, int N, typename F> static __device__ void each_number(F f)
 }
 
 /* Those of the thread's pairs. */
-template <typename R> struct turns {
+template <typename R> struct rotations {
 	const R *cosine, *sine;
 
-	template <int N> __device__ void operator()(struct sides<2, R, N> &x, R direction) const
+	template <int N> __device__ void operator()(sides<2, R, N> &x, R direction) const
 	{
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			rotate_pair(cosine[k], direction * sine[k], &x[0][k], &x[1][k]);
 	}
-	template <int N> __device__ void operator()(struct sides<1, R, N> &, R) const
+	template <int N> __device__ void operator()(sides<1, R, N> &, R) const
 	{
 	}
 };
@@ -86,16 +85,17 @@ struct row {
 
 /* Channels [first, last) of a side; `lanes` of a warp take a head.  All are int to save registers.
  */
-struct stretch {
+struct buffer {
 	int first, last, lanes;
 };
 
-template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
-static __global__ void heads_kernel(struct positions p, struct angles angles, struct stretch of,
+template <typename P, int SIDES, int N, enum vec_kind KIND, typename Head>
+static __global__ void heads_kernel(struct positions p, struct angles angles, struct buffer of,
 				    Head head)
 {
 	typedef typename P::real real;
-	__shared__ real cosine[SIDES == 2 ? MOST_TURNS : 1], sine[SIDES == 2 ? MOST_TURNS : 1];
+	__shared__ real cosine[SIDES == 2 ? MAX_ROTATIONS : 1],
+		sine[SIDES == 2 ? MAX_ROTATIONS : 1];
 	const struct block_heads heads = p.of_block();
 	const int lane = threadIdx.x % of.lanes;
 	const auto each_head = [&](auto f) { /* f(row; is there one?) */
@@ -115,16 +115,16 @@ static __global__ void heads_kernel(struct positions p, struct angles angles, st
 	};
 
 	if (SIDES == 2)
-		make_turns<P>(angles, of.first, of.last - of.first, cosine, sine);
-	previous_done();
+		make_rotations<P>(angles, of.first, of.last - of.first, cosine, sine);
+	pdl_wait();
 	each_head([&](const struct row &at, bool there) {
 		real sum = 0;
 
 		each_channel(there, [&](int i) {
-			const int turn = SIDES == 2 ? i - of.first : 0;
+			const int rotation = SIDES == 2 ? i - of.first : 0;
 
-			sum += head.template take<SIDES, N, KIND>(at, i,
-								  { cosine + turn, sine + turn });
+			sum += head.template alloc<SIDES, N, KIND>(
+				at, i, { cosine + rotation, sine + rotation });
 		});
 		for (int bit = of.lanes / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
@@ -133,52 +133,52 @@ static __global__ void heads_kernel(struct positions p, struct angles angles, st
 	});
 }
 
-template <typename P, int SIDES, int N, enum span_kind KIND, typename Head>
+template <typename P, int SIDES, int N, enum vec_kind KIND, typename Head>
 static void launch_heads(const struct call *c, const Head &head)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const int width = (int)c->node->in[0]->dim[3] / 2, side = width / SIDES;
-	const int most = SIDES == 2 ? MOST_TURNS : side;
+	const int most = SIDES == 2 ? MAX_ROTATIONS : side;
 	const struct positions p = positions_of(c->node->in[0]);
 	int lanes = 1;
 
 	while (lanes < WARP && lanes * N < side)
 		lanes *= 2;
 	for (int first = 0; first < side; first += most) {
-		const struct stretch of = { first, first + most < side ? first + most : side,
-					    lanes };
+		const struct buffer of = { first, first + most < side ? first + most : side,
+					   lanes };
 
-		launch_next(context_of(c)->overlaps, heads_kernel<P, SIDES, N, KIND, Head>,
-			    p.blocks(), POSITION_THREADS, 0, stream_of(c), p,
-			    angles_of(c, attr->theta, (double)width), of, head);
+		launch_pdl(context_of(c)->pdl, heads_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
+			   POSITION_THREADS, 0, stream_of(c), p,
+			   angles_of(c, attr->theta, (double)width), of, head);
 		note_launch(c);
 	}
 }
 
 template <typename P, int SIDES, typename Head>
-static void take_sides(const struct call *c, enum span_kind kind, const Head &head)
+static void alloc_sides(const struct call *c, enum vec_kind kind, const Head &head)
 {
 	const struct tensor *x = c->node->in[0];
-	const bool whole = x->dim[3] / 2 % (SIDES * SPAN) == 0 && tokens_of(x).pitch % SPAN == 0;
+	const bool whole = x->dim[3] / 2 % (SIDES * VEC) == 0 && tokens_of(x).pitch % VEC == 0;
 
-	if (ROUNDS<P> && whole && kind == SPAN_OF_NARROW)
-		launch_heads<P, SIDES, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, head);
-	else if (whole && kind == SPAN_OF_WIDE)
-		launch_heads<P, SIDES, SPAN, SPAN_OF_WIDE>(c, head);
+	if (ROUNDS<P> && whole && kind == VEC_OF_BF16)
+		launch_heads<P, SIDES, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, head);
+	else if (whole && kind == VEC_OF_REAL)
+		launch_heads<P, SIDES, VEC, VEC_OF_REAL>(c, head);
 	else
-		launch_heads<P, SIDES, 1, SPAN_OF_ANY>(c, head);
+		launch_heads<P, SIDES, 1, VEC_OF_ANY>(c, head);
 }
 
 /* head.take() for all channels of all heads, head.finish() for the sum of what it returned. */
 template <typename P, typename Head>
-static void take_heads(const struct call *c, const struct tensors<P> &of, const Head &head)
+static void alloc_heads(const struct call *c, const tensors<P> &of, const Head &head)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 
 	if (attr->theta > 0)
-		take_sides<P, 2>(c, of.kind(), head);
+		alloc_sides<P, 2>(c, of.kind(), head);
 	else
-		take_sides<P, 1>(c, of.kind(), head);
+		alloc_sides<P, 1>(c, of.kind(), head);
 }
 
 /* The temperatures of heads: `inverse` is 1 / (|tau| + eps). */
@@ -189,7 +189,7 @@ template <typename P> struct temperatures {
 
 	__device__ real inverse(int64_t head) const
 	{
-		return about_ratio<P>(1, (tau[head] < 0 ? -tau[head] : tau[head]) + eps);
+		return fast_divide<P>(1, (tau[head] < 0 ? -tau[head] : tau[head]) + eps);
 	}
 	/* d inverse / d tau; |tau| has the slope 0 at 0 */
 	__device__ real slope(int64_t head) const
@@ -202,7 +202,7 @@ template <typename P> struct temperatures {
 
 /* What all passes read: x [tokens, heads, 2 width], means before raw sigmas. */
 template <typename P> struct gaussians {
-	struct numbers<P> x;
+	input_view<P> x;
 	int64_t heads, width;
 	int64_t pitch; /* of x: elements from one token to the next */
 	typename P::real eps;
@@ -213,20 +213,20 @@ template <typename P> struct gaussians {
 			 at.head };
 	}
 	/* In x, and in its gradient. */
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ struct places<SIDES, N, KIND> means(const struct row &at, int i) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ places<SIDES, N, KIND> means(const struct row &at, int i) const
 	{
 		return { at.from + i, width / SIDES };
 	}
 	/* In y = (mean, sigma), [rows, 2 width]. */
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ struct places<SIDES, N, KIND> made(const struct row &at, int i) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ places<SIDES, N, KIND> made(const struct row &at, int i) const
 	{
 		return { 2 * at.number * width + i, width / SIDES };
 	}
 	/* In y of the overlap, [rows, width]. */
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ struct places<SIDES, N, KIND> whitened(const struct row &at, int i) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ places<SIDES, N, KIND> whitened(const struct row &at, int i) const
 	{
 		return { at.number * width + i, width / SIDES };
 	}
@@ -245,7 +245,7 @@ template <typename P> static temperatures<P> temperatures_of(const struct call *
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 
-	return { wide_input<P>(c, 1), (typename P::real)attr->eps };
+	return { real_input<P>(c, 1), (typename P::real)attr->eps };
 }
 
 /* -------------------------------------------------------------------- forward */
@@ -254,28 +254,28 @@ template <typename P> static temperatures<P> temperatures_of(const struct call *
  * unscaled. */
 template <typename P> struct pair_head {
 	typedef typename P::real real;
-	struct gaussians<P> of;
-	struct temperatures<P> temperatures;
+	gaussians<P> of;
+	temperatures<P> tau;
 	bool scaled;
-	struct results<P> y;
+	output_view<P> y;
 	real *bias; /* or NULL */
 
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		const auto to = of.template made<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), sigma = read(of.x, from.behind(of.width));
 
-		reads_begin();
-		const real factor = scaled ? 2 * temperatures.inverse(at.head) : 1;
+		issue_loads();
+		const real factor = scaled ? 2 * tau.inverse(at.head) : 1;
 		real sum = 0;
 
-		turn(mean, 1);
+		rotation(mean, 1);
 		each_number<SIDES, N>([&](int s, int k) {
 			sigma[s][k] = softplus<P>(sigma[s][k]) + of.eps;
 
-			const real a = as_kept(y, mean[s][k]), b = as_kept(y, sigma[s][k]);
+			const real a = as_stored(y, mean[s][k]), b = as_stored(y, sigma[s][k]);
 
 			sum += a * a + b * b;
 			mean[s][k] *= factor;
@@ -288,20 +288,19 @@ template <typename P> struct pair_head {
 	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
 		if (bias)
-			bias[at.number] =
-				(more ? bias[at.number] : 0) - sum * temperatures.inverse(at.head);
+			bias[at.number] = (more ? bias[at.number] : 0) - sum * tau.inverse(at.head);
 	}
 };
 
 /* y = mean / sqrt(sigma) */
 template <typename P> struct whitened_head {
 	typedef typename P::real real;
-	struct gaussians<P> of;
-	struct results<P> y;
+	gaussians<P> of;
+	output_view<P> y;
 	real *bias; /* or NULL */
 
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		auto v = read(of.x, from), sigma = read(of.x, from.behind(of.width));
@@ -312,9 +311,9 @@ template <typename P> struct whitened_head {
 			v[s][k] /= sqrt(sigma[s][k]);
 			sum += bias ? log(sigma[s][k]) : 0;
 		});
-		turn(v, 1);
+		rotation(v, 1);
 		each_number<SIDES, N>([&](int s, int k) {
-			const real kept = as_kept(y, v[s][k]);
+			const real kept = as_stored(y, v[s][k]);
 
 			sum += kept * kept;
 		});
@@ -332,15 +331,15 @@ template <typename P> struct whitened_head {
 template <typename P> static void forward(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const struct gaussians<P> of = gaussians_of<P>(c);
+	const gaussians<P> of = gaussians_of<P>(c);
 	const auto y = output<P>(c, 0);
-	auto *bias = wide_output<P>(c, 1);
+	auto *bias = real_output<P>(c, 1);
 
 	if (attr->score == W2_WASSERSTEIN)
-		take_heads(c, all_of<P>(of.x, y),
-			   pair_head<P>{ of, temperatures_of<P>(c), attr->scaled, y, bias });
+		alloc_heads(c, all_of<P>(of.x, y),
+			    pair_head<P>{ of, temperatures_of<P>(c), attr->scaled, y, bias });
 	else
-		take_heads(c, all_of<P>(of.x, y), whitened_head<P>{ of, y, bias });
+		alloc_heads(c, all_of<P>(of.x, y), whitened_head<P>{ of, y, bias });
 }
 
 /* ------------------------------------------------------------------- backward */
@@ -352,35 +351,33 @@ template <typename P> static void forward(const struct call *c)
  */
 template <typename P, bool HAS_DY> struct pair_gradient {
 	typedef typename P::real real;
-	struct gaussians<P> of;
-	struct temperatures<P> temperatures;
+	gaussians<P> of;
+	temperatures<P> tau;
 	bool scaled;
-	struct numbers<P> dy;
+	input_view<P> dy;
 	const real *dbias; /* or NULL; dx may be none, too */
-	struct gradient<P> dx;
+	gradient_view<P> dx;
 	real *di; /* [rows] */
 
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		const auto made = of.template made<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
-		struct sides<SIDES, real, N> dmean = {}, dsigma = {
-		};
+		sides<SIDES, real, N> dmean = {}, dsigma = {};
 
 		if constexpr (HAS_DY) {
 			dmean = read(dy, made);
 			dsigma = read(dy, made.behind(of.width));
 		}
-		reads_begin();
-		const real inverse = temperatures.inverse(at.head),
-			   all = dbias ? dbias[at.number] : 0;
+		issue_loads();
+		const real inverse = tau.inverse(at.head), all = dbias ? dbias[at.number] : 0;
 		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
 		const real own = 2 * inverse * all;
 		real sum = 0;
 
-		turn(dmean, -1);
+		rotation(dmean, -1);
 		each_number<SIDES, N>([&](int s, int k) {
 			const real m = mean[s][k], dm = dmean[s][k], d = dsigma[s][k];
 			real slope;
@@ -405,24 +402,23 @@ template <typename P, bool HAS_DY> struct pair_gradient {
 /* y = mean p, p = 1 / sqrt(sigma); bias = -(|y|^2 + sum log sigma) / 2 */
 template <typename P> struct whitened_gradient {
 	typedef typename P::real real;
-	struct gaussians<P> of;
-	struct numbers<P> dy; /* or none, as dbias */
+	gaussians<P> of;
+	input_view<P> dy; /* or none, as dbias */
 	const real *dbias;
-	struct gradient<P> dx;
+	gradient_view<P> dx;
 
-	template <int SIDES, int N, enum span_kind KIND>
-	__device__ real take(const struct row &at, int i, const struct turns<real> &turn) const
+	template <int SIDES, int N, enum vec_kind KIND>
+	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
-		struct sides<SIDES, real, N> d = {
-		};
+		sides<SIDES, real, N> d = {};
 		const real all = dbias ? dbias[at.number] : 0;
 
 		if (dy)
 			d = read(dy, of.template whitened<SIDES, N, KIND>(at, i));
-		reads_begin();
-		turn(d, -1);
+		issue_loads();
+		rotation(d, -1);
 		each_number<SIDES, N>([&](int s, int k) {
 			real slope;
 			const real p = 1 / sqrt(softplus<P>(raw[s][k], &slope) + of.eps);
@@ -446,36 +442,36 @@ template <typename P> struct backward_work {
 };
 
 template <typename P>
-static backward_work<P> take_work(struct space *m, const struct node *n, enum pass pass)
+static backward_work<P> alloc_work(struct scratch *m, const struct node *n, enum pass pass)
 {
 	const int64_t *dim = n->in[0]->dim, tokens = dim[0] * dim[1];
 
 	if (pass != PASS_BACKWARD || !n->in[1])
 		return {};
-	return { take_head_parts(m, tokens, dim[2]), m->take<typename P::real>(tokens * dim[2]) };
+	return { alloc_head_parts(m, tokens, dim[2]), m->alloc<typename P::real>(tokens * dim[2]) };
 }
 
 template <typename P> static void backward_wasserstein(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const int64_t *dim = c->node->in[0]->dim;
-	const struct gaussians<P> of = gaussians_of<P>(c);
+	const gaussians<P> of = gaussians_of<P>(c);
 	const auto temperatures = temperatures_of<P>(c);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dtau = input_gradient<P>(c, 1);
-	struct space m = { (char *)c->work, 0 };
-	const struct backward_work<P> work = take_work<P>(&m, c->node, PASS_BACKWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const backward_work<P> work = alloc_work<P>(&m, c->node, PASS_BACKWARD);
 
-	const auto *dbias = wide_output_gradient<P>(c, 1);
+	const auto *dbias = real_output_gradient<P>(c, 1);
 
 	if (dy)
-		take_heads(c, all_of<P>(of.x, dy, dx),
-			   pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias, dx,
-						   work.di });
-	else
-		take_heads(c, all_of<P>(of.x, dx),
-			   pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias, dx,
+		alloc_heads(c, all_of<P>(of.x, dy, dx),
+			    pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias, dx,
 						    work.di });
+	else
+		alloc_heads(c, all_of<P>(of.x, dx),
+			    pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias, dx,
+						     work.di });
 	if (dtau)
 		sum_heads(
 			c, dim[0] * dim[1], dim[2],
@@ -488,19 +484,19 @@ template <typename P> static void backward_wasserstein(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
-	const struct gaussians<P> of = gaussians_of<P>(c);
+	const gaussians<P> of = gaussians_of<P>(c);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0);
 
 	if (attr->score == W2_WASSERSTEIN)
 		backward_wasserstein<P>(c);
 	else
-		take_heads(c, all_of<P>(of.x, dy, dx),
-			   whitened_gradient<P>{ of, dy, wide_output_gradient<P>(c, 1), dx });
+		alloc_heads(c, all_of<P>(of.x, dy, dx),
+			    whitened_gradient<P>{ of, dy, real_output_gradient<P>(c, 1), dx });
 }
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace_of<take_work<P>> };
+	return { forward<P>, backward<P>, forward<P>, NULL, workspace_of<alloc_work<P>> };
 }
 KERNELS(w2_gaussian, set)

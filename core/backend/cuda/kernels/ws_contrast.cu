@@ -16,41 +16,39 @@ template <typename R> struct contrast {
 };
 
 /* z as [B,T,n w] */
-static struct pieces pieces_of_node(const struct node *n)
+static struct token_blocks token_blocks_of_node(const struct node *n)
 {
 	const int64_t *dim = n->in[0]->dim;
 
-	return pieces_of(dim[0], dim[1], dim[2] * dim[3]);
+	return token_blocks_of(dim[0], dim[1], dim[2] * dim[3]);
 }
 
 template <typename P>
-static contrast<typename P::real> take_contrast(struct space *m, const struct node *n,
-						enum pass pass)
+static contrast<typename P::real> alloc_contrast(struct scratch *m, const struct node *n,
+						 enum pass pass)
 {
 	typedef typename P::real real;
 	const struct ws_attr *attr = (const struct ws_attr *)n->attr;
 	const int64_t *dim = n->in[0]->dim;
-	struct contrast<real> k = {
-		dim[0], dim[1], dim[2], dim[3], dim[0] * dim[2], (real)attr->tau
-	};
+	contrast<real> k = { dim[0], dim[1], dim[2], dim[3], dim[0] * dim[2], (real)attr->tau };
 
-	k.unit = m->take<real>(k.count * k.width);
-	k.norm = m->take<real>(k.count);
-	k.score = m->take<real>(k.count * k.count);
-	k.row = m->take<double>(k.count);
-	k.near = m->take<double>(k.count);
-	k.sums = pass == PASS_FORWARD ? take_pieces<real>(m, pieces_of_node(n)) : NULL;
-	k.gradient = pass == PASS_BACKWARD ? m->take<real>(k.count * k.width) : NULL;
+	k.unit = m->alloc<real>(k.count * k.width);
+	k.norm = m->alloc<real>(k.count);
+	k.score = m->alloc<real>(k.count * k.count);
+	k.row = m->alloc<double>(k.count);
+	k.near = m->alloc<double>(k.count);
+	k.sums = pass == PASS_FORWARD ? alloc_token_blocks<real>(m, token_blocks_of_node(n)) : NULL;
+	k.gradient = pass == PASS_BACKWARD ? m->alloc<real>(k.count * k.width) : NULL;
 	return k;
 }
 
 /* Unit vectors of the means, and their products. */
 template <typename P>
-static void compare(const struct call *c, const struct contrast<typename P::real> &given,
+static void compare(const struct call *c, const contrast<typename P::real> &given,
 		    const typename P::real *means)
 {
 	typedef typename P::real real;
-	const struct contrast<real> k = given;
+	const contrast<real> k = given;
 
 	each_row(c, k.count, [=] __device__(int64_t i) {
 		const real *m = means + i * k.width;
@@ -65,9 +63,7 @@ static void compare(const struct call *c, const struct contrast<typename P::real
 		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
 			k.unit[i * k.width + j] = m[j] / norm;
 	});
-	const struct matrix<real> unit = {
-		k.unit, k.width, 0
-	};
+	const matrix<real> unit = { k.unit, k.width, 0 };
 
 	gemm(c, false, true, k.count, k.count, k.width, 1 / (double)k.tau, unit, unit, false,
 	     k.score, k.count);
@@ -75,10 +71,10 @@ static void compare(const struct call *c, const struct contrast<typename P::real
 
 /* Rows of scores become probabilities; row = logsumexp - own score, near = scores of neighbours. */
 template <typename P>
-static void soften(const struct call *c, const struct contrast<typename P::real> &given)
+static void soften(const struct call *c, const contrast<typename P::real> &given)
 {
 	typedef typename P::real real;
-	const struct contrast<real> k = given;
+	const contrast<real> k = given;
 
 	each_row(c, k.count, [=] __device__(int64_t i) {
 		real *row = k.score + i * k.count;
@@ -111,14 +107,14 @@ static void soften(const struct call *c, const struct contrast<typename P::real>
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct space m = { (char *)c->work, 0 };
-	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_FORWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const contrast<real> k = alloc_contrast<P>(&m, c->node, PASS_FORWARD);
 	const int64_t pairs = k.count * (k.heads - 1);
-	auto *loss = wide_output<P>(c, 0), *similarity = wide_output<P>(c, 1);
-	auto *means = wide_output<P>(c, 2);
+	auto *loss = real_output<P>(c, 0), *similarity = real_output<P>(c, 1);
+	auto *means = real_output<P>(c, 2);
 
 	sum_tokens<P>(
-		c, pieces_of_node(c->node), input<P>(c, 0), k.sums,
+		c, token_blocks_of_node(c->node), input<P>(c, 0), k.sums,
 		[=] __device__(int64_t i, real sum) { means[i] = sum * (1 / (real)k.length); });
 	compare<P>(c, k, means);
 	soften<P>(c, k);
@@ -147,14 +143,14 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct space m = { (char *)c->work, 0 };
-	const struct contrast<real> k = take_contrast<P>(&m, c->node, PASS_BACKWARD);
+	struct scratch m = { (char *)c->work, 0 };
+	const contrast<real> k = alloc_contrast<P>(&m, c->node, PASS_BACKWARD);
 	const int64_t columns = k.heads * k.width, n = k.batch * k.length * columns;
 	const struct divisor per_token = divisor_of(columns, n), length = divisor_of(k.length, n);
-	const auto *weight = wide_output_gradient<P>(c, 0);
+	const auto *weight = real_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
-	compare<P>(c, k, wide_output<P>(c, 2));
+	compare<P>(c, k, real_output<P>(c, 2));
 	soften<P>(c, k);
 	each(c, k.count * k.count, [=] __device__(int64_t at) {
 		const int64_t i = at / k.count, j = at % k.count;
@@ -164,9 +160,7 @@ template <typename P> static void backward(const struct call *c)
 		if (j <= i)
 			*a = *b = f * (*a + *b - (i == j ? 2 : 0));
 	});
-	const struct matrix<real> score = { k.score, k.count, 0 }, unit = {
-		k.unit, k.width, 0
-	};
+	const matrix<real> score = { k.score, k.count, 0 }, unit = { k.unit, k.width, 0 };
 
 	gemm(c, false, false, k.count, k.width, k.count, 1, score, unit, false, k.gradient,
 	     k.width);
@@ -182,12 +176,12 @@ template <typename P> static void backward(const struct call *c)
 		for (int64_t j = threadIdx.x; j < k.width; j += BLOCK)
 			d[j] = (d[j] - along * u[j]) / k.norm[i] * (1 / (real)k.length);
 	});
-	const struct numbers<P> d = wide<P>(k.gradient);
+	const input_view<P> d = real_view<P>(k.gradient);
 
-	each_span(c, n, columns, all_of<P>(dz), [=] __device__(auto p) {
+	each_vec(c, n, columns, all_of<P>(dz), [=] __device__(auto p) {
 		const int64_t token = per_token.quotient(p.first);
-		const span<p.n, p.WIDE> from = { p.first +
-						 (length.quotient(token) - token) * columns };
+		const vec_index<p.n, p.WIDE> from = { p.first +
+						      (length.quotient(token) - token) * columns };
 
 		dz.put(p, d[from]);
 	});
@@ -195,6 +189,6 @@ template <typename P> static void backward(const struct call *c)
 
 template <typename P> static constexpr struct kernels set()
 {
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<take_contrast<P>> };
+	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_contrast<P>> };
 }
 KERNELS(ws_contrast, set)

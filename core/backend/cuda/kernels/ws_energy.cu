@@ -11,9 +11,9 @@ template <typename P> static void forward(const struct call *c)
 	typedef typename P::real real;
 	const real count = (real)vectors(c->node);
 	const auto z = input<P>(c, 0);
-	auto *energy = wide_output<P>(c, 0);
+	auto *energy = real_output<P>(c, 0);
 
-	sum_spans(
+	sum_vecs(
 		c, count_of(c->node->in[0]), all_of<P>(z),
 		[=] __device__(auto p) {
 			const auto v = z[p];
@@ -33,12 +33,12 @@ template <typename P> static void backward(const struct call *c)
 	typedef typename P::real real;
 	const real count = (real)vectors(c->node);
 	const auto z = input<P>(c, 0);
-	const auto *weight = wide_output_gradient<P>(c, 0);
+	const auto *weight = real_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_span(c, n, n, all_of<P>(z, dz), [=] __device__(auto p) {
+	each_vec(c, n, n, all_of<P>(z, dz), [=] __device__(auto p) {
 		const real f = 2 * *weight / count;
 		auto v = z[p];
 

@@ -19,13 +19,14 @@ template <typename P> struct norm_call {
 	int width, residual_pitch; /* of a row, and from a row of residual to the next */
 	int weight;		   /* number of the input w; b follows it */
 	const R *w, *b;
-	struct numbers<P> x, residual;
-	struct results<P> s, y;
+	input_view<P> x, residual;
+	output_view<P> s, y;
 	R *statistics; /* [rows,2]: mean, 1 / deviation */
 
 	/* What is normalised. */
-	__host__ __device__ struct numbers<P> sum() const {
-		return s ? (struct numbers<P>)s : x;
+	__host__ __device__ input_view<P> sum() const
+	{
+		return s ? (input_view<P>)s : x;
 	}
 };
 
@@ -36,7 +37,7 @@ template <typename P> static norm_call<P> read_call(const struct call *c)
 	const bool has_residual = c->node->id == OP_norm_residual;
 	const int64_t width = tensor_dim(c->node->in[0], -1);
 	const struct tensor *residual = has_residual ? c->node->in[1] : NULL;
-	struct norm_call<P> m;
+	norm_call<P> m;
 
 	m.kind = attr->kind;
 	m.eps = (real)attr->eps;
@@ -46,12 +47,12 @@ template <typename P> static norm_call<P> read_call(const struct call *c)
 	m.rows = tensor_count(c->node->in[0]) / width;
 	m.weight = has_residual ? 2 : 1;
 	m.x = input<P>(c, 0);
-	m.residual = has_residual ? input<P>(c, 1) : numbers<P>{ NULL, false };
-	m.w = wide_input<P>(c, m.weight);
-	m.b = wide_input<P>(c, m.weight + 1);
-	m.s = has_residual ? output<P>(c, 0) : results<P>{ NULL, false };
+	m.residual = has_residual ? input<P>(c, 1) : input_view<P>{ NULL, false };
+	m.w = real_input<P>(c, m.weight);
+	m.b = real_input<P>(c, m.weight + 1);
+	m.s = has_residual ? output<P>(c, 0) : output_view<P>{ NULL, false };
 	m.y = output<P>(c, has_residual ? 1 : 0);
-	m.statistics = wide_output<P>(c, has_residual ? 2 : 1);
+	m.statistics = real_output<P>(c, has_residual ? 2 : 1);
 	return m;
 }
 

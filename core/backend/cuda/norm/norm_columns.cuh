@@ -14,13 +14,13 @@
  */
 template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column_shape {
 	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PARTS = PARTS_;
-	static constexpr int MOST_THREADS = ROW_SPAN * WARP * MOST_SPANS<float> / N;
+	static constexpr int MAX_THREADS = ROW_VEC * WARP * MAX_VECS<float> / N;
 	static constexpr bool AHEAD = AHEAD_;
 };
 
 /* As they are kept: the first n rows, which lie `width` apart, and zeros. */
 template <typename T, typename C> struct packed_rows {
-	struct packed<T, C::N> of[C::ROWS];
+	packed_vec<T, C::N> of[C::ROWS];
 
 	__device__ void load(const T *from, int64_t width, int n)
 	{
@@ -28,15 +28,15 @@ template <typename T, typename C> struct packed_rows {
 		for (int r = 0; r < C::ROWS; r++) {
 			of[r] = {};
 			if (r < n)
-				of[r] = read_packed<C::N>(from + r * width);
+				of[r] = load_packed<C::N>(from + r * width);
 		}
 	}
 };
 
 template <typename R, typename C> struct column_rows {
-	struct values<R, C::N> of[C::ROWS];
+	vec<R, C::N> of[C::ROWS];
 
-	template <typename T> __device__ void unpack(const struct packed_rows<T, C> &kept)
+	template <typename T> __device__ void unpack(const packed_rows<T, C> &kept)
 	{
 #pragma unroll
 		for (int r = 0; r < C::ROWS; r++)
@@ -49,12 +49,12 @@ template <typename R, typename C> struct column_rows {
 #pragma unroll
 		for (int r = 0; r < C::ROWS; r++)
 			if (r < n)
-				store_span<true>(to + r * width, of[r]);
+				store_vec<true>(to + r * width, of[r]);
 	}
 	/* Adds where the gradient is added to. */
 	template <typename T> __device__ void put(T *to, bool add, int64_t width, int n) const
 	{
-		struct packed_rows<T, C> kept;
+		packed_rows<T, C> kept;
 		struct column_rows sum;
 
 		if (!add) {
@@ -71,9 +71,9 @@ template <typename R, typename C> struct column_rows {
 		sum.store(to, width, n);
 	}
 	template <typename P>
-	__device__ void put(struct gradient<P> to, int64_t at, int64_t width, int n) const
+	__device__ void put(gradient_view<P> to, int64_t at, int64_t width, int n) const
 	{
-		if (ROUNDS<P> && to && to.to.narrow)
+		if (ROUNDS<P> && to && to.to.bf16_storage)
 			put((typename P::factor *)to.to.at + at, to.add, width, n);
 		else if (to)
 			put((R *)to.to.at + at, to.add, width, n);
@@ -83,7 +83,7 @@ template <typename R, typename C> struct column_rows {
 /* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one
  * before. */
 template <int N, int WARPS, typename R>
-static __device__ void add_warps(struct values<R, N> &sum, R (&room)[WARPS][N])
+static __device__ void add_warps(vec<R, N> &sum, R (&buffers)[WARPS][N])
 {
 	const int warps = (int)blockDim.x / WARP;
 
@@ -93,26 +93,26 @@ static __device__ void add_warps(struct values<R, N> &sum, R (&room)[WARPS][N])
 	if (threadIdx.x % WARP == 0)
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			room[threadIdx.x / WARP][k] = sum[k];
+			buffers[threadIdx.x / WARP][k] = sum[k];
 	__syncthreads();
 	sum = {};
 	for (int warp = 0; warp < warps; warp++)
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			sum[k] += room[warp][k];
+			sum[k] += buffers[warp][k];
 }
 
 /* What a thread reads of ROWS rows.  X: how the stream is kept; Y: dy. */
 template <typename P, typename X, typename Y, typename C> struct rows_read {
 	typedef typename P::real real;
 
-	struct packed_rows<X, C> s, ds;
-	struct packed_rows<Y, C> dy;
+	packed_rows<X, C> s, ds;
+	packed_rows<Y, C> dy;
 	real mean[C::ROWS], inverse[C::ROWS];
 
 	/* `rows` of them, from number `row` on. */
-	__device__ void load(const struct norm_call<P> &m, const struct norm_gradients<P> &d,
-			     int64_t row, int rows, int column)
+	__device__ void load(const norm_call<P> &m, const norm_gradients<P> &d, int64_t row,
+			     int rows, int column)
 	{
 		const int own = column < m.width ? rows : 0;
 		const int64_t at = row * m.width + column;
@@ -131,14 +131,14 @@ template <typename P, typename X, typename Y, typename C> struct rows_read {
 
 /* As backward_kernel(). */
 template <typename P, typename X, typename Y, typename C>
-static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
-	backward_columns_kernel(struct norm_call<P> m, struct norm_gradients<P> d)
+static __global__ void __launch_bounds__(C::MAX_THREADS, C::BLOCKS)
+	backward_columns_kernel(norm_call<P> m, norm_gradients<P> d)
 {
 	typedef typename P::real real;
 	constexpr int N = C::N, ROWS = C::ROWS;
 	__shared__ struct alignas(16) {
-		real of[C::MOST_THREADS / WARP][2 * ROWS];
-	} room[2];
+		real of[C::MAX_THREADS / WARP][2 * ROWS];
+	} buffers[2];
 	const int column = (int)threadIdx.x * N;
 	const bool inside = column < m.width;
 	const int64_t first = m.rows * blockIdx.x / gridDim.x;
@@ -146,23 +146,20 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 	const auto rows_at = [&](int64_t row) {
 		return last - row < ROWS ? (int)(last - row) : ROWS;
 	};
-	struct values<real, N> w = {}, dw = {}, db = {
-	};
-	struct rows_read<P, X, Y, C> next = {
-	};
+	vec<real, N> w = {}, dw = {}, db = {};
+	rows_read<P, X, Y, C> next = {};
 	int half = 0;
 
-	previous_done();
+	pdl_wait();
 	if (inside)
-		w = load_span<real, real, N, true>(m.w + column);
+		w = load_vec<real, real, N, true>(m.w + column);
 	if (C::AHEAD)
 		next.load(m, d, first, rows_at(first), column);
 	for (int64_t row = first; row < last; row += ROWS) {
 		const int own = inside ? rows_at(row) : 0;
-		struct rows_read<P, X, Y, C> now = next;
-		struct column_rows<real, C> n, g, ds;
-		struct values<real, 2 *ROWS> means = {
-		}; /* of g, then of g n */
+		rows_read<P, X, Y, C> now = next;
+		column_rows<real, C> n, g, ds;
+		vec<real, 2 *ROWS> means = {}; /* of g, then of g n */
 
 		if (!C::AHEAD)
 			now.load(m, d, row, rows_at(row), column);
@@ -183,7 +180,7 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 				means[ROWS + r] += g.of[r][i] * n.of[r][i];
 			}
 		}
-		add_warps(means, room[half].of);
+		add_warps(means, buffers[half].of);
 		half = !half;
 #pragma unroll
 		for (int r = 0; r < ROWS; r++) {
@@ -200,42 +197,42 @@ static __global__ void __launch_bounds__(C::MOST_THREADS, C::BLOCKS)
 	}
 	if (!d.columns || !inside)
 		return;
-	store_span<true>(d.partial + blockIdx.x * d.columns + column, dw);
+	store_vec<true>(d.partial + blockIdx.x * d.columns + column, dw);
 	if (d.columns > m.width)
-		store_span<true>(d.partial + blockIdx.x * d.columns + m.width + column, db);
+		store_vec<true>(d.partial + blockIdx.x * d.columns + m.width + column, db);
 }
 
 /* Does backward take rows of this shape by columns? */
 template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 && S::TEAM == WARP;
 
 template <typename X>
-using plain_columns = column_shape<ROW_SPAN, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
+using plain_columns = column_shape<ROW_VEC, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
 
 /* Where it is narrow, few bytes are under way: a thread asks for the next row before it needs it.
  */
 template <typename X>
-using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MOST_PARTS, true>,
+using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MAX_PARTS, true>,
 					   plain_columns<X>>;
 
 /* Returns the number of parts. */
 template <typename C, typename X, typename Y, typename P>
-static int64_t launch_columns_of(const struct call *c, const struct norm_call<P> &m,
-				 const struct norm_gradients<P> &d)
+static int64_t launch_columns_of(const struct call *c, const norm_call<P> &m,
+				 const norm_gradients<P> &d)
 {
 	const int64_t threads = (m.width + C::N * WARP - 1) / (C::N * WARP) * WARP;
 	const int64_t parts = norm_parts(m.rows, C::ROWS, C::PARTS);
 
 	if (parts)
-		launch_next(context_of(c)->overlaps, backward_columns_kernel<P, X, Y, C>,
-			    (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+		launch_pdl(context_of(c)->pdl, backward_columns_kernel<P, X, Y, C>, (unsigned)parts,
+			   (int)threads, 0, stream_of(c), m, d);
 	return parts;
 }
 
 template <typename C, typename X, typename P>
-static int64_t backward_columns(const struct call *c, const struct norm_call<P> &m,
-				const struct norm_gradients<P> &d)
+static int64_t backward_columns(const struct call *c, const norm_call<P> &m,
+				const norm_gradients<P> &d)
 {
-	if (ROUNDS<P> && d.dy.narrow)
+	if (ROUNDS<P> && d.dy.bf16_storage)
 		return launch_columns_of<C, X, typename P::factor>(c, m, d);
 	return launch_columns_of<C, X, typename P::real>(c, m, d);
 }

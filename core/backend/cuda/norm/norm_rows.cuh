@@ -13,51 +13,51 @@
  * chunk by chunk, and is read again where it is used again.  STREAM: how x, s and their gradients
  * are kept.
  */
-template <int N_, int K_, int TEAM_, bool LONG_, enum span_kind STREAM_>
+template <int N_, int K_, int TEAM_, bool LONG_, enum vec_kind STREAM_>
 struct row_shape {
 	static constexpr int N = N_, K = K_, TEAM = TEAM_; static constexpr bool LONG = LONG_;
-	static constexpr enum span_kind STREAM = STREAM_;
+	static constexpr enum vec_kind STREAM = STREAM_;
 	static constexpr int STEP = N * TEAM, CHUNK = K *STEP, TEAMS = BLOCK / TEAM;
 };
 
-#define ROW_SPAN 4
+#define ROW_VEC 4
 
-template <typename R> static constexpr int MOST_SPANS = 32 / (int)sizeof(R);
+template <typename R> static constexpr int MAX_VECS = 32 / (int)sizeof(R);
 
 /* use(shape) for rows of this width, all of which begin where accesses of 16 bytes may. */
-template <typename R, enum span_kind STREAM, typename F>
+template <typename R, enum vec_kind STREAM, typename F>
 static void with_aligned_shape(int64_t width, F use)
 {
-	constexpr int MOST = MOST_SPANS<R>, FEW = 2, SOME = MOST < 6 ? MOST : 6;
+	constexpr int MAX = MAX_VECS<R>, FEW = 2, SOME = MAX < 6 ? MAX : 6;
 
-	if (width <= ROW_SPAN * WARP * FEW)
-		use(row_shape<ROW_SPAN, FEW, WARP, false, STREAM>());
-	else if (width <= ROW_SPAN * WARP * SOME)
-		use(row_shape<ROW_SPAN, SOME, WARP, false, STREAM>());
-	else if (width <= ROW_SPAN * WARP * MOST)
-		use(row_shape<ROW_SPAN, MOST, WARP, false, STREAM>());
-	else if (width <= ROW_SPAN * BLOCK * FEW)
-		use(row_shape<ROW_SPAN, FEW, BLOCK, false, STREAM>());
+	if (width <= ROW_VEC * WARP * FEW)
+		use(row_shape<ROW_VEC, FEW, WARP, false, STREAM>());
+	else if (width <= ROW_VEC * WARP * SOME)
+		use(row_shape<ROW_VEC, SOME, WARP, false, STREAM>());
+	else if (width <= ROW_VEC * WARP * MAX)
+		use(row_shape<ROW_VEC, MAX, WARP, false, STREAM>());
+	else if (width <= ROW_VEC * BLOCK * FEW)
+		use(row_shape<ROW_VEC, FEW, BLOCK, false, STREAM>());
 	else
-		use(row_shape<ROW_SPAN, FEW, BLOCK, true, STREAM>());
+		use(row_shape<ROW_VEC, FEW, BLOCK, true, STREAM>());
 }
 
 /* `aligned`: all rows begin there. */
 template <typename P, typename F>
-static void with_shape(int64_t width, bool aligned, enum span_kind stream, F use)
+static void with_shape(int64_t width, bool aligned, enum vec_kind stream, F use)
 {
 	typedef typename P::real real;
-	constexpr int MOST = MOST_SPANS<real>;
-	const bool known = aligned && stream != SPAN_OF_ANY;
+	constexpr int MAX = MAX_VECS<real>;
+	const bool known = aligned && stream != VEC_OF_ANY;
 
-	if (!known && width <= WARP * MOST)
-		use(row_shape<1, MOST, WARP, false, SPAN_OF_ANY>());
+	if (!known && width <= WARP * MAX)
+		use(row_shape<1, MAX, WARP, false, VEC_OF_ANY>());
 	else if (!known)
-		use(row_shape<1, MOST, BLOCK, true, SPAN_OF_ANY>());
-	else if (ROUNDS<P> && stream == SPAN_OF_NARROW)
-		with_aligned_shape<real, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(width, use);
+		use(row_shape<1, MAX, BLOCK, true, VEC_OF_ANY>());
+	else if (ROUNDS<P> && stream == VEC_OF_BF16)
+		with_aligned_shape<real, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(width, use);
 	else
-		with_aligned_shape<real, SPAN_OF_WIDE>(width, use);
+		with_aligned_shape<real, VEC_OF_REAL>(width, use);
 }
 
 /* f(first column) for each chunk of a row. */
@@ -73,12 +73,12 @@ template <typename S, typename F> static __device__ void each_chunk(int width, F
 /* Rows of `width` numbers; or the bits of several widths and pitches. */
 template <typename... Pointers> static bool all_aligned(int64_t width, Pointers... pointers)
 {
-	return width % ROW_SPAN == 0 && (((uintptr_t)pointers | ...) % 16) == 0;
+	return width % ROW_VEC == 0 && (((uintptr_t)pointers | ...) % 16) == 0;
 }
 
 /* What a thread keeps of a chunk. */
-template <typename R, typename S> struct piece {
-	struct values<R, S::N> of[S::K];
+template <typename R, typename S> struct row_slice {
+	vec<R, S::N> of[S::K];
 };
 
 /* Where a thread's first span begins in the tensor, and how many numbers of the row follow from
@@ -113,81 +113,80 @@ template <typename S, typename F> static __device__ void each_number(F f)
 
 /* Zeros beyond the row. */
 template <typename R, typename S, typename T>
-static __device__ void load_as(struct piece<R, S> &x, const T *from, struct row_place at)
+static __device__ void load_as(row_slice<R, S> &x, const T *from, struct row_place at)
 {
 #pragma unroll
 	for (int k = 0; k < S::K; k++) {
 		x.of[k] = {};
 		if (k * S::STEP < at.left)
-			x.of[k] = load_span<T, R, S::N, true>(from + at.first + k * S::STEP);
+			x.of[k] = load_vec<T, R, S::N, true>(from + at.first + k * S::STEP);
 	}
 }
 
 template <typename R, typename S, typename T>
-static __device__ void store_as(T *to, const struct piece<R, S> &x, struct row_place at)
+static __device__ void store_as(T *to, const row_slice<R, S> &x, struct row_place at)
 {
 #pragma unroll
 	for (int k = 0; k < S::K; k++)
 		if (k * S::STEP < at.left)
-			store_span<true>(to + at.first + k * S::STEP, x.of[k]);
+			store_vec<true>(to + at.first + k * S::STEP, x.of[k]);
 }
 
 /* One branch for all spans: their accesses are under way together. */
 template <typename P, typename R, typename S>
-static __device__ void load(struct piece<R, S> &x, struct numbers<P> from, struct row_place at)
+static __device__ void load(row_slice<R, S> &x, input_view<P> from, struct row_place at)
 {
-	if (ROUNDS<P> && from.narrow)
+	if (ROUNDS<P> && from.bf16_storage)
 		load_as(x, (const typename P::factor *)from.at, at);
 	else
 		load_as(x, (const R *)from.at, at);
 }
 
 /* What the stream is kept as, where that is known. */
-template <typename P, enum span_kind STREAM>
-using stream_type =
-	std::conditional_t<STREAM == SPAN_OF_NARROW, typename P::factor, typename P::real>;
+template <typename P, enum vec_kind STREAM>
+using stream_type = std::conditional_t<STREAM == VEC_OF_BF16, typename P::factor, typename P::real>;
 
 /* What is read where x is written. */
-template <typename P, enum span_kind STREAM>
-static __device__ typename P::real as_stream(struct results<P> to, typename P::real x)
+template <typename P, enum vec_kind STREAM>
+static __device__ typename P::real as_stream(output_view<P> to, typename P::real x)
 {
-	return STREAM == SPAN_OF_ANY ? as_kept(to, x) : (typename P::real)(stream_type<P, STREAM>)x;
+	return STREAM == VEC_OF_ANY ? as_stored(to, x)
+				    : (typename P::real)(stream_type<P, STREAM>)x;
 }
 
 template <typename P, typename R, typename S>
-static __device__ void load_stream(struct piece<R, S> &x, struct numbers<P> from,
-				   struct row_place at)
+static __device__ void load_stream(row_slice<R, S> &x, input_view<P> from, struct row_place at)
 {
-	if constexpr (S::STREAM == SPAN_OF_ANY)
+	if constexpr (S::STREAM == VEC_OF_ANY)
 		load<P>(x, from, at);
 	else
 		load_as(x, (const stream_type<P, S::STREAM> *)from.at, at);
 }
 
 template <typename P, typename R, typename S>
-static __device__ void store(struct results<P> to, const struct piece<R, S> &x, struct row_place at)
+static __device__ void store(output_view<P> to, const row_slice<R, S> &x, struct row_place at)
 {
-	if (ROUNDS<P> && to.narrow)
+	if (ROUNDS<P> && to.bf16_storage)
 		store_as((typename P::factor *)to.at, x, at);
 	else
 		store_as((R *)to.at, x, at);
 }
 
 template <typename P, typename R, typename S>
-static __device__ void store_stream(struct results<P> to, const struct piece<R, S> &x,
+static __device__ void store_stream(output_view<P> to, const row_slice<R, S> &x,
 				    struct row_place at)
 {
-	if constexpr (S::STREAM == SPAN_OF_ANY)
+	if constexpr (S::STREAM == VEC_OF_ANY)
 		store<P>(to, x, at);
 	else
 		store_as((stream_type<P, S::STREAM> *)to.at, x, at);
 }
 
 template <typename P, typename R, typename S>
-static __device__ void put(struct gradient<P> to, const struct piece<R, S> &x, struct row_place at)
+static __device__ void put(gradient_view<P> to, const row_slice<R, S> &x, struct row_place at)
 {
 	if (to && to.add) {
-		struct piece<R, S> sum;
+		row_slice<R, S> sum;
 
 		load<P>(sum, to.to, at);
 		each_number<S>([&](int k, int i) { sum.of[k][i] += x.of[k][i]; });
@@ -200,7 +199,7 @@ static __device__ void put(struct gradient<P> to, const struct piece<R, S> &x, s
 /* Blocks of a multiprocessor that pieces in registers leave room for: more of them keep memory
  * busier. */
 template <typename R, typename S>
-static constexpr int RESIDENT = sizeof(struct piece<R, S>) <= 96 ? 4 : 3;
+static constexpr int RESIDENT = sizeof(row_slice<R, S>) <= 96 ? 4 : 3;
 
 template <typename S, typename R> static __device__ R team_sum(R value)
 {
@@ -213,8 +212,8 @@ template <typename S, typename R> static __device__ R team_sum(R value)
 /* ------------------------------------------------------------------ gradients */
 
 template <typename P> struct norm_gradients {
-	struct numbers<P> dy, ds; /* ds: what arrives at the sum itself */
-	struct gradient<P> dx, dresidual;
+	input_view<P> dy, ds; /* ds: what arrives at the sum itself */
+	gradient_view<P> dx, dresidual;
 	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted
 	 */
 	typename P::real *partial;
@@ -226,7 +225,7 @@ template <typename P> struct norm_gradients {
  * large GPU runs so many at a time; more would wait for these.
  */
 #define NORM_PARTS 528
-#define MOST_PARTS (2 * NORM_PARTS) /* of small blocks */
+#define MAX_PARTS (2 * NORM_PARTS) /* of small blocks */
 
 static int64_t norm_parts(int64_t rows, int64_t teams, int64_t parts)
 {

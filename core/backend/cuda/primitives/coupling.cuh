@@ -30,17 +30,17 @@ static inline struct coupling coupling_of(const struct node *n, const struct ten
 /* For the sums of `width` columns over all tokens: their parts, and the sums. */
 template <typename P> static size_t coupling_work(int64_t tokens, const struct tensor *columns)
 {
-	struct space m = { NULL, 0 };
+	struct scratch m = { NULL, 0 };
 
-	m.take<typename P::real>(column_room(tokens, columns->dim[2]));
-	m.take<typename P::real>(columns->dim[2]);
+	m.alloc<typename P::real>(column_scratch(tokens, columns->dim[2]));
+	m.alloc<typename P::real>(columns->dim[2]);
 	return m.used;
 }
 
 /* ds[iS/n] = sum over i of d [n]: the gradient of S scalars, each serves a stretch of channels. */
 template <typename P>
 static void sum_scalars(const struct call *c, const typename P::real *d, int64_t n, int64_t scalars,
-			struct gradient<P> ds)
+			gradient_view<P> ds)
 {
 	each(c, scalars, [=] __device__(int64_t h) {
 		const int64_t first = (h * n + scalars - 1) / scalars;

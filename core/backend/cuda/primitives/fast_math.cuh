@@ -10,49 +10,49 @@
 #include "core/backend/cuda/primitives/kernel.cuh"
 #include "core/backend/cuda/primitives/ptx.cuh"
 
-template <typename P> static __device__ typename P::real about_exp(typename P::real x)
+template <typename P> static __device__ typename P::real fast_exp(typename P::real x)
 {
 	if constexpr (ROUNDS<P>)
-		return power_of_two_about(x * (float)M_LOG2E);
+		return ex2_approx(x * (float)M_LOG2E);
 	else
 		return exp(x);
 }
 
 template <typename P>
-static __device__ typename P::real about_ratio(typename P::real a, typename P::real b)
+static __device__ typename P::real fast_divide(typename P::real a, typename P::real b)
 {
 	if constexpr (ROUNDS<P>)
-		return a * reciprocal_about(b);
+		return a * rcp_approx(b);
 	else
 		return a / b;
 }
 
 /* log(1 + x), x from 0 to 1 */
-template <typename P> static __device__ typename P::real about_log1p(typename P::real x)
+template <typename P> static __device__ typename P::real fast_log1p(typename P::real x)
 {
 	if constexpr (ROUNDS<P>)
 		return x < 0x1p-7f ? x * (1 - x * (0.5f - x * (1 / 3.0f)))
-				   : (float)M_LN2 * log_two_about(1 + x);
+				   : (float)M_LN2 * lg2_approx(1 + x);
 	else
 		return log1p(x);
 }
 
 /* 1 / (1 + exp(-x)) */
-template <typename P> static __device__ typename P::real about_sigmoid(typename P::real x)
+template <typename P> static __device__ typename P::real fast_sigmoid(typename P::real x)
 {
-	return about_ratio<P>(1, 1 + about_exp<P>(-x));
+	return fast_divide<P>(1, 1 + fast_exp<P>(-x));
 }
 
 /* The cosine and the sine of an angle. */
 template <typename P>
-static __device__ void about_turn(double angle, typename P::real *cosine, typename P::real *sine)
+static __device__ void fast_sincos(double angle, typename P::real *cosine, typename P::real *sine)
 {
 	if constexpr (ROUNDS<P>) {
 		const double turns = angle * (0.5 * M_1_PI);
 		const float rest = (float)(2 * M_PI * (turns - rint(turns)));
 
-		*cosine = cosine_about(rest);
-		*sine = sine_about(rest);
+		*cosine = cos_approx(rest);
+		*sine = sin_approx(rest);
 	} else {
 		double s, k;
 

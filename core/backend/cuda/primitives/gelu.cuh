@@ -18,7 +18,7 @@ template <typename R> static __device__ R gelu_power(R x)
 
 template <typename P> static __device__ typename P::real gelu_factor(typename P::real x)
 {
-	return about_sigmoid<P>(-gelu_power(x));
+	return fast_sigmoid<P>(-gelu_power(x));
 }
 
 /* y = x s, so dy/dx = s - s (1 - s) x dt/dx */

@@ -4,7 +4,7 @@
  * A kernel file is a template over a precision: single_precision, double_precision, or
  * bfloat16_products, which is float with products in bfloat16.  Its functions have the shape of the
  * CPU's: forward and backward take a struct call, whose pointers are device memory. Work is given
- * to the GPU by each() (one thread per element), each_row() (one block per row), each_of_many()
+ * to the GPU by each() (one thread per element), each_row() (one block per row), each_of_buffers()
  * (elements of many blocks of memory), sum_all() and sum_columns() (fixed order: the same bits
  * every time), and gemm() (cuBLAS).  Everything is ordered on the context's stream.
  */
@@ -56,7 +56,7 @@ static scalar_factor<typename P::real> factor(const struct call *c, int learned)
 {
 	const struct factor_attr *attr = (const struct factor_attr *)c->node->attr;
 
-	return { wide_input<P>(c, learned), (typename P::real)attr->constant };
+	return { real_input<P>(c, learned), (typename P::real)attr->constant };
 }
 
 /* --------------------------------------------------------------- elements, rows */
@@ -66,15 +66,15 @@ static scalar_factor<typename P::real> factor(const struct call *c, int learned)
 #endif
 #define WARP 32
 
-template <typename F> static __global__ void each_kernel(int64_t n, F f)
+template <typename F> static __global__ void elementwise_kernel(int64_t n, F f)
 {
-	previous_done();
+	pdl_wait();
 	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
 	     i += (int64_t)gridDim.x * blockDim.x)
 		f(i);
 }
 
-#define MOST_BLOCKS (1 << 16)
+#define MAX_BLOCKS (1 << 16)
 
 /* f(i) for i in [0, n), a thread each. */
 template <typename F> static void each(const struct call *c, int64_t n, F f)
@@ -83,70 +83,69 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 
 	if (n == 0)
 		return;
-	launch_next(context_of(c)->overlaps, each_kernel<F>,
-		    (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
-		    n, f);
+	launch_pdl(context_of(c)->pdl, elementwise_kernel<F>,
+		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, stream_of(c), n,
+		   f);
 	note_launch(c);
 }
 
-template <int N, enum span_kind KIND, typename F>
-static __global__ void each_span_kernel(int64_t spans, F f)
+template <int N, enum vec_kind KIND, typename F>
+static __global__ void vectorized_elementwise_kernel(int64_t vecs, F f)
 {
-	previous_done();
-	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < spans;
+	pdl_wait();
+	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vecs;
 	     i += (int64_t)gridDim.x * blockDim.x)
-		f(span<N, KIND>{ i * N });
+		f(vec_index<N, KIND>{ i * N });
 }
 
-template <int N, enum span_kind KIND = SPAN_OF_ANY, typename F>
-static void launch_spans(const struct call *c, int64_t spans, F f)
+template <int N, enum vec_kind KIND = VEC_OF_ANY, typename F>
+static void launch_vecs(const struct call *c, int64_t vecs, F f)
 {
-	const int64_t blocks = (spans + BLOCK - 1) / BLOCK;
+	const int64_t blocks = (vecs + BLOCK - 1) / BLOCK;
 
-	launch_next(context_of(c)->overlaps, each_span_kernel<N, KIND, F>,
-		    (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), BLOCK, 0, stream_of(c),
-		    spans, f);
+	launch_pdl(context_of(c)->pdl, vectorized_elementwise_kernel<N, KIND, F>,
+		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, stream_of(c),
+		   vecs, f);
 	note_launch(c);
 }
 
 /*
- * f(span) for all spans of n elements, a thread each: of SPAN elements where `width`, which no span
+ * f(span) for all spans of n elements, a thread each: of VEC elements where `width`, which no span
  * may leave, is a multiple of it; else of one.  f has a parameter `auto p`, reads x[p], writes
  * y.put(p, values).
  */
-#define SPAN 8
+#define VEC 8
 
-template <typename F> static void each_span(const struct call *c, int64_t n, int64_t width, F f)
+template <typename F> static void each_vec(const struct call *c, int64_t n, int64_t width, F f)
 {
 	if (n == 0)
 		return;
-	if (width % SPAN == 0)
-		launch_spans<SPAN>(c, n / SPAN, f);
+	if (width % VEC == 0)
+		launch_vecs<VEC>(c, n / VEC, f);
 	else
-		launch_spans<1>(c, n, f);
+		launch_vecs<1>(c, n, f);
 }
 
 /* The same where f takes spans of no tensors but those of all_of<P>(...): faster if they are alike.
  */
 template <typename P, typename F>
-static void each_span(const struct call *c, int64_t n, int64_t width, const struct tensors<P> &of,
-		      F f)
+static void each_vec(const struct call *c, int64_t n, int64_t width, const tensors<P> &of, F f)
 {
 	if (n == 0)
 		return;
-	if (width % SPAN != 0)
-		launch_spans<1>(c, n, f);
-	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		launch_spans<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, n / SPAN, f);
-	else if (of.kind() == SPAN_OF_WIDE)
-		launch_spans<SPAN, SPAN_OF_WIDE>(c, n / SPAN, f);
+	if (width % VEC != 0)
+		launch_vecs<1>(c, n, f);
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		launch_vecs<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, n / VEC, f);
+	else if (of.kind() == VEC_OF_REAL)
+		launch_vecs<VEC, VEC_OF_REAL>(c, n / VEC, f);
 	else
-		launch_spans<SPAN>(c, n / SPAN, f);
+		launch_vecs<VEC>(c, n / VEC, f);
 }
 
-template <typename F> static __global__ void each_row_kernel(int64_t rows, F f)
+template <typename F> static __global__ void rowwise_kernel(int64_t rows, F f)
 {
-	previous_done();
+	pdl_wait();
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
 		f(row);
 		__syncthreads();
@@ -158,27 +157,27 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 {
 	if (rows == 0)
 		return;
-	launch_next(context_of(c)->overlaps, each_row_kernel<F>,
-		    (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), BLOCK, 0, stream_of(c),
-		    rows, f);
+	launch_pdl(context_of(c)->pdl, rowwise_kernel<F>,
+		   (unsigned)(rows < MAX_BLOCKS ? rows : MAX_BLOCKS), BLOCK, 0, stream_of(c), rows,
+		   f);
 	note_launch(c);
 }
 
 /* Elements that a block takes: one for each thread, until there are more blocks than a GPU runs. */
-static inline int64_t stretch_part(int64_t total)
+static inline int64_t elements_per_block(int64_t total)
 {
 	return total <= 1024 * BLOCK ? BLOCK : 8 * BLOCK;
 }
 
 /* The stretch with element number i of all. */
-template <typename L> static __device__ int stretch_of(const L &stretches, int64_t i)
+template <typename L> static __device__ int buffer_of(const L &list, int64_t i)
 {
-	int low = 0, high = stretches.n - 1;
+	int low = 0, high = list.n - 1;
 
 	while (low < high) {
 		const int middle = (low + high + 1) / 2;
 
-		if (stretches.before(middle) <= i)
+		if (list.before(middle) <= i)
 			low = middle;
 		else
 			high = middle - 1;
@@ -187,18 +186,18 @@ template <typename L> static __device__ int stretch_of(const L &stretches, int64
 }
 
 template <typename L, typename F>
-static __global__ void stretches_kernel(const __grid_constant__ L stretches, int64_t total,
-					int64_t part, F f)
+static __global__ void multi_buffer_kernel(const __grid_constant__ L list, int64_t total,
+					   int64_t part, F f)
 {
 	const int64_t first = blockIdx.x * part, last = first + part < total ? first + part : total;
 
-	previous_done();
-	int at = stretch_of(stretches, first);
+	pdl_wait();
+	int at = buffer_of(list, first);
 
 	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK) {
-		while (at + 1 < stretches.n && i >= stretches.before(at + 1))
+		while (at + 1 < list.n && i >= list.before(at + 1))
 			at++;
-		f(stretches, at, i);
+		f(list, at, i);
 	}
 }
 
@@ -207,14 +206,14 @@ static __global__ void stretches_kernel(const __grid_constant__ L stretches, int
  * of memory, counted through.  stretches.before(k) elements lie before stretch k.
  */
 template <typename L, typename F>
-static void each_of_many(const struct call *c, const L &stretches, int64_t total, F f)
+static void each_of_buffers(const struct call *c, const L &list, int64_t total, F f)
 {
-	const int64_t part = stretch_part(total), blocks = (total + part - 1) / part;
+	const int64_t part = elements_per_block(total), blocks = (total + part - 1) / part;
 
 	if (total == 0)
 		return;
-	launch_next(context_of(c)->overlaps, stretches_kernel<L, F>, (unsigned)blocks, BLOCK, 0,
-		    stream_of(c), stretches, total, part, f);
+	launch_pdl(context_of(c)->pdl, multi_buffer_kernel<L, F>, (unsigned)blocks, BLOCK, 0,
+		   stream_of(c), list, total, part, f);
 	note_launch(c);
 }
 
@@ -235,7 +234,7 @@ struct larger_value {
 };
 
 /* Joins the values of a warp in a fixed tree; every thread gets the result. */
-template <typename R, typename Join> static __device__ R warp_join(R value, Join join)
+template <typename R, typename Join> static __device__ R warp_reduce(R value, Join join)
 {
 	for (int step = WARP / 2; step > 0; step /= 2)
 		value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
@@ -244,16 +243,16 @@ template <typename R, typename Join> static __device__ R warp_join(R value, Join
 
 template <typename R> static __device__ R warp_sum(R value)
 {
-	return warp_join(value, add_values());
+	return warp_reduce(value, add_values());
 }
 
 /* The same for all BLOCK threads. */
-template <typename R, typename Join> static __device__ R block_join(R value, Join join)
+template <typename R, typename Join> static __device__ R block_reduce(R value, Join join)
 {
 	__shared__ R warp[BLOCK / WARP];
 	const int lane = threadIdx.x % WARP, number = threadIdx.x / WARP;
 
-	value = warp_join(value, join);
+	value = warp_reduce(value, join);
 	__syncthreads(); /* the last use of warp[] is over */
 	if (lane == 0)
 		warp[number] = value;
@@ -266,35 +265,35 @@ template <typename R, typename Join> static __device__ R block_join(R value, Joi
 
 template <typename R> static __device__ R block_sum(R value)
 {
-	return block_join(value, add_values());
+	return block_reduce(value, add_values());
 }
 
 template <typename R> static __device__ R block_max(R value)
 {
-	return block_join(value, larger_value());
+	return block_reduce(value, larger_value());
 }
 
 /* The largest value, and where it is; among equals the first. */
-template <typename R> struct place {
+template <typename R> struct argmax {
 	R value;
 	int index;
 };
 
 template <typename R> struct first_of_largest {
-	__device__ place<R> operator()(place<R> a, place<R> b) const
+	__device__ argmax<R> operator()(argmax<R> a, argmax<R> b) const
 	{
 		return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
 	}
 };
 
-template <typename R> static __device__ place<R> block_argmax(place<R> p)
+template <typename R> static __device__ argmax<R> block_argmax(argmax<R> p)
 {
-	__shared__ place<R> warp[BLOCK / WARP];
-	const struct first_of_largest<R> join;
+	__shared__ argmax<R> warp[BLOCK / WARP];
+	const first_of_largest<R> join;
 
 	for (int step = WARP / 2; step > 0; step /= 2) {
-		const place<R> other = { __shfl_xor_sync(0xffffffffu, p.value, step),
-					 __shfl_xor_sync(0xffffffffu, p.index, step) };
+		const argmax<R> other = { __shfl_xor_sync(0xffffffffu, p.value, step),
+					  __shfl_xor_sync(0xffffffffu, p.index, step) };
 
 		p = join(p, other);
 	}
@@ -312,14 +311,14 @@ template <typename R> static __device__ place<R> block_argmax(place<R> p)
 
 /* Counts the arrival of a block.  The last of n sees what the others wrote, and counts from 0
  * again. */
-static inline __device__ bool arrives_last(unsigned *arrived, unsigned n)
+static inline __device__ bool is_last_block(unsigned *arrivals, unsigned n)
 {
 	__shared__ bool last;
 
 	__threadfence();
 	__syncthreads();
 	if (threadIdx.x == 0) {
-		last = atomicInc(arrived, n - 1) == n - 1;
+		last = atomicInc(arrivals, n - 1) == n - 1;
 		__threadfence();
 	}
 	__syncthreads();
@@ -334,19 +333,20 @@ static inline __device__ bool arrives_last(unsigned *arrived, unsigned n)
 #define SUM_WORK (SUM_PARTS * sizeof(double))
 
 template <typename F, typename G>
-static __global__ void sum_kernel(int64_t n, F value, double *parts, unsigned *arrived, G finish)
+static __global__ void reduce_kernel(int64_t n, F value, double *parts, unsigned *arrivals,
+				     G finish)
 {
 	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double sum = 0;
 
-	previous_done();
+	pdl_wait();
 #pragma unroll 8
 	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK)
 		sum += (double)value(i);
 	sum = block_sum(sum);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = sum;
-	if (!arrives_last(arrived, SUM_PARTS))
+	if (!is_last_block(arrivals, SUM_PARTS))
 		return;
 	sum = block_sum(__ldcg(parts + threadIdx.x));
 	if (threadIdx.x == 0)
@@ -357,33 +357,32 @@ static __global__ void sum_kernel(int64_t n, F value, double *parts, unsigned *a
 template <typename F, typename G>
 static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
 {
-	launch_next(context_of(c)->overlaps, sum_kernel<F, G>, SUM_PARTS, BLOCK, 0, stream_of(c), n,
-		    value, (double *)work, context_of(c)->arrived, finish);
+	launch_pdl(context_of(c)->pdl, reduce_kernel<F, G>, SUM_PARTS, BLOCK, 0, stream_of(c), n,
+		   value, (double *)work, context_of(c)->arrivals, finish);
 	note_launch(c);
 }
 
-template <int N, enum span_kind KIND, typename F, typename G>
-static void sum_spans_of(const struct call *c, int64_t n, F value, void *work, G finish)
+template <int N, enum vec_kind KIND, typename F, typename G>
+static void sum_vecs_of(const struct call *c, int64_t n, F value, void *work, G finish)
 {
 	sum_all(
-		c, n / N, [=] __device__(int64_t i) { return value(span<N, KIND>{ i * N }); }, work,
-		finish);
+		c, n / N, [=] __device__(int64_t i) { return value(vec_index<N, KIND>{ i * N }); },
+		work, finish);
 }
 
-/* The same of value(span), over the spans that each_span(c, n, n, of, ...) takes. */
+/* The same of value(span), over the spans that each_vec(c, n, n, of, ...) takes. */
 template <typename P, typename F, typename G>
-static void sum_spans(const struct call *c, int64_t n, const struct tensors<P> &of, F value,
-		      void *work, G finish)
+static void sum_vecs(const struct call *c, int64_t n, const tensors<P> &of, F value, void *work,
+		     G finish)
 {
-	if (n % SPAN != 0)
-		sum_spans_of<1, SPAN_OF_ANY>(c, n, value, work, finish);
-	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		sum_spans_of<SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, n, value, work,
-									      finish);
-	else if (of.kind() == SPAN_OF_WIDE)
-		sum_spans_of<SPAN, SPAN_OF_WIDE>(c, n, value, work, finish);
+	if (n % VEC != 0)
+		sum_vecs_of<1, VEC_OF_ANY>(c, n, value, work, finish);
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		sum_vecs_of<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, n, value, work, finish);
+	else if (of.kind() == VEC_OF_REAL)
+		sum_vecs_of<VEC, VEC_OF_REAL>(c, n, value, work, finish);
 	else
-		sum_spans_of<SPAN, SPAN_OF_ANY>(c, n, value, work, finish);
+		sum_vecs_of<VEC, VEC_OF_ANY>(c, n, value, work, finish);
 }
 
 /* -------------------------------------------------- sums of columns, in order */
@@ -397,7 +396,7 @@ static void sum_spans(const struct call *c, int64_t n, const struct tensors<P> &
 
 static inline int64_t column_parts(int64_t rows, int64_t columns)
 {
-	const int64_t groups = (columns + WARP * SPAN - 1) / (WARP * SPAN);
+	const int64_t groups = (columns + WARP * VEC - 1) / (WARP * VEC);
 	const int64_t wanted = (COLUMN_BLOCKS + groups - 1) / groups;
 	const int64_t most = rows <= 4 * COLUMN_ROWS ? 1 : rows / COLUMN_ROWS;
 
@@ -405,14 +404,13 @@ static inline int64_t column_parts(int64_t rows, int64_t columns)
 }
 
 /* Elements of workspace for sum_columns(). */
-static inline int64_t column_room(int64_t rows, int64_t columns)
+static inline int64_t column_scratch(int64_t rows, int64_t columns)
 {
 	return column_parts(rows, columns) * columns;
 }
 
 /* The threads of a block: `lanes` spans of columns, and slices of its rows. */
-template <typename R, int N>
-static __device__ values<R, N> add_slices(struct values<R, N> sum, int lanes)
+template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int lanes)
 {
 	__shared__ R other[N][BLOCK];
 
@@ -431,16 +429,15 @@ static __device__ values<R, N> add_slices(struct values<R, N> sum, int lanes)
 	return sum;
 }
 
-template <typename R, int N, enum span_kind KIND, typename F, typename G>
-static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int lanes, F value,
-					   R *partial, G finish)
+template <typename R, int N, enum vec_kind KIND, typename F, typename G>
+static __global__ void column_reduce_kernel(int64_t rows, int64_t columns, int lanes, F value,
+					    R *partial, G finish)
 {
 	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
 	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
-	struct values<R, N> sum = {
-	};
+	vec<R, N> sum = {};
 
-	previous_done();
+	pdl_wait();
 	if (column < columns) {
 		/* a count of turns that is known before the loop: loads of several turns are under
 		 * way */
@@ -449,9 +446,8 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 		const int64_t turns = first < last ? (last - first - 1) / step + 1 : 0;
 
 #pragma unroll 4
-		for (int64_t turn = 0; turn < turns; turn++) {
-			const struct values<R, N> x =
-				value(first + turn * step, span<N, KIND>{ column });
+		for (int64_t i = 0; i < turns; i++) {
+			const vec<R, N> x = value(first + i * step, vec_index<N, KIND>{ column });
 
 #pragma unroll
 			for (int k = 0; k < N; k++)
@@ -474,14 +470,13 @@ static __global__ void column_parts_kernel(int64_t rows, int64_t columns, int la
 #define FINISH_COLUMNS 8
 
 template <typename R, typename G>
-static __global__ void finish_columns_kernel(int64_t parts, int64_t columns, const R *partial,
-					     G finish)
+static __global__ void column_reduce_finish_kernel(int64_t parts, int64_t columns, const R *partial,
+						   G finish)
 {
 	const int64_t column = (int64_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x % FINISH_COLUMNS;
-	struct values<R, 1> sum = {
-	};
+	vec<R, 1> sum = {};
 
-	previous_done();
+	pdl_wait();
 	if (column < columns) {
 #pragma unroll 8
 		for (int64_t part = threadIdx.x / FINISH_COLUMNS; part < parts;
@@ -498,13 +493,13 @@ template <typename R, typename G>
 static void finish_columns(const struct call *c, int64_t parts, int64_t columns, const R *partial,
 			   G finish)
 {
-	launch_next(context_of(c)->overlaps, finish_columns_kernel<R, G>,
-		    (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0,
-		    stream_of(c), parts, columns, partial, finish);
+	launch_pdl(context_of(c)->pdl, column_reduce_finish_kernel<R, G>,
+		   (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0,
+		   stream_of(c), parts, columns, partial, finish);
 	note_launch(c);
 }
 
-template <typename R, int N, enum span_kind KIND = SPAN_OF_ANY, typename F, typename G>
+template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
 static void launch_columns(const struct call *c, int64_t rows, int64_t columns, F value, R *work,
 			   G finish)
 {
@@ -513,9 +508,9 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 
 	while (lanes < WARP && lanes * N < columns)
 		lanes *= 2;
-	launch_next(context_of(c)->overlaps, column_parts_kernel<R, N, KIND, F, G>,
-		    dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
-		    BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
+	launch_pdl(context_of(c)->pdl, column_reduce_kernel<R, N, KIND, F, G>,
+		   dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
+		   BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
 	note_launch(c);
 	if (parts > 1)
 		finish_columns(c, parts, columns, (const R *)work, finish);
@@ -523,27 +518,27 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 
 /*
  * finish(column, sum of value(row, span of columns) over the rows); `work` has room for
- * column_room() numbers. value has a parameter `auto p` and returns values, as x[p] does.  Spans
- * are those of each_span(), and of nothing but the tensors of all_of<P>(...), whose rows have
+ * column_scratch() numbers. value has a parameter `auto p` and returns values, as x[p] does.  Spans
+ * are those of each_vec(), and of nothing but the tensors of all_of<P>(...), whose rows have
  * `columns` numbers.
  */
 template <typename P, typename F, typename G>
-static void sum_column_spans(const struct call *c, int64_t rows, int64_t columns,
-			     const struct tensors<P> &of, F value, void *work, G finish)
+static void sum_column_vecs(const struct call *c, int64_t rows, int64_t columns,
+			    const tensors<P> &of, F value, void *work, G finish)
 {
 	typedef typename P::real R;
 
 	if (columns == 0)
 		return;
-	if (columns % SPAN != 0)
+	if (columns % VEC != 0)
 		launch_columns<R, 1>(c, rows, columns, value, (R *)work, finish);
-	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		launch_columns<R, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		launch_columns<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(
 			c, rows, columns, value, (R *)work, finish);
-	else if (of.kind() == SPAN_OF_WIDE)
-		launch_columns<R, SPAN, SPAN_OF_WIDE>(c, rows, columns, value, (R *)work, finish);
+	else if (of.kind() == VEC_OF_REAL)
+		launch_columns<R, VEC, VEC_OF_REAL>(c, rows, columns, value, (R *)work, finish);
 	else
-		launch_columns<R, SPAN>(c, rows, columns, value, (R *)work, finish);
+		launch_columns<R, VEC>(c, rows, columns, value, (R *)work, finish);
 }
 
 /* The same of value(row, column), a number. */
@@ -554,8 +549,8 @@ static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F v
 	if (columns > 0)
 		launch_columns<R, 1>(
 			c, rows, columns,
-			[=] __device__(int64_t row, span<1> p) {
-				return values<R, 1>{ { value(row, p.first) } };
+			[=] __device__(int64_t row, vec_index<1> p) {
+				return vec<R, 1>{ { value(row, p.first) } };
 			},
 			(R *)work, finish);
 }
@@ -563,23 +558,23 @@ static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F v
 /* ------------------------------------------------------------------ workspace */
 
 /* Hands out pieces of c->work; if `at` is NULL it only counts bytes. */
-struct space {
+struct scratch {
 	char *at;
 	size_t used;
 
-	template <typename R> R *take(int64_t elements)
+	template <typename R> R *alloc(int64_t elements)
 	{
-		R *piece = at ? (R *)(at + used) : NULL;
+		R *vec = at ? (R *)(at + used) : NULL;
 
 		used += ((size_t)elements * sizeof(R) + 255) / 256 * 256;
-		return piece;
+		return vec;
 	}
 };
 
 /* The `workspace` of kernels whose function `take` takes all that a pass needs. */
 template <auto take> static size_t workspace_of(const struct node *n, enum pass pass, int threads)
 {
-	struct space m = { NULL, 0 };
+	struct scratch m = { NULL, 0 };
 
 	(void)threads;
 	take(&m, n, pass);

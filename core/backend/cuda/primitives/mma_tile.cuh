@@ -16,7 +16,7 @@
 
 #include "core/backend/cuda/primitives/ptx.cuh"
 
-template <typename F> static constexpr int PIECE = 16 / (int)sizeof(F); /* numbers in 16 bytes */
+template <typename F> static constexpr int VEC16 = 16 / (int)sizeof(F); /* numbers in 16 bytes */
 
 typedef __nv_bfloat16 bf16;
 
@@ -42,9 +42,9 @@ template <typename R, int ROWS, int COLUMNS> using fragments = R[ROWS][COLUMNS][
  */
 template <typename F> static __device__ __forceinline__ int result_column(int n)
 {
-	constexpr int OF_PIECE = sizeof(F) == sizeof(float) ? 2 : 1; /* fragments */
+	constexpr int PER_VEC = sizeof(F) == sizeof(float) ? 2 : 1; /* fragments */
 
-	return n / OF_PIECE * OF_PIECE * 8 + OF_PIECE * fragment_column(0) + n % OF_PIECE * 2;
+	return n / PER_VEC * PER_VEC * 8 + PER_VEC * fragment_column(0) + n % PER_VEC * 2;
 }
 
 /* f(number, m, n, e, row, column) for every number of the result. */
@@ -81,7 +81,7 @@ template <typename F, int W> struct tile {
 
 	uint32_t at; /* address in shared memory */
 
-	__device__ uint32_t piece(int row, int number) const
+	__device__ uint32_t vec(int row, int number) const
 	{
 		return at + (uint32_t)(row * W * (int)sizeof(F) + ((number ^ (row & 7)) * 16));
 	}
@@ -91,24 +91,23 @@ template <typename F, int W> struct tile {
 
 /* Where a thread reads 16 x 16 numbers of a tile with ldmatrix. */
 template <int W> struct reader {
-	uint32_t at;   /* its row of the first 16 */
-	uint32_t turn; /* its piece, and the exclusive or of its row, in bytes */
+	uint32_t at;	  /* its row of the first 16 */
+	uint32_t swizzle; /* its piece, and the exclusive or of its row, in bytes */
 
 	/* Its row and piece of 16 x 16 numbers from row `first` on, a multiple of 8. */
-	__device__ reader(struct tile<bf16, W> t, int first, int row, int piece)
+	__device__ reader(tile<bf16, W> t, int first, int row, int vec)
 	    : at(t.at + (uint32_t)((first + row) * W * 2)),
-	      turn((uint32_t)((piece ^ (row & 7)) * 16))
+	      swizzle((uint32_t)((vec ^ (row & 7)) * 16))
 	{
 	}
-	__device__ uint32_t address(int row, int piece) const
+	__device__ uint32_t address(int row, int vec) const
 	{
-		return at + (uint32_t)(row * W * 2) + ((uint32_t)(piece * 16) ^ turn);
+		return at + (uint32_t)(row * W * 2) + ((uint32_t)(vec * 16) ^ swizzle);
 	}
 };
 
 /* As left factor [rows, k], or turned as right factor [k, columns]. */
-template <int W>
-static __device__ __forceinline__ reader<W> read_rows(struct tile<bf16, W> t, int first)
+template <int W> static __device__ __forceinline__ reader<W> read_rows(tile<bf16, W> t, int first)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -116,7 +115,7 @@ static __device__ __forceinline__ reader<W> read_rows(struct tile<bf16, W> t, in
 }
 
 /* As right factor [columns, k]. */
-template <int W> static __device__ __forceinline__ reader<W> read_columns(struct tile<bf16, W> t)
+template <int W> static __device__ __forceinline__ reader<W> read_columns(tile<bf16, W> t)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -125,11 +124,10 @@ template <int W> static __device__ __forceinline__ reader<W> read_columns(struct
 
 /* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
 template <int ROWS, int COLUMNS, int W>
-static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4],
-						     struct tile<bf16, W> a, int first,
-						     struct tile<bf16, W> b)
+static __device__ __forceinline__ void product_nt(float (&x)[ROWS][COLUMNS][4], tile<bf16, W> a,
+						  int first, tile<bf16, W> b)
 {
-	const struct reader<W> from_a = read_rows(a, first), from_b = read_columns(b);
+	const reader<W> from_a = read_rows(a, first), from_b = read_columns(b);
 
 	clear(x);
 #pragma unroll
@@ -138,14 +136,14 @@ static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4
 
 #pragma unroll
 		for (int m = 0; m < ROWS; m++)
-			read_matrices(left[m], from_a.address(16 * m, k));
+			ldmatrix(left[m], from_a.address(16 * m, k));
 #pragma unroll
 		for (int n = 0; n < COLUMNS; n += 2) {
-			read_matrices(right, from_b.address(8 * n, k));
+			ldmatrix(right, from_b.address(8 * n, k));
 #pragma unroll
 			for (int m = 0; m < ROWS; m++) {
-				multiply_fragment(x[m][n], left[m], right[0], right[1]);
-				multiply_fragment(x[m][n + 1], left[m], right[2], right[3]);
+				mma(x[m][n], left[m], right[0], right[1]);
+				mma(x[m][n + 1], left[m], right[2], right[3]);
 			}
 		}
 	}
@@ -153,11 +151,10 @@ static __device__ __forceinline__ void multiply_rows(float (&x)[ROWS][COLUMNS][4
 
 /* x [m, W] += p [m, k] b [k, W], with p rounded */
 template <int ROWS, int COLUMNS, int W>
-static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4],
-						       const float (&p)[ROWS][COLUMNS][4],
-						       struct tile<bf16, W> b)
+static __device__ __forceinline__ void
+product_nn(float (&x)[ROWS][W / 8][4], const float (&p)[ROWS][COLUMNS][4], tile<bf16, W> b)
 {
-	const struct reader<W> from_b = read_rows(b, 0);
+	const reader<W> from_b = read_rows(b, 0);
 
 #pragma unroll
 	for (int k = 0; k < COLUMNS; k += 2) {
@@ -165,18 +162,18 @@ static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4
 
 #pragma unroll
 		for (int m = 0; m < ROWS; m++) {
-			left[m][0] = two_rounded(p[m][k][0], p[m][k][1]);
-			left[m][1] = two_rounded(p[m][k][2], p[m][k][3]);
-			left[m][2] = two_rounded(p[m][k + 1][0], p[m][k + 1][1]);
-			left[m][3] = two_rounded(p[m][k + 1][2], p[m][k + 1][3]);
+			left[m][0] = pack_bf16x2(p[m][k][0], p[m][k][1]);
+			left[m][1] = pack_bf16x2(p[m][k][2], p[m][k][3]);
+			left[m][2] = pack_bf16x2(p[m][k + 1][0], p[m][k + 1][1]);
+			left[m][3] = pack_bf16x2(p[m][k + 1][2], p[m][k + 1][3]);
 		}
 #pragma unroll
 		for (int n = 0; n < W / 8; n += 2) {
-			read_matrices_turned(right, from_b.address(8 * k, n));
+			ldmatrix_trans(right, from_b.address(8 * k, n));
 #pragma unroll
 			for (int m = 0; m < ROWS; m++) {
-				multiply_fragment(x[m][n], left[m], right[0], right[1]);
-				multiply_fragment(x[m][n + 1], left[m], right[2], right[3]);
+				mma(x[m][n], left[m], right[0], right[1]);
+				mma(x[m][n + 1], left[m], right[2], right[3]);
 			}
 		}
 	}
@@ -186,31 +183,31 @@ static __device__ __forceinline__ void multiply_result(float (&x)[ROWS][W / 8][4
 
 /* x [m, n] = a [m, W] b [n, W]', a from row `first` on */
 template <typename R, int ROWS, int COLUMNS, int W>
-static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], struct tile<R, W> a,
-						     int first, struct tile<R, W> b)
+static __device__ __forceinline__ void product_nt(R (&x)[ROWS][COLUMNS][4], tile<R, W> a, int first,
+						  tile<R, W> b)
 {
 	clear(x);
 #pragma unroll 1
-	for (int k = 0; k < W / PIECE<R>; k++) {
-		R left[ROWS][2][PIECE<R>], right[PIECE<R>];
+	for (int k = 0; k < W / VEC16<R>; k++) {
+		R left[ROWS][2][VEC16<R>], right[VEC16<R>];
 
 #pragma unroll
 		for (int m = 0; m < ROWS; m++)
 #pragma unroll
 			for (int half = 0; half < 2; half++)
-				read_piece(left[m][half],
-					   a.piece(first + 16 * m + fragment_row(2 * half), k));
+				ld_shared_vec16(left[m][half],
+						a.vec(first + 16 * m + fragment_row(2 * half), k));
 #pragma unroll
 		for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
-				read_piece(right, b.piece(8 * n + fragment_column(e), k));
+				ld_shared_vec16(right, b.vec(8 * n + fragment_column(e), k));
 #pragma unroll
 				for (int m = 0; m < ROWS; m++)
 #pragma unroll
 					for (int half = 0; half < 2; half++)
 #pragma unroll
-						for (int i = 0; i < PIECE<R>; i++)
+						for (int i = 0; i < VEC16<R>; i++)
 							x[m][n][2 * half + e] +=
 								left[m][half][i] * right[i];
 			}
@@ -222,14 +219,14 @@ static __device__ __forceinline__ void multiply_rows(R (&x)[ROWS][COLUMNS][4], s
  * reads whole pieces, so its columns of x are those of result_column().
  */
 template <typename R, int ROWS, int COLUMNS, int W>
-static __device__ __forceinline__ void
-multiply_result(R (&x)[ROWS][W / 8][4], const R (&p)[ROWS][COLUMNS][4], struct tile<R, W> b)
+static __device__ __forceinline__ void product_nn(R (&x)[ROWS][W / 8][4],
+						  const R (&p)[ROWS][COLUMNS][4], tile<R, W> b)
 {
 	const int lane = (int)(threadIdx.x % 32), quad = lane & ~3;
 
 #pragma unroll
 	for (int k = 0; k < 8 * COLUMNS; k++) {
-		R left[ROWS][2], right[PIECE<R>];
+		R left[ROWS][2], right[VEC16<R>];
 
 #pragma unroll
 		for (int m = 0; m < ROWS; m++)
@@ -239,13 +236,13 @@ multiply_result(R (&x)[ROWS][W / 8][4], const R (&p)[ROWS][COLUMNS][4], struct t
 					__shfl_sync(0xffffffffu, p[m][k / 8][2 * half + k % 2],
 						    quad + k % 8 / 2);
 #pragma unroll
-		for (int piece = 0; piece < W / PIECE<R>; piece += 4) {
-			read_piece(right, b.piece(k, piece + lane % 4));
+		for (int vec = 0; vec < W / VEC16<R>; vec += 4) {
+			ld_shared_vec16(right, b.vec(k, vec + lane % 4));
 #pragma unroll
 			for (int m = 0; m < ROWS; m++)
 #pragma unroll
-				for (int i = 0; i < 2 * PIECE<R>; i++)
-					x[m][piece * PIECE<R> / 8 + i / 4][i % 4] +=
+				for (int i = 0; i < 2 * VEC16<R>; i++)
+					x[m][vec * VEC16<R> / 8 + i / 4][i % 4] +=
 						left[m][i % 4 / 2] * right[i / 4 * 2 + i % 2];
 		}
 	}
@@ -258,21 +255,21 @@ template <int ROWS, int THREADS, bool ALL, typename Tile, typename F = typename 
 static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pitch, int first,
 						 int n)
 {
-	constexpr int PIECES = Tile::WIDTH / PIECE<F>, AT_ONCE = THREADS / PIECES;
-	const int row = (int)threadIdx.x / PIECES, number = (int)threadIdx.x % PIECES;
-	const F *from = x + ((first + row) * pitch + number * PIECE<F>);
-	const uint32_t start = to.piece(row, number);
+	constexpr int VECS = Tile::WIDTH / VEC16<F>, AT_ONCE = THREADS / VECS;
+	const int row = (int)threadIdx.x / VECS, number = (int)threadIdx.x % VECS;
+	const F *from = x + ((first + row) * pitch + number * VEC16<F>);
+	const uint32_t start = to.vec(row, number);
 
-	static_assert(THREADS % PIECES == 0 && ROWS % AT_ONCE == 0, "a thread takes whole pieces");
+	static_assert(THREADS % VECS == 0 && ROWS % AT_ONCE == 0, "a thread takes whole vecs");
 #pragma unroll
 	for (int k = 0; k < ROWS / AT_ONCE; k++) {
 		const int at = first + row + k * AT_ONCE;
 		const bool wanted = ALL || (at >= 0 && at < n);
 
 		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
-		copy_piece(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE)
-					    : to.piece(row + k * AT_ONCE, number),
-			   wanted ? from : x, wanted);
+		cp_async_vec16(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE)
+						: to.vec(row + k * AT_ONCE, number),
+			       wanted ? from : x, wanted);
 		from += AT_ONCE * pitch;
 	}
 }
@@ -282,16 +279,16 @@ static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pi
  * THREADS threads. Rows outside [0, n) are zeros, and so are pieces that x has not.
  */
 template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::number>
-static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int pieces,
+static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int vecs,
 						 int first, int n)
 {
-	constexpr int PIECES = Tile::WIDTH / PIECE<F>;
+	constexpr int VECS = Tile::WIDTH / VEC16<F>;
 
-	if (first >= 0 && first + ROWS <= n && pieces == PIECES)
+	if (first >= 0 && first + ROWS <= n && vecs == VECS)
 		copy_rows<ROWS, THREADS, true>(to, x, pitch, first, n);
 	else
 		copy_rows<ROWS, THREADS, false>(to, x, pitch, first,
-						(int)threadIdx.x % PIECES < pieces ? n : 0);
+						(int)threadIdx.x % VECS < vecs ? n : 0);
 }
 
 #endif

@@ -2,7 +2,7 @@
  * access - reads whose type and alignment the compiler knows.
  *
  * numbers<P> asks at every access how a tensor is kept.  A loop that needs many reads under way at
- * a time must not ask: with_access() does, once, on the host.
+ * a time must not ask: with_load_type() does, once, on the host.
  */
 #ifndef CUDA_PRIMITIVES_PACKED_LOAD_CUH
 #define CUDA_PRIMITIVES_PACKED_LOAD_CUH
@@ -17,7 +17,7 @@
  * N numbers that one thread reads together, by accesses of up to 16 bytes.  They stay in words
  * until they are used: to take words apart, a thread must wait for them.
  */
-template <typename T, int N> struct packed {
+template <typename T, int N> struct packed_vec {
 	static constexpr int n = N, BYTES = N * (int)sizeof(T);
 	typedef std::conditional_t<BYTES % 4 == 0, uint32_t, uint16_t> word;
 
@@ -38,9 +38,9 @@ template <typename T, int N> struct packed {
 	}
 };
 
-template <int N, typename T> static __device__ packed<T, N> read_packed(const T *at)
+template <int N, typename T> static __device__ packed_vec<T, N> load_packed(const T *at)
 {
-	return *(const struct packed<T, N> *)at;
+	return *(const packed_vec<T, N> *)at;
 }
 
 /*
@@ -48,22 +48,22 @@ template <int N, typename T> static __device__ packed<T, N> read_packed(const T 
  * since rows have `width` elements and begin `pitch` apart.
  */
 template <typename P, typename Pass>
-static void with_access(const struct numbers<P> &x, int64_t width, int64_t pitch, const Pass &pass)
+static void with_load_type(const input_view<P> &x, int64_t width, int64_t pitch, const Pass &pass)
 {
-	const bool together = (width | pitch) % SPAN == 0 && (uintptr_t)x.at % 16 == 0;
+	const bool together = (width | pitch) % VEC == 0 && (uintptr_t)x.at % 16 == 0;
 
-	if (ROUNDS<P> && x.narrow)
-		together ? pass.template run<typename P::factor, SPAN>()
+	if (ROUNDS<P> && x.bf16_storage)
+		together ? pass.template run<typename P::factor, VEC>()
 			 : pass.template run<typename P::factor, 1>();
 	else
-		together ? pass.template run<typename P::real, SPAN>()
+		together ? pass.template run<typename P::real, VEC>()
 			 : pass.template run<typename P::real, 1>();
 }
 
 template <typename P, typename Pass>
-static void with_access(const struct numbers<P> &x, int64_t width, const Pass &pass)
+static void with_load_type(const input_view<P> &x, int64_t width, const Pass &pass)
 {
-	with_access(x, width, width, pass);
+	with_load_type(x, width, width, pass);
 }
 
 #endif

@@ -17,20 +17,20 @@
 /* --------------------------------------------------------------- shared memory */
 
 /* What a launch asked for. */
-static __device__ __forceinline__ char *launch_memory(void)
+static __device__ __forceinline__ char *dynamic_smem(void)
 {
 	extern __shared__ __align__(1024) char shared[];
 
 	return shared;
 }
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
+static __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
 /* 16 bytes. */
-static __device__ __forceinline__ void read_piece(float (&x)[4], uint32_t address)
+static __device__ __forceinline__ void ld_shared_vec16(float (&x)[4], uint32_t address)
 {
 	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
 		     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
@@ -38,7 +38,7 @@ static __device__ __forceinline__ void read_piece(float (&x)[4], uint32_t addres
 		     : "memory");
 }
 
-static __device__ __forceinline__ void read_piece(double (&x)[2], uint32_t address)
+static __device__ __forceinline__ void ld_shared_vec16(double (&x)[2], uint32_t address)
 {
 	asm volatile("ld.shared.v2.f64 {%0,%1}, [%2];"
 		     : "=d"(x[0]), "=d"(x[1])
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void read_piece(double (&x)[2], uint32_t addre
 		     : "memory");
 }
 
-static __device__ __forceinline__ void write_piece(uint32_t address, uint4 x)
+static __device__ __forceinline__ void st_shared_vec16(uint32_t address, uint4 x)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
 		     :
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void write_piece(uint32_t address, uint4 x)
 
 /* 16 bytes into global memory, at once: where numbers were rounded just before, the compiler makes
  * four stores. */
-static __device__ __forceinline__ void write_sixteen(void *to, uint4 x)
+static __device__ __forceinline__ void st_global_vec16(void *to, uint4 x)
 {
 	asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};"
 		     :
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void write_sixteen(void *to, uint4 x)
 
 /* --------------------------------------------------------------- tensor cores */
 
-static __device__ __forceinline__ uint32_t two_rounded(float low, float high)
+static __device__ __forceinline__ uint32_t pack_bf16x2(float low, float high)
 {
 	const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
 
@@ -74,8 +74,8 @@ static __device__ __forceinline__ uint32_t two_rounded(float low, float high)
 }
 
 /* d += a b' */
-static __device__ __forceinline__ void multiply_fragment(float (&d)[4], const uint32_t (&a)[4],
-							 uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+					   uint32_t b1)
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 		     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void multiply_fragment(float (&d)[4], const ui
  * Four matrices of 8 x 8 bfloat16: lane l gives the address of row l % 8 of matrix l / 8, and gets
  * two numbers of row l / 4 of each; turned: of column l / 4.
  */
-static __device__ __forceinline__ void read_matrices(uint32_t (&x)[4], uint32_t address)
+static __device__ __forceinline__ void ldmatrix(uint32_t (&x)[4], uint32_t address)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
 		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void read_matrices(uint32_t (&x)[4], uint32_t 
 		     : "memory");
 }
 
-static __device__ __forceinline__ void read_matrices_turned(uint32_t (&x)[4], uint32_t address)
+static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&x)[4], uint32_t address)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
 		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void read_matrices_turned(uint32_t (&x)[4], ui
 /* ------------------------------------------------------------------ arithmetic */
 
 /* 2 to the power x, with an error of two units of the last place; small results are 0. */
-static __device__ __forceinline__ float power_of_two_about(float x)
+static __device__ __forceinline__ float ex2_approx(float x)
 {
 	float y;
 
@@ -115,7 +115,7 @@ static __device__ __forceinline__ float power_of_two_about(float x)
 }
 
 /* 1 / x, with an error of one unit of the last place. */
-static __device__ __forceinline__ float reciprocal_about(float x)
+static __device__ __forceinline__ float rcp_approx(float x)
 {
 	float y;
 
@@ -124,7 +124,7 @@ static __device__ __forceinline__ float reciprocal_about(float x)
 }
 
 /* The logarithm of x to the base of two, with an error of 2^-22 where x is from 1/2 to 2. */
-static __device__ __forceinline__ float log_two_about(float x)
+static __device__ __forceinline__ float lg2_approx(float x)
 {
 	float y;
 
@@ -133,7 +133,7 @@ static __device__ __forceinline__ float log_two_about(float x)
 }
 
 /* The sine and the cosine of x, with an error of 2^-20 where x is from -pi to pi. */
-static __device__ __forceinline__ float sine_about(float x)
+static __device__ __forceinline__ float sin_approx(float x)
 {
 	float y;
 
@@ -141,7 +141,7 @@ static __device__ __forceinline__ float sine_about(float x)
 	return y;
 }
 
-static __device__ __forceinline__ float cosine_about(float x)
+static __device__ __forceinline__ float cos_approx(float x)
 {
 	float y;
 
@@ -151,8 +151,8 @@ static __device__ __forceinline__ float cosine_about(float x)
 
 /* --------------------------------------------------------------------- copies */
 
-/* 16 bytes from global to shared memory, or zeros; begun now, there after copies_wait(). */
-static __device__ __forceinline__ void copy_piece(uint32_t to, const void *from, bool wanted)
+/* 16 bytes from global to shared memory, or zeros; begun now, there after cp_async_wait(). */
+static __device__ __forceinline__ void cp_async_vec16(uint32_t to, const void *from, bool wanted)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
 		     :
@@ -162,7 +162,7 @@ static __device__ __forceinline__ void copy_piece(uint32_t to, const void *from,
 
 /* The same for one number of 4 or 8 bytes. */
 template <typename R>
-static __device__ __forceinline__ void copy_number(uint32_t to, const R *from, bool wanted)
+static __device__ __forceinline__ void cp_async_element(uint32_t to, const R *from, bool wanted)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
 		     :
@@ -171,13 +171,13 @@ static __device__ __forceinline__ void copy_number(uint32_t to, const R *from, b
 }
 
 /* The copies that this thread began since the last call are one group. */
-static __device__ __forceinline__ void copies_end(void)
+static __device__ __forceinline__ void cp_async_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 /* Until at most `left` groups of this thread are under way. */
-template <int LEFT> static __device__ __forceinline__ void copies_wait(void)
+template <int LEFT> static __device__ __forceinline__ void cp_async_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }

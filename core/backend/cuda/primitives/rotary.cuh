@@ -14,10 +14,10 @@ struct angles {
 	double step; /* of the angle's logarithm to the base of two, from a pair to the next */
 
 	template <typename P>
-	__device__ void turn(int64_t t, int64_t i, typename P::real *cosine,
-			     typename P::real *sine) const
+	__device__ void rotation(int64_t t, int64_t i, typename P::real *cosine,
+				 typename P::real *sine) const
 	{
-		about_turn<P>((double)(run->past + t) * exp2((double)i * step), cosine, sine);
+		fast_sincos<P>((double)(run->past + t) * exp2((double)i * step), cosine, sine);
 	}
 };
 
@@ -26,7 +26,7 @@ static inline struct angles angles_of(const struct call *c, double theta, double
 	return { run_of(c), -2 / width * log2(theta) };
 }
 
-#define MOST_TURNS 1024	     /* that a block keeps of its position */
+#define MAX_ROTATIONS 1024   /* that a block keeps of its position */
 #define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
 #define POSITION_THREADS 128
 
@@ -78,11 +78,11 @@ static inline struct positions positions_of(const struct tensor *x)
  * nothing that a kernel before makes.
  */
 template <typename P>
-static __device__ void make_turns(const struct angles &angles, int64_t first, int64_t n,
-				  typename P::real *cosine, typename P::real *sine)
+static __device__ void make_rotations(const struct angles &angles, int64_t first, int64_t n,
+				      typename P::real *cosine, typename P::real *sine)
 {
 	for (int64_t i = threadIdx.x; i < n; i += POSITION_THREADS)
-		angles.turn<P>(blockIdx.x, first + i, &cosine[i], &sine[i]);
+		angles.rotation<P>(blockIdx.x, first + i, &cosine[i], &sine[i]);
 	__syncthreads();
 }
 

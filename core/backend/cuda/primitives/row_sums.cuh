@@ -10,19 +10,19 @@
 #include "core/backend/cuda/primitives/kernel.cuh"
 #include "core/backend/cuda/primitives/fast_divide.cuh"
 
-template <typename R, int N, enum span_kind KIND, typename F, typename G>
-static __global__ void sum_rows_kernel(int64_t rows, int64_t width, int lanes, F value, G finish)
+template <typename R, int N, enum vec_kind KIND, typename F, typename G>
+static __global__ void row_reduce_kernel(int64_t rows, int64_t width, int lanes, F value, G finish)
 {
 	const int64_t at_once = BLOCK / lanes, step = gridDim.x * at_once;
 	const int lane = threadIdx.x % lanes;
 
-	previous_done();
+	pdl_wait();
 	for (int64_t first = blockIdx.x * at_once; first < rows; first += step) {
 		const int64_t row = first + threadIdx.x / lanes;
 		R sum = 0;
 
 		for (int64_t i = lane * N; row < rows && i < width; i += lanes * N)
-			sum += value(row, span<N, KIND>{ row * width + i });
+			sum += value(row, vec_index<N, KIND>{ row * width + i });
 		for (int bit = lanes / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
 		if (row < rows && lane == 0)
@@ -33,7 +33,7 @@ static __global__ void sum_rows_kernel(int64_t rows, int64_t width, int lanes, F
 /* As many as a large GPU runs at a time: to begin a block costs as much as to sum up a row. */
 #define ROW_BLOCKS 2112
 
-template <typename R, int N, enum span_kind KIND = SPAN_OF_ANY, typename F, typename G>
+template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
 static void launch_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
 {
 	int lanes = 1;
@@ -42,23 +42,23 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 		lanes *= 2;
 	const int64_t at_once = BLOCK / lanes, blocks = (rows + at_once - 1) / at_once;
 
-	launch_next(context_of(c)->overlaps, sum_rows_kernel<R, N, KIND, F, G>,
-		    (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c),
-		    rows, width, lanes, value, finish);
+	launch_pdl(context_of(c)->pdl, row_reduce_kernel<R, N, KIND, F, G>,
+		   (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c),
+		   rows, width, lanes, value, finish);
 	note_launch(c);
 }
 
 /*
  * finish(row, sum of value(row, span) over the spans of the row), rows having `width` elements.
- * value has a parameter `auto p` for the span, as f of each_span(), and may write, too.
+ * value has a parameter `auto p` for the span, as f of each_vec(), and may write, too.
  */
 template <typename R, typename F, typename G>
 static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
 {
 	if (rows == 0)
 		return;
-	if (width % SPAN == 0)
-		launch_rows<R, SPAN>(c, rows, width, value, finish);
+	if (width % VEC == 0)
+		launch_rows<R, VEC>(c, rows, width, value, finish);
 	else
 		launch_rows<R, 1>(c, rows, width, value, finish);
 }
@@ -66,22 +66,22 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value,
 /* The same where value takes spans of no tensors but those of all_of<P>(...): faster if they are
  * alike. */
 template <typename P, typename F, typename G>
-static void sum_rows(const struct call *c, int64_t rows, int64_t width, const struct tensors<P> &of,
+static void sum_rows(const struct call *c, int64_t rows, int64_t width, const tensors<P> &of,
 		     F value, G finish)
 {
 	typedef typename P::real R;
 
 	if (rows == 0)
 		return;
-	if (width % SPAN != 0)
+	if (width % VEC != 0)
 		launch_rows<R, 1>(c, rows, width, value, finish);
-	else if (ROUNDS<P> && of.kind() == SPAN_OF_NARROW)
-		launch_rows<R, SPAN, ROUNDS<P> ? SPAN_OF_NARROW : SPAN_OF_WIDE>(c, rows, width,
-										value, finish);
-	else if (of.kind() == SPAN_OF_WIDE)
-		launch_rows<R, SPAN, SPAN_OF_WIDE>(c, rows, width, value, finish);
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		launch_rows<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, rows, width, value,
+									   finish);
+	else if (of.kind() == VEC_OF_REAL)
+		launch_rows<R, VEC, VEC_OF_REAL>(c, rows, width, value, finish);
 	else
-		launch_rows<R, SPAN>(c, rows, width, value, finish);
+		launch_rows<R, VEC>(c, rows, width, value, finish);
 }
 
 /* Parts of the tokens, whose sums are made apart. */
@@ -93,21 +93,21 @@ static inline int64_t head_parts(int64_t tokens)
 }
 
 /* The workspace of sum_heads(). */
-static inline double *take_head_parts(struct space *m, int64_t tokens, int64_t heads)
+static inline double *alloc_head_parts(struct scratch *m, int64_t tokens, int64_t heads)
 {
-	return m->take<double>(head_parts(tokens) * heads);
+	return m->alloc<double>(head_parts(tokens) * heads);
 }
 
 /* Threads of a block take neighbouring rows, those of a thread belong to one head. */
 template <typename F>
-static __global__ void head_parts_kernel(int64_t tokens, int heads, F value, double *partial)
+static __global__ void head_reduce_kernel(int64_t tokens, int heads, F value, double *partial)
 {
 	__shared__ double sums[BLOCK];
 	const int together = heads < BLOCK ? heads : BLOCK, at_once = BLOCK / together;
 	const int64_t first = tokens * blockIdx.x / gridDim.x;
 	const int64_t last = tokens * (blockIdx.x + 1) / gridDim.x;
 
-	previous_done();
+	pdl_wait();
 	for (int head = threadIdx.x % together; head - (int)threadIdx.x % together < heads;
 	     head += together) {
 		double sum = 0;
@@ -133,8 +133,8 @@ static void sum_heads(const struct call *c, int64_t tokens, int64_t heads, F val
 {
 	const int64_t parts = head_parts(tokens);
 
-	launch_next(context_of(c)->overlaps, head_parts_kernel<F>, (unsigned)parts, BLOCK, 0,
-		    stream_of(c), tokens, (int)heads, value, partial);
+	launch_pdl(context_of(c)->pdl, head_reduce_kernel<F>, (unsigned)parts, BLOCK, 0,
+		   stream_of(c), tokens, (int)heads, value, partial);
 	note_launch(c);
 	each_row(c, heads, [=] __device__(int64_t head) {
 		const double sum = block_sum(

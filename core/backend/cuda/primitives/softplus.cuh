@@ -8,17 +8,17 @@
 
 template <typename P> static __device__ typename P::real softplus(typename P::real x)
 {
-	return (x > 0 ? x : 0) + about_log1p<P>(about_exp<P>(x > 0 ? -x : x));
+	return (x > 0 ? x : 0) + fast_log1p<P>(fast_exp<P>(x > 0 ? -x : x));
 }
 
 /* Also its derivative, 1 / (1 + exp(-x)). */
 template <typename P>
 static __device__ typename P::real softplus(typename P::real x, typename P::real *slope)
 {
-	const typename P::real small = about_exp<P>(x > 0 ? -x : x);
+	const typename P::real small = fast_exp<P>(x > 0 ? -x : x);
 
-	*slope = about_ratio<P>(x > 0 ? 1 : small, 1 + small);
-	return (x > 0 ? x : 0) + about_log1p<P>(small);
+	*slope = fast_divide<P>(x > 0 ? 1 : small, 1 + small);
+	return (x > 0 ? x : 0) + fast_log1p<P>(small);
 }
 
 #endif

@@ -19,8 +19,8 @@ static inline struct tokens tokens_of(const struct tensor *t)
 
 /* `count` tokens of every example, from token `first` of `from` to token `at` of `to`. */
 template <typename P>
-static void copy_tokens(const struct call *c, struct results<P> to, struct tokens y, int64_t at,
-			struct numbers<P> from, struct tokens x, int64_t first, int64_t count)
+static void copy_tokens(const struct call *c, output_view<P> to, struct tokens y, int64_t at,
+			input_view<P> from, struct tokens x, int64_t first, int64_t count)
 {
 	each(c, y.B * count * y.size, [=] __device__(int64_t i) {
 		const int64_t b = i / (count * y.size), t = i / y.size % count,

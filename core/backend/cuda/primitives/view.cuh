@@ -25,12 +25,12 @@ struct bfloat16_products {
 template <typename P>
 static constexpr bool ROUNDS = sizeof(typename P::factor) < sizeof(typename P::real);
 
-static inline bool is_narrow(const struct tensor *t)
+static inline bool is_bf16(const struct tensor *t)
 {
 	return t && t->type == BF16;
 }
 
-static inline bool has_narrow_gradient(const struct tensor *t)
+static inline bool has_bf16_gradient(const struct tensor *t)
 {
 	return t && t->gradient_type == BF16;
 }
@@ -39,21 +39,21 @@ static inline bool has_narrow_gradient(const struct tensor *t)
  * What a kernel knows of all tensors whose spans it takes: nothing, or how they are kept, and that
  * addresses of spans are aligned.  Then no access waits for a decision about the one before.
  */
-enum span_kind { SPAN_OF_ANY, SPAN_OF_WIDE, SPAN_OF_NARROW };
+enum vec_kind { VEC_OF_ANY, VEC_OF_REAL, VEC_OF_BF16 };
 
 /*
  * N neighbouring elements of a tensor, from number `first` on.  One thread takes them, by accesses
  * of 16 bytes where their address allows that: eight of bfloat16 with one.
  */
-template <int N, enum span_kind KIND = SPAN_OF_ANY> struct span {
+template <int N, enum vec_kind KIND = VEC_OF_ANY> struct vec_index {
 	int64_t first;
 
 	static constexpr int n = N;
 	/* Of a tensor that is known to be wide, at a place as aligned as this one. */
-	static constexpr enum span_kind WIDE = KIND == SPAN_OF_ANY ? SPAN_OF_ANY : SPAN_OF_WIDE;
+	static constexpr enum vec_kind WIDE = KIND == VEC_OF_ANY ? VEC_OF_ANY : VEC_OF_REAL;
 };
 
-template <typename R, int N> struct values {
+template <typename R, int N> struct vec {
 	R x[N];
 
 	__device__ R &operator[](int k)
@@ -66,7 +66,7 @@ template <typename R, int N> struct values {
 	}
 };
 
-struct alignas(16) sixteen_bytes {
+struct alignas(16) vec16 {
 	uint32_t word[4];
 };
 
@@ -79,7 +79,7 @@ template <int BYTES> struct access_of {
 };
 template <int SIZE> struct access_type;
 template <> struct access_type<16> {
-	typedef struct sixteen_bytes type;
+	typedef struct vec16 type;
 };
 template <> struct access_type<8> {
 	typedef uint64_t type;
@@ -101,7 +101,7 @@ template <typename A, int BYTES> static __device__ void copy_by(void *to, const 
 /* `memory`: the one of both that is not the thread's own.  ALIGNED: its address allows the largest
  * access. */
 template <typename T, int N, bool ALIGNED>
-static __device__ void copy_span(T *to, const T *from, const void *memory)
+static __device__ void copy_vec(T *to, const T *from, const void *memory)
 {
 	constexpr int BYTES = N * (int)sizeof(T), SIZE = access_of<BYTES>::SIZE;
 
@@ -113,12 +113,12 @@ static __device__ void copy_span(T *to, const T *from, const void *memory)
 }
 
 template <typename T, typename R, int N, bool ALIGNED = false>
-static __device__ values<R, N> load_span(const T *from)
+static __device__ vec<R, N> load_vec(const T *from)
 {
 	alignas(16) T kept[N];
-	struct values<R, N> x;
+	vec<R, N> x;
 
-	copy_span<T, N, ALIGNED>(kept, from, from);
+	copy_vec<T, N, ALIGNED>(kept, from, from);
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		x[k] = (R)kept[k];
@@ -126,70 +126,71 @@ static __device__ values<R, N> load_span(const T *from)
 }
 
 template <bool ALIGNED = false, typename T, typename R, int N>
-static __device__ void store_span(T *to, const struct values<R, N> &x)
+static __device__ void store_vec(T *to, const vec<R, N> &x)
 {
 	alignas(16) T kept[N];
 
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		kept[k] = (T)x[k];
-	copy_span<T, N, ALIGNED>(to, kept, to);
+	copy_vec<T, N, ALIGNED>(to, kept, to);
 }
 
 /* To be read.  Without memory they are false. */
-template <typename P> struct numbers {
+template <typename P> struct input_view {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
 	const void *at;
-	bool narrow; /* kept as P::factor */
+	bool bf16_storage; /* kept as P::factor */
 
 	__host__ __device__ explicit operator bool() const
 	{
 		return at;
 	}
-	__host__ __device__ struct numbers operator+(int64_t i) const
+	__host__ __device__ struct input_view operator+(int64_t i) const
 	{
-		return { ROUNDS<P> && narrow ? (const void *)((const factor *)at + i)
-					     : (const void *)((const real *)at + i),
-			 narrow };
+		return { ROUNDS<P> && bf16_storage ? (const void *)((const factor *)at + i)
+						   : (const void *)((const real *)at + i),
+			 bf16_storage };
 	}
 	__device__ real operator[](int64_t i) const
 	{
-		return ROUNDS<P> && narrow ? (real)((const factor *)at)[i] : ((const real *)at)[i];
+		return ROUNDS<P> && bf16_storage ? (real)((const factor *)at)[i]
+						 : ((const real *)at)[i];
 	}
-	template <int N, enum span_kind KIND>
-	__device__ struct values<real, N> operator[](struct span<N, KIND> p) const
+	template <int N, enum vec_kind KIND>
+	__device__ vec<real, N> operator[](vec_index<N, KIND> p) const
 	{
-		constexpr bool aligned = KIND != SPAN_OF_ANY;
+		constexpr bool aligned = KIND != VEC_OF_ANY;
 
-		return ROUNDS<P> && (aligned ? KIND == SPAN_OF_NARROW : narrow)
-			       ? load_span<factor, real, N, aligned>((const factor *)at + p.first)
-			       : load_span<real, real, N, aligned>((const real *)at + p.first);
+		return ROUNDS<P> && (aligned ? KIND == VEC_OF_BF16 : bf16_storage)
+			       ? load_vec<factor, real, N, aligned>((const factor *)at + p.first)
+			       : load_vec<real, real, N, aligned>((const real *)at + p.first);
 	}
 };
 
 /* To be written, and read where they were written. */
-template <typename P> struct results {
+template <typename P> struct output_view {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
 	void *at;
-	bool narrow;
+	bool bf16_storage;
 
 	struct element {
 		void *at; /* of the tensor */
-		bool narrow;
+		bool bf16_storage;
 		int64_t i;
 
 		element &operator=(const element &) = delete;
 		__device__ operator real() const
 		{
-			return numbers<P>{ at, narrow }[i];
+			return input_view<P>{ at, bf16_storage }[i];
 		}
 		__device__ void operator=(real x) const
 		{
-			if (ROUNDS<P> && narrow)
+			if (ROUNDS<P> && bf16_storage)
 				((factor *)at)[i] = (factor)x;
 			else
 				((real *)at)[i] = x;
@@ -200,38 +201,40 @@ template <typename P> struct results {
 	{
 		return at;
 	}
-	__host__ __device__ operator struct numbers<P>() const {
-		return { at, narrow };
-	} __host__ __device__ struct results operator+(int64_t i) const
+	__host__ __device__ operator input_view<P>() const
 	{
-		return { (void *)(numbers<P>{ at, narrow } + i).at, narrow };
+		return { at, bf16_storage };
+	}
+	__host__ __device__ struct output_view operator+(int64_t i) const
+	{
+		return { (void *)(input_view<P>{ at, bf16_storage } + i).at, bf16_storage };
 	}
 	__device__ struct element operator[](int64_t i) const
 	{
-		return { at, narrow, i };
+		return { at, bf16_storage, i };
 	}
-	template <int N, enum span_kind KIND>
-	__device__ void put(struct span<N, KIND> p, const struct values<real, N> &x) const
+	template <int N, enum vec_kind KIND>
+	__device__ void put(vec_index<N, KIND> p, const vec<real, N> &x) const
 	{
-		constexpr bool aligned = KIND != SPAN_OF_ANY;
+		constexpr bool aligned = KIND != VEC_OF_ANY;
 
-		if (ROUNDS<P> && (aligned ? KIND == SPAN_OF_NARROW : narrow))
-			store_span<aligned>((factor *)at + p.first, x);
+		if (ROUNDS<P> && (aligned ? KIND == VEC_OF_BF16 : bf16_storage))
+			store_vec<aligned>((factor *)at + p.first, x);
 		else
-			store_span<aligned>((real *)at + p.first, x);
+			store_vec<aligned>((real *)at + p.first, x);
 	}
 };
 
 /* What is read where x is written. */
 template <typename P>
-static __device__ typename P::real as_kept(struct results<P> to, typename P::real x)
+static __device__ typename P::real as_stored(output_view<P> to, typename P::real x)
 {
-	return ROUNDS<P> && to.narrow ? (typename P::real)(typename P::factor)x : x;
+	return ROUNDS<P> && to.bf16_storage ? (typename P::real)(typename P::factor)x : x;
 }
 
 /* The gradient of an input; without memory it is not wanted.  The first contribution overwrites. */
-template <typename P> struct gradient {
-	struct results<P> to;
+template <typename P> struct gradient_view {
+	output_view<P> to;
 	bool add;
 
 	__host__ __device__ explicit operator bool() const
@@ -242,11 +245,11 @@ template <typename P> struct gradient {
 	{
 		to[i] = add ? to[i] + value : value;
 	}
-	template <int N, enum span_kind KIND>
-	__device__ void put(struct span<N, KIND> p, struct values<typename P::real, N> x) const
+	template <int N, enum vec_kind KIND>
+	__device__ void put(vec_index<N, KIND> p, vec<typename P::real, N> x) const
 	{
 		if (add) {
-			const auto before = ((struct numbers<P>)to)[p];
+			const auto before = ((input_view<P>)to)[p];
 
 #pragma unroll
 			for (int k = 0; k < N; k++)
@@ -258,35 +261,35 @@ template <typename P> struct gradient {
 
 /* What is the same for all of these tensors; those without memory do not count. */
 template <typename P> struct tensors {
-	bool any_narrow, any_wide, aligned;
+	bool any_bf16, any_real, aligned;
 
-	tensors() : any_narrow(false), any_wide(false), aligned(true)
+	tensors() : any_bf16(false), any_real(false), aligned(true)
 	{
 	}
-	void note(struct numbers<P> x)
+	void note(input_view<P> x)
 	{
 		if (!x)
 			return;
-		any_narrow |= x.narrow;
-		any_wide |= !x.narrow;
+		any_bf16 |= x.bf16_storage;
+		any_real |= !x.bf16_storage;
 		aligned &= (uintptr_t)x.at % 16 == 0;
 	}
-	void note(struct gradient<P> x)
+	void note(gradient_view<P> x)
 	{
-		note((struct numbers<P>)x.to);
+		note((input_view<P>)x.to);
 	}
-	enum span_kind kind() const
+	enum vec_kind kind() const
 	{
-		return !aligned || (any_narrow && any_wide) ? SPAN_OF_ANY
-		       : any_narrow			    ? SPAN_OF_NARROW
-							    : SPAN_OF_WIDE;
+		return !aligned || (any_bf16 && any_real) ? VEC_OF_ANY
+		       : any_bf16			  ? VEC_OF_BF16
+							  : VEC_OF_REAL;
 	}
 };
 
 /* For a span form: of which kind are the spans of all of these? */
 template <typename P, typename... Rest> static tensors<P> all_of(const Rest &...of)
 {
-	struct tensors<P> all;
+	tensors<P> all;
 
 	(all.note(of), ...);
 	return all;
@@ -294,50 +297,50 @@ template <typename P, typename... Rest> static tensors<P> all_of(const Rest &...
 
 /* ------------------------------------------------------------------ of a call */
 
-template <typename P> static numbers<P> input(const struct call *c, int i)
+template <typename P> static input_view<P> input(const struct call *c, int i)
 {
-	return { c->in[i], is_narrow(c->node->in[i]) };
+	return { c->in[i], is_bf16(c->node->in[i]) };
 }
 
-template <typename P> static results<P> output(const struct call *c, int i)
+template <typename P> static output_view<P> output(const struct call *c, int i)
 {
-	return { c->out[i], is_narrow(c->node->out[i]) };
+	return { c->out[i], is_bf16(c->node->out[i]) };
 }
 
-template <typename P> static numbers<P> output_gradient(const struct call *c, int i)
+template <typename P> static input_view<P> output_gradient(const struct call *c, int i)
 {
-	return { c->dout[i], has_narrow_gradient(c->node->out[i]) };
+	return { c->dout[i], has_bf16_gradient(c->node->out[i]) };
 }
 
-template <typename P> static gradient<P> input_gradient(const struct call *c, int i)
+template <typename P> static gradient_view<P> input_gradient(const struct call *c, int i)
 {
-	return { { c->din[i], has_narrow_gradient(c->node->in[i]) }, call_adds(c, i) };
+	return { { c->din[i], has_bf16_gradient(c->node->in[i]) }, call_adds(c, i) };
 }
 
 /* Memory of a kernel's own, or of a tensor that is never narrow. */
-template <typename P> static results<P> wide(typename P::real *at)
+template <typename P> static output_view<P> real_view(typename P::real *at)
 {
 	return { at, false };
 }
 
 /* What is never narrow: parameters, statistics, losses (op.h). */
-template <typename P> static const typename P::real *wide_input(const struct call *c, int i)
+template <typename P> static const typename P::real *real_input(const struct call *c, int i)
 {
 	return (const typename P::real *)c->in[i];
 }
 
-template <typename P> static typename P::real *wide_output(const struct call *c, int i)
+template <typename P> static typename P::real *real_output(const struct call *c, int i)
 {
 	return (typename P::real *)c->out[i];
 }
 
 template <typename P>
-static const typename P::real *wide_output_gradient(const struct call *c, int i)
+static const typename P::real *real_output_gradient(const struct call *c, int i)
 {
 	return (const typename P::real *)c->dout[i];
 }
 
-template <typename P> static typename P::real *wide_input_gradient(const struct call *c, int i)
+template <typename P> static typename P::real *real_input_gradient(const struct call *c, int i)
 {
 	return (typename P::real *)c->din[i];
 }
