@@ -84,7 +84,7 @@ static void open_vector(struct vector *v, const char *path, bool folded)
 	if (folded)
 		must(config_set(v->config, "CROSS_FOLDED", "y", &err), &err);
 	if (backend_stores_for_tests())
-		must(config_set(v->config, "JOIN_SIBLINGS", "y", &err),
+		must(config_set(v->config, "MERGE_LINEARS", "y", &err),
 		     &err); /* the default there */
 	must(model_read(&v->model, v->config, &untrained, &err), &err);
 	tokens = safetensors_find(&v->file, "tokens");

@@ -197,7 +197,7 @@ static const char *const mechanisms[] = {
 	GATE CROSS "RECIP_LEARN_ALPHA=y",
 	GATE CROSS "CROSS_FOLDED=y",
 	RMS "CROSS_FOLDED=y",
-	GATE CROSS "CROSS_FOLDED=y JOIN_SIBLINGS=y",
+	GATE CROSS "CROSS_FOLDED=y MERGE_LINEARS=y",
 };
 
 static const char *const others[] = {

@@ -154,8 +154,8 @@ static void test_work_of_folding(void **state)
 static void test_work_of_joined_maps(void **state)
 {
 	const struct description_options o = { .batch = 16, .length = 1024, .context = 1 };
-	const struct description apart = describe(ALL "JOIN_SIBLINGS=n", &o);
-	const struct description joined = describe(ALL "JOIN_SIBLINGS=y", &o);
+	const struct description apart = describe(ALL "MERGE_LINEARS=n", &o);
+	const struct description joined = describe(ALL "MERGE_LINEARS=y", &o);
 
 	(void)state;
 	assert_int_equal(joined.parameters, apart.parameters);

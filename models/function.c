@@ -17,7 +17,7 @@ static const char *const ignored[] = {
 	"INIT_STD",
 	/* training */
 	"DROPOUT",
-	"JOIN_SIBLINGS",
+	"MERGE_LINEARS",
 	"LOSS_LOGITS_Z",
 	"RECIP_DETACH",
 	/* auxiliary losses; the shapes of their matrices tell */

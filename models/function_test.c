@@ -103,7 +103,7 @@ static void test_what_is_ignored_does_not_act(void **state)
 		{ "dot", "INIT", "orthogonal" },
 		{ "dot", "INIT_STD", "0.5" },
 		{ "dot", "DROPOUT", "0.3" },
-		{ "all", "JOIN_SIBLINGS", "y" },
+		{ "all", "MERGE_LINEARS", "y" },
 		{ "dot", "LOSS_LOGITS_Z", "0.1" },
 		{ "recip", "RECIP_DETACH", "y" },
 		{ "ws", "WS_LAMBDA_Z", "0.7" },

@@ -98,7 +98,7 @@ static const struct field {
 static const char *const constants =
 	"CONFIG_FFN_HIDDEN=0\nCONFIG_DROPOUT=\"0\"\n"
 	"CONFIG_INIT=\"gpt2\"\nCONFIG_INIT_STD=\"0.02\"\n"
-	"# CONFIG_CROSS_FOLDED is not set\n# CONFIG_JOIN_SIBLINGS is not set\n";
+	"# CONFIG_CROSS_FOLDED is not set\n# CONFIG_MERGE_LINEARS is not set\n";
 
 static const struct field *find_field(const char *name)
 {
@@ -345,7 +345,7 @@ struct comparison {
 	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum precision precision;
 	bool folded,
-		joined; /* with CROSS_FOLDED, JOIN_SIBLINGS, which must give the same numbers */
+		joined; /* with CROSS_FOLDED, MERGE_LINEARS, which must give the same numbers */
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -562,7 +562,7 @@ static enum status open_comparison(struct comparison *c, struct error *err)
 	c->T = tokens->dim[1];
 	if (vector_config(c->file, &c->config, err) != OK ||
 	    (c->folded && config_set(c->config, "CROSS_FOLDED", "y", err) != OK) ||
-	    (c->joined && config_set(c->config, "JOIN_SIBLINGS", "y", err) != OK) ||
+	    (c->joined && config_set(c->config, "MERGE_LINEARS", "y", err) != OK) ||
 	    model_read(&c->model, c->config, &untrained, err) != OK ||
 	    params_create(&c->params, precision_type(c->precision), err) != OK)
 		return FAIL;

@@ -139,7 +139,7 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 		m->hidden = (int64_t)(multiple * (double)m->embd);
 	m->bias = config_bool(c, "MODEL_BIAS");
 	m->tied = config_bool(c, "MODEL_TIE_HEAD");
-	m->merges_linears = config_bool(c, "JOIN_SIBLINGS");
+	m->merges_linears = config_bool(c, "MERGE_LINEARS");
 	m->position = (enum position)config_choice(c, "POS", positions);
 	if (m->position == POS_ROPE)
 		m->rope_theta = config_real(c, "ROPE_THETA");

@@ -527,7 +527,7 @@ static const struct setting everything[] = {
 	{ "RA_MLA_MLP_ATTN_GATE", "y" },
 	{ "RA_MLA_MLP_CROSS_TOKEN", "y" },
 	{ "CROSS_FOLDED", "y" },
-	{ "JOIN_SIBLINGS", "y" },
+	{ "MERGE_LINEARS", "y" },
 	{ "RA_MLA_MLP_LATENT_RECIP", "y" },
 	{ "LOSS_LOGITS_Z", "1e-4" },
 	{ "DROPOUT", "0.1" },
@@ -729,7 +729,7 @@ static void test_zero_alpha(void **state)
 	for (int form = 0; form < 3; form++) {
 		report = audit(SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }, { "CROSS_ALPHA", "0" },
 					{ "CROSS_FOLDED", form > 0 ? "y" : "n" },
-					{ "JOIN_SIBLINGS", form > 1 ? "y" : "n" }));
+					{ "MERGE_LINEARS", form > 1 ? "y" : "n" }));
 		assert_failed(&report, SETTINGS({ "mechanism", "CONFIG_RA_MLA_MLP_CROSS_TOKEN" },
 						{ "wiring", "h.0.mlp.cross_proj.weight" },
 						{ "wiring", "h.1.mlp.cross_proj.weight" }));

@@ -202,7 +202,7 @@ class Comparison(Party):
 
     def most_bytes(self):
         """Of a GPU.  What we make again, PyTorch keeps."""
-        times = TIMES_OURS * (2 if self.values.get("REMAKE") == "y" else 1)
+        times = TIMES_OURS * (2 if self.values.get("RECOMPUTE") == "y" else 1)
         return times * self.result.peak if self.on_gpu else 0
 
     def rounds(self, ours, theirs):

@@ -288,7 +288,7 @@ static void find_fit(const struct run_setup *setup, const struct memory_device *
 
 	try.recompute = true;
 	if (!now.recompute && would_fit(setup, device, &try)) {
-		fail(advice, "CONFIG_REMAKE=y would fit");
+		fail(advice, "CONFIG_RECOMPUTE=y would fit");
 		return;
 	}
 	for (try.batch = now.batch - 1; try.batch > 0; try.batch--) {
@@ -298,7 +298,7 @@ static void find_fit(const struct run_setup *setup, const struct memory_device *
 		fail(advice,
 		     "CONFIG_TRAIN_BATCH=%lld with CONFIG_TRAIN_ACCUMULATE=%lld%s would fit",
 		     (long long)try.batch, (long long)try.accumulate,
-		     now.recompute ? "" : " and CONFIG_REMAKE=y");
+		     now.recompute ? "" : " and CONFIG_RECOMPUTE=y");
 		return;
 	}
 	fail(advice,

@@ -158,9 +158,9 @@ static void test_says_what_would_fit(void **state)
 	refuse(&f, needed(&f, 1, true) - 1, ": no micro-batch would fit");
 	f.setup.train.program.no_recompute = true;
 	assert_true(needed(&f, 8, true) < needed(&f, 8, false));
-	refuse(&f, needed(&f, 8, true), ": CONFIG_REMAKE=y would fit");
+	refuse(&f, needed(&f, 8, true), ": CONFIG_RECOMPUTE=y would fit");
 	refuse(&f, needed(&f, 8, true) - 1,
-	       ": CONFIG_TRAIN_BATCH=4 with CONFIG_TRAIN_ACCUMULATE=4 and CONFIG_REMAKE=y would "
+	       ": CONFIG_TRAIN_BATCH=4 with CONFIG_TRAIN_ACCUMULATE=4 and CONFIG_RECOMPUTE=y would "
 	       "fit");
 	close_setup(&f);
 }

@@ -63,7 +63,7 @@ class Gpu(Case):
                           {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}):
             plain = Run(on_gpu(**precision))
             plain.train()
-            for settings in ({"PLANNER": "n"}, {"REMAKE": "y"}, {"CHECK_NAN": "y"}):
+            for settings in ({"PLANNER": "n"}, {"RECOMPUTE": "y"}, {"CHECK_NAN": "y"}):
                 run = Run(on_gpu(**precision, **settings))
                 run.train()
                 self.assertEqual(run.weights(), plain.weights(), (precision, settings))
@@ -71,7 +71,7 @@ class Gpu(Case):
     def test_graphs_change_no_bit(self):
         """Captured graphs, kernels launched one by one, those that never come before the last one ends, and one stream."""
         for settings in ({}, {"TRAIN_ACCUMULATE": 3, "TRAIN_BATCH": 2}, {"PRECISION": "bfloat16"},
-                         {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"}):
+                         {"PRECISION": "bfloat16", "MERGE_LINEARS": "y"}):
             usual = Run(on_gpu(**settings))
             usual.train()
             for switch in ("KABLATE_CUDA_GRAPHS", "KABLATE_CUDA_PDL", "KABLATE_CUDA_STREAMS"):
@@ -123,7 +123,7 @@ class Gpu(Case):
                                    delta=LOSS_ERROR)
 
     def test_audits_pass(self):
-        for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"},
+        for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "MERGE_LINEARS": "y"},
                          {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}):
             run = Run(on_gpu(AUDIT_WIRING="y", AUDIT_CAUSALITY="y", AUDIT_ONE_BATCH="y", GPT2_MAX_ITERS=2, **settings))
             run.train()
@@ -150,7 +150,7 @@ class Gpu(Case):
         """Our own blocks to the byte, before the end: the sample after the last update takes more."""
         for settings in ({}, {"PRECISION": "bfloat16"}, {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "float32"},
                          {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"},
-                         {"TRAIN_ACCUMULATE": 3, "REMAKE": "y"}, {"PRECISION": "bfloat16", "JOIN_SIBLINGS": "y"}):
+                         {"TRAIN_ACCUMULATE": 3, "RECOMPUTE": "y"}, {"PRECISION": "bfloat16", "MERGE_LINEARS": "y"}):
             run = Run(on_gpu(GPT2_MAX_ITERS=6, **settings))
             run.train()
             words = [run.binary, "describe", "--json"]

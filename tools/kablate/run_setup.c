@@ -46,7 +46,7 @@ static struct train_options configured_training(struct config *c)
 		.schedule = schedule_configured(c),
 		.program = {
 			.no_planner = !config_bool(c, "PLANNER"),
-			.no_recompute = !config_bool(c, "REMAKE"),
+			.no_recompute = !config_bool(c, "RECOMPUTE"),
 			.check_nan = config_bool(c, "CHECK_NAN"),
 		},
 	};

@@ -22,6 +22,7 @@ from kconfiglib import AND, BOOL, INT, STRING, Choice, Symbol, expr_str, expr_va
 
 from tools.plan import ranges
 from tools.plan.ranges import NUMBER
+from tools.results import renamed
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
@@ -136,7 +137,7 @@ class Tree(kconfiglib.Kconfig):
             match = ASSIGNMENT.fullmatch(line) or NOT_SET.fullmatch(line)
             try:
                 if match:
-                    name, value = match[1], match[2] if match.re is ASSIGNMENT else "n"
+                    name, value = renamed.current(match[1]), match[2] if match.re is ASSIGNMENT else "n"
                     one = Assignment(*self.understand(name, value), where)
                     if one.name in found:
                         raise ValueError(f"CONFIG_{one.name} was set before: {found[one.name]}")

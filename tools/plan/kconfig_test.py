@@ -347,12 +347,21 @@ class Commands(Case):
 
     def test_set_tells_what_keeps_the_default_of_before(self):
         self.write(DEFAULTS)
-        self.assertIn("kept: CONFIG_REMAKE=y; its default is n now\n", self.succeed("set", "CONFIG_BACKEND=cuda"))
-        self.assertIn("CONFIG_REMAKE=y\n", self.read())
+        self.assertIn("kept: CONFIG_RECOMPUTE=y; its default is n now\n", self.succeed("set", "CONFIG_BACKEND=cuda"))
+        self.assertIn("CONFIG_RECOMPUTE=y\n", self.read())
         self.write(DEFAULTS)
-        self.assertNotIn("CONFIG_REMAKE", self.succeed("set", "CONFIG_BACKEND=cuda", "CONFIG_REMAKE=n"))
+        self.assertNotIn("CONFIG_RECOMPUTE", self.succeed("set", "CONFIG_BACKEND=cuda", "CONFIG_RECOMPUTE=n"))
         self.assertNotIn("kept", self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7"))
-        self.assertNotIn("kept", self.succeed("set", "CONFIG_REMAKE=y"))
+        self.assertNotIn("kept", self.succeed("set", "CONFIG_RECOMPUTE=y"))
+
+    def test_a_file_may_have_the_old_name_of_a_symbol(self):
+        self.write(DEFAULTS.replace("CONFIG_RECOMPUTE=y", "CONFIG_REMAKE=y"))
+        self.assertIn("CONFIG_REMAKE=y\n", self.read())
+        self.succeed("check")
+        self.succeed("set", "CONFIG_REMAKE=n", "CONFIG_JOIN_SIBLINGS=y")
+        self.assertIn("# CONFIG_RECOMPUTE is not set\n", self.read())
+        self.assertIn("CONFIG_MERGE_LINEARS=y\n", self.read())
+        self.refuse("set", "CONFIG_REMAKE=n", "CONFIG_RECOMPUTE=y")
 
     def test_set_refuses_and_leaves_the_file(self):
         self.write(DEFAULTS)

@@ -14,7 +14,7 @@ import re
 
 from tools.plan import declaration, tuning
 from tools.report import ablation
-from tools.results import records
+from tools.results import records, renamed
 from tools.results.records import Problem
 
 FORMAT, VERSION, DECLARED = "kablate values", "1", "declared"
@@ -90,7 +90,7 @@ def run_of(number, cells):
     """The run that a line tells of."""
     given = {name: text for name, text in cells.items() if text}
     fields = {name: kind(given[name]) if name in given else None for name, kind in FIELDS.items()}
-    config = {name.removeprefix(SYMBOL): "" if text == EMPTY else text
+    config = {renamed.current(name.removeprefix(SYMBOL)): "" if text == EMPTY else text
               for name, text in given.items() if name.startswith(SYMBOL)}
     environment = {name: given.get(name) for name in records.ENVIRONMENT}
     if environment["threads"]:

@@ -72,6 +72,21 @@ class Values(Case):
         self.assertIn("4 comparisons in 2 families", text)
         self.assertIn("on average at most 0.10 of these families hold one, and with at most 10% any", text)
 
+    def test_symbols_under_their_old_names(self):
+        """As databases and files of values have them that were written before a symbol was renamed."""
+        self.runs.add("old", "0-mla", 1, 2.5, config={"REMAKE": "y"})
+        self.runs.add("old", "1-gate", 1, 2.5, config={"RECOMPUTE": "y"})
+        self.runs.rebuild()
+        _, text = self.call("diff", "old/0", "old/1")
+        self.assertNotIn("RECOMPUTE", text)
+        path = self.file("old")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("CONFIG_RECOMPUTE", "CONFIG_REMAKE"))
+        _, steps, _, _ = values.read(path)
+        self.assertEqual([run.config["RECOMPUTE"] for step in steps for run in step.runs], ["y", "y"])
+
     def test_other_files(self):
         self.runs.study()
         self.runs.rebuild()

@@ -7,6 +7,8 @@ import sys
 import urllib.parse
 from dataclasses import dataclass, field
 
+from tools.results import renamed
+
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
 FINISHED = ("done", "budget")
 LOSS = "val/loss"
@@ -168,7 +170,7 @@ def experiments(db):
 
 def read_details(db, run, names):
     """Thousands of runs have the same texts: each is kept once."""
-    run.config = {sys.intern(symbol): sys.intern(value) for symbol, value in db.execute(
+    run.config = {sys.intern(renamed.current(symbol)): sys.intern(value) for symbol, value in db.execute(
         "SELECT symbol, value FROM config WHERE run = ?", (run.id,))}
     wanted = f"AND name IN ({','.join('?' * len(names))})" if names else ""
     for name, iteration, value in db.execute(
