@@ -158,6 +158,18 @@ linked := $(patsubst $(O)/%,%,$(part_objects) $(variants) $(own_objects))
 $(O)/objects: $(call unless_holds,$(O)/objects,$(linked))
 	$(call write_stamp,$(linked))
 
+# ---------------------------------------------------------------- formulas
+# Pointwise ops state their formulas in their own files; kernels of all devices include them from here.
+pointwise := $(shell grep -ls '^POINTWISE.[a-z]' core/ops/*.c)
+pointwise_headers := $(addprefix $(O)/generated/,pointwise_formulas.h pointwise_ops.h)
+$(O)/generated/pointwise_ops: $(call unless_holds,$(O)/generated/pointwise_ops,$(pointwise))
+	$(call write_stamp,$(pointwise))
+$(O)/generated/pointwise_formulas.h: $(O)/generated/pointwise_ops
+	@printf '#include "%s"\n' $(pointwise) >$@
+$(O)/generated/pointwise_ops.h: $(O)/generated/pointwise_ops
+	@printf '#define POINTWISE_OPS(X)$(foreach c,$(pointwise), X(%s))\n' $(basename $(notdir $(pointwise))) >$@
+$(foreach real,f32 f64 bf16,$(O)/core/backend/cpu/kernels/pointwise.$(real).o) $(O)/tools/bench/cases.o: $(pointwise_headers)
+
 # ---------------------------------------------------------------- compile and link
 # A compiler that is killed leaves half a file.  So files are made under another name.
 define cc

@@ -23,6 +23,17 @@
 	X(concat)             \
 	X(add)                \
 	X(multiply)           \
+	X(silu)               \
+	X(relu)               \
+	X(tanh)               \
+	X(abs)                \
+	X(square)             \
+	X(rsqrt)              \
+	X(log)                \
+	X(exp)                \
+	X(maximum)            \
+	X(divide)             \
+	X(subtract)           \
 	X(scale)              \
 	X(scale_learned)      \
 	X(add_scaled)         \

@@ -97,18 +97,18 @@ static const struct setting shifted[] = {
 static void check_precision(const struct setting *list, enum precision precision)
 {
 	const struct backend rounding = backend_for_tests(precision, 2);
-	struct backend without_lanes = rounding;
+	struct backend one_stream = rounding;
 	int failed = 0;
 
-	without_lanes.lanes = 0;
+	one_stream.streams = 0;
 	for (const struct setting *s = list; s->name; s++) {
 		const struct rounded_case c = { s->name, s, build,
 						precision == FLOAT32 ? float_bounds : bounds };
 
 		failed += !check_rounded(&c, &rounding);
 		/* Where there are lanes, the gradients of queries are made apart in bfloat16. */
-		if (rounding.lanes > 0 && precision != FLOAT32)
-			failed += !check_rounded(&c, &without_lanes);
+		if (rounding.streams > 0 && precision != FLOAT32)
+			failed += !check_rounded(&c, &one_stream);
 	}
 	assert_int_equal(failed, 0);
 }

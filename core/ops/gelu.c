@@ -1,69 +1,44 @@
 /*
  * gelu: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
  * (D. Hendrycks, K. Gimpel, "Gaussian error linear units", 2016: the form of GPT-2.)
+ *
+ * (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + 2^t), t = x (LINEAR + CUBIC x^2).
  */
-#include "core/ops/rule.h"
+#include "core/ops/pointwise.h"
 
-struct tensor *op_gelu(struct graph *g, const char *name, struct tensor *x)
+#define GELU_LINEAR ((real)-2.302208198144325) /* -2 sqrt(2/pi) / ln 2 */
+#define GELU_CUBIC ((real)-0.1029432395800235) /* -2 sqrt(2/pi) 0.044715 / ln 2 */
+#define GELU_LN_2 ((real)0.6931471805599453)
+
+FORMULA real gelu_denominator(real x)
 {
-	return node_out(graph_node(g, OP_gelu, name, NULL, 1, &x), 0);
+	return one_plus_exp2(x * (GELU_LINEAR + GELU_CUBIC * (x * x)));
 }
 
-static void cost(const struct node *n, struct op_cost *c)
+FORMULA real gelu_sigmoid(real x)
 {
-	double bytes = (double)tensor_bytes(n->in[0]);
-
-	c->forward_bytes = 2 * bytes;  /* x, y */
-	c->backward_bytes = 3 * bytes; /* x, dy, dx */
+	return fast_divide(1, gelu_denominator(x));
 }
 
-static void case_odd(struct graph *g)
+/* y = x s, so dy/dx = s - ln 2 s (1 - s) x dt/dx */
+FORMULA real gelu_slope(real x)
 {
-	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 3, 5, 7)));
+	const real linear = GELU_LN_2 * GELU_LINEAR, cubic = 3 * GELU_LN_2 * GELU_CUBIC;
+	const real s = gelu_sigmoid(x), steep = x * (linear + cubic * (x * x));
+
+	return s - s * (1 - s) * steep;
 }
 
-static void case_one(struct graph *g)
+FORMULA real gelu_forward(const real *in, const real *k)
 {
-	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 1)));
+	(void)k;
+	return fast_divide(in[0], gelu_denominator(in[0]));
 }
 
-static void case_chain(struct graph *g)
+FORMULA void gelu_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	struct tensor *x = op_gelu(g, "first", case_param(g, "x", 4, 3));
-
-	graph_seeded_output(g, "y", op_gelu(g, "second", x));
-	graph_seeded_output(g, "z", op_gelu(g, "third", x));
+	(void)k, (void)y;
+	d[0] = dy * gelu_slope(in[0]);
 }
 
-static void case_threads(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_gelu(g, "gelu", case_param(g, "x", 9, 2011)));
-}
-
-/* Activations whose count is a multiple of eight: a device may take so many at once. */
-static void case_eights(struct graph *g)
-{
-	struct tensor *a = op_gelu(g, "left", case_param(g, "p", 3, 8));
-
-	graph_seeded_output(g, "y", op_gelu(g, "after", op_gelu(g, "gelu", a)));
-}
-
-OP_CASES(gelu) = {
-	OP_CASE("odd shape", case_odd),		  OP_CASE("one element", case_one),
-	OP_CASE("one after another", case_chain), OP_CASE("threads", case_threads),
-	OP_CASE("eights", case_eights),		  OP_CASES_END,
-};
-
-const struct op op_desc_gelu = {
-	.name = "gelu",
-	.min_inputs = 1,
-	.max_inputs = 1,
-	.infer = infer_elementwise,
-	.cost = cost,
-	.saves_in = BIT(0),
-	.grad_in_place = true,
-	.recompute_rule = { .made = BIT(0), .in = BIT(0) },
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
-	.cases = gelu_cases,
-};
+POINTWISE(gelu, 1, 0, SAVES_INPUTS, ANY, 0)

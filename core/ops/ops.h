@@ -50,9 +50,28 @@ struct concat_attr {
 	int64_t width[OP_MAX_INPUTS];
 };
 
-/* y = a + b, y = a * b; equal shapes. */
+/* y = a + b, a - b, a * b, a / b, max(a, b); equal shapes (op_expand() makes them equal). */
 struct tensor *op_add(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+struct tensor *op_subtract(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
 struct tensor *op_multiply(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+struct tensor *op_divide(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+struct tensor *op_maximum(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+
+/* Functions of every element; pointwise.h says how to write one. */
+struct pointwise_attr {
+	double k[2];
+};
+struct tensor *op_exp(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_log(struct graph *g, const char *name, struct tensor *x);   /* x > 0 */
+struct tensor *op_rsqrt(struct graph *g, const char *name, struct tensor *x); /* 1 / sqrt, x > 0 */
+struct tensor *op_square(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_abs(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_tanh(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_relu(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_silu(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_sigmoid(struct graph *g, const char *name, struct tensor *x);
+/* log(1 + exp(x)) + eps */
+struct tensor *op_softplus(struct graph *g, const char *name, struct tensor *x, double eps);
 
 /* A factor is a constant or, if given, the parameter `learned` [1]. */
 struct factor_attr {
@@ -146,14 +165,6 @@ struct tensor *op_linear_gelu_linear(struct graph *g, const char *name, struct t
 /* silu(gate) * x */
 struct tensor *op_silu_gate(struct graph *g, const char *name, struct tensor *gate,
 			    struct tensor *x);
-
-struct tensor *op_sigmoid(struct graph *g, const char *name, struct tensor *x);
-
-/* log(1 + exp(x)) + eps */
-struct softplus_attr {
-	double eps;
-};
-struct tensor *op_softplus(struct graph *g, const char *name, struct tensor *x, double eps);
 
 /* Zero with this probability, else divide by 1 - probability; x itself when not training. */
 struct dropout_attr {

@@ -143,7 +143,7 @@ static void hidden_activations_are_made_again(void **state)
 	if (!backend_stores_for_tests())
 		skip();
 	stored = backend_for_tests(BFLOAT16_STORED, 2);
-	stored.lanes = 0;
+	stored.streams = 0;
 	x = build_side(&c, &stored, F32);
 	assert_true(arena_bytes(&x, false) <= arena_bytes(&x, true) - (LAYERS - 2) * hidden);
 	destroy(&x);

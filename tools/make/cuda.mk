@@ -16,6 +16,7 @@ cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
 # Kernels use these files of the engine: the library has its own copy of them.
 cuda_needs := core/engine/tensor.c $(addprefix core/util/,dtype.c file.c hash.c replace.c rng.c status.c)
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
+$(foreach to,$(O) $(O)/trial,$(cuda_c:%.cu=$(to)/%.cu.o)): $(pointwise_headers)
 cuda_library := $(O)/kablate_cuda.so
 cuda_built := $(if $(NVCC),$(cuda_library))
 # Where cuBLAS is, if the system's loader does not know it (tools/make/nvcc.sh).
@@ -29,7 +30,7 @@ $(O)/cuda-flags: $(call unless_holds,$(O)/cuda-flags,$(cuda_flags))
 $(O)/%.cu.o: %.cu $(O)/cuda-flags
 	$(call say,NVCC,$(@:$(O)/%=%))
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) $(nvcc_flags) -I. -MMD -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(NVCC) $(nvcc_flags) -I. -I$(O) -MMD -MF $(@:.o=.d) -c $< -o $@
 $(O)/%.pic.o: %.c $(O)/flags
 	$(call cc,-fPIC)
 -include $(cuda_objects:.o=.d)
@@ -47,7 +48,7 @@ $(O)/trial/fast: $(O)/cuda-flags
 $(O)/trial/%.cu.o: %.cu $(O)/trial/fast
 	$(call say,NVCC,$(@:$(O)/%=%))
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) $(trial_flags) -I. -MMD -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(NVCC) $(trial_flags) -I. -I$(O) -MMD -MF $(@:.o=.d) -c $< -o $@
 $(cuda_library): $(cuda_objects)
 $(cuda_trial): $(trial_objects) $(cuda_needs:%.c=$(O)/%.pic.o)
 $(cuda_library) $(cuda_trial):

@@ -17,14 +17,14 @@ emulated_stamp = $(CXX) $(emulated_flags) $(shell $(CXX) --version 2>/dev/null |
 
 $(O)/emulated/flags: $(O)/setup-emulated $(call unless_holds,$(O)/emulated/flags,$(emulated_stamp))
 	$(call write_stamp,$(emulated_stamp))
-$(O)/emulated/%.cu.o: %.cu $(O)/emulated/flags
+$(O)/emulated/%.cu.o: %.cu $(O)/emulated/flags $(pointwise_headers)
 	$(emulated_compile)
 $(O)/emulated/%.cpp.o: %.cpp $(O)/emulated/flags
 	$(emulated_compile)
 define emulated_compile
 	$(call say,CXX,$(@:$(O)/%=%))
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(emulated_flags) -I$(emulated_room) -I. -MMD -MP -MF $(@:.o=.d) -x c++ -c $< -o $@
+	$(Q)$(CXX) $(emulated_flags) -I$(emulated_room) -I. -I$(O) -MMD -MP -MF $(@:.o=.d) -x c++ -c $< -o $@
 endef
 define emulated_link
 	$(call say,LD,$(@:$(O)/%=%))

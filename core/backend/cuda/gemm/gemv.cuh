@@ -13,7 +13,7 @@
 #ifndef CUDA_GEMM_GEMV_CUH
 #define CUDA_GEMM_GEMV_CUH
 
-#include "core/backend/cuda/primitives/gelu.cuh"
+#include "core/backend/cuda/primitives/formulas.cuh"
 #include "core/backend/cuda/norm/norm.cuh"
 #include "core/backend/cuda/gemm/gemm.cuh"
 
@@ -314,7 +314,7 @@ template <typename P> struct gemv_end {
 
 		product.y[row * product.O + o] = value;
 		if (p.gelu)
-			p.gelu[row * product.O + o] = rounded * gelu_factor<P>(rounded);
+			p.gelu[row * product.O + o] = rounded * formulas<P>::gelu_sigmoid(rounded);
 		if (kept < 0)
 			return;
 		const gemv_kept<P> &cache = p.kept[kept];

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/primitives/gelu.cuh"
+#include "core/backend/cuda/primitives/formulas.cuh"
 #include "core/backend/cuda/gemm/small_gemm.cuh"
 #include "core/backend/cuda/primitives/mma_tile.cuh"
 
@@ -165,12 +165,12 @@ static __device__ __forceinline__ void put_sums(const struct small_gemm &p, outp
 		if (EPILOGUE == EPILOGUE_GELU) {
 			p.before.put(at, y);
 			for (int k = 0; k < 2; k++)
-				y[k] *= gelu_factor<P>(y[k]);
+				y[k] *= formulas<P>::gelu_sigmoid(y[k]);
 		} else if (EPILOGUE == EPILOGUE_GELU_GRADIENT) {
 			const auto before = input_view<P>(p.before)[at];
 
 			for (int k = 0; k < 2; k++)
-				y[k] *= gelu_slope(before[k], gelu_factor<P>(before[k]));
+				y[k] *= formulas<P>::gelu_slope(before[k]);
 		}
 		out.put(at, y);
 	});
