@@ -1,13 +1,14 @@
 /*
- * gelu - its factor, y = x s(x), and its slope.
+ * GELU in the tanh form, y = x s(x), and its derivative:
+ *
+ *     s(x) = (1 + tanh(u)) / 2 = sigmoid(2 u) = 1 / (1 + exp(t)),  t = x (GELU_LINEAR + GELU_CUBIC
+ * x^2)
  */
 #ifndef CUDA_PRIMITIVES_GELU_CUH
 #define CUDA_PRIMITIVES_GELU_CUH
 
 #include "core/backend/cuda/primitives/fast_math.cuh"
 
-/* (1 + tanh(u)) / 2 = sigmoid(2u), so y = x s, s = 1 / (1 + exp(t)), t = x (GELU_LINEAR +
- * GELU_CUBIC x^2). */
 #define GELU_LINEAR -1.5957691216057308 /* -2 sqrt(2/pi) */
 #define GELU_CUBIC -0.0713548162726009	/* -2 sqrt(2/pi) 0.044715 */
 
