@@ -1,3 +1,4 @@
+/* gelu, elementwise: the formula is in primitives/gelu.cuh.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/gelu.cuh"
 
 template <typename P> static void forward(const struct call *c)

@@ -1,3 +1,4 @@
+/* multiply: y = a b, elementwise.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 
 template <typename P> static void forward(const struct call *c)
@@ -17,7 +18,7 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = a b; da may be written over dy, and db may add to da */
+/* da = dy b, db = dy a.  da may be the memory of dy, and db may add to da. */
 template <typename P> static void backward(const struct call *c)
 {
 	const auto a = input<P>(c, 0), b = input<P>(c, 1), dy = output_gradient<P>(c, 0);

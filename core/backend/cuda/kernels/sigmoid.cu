@@ -1,3 +1,4 @@
+/* sigmoid: y = 1 / (1 + exp(-x)), elementwise.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/fast_math.cuh"
 
 template <typename P> static void forward(const struct call *c)

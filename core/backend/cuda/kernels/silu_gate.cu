@@ -1,6 +1,6 @@
+/* silu_gate (SwiGLU): y = gate sigmoid(gate) x, elementwise.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/fast_math.cuh"
 
-/* y = gate s x, s = sigmoid(gate) */
 template <typename P> static void forward(const struct call *c)
 {
 	const auto gate = input<P>(c, 0), x = input<P>(c, 1);
@@ -18,7 +18,10 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* With d = dy s: dx = d gate, dgate = d x (1 + gate (1 - s)).  dgate may be written over dy. */
+/*
+ * With s = sigmoid(gate) and d = dy s: dx = d gate, dgate = d x (1 + gate (1 - s)).  dgate may be
+ * the memory of dy.
+ */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
@@ -28,19 +31,19 @@ template <typename P> static void backward(const struct call *c)
 	const int64_t n = count_of(c->node->in[0]);
 
 	each_vec(c, n, n, all_of<P>(gate, x, dy, dgate, dx), [=] __device__(auto p) {
-		const auto g = gate[p], v = x[p], given = dy[p];
-		auto to_gate = g, to_x = g;
+		const auto g = gate[p], v = x[p], dy_vec = dy[p];
+		auto gate_gradient = g, x_gradient = g;
 
 		for (int k = 0; k < p.n; k++) {
-			const real s = fast_sigmoid<P>(g[k]), d = given[k] * s;
+			const real s = fast_sigmoid<P>(g[k]), d = dy_vec[k] * s;
 
-			to_gate[k] = d * v[k] * (1 + g[k] * (1 - s));
-			to_x[k] = d * g[k];
+			gate_gradient[k] = d * v[k] * (1 + g[k] * (1 - s));
+			x_gradient[k] = d * g[k];
 		}
 		if (dgate)
-			dgate.put(p, to_gate);
+			dgate.put(p, gate_gradient);
 		if (dx)
-			dx.put(p, to_x);
+			dx.put(p, x_gradient);
 	});
 }
 

@@ -1,3 +1,4 @@
+/* softplus: y = log(1 + exp(x)) + eps, elementwise.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 #include "core/backend/cuda/primitives/softplus.cuh"
 
@@ -19,7 +20,7 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = log(1 + exp(x)) + eps */
+/* dx = dy sigmoid(x) */
 template <typename P> static void backward(const struct call *c)
 {
 	const auto x = input<P>(c, 0), dy = output_gradient<P>(c, 0);
