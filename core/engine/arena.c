@@ -1,30 +1,35 @@
+/*
+ * Lifetimes of tensors, in-place sharing, and their placement in the arena.
+ *
+ * Inputs and seeds live for the whole run, outputs to its end.  placement.c packs the lifetimes.
+ */
 #include "core/engine/arena.h"
 
 #include <stdlib.h>
 
 /*
- * Where there are lanes, memory is given to another tensor only so many instructions after its last
- * use: until then nothing has to wait for it.
+ * With streams, the memory of a tensor is reused only this many instructions after its last use.
+ * By then a new user rarely has to wait for the old one.
  */
-#define LANE_REST 32
+#define REUSE_DELAY 32
 
-/* A graph and what it was lowered to. */
-struct both {
+/* A graph and its lowered form. */
+struct lowered_pair {
 	const struct graph *g;
 	const struct lowered *l;
 };
 
-static int tensor_total(struct both b)
+static int tensor_total(struct lowered_pair b)
 {
 	return b.g->n_tensors + b.l->n_tensors;
 }
 
-static const struct tensor *tensor_number(struct both b, int i)
+static const struct tensor *tensor_by_id(struct lowered_pair b, int i)
 {
 	return i < b.g->n_tensors ? b.g->tensors[i] : b.l->tensors[i - b.g->n_tensors];
 }
 
-static void touch(struct placement *life, const struct tensor *t, int when)
+static void extend(struct placement *life, const struct tensor *t, int when)
 {
 	struct placement *l;
 
@@ -36,64 +41,66 @@ static void touch(struct placement *life, const struct tensor *t, int when)
 	l->last = when;
 }
 
-static void touch_all(struct placement *life, struct tensor *const *list, int n, int when)
+static void extend_all(struct placement *life, struct tensor *const *list, int n, int when)
 {
 	for (int i = 0; i < n; i++)
-		touch(life, list[i], when);
+		extend(life, list[i], when);
 }
 
-static void touch_instr(struct placement *life, const struct instr *instr, int when)
+static void extend_instr(struct placement *life, const struct instr *instr, int when)
 {
-	touch_all(life, instr->in, OP_MAX_INPUTS, when);
-	touch_all(life, instr->saved_out, OP_MAX_OUTPUTS, when);
-	touch_all(life, instr->dout, OP_MAX_OUTPUTS, when);
-	touch_all(life, instr->out, OP_MAX_OUTPUTS, when);
-	touch_all(life, instr->din, OP_MAX_INPUTS, when);
-	touch(life, instr->inner, when);
-	touch(life, instr->work, when);
-	touch(life, instr->zero, when);
+	extend_all(life, instr->in, OP_MAX_INPUTS, when);
+	extend_all(life, instr->saved_out, OP_MAX_OUTPUTS, when);
+	extend_all(life, instr->dout, OP_MAX_OUTPUTS, when);
+	extend_all(life, instr->out, OP_MAX_OUTPUTS, when);
+	extend_all(life, instr->din, OP_MAX_INPUTS, when);
+	extend(life, instr->inner, when);
+	extend(life, instr->work, when);
+	extend(life, instr->zero, when);
 }
 
-static void keep_whole(struct placement *life, const struct tensor *t, int end)
+static void keep_for_whole_run(struct placement *life, const struct tensor *t, int end)
 {
-	touch(life, t, 0);
+	extend(life, t, 0);
 	life[tensor_root(t)->id].first = 0;
 	life[tensor_root(t)->id].last = end;
 }
 
-/* The first and last instruction that use a tensor; last = -1: none does. */
-static void find_lifetimes(struct both b, struct placement *life)
+/* Finds the first and last instruction that use each tensor; last = -1: none does. */
+static void find_lifetimes(struct lowered_pair b, struct placement *life)
 {
 	const struct lowered *l = b.l;
 	const int end = l->n_instrs;
 
 	for (int i = 0; i < tensor_total(b); i++)
 		life[i] = (struct placement){
-			.name = tensor_number(b, i)->name,
-			.bytes = tensor_bytes(tensor_number(b, i)),
+			.name = tensor_by_id(b, i)->name,
+			.bytes = tensor_bytes(tensor_by_id(b, i)),
 			.last = -1,
 		};
-	/* What one call does has no order: all that it reads and writes is there from its begin to
-	 * its end. */
+	/*
+	 * One call runs all its fused instructions, so their tensors live from its start to its
+	 * end.
+	 */
 	for (int first = 0; first < l->n_instrs; first += l->instrs[first].fused) {
 		const int next = first + l->instrs[first].fused;
 
 		for (int i = first; i < next; i++) {
-			touch_instr(life, &l->instrs[i], first);
-			touch_instr(life, &l->instrs[i], next - 1);
+			extend_instr(life, &l->instrs[i], first);
+			extend_instr(life, &l->instrs[i], next - 1);
 		}
 	}
 	/* Filled before the run, or read after it. */
 	for (int i = 0; i < b.g->n_tensors; i++)
 		if (b.g->tensors[i]->kind == TENSOR_INPUT)
-			keep_whole(life, b.g->tensors[i], end);
+			keep_for_whole_run(life, b.g->tensors[i], end);
 	for (int i = 0; i < l->n_seeds; i++)
-		keep_whole(life, l->seeds[i].gradient, end);
+		keep_for_whole_run(life, l->seeds[i].gradient, end);
 	for (int i = 0; i < b.g->n_outputs; i++)
 		life[tensor_root(b.g->outputs[i].tensor)->id].last = end;
 }
 
-static bool is_input_or_seed(struct both b, const struct tensor *t)
+static bool is_input_or_seed(struct lowered_pair b, const struct tensor *t)
 {
 	for (int i = 0; i < b.l->n_seeds; i++)
 		if (b.l->seeds[i].gradient == t)
@@ -101,41 +108,44 @@ static bool is_input_or_seed(struct both b, const struct tensor *t)
 	return t->kind == TENSOR_INPUT;
 }
 
-/* Work in other lanes may still be under way. */
-static void let_rest(struct both b, struct placement *life)
+/* Delays the reuse of memory, since other streams may still work. */
+static void delay_reuse(struct lowered_pair b, struct placement *life)
 {
 	for (int i = 0; i < tensor_total(b); i++)
 		if (life[i].last >= 0 && life[i].last < b.l->n_instrs)
-			life[i].last = life[i].last + LANE_REST < b.l->n_instrs
-					       ? life[i].last + LANE_REST
+			life[i].last = life[i].last + REUSE_DELAY < b.l->n_instrs
+					       ? life[i].last + REUSE_DELAY
 					       : b.l->n_instrs;
 }
 
-/* Where an instruction may write its result over what it reads last, the two share a piece. */
-static void merge_in_place(struct both b, struct placement *life, int *owner)
+/*
+ * If an instruction may overwrite an input with its result, and reads it last, both share one
+ * allocation.
+ */
+static void merge_in_place(struct lowered_pair b, struct placement *life, int *owner)
 {
 	for (int i = 0; i < b.l->n_instrs; i++) {
 		const struct instr *instr = &b.l->instrs[i];
 		const struct tensor *from = instr->dout[0];
 		const struct tensor *to = instr->in_place ? instr->din[0] : instr->inner;
-		int piece;
+		int shared;
 
 		if (!from || !to || is_in_params(from) || is_in_params(to) ||
 		    is_input_or_seed(b, from) || life[from->id].bytes != life[to->id].bytes)
 			continue;
-		piece = owner[from->id];
-		if (life[piece].last != i || life[to->id].first != i || owner[to->id] != to->id)
+		shared = owner[from->id];
+		if (life[shared].last != i || life[to->id].first != i || owner[to->id] != to->id)
 			continue;
-		owner[to->id] = piece;
-		life[piece].last = life[to->id].last;
+		owner[to->id] = shared;
+		life[shared].last = life[to->id].last;
 	}
 }
 
-static void make_pieces(struct arena *a, struct both b, const struct placement *life,
-			const int *owner)
+static void collect_placements(struct arena *a, struct lowered_pair b, const struct placement *life,
+			       const int *owner)
 {
 	for (int i = 0; i < tensor_total(b); i++) {
-		const struct tensor *t = tensor_number(b, i);
+		const struct tensor *t = tensor_by_id(b, i);
 
 		a->item_of[i] = -1;
 		if (t->base || is_in_params(t) || life[i].last < 0)
@@ -152,7 +162,7 @@ static void make_pieces(struct arena *a, struct both b, const struct placement *
 enum status arena_plan(struct arena *a, const struct graph *g, const struct lowered *l,
 		       struct arena_options options, struct error *err)
 {
-	const struct both b = { g, l };
+	const struct lowered_pair b = { g, l };
 	const int n = tensor_total(b);
 	struct placement *life = malloc((size_t)n * sizeof(*life));
 	int *owner = malloc((size_t)n * sizeof(*owner));
@@ -170,10 +180,10 @@ enum status arena_plan(struct arena *a, const struct graph *g, const struct lowe
 	for (int i = 0; i < n; i++)
 		owner[i] = i;
 	if (options.has_streams)
-		let_rest(b, life);
+		delay_reuse(b, life);
 	else if (!options.separate)
 		merge_in_place(b, life, owner);
-	make_pieces(a, b, life, owner);
+	collect_placements(a, b, life, owner);
 	status = placement_assign(a->items, a->n_items, options.separate, &a->bytes, err);
 	if (status == OK)
 		status = placement_verify(a->items, a->n_items, a->bytes, err);
@@ -190,7 +200,7 @@ void arena_free(struct arena *a)
 	*a = (struct arena){ 0 };
 }
 
-const struct placement *arena_piece(const struct arena *a, const struct tensor *root)
+const struct placement *arena_placement(const struct arena *a, const struct tensor *root)
 {
 	const int item = a->item_of[root->id];
 
@@ -201,10 +211,10 @@ void arena_list(const struct arena *a, FILE *file)
 {
 	fprintf(file, "%14s %14s %6s %6s  %s\n", "bytes", "offset", "first", "last", "tensor");
 	for (int i = 0; i < a->n_items; i++) {
-		const struct placement *piece = &a->items[i];
+		const struct placement *placement = &a->items[i];
 
-		fprintf(file, "%14zu %14zu %6d %6d  %s\n", piece->bytes, piece->offset,
-			piece->first, piece->last, piece->name);
+		fprintf(file, "%14zu %14zu %6d %6d  %s\n", placement->bytes, placement->offset,
+			placement->first, placement->last, placement->name);
 	}
 	fprintf(file, "%14zu  arena in all\n", a->bytes);
 }

@@ -1,7 +1,7 @@
 /*
- * arena - where the tensors of a lowered graph lie in one block of memory.
+ * The memory plan: a place for every tensor of a lowered graph in one arena.
  *
- * A tensor has its place from the first instruction that uses it to the last one.
+ * A tensor occupies its place from the first instruction that uses it to the last.
  */
 #ifndef CORE_ENGINE_ARENA_H
 #define CORE_ENGINE_ARENA_H
@@ -13,24 +13,25 @@
 #include "core/engine/placement.h"
 
 struct arena {
-	struct placement *items; /* the pieces */
+	struct placement *items; /* the allocations */
 	int n_items;
-	int *item_of; /* by tensor number (roots): its piece, -1: in a struct params, or unused */
+	int *item_of; /* by tensor id (roots): index of its allocation; -1: in a struct params, or
+			 unused */
 	size_t bytes;
 };
 
 struct arena_options {
 	bool separate;	  /* no two tensors share memory */
-	bool has_streams; /* instructions may be under way beside each other */
+	bool has_streams; /* instructions run on several streams */
 };
 
-/* Plans; the memory itself is the caller's. */
+/* Only plans; the caller allocates the memory. */
 enum status arena_plan(struct arena *a, const struct graph *g, const struct lowered *l,
 		       struct arena_options options, struct error *err) MUST_CHECK;
 void arena_free(struct arena *a);
 
-/* The piece of a root; NULL: it has none. */
-const struct placement *arena_piece(const struct arena *a, const struct tensor *root);
+/* The allocation of a root tensor; NULL: it has none. */
+const struct placement *arena_placement(const struct arena *a, const struct tensor *root);
 
 void arena_list(const struct arena *a, FILE *file);
 

@@ -30,9 +30,9 @@ struct graph {
 	struct params *params;
 	enum dtype type;
 	bool training;	      /* dropout acts */
-	bool merges_linears;  /* when it is finished: siblings.h */
+	bool merges_linears;  /* when it is finished: merge_linears.h */
 	struct params *state; /* what a run leaves for the next one; NULL: nothing */
-	int64_t capacity;     /* tokens per row for which the state has room */
+	int64_t capacity;     /* maximum tokens per row of the state */
 	const char *scope;
 	const char *variant;  /* precedes the names of nodes and outputs; NULL: no node is shared */
 	struct origin origin; /* of what is added next */
@@ -106,7 +106,7 @@ void graph_seeded_output(struct graph *g, const char *name, struct tensor *t);
 const struct graph_output *graph_find_output(const struct graph *g, const char *name);
 
 /* Nodes that read the same tensor become one when the graph is finished, where that is possible:
- * siblings.h. */
+ * merge_linears.h. */
 void graph_join_siblings(struct graph *g);
 
 /*

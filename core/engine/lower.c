@@ -1,9 +1,14 @@
+/*
+ * Lowering in four steps: check that the backend has all kernels; mark live nodes and the tensors
+ * that receive gradients; emit the forward instructions, and fuse calls where the backend can; emit
+ * the backward instructions, with the recomputation that they need.
+ */
 #include "core/engine/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Channels of a root tensor to which some reader sends a gradient. */
+/* Columns of a root tensor to which some reader contributes a gradient. */
 struct part {
 	int64_t offset, row;
 	bool written;
@@ -11,13 +16,13 @@ struct part {
 
 #define MAX_PARTS 8
 
-/* What is known about the gradient of a root tensor (one that is no view). */
+/* The gradient of a root tensor (one that is no view). */
 struct gradient {
 	struct tensor *tensor;
 	int expected; /* readers that will contribute */
 	int n_parts;
-	bool zero_first; /* the parts are not the whole tensor: start from zeros */
-	bool add_always; /* the parts overlap, or are too many: start from zeros and add all */
+	bool zero_first; /* the parts do not cover the tensor: start from zeros */
+	bool add_always; /* the parts overlap or are too many: start from zeros and add all */
 	struct part part[MAX_PARTS];
 };
 
@@ -27,17 +32,17 @@ struct lowering {
 	const struct kernels *const *kernels;
 	enum precision precision;
 	int threads;
-	bool train, recompute, apart;
+	bool train, recompute, split_backward;
 	int (*fusable)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
-	bool *node_live;	    /* by node: some output depends on it */
-	bool *emitted;		    /* by node: its forward pass is there */
+	bool *node_live;	    /* by node: an output depends on it */
+	bool *emitted;		    /* by node: its forward instruction exists */
 	bool *has_grad;		    /* by graph tensor (roots): a gradient arrives */
 	struct gradient *gradients; /* by graph tensor (roots) */
 	struct tensor **recomputed; /* by graph tensor (roots): its copy for the backward pass */
 	bool out_of_memory;
 };
 
-/* ------------------------------------------------------------ small makers */
+/* ------------------------------------------------------ instructions and tensors */
 
 static void *grow(struct lowering *w, void *array, int n, int *capacity, size_t size)
 {
@@ -99,7 +104,7 @@ static struct tensor *make_tensor(struct lowering *w, enum tensor_kind kind, con
 	return t;
 }
 
-/* The same window onto another base. */
+/* The same view of another base. */
 static struct tensor *same_view(struct lowering *w, const struct tensor *view, struct tensor *base)
 {
 	struct tensor *t;
@@ -132,7 +137,7 @@ static void add_workspace(struct lowering *w, struct instr *instr)
 	instr->work = t;
 }
 
-/* ----------------------------------------------------- who needs what, once */
+/* ------------------------------------------------- live nodes and gradients */
 
 static void mark_live(struct lowering *w)
 {
@@ -156,7 +161,7 @@ static void mark_live(struct lowering *w)
 	}
 }
 
-static bool gradient_leaves(const struct lowering *w, const struct node *n)
+static bool has_output_gradient(const struct lowering *w, const struct node *n)
 {
 	for (int i = 0; i < n->n_out; i++)
 		if (w->has_grad[n->out[i]->id])
@@ -164,7 +169,7 @@ static bool gradient_leaves(const struct lowering *w, const struct node *n)
 	return false;
 }
 
-static bool wants_gradient(const struct node *n, int i)
+static bool needs_gradient(const struct node *n, int i)
 {
 	return n->in[i] && n->in[i]->needs_grad && !(n->op->constant_in & BIT(i));
 }
@@ -174,7 +179,7 @@ static bool covers_root(const struct tensor *t)
 	return !t->base || tensor_count(t) == tensor_count(t->base);
 }
 
-/* Is it some columns of the rows of its root?  (A slice of a reshaped tensor may be some rows.) */
+/* Does it consist of columns of its root?  (A slice of a reshaped tensor may consist of rows.) */
 static bool is_columns(const struct tensor *t)
 {
 	return covers_root(t) || t->pitch == tensor_root(t)->row;
@@ -215,8 +220,8 @@ static bool overlap(const struct part *a, const struct part *b)
 	       (a->offset < b->offset + b->row && b->offset < a->offset + a->row);
 }
 
-/* Must the gradient of this root start from zeros, and its parts be added? */
-static void look_at_parts(struct gradient *grad, const struct tensor *root)
+/* Decides whether the gradient must start from zeros, and whether its parts must be added. */
+static void analyse_parts(struct gradient *grad, const struct tensor *root)
 {
 	int64_t width = 0;
 
@@ -241,15 +246,15 @@ static void mark_gradients(struct lowering *w)
 	for (int i = g->n_nodes - 1; i >= 0; i--) {
 		const struct node *n = g->nodes[i];
 
-		if (!w->node_live[i] || !gradient_leaves(w, n))
+		if (!w->node_live[i] || !has_output_gradient(w, n))
 			continue;
 		for (int j = 0; j < n->n_in; j++)
-			if (wants_gradient(n, j))
+			if (needs_gradient(n, j))
 				expect_contribution(w, n->in[j]);
 	}
 	for (int i = 0; i < g->n_tensors; i++)
 		if (w->has_grad[i])
-			look_at_parts(&w->gradients[i], g->tensors[i]);
+			analyse_parts(&w->gradients[i], g->tensors[i]);
 }
 
 /* ---------------------------------------------------------------- gradients */
@@ -281,7 +286,7 @@ static struct tensor *gradient_tensor(struct lowering *w, const struct tensor *r
 	return grad->tensor;
 }
 
-/* Where a reader of `t` puts its contribution, and how. */
+/* The target of a reader's contribution to the gradient of `t`, and how it is written. */
 static struct tensor *contribution(struct lowering *w, const struct tensor *t, enum grad_mode *mode)
 {
 	const struct tensor *root = tensor_root(t);
@@ -298,7 +303,7 @@ static struct tensor *contribution(struct lowering *w, const struct tensor *t, e
 	return same_view(w, t, target);
 }
 
-/* May this reader of `t` hand over a tensor instead of copying its contents? */
+/* May the gradient of `t` be the tensor `from` itself, without a copy? */
 static bool may_borrow(const struct lowering *w, const struct tensor *t, const struct tensor *from)
 {
 	const struct gradient *grad = &w->gradients[tensor_root(t)->id];
@@ -311,7 +316,7 @@ static void collect_contributions(struct lowering *w, const struct node *n, stru
 				  enum grad_mode *mode, struct tensor *const *dout)
 {
 	for (int i = 0; i < n->n_in; i++) {
-		if (!wants_gradient(n, i))
+		if (!needs_gradient(n, i))
 			continue;
 		if (n->op->passes_gradient && may_borrow(w, n->in[i], dout[0])) {
 			w->gradients[n->in[i]->id].tensor = dout[0];
@@ -328,16 +333,17 @@ static void collect_contributions(struct lowering *w, const struct node *n, stru
 	}
 }
 
-/* -------------------------------------------------------------- activations */
+/* ------------------------------------------------------------ recomputation */
 
-static const struct recompute_rule *remaking_of(const struct lowering *w, const struct node *n)
+static const struct recompute_rule *recompute_rule_of(const struct lowering *w,
+						      const struct node *n)
 {
 	const struct kernels *k = w->kernels[n->id];
 
 	return k->recompute_rule.made ? &k->recompute_rule : &n->op->recompute_rule;
 }
 
-static bool is_remade(const struct lowering *w, const struct tensor *root)
+static bool is_recomputed(const struct lowering *w, const struct tensor *root)
 {
 	const struct node *n = root->producer;
 
@@ -345,18 +351,21 @@ static bool is_remade(const struct lowering *w, const struct tensor *root)
 		return false;
 	for (int i = 0; i < n->n_out; i++)
 		if (n->out[i] == root)
-			return remaking_of(w, n)->made & BIT(i);
+			return recompute_rule_of(w, n)->made & BIT(i);
 	return false;
 }
 
 static void recompute(struct lowering *w, const struct node *n);
 
-/* What the backward pass reads in place of a forward tensor: itself, or its remade copy. */
+/*
+ * The tensor that the backward pass reads instead of a forward tensor: itself, or its recomputed
+ * copy.
+ */
 static struct tensor *for_backward(struct lowering *w, struct tensor *t)
 {
 	struct tensor *root = t->base ? t->base : t;
 
-	if (!is_remade(w, root))
+	if (!is_recomputed(w, root))
 		return t;
 	if (!w->recomputed[root->id])
 		recompute(w, root->producer);
@@ -365,24 +374,26 @@ static struct tensor *for_backward(struct lowering *w, struct tensor *t)
 
 static void recompute(struct lowering *w, const struct node *n)
 {
-	const struct recompute_rule *r = remaking_of(w, n);
-	struct instr made = { .kind = INSTR_KERNEL, .pass = PASS_RECOMPUTE, .node = n, .fused = 1 };
+	const struct recompute_rule *r = recompute_rule_of(w, n);
+	struct instr pending = {
+		.kind = INSTR_KERNEL, .pass = PASS_RECOMPUTE, .node = n, .fused = 1
+	};
 	struct instr *instr;
 
 	for (int i = 0; i < n->n_in; i++)
 		if (n->in[i] && (r->in & BIT(i)))
-			made.in[i] = for_backward(w, n->in[i]);
+			pending.in[i] = for_backward(w, n->in[i]);
 	for (int i = 0; i < n->n_out; i++) {
 		if (r->out & BIT(i))
-			made.saved_out[i] = n->out[i];
+			pending.saved_out[i] = n->out[i];
 		if (r->made & BIT(i))
-			made.out[i] = w->recomputed[n->out[i]->id] = make_tensor(
+			pending.out[i] = w->recomputed[n->out[i]->id] = make_tensor(
 				w, TENSOR_ACTIVATION, "recomputed ", n->out[i]->name, n->out[i]);
 	}
 	instr = add_instr(w, INSTR_KERNEL);
 	if (!instr)
 		return;
-	*instr = made;
+	*instr = pending;
 	add_workspace(w, instr);
 }
 
@@ -390,7 +401,7 @@ static void recompute(struct lowering *w, const struct node *n)
 
 static bool is_fused_loss(const struct lowering *w, const struct node *n)
 {
-	return w->train && w->kernels[n->id]->loss && gradient_leaves(w, n);
+	return w->train && w->kernels[n->id]->loss && has_output_gradient(w, n);
 }
 
 static void emit_forward(struct lowering *w, const struct node *n)
@@ -418,23 +429,23 @@ static void emit_forward(struct lowering *w, const struct node *n)
 	add_workspace(w, instr);
 }
 
-static void add_made(struct lowering *w, const struct instr *made)
+static void add_backward_instr(struct lowering *w, const struct instr *pending)
 {
-	const struct node *n = made->node;
+	const struct node *n = pending->node;
 	struct instr *instr = add_instr(w, INSTR_KERNEL);
 
 	if (!instr)
 		return;
-	*instr = *made;
+	*instr = *pending;
 	if (n->op->inner_out)
 		instr->inner = make_gradient(w, n->out[n->op->inner_out]);
 	add_workspace(w, instr);
 }
 
-/* For the gradients of these inputs, if there are any. */
-static void add_for(struct lowering *w, const struct instr *made, unsigned inputs)
+/* Adds an instruction for the gradients of these inputs, if any is needed. */
+static void add_backward_for(struct lowering *w, const struct instr *pending, unsigned inputs)
 {
-	struct instr some = *made;
+	struct instr some = *pending;
 	bool any = false;
 
 	for (int i = 0; i < OP_MAX_INPUTS; i++) {
@@ -443,12 +454,12 @@ static void add_for(struct lowering *w, const struct instr *made, unsigned input
 		any = any || some.din[i];
 	}
 	if (any)
-		add_made(w, &some);
+		add_backward_instr(w, &some);
 }
 
 static void emit_backward(struct lowering *w, const struct node *n)
 {
-	struct instr made = {
+	struct instr pending = {
 		.kind = INSTR_KERNEL,
 		.pass = PASS_BACKWARD,
 		.node = n,
@@ -459,25 +470,25 @@ static void emit_backward(struct lowering *w, const struct node *n)
 
 	for (int i = 0; i < n->n_in; i++)
 		if (n->in[i] && (n->op->saves_in & BIT(i)))
-			made.in[i] = for_backward(w, n->in[i]);
+			pending.in[i] = for_backward(w, n->in[i]);
 	for (int i = 0; i < n->n_out; i++) {
 		if (n->op->saves_out & BIT(i))
-			made.saved_out[i] = for_backward(w, n->out[i]);
+			pending.saved_out[i] = for_backward(w, n->out[i]);
 		if (w->has_grad[n->out[i]->id])
-			made.dout[i] = gradient_tensor(w, n->out[i]);
+			pending.dout[i] = gradient_tensor(w, n->out[i]);
 	}
-	collect_contributions(w, n, made.din, made.mode, made.dout);
+	collect_contributions(w, n, pending.din, pending.mode, pending.dout);
 	for (int i = 0; i < n->n_in; i++)
-		any = any || made.din[i];
+		any = any || pending.din[i];
 	if (!any)
 		return;
-	made.in_place = n->op->grad_in_place && made.din[0] && !made.din[0]->base &&
-			made.mode[0] == GRAD_WRITE && made.dout[0];
-	if (w->apart && apart_in) {
-		add_for(w, &made, apart_in);
-		add_for(w, &made, ~apart_in);
+	pending.in_place = n->op->grad_in_place && pending.din[0] && !pending.din[0]->base &&
+			   pending.mode[0] == GRAD_WRITE && pending.dout[0];
+	if (w->split_backward && apart_in) {
+		add_backward_for(w, &pending, apart_in);
+		add_backward_for(w, &pending, ~apart_in);
 	} else {
-		add_made(w, &made);
+		add_backward_instr(w, &pending);
 	}
 }
 
@@ -523,7 +534,7 @@ static enum status check_kernels(const struct lowering *w, struct error *err)
 	return OK;
 }
 
-/* ------------------------------------------------- several nodes in one call */
+/* ------------------------------------------------------------- fused calls */
 
 static bool is_ready(const struct lowering *w, const struct node *n)
 {
@@ -541,15 +552,17 @@ static bool writes_state(const struct node *n)
 	return n->n_out > 0 && n->out[0]->kind == TENSOR_STATE;
 }
 
-/* Of the nodes after `n`: the same op on the same input, and what keeps state, as soon as it can be
- * done. */
+/*
+ * Emits later nodes that a fused call could include: the same op on the same input, and nodes that
+ * write state, as soon as their inputs exist.
+ */
 static void emit_early(struct lowering *w, const struct node *n)
 {
 	for (int i = n->index + 1; i < w->g->n_nodes; i++) {
 		const struct node *next = w->g->nodes[i];
-		const bool alike = next->id == n->id && next->n_in > 0 && next->in[0] == n->in[0];
+		const bool same_op = next->id == n->id && next->n_in > 0 && next->in[0] == n->in[0];
 
-		if (!w->node_live[i] || w->emitted[i] || !(alike || writes_state(next)) ||
+		if (!w->node_live[i] || w->emitted[i] || !(same_op || writes_state(next)) ||
 		    !is_ready(w, next))
 			continue;
 		emit_forward(w, next);
@@ -569,50 +582,52 @@ static void emit_nodes(struct lowering *w)
 	}
 }
 
-#define MOST_TOGETHER 8
+#define MAX_FUSED 8
 
-static void join_calls(struct lowering *w)
+static void fuse_calls(struct lowering *w)
 {
 	struct lowered *l = w->l;
 
 	for (int i = 0; i < l->n_instrs; i += l->instrs[i].fused) {
-		const struct node *nodes[MOST_TOGETHER];
-		int n = 0, joined;
+		const struct node *nodes[MAX_FUSED];
+		int n = 0, fused;
 
-		while (n < MOST_TOGETHER && i + n < l->n_instrs) {
+		while (n < MAX_FUSED && i + n < l->n_instrs) {
 			nodes[n] = l->instrs[i + n].node;
 			n++;
 		}
-		joined = w->fusable(w->g->type, nodes, n);
-		l->instrs[i].fused = joined > 1 ? joined : 1;
+		fused = w->fusable(w->g->type, nodes, n);
+		l->instrs[i].fused = fused > 1 ? fused : 1;
 	}
 }
 
-/* ------------------------------------------------ the order of the backward pass */
+/* ------------------------------------------------ order of the backward pass */
 
-static bool flows_back(const struct lowering *w, const struct node *n)
+static bool has_backward(const struct lowering *w, const struct node *n)
 {
-	return w->node_live[n->index] && gradient_leaves(w, n);
+	return w->node_live[n->index] && has_output_gradient(w, n);
 }
 
-/* When a root tensor's gradient is whole, if each of its readers takes 1 and adds as soon as it
- * can. */
-static int whole_at(const struct lowering *w, const struct tensor *root, const int *begins,
-		    int *begin)
+/*
+ * The time at which the gradient of a root tensor is complete, if each reader takes 1 and adds as
+ * soon as it can.
+ */
+static int complete_at(const struct lowering *w, const struct tensor *root, const int *starts,
+		       int *begin)
 {
 	const struct graph *g = w->g;
 	int n = 0, time = 0;
 
 	for (int i = root->producer->index + 1; i < g->n_nodes; i++)
-		for (int j = 0; j < g->nodes[i]->n_in && flows_back(w, g->nodes[i]); j++) {
+		for (int j = 0; j < g->nodes[i]->n_in && has_backward(w, g->nodes[i]); j++) {
 			int at = n;
 
-			if (!wants_gradient(g->nodes[i], j) ||
+			if (!needs_gradient(g->nodes[i], j) ||
 			    tensor_root(g->nodes[i]->in[j]) != root)
 				continue;
-			for (; at > 0 && begin[at - 1] > begins[i]; at--)
+			for (; at > 0 && begin[at - 1] > starts[i]; at--)
 				begin[at] = begin[at - 1];
-			begin[at] = begins[i];
+			begin[at] = starts[i];
 			n++;
 		}
 	for (int i = 0; i < n; i++)
@@ -620,40 +635,42 @@ static int whole_at(const struct lowering *w, const struct tensor *root, const i
 	return time;
 }
 
-/* By node: when its backward pass could begin. */
-static void find_begins(const struct lowering *w, int *begins, int *scratch)
+/* Sets by node the time at which its backward pass could start. */
+static void find_start_times(const struct lowering *w, int *starts, int *scratch)
 {
 	for (int i = w->g->n_nodes - 1; i >= 0; i--) {
 		const struct node *n = w->g->nodes[i];
 
-		begins[i] = 0;
-		for (int j = 0; flows_back(w, n) && j < n->n_out; j++) {
-			const int whole = whole_at(w, n->out[j], begins, scratch);
+		starts[i] = 0;
+		for (int j = 0; has_backward(w, n) && j < n->n_out; j++) {
+			const int complete = complete_at(w, n->out[j], starts, scratch);
 
-			begins[i] = whole > begins[i] ? whole : begins[i];
+			starts[i] = complete > starts[i] ? complete : starts[i];
 		}
 	}
 }
 
-/* The last node first; for lanes, what can begin first: it adds to a gradient before what begins
- * later. */
+/*
+ * In reverse order of the nodes.  With streams, in order of start times: an early contribution is
+ * added before a late one.
+ */
 static enum status emit_backwards(struct lowering *w, struct error *err)
 {
 	const int n = w->g->n_nodes;
-	int *begins = calloc((size_t)n * (1 + OP_MAX_INPUTS) + 1, sizeof(*begins)), last = 0;
+	int *starts = calloc((size_t)n * (1 + OP_MAX_INPUTS) + 1, sizeof(*starts)), last = 0;
 
-	if (!begins)
-		return fail_memory(err, "program", (size_t)n * sizeof(*begins));
-	if (w->apart)
-		find_begins(w, begins, begins + n);
+	if (!starts)
+		return fail_memory(err, "program", (size_t)n * sizeof(*starts));
+	if (w->split_backward)
+		find_start_times(w, starts, starts + n);
 	for (int i = 0; i < n; i++)
-		last = begins[i] > last ? begins[i] : last;
+		last = starts[i] > last ? starts[i] : last;
 	for (int begin = 0; begin <= last; begin++)
 		for (int i = n - 1; i >= 0; i--)
-			if (begins[i] == begin && flows_back(w, w->g->nodes[i]) &&
+			if (starts[i] == begin && has_backward(w, w->g->nodes[i]) &&
 			    !is_fused_loss(w, w->g->nodes[i]))
 				emit_backward(w, w->g->nodes[i]);
-	free(begins);
+	free(starts);
 	return OK;
 }
 
@@ -676,7 +693,7 @@ static enum status emit_all(struct lowering *w, struct error *err)
 	}
 	emit_nodes(w);
 	if (w->fusable)
-		join_calls(w);
+		fuse_calls(w);
 	if (w->train && emit_backwards(w, err) != OK)
 		return FAIL;
 	if (w->out_of_memory)
@@ -685,7 +702,7 @@ static enum status emit_all(struct lowering *w, struct error *err)
 }
 
 enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
-			bool train, bool recompute, bool apart, struct error *err)
+			bool train, bool recompute, bool split_backward, struct error *err)
 {
 	const size_t n = (size_t)g->n_tensors + 1;
 	enum status status = FAIL;
@@ -697,7 +714,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.threads = backend->threads,
 		.train = train,
 		.recompute = train && recompute,
-		.apart = apart,
+		.split_backward = split_backward,
 		.fusable = train ? NULL : backend->fusable,
 		.node_live = calloc((size_t)g->n_nodes + 1, sizeof(bool)),
 		.emitted = calloc((size_t)g->n_nodes + 1, sizeof(bool)),

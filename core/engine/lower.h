@@ -1,15 +1,16 @@
 /*
- * lower - from a graph to one linear list of instructions.
+ * Lowering: from a graph to a linear list of instructions.
  *
- * Forward in build order, then backward in reverse.  The last reader of a tensor
- * writes its gradient, and the others add to it.  Where two gradients are equal
- * (an input's and an output's, or those of two inputs), one tensor serves both.
- * What the backward pass can compute again is not kept, unless the program keeps all: it is remade
- * just before it is read.  The backend's precision decides in which type tensors are kept. For
- * lanes, gradients of an op are made by two instructions where that takes less time, and the
- * backward pass of a node comes as early as its gradients allow.
- * Where a backend does several nodes in one call, and nothing flows back, nodes come as early as
- * such a call wants them.
+ * Forward runs in build order, backward in reverse.  The first contribution to a gradient writes
+ * it, and later ones add to it.  Two equal gradients (of an input and an output, or of two inputs)
+ * share one tensor.  Activations that the backward pass can recompute are not kept, unless the
+ * program keeps all: they are recomputed just before they are read.  The backend's precision
+ * selects the storage type of tensors.
+ *
+ * For several streams, the gradients of an op are computed by two instructions where that saves
+ * time, and the backward pass of a node comes as early as its gradients allow.  Where a backend can
+ * fuse several nodes into one call, and nothing flows back, nodes come as early as such a call
+ * needs them.
  */
 #ifndef CORE_ENGINE_LOWER_H
 #define CORE_ENGINE_LOWER_H
@@ -29,14 +30,16 @@ struct instr {
 	struct tensor *out[OP_MAX_OUTPUTS]; /* ... and writes */
 	struct tensor *din[OP_MAX_INPUTS];
 	enum grad_mode mode[OP_MAX_INPUTS];
-	struct tensor *inner; /* gradient of an output that this instruction makes for itself */
+	struct tensor *inner; /* gradient of an output that only this instruction uses */
 	struct tensor *work;
-	struct tensor *zero; /* INSTR_ZERO: filled with zeros (a parameter's: in micro-batch 0) */
-	bool in_place;	     /* din[0] may be written over dout[0]; `inner` always may */
-	int fused; /* one call does so many instructions, from this one on; 1: itself alone */
+	struct tensor *zero; /* INSTR_ZERO: tensor to fill with zeros (of a parameter: only in
+				micro-batch 0) */
+	bool in_place;	     /* din[0] may overwrite dout[0]; `inner` always may */
+	int fused; /* number of instructions, from this one on, that one call runs; 1: only this one
+		    */
 };
 
-/* The gradient of a loss or of a seeded output: given from outside. */
+/* The gradient of a loss or of a seeded output, which the caller sets. */
 struct seed {
 	const struct graph_output *output;
 	struct tensor *gradient;
@@ -46,16 +49,19 @@ struct lowered {
 	struct pool pool;
 	struct instr *instrs;
 	int n_instrs, cap_instrs;
-	struct tensor **tensors; /* made here: gradients, remade activations, scratch */
+	struct tensor *
+		*tensors; /* created by lowering: gradients, recomputed activations, scratch */
 	int n_tensors, cap_tensors;
 	struct seed *seeds;
 	int n_seeds;
 };
 
-/* Tensors made here are numbered from g->n_tensors on.  `apart`: the program is for several lanes.
+/*
+ * New tensors have ids from g->n_tensors on.  `split_backward`: the program is for several streams.
  */
 enum status lower_graph(struct lowered *l, const struct graph *g, const struct backend *backend,
-			bool train, bool recompute, bool apart, struct error *err) MUST_CHECK;
+			bool train, bool recompute, bool split_backward,
+			struct error *err) MUST_CHECK;
 void lower_free(struct lowered *l);
 
 #endif

@@ -1,12 +1,16 @@
+/*
+ * Finds sets of mergeable nodes, lets the op build the merged node, turns the old outputs into
+ * slices of the new one, and sorts the nodes so that each follows the producers of its inputs.
+ */
 #include "core/engine/merge_linears.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------ who can be joined */
+/* ------------------------------------------------------ which nodes can be merged */
 
-/* Nothing of it waits for an activation that depends on the data. */
-static bool is_made_of_params(const struct tensor *t)
+/* Does it depend only on parameters? */
+static bool depends_on_params_only(const struct tensor *t)
 {
 	const struct tensor *root = t ? tensor_root(t) : NULL;
 
@@ -15,12 +19,12 @@ static bool is_made_of_params(const struct tensor *t)
 	if (root->kind != TENSOR_ACTIVATION)
 		return false;
 	for (int i = 0; i < root->producer->n_in; i++)
-		if (!is_made_of_params(root->producer->in[i]))
+		if (!depends_on_params_only(root->producer->in[i]))
 			return false;
 	return true;
 }
 
-/* Is it `root` under another shape, in which some trailing dimensions are a row of `root`? */
+/* Is it `root` reshaped, so that some trailing dimensions are a row of `root`? */
 static bool keeps_rows(const struct tensor *t, const struct tensor *root)
 {
 	int64_t tail = 1;
@@ -31,8 +35,10 @@ static bool keeps_rows(const struct tensor *t, const struct tensor *root)
 	       tensor_count(t) == tensor_count(root);
 }
 
-/* `t`, which is `root` or a view of it, if `root` were columns of a wider tensor; false: it cannot
- * be. */
+/*
+ * Describes `t`, which is `root` or a view of it, as if `root` were columns of a wider tensor.
+ * Returns false if that is impossible.
+ */
 static bool as_columns(struct tensor *moved, const struct tensor *t, const struct tensor *root,
 		       int64_t pitch)
 {
@@ -43,7 +49,7 @@ static bool as_columns(struct tensor *moved, const struct tensor *t, const struc
 		return false;
 	moved->row = is_slice ? t->row : root->row;
 	moved->pitch = pitch;
-	if (tensor_count(t) == moved->row) /* one row: as any other tensor without gaps */
+	if (tensor_count(t) == moved->row) /* a single row is contiguous */
 		moved->row = moved->pitch = tensor_dim(t, -1);
 	return true;
 }
@@ -56,7 +62,7 @@ static bool is_output(const struct graph *g, const struct tensor *root)
 	return false;
 }
 
-/* Do some nodes read it, and all of them take it as a slice? */
+/* Does at least one node read it, and do all readers accept a slice? */
 static bool is_read_as_slice(const struct graph *g, const struct tensor *root)
 {
 	struct tensor moved;
@@ -80,45 +86,45 @@ static bool is_read_as_slice(const struct graph *g, const struct tensor *root)
 	return is_read;
 }
 
-static bool can_be_joined(const struct graph *g, const struct node *n)
+static bool can_be_merged(const struct graph *g, const struct node *n)
 {
 	if (!n->op->merge || is_output(g, n->out[0]) || !is_read_as_slice(g, n->out[0]))
 		return false;
 	for (int i = 1; i < n->n_in; i++)
-		if (!is_made_of_params(n->in[i]))
+		if (!depends_on_params_only(n->in[i]))
 			return false;
 	return true;
 }
 
-static bool are_siblings(const struct node *a, const struct node *b)
+static bool are_mergeable(const struct node *a, const struct node *b)
 {
 	return a->id == b->id && a->in[0] == b->in[0] &&
 	       memcmp(a->attr, b->attr, a->op->attr_size) == 0;
 }
 
-/* ------------------------------------------------------------------ one for all */
+/* ------------------------------------------------------------------ merging */
 
-/* `root` and all views of it see columns of `wide` from now on, from `first` on. */
-static void move_into(const struct graph *g, struct tensor *root, struct tensor *wide,
+/* Turns `root` and all its views into columns of `merged`, from column `first` on. */
+static void move_into(const struct graph *g, struct tensor *root, struct tensor *merged,
 		      int64_t first)
 {
 	for (int i = 0; i < g->n_tensors; i++) {
 		struct tensor *t = g->tensors[i], moved;
 
-		if (t->base != root || !as_columns(&moved, t, root, wide->row))
+		if (t->base != root || !as_columns(&moved, t, root, merged->row))
 			continue;
 		*t = moved;
-		t->base = wide;
+		t->base = merged;
 		t->offset += first;
 	}
 	root->kind = TENSOR_VIEW;
-	root->pitch = tensor_count(root) == root->row ? root->row : wide->row;
-	root->base = wide;
+	root->pitch = tensor_count(root) == root->row ? root->row : merged->row;
+	root->base = merged;
 	root->offset = first;
 	root->producer = NULL;
 }
 
-/* The widest first: the others begin at multiples of large numbers then, which devices like. */
+/* Keeps the widest first, so that the others start at aligned columns. */
 static void insert(struct node **nodes, int n, struct node *node)
 {
 	for (; n > 0 && nodes[n - 1]->out[0]->row < node->out[0]->row; n--)
@@ -126,38 +132,38 @@ static void insert(struct node **nodes, int n, struct node *node)
 	nodes[n] = node;
 }
 
-/* Joins `first` and its siblings among the first `known` nodes; returns how many. */
-static int join_with(struct graph *g, struct node *first, int known, bool *is_gone)
+/* Merges `first` with the mergeable nodes among the first `known` nodes.  Returns their number. */
+static int merge_with(struct graph *g, struct node *first, int known, bool *is_merged)
 {
 	struct node *nodes[OP_MAX_INPUTS];
-	struct tensor *wide;
+	struct tensor *merged;
 	int64_t column = 0;
 	int n = 0;
 
 	for (int i = first->index; i < known && n < OP_MAX_INPUTS; i++)
-		if (!is_gone[i] && are_siblings(g->nodes[i], first) &&
-		    can_be_joined(g, g->nodes[i]))
+		if (!is_merged[i] && are_mergeable(g->nodes[i], first) &&
+		    can_be_merged(g, g->nodes[i]))
 			insert(nodes, n++, g->nodes[i]);
 	if (n < 2)
 		return 0;
 	g->origin = first->origin;
-	wide = first->op->merge(g, n, nodes);
-	for (int i = 0; wide && i < n; i++) {
-		is_gone[nodes[i]->index] = true;
-		move_into(g, nodes[i]->out[0], wide, column);
+	merged = first->op->merge(g, n, nodes);
+	for (int i = 0; merged && i < n; i++) {
+		is_merged[nodes[i]->index] = true;
+		move_into(g, nodes[i]->out[0], merged, column);
 		column += nodes[i]->out[0]->row;
 	}
-	return wide ? n : 0;
+	return merged ? n : 0;
 }
 
-/* ------------------------------------------------------------------- the order */
+/* ------------------------------------------------------------------- order of nodes */
 
 struct order {
 	struct node **nodes;
 	int n;
 };
 
-/* After all that it reads. */
+/* Appends a node after the producers of its inputs. */
 static void append(struct order *o, struct node *n)
 {
 	if (n->index >= 0)
@@ -170,46 +176,48 @@ static void append(struct order *o, struct node *n)
 	o->nodes[o->n++] = n;
 }
 
-static void put_in_order(struct graph *g, const bool *is_gone, int known, struct node **room)
+static void sort_nodes(struct graph *g, const bool *is_merged, int known, struct node **scratch)
 {
-	struct order o = { room, 0 };
+	struct order o = { scratch, 0 };
 
 	for (int i = 0; i < g->n_nodes; i++)
 		g->nodes[i]->index = -1;
 	for (int i = 0; i < g->n_nodes; i++)
-		if (i >= known || !is_gone[i])
+		if (i >= known || !is_merged[i])
 			append(&o, g->nodes[i]);
 	memcpy(g->nodes, o.nodes, (size_t)o.n * sizeof(*o.nodes));
 	g->n_nodes = o.n;
 }
 
-/* Returns whether anything was joined. */
-static bool join_once(struct graph *g)
+/* Returns whether it merged anything. */
+static bool merge_once(struct graph *g)
 {
 	const int known = g->n_nodes;
-	bool *is_gone = calloc((size_t)known + 1, sizeof(*is_gone));
-	struct node **room = NULL;
-	int joined = 0;
+	bool *is_merged = calloc((size_t)known + 1, sizeof(*is_merged));
+	struct node **scratch = NULL;
+	int count = 0;
 
-	for (int i = 0; is_gone && i < known && !g->failed; i++)
-		if (!is_gone[i] && can_be_joined(g, g->nodes[i]))
-			joined += join_with(g, g->nodes[i], known, is_gone);
-	room = calloc((size_t)g->n_nodes + 1, sizeof(*room));
-	if (is_gone && room) {
-		put_in_order(g, is_gone, known, room);
+	for (int i = 0; is_merged && i < known && !g->failed; i++)
+		if (!is_merged[i] && can_be_merged(g, g->nodes[i]))
+			count += merge_with(g, g->nodes[i], known, is_merged);
+	scratch = calloc((size_t)g->n_nodes + 1, sizeof(*scratch));
+	if (is_merged && scratch) {
+		sort_nodes(g, is_merged, known, scratch);
 	} else if (!g->failed) {
-		fail_memory(&g->err, "graph", (size_t)g->n_nodes * sizeof(*room));
+		fail_memory(&g->err, "graph", (size_t)g->n_nodes * sizeof(*scratch));
 		g->failed = true;
 	}
-	free(room);
-	free(is_gone);
-	return joined > 0;
+	free(scratch);
+	free(is_merged);
+	return count > 0;
 }
 
-/* Again as long as it helps: makers of weights become siblings when what reads those takes slices
- * of them. */
+/*
+ * Repeats until nothing changes: when the readers of weights were merged, the nodes that compute
+ * those weights may become mergeable.
+ */
 void merge_linears(struct graph *g)
 {
-	while (!g->failed && join_once(g))
+	while (!g->failed && merge_once(g))
 		;
 }

@@ -1,10 +1,10 @@
 /*
- * siblings - nodes that read the same tensor, done as one.
+ * Merges linear maps of the same activation into one.
  *
- * Several linear maps of one activation are one product with a wider matrix: the activation is read
- * once, and so is its gradient written.  The op makes that node (op.h: beside); its output holds
- * theirs beside each other, and the tensors that they wrote become slices of it.  Nobody else
- * notices.
+ * Several products with one input are one product with a wider matrix: the activation is read once,
+ * and its gradient written once.  The op builds the merged node (op.h: merge).  Its output holds
+ * the outputs of the merged nodes side by side; the tensors that they wrote become slices of it, so
+ * other nodes do not change.
  */
 #ifndef CORE_ENGINE_MERGE_LINEARS_H
 #define CORE_ENGINE_MERGE_LINEARS_H
@@ -12,9 +12,9 @@
 #include "core/engine/graph.h"
 
 /*
- * Joins what it can: nodes of one op and attribute with the same input 0, whose other inputs are
- * made of parameters alone, and whose output only ops read that take slices.  The order of nodes
- * changes where it must.
+ * Merges nodes of the same op and attribute with the same input 0, if their other inputs depend
+ * only on parameters, and if all readers of their outputs accept slices.  It reorders nodes where
+ * it must.
  */
 void merge_linears(struct graph *g);
 

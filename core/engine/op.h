@@ -1,10 +1,10 @@
 /*
- * op - what a node can compute.
+ * An op: what a node can compute.
  *
- * One descriptor per op, in core/ops/NAME.c: its typed attributes, shape
- * rule, cost, gradient properties and test cases.  The arithmetic is in the
- * backend's kernel of the same name.  OP_LIST is the only list of ops; the
- * descriptor table, every backend's kernel table and the tests follow it.
+ * One descriptor per op, in core/ops/NAME.c: its typed attributes, shape rule, cost, gradient
+ * properties and test cases.  The arithmetic is in the backend's kernel of the same name.  OP_LIST
+ * is the only list of ops; the descriptor table, every backend's kernel table and the tests follow
+ * it.
  */
 #ifndef CORE_ENGINE_OP_H
 #define CORE_ENGINE_OP_H
@@ -96,27 +96,24 @@ struct op_cost {
 
 #define BIT(i) (1u << (i))
 
-/*
- * Which kinds of passes an instruction can be; a backend gives each op the
- * kernels it needs.
- */
+/* The kinds of passes.  A backend provides the kernels that each op needs. */
 enum pass {
 	PASS_FORWARD,
 	PASS_BACKWARD,
-	PASS_RECOMPUTE, /* compute outputs again for the backward pass */
-	PASS_LOSS,	/* forward and backward of a loss in one go */
+	PASS_RECOMPUTE, /* recompute outputs for the backward pass */
+	PASS_LOSS,	/* forward and backward of a loss in one kernel */
 };
 
 const char *pass_name(enum pass pass);
 
 struct op;
 
-/* Can input `i` of this op be this tensor, if it is a slice? */
+/* May this tensor be input `i` of the op, even if it is a slice? */
 bool op_takes(const struct op *op, int i, const struct tensor *t);
 
-/* Which outputs can be computed again, all at once, from which inputs and other outputs. */
+/* Which outputs can be recomputed together, from which inputs and other outputs. */
 struct recompute_rule {
-	unsigned made, in, out; /* made 0: none can */
+	unsigned made, in, out; /* bit masks; made 0: none can */
 };
 
 struct op {
@@ -136,37 +133,36 @@ struct op {
 
 	bool no_gradient;     /* nothing flows back through this op at all */
 	unsigned constant_in; /* inputs that never receive a gradient */
-	unsigned pitched_in;  /* inputs that may be slices of wider tensors: rows of the last
+	unsigned pitched_in;  /* inputs that may be slices of wider tensors, with rows of the last
 				 dimension */
-	unsigned split_in;   /* of these, inputs of which a row may be the last two: channels of all
-				heads */
-	unsigned saves_in;   /* inputs that the backward kernel reads */
-	unsigned saves_out;  /* outputs that the backward kernel reads */
-	unsigned narrow_in;  /* inputs that may be kept in bfloat16 (storage.h) */
-	unsigned narrow_out; /* outputs that may */
-	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type all
-				       the same */
+	unsigned split_in;  /* of these, inputs whose rows may be the last two dimensions: all heads
+			       of a token */
+	unsigned saves_in;  /* inputs that the backward kernel reads */
+	unsigned saves_out; /* outputs that the backward kernel reads */
+	unsigned narrow_in; /* inputs that may be stored in bfloat16 (storage.h) */
+	unsigned narrow_out;	    /* outputs that may */
+	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type */
 	unsigned narrow_stream_in,
-		narrow_stream_out; /* more that may where the residual stream may */
-	int lost_out; /* > 0: this output keeps, in bfloat16, what rounding output 0 to bfloat16
-			 loses, for the backward kernel; elsewhere it is NOTHING */
+		narrow_stream_out; /* in addition, if the residual stream is stored in bfloat16 */
+	int lost_out; /* > 0: this output stores the rounding error of output 0, in bfloat16, for
+			 the backward kernel; it is NOTHING if output 0 is not rounded */
 
 	bool passes_gradient; /* the gradient of every input is that of output 0, unchanged */
 	bool shares_gradient; /* the gradients of inputs 0 and 1 are equal */
-	bool grad_in_place;   /* din[0] may be written over dout[0] */
-	int inner_out;	   /* > 0: the backward kernel makes the gradient of this output, which no
-			      node reads, before all others; it may be written over dout[0] */
-	unsigned apart_in; /* inputs whose gradients have little work in common with the others' */
+	bool grad_in_place;   /* din[0] may overwrite dout[0] */
+	int inner_out; /* > 0: the backward kernel first computes the gradient of this output, which
+			  no node reads; it may overwrite dout[0] */
+	unsigned apart_in; /* inputs whose gradients share little work with the others */
 
 	/*
-	 * One node for n of this op with the same attribute and input 0, made of the others'
-	 * inputs: its output, with the columns of theirs beside each other.  NULL: there is none.
-	 * (siblings.h)
+	 * Builds one node for n nodes of this op with the same attribute and input 0, from their
+	 * other inputs.  Returns its output, which holds their columns side by side, or NULL if it
+	 * cannot.  (merge_linears.h)
 	 */
 	struct tensor *(*merge)(struct graph *g, int n, struct node *const *nodes);
 
-	struct recompute_rule recompute_rule; /* by a kernel `remake`; a backend may have another
-						 (struct kernels) */
+	struct recompute_rule recompute_rule; /* for the kernel `recompute`; a backend may override
+						 it (struct kernels) */
 
 	bool loss; /* outputs 0.. are scalars whose gradient is a constant weight */
 

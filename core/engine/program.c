@@ -1,3 +1,8 @@
+/*
+ * Creating and running a program: it lowers the graph, plans and allocates the arena, binds the
+ * addresses of every instruction, and schedules streams.  A run issues the instructions in order,
+ * on streams, or as a replayed graph; or one by one with checks.
+ */
 #include "core/engine/program.h"
 
 #include <assert.h>
@@ -9,7 +14,7 @@
 #include "core/engine/replay.h"
 #include "core/util/bf16.h"
 
-#define UPLOAD_PIECE 1024 /* numbers that are rounded at a time */
+#define UPLOAD_CHUNK 1024 /* elements that are rounded at a time */
 
 struct program {
 	const struct graph *graph;
@@ -17,21 +22,20 @@ struct program {
 	struct program_options options;
 	struct lowered lowered;
 	struct arena arena;
-	char *memory;		   /* of the arena */
+	char *memory;		   /* the arena */
 	struct call *calls;	   /* by instruction */
-	int streams;		   /* for which its instructions are made; 0: one after the other */
-	struct stream_step *steps; /* as many as instructions; NULL: there are no lanes */
-	int *lengths; /* by instruction: its launches, as the first run has counted them */
-	int runs;     /* that were asked for, 2: or more */
+	int streams;		   /* streams of the schedule; 0: run in order on one stream */
+	struct stream_step *steps; /* by issue order; NULL: no streams */
+	int *lengths;		   /* by instruction: its launches, counted in the first run */
+	int runs;		   /* 2: two or more */
 	int stream_ends[MAX_STREAMS];
-	const void **losses; /* by output that is a loss */
+	const void **losses; /* addresses of the losses */
 	int n_losses;
 	struct run run;
-	program_watcher watch; /* NULL: nobody watches */
+	program_watcher watch; /* or NULL */
 	void *watch_context;
-	bool follows_past; /* what kernels ask for depends on run.past */
-	struct replay
-		replays[2]; /* of a run that overwrites gradients, and of one that adds to them */
+	bool follows_past;	  /* launches depend on run.past */
+	struct replay replays[2]; /* for runs that overwrite gradients, and runs that add to them */
 };
 
 /* ----------------------------------------------------------------- creation */
@@ -39,22 +43,22 @@ struct program {
 static void *address(const struct program *p, const struct tensor *t)
 {
 	const struct tensor *root;
-	const struct placement *piece;
+	const struct placement *place;
 	char *start;
 
 	if (!t || t->type == NOTHING)
 		return NULL;
 	root = tensor_root(t);
-	piece = arena_piece(&p->arena, root);
+	place = arena_placement(&p->arena, root);
 	if (root->kind == TENSOR_STATE)
 		start = param_data(p->graph->state, root->param);
 	else if (is_in_params(root))
 		start = root->kind == TENSOR_GRADIENT ? param_grad(p->graph->params, root->param)
 						      : param_data(p->graph->params, root->param);
-	else if (!piece)
+	else if (!place)
 		return NULL;
 	else
-		start = p->memory + piece->offset;
+		start = p->memory + place->offset;
 	return start + (size_t)t->offset * dtype_size(t->type);
 }
 
@@ -79,7 +83,7 @@ static void bind(struct program *p, int index)
 	}
 }
 
-/* Copies belong to the parameters: programs share them. */
+/* Copies belong to the parameters, so programs share them. */
 static enum status find_copies_of(const struct program *p, const struct instr *instr, int input,
 				  const struct param_copy *copy[PARAM_COPIES], struct error *err)
 {
@@ -114,25 +118,25 @@ static enum status find_copies(const struct program *p, int index,
 
 static void upload_scalar(struct program *p, const struct tensor *t, double value)
 {
-	const float narrow = (float)value;
+	const float f32 = (float)value;
 
 	if (t->type == F64)
 		p->backend->upload(p->backend, address(p, t), &value, sizeof(value));
 	else
-		p->backend->upload(p->backend, address(p, t), &narrow, sizeof(narrow));
+		p->backend->upload(p->backend, address(p, t), &f32, sizeof(f32));
 }
 
-/* Short instructions gain by lanes, and only a program that trains has many of them. */
+/* Streams help short instructions.  Only training programs have many of them. */
 static int streams_for(const struct graph *g, const struct backend *b, bool train)
 {
-	int64_t numbers = 0;
+	int64_t elements = 0;
 
 	if (!train || b->streams == 0)
 		return 0;
 	for (int i = 0; i < g->n_tensors; i++)
 		if (g->tensors[i]->kind == TENSOR_ACTIVATION)
-			numbers += tensor_count(g->tensors[i]);
-	return numbers > b->stream_max_elements ? 0 : b->streams;
+			elements += tensor_count(g->tensors[i]);
+	return elements > b->stream_max_elements ? 0 : b->streams;
 }
 
 static bool follows_past(const struct program *p)
@@ -147,7 +151,7 @@ static bool follows_past(const struct program *p)
 	return false;
 }
 
-/* Everything but memory and pointers. */
+/* Lowers the graph and plans its memory, but allocates none. */
 static enum status prepare(struct program **out, const struct graph *g,
 			   const struct backend *backend, const struct program_options *options,
 			   struct error *err)
@@ -174,7 +178,7 @@ static enum status prepare(struct program **out, const struct graph *g,
 	return OK;
 }
 
-/* ---------------------------------------------------------------------- lanes */
+/* -------------------------------------------------------------------- streams */
 
 struct use_list {
 	struct stream_use *uses;
@@ -197,7 +201,7 @@ static void add_use(const struct program *p, struct use_list *list, int user,
 	};
 }
 
-#define MOST_USES (2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + 3)
+#define MAX_USES (2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + 3)
 
 static void add_uses(const struct program *p, struct use_list *list, int user)
 {
@@ -220,11 +224,11 @@ static void add_uses(const struct program *p, struct use_list *list, int user)
 static enum status choose_streams(struct program *p, struct error *err)
 {
 	const size_t n = (size_t)p->lowered.n_instrs + 1;
-	struct use_list list = { .uses = malloc(n * MOST_USES * sizeof(*list.uses)) };
+	struct use_list list = { .uses = malloc(n * MAX_USES * sizeof(*list.uses)) };
 	enum status status;
 
 	if (!list.uses)
-		return fail_memory(err, "streams", n * MOST_USES * sizeof(*list.uses));
+		return fail_memory(err, "streams", n * MAX_USES * sizeof(*list.uses));
 	for (int i = 0; i < p->lowered.n_instrs; i++)
 		add_uses(p, &list, i);
 	status = streams_assign(p->steps, p->lowered.n_instrs, p->streams, p->lengths, list.uses,
@@ -233,7 +237,7 @@ static enum status choose_streams(struct program *p, struct error *err)
 	return status;
 }
 
-static enum status make_lanes(struct program *p, struct error *err)
+static enum status create_schedule(struct program *p, struct error *err)
 {
 	const size_t n = (size_t)p->lowered.n_instrs + 1;
 
@@ -275,7 +279,7 @@ enum status program_create(struct program **out, const struct graph *g,
 			return FAIL;
 		}
 	}
-	if (make_lanes(p, err) != OK) {
+	if (create_schedule(p, err) != OK) {
 		program_destroy(p);
 		return FAIL;
 	}
@@ -391,7 +395,7 @@ static void run_instr(struct program *p, int index)
 	}
 }
 
-/* With a look at everything that an instruction makes. */
+/* Checks every output of every instruction for NaN and infinity. */
 static enum status run_checked(struct program *p, struct error *err)
 {
 	if (check_params(p, err) != OK)
@@ -419,21 +423,21 @@ static void wait_for_steps(const struct program *p, const int *steps, int n)
 			p->backend->wait_event(p->backend, steps[i]);
 }
 
-static void run_in_lanes(struct program *p)
+static void run_on_streams(struct program *p)
 {
 	const struct backend *b = p->backend;
-	const int beginning = p->lowered.n_instrs;
-	bool begun[MAX_STREAMS] = { true };
+	const int start_event = p->lowered.n_instrs;
+	bool started[MAX_STREAMS] = { true };
 	int64_t issued;
 
-	b->record_event(b, beginning);
+	b->record_event(b, start_event);
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
 		const struct stream_step *step = &p->steps[i];
 
 		b->use_stream(b, step->stream);
-		if (!begun[step->stream])
-			b->wait_event(b, beginning);
-		begun[step->stream] = true;
+		if (!started[step->stream])
+			b->wait_event(b, start_event);
+		started[step->stream] = true;
 		wait_for_steps(p, step->waits, step->n_waits);
 		issued = b->issued(b);
 		run_instr(p, step->instr);
@@ -450,7 +454,7 @@ static void run_all(void *program)
 	struct program *p = program;
 
 	if (p->streams > 0) {
-		run_in_lanes(p);
+		run_on_streams(p);
 		return;
 	}
 	for (int i = 0; i < p->lowered.n_instrs; i += p->lowered.instrs[i].fused) {
@@ -463,7 +467,7 @@ static void run_all(void *program)
 	}
 }
 
-/* Who watches acts between two instructions, so that nothing can be kept for the next run. */
+/* The watcher acts between instructions, so the run cannot be captured. */
 static enum status run_watched(struct program *p, struct error *err)
 {
 	for (int i = 0; i < p->lowered.n_instrs; i++) {
@@ -474,14 +478,17 @@ static enum status run_watched(struct program *p, struct error *err)
 	return p->backend->check(p->backend, err);
 }
 
-/* Where runs continue each other, what kernels ask for may depend on the past. */
-static bool asks_for_the_same(const struct program *p)
+/*
+ * Are the launches the same in every run?  Where runs continue each other, they may depend on the
+ * past.
+ */
+static bool is_replayable(const struct program *p)
 {
 	return !p->follows_past ||
 	       (p->run.past == 0 && (!p->graph->state || p->graph->state->n == 0));
 }
 
-/* From the second run on, which may be kept, lanes follow from the lengths of the first. */
+/* After the first run, reschedules the streams with the lengths that it measured. */
 static enum status count_run(struct program *p, struct error *err)
 {
 	if (p->streams == 0 || p->runs == 2)
@@ -493,8 +500,9 @@ static enum status count_run(struct program *p, struct error *err)
 enum status program_run(struct program *p, const struct run *run, struct error *err)
 {
 	p->run = *run;
-	/* In this order: a kernel may read copies of parameters as soon as it comes after
-	 * begin_run(). */
+	/*
+	 * In this order: kernels may read copies of parameters as soon as begin_run() was issued.
+	 */
 	params_prepare(p->graph->params);
 	p->backend->begin_run(p->backend, &p->run);
 	if (p->options.check_nan)
@@ -503,7 +511,7 @@ enum status program_run(struct program *p, const struct run *run, struct error *
 		return run_watched(p, err);
 	if (count_run(p, err) != OK)
 		return FAIL;
-	if (asks_for_the_same(p))
+	if (is_replayable(p))
 		replay_run(&p->replays[run_adds(run)], p->backend, run_all, p);
 	else
 		run_all(p);
@@ -565,7 +573,7 @@ struct program_step program_step(const struct program *p, int index)
 
 void program_run_step(struct program *p, int index)
 {
-	struct error ignored; /* the next whole run tells */
+	struct error ignored; /* the next whole run reports it */
 
 	run_instr(p, index);
 	p->backend->wait(p->backend, &ignored);
@@ -576,18 +584,18 @@ void program_check_nan(struct program *p, bool on)
 	p->options.check_nan = on;
 }
 
-/* Floats of the host become bfloat16 on the device, a piece at a time. */
+/* Rounds floats of the host to bfloat16 and uploads them, a chunk at a time. */
 static void upload_rounded(const struct program *p, const struct tensor *t, const float *host)
 {
 	const int64_t n = tensor_count(t);
-	bf16 *device = address(p, t), piece[UPLOAD_PIECE];
+	bf16 *device = address(p, t), chunk[UPLOAD_CHUNK];
 
-	for (int64_t first = 0; first < n; first += UPLOAD_PIECE) {
-		const int64_t count = n - first < UPLOAD_PIECE ? n - first : UPLOAD_PIECE;
+	for (int64_t first = 0; first < n; first += UPLOAD_CHUNK) {
+		const int64_t count = n - first < UPLOAD_CHUNK ? n - first : UPLOAD_CHUNK;
 
 		for (int64_t i = 0; i < count; i++)
-			piece[i] = bf16_round(host[first + i]);
-		p->backend->upload(p->backend, device + first, piece, (size_t)count * sizeof(bf16));
+			chunk[i] = bf16_round(host[first + i]);
+		p->backend->upload(p->backend, device + first, chunk, (size_t)count * sizeof(bf16));
 	}
 }
 
@@ -606,14 +614,14 @@ void program_upload(struct program *p, const struct tensor *t, const void *host)
 		upload(p, t, host);
 }
 
-/* From the last to the first, since both lie in the same memory. */
+/* From the last element to the first, since both share memory. */
 static void widen_in_place(void *values, int64_t n)
 {
-	float *wide = values;
-	bf16 *narrow = values;
+	float *f32 = values;
+	bf16 *half = values;
 
 	for (int64_t i = n - 1; i >= 0; i--)
-		wide[i] = bf16_widen(narrow[i]);
+		f32[i] = bf16_widen(half[i]);
 }
 
 void program_download(const struct program *p, const struct tensor *t, void *host)
@@ -626,26 +634,26 @@ void program_download(const struct program *p, const struct tensor *t, void *hos
 
 void program_read(const struct program *p, const struct tensor *t, double *values)
 {
-	float narrow;
+	float f32;
 
 	program_download(p, t, values);
 	for (int64_t i = tensor_count(t) - 1; t->type != F64 && i >= 0; i--) {
-		memcpy(&narrow, (const char *)values + (size_t)i * sizeof(narrow), sizeof(narrow));
-		values[i] = (double)narrow;
+		memcpy(&f32, (const char *)values + (size_t)i * sizeof(f32), sizeof(f32));
+		values[i] = (double)f32;
 	}
 }
 
 double program_scalar(const struct program *p, const struct tensor *t)
 {
-	double wide = 0;
-	float narrow = 0;
+	double f64 = 0;
+	float f32 = 0;
 
 	if (t->type == F64) {
-		p->backend->download(p->backend, &wide, address(p, t), sizeof(wide));
-		return wide;
+		p->backend->download(p->backend, &f64, address(p, t), sizeof(f64));
+		return f64;
 	}
-	p->backend->download(p->backend, &narrow, address(p, t), sizeof(narrow));
-	return (double)narrow;
+	p->backend->download(p->backend, &f32, address(p, t), sizeof(f32));
+	return (double)f32;
 }
 
 void program_upload_seed(struct program *p, const struct tensor *output, const void *host)

@@ -1,25 +1,26 @@
+/* Runs work as issued the first time, captures it the second time, and then replays it. */
 #include "core/engine/replay.h"
 
-void replay_run(struct replay *r, const struct backend *b, void (*ask)(void *context),
+void replay_run(struct replay *r, const struct backend *b, void (*issue)(void *context),
 		void *context)
 {
 	if (!b->capture || !r->warm) {
-		ask(context);
+		issue(context);
 		r->warm = true;
 		return;
 	}
-	if (!r->kept) {
+	if (!r->graph) {
 		b->capture(b);
-		ask(context);
-		r->kept = b->captured(b);
+		issue(context);
+		r->graph = b->captured(b);
 	}
-	if (r->kept)
-		b->replay(b, r->kept);
+	if (r->graph)
+		b->replay(b, r->graph);
 }
 
 void replay_reset(struct replay *r, const struct backend *b)
 {
-	if (r->kept)
-		b->forget(b, r->kept);
+	if (r->graph)
+		b->forget(b, r->graph);
 	*r = (struct replay){ 0 };
 }

@@ -1,9 +1,8 @@
 /*
- * replay - work that is asked for again and again in the same way.
+ * Work that is issued repeatedly in the same way, captured once and replayed (CUDA graphs).
  *
- * A device that can keep such work (backend.h: capture) does the whole of it at one
- * request.  The first time the work is done as it is asked for, so that libraries
- * load what they need; the second time it is kept.
+ * The first time, the work runs as it is issued, so that libraries initialise.  The second time it
+ * is captured (backend.h: capture); from then on one call replays all of it.
  */
 #ifndef CORE_ENGINE_REPLAY_H
 #define CORE_ENGINE_REPLAY_H
@@ -12,14 +11,14 @@
 
 struct replay {
 	bool warm;
-	void *kept; /* NULL: not yet */
+	void *graph; /* NULL: not captured yet */
 };
 
-/* Do what ask(context) asks for.  It must ask for the same every time, and read nothing. */
-void replay_run(struct replay *r, const struct backend *b, void (*ask)(void *context),
+/* Runs what issue(context) issues.  It must issue the same work every time, and read no results. */
+void replay_run(struct replay *r, const struct backend *b, void (*issue)(void *context),
 		void *context);
 
-/* Forget it: the next time it may ask for something else. */
+/* Drops the captured work, so that the next call may issue something else. */
 void replay_reset(struct replay *r, const struct backend *b);
 
 #endif

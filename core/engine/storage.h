@@ -1,24 +1,22 @@
 /*
- * storage - in which type a tensor is kept.
+ * The storage type of tensors.
  *
- * A graph computes in one type.  Where the precision says so, activations of the branches and
- * their gradients are kept in bfloat16: half the memory, and half the traffic.  Kernels read them
- * as float, compute in float, and round once when they write.
+ * A graph computes in one type.  In some precisions, activations of the branches and their
+ * gradients are stored in bfloat16, which halves memory and traffic.  Kernels read them as float,
+ * compute in float, and round once when they write.
  *
- * The ops decide which tensors that are (op.h: narrow_in, narrow_out).  A tensor is kept narrow if
- * the op that writes it allows that, and every op that reads it does.  So the residual stream,
- * which norms read, statistics and losses keep the graph's type.  One precision has the stream
- * narrow, too: there ops allow more (narrow_stream_in, narrow_stream_out).  Parameters, their
- * gradients, the moments of the optimizer and inputs always keep the graph's type.  The state of
- * decoding follows the same rule, and is never narrower than what it keeps.  Its memory is laid out
- * by the first graph that names it.
+ * The ops decide which tensors may be stored so (op.h: narrow_in, narrow_out).  A tensor is stored
+ * in bfloat16 if the op that writes it and every op that reads it allow it.  So the residual
+ * stream, which norms read, statistics and losses keep the graph's type.  One precision also stores
+ * the residual stream in bfloat16: there ops allow more (narrow_stream_in, narrow_stream_out).
+ * Parameters, their gradients, optimizer moments and inputs always keep the graph's type.  The
+ * state of decoding follows the same rule, and never rounds what it stores.  The first graph that
+ * names a state fixes its layout.
  *
- * Where the backward pass of an op relies on what it rounded, it keeps what rounding lost, too
- * (lost_out).
- *
- * A gradient is kept as its tensor is, unless the op that writes the tensor wants it wide
- * (wide_gradient_out).  Joined weights are so: products round weights anyway, but not their
- * gradients.
+ * If the backward pass of an op depends on a value that was rounded, the op also stores the
+ * rounding error (lost_out).  A gradient has the type of its tensor, unless the op that writes the
+ * tensor demands the graph's type (wide_gradient_out), as concat does for merged weights: products
+ * round weights, but not their gradients.
  */
 #ifndef CORE_ENGINE_STORAGE_H
 #define CORE_ENGINE_STORAGE_H
@@ -29,29 +27,29 @@
 enum precision {
 	FLOAT32,
 	FLOAT64,
-	BFLOAT16,	 /* products take their factors rounded to bfloat16 */
-	BFLOAT16_STORED, /* and activations are kept in bfloat16 */
+	BFLOAT16,	 /* products read their operands rounded to bfloat16 */
+	BFLOAT16_STORED, /* and activations are stored in bfloat16 */
 	BFLOAT16_STREAM, /* and so is the residual stream */
 	PRECISIONS
 };
 extern const char *const precision_names[]; /* NULL at the end */
 
-/* The type in which graphs of this precision compute, and in which parameters are kept. */
+/* The type in which graphs of this precision compute and parameters are stored. */
 enum dtype precision_type(enum precision precision);
 
-/* Do products take rounded factors? */
+/* Do products read rounded operands? */
 static inline bool precision_rounds(enum precision precision)
 {
 	return precision >= BFLOAT16;
 }
 
-/* Are activations kept in bfloat16? */
+/* Are activations stored in bfloat16? */
 static inline bool precision_stores(enum precision precision)
 {
 	return precision >= BFLOAT16_STORED;
 }
 
-/* Inputs and outputs of an op that may be kept in bfloat16, where activations are. */
+/* Inputs and outputs of an op that may be stored in bfloat16. */
 static inline unsigned storage_narrow_in(const struct op *op, enum precision precision)
 {
 	return op->narrow_in | (precision == BFLOAT16_STREAM ? op->narrow_stream_in : 0);
@@ -62,7 +60,9 @@ static inline unsigned storage_narrow_out(const struct op *op, enum precision pr
 	return op->narrow_out | (precision == BFLOAT16_STREAM ? op->narrow_stream_out : 0);
 }
 
-/* Choose the type of every activation and its gradient, and of every state, of a finished graph. */
+/*
+ * Chooses the storage type of every activation, its gradient, and every state of a finished graph.
+ */
 void storage_assign(const struct graph *g, enum precision precision);
 
 #endif

@@ -1,92 +1,104 @@
+/*
+ * List scheduling of instructions on streams.
+ *
+ * Step 1 finds the dependencies: two instructions that use the same bytes, of which one writes.
+ * Step 2 repeatedly takes the instruction that can start first.  It tracks, per stream, the last
+ * step of every other stream that it has waited for, so that no redundant wait is emitted. Time:
+ * O(n^2) for n instructions, once per program.
+ */
 #include "core/engine/streams.h"
 
 #include <stdlib.h>
 
-/* So much later does another lane know of the end of an instruction: a part of a launch. */
+/* The delay until another stream sees the end of an instruction, in short kernels. */
 #define LATENCY 0.25
 
-/* What is known of an instruction. */
-struct item {
-	int length;		/* how long it takes */
-	int height;		/* the length of the longest chain that begins with it */
-	int missing;		/* instructions before it that have no step yet */
-	int after[MAX_STREAMS]; /* the last step of each lane that must come before it; -1: none */
+/* The state of an instruction. */
+struct node {
+	int length;		/* duration */
+	int height;		/* duration of the longest chain that starts with it */
+	int missing;		/* predecessors that are not scheduled yet */
+	int after[MAX_STREAMS]; /* by stream: the last step that must precede it; -1: none */
 	double end;
 };
 
-struct planning {
+struct schedule {
 	int n, streams;
-	bool *ordered; /* [n,n]: instruction a of [a,b] comes after b */
-	struct item *items;
+	bool *depends; /* [n,n]: [a,b] is true if instruction a must follow b */
+	struct node *items;
 	struct stream_step *steps;
-	int (*ended)[MAX_STREAMS]; /* by step: the last step of each lane that has ended with it */
-	int known[MAX_STREAMS][MAX_STREAMS]; /* by lane: the same of its last step */
-	double free[MAX_STREAMS];	     /* by lane: when that has ended */
+	int (*ended)[MAX_STREAMS]; /* by step and stream: the last step that has ended when this one
+				      ends */
+	int known[MAX_STREAMS][MAX_STREAMS]; /* by stream: the same, for its last step */
+	double free[MAX_STREAMS];	     /* by stream: the end time of its last step */
 };
 
-/* ---------------------------------------------------------------- what is known before */
+/* ---------------------------------------------------------------- dependencies */
 
 static bool conflict(const struct stream_use *a, const struct stream_use *b)
 {
 	return (a->writes || b->writes) && a->at < b->at + b->bytes && b->at < a->at + a->bytes;
 }
 
-static void find_order(struct planning *p, const struct stream_use *uses, int n_uses)
+static void find_dependencies(struct schedule *p, const struct stream_use *uses, int n_uses)
 {
 	for (int i = 0; i < n_uses; i++)
 		for (int j = 0; uses[j].user < uses[i].user; j++)
 			if (conflict(&uses[i], &uses[j]))
-				p->ordered[(size_t)uses[i].user * (size_t)p->n +
+				p->depends[(size_t)uses[i].user * (size_t)p->n +
 					   (size_t)uses[j].user] = true;
 }
 
-static bool comes_after(const struct planning *p, int later, int earlier)
+static bool depends_on(const struct schedule *p, int later, int earlier)
 {
-	return p->ordered[(size_t)later * (size_t)p->n + (size_t)earlier];
+	return p->depends[(size_t)later * (size_t)p->n + (size_t)earlier];
 }
 
-static void describe_items(struct planning *p, const int *lengths)
+static void init_nodes(struct schedule *p, const int *lengths)
 {
 	for (int i = p->n - 1; i >= 0; i--) {
-		struct item *item = &p->items[i];
+		struct node *node = &p->items[i];
 
-		*item = (struct item){ .length = lengths[i], .height = lengths[i] };
+		*node = (struct node){ .length = lengths[i], .height = lengths[i] };
 		for (int stream = 0; stream < MAX_STREAMS; stream++)
-			item->after[stream] = -1;
+			node->after[stream] = -1;
 		for (int earlier = 0; earlier < i; earlier++)
-			item->missing += comes_after(p, i, earlier);
+			node->missing += depends_on(p, i, earlier);
 		for (int later = i + 1; later < p->n; later++)
-			if (comes_after(p, later, i) &&
-			    p->items[later].height + item->length > item->height)
-				item->height = p->items[later].height + item->length;
+			if (depends_on(p, later, i) &&
+			    p->items[later].height + node->length > node->height)
+				node->height = p->items[later].height + node->length;
 	}
 }
 
-/* ---------------------------------------------------------------------- step by step */
+/* ---------------------------------------------------------------------- scheduling */
 
-/* When could the instruction begin in this lane? */
-static double beginning(const struct planning *p, const struct item *item, int stream)
+/* The earliest start time of the instruction on this stream. */
+static double start_time(const struct schedule *p, const struct node *node, int stream)
 {
 	double begin = p->free[stream];
 
 	for (int other = 0; other < p->streams; other++) {
 		double ready;
 
-		if (other == stream || item->after[other] <= p->known[stream][other])
+		if (other == stream || node->after[other] <= p->known[stream][other])
 			continue;
-		ready = p->items[p->steps[item->after[other]].instr].end + LATENCY;
+		ready = p->items[p->steps[node->after[other]].instr].end + LATENCY;
 		begin = ready > begin ? ready : begin;
 	}
 	return begin;
 }
 
-/* Among equals the lane that has worked last: the others stay free for longer. */
-static int best_stream(const struct planning *p, const struct item *item)
+/*
+ * The stream on which it can start first.  Of several, the one that was busy last: the others stay
+ * free longer.
+ */
+static int best_stream(const struct schedule *p, const struct node *node)
 {
 	int best = 0;
 
 	for (int stream = 1; stream < p->streams; stream++) {
-		const double here = beginning(p, item, stream), there = beginning(p, item, best);
+		const double here = start_time(p, node, stream), there = start_time(p, node, best);
 
 		if (here < there || (here == there && p->free[stream] > p->free[best]))
 			best = stream;
@@ -94,24 +106,24 @@ static int best_stream(const struct planning *p, const struct item *item)
 	return best;
 }
 
-/* What can begin first; of those, what begins the longest chain. */
-static struct stream_step best_step(const struct planning *p, const bool *done)
+/* The instruction that can start first.  Of several, the one that begins the longest chain. */
+static struct stream_step best_step(const struct schedule *p, const bool *done)
 {
 	struct stream_step best = { .instr = -1 };
 	double first = 0;
 
 	for (int i = 0; i < p->n; i++) {
-		const struct item *item = &p->items[i];
+		const struct node *node = &p->items[i];
 		double begin;
 		int stream;
 
-		if (done[i] || item->missing > 0)
+		if (done[i] || node->missing > 0)
 			continue;
-		stream = best_stream(p, item);
-		begin = beginning(p, item, stream);
+		stream = best_stream(p, node);
+		begin = start_time(p, node, stream);
 		if (best.instr >= 0 &&
 		    (begin > first ||
-		     (begin == first && item->height <= p->items[best.instr].height)))
+		     (begin == first && node->height <= p->items[best.instr].height)))
 			continue;
 		best = (struct stream_step){ .instr = i, .stream = stream };
 		first = begin;
@@ -119,67 +131,67 @@ static struct stream_step best_step(const struct planning *p, const bool *done)
 	return best;
 }
 
-/* A lane that has waited for a step knows what has ended with it. */
-static void learn(struct planning *p, int stream, int step)
+/* After a wait for `step`, the stream has also waited for all that ended before it. */
+static void update_known(struct schedule *p, int stream, int step)
 {
 	for (int k = 0; k < p->streams; k++)
 		if (p->ended[step][k] > p->known[stream][k])
 			p->known[stream][k] = p->ended[step][k];
 }
 
-/* The latest first: it may come after others. */
-static void wait_for(struct planning *p, struct stream_step *step)
+/* Adds the waits of a step.  The latest comes first, because it may imply the others. */
+static void add_waits(struct schedule *p, struct stream_step *step)
 {
-	const struct item *item = &p->items[step->instr];
+	const struct node *node = &p->items[step->instr];
 
 	for (;;) {
 		int latest = -1;
 
 		for (int other = 0; other < p->streams; other++)
 			if (other != step->stream &&
-			    item->after[other] > p->known[step->stream][other] &&
-			    item->after[other] > latest)
-				latest = item->after[other];
+			    node->after[other] > p->known[step->stream][other] &&
+			    node->after[other] > latest)
+				latest = node->after[other];
 		if (latest < 0)
 			return;
 		step->waits[step->n_waits++] = p->steps[latest].instr;
 		p->steps[latest].records_event = true;
-		learn(p, step->stream, latest);
+		update_known(p, step->stream, latest);
 	}
 }
 
-static void take_step(struct planning *p, int number, struct stream_step step)
+static void commit_step(struct schedule *p, int index, struct stream_step step)
 {
-	struct item *item = &p->items[step.instr];
+	struct node *node = &p->items[step.instr];
 
-	item->end = beginning(p, item, step.stream) + item->length;
-	p->free[step.stream] = item->end;
-	wait_for(p, &step);
-	p->known[step.stream][step.stream] = number;
+	node->end = start_time(p, node, step.stream) + node->length;
+	p->free[step.stream] = node->end;
+	add_waits(p, &step);
+	p->known[step.stream][step.stream] = index;
 	for (int stream = 0; stream < MAX_STREAMS; stream++)
-		p->ended[number][stream] = p->known[step.stream][stream];
-	p->steps[number] = step;
+		p->ended[index][stream] = p->known[step.stream][stream];
+	p->steps[index] = step;
 	for (int later = step.instr + 1; later < p->n; later++)
-		if (comes_after(p, later, step.instr)) {
+		if (depends_on(p, later, step.instr)) {
 			p->items[later].missing--;
-			p->items[later].after[step.stream] = number;
+			p->items[later].after[step.stream] = index;
 		}
 }
 
-static void take_steps(struct planning *p, bool *done)
+static void schedule_all(struct schedule *p, bool *done)
 {
 	for (int stream = 0; stream < MAX_STREAMS; stream++)
 		for (int other = 0; other < MAX_STREAMS; other++)
 			p->known[stream][other] = -1;
-	for (int number = 0; number < p->n; number++) {
+	for (int index = 0; index < p->n; index++) {
 		const struct stream_step step = best_step(p, done);
 
-		take_step(p, number, step);
+		commit_step(p, index, step);
 		done[step.instr] = true;
 	}
 }
 
-static void find_ends(struct planning *p, int ends[MAX_STREAMS])
+static void find_ends(struct schedule *p, int ends[MAX_STREAMS])
 {
 	for (int stream = 0; stream < MAX_STREAMS; stream++) {
 		const int last = p->known[stream][stream];
@@ -196,27 +208,27 @@ enum status streams_assign(struct stream_step *steps, int n, int streams, const 
 			   const struct stream_use *uses, int n_uses, int ends[MAX_STREAMS],
 			   struct error *err)
 {
-	const size_t room = (size_t)n + 1;
-	struct planning p = {
+	const size_t entries = (size_t)n + 1;
+	struct schedule p = {
 		.n = n,
 		.streams = streams < MAX_STREAMS ? streams : MAX_STREAMS,
-		.ordered = calloc(room * room, sizeof(bool)),
-		.items = malloc(room * sizeof(*p.items)),
+		.depends = calloc(entries * entries, sizeof(bool)),
+		.items = malloc(entries * sizeof(*p.items)),
 		.steps = steps,
-		.ended = malloc(room * sizeof(*p.ended)),
+		.ended = malloc(entries * sizeof(*p.ended)),
 	};
-	bool *done = calloc(room, sizeof(*done));
+	bool *done = calloc(entries, sizeof(*done));
 	enum status status = OK;
 
-	if (p.ordered && p.items && p.ended && done) {
-		find_order(&p, uses, n_uses);
-		describe_items(&p, lengths);
-		take_steps(&p, done);
+	if (p.depends && p.items && p.ended && done) {
+		find_dependencies(&p, uses, n_uses);
+		init_nodes(&p, lengths);
+		schedule_all(&p, done);
 		find_ends(&p, ends);
 	} else {
-		status = fail_memory(err, "streams", room * room);
+		status = fail_memory(err, "streams", entries * entries);
 	}
-	free(p.ordered);
+	free(p.depends);
 	free(p.items);
 	free(p.ended);
 	free(done);

@@ -1,10 +1,13 @@
 /*
- * lanes - which instructions of a program are done beside each other.
+ * Assigns the instructions of a program to streams, so that independent ones run concurrently.
  *
- * A backend with lanes does the work of one lane in the order in which it is asked for, and that of
- * different lanes in any order, unless a lane waits for another.  Here the instructions of a
- * program are spread over lanes.  Those that share memory which one of them writes keep their
- * order.  So all results are the same as in one lane, bit by bit.
+ * A backend with streams runs the work of one stream in the order of issue, and that of different
+ * streams in any order, unless one waits for an event of another.  Two instructions that use the
+ * same memory, of which at least one writes it, keep their order.  So the results are those of one
+ * stream, bit for bit.
+ *
+ * List scheduling: of the instructions whose predecessors are scheduled, the next one is the one
+ * that can start first; of several, the one that begins the longest chain.
  */
 #ifndef CORE_ENGINE_STREAMS_H
 #define CORE_ENGINE_STREAMS_H
@@ -24,18 +27,21 @@ struct stream_use {
 	bool writes;
 };
 
-/* What is asked for next: an instruction, in its lane, after some of other lanes. */
+/*
+ * One step of the schedule: an instruction, its stream, and the instructions of other streams that
+ * it waits for.
+ */
 struct stream_step {
 	int instr, stream;
 	int n_waits;
 	int waits[MAX_STREAMS]; /* instructions */
-	bool records_event;	/* another lane waits for this one */
+	bool records_event;	/* another stream waits for this instruction */
 };
 
 /*
- * The steps of n instructions, in the order in which they are asked for.  lengths[i]: how long
- * instruction i takes, in any unit.  `uses` are sorted by user.  In the end lane 0 has to wait for
- * ends[lane], -1: for none.
+ * Schedules n instructions: steps[] in the order of issue.  lengths[i] is the duration of
+ * instruction i, in any unit.  `uses` are sorted by user.  At the end stream 0 must wait for
+ * instruction ends[stream] of every stream; -1: it need not.
  */
 enum status streams_assign(struct stream_step *steps, int n, int streams, const int *lengths,
 			   const struct stream_use *uses, int n_uses, int ends[MAX_STREAMS],

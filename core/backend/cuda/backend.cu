@@ -1,6 +1,10 @@
 /*
- * The GPU as a backend: memory, copies, and the tables of kernels.  It is a library of its own:
- * core/backend/open.c opens it, so programs also start without CUDA.
+ * The CUDA backend: device memory, copies, streams, CUDA graphs, and the tables of kernels.
+ *
+ * It is a shared library of its own.  core/backend/open.c loads it, so programs also start on a
+ * machine without CUDA.  All work is asynchronous: a call queues it on the current stream and
+ * returns.  The first error of any call stays in the context until cuda_check() or cuda_wait()
+ * reports it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +24,7 @@ OP_LIST(X)
 extern const struct optim_kernels cuda_optim_f32, cuda_optim_f64;
 }
 
-/* In the order of OP_LIST, which is that of enum op_id. */
+/* One table per precision, in the order of enum op_id. */
 static const struct kernels *const kernels_f32[OP_COUNT] = {
 #define X(name) &cuda_##name##_f32,
 	OP_LIST(X)
@@ -54,7 +58,7 @@ static const struct optim_kernels *cuda_optim(enum dtype type)
 	return type == F32 ? &cuda_optim_f32 : &cuda_optim_f64;
 }
 
-/* ------------------------------------------------------------------ failures */
+/* ------------------------------------------------------------------ errors */
 
 void cuda_note(struct cuda_context *g, cudaError_t error, const char *where)
 {
@@ -94,7 +98,7 @@ static enum status cuda_wait(const struct backend *b, struct error *err)
 
 /* -------------------------------------------------------------------- memory */
 
-static bool note_block(struct cuda_context *g, void *at, size_t bytes)
+static bool add_block(struct cuda_context *g, void *at, size_t bytes)
 {
 	if (g->n_blocks == g->block_capacity) {
 		const int capacity = 2 * g->block_capacity + 64;
@@ -106,22 +110,22 @@ static bool note_block(struct cuda_context *g, void *at, size_t bytes)
 		g->block_capacity = capacity;
 	}
 	g->blocks[g->n_blocks++] = { at, bytes };
-	g->taken += bytes;
-	g->most = g->taken > g->most ? g->taken : g->most;
+	g->allocated += bytes;
+	g->peak = g->allocated > g->peak ? g->allocated : g->peak;
 	return true;
 }
 
-static void forget_block(struct cuda_context *g, const void *at)
+static void remove_block(struct cuda_context *g, const void *at)
 {
 	for (int i = g->n_blocks - 1; i >= 0; i--)
 		if (g->blocks[i].at == at) {
-			g->taken -= g->blocks[i].bytes;
+			g->allocated -= g->blocks[i].bytes;
 			g->blocks[i] = g->blocks[--g->n_blocks];
 			return;
 		}
 }
 
-/* The caller reports a failed allocation; the context does not keep it as a failure. */
+/* Returns NULL when the GPU has too little memory.  The caller reports it; the context does not. */
 static void *cuda_alloc(const struct backend *b, size_t bytes)
 {
 	struct cuda_context *g = context(b);
@@ -131,7 +135,7 @@ static void *cuda_alloc(const struct backend *b, size_t bytes)
 		cudaGetLastError();
 		return NULL;
 	}
-	if (!note_block(g, memory, bytes)) {
+	if (!add_block(g, memory, bytes)) {
 		cudaFree(memory);
 		return NULL;
 	}
@@ -141,12 +145,12 @@ static void *cuda_alloc(const struct backend *b, size_t bytes)
 
 static void cuda_release(const struct backend *b, void *memory)
 {
-	forget_block(context(b), memory);
+	remove_block(context(b), memory);
 	cuda_note(context(b), cudaFree(memory), "releasing memory");
 }
 
-/* A copy of what is to be uploaded, which stays as it is until the device has read it. */
-static void *staged(struct cuda_context *g, const void *host, size_t bytes)
+/* Copies host data into the pinned staging buffer, where it stays until the device has read it. */
+static void *stage_upload(struct cuda_context *g, const void *host, size_t bytes)
 {
 	struct staging *s = &g->staging;
 	void *copy;
@@ -163,7 +167,7 @@ static void *staged(struct cuda_context *g, const void *host, size_t bytes)
 	return copy;
 }
 
-/* Pinned. */
+/* Pinned memory. */
 static void *cuda_host_alloc(const struct backend *b, size_t bytes)
 {
 	void *memory;
@@ -181,14 +185,14 @@ static void cuda_host_release(const struct backend *b, void *memory)
 	cuda_note(context(b), cudaFreeHost(memory), "releasing memory of the host");
 }
 
-/* The host's memory may be used again at once. */
+/* The caller may overwrite `host` as soon as this returns. */
 static void cuda_upload(const struct backend *b, void *device, const void *host, size_t bytes)
 {
 	struct cuda_context *g = context(b);
 
 	if (bytes <= STAGING_HALF / 2) {
 		cuda_note(g,
-			  cudaMemcpyAsync(device, staged(g, host, bytes), bytes,
+			  cudaMemcpyAsync(device, stage_upload(g, host, bytes), bytes,
 					  cudaMemcpyHostToDevice, g->stream),
 			  "upload");
 		return;
@@ -213,8 +217,8 @@ static void cuda_zero(const struct backend *b, void *device, size_t bytes)
 	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
 }
 
-/* Rows that begin `pitch` elements apart. */
-template <typename P> struct spaced_rows {
+/* A view of rows of `row` elements that start `pitch` elements apart. */
+template <typename P> struct strided_rows {
 	input_view<P> x;
 	int64_t row, pitch;
 
@@ -224,9 +228,12 @@ template <typename P> struct spaced_rows {
 	}
 };
 
-/* Each block leaves the smallest number of a NaN or infinity in its part. */
+/*
+ * Block i writes to parts[i] the smallest index of a NaN or infinity in its share of the elements,
+ * or infinity if it has none.
+ */
 template <typename P>
-static __global__ void first_nonfinite(spaced_rows<P> rows, int64_t n, double *parts)
+static __global__ void find_nonfinite_kernel(strided_rows<P> rows, int64_t n, double *parts)
 {
 	const int64_t last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double first = INFINITY;
@@ -240,12 +247,13 @@ static __global__ void first_nonfinite(spaced_rows<P> rows, int64_t n, double *p
 }
 
 template <typename P>
-static void search_nonfinite(struct cuda_context *g, spaced_rows<P> rows, int64_t n)
+static void launch_find_nonfinite(struct cuda_context *g, strided_rows<P> rows, int64_t n)
 {
-	launch_kernel(first_nonfinite<P>, SUM_PARTS, BLOCK, 0, g->stream, rows, n, g->scalar + 1);
+	launch_kernel(find_nonfinite_kernel<P>, SUM_PARTS, BLOCK, 0, g->stream, rows, n,
+		      g->scalar + 1);
 }
 
-static __global__ void smallest_part(const double *parts, double *out)
+static __global__ void min_of_parts_kernel(const double *parts, double *out)
 {
 	const double smallest = -block_max(-parts[threadIdx.x]);
 
@@ -260,36 +268,35 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	double first, *parts = g->scalar + 1;
 
 	if (type == F64)
-		search_nonfinite<double_precision>(g, { { device, false }, row, pitch },
-						   rows * row);
+		launch_find_nonfinite<double_precision>(g, { { device, false }, row, pitch },
+							rows * row);
 	else
-		search_nonfinite<bfloat16_products>(g, { { device, type == BF16 }, row, pitch },
-						    rows * row);
-	launch_kernel(smallest_part, 1, SUM_PARTS, 0, g->stream, parts, g->scalar);
+		launch_find_nonfinite<bfloat16_products>(
+			g, { { device, type == BF16 }, row, pitch }, rows * row);
+	launch_kernel(min_of_parts_kernel, 1, SUM_PARTS, 0, g->stream, parts, g->scalar);
 	cuda_note(g, cudaPeekAtLastError(), "search for NaN");
 	cuda_download(b, &first, g->scalar, sizeof(first));
 	return isfinite(first) ? (int64_t)first : -1;
 }
 
-/* ----------------------------------------------------------------- before a run */
+/* ------------------------------------------------- values and weights of a run */
 
 static void cuda_begin_run(const struct backend *b, const struct run *run)
 {
 	cuda_upload(b, context(b)->run, run, sizeof(*run));
 }
 
-#define ROUNDING_MAX \
-	120 /* parameters that a launch takes along: it has 4 KiB for all it is given */
+#define MAX_ROUNDED 120 /* parameters per launch: kernel arguments are limited to 4 KiB */
 
-struct rounding {
+struct rounding_list {
 	struct {
-		int64_t before; /* spans of other parameters */
+		int64_t before; /* vectors of the parameters in front of this one */
 		int64_t count;
 		const float *from;
 		__nv_bfloat16 *to;
-	} list[ROUNDING_MAX];
+	} list[MAX_ROUNDED];
 	int n;
-	int64_t total; /* spans */
+	int64_t total; /* vectors of all parameters */
 
 	__device__ int64_t before(int i) const
 	{
@@ -297,13 +304,13 @@ struct rounding {
 	}
 };
 
-static void round_all(const struct backend *b, struct rounding *r)
+static void launch_rounding(const struct backend *b, struct rounding_list *r)
 {
 	struct call c = {};
 
 	c.backend = b;
 	each_of_buffers(&c, *r, r->total,
-			[=] __device__(const struct rounding &all, int at, int64_t i) {
+			[=] __device__(const struct rounding_list &all, int at, int64_t i) {
 				const int64_t first = (i - all.list[at].before) * VEC,
 					      rest = all.list[at].count - first;
 				const float *from = all.list[at].from + first;
@@ -319,12 +326,13 @@ static void round_all(const struct backend *b, struct rounding *r)
 	r->total = 0;
 }
 
-#define TRANSPOSE_TILE 32 /* of a tile that a block turns */
-#define TRANSPOSE_ROWS 8  /* that it moves at a time */
+#define TRANSPOSE_TILE 32 /* rows and columns of a block's tile */
+#define TRANSPOSE_ROWS 8  /* rows that a block copies per iteration */
 
 /*
- * to [columns, rows] = from [rows, columns].  A tile goes through shared memory, so that warps both
- * read and write neighbours; a column more keeps those of a column in different banks.
+ * to [columns, rows] = from [rows, columns], transposed through a tile in shared memory, so that
+ * reads and writes of global memory are both coalesced.  The extra column of the tile avoids bank
+ * conflicts.
  */
 template <typename T>
 static __global__ void transpose_kernel(const float *from, int64_t rows, int64_t columns, T *to)
@@ -360,7 +368,7 @@ static void transpose(const struct backend *b, const struct params *p, const str
 	note_launch(&c);
 }
 
-/* Copy 1 [O,I] of a matrix [I,O]: gemv.cuh reads it in bfloat16, linear.cu in float. */
+/* Copy 1 [O,I] of a weight [I,O]: gemv.cuh reads it in bfloat16, kernels/linear.cu in float. */
 static void transpose_copy(const struct backend *b, const struct params *p, const struct param *q)
 {
 	if (q->copy[1].bytes == (size_t)q->count * sizeof(float))
@@ -369,10 +377,13 @@ static void transpose_copy(const struct backend *b, const struct params *p, cons
 		transpose<__nv_bfloat16>(b, p, q);
 }
 
-/* Copy 0 is rounded: product.cuh reads it. */
+/*
+ * Refreshes the copies of the weights that kernels read.  Copy 0 is the weight rounded to bfloat16,
+ * for gemm.cuh.  Copy 1 is its transpose.
+ */
 static void cuda_copy_params(const struct backend *b, const struct params *p)
 {
-	struct rounding r = {};
+	struct rounding_list r = {};
 
 	for (int i = 0; i < p->n; i++) {
 		const struct param *q = &p->list[i];
@@ -384,27 +395,27 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 		r.list[r.n++] = { r.total, q->count, (const float *)p->data + q->offset,
 				  (__nv_bfloat16 *)q->copy[0].memory };
 		r.total += (q->count + VEC - 1) / VEC;
-		if (r.n == ROUNDING_MAX)
-			round_all(b, &r);
+		if (r.n == MAX_ROUNDED)
+			launch_rounding(b, &r);
 	}
-	round_all(b, &r);
+	launch_rounding(b, &r);
 }
 
-/* ------------------------------------------------------------------ collecting */
+/* ----------------------------------------------------------- scalars of tensors */
 
-#define COLLECT_MAX 64 /* pointers that a launch takes along */
+#define COLLECT_MAX 64 /* pointers per launch */
 
-struct places {
+struct scalar_list {
 	const void *at[COLLECT_MAX];
 };
 
-static __global__ void collect_kernel(struct places from, bool bf16_storage, int n, double *to)
+static __global__ void collect_scalars_kernel(struct scalar_list from, bool is_float, int n,
+					      double *to)
 {
 	const int i = threadIdx.x;
 
 	if (i < n)
-		to[i] = bf16_storage ? (double)*(const float *)from.at[i]
-				     : *(const double *)from.at[i];
+		to[i] = is_float ? (double)*(const float *)from.at[i] : *(const double *)from.at[i];
 }
 
 static void cuda_collect(const struct backend *b, enum dtype type, const void *const *from, int n,
@@ -412,11 +423,11 @@ static void cuda_collect(const struct backend *b, enum dtype type, const void *c
 {
 	for (int first = 0; first < n; first += COLLECT_MAX) {
 		const int count = n - first < COLLECT_MAX ? n - first : COLLECT_MAX;
-		struct places places;
+		struct scalar_list list;
 
 		for (int i = 0; i < count; i++)
-			places.at[i] = from[first + i];
-		launch_kernel(collect_kernel, 1, COLLECT_MAX, 0, context(b)->stream, places,
+			list.at[i] = from[first + i];
+		launch_kernel(collect_scalars_kernel, 1, COLLECT_MAX, 0, context(b)->stream, list,
 			      type == F32, count, to + first);
 		cuda_note(context(b), cudaPeekAtLastError(), "losses");
 	}
@@ -434,52 +445,51 @@ static void cuda_capture(const struct backend *b)
 static void *cuda_captured(const struct backend *b)
 {
 	struct cuda_context *g = context(b);
-	cudaGraphExec_t kept = NULL;
+	cudaGraphExec_t executable = NULL;
 	cudaGraph_t graph = NULL;
 
 	cuda_note(g, cudaStreamEndCapture(g->stream, &graph), "capture");
 	g->pdl = g->pdl_allowed;
 	if (!graph)
 		return NULL;
-	cuda_note(g, cudaGraphInstantiate(&kept, graph, 0), "graph");
+	cuda_note(g, cudaGraphInstantiate(&executable, graph, 0), "graph");
 	cudaGraphDestroy(graph);
-	return kept;
+	return executable;
 }
 
-static void cuda_replay(const struct backend *b, void *kept)
+static void cuda_replay(const struct backend *b, void *graph)
 {
-	cuda_note(context(b), cudaGraphLaunch((cudaGraphExec_t)kept, context(b)->stream), "graph");
+	cuda_note(context(b), cudaGraphLaunch((cudaGraphExec_t)graph, context(b)->stream), "graph");
 }
 
-static void cuda_forget(const struct backend *b, void *kept)
+static void cuda_forget(const struct backend *b, void *graph)
 {
-	cuda_note(context(b), cudaGraphExecDestroy((cudaGraphExec_t)kept), "graph");
+	cuda_note(context(b), cudaGraphExecDestroy((cudaGraphExec_t)graph), "graph");
 }
 
-/* For tests, and to look for a fault: work is never kept. */
-static bool wants_graphs(void)
+/* KABLATE_CUDA_GRAPHS=off, for tests and debugging: launch every kernel, capture no graph. */
+static bool graphs_enabled(void)
 {
 	const char *text = getenv("KABLATE_CUDA_GRAPHS");
 
 	return !text || strcmp(text, "off") != 0;
 }
 
-/* The same for kernels that wait on the GPU for the one before. */
-static bool wants_pdl(void)
+/* KABLATE_CUDA_PDL=off, for tests and debugging: no programmatic dependent launch. */
+static bool pdl_enabled(void)
 {
 	const char *text = getenv("KABLATE_CUDA_PDL");
 
 	return !text || strcmp(text, "off") != 0;
 }
 
-/* ---------------------------------------------------------------------- lanes */
+/* -------------------------------------------------------------------- streams */
 
-/* Numbers that a program in lanes makes at most: beyond, most instructions keep the GPU busy alone.
- */
+/* A program that computes more elements than this runs on one stream: its kernels fill the GPU. */
 #define STREAM_MAX_ELEMENTS ((int64_t)64 << 20)
 
-/* Products of different streams must not share a workspace; a new stream forgets that of cuBLAS. */
-static void enter_stream(struct cuda_context *g, int stream)
+/* GEMMs on different streams must not share a workspace, and cublasSetStream() resets it. */
+static void set_stream(struct cuda_context *g, int stream)
 {
 	*(struct cuda_stream *)g = g->streams[stream];
 	cuda_note_blas(g, cublasSetStream(g->blas, g->stream), "cuBLAS");
@@ -492,11 +502,13 @@ static void cuda_use_stream(const struct backend *b, int stream)
 
 	g->pdl = g->pdl_allowed;
 	if (g->stream != g->streams[stream].stream)
-		enter_stream(g, stream);
+		set_stream(g, stream);
 }
 
-/* At the laptop scale, on an H200: a product of cuBLAS takes 5 to 8 microseconds, attention 7 to
- * 10, most others 2. */
+/*
+ * Weights of kernels when the engine balances streams, in short kernels.  At the laptop scale on an
+ * H200, a cuBLAS GEMM takes 5 to 8 microseconds, attention 7 to 10, and most other kernels 2.
+ */
 const int cuda_gemm_length = 3, cuda_attention_length = 4;
 
 static int64_t cuda_issued(const struct backend *b)
@@ -504,7 +516,7 @@ static int64_t cuda_issued(const struct backend *b)
 	return context(b)->issued;
 }
 
-static bool make_events(struct cuda_context *g, int n)
+static bool create_events(struct cuda_context *g, int n)
 {
 	void *list =
 		n > g->n_events ? realloc(g->events, (size_t)n * sizeof(*g->events)) : g->events;
@@ -527,11 +539,13 @@ static void cuda_record_event(const struct backend *b, int number)
 {
 	struct cuda_context *g = context(b);
 
-	if (make_events(g, number + 1))
+	if (create_events(g, number + 1))
 		cuda_note(g, cudaEventRecord(g->events[number], g->stream), "record_event");
 }
 
-/* What follows has several instructions before it, and may overlap only the last of its own lane.
+/*
+ * A kernel that waits for another stream depends on several kernels.  PDL covers only the preceding
+ * kernel of its own stream, so it is off until the next instruction.
  */
 static void cuda_wait_event(const struct backend *b, int number)
 {
@@ -542,8 +556,8 @@ static void cuda_wait_event(const struct backend *b, int number)
 		cuda_note(g, cudaStreamWaitEvent(g->stream, g->events[number], 0), "wait");
 }
 
-/* Another number, or "off", is for tests and to look for a fault. */
-static int wanted_streams(void)
+/* KABLATE_CUDA_STREAMS=N or off, for tests and debugging. */
+static int stream_count(void)
 {
 	const char *text = getenv("KABLATE_CUDA_STREAMS");
 	const int streams = text ? atoi(text) : CUDA_STREAMS;
@@ -551,9 +565,9 @@ static int wanted_streams(void)
 	return streams < 1 ? 1 : streams > CUDA_STREAMS ? CUDA_STREAMS : streams;
 }
 
-static void choose_streams(struct backend *b)
+static void set_up_streams(struct backend *b)
 {
-	b->streams = wanted_streams();
+	b->streams = stream_count();
 	b->stream_max_elements = STREAM_MAX_ELEMENTS;
 	b->issued = cuda_issued;
 	b->use_stream = cuda_use_stream;
@@ -587,9 +601,9 @@ static void open_stream(struct cuda_context *g, struct cuda_stream *stream)
 /* ------------------------------------------------------------ opening, closing */
 
 /*
- * What a process takes of a GPU beside its blocks, in MiB, measured on an H200 with CUDA 13.0: the
- * context with cuBLAS and our own BLAS_MEMORY; more for every further lane; later the code of
- * kernels, and graphs.
+ * GPU memory of a process beside its allocations, in MiB, measured on an H200 with CUDA 13.0: the
+ * CUDA context with cuBLAS and one workspace; each further stream; and later the code of kernels
+ * and the graphs.
  */
 #define OPENED_MEBIBYTES 624
 #define STREAM_MEBIBYTES 34
@@ -610,8 +624,8 @@ static void cuda_memory(const struct backend *b, struct backend_memory *m)
 			 (unsigned char)properties.uuid.bytes[i]);
 	m->total = (double)total;
 	m->free = (double)free_now;
-	m->taken = (double)g->taken;
-	m->most = (double)g->most;
+	m->taken = (double)g->allocated;
+	m->most = (double)g->peak;
 	m->opened = (OPENED_MEBIBYTES + STREAM_MEBIBYTES * (b->streams - 1)) * MEBIBYTE;
 	m->later = LATER_MEBIBYTES * MEBIBYTE;
 	m->unit = 2 * MEBIBYTE;
@@ -657,14 +671,14 @@ static void cuda_close(struct backend *b)
 	b->context = NULL;
 }
 
-static void look_at_device(struct cuda_context *g)
+static void query_device(struct cuda_context *g)
 {
 	struct cudaDeviceProp properties;
 
 	cuda_note(g, cudaGetDeviceProperties(&properties, g->device), "properties");
-	g->pdl = g->pdl_allowed = wants_pdl() && ptx_version(smallest_part) >= 90;
-	g->has_wgmma = ptx_version(smallest_part) == 90;
-	g->multiprocessors = properties.multiProcessorCount;
+	g->pdl = g->pdl_allowed = pdl_enabled() && ptx_version(min_of_parts_kernel) >= 90;
+	g->has_wgmma = ptx_version(min_of_parts_kernel) == 90;
+	g->sm_count = properties.multiProcessorCount;
 	g->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
 }
 
@@ -685,7 +699,7 @@ static enum status open_device(struct cuda_context *g, int streams, struct error
 	if (!g->failed)
 		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
 	if (!g->failed)
-		enter_stream(g, 0);
+		set_stream(g, 0);
 	cuda_note(g, cudaMalloc(&g->scalar, (1 + UPDATE_PARTS) * sizeof(double)), "memory of sums");
 	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
 	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");
@@ -693,7 +707,7 @@ static enum status open_device(struct cuda_context *g, int streams, struct error
 		cuda_note(g, cudaEventCreateWithFlags(&g->staging.read[i], cudaEventDisableTiming),
 			  "memory of uploads");
 	if (!g->failed)
-		look_at_device(g);
+		query_device(g);
 	if (!g->failed)
 		return OK;
 	*err = g->err;
@@ -729,13 +743,13 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 		b->run_fused = cuda_run_fused;
 	}
 	b->collect = cuda_collect;
-	if (wants_graphs()) {
+	if (graphs_enabled()) {
 		b->capture = cuda_capture;
 		b->captured = cuda_captured;
 		b->replay = cuda_replay;
 		b->forget = cuda_forget;
 	}
-	choose_streams(b);
+	set_up_streams(b);
 	b->memory = cuda_memory;
 	b->host_alloc = cuda_host_alloc;
 	b->host_release = cuda_host_release;

@@ -1,73 +1,74 @@
 /*
- * context - an opened GPU: its streams, cuBLAS, and the first thing that went wrong.
+ * The state of an open GPU: its streams, its cuBLAS handle, its allocations and its first error.
  *
- * A launch does not wait for its kernel, so it cannot report how the kernel ends.  The
- * context keeps the first failure; cuda_wait() and every later call of the backend
- * return it.
+ * A launch returns before its kernel runs, so it cannot report how the kernel ends.  The context
+ * keeps the first error; cuda_wait() and every later call of the backend return it.
  */
 #ifndef CUDA_DEVICE_CONTEXT_CUH
 #define CUDA_DEVICE_CONTEXT_CUH
 
 /*
- * Pinned memory of the host, through which small uploads pass without a wait.  It is used half by
- * half; the event of a half says when the device has read it.
+ * Pinned host memory through which small uploads pass without a wait.  It has two halves.  The
+ * event of a half tells when the device has read all of it.
  */
 #define STAGING_HALF ((size_t)2 << 20)
 
 struct staging {
 	char *memory;
-	size_t used; /* of this half */
+	size_t used; /* bytes of the current half */
 	int half;
 	cudaEvent_t read[2];
 };
 
-/* What alloc() gave. */
+/* One allocation of cuda_alloc(). */
 struct block {
 	void *at;
 	size_t bytes;
 };
 
-/* cuBLAS wants 32 MiB on Hopper; a fixed size keeps its choices the same on all GPUs. */
+/*
+ * cuBLAS recommends 32 MiB on Hopper.  A fixed size keeps its choice of algorithms the same on all
+ * GPUs.
+ */
 #define BLAS_MEMORY ((size_t)32 << 20)
 
-/* Counters of blocks that have arrived. */
+/* Counters of thread blocks that have finished, for is_last_block(). */
 #define ARRIVAL_COUNTERS 16384
 
-/* Partial sums of an update. */
+/* Partial sums of an optimizer update. */
 #define UPDATE_PARTS 4096
 
-/* What kernels of different lanes, which run at the same time, must not share. */
+/* What kernels on different streams, which run concurrently, must not share. */
 struct cuda_stream {
 	cudaStream_t stream;
-	void *blas_memory; /* cuBLAS takes its workspace here: products never depend on free memory
-			    */
-	uint32_t *dropout_key; /* device: of the node that follows */
+	void *blas_memory;     /* the workspace of cuBLAS, BLAS_MEMORY bytes */
+	uint32_t *dropout_key; /* device: key of the next dropout node */
 	unsigned *arrivals;    /* device: ARRIVAL_COUNTERS counters, 0 between kernels */
 };
 
-/* More lanes than a small model has work for gain nothing, and each takes BLAS_MEMORY. */
+/* More streams gain nothing for a small model, and each takes BLAS_MEMORY. */
 #define CUDA_STREAMS 8
 
-struct cuda_context : cuda_stream { /* the lane that is asked for work now */
+struct cuda_context : cuda_stream { /* the base is the current stream */
 	int device;
-	cublasHandle_t blas; /* of this lane's stream and workspace */
+	cublasHandle_t blas; /* set to the current stream and its workspace */
 	struct cuda_stream streams[CUDA_STREAMS];
-	cudaEvent_t *events; /* of the engine's numbers; NULL: not used yet */
+	cudaEvent_t *events; /* indexed by the engine's event numbers */
 	int n_events;
-	struct plan *plans; /* of products by cuBLASLt, one for each shape: epilogue.cu */
+	struct plan *plans; /* cuBLASLt algorithms, one for each shape: epilogue.cu */
 	int n_plans;
-	double *scalar;	  /* device: a number that the host asked for, and UPDATE_PARTS for sums */
-	struct run *run;  /* device: of the kernels that follow */
-	bool pdl;	  /* a kernel may come to the GPU before the last one ends (launch.cuh) */
-	bool pdl_allowed; /* the same, where no lane has waited for another */
-	bool has_wgmma;	  /* the code has products of four warps (wgmma.cuh) */
-	int multiprocessors;  /* of the GPU, each with memory that a block of threads shares: */
-	int64_t shared_bytes; /* what one block may take of it */
+	double *scalar;	      /* device: a result for the host, then UPDATE_PARTS partial sums */
+	struct run *run;      /* device: the values of the current run */
+	bool pdl;	      /* launch the next kernel with PDL (launch.cuh) */
+	bool pdl_allowed;     /* the GPU supports PDL and it is not switched off */
+	bool has_wgmma;	      /* the code was compiled for sm_90a (wgmma.cuh) */
+	int sm_count;	      /* SMs of the GPU */
+	int64_t shared_bytes; /* shared memory that one thread block may use */
 	struct staging staging;
 	struct block *blocks;
 	int n_blocks, block_capacity;
-	size_t taken, most; /* bytes of the blocks */
-	int64_t issued;	    /* work, in short kernels */
+	size_t allocated, peak; /* bytes */
+	int64_t issued;		/* launches so far, weighted by their length */
 	bool failed;
 	struct error err;
 };
@@ -83,20 +84,20 @@ static inline cudaStream_t stream_of(const struct call *c)
 }
 
 /*
- * The values of the run, to be read on the device: a captured launch finds those of its own run
- * there.  On the host c->run has the same, but only for what is the same in all runs of a captured
- * program: run_adds(), and past where `follows_past` of the kernels says so.
+ * The values of the run, in device memory.  Kernels read them there, because a captured launch is
+ * replayed in later runs.  c->run on the host may be used only for what is the same in all runs of
+ * a captured program: run_adds(), and `past` where `follows_past` of the kernels says so.
  */
 static inline const struct run *run_of(const struct call *c)
 {
 	return context_of(c)->run;
 }
 
-/* Keep the first failure. */
+/* Keep the first error. */
 void cuda_note(struct cuda_context *g, cudaError_t error, const char *where);
 void cuda_note_blas(struct cuda_context *g, cublasStatus_t status, const char *where);
 
-/* How long kernels take that are not short where lanes are used, in short ones. */
+/* Weights of long kernels for note_launch(), in short kernels. */
 extern const int cuda_gemm_length, cuda_attention_length;
 
 static inline void note_launch(const struct call *c, int length = 1)
@@ -108,7 +109,7 @@ static inline void note_launch(const struct call *c, int length = 1)
 		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
 }
 
-/* Kernels of more than 48 KiB of shared memory have to ask for it before they are launched. */
+/* A kernel that uses more than 48 KiB of shared memory needs this before its launch. */
 template <typename Kernel>
 static void set_max_dynamic_smem(const struct call *c, Kernel *kernel, int bytes)
 {

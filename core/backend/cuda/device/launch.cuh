@@ -1,5 +1,9 @@
 /*
- * launch - gives a kernel to the GPU: the only place that launches.
+ * Kernel launches.  Only this file launches kernels.
+ *
+ * On compute capability 9.0 and newer a launch uses programmatic dependent launch (PDL): the blocks
+ * of a kernel start while the preceding kernel of the stream still runs, and pdl_wait() makes them
+ * wait for its end.  Between the two a kernel may read only what no kernel of the run writes.
  */
 #ifndef CUDA_DEVICE_LAUNCH_CUH
 #define CUDA_DEVICE_LAUNCH_CUH
@@ -10,7 +14,7 @@
 
 #include <cuda_runtime.h>
 
-/* `bytes` of shared memory, which the kernel finds by dynamic_smem(). */
+/* `bytes`: dynamic shared memory, found by dynamic_smem(). */
 template <typename... Parameters, typename... Arguments>
 static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
 			  cudaStream_t stream, const Arguments &...arguments)
@@ -19,8 +23,8 @@ static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int thread
 }
 
 /*
- * As launch_kernel(), for a kernel that calls pdl_wait() before it touches what others write.
- * If it `overlaps`, its blocks come to the GPU while the kernel before still runs, and wait there.
+ * Like launch_kernel(), for a kernel that calls pdl_wait() before it reads or writes what other
+ * kernels write.  With `pdl` its blocks may start before the preceding kernel ends.
  */
 template <typename... Parameters, typename... Arguments>
 static void launch_pdl(bool pdl, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
@@ -41,10 +45,9 @@ static void launch_pdl(bool pdl, void (*kernel)(Parameters...), dim3 blocks, int
 }
 
 /*
- * Lets the next kernel come, and waits until the one before has ended and all can see what it
- * wrote.  All threads call it before they read or write, but for what a run finds as it is:
- * parameters and their copies, and what earlier runs wrote to a cache.  Then a kernel ends only
- * after all before it have.
+ * Allows the next kernel to start, then waits until the preceding kernel has ended and its writes
+ * are visible.  All threads call it before they touch global memory, except to read what no kernel
+ * of the run writes: parameters, their copies, and cache entries of earlier runs.
  */
 static __device__ __forceinline__ void pdl_wait(void)
 {
@@ -54,21 +57,28 @@ static __device__ __forceinline__ void pdl_wait(void)
 #endif
 }
 
-/* Begin to bring memory nearer; nothing is read yet, so it may be written still. */
+/*
+ * Starts to load a cache line into L2.  It returns no value, so another kernel may still write
+ * there.
+ */
 static __device__ __forceinline__ void prefetch_l2(const void *at)
 {
 	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-/* What was to be read before this is under way: otherwise the compiler delays some of it, to save
- * registers. */
+/*
+ * Makes the compiler issue all preceding loads before the code that follows.  Otherwise it delays
+ * some of them to save registers.
+ */
 static __device__ __forceinline__ void issue_loads(void)
 {
 	__syncwarp(__activemask());
 }
 
-/* For which GPUs was the code made that runs here?  90: compute capability 9.0; 80 on newer ones,
- * too. */
+/*
+ * The compute capability that the running code was compiled for: 90 for 9.0.  A newer GPU that runs
+ * the PTX for 8.0 reports 80.
+ */
 template <typename... Parameters> static int ptx_version(void (*kernel)(Parameters...))
 {
 	cudaFuncAttributes attributes = {};

@@ -1,3 +1,7 @@
+/*
+ * cuBLAS and cuBLASLt of the emulated GPU: plain loops over columns.
+ * Each sum adds in order, in float or double, and rounds once at the end.
+ */
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
@@ -30,7 +34,7 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* No product needs it. */
+/* The workspace is not used; its contents are not compared. */
 cublasStatus_t cublasSetWorkspace(cublasHandle_t, void *memory, size_t)
 {
 	emulated_set_scratch(memory);
@@ -72,9 +76,9 @@ struct product {
 		const void *bias; /* [m], in the type of c; NULL: none */
 		void *aux;	  /* [m,n], as c; NULL: none */
 		int64_t aux_pitch;
-		bool gelu, gelu_gradient; /* c = gelu(aux), or the product times gelu'(aux) */
+		bool gelu, gelu_gradient; /* c = gelu(aux), or c = product * gelu'(aux) */
 	} epilogue;
-	const void *added; /* as c; NULL: c itself */
+	const void *added; /* matrix to add, as c; NULL: c itself */
 };
 
 /* x/2 (1 + tanh(u)) = x s with s = 1 / (1 + exp(-2u)), u = ROOT (x + CUBIC x^3). */
@@ -93,9 +97,9 @@ static double gelu_gradient(double x)
 	return s + s * (1 - s) * 2 * ROOT * x * (1 + 3 * CUBIC * x * x);
 }
 
-/* What becomes of x, result i of column j, before it is rounded. */
+/* Applies the epilogue to x, row i of column j, before it is rounded. */
 template <typename R, typename C>
-static R finished(const struct product::epilogue &e, int64_t i, int64_t j, R x)
+static R apply_epilogue(const struct product::epilogue &e, int64_t i, int64_t j, R x)
 {
 	C *aux = e.aux ? (C *)e.aux + j * e.aux_pitch + i : NULL;
 
@@ -108,7 +112,7 @@ static R finished(const struct product::epilogue &e, int64_t i, int64_t j, R x)
 	return e.gelu_gradient ? x * (R)gelu_gradient((double)(R)*aux) : x;
 }
 
-/* op(x) [rows, columns], column after column, as R. */
+/* op(x) [rows, columns] as R, column-major. */
 template <typename R, typename F>
 static std::vector<R> columns_of(struct operand o, const F *x, int rows, int columns)
 {
@@ -122,7 +126,7 @@ static std::vector<R> columns_of(struct operand o, const F *x, int rows, int col
 	return all;
 }
 
-/* Sums are R.  With beta 0 what would be added is not read. */
+/* Sums in R.  With beta 0, c is not read. */
 template <typename R, typename F, typename C>
 static void multiply(const struct product &p, const F *a, const F *b, C *c)
 {
@@ -143,7 +147,7 @@ static void multiply(const struct product &p, const F *a, const F *b, C *c)
 				sum[(size_t)i] += column[i] * factor;
 		}
 		for (int i = 0; i < p.m; i++)
-			to[i] = (C)finished<R, C>(
+			to[i] = (C)apply_epilogue<R, C>(
 				p.epilogue, i, j,
 				(R)p.alpha * sum[(size_t)i] +
 					(p.beta != 0 ? (R)p.beta * (R)added[i] : 0));
@@ -158,7 +162,7 @@ static void multiply_as(const struct product &p, const void *a, const void *b, v
 	multiply<R>(p, (const F *)a, (const F *)b, (C *)c);
 }
 
-/* NULL: cuBLAS has no such product, or none that we use. */
+/* NULL: cuBLAS does not support these types, or the backend does not use them. */
 static multiplier multiplier_of(cudaDataType_t a, cudaDataType_t b, cudaDataType_t c,
 				cublasComputeType_t compute)
 {
@@ -177,7 +181,7 @@ static multiplier multiplier_of(cudaDataType_t a, cudaDataType_t b, cudaDataType
 	return NULL;
 }
 
-static double number(const void *at, cublasComputeType_t compute)
+static double scalar_at(const void *at, cublasComputeType_t compute)
 {
 	return compute == CUBLAS_COMPUTE_64F ? *(const double *)at : *(const float *)at;
 }
@@ -194,7 +198,7 @@ static bool is_valid(const struct product &p, int count)
 	       p.b.pitch >= (p.b.transposed ? p.n : p.k) && p.b.pitch > 0 && p.c_pitch >= p.m;
 }
 
-/* `multiply_each(multiply, i)` makes the i-th product. */
+/* multiply_each(multiply, i) computes product i. */
 template <typename F>
 static cublasStatus_t enqueue(cudaStream_t stream, const struct product &p, int count,
 			      multiplier multiply, F multiply_each)
@@ -224,8 +228,8 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 				   k,
 				   { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb },
-				   number(alpha, compute),
-				   number(beta, compute),
+				   scalar_at(alpha, compute),
+				   scalar_at(beta, compute),
 				   ldc,
 				   {},
 				   NULL };
@@ -252,8 +256,8 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
 				   k,
 				   { trans_a == CUBLAS_OP_T, lda },
 				   { trans_b == CUBLAS_OP_T, ldb },
-				   number(alpha, compute),
-				   number(beta, compute),
+				   scalar_at(alpha, compute),
+				   scalar_at(beta, compute),
 				   ldc,
 				   {},
 				   NULL };
@@ -375,10 +379,14 @@ static bool fits(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasL
 
 static bool has_aux(cublasLtMatmulDesc_t product)
 {
-	return product->epilogue & 128; /* the bit of all of them */
+	return product->epilogue &
+	       128; /* the bit that all epilogues with an auxiliary matrix share */
 }
 
-/* The rules for the auxiliary matrix, and that we use it with results in bfloat16 alone. */
+/*
+ * The rules of cuBLASLt for the auxiliary matrix; the backend uses it only with results in
+ * bfloat16.
+ */
 static bool aux_fits(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t d)
 {
 	return !has_aux(product) ||
@@ -398,11 +406,11 @@ static struct product::epilogue epilogue_of(cublasLtMatmulDesc_t product)
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
 					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
 					      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-					      cublasLtMatmulPreference_t preference, int wanted,
+					      cublasLtMatmulPreference_t preference, int requested,
 					      cublasLtMatmulHeuristicResult_t *results, int *found)
 {
 	*found = 0;
-	if (wanted < 1 || !fits(product, a, b, d))
+	if (requested < 1 || !fits(product, a, b, d))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	if (!multiplier_of(a->type, b->type, d->type, product->compute) || !aux_fits(product, d))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -413,7 +421,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Its only algorithm has no tiles. */
+/* The only algorithm has no tiles. */
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *,
 						    cublasLtMatmulAlgoConfigAttributes_t,
 						    void *value, size_t bytes, size_t *written)
@@ -425,8 +433,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* cuBLASLt takes others as well: we do not use them. */
-static bool alike(cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+/* cuBLASLt also supports different layouts; the backend does not use them. */
+static bool same_layout(cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
 {
 	return c->type == d->type && c->rows == d->rows && c->columns == d->columns &&
 	       c->pitch == d->pitch;
@@ -447,14 +455,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 		(int)(product->transposed[0] ? a_layout->rows : a_layout->columns),
 		{ product->transposed[0], (int)a_layout->pitch },
 		{ product->transposed[1], (int)b_layout->pitch },
-		number(alpha, product->compute),
-		number(beta, product->compute),
+		scalar_at(alpha, product->compute),
+		scalar_at(beta, product->compute),
 		(int)d_layout->pitch,
 		epilogue_of(product),
 		c,
 	};
 
-	if (!alike(c_layout, d_layout) || !fits(product, a_layout, b_layout, d_layout) ||
+	if (!same_layout(c_layout, d_layout) || !fits(product, a_layout, b_layout, d_layout) ||
 	    !aux_fits(product, d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	for (int i = 0; i < 4; i++)

@@ -1,5 +1,5 @@
 /*
- * cublasLt - the products with an epilogue of the emulated GPU: as cuBLASLt, column-major.
+ * cuBLASLt of the emulated GPU: column-major GEMMs with an epilogue.
  */
 #ifndef EMULATED_CUBLASLT_H
 #define EMULATED_CUBLASLT_H
@@ -42,7 +42,7 @@ typedef struct emulated_lt_product *cublasLtMatmulDesc_t;
 typedef struct emulated_lt_layout *cublasLtMatrixLayout_t;
 typedef struct emulated_lt_preference *cublasLtMatmulPreference_t;
 
-/* Of the addresses that the algorithm was chosen for. */
+/* The alignment for which the algorithm was chosen, in bytes. */
 struct cublasLtMatmulAlgo_t {
 	uint32_t aligned[4];
 };

@@ -1,5 +1,5 @@
 /*
- * cublas_v2 - the products of the emulated GPU: as cuBLAS, column-major.
+ * cuBLAS of the emulated GPU: column-major GEMMs.
  */
 #ifndef EMULATED_CUBLAS_V2_H
 #define EMULATED_CUBLAS_V2_H
@@ -34,7 +34,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
 					  long long c_stride, int count,
 					  cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
 
-/* The pointers lie in device memory. */
+/* The arrays of pointers lie in device memory. */
 cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a,
 				   cublasOperation_t trans_b, int m, int n, int k,
 				   const void *alpha, const void *const a[], cudaDataType_t a_type,

@@ -1,5 +1,5 @@
 /*
- * cuda_bf16 - bfloat16 of the emulated GPU.
+ * bfloat16 of the emulated GPU.
  */
 #ifndef EMULATED_CUDA_BF16_H
 #define EMULATED_CUDA_BF16_H
@@ -10,7 +10,7 @@ struct __nv_bfloat16 {
 	uint16_t bits;
 
 	__nv_bfloat16() = default;
-	/* To the nearest, of two the even one. */
+	/* Rounds to nearest, ties to even. */
 	__nv_bfloat16(float x)
 	{
 		uint32_t all;
@@ -37,7 +37,7 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high)
 	return { low, high };
 }
 
-/* Of a number and a NaN, the number. */
+/* The maximum; of a number and a NaN, the number. */
 static inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b)
 {
 	return { fmaxf(a.x, b.x), fmaxf(a.y, b.y) };

@@ -1,11 +1,11 @@
 /*
- * cuda_runtime - the part of CUDA that core/backend/cuda uses, emulated on the CPU.
+ * The part of the CUDA runtime that core/backend/cuda uses, emulated on the CPU.
  *
- * Work waits in its stream until the host waits for the stream: a host that reads too early, or
- * changes what is still to be read, is found out.  A stream that waits for an event lets the other
- * stream do what was asked for before the event, and no more.  So work that no event orders comes
- * late; with KABLATE_EMULATED_RACES=on every second stream does its work as early as it can. A
- * capture keeps work to be done again. Memory is NaN until it is written.
+ * Work stays queued in its stream until the host waits for the stream.  So a host that reads too
+ * early, or changes data that is still to be read, gets wrong results.  A stream that waits for an
+ * event runs the other stream up to that event, and no further.  So work that no event orders comes
+ * late; with KABLATE_EMULATED_RACES=on every second stream runs as early as it can.  A capture
+ * records work for later launches.  Memory is NaN until it is written.
  */
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
@@ -17,8 +17,8 @@
 
 #include "core/backend/cuda/emulated/threads.h"
 
-#define MANY_RESULTS 1024 /* of a product for cuBLASLt: tests are small */
-#define FEW_RESULTS 2048  /* of a product that cuBLAS does not make */
+#define MANY_RESULTS 1024 /* minimum results of a GEMM for cuBLASLt: small, for tests */
+#define FEW_RESULTS 2048  /* maximum results of a GEMM that cuBLAS does not compute */
 
 #define __host__
 #define __device__
@@ -51,7 +51,7 @@ static inline void __syncthreads(EMULATED_PLACE)
 
 static inline void __syncwarp(EMULATED_PLACE)
 {
-	emulated::tell_warp(NULL, 0, NULL, file, line);
+	emulated::exchange_in_warp(NULL, 0, NULL, file, line);
 }
 
 static inline int emulated_lane(void)
@@ -67,7 +67,7 @@ template <typename T> static inline T __shfl_sync(unsigned mask, T value, int fr
 	static_assert(sizeof(T) == 4 || sizeof(T) == 8);
 	if (mask != 0xffffffffu)
 		emulated::fail("a part of a warp is not emulated", file, line);
-	all = emulated::tell_warp(&value, sizeof(value), NULL, file, line);
+	all = emulated::exchange_in_warp(&value, sizeof(value), NULL, file, line);
 	memcpy(&value, all[from % EMULATED_LANES].bytes, sizeof(value));
 	return value;
 }
@@ -85,16 +85,16 @@ static inline int __all_sync(unsigned mask, int holds, EMULATED_PLACE)
 	return holds;
 }
 
-/* Blocks run one after the other. */
+/* Blocks run one after the other, so fences and atomics are trivial. */
 static inline void __threadfence(void)
 {
 }
 
-static inline unsigned atomicInc(unsigned *at, unsigned most)
+static inline unsigned atomicInc(unsigned *at, unsigned limit)
 {
 	const unsigned before = *at;
 
-	*at = before >= most ? 0 : before + 1;
+	*at = before >= limit ? 0 : before + 1;
 	return before;
 }
 
@@ -173,12 +173,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *kept, cudaGraph_t graph, unsigned flags);
-cudaError_t cudaGraphLaunch(cudaGraphExec_t kept, cudaStream_t stream);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t kept);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
-/* Is this compute capability 9.0, with products of four warps? */
+/* Is this compute capability 9.0, with wgmma? */
 bool emulated_has_wgmma(void);
 cudaError_t emulated_set_shared_memory(const void *kernel, int bytes);
 template <typename Kernel>
@@ -187,12 +187,12 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute
 	return emulated_set_shared_memory((const void *)kernel, bytes);
 }
 
-/* Everything that a stream does passes here. */
+/* Queues work on a stream. */
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 void emulated_launch(cudaStream_t stream, const void *kernel,
 		     const struct emulated::launch &launch);
 
-/* One more block of the device in which no result is left. */
+/* Marks a device allocation as scratch memory, whose contents are not compared. */
 void emulated_set_scratch(const void *block);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The emulated GPU finds what it is there to find: each mistake is planted in a kernel.  And it
- * computes what the PTX ISA says.  Each case is a process of its own, because a GPU is of no use
- * after a mistake.
+ * Tests of the emulated GPU: it detects the errors that it exists for, each planted in a kernel,
+ * and it computes what the PTX ISA defines.  Each case runs in a process of its own, because a
+ * device is unusable after an error.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 struct gpu {
 	cudaStream_t stream;
-	float *memory; /* THREADS numbers, not set */
+	float *memory; /* THREADS elements, not initialised */
 
 	gpu()
 	{
@@ -32,7 +32,7 @@ struct gpu {
 	{
 		return cudaStreamSynchronize(stream);
 	}
-	/* Does the work end with this message? */
+	/* Does the work fail with this message? */
 	bool fails(const char *message)
 	{
 		const cudaError_t error = wait();
@@ -210,7 +210,7 @@ static void write_beyond(float *x)
 	x[threadIdx.x + 1] = 0;
 }
 
-/* Only a sanitizer sees it: it ends the process. */
+/* Only a sanitizer detects it, and ends the process. */
 static bool address_outside_device_memory(void)
 {
 	struct gpu g;
@@ -261,21 +261,21 @@ static bool missing_wait_for_a_copy(void)
 
 /* -------------------------------------------------------------------- products */
 
-#define GROUP 128			      /* threads that multiply together */
-#define FACTOR_BYTES (64 * SWIZZLE_ROW_BYTES) /* of 64 rows of 64 numbers */
-#define ONES 0x3f803f80u		      /* two ones in bfloat16 */
+#define WARPGROUP 128			       /* threads of a warpgroup */
+#define OPERAND_BYTES (64 * SWIZZLE_ROW_BYTES) /* an operand of 64 rows of 64 elements */
+#define ONES 0x3f803f80u		       /* two ones in bfloat16 */
 
-/* Begins x = a 1, where a is ones: each number of x is 16. */
+/* Starts x = a 1, where a is all ones: each element of x becomes 16. */
 static void begin_ones(float (&x)[1][8][4], const uint32_t (&left)[4])
 {
 	const uint32_t at = smem_address(dynamic_smem());
 
-	for (int i = (int)threadIdx.x; i < FACTOR_BYTES / 4; i += GROUP)
+	for (int i = (int)threadIdx.x; i < OPERAND_BYTES / 4; i += WARPGROUP)
 		((uint32_t *)dynamic_smem())[i] = ONES;
 	__syncthreads();
 	memset(x, 0, sizeof(x));
 	wgmma_fence();
-	wgmma(x[0], left, smem_descriptor(at, FACTOR_BYTES));
+	wgmma(x[0], left, smem_descriptor(at, OPERAND_BYTES));
 	wgmma_commit();
 }
 
@@ -294,7 +294,7 @@ static bool products_are_there_after_the_wait(void)
 	struct gpu g;
 
 	look_for_races();
-	launch_kernel(wait_for_product, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	launch_kernel(wait_for_product, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.wait() == cudaSuccess && g.memory[THREADS - 1] == 16;
 }
 
@@ -312,7 +312,7 @@ static bool product_read_too_early_is_nan(void)
 {
 	struct gpu g;
 
-	launch_kernel(read_product_early, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	launch_kernel(read_product_early, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.wait() == cudaSuccess && isnan(g.memory[0]);
 }
 
@@ -328,8 +328,8 @@ static bool missing_wait_for_a_product(void)
 {
 	struct gpu g;
 
-	launch_kernel(forget_product, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
-	return g.fails("before its products");
+	launch_kernel(forget_product, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	return g.fails("products are in flight");
 }
 
 static void wait_too_little(float *)
@@ -345,8 +345,8 @@ static bool wait_that_leaves_the_product(void)
 {
 	struct gpu g;
 
-	launch_kernel(wait_too_little, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
-	return g.fails("still under way");
+	launch_kernel(wait_too_little, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	return g.fails("still in flight");
 }
 
 static void change_left_factor(float *)
@@ -363,8 +363,8 @@ static bool left_factor_that_changes(void)
 {
 	struct gpu g;
 
-	launch_kernel(change_left_factor, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
-	return g.fails("left factor");
+	launch_kernel(change_left_factor, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	return g.fails("left operand");
 }
 
 static void overwrite_right_factor(float *out)
@@ -385,7 +385,7 @@ static bool right_factor_that_changes(void)
 	struct gpu g;
 
 	look_for_races();
-	launch_kernel(overwrite_right_factor, 1, GROUP, FACTOR_BYTES, g.stream, g.memory);
+	launch_kernel(overwrite_right_factor, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.fails("race");
 }
 
@@ -422,19 +422,19 @@ static bool impossible_launches(void)
 static bool captured_work_waits_for_its_replay(void)
 {
 	struct gpu g;
-	cudaGraphExec_t kept;
+	cudaGraphExec_t executable;
 	cudaGraph_t graph;
 
 	cudaMemsetAsync(g.memory, 0, THREADS * sizeof(float), g.stream);
 	cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeThreadLocal);
 	g.run(copy_itself);
 	cudaStreamEndCapture(g.stream, &graph);
-	cudaGraphInstantiate(&kept, graph, 0);
+	cudaGraphInstantiate(&executable, graph, 0);
 	cudaGraphDestroy(graph);
 	if (g.wait() != cudaSuccess || g.memory[5] != 0)
 		return false;
 	for (int i = 0; i < 3; i++)
-		cudaGraphLaunch(kept, g.stream);
+		cudaGraphLaunch(executable, g.stream);
 	return g.wait() == cudaSuccess && g.memory[5] == 3;
 }
 
@@ -450,24 +450,24 @@ static bool capture_forbids_to_wait(void)
 
 /* ---------------------------------------------------------------------- streams */
 
-/* Another stream writes 1, then the first adds its numbers to themselves. */
+/* Another stream writes 1, then the first stream doubles its elements. */
 struct two_streams {
 	struct gpu g;
 	cudaStream_t other;
-	cudaEvent_t begun, done;
+	cudaEvent_t started, done;
 
 	two_streams()
 	{
 		cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
-		cudaEventCreateWithFlags(&begun, cudaEventDisableTiming);
+		cudaEventCreateWithFlags(&started, cudaEventDisableTiming);
 		cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
 	}
 	void ask(bool fork, bool join)
 	{
 		cudaMemsetAsync(g.memory, 0, THREADS * sizeof(float), g.stream);
-		cudaEventRecord(begun, g.stream);
+		cudaEventRecord(started, g.stream);
 		if (fork)
-			cudaStreamWaitEvent(other, begun, 0);
+			cudaStreamWaitEvent(other, started, 0);
 		launch_kernel(copy_itself, 1, THREADS, 0, other, g.memory);
 		cudaEventRecord(done, other);
 		if (join)
@@ -508,16 +508,16 @@ static bool missing_wait_of_a_stream_that_hurries(void)
 static bool streams_are_captured_together(void)
 {
 	struct two_streams s;
-	cudaGraphExec_t kept;
+	cudaGraphExec_t executable;
 	cudaGraph_t graph;
 
 	cudaStreamBeginCapture(s.g.stream, cudaStreamCaptureModeThreadLocal);
 	s.ask(true, true);
 	if (cudaStreamEndCapture(s.g.stream, &graph) != cudaSuccess)
 		return false;
-	cudaGraphInstantiate(&kept, graph, 0);
+	cudaGraphInstantiate(&executable, graph, 0);
 	for (int i = 0; i < 3; i++)
-		cudaGraphLaunch(kept, s.g.stream);
+		cudaGraphLaunch(executable, s.g.stream);
 	return s.gives(2);
 }
 
@@ -535,7 +535,7 @@ static bool captured_streams_must_join(void)
 
 #define SIDE 16
 
-/* a [16, 16] and b [16, 16] as bfloat16 in shared memory, both read as PTX says. */
+/* a [16, 16] and b [16, 16] in bfloat16 in shared memory, read as PTX defines. */
 static void multiply_kernel(const float *a, const float *b, float *out)
 {
 	__nv_bfloat16 *shared = (__nv_bfloat16 *)dynamic_smem();
@@ -568,7 +568,7 @@ static bool tensor_cores_multiply(void)
 	cudaMalloc(&a, bytes);
 	cudaMalloc(&b, bytes);
 	cudaMalloc(&c, bytes);
-	for (int i = 0; i < SIDE * SIDE; i++) { /* whole numbers: exact in any order */
+	for (int i = 0; i < SIDE * SIDE; i++) { /* integers, so sums are exact in any order */
 		a[i] = (float)(i * 7 % 31 - 15);
 		b[i] = (float)(i * 11 % 29 - 14);
 	}
@@ -654,7 +654,7 @@ static const struct {
 	TEST(rounds_to_even),
 };
 
-/* In a child: its exit status says how it ended. */
+/* Runs the case in a child process and returns its exit status. */
 static int status_of(bool (*holds)(void), bool quiet)
 {
 	int status;

@@ -1,5 +1,5 @@
 /*
- * launch - core/backend/cuda/device/launch.cuh for the emulated GPU.
+ * The emulated form of core/backend/cuda/device/launch.cuh.
  */
 #ifndef EMULATED_LAUNCH_CUH
 #define EMULATED_LAUNCH_CUH
@@ -12,14 +12,14 @@ template <typename... Parameters, typename... Arguments>
 static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
 			  cudaStream_t stream, const Arguments &...arguments)
 {
-	const std::tuple<Parameters...> kept(arguments...);
+	const std::tuple<Parameters...> copies(arguments...);
 
 	emulated_launch(stream, (const void *)kernel,
 			{ __PRETTY_FUNCTION__, blocks, dim3((unsigned)threads), bytes,
-			  [=] { std::apply(kernel, kept); } });
+			  [=] { std::apply(kernel, copies); } });
 }
 
-/* A kernel begins when the one before has ended. */
+/* No overlap: a kernel starts when the preceding one has ended. */
 template <typename... Parameters, typename... Arguments>
 static void launch_pdl(bool, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
 		       cudaStream_t stream, const Arguments &...arguments)
@@ -39,7 +39,7 @@ static inline void issue_loads(void)
 {
 }
 
-/* That of compute capability 9.0 only if it is asked for: its products are slow here. */
+/* 9.0 only with KABLATE_EMULATED_WGMMA=on, since emulated wgmma is slow. */
 template <typename... Parameters> static int ptx_version(void (*)(Parameters...))
 {
 	return emulated_has_wgmma() ? 90 : 80;

@@ -1,6 +1,6 @@
 /*
- * instructions - core/backend/cuda/primitives/ptx.cuh for the emulated GPU: what the PTX ISA says
- * of ld.shared, ldmatrix, mma.sync, cp.async and ex2.
+ * The emulated form of core/backend/cuda/primitives/ptx.cuh: ld.shared, ldmatrix, mma.sync,
+ * cp.async and ex2 as the PTX ISA defines them.
  */
 #ifndef EMULATED_INSTRUCTIONS_CUH
 #define EMULATED_INSTRUCTIONS_CUH
@@ -8,7 +8,7 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
-#define MANY_BLOCKS 1	       /* tests are small */
+#define MANY_BLOCKS 1	       /* so that small tests reach the kernels for many blocks */
 #define STORED_BYTES (3 << 18) /* three heads of 256 tokens in float */
 
 /* --------------------------------------------------------------- shared memory */
@@ -50,7 +50,7 @@ static inline uint32_t pack_bf16x2(float low, float high)
 	return both;
 }
 
-/* What a lane has of a [16, 16], b [8, 16] and d [16, 8]. */
+/* A lane's elements of a [16, 16], b [8, 16] and d [16, 8]. */
 struct emulated_fragments {
 	uint32_t a[4], b[2];
 	float d[4];
@@ -64,7 +64,7 @@ static inline float emulated_half(uint32_t two, int which)
 	return (float)x;
 }
 
-/* Of number i of the four that a lane has of d. */
+/* Element i of the lane's four of d. */
 static inline float &emulated_result(float (&d)[16][8], int lane, int i)
 {
 	return d[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
@@ -103,20 +103,20 @@ static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint3
 	const struct emulated::message *all;
 
 	memcpy(mine.d, d, sizeof(d));
-	all = emulated::tell_warp(&mine, sizeof(mine), emulated_multiply, file, line);
+	all = emulated::exchange_in_warp(&mine, sizeof(mine), emulated_multiply, file, line);
 	memcpy(d, ((const struct emulated_fragments *)all[emulated_lane()].bytes)->d, sizeof(d));
 }
 
-/* Number i of the two that a lane gets of an 8 x 8 matrix whose rows begin at rows[]. */
+/* Element i of the two that a lane gets of an 8 x 8 matrix whose rows start at rows[]. */
 static inline uint16_t emulated_element(const struct emulated::message *rows, int i,
 					bool transposed)
 {
-	const int line = emulated_lane() / 4, place = 2 * (emulated_lane() % 4) + i;
+	const int line = emulated_lane() / 4, position = 2 * (emulated_lane() % 4) + i;
 	const char *row;
 	uint16_t bits;
 
-	memcpy(&row, rows[transposed ? place : line].bytes, sizeof(row));
-	memcpy(&bits, row + 2 * (transposed ? line : place), sizeof(bits));
+	memcpy(&row, rows[transposed ? position : line].bytes, sizeof(row));
+	memcpy(&bits, row + 2 * (transposed ? line : position), sizeof(bits));
 	return bits;
 }
 
@@ -125,7 +125,7 @@ static inline void emulated_ldmatrix(uint32_t (&x)[4], uint32_t address, bool tr
 {
 	const char *row = emulated::shared_at(address, 16, file, line);
 	const struct emulated::message *all =
-		emulated::tell_warp(&row, sizeof(row), NULL, file, line);
+		emulated::exchange_in_warp(&row, sizeof(row), NULL, file, line);
 
 	for (int i = 0; i < 4; i++)
 		x[i] = emulated_element(all + 8 * i, 0, transposed) |
@@ -173,15 +173,15 @@ static inline float cos_approx(float x)
 
 /* --------------------------------------------------------------------- copies */
 
-static inline void cp_async_vec16(uint32_t to, const void *from, bool wanted, EMULATED_PLACE)
+static inline void cp_async_vec16(uint32_t to, const void *from, bool valid, EMULATED_PLACE)
 {
-	emulated::begin_copy(to, wanted ? from : NULL, 16, file, line);
+	emulated::begin_copy(to, valid ? from : NULL, 16, file, line);
 }
 
 template <typename R>
-static inline void cp_async_element(uint32_t to, const R *from, bool wanted, EMULATED_PLACE)
+static inline void cp_async_element(uint32_t to, const R *from, bool valid, EMULATED_PLACE)
 {
-	emulated::begin_copy(to, wanted ? from : NULL, sizeof(R), file, line);
+	emulated::begin_copy(to, valid ? from : NULL, sizeof(R), file, line);
 }
 
 static inline void cp_async_commit(void)

@@ -1,3 +1,10 @@
+/*
+ * The emulated CUDA runtime: memory, streams, events, graphs and launches.
+ *
+ * A stream is a queue of functions.  A wait for an event is a function that runs the other stream
+ * up to the event.  With KABLATE_EMULATED_RACES=on a launch runs its kernel twice, in both orders
+ * of threads, and compares all device memory.
+ */
 #include <cuda_runtime.h>
 
 #include <stdio.h>
@@ -10,41 +17,44 @@
 
 #define DEVICE_BYTES ((size_t)16 << 30)
 #define VERSION 13000
-#define ALIGNMENT 256 /* of what cudaMalloc() gives */
-/* Of the smallest GPU that kernels are made for (compute capability 8.6), and of 9.0. */
+#define ALIGNMENT 256 /* of cudaMalloc() */
+/*
+ * Shared memory of a block: on the smallest GPU that kernels support (compute capability 8.6), and
+ * on 9.0.
+ */
 #define SHARED_BYTES (99 << 10)
 #define WGMMA_SHARED_BYTES (227 << 10)
-#define SHARED_BYTES_UNASKED (48 << 10)
+#define DEFAULT_SHARED_BYTES (48 << 10)
 #define MAX_THREADS 1024
-#define MAX_BLOCKS_OF_Y_Z 65535
-#define MAX_WAITING 4096
+#define MAX_GRID_YZ 65535
+#define MAX_QUEUED 4096
 
 struct emulated_stream {
-	std::deque<std::function<void()>> waiting;
-	uint64_t asked, done;
-	bool hurries;			  /* work is done as soon as it is asked for */
-	struct emulated_capture *capture; /* NULL: what it is asked for is not captured */
+	std::deque<std::function<void()>> queue;
+	uint64_t issued, done;
+	bool runs_at_once;		  /* work runs as soon as it is issued */
+	struct emulated_capture *capture; /* NULL: the stream is not captured */
 };
 
-/* What a stream was asked for while it was captured. */
+/* One item of captured work. */
 struct captured {
 	enum { WORK, RECORD, WAIT } kind;
-	struct emulated_stream *stream; /* NULL: the one that the graph is launched into */
+	struct emulated_stream *stream; /* NULL: the stream that launches the graph */
 	std::function<void()> work;
-	size_t record; /* RECORD: its number; WAIT: the number of what is waited for */
+	size_t record; /* RECORD: index of the event; WAIT: index of the event to wait for */
 };
 
 struct emulated_capture {
 	struct emulated_stream *origin;
-	bool spoilt;
+	bool invalid;
 	size_t records;
 	std::vector<struct captured> list;
 };
 
 struct emulated_event {
 	struct emulated_stream *stream;
-	uint64_t number;		  /* of work that was asked for before it */
-	struct emulated_capture *capture; /* NULL: it was not recorded in one */
+	uint64_t number;		  /* work items issued before it */
+	struct emulated_capture *capture; /* NULL: recorded outside a capture */
 	size_t record;
 };
 
@@ -54,13 +64,13 @@ struct emulated_graph {
 };
 
 static struct {
-	std::map<char *, size_t> blocks; /* what cudaMalloc() gave */
-	size_t taken;
-	std::set<const void *> scratch; /* blocks in which no result is left */
+	std::map<char *, size_t> blocks; /* allocations of cudaMalloc() */
+	size_t allocated;
+	std::set<const void *> scratch; /* allocations that hold no results */
 	std::set<struct emulated_stream *> streams;
-	std::map<const void *, int> shared; /* bytes that a kernel may ask for */
+	std::map<const void *, int> shared; /* dynamic shared memory that a kernel may use */
 	cudaError_t error;		    /* the last one */
-	std::string failure;		    /* of a kernel; the device does nothing after it */
+	std::string failure; /* error of a kernel; the device runs nothing after it */
 } device;
 
 static cudaError_t note(cudaError_t error)
@@ -93,7 +103,7 @@ const char *cudaGetErrorString(cudaError_t error)
 	return "unknown error";
 }
 
-/* A kernel that failed is never forgotten. */
+/* The error of a kernel is sticky. */
 cudaError_t cudaPeekAtLastError(void)
 {
 	return device.failure.empty() ? device.error : cudaErrorLaunchFailure;
@@ -149,30 +159,30 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 cudaError_t cudaMemGetInfo(size_t *free_now, size_t *total)
 {
-	*free_now = DEVICE_BYTES - device.taken;
+	*free_now = DEVICE_BYTES - device.allocated;
 	*total = DEVICE_BYTES;
 	return cudaSuccess;
 }
 
 /* --------------------------------------------------------------------- streams */
 
-static void do_next(struct emulated_stream *s)
+static void run_next(struct emulated_stream *s)
 {
-	const std::function<void()> work = std::move(s->waiting.front());
+	const std::function<void()> work = std::move(s->queue.front());
 
-	s->waiting.pop_front();
+	s->queue.pop_front();
 	if (device.failure.empty())
 		work();
 	s->done++;
 }
 
-static void do_until(struct emulated_stream *s, uint64_t number)
+static void run_until(struct emulated_stream *s, uint64_t number)
 {
 	while (s->done < number)
-		do_next(s);
+		run_next(s);
 }
 
-static bool looks_for_races(void)
+static bool races_enabled(void)
 {
 	const char *text = getenv("KABLATE_EMULATED_RACES");
 
@@ -181,15 +191,15 @@ static bool looks_for_races(void)
 
 static void enqueue(struct emulated_stream *stream, std::function<void()> work)
 {
-	stream->asked++;
-	stream->waiting.push_back(std::move(work));
-	if (stream->hurries)
-		do_until(stream, stream->asked);
-	else if (stream->waiting.size() > MAX_WAITING)
-		do_next(stream);
+	stream->issued++;
+	stream->queue.push_back(std::move(work));
+	if (stream->runs_at_once)
+		run_until(stream, stream->issued);
+	else if (stream->queue.size() > MAX_QUEUED)
+		run_next(stream);
 }
 
-static void keep(struct emulated_stream *stream, struct captured item)
+static void capture_item(struct emulated_stream *stream, struct captured item)
 {
 	item.stream = stream == stream->capture->origin ? NULL : stream;
 	stream->capture->list.push_back(std::move(item));
@@ -198,28 +208,28 @@ static void keep(struct emulated_stream *stream, struct captured item)
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
 {
 	if (stream->capture)
-		keep(stream, { captured::WORK, NULL, std::move(work), 0 });
+		capture_item(stream, { captured::WORK, NULL, std::move(work), 0 });
 	else
 		enqueue(stream, std::move(work));
 }
 
-/* What waits for the device, or changes what it has, must not happen while work is captured. */
-static bool is_forbidden(void)
+/* Calls that wait for the device or change its memory invalidate a capture. */
+static bool is_capturing(void)
 {
-	bool forbidden = false;
+	bool capturing = false;
 
 	for (struct emulated_stream *s : device.streams)
 		if (s->capture)
-			forbidden = s->capture->spoilt = true;
-	return forbidden;
+			capturing = s->capture->invalid = true;
+	return capturing;
 }
 
 static cudaError_t wait_for_all(void)
 {
-	if (is_forbidden())
+	if (is_capturing())
 		return note(cudaErrorStreamCaptureUnsupported);
 	for (struct emulated_stream *s : device.streams)
-		do_until(s, s->asked);
+		run_until(s, s->issued);
 	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
@@ -228,7 +238,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 	static int made;
 
 	*stream = new struct emulated_stream();
-	(*stream)->hurries = looks_for_races() && made++ % 2 == 1;
+	(*stream)->runs_at_once = races_enabled() && made++ % 2 == 1;
 	device.streams.insert(*stream);
 	return cudaSuccess;
 }
@@ -244,9 +254,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-	if (is_forbidden())
+	if (is_capturing())
 		return note(cudaErrorStreamCaptureUnsupported);
-	do_until(stream, stream->asked);
+	run_until(stream, stream->issued);
 	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
@@ -264,18 +274,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-	*event = { stream, stream->asked, stream->capture, 0 };
+	*event = { stream, stream->issued, stream->capture, 0 };
 	if (stream->capture) {
 		event->record = stream->capture->records++;
-		keep(stream, { captured::RECORD, NULL, NULL, event->record });
+		capture_item(stream, { captured::RECORD, NULL, NULL, event->record });
 	}
 	return cudaSuccess;
 }
 
-/* The stream does nothing before `other` has done this much. */
+/* Makes the stream wait until `other` has run `number` items. */
 static void follow(struct emulated_stream *stream, struct emulated_stream *other, uint64_t number)
 {
-	enqueue(stream, [=] { do_until(other, number); });
+	enqueue(stream, [=] { run_until(other, number); });
 }
 
 static bool is_open(const struct emulated_capture *capture)
@@ -286,13 +296,13 @@ static bool is_open(const struct emulated_capture *capture)
 	return false;
 }
 
-/* A stream that waits for a captured event is captured, too. */
+/* A stream that waits for a captured event joins the capture. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
 	if (!event->stream)
 		return cudaSuccess;
 	if (stream->capture && stream->capture != event->capture) {
-		stream->capture->spoilt = true;
+		stream->capture->invalid = true;
 		return note(cudaErrorStreamCaptureUnsupported);
 	}
 	if (!event->capture) {
@@ -302,16 +312,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 	if (!is_open(event->capture))
 		return note(cudaErrorInvalidValue);
 	stream->capture = event->capture;
-	keep(stream, { captured::WAIT, NULL, NULL, event->record });
+	capture_item(stream, { captured::WAIT, NULL, NULL, event->record });
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-	if (is_forbidden())
+	if (is_capturing())
 		return note(cudaErrorStreamCaptureUnsupported);
 	if (event->stream)
-		do_until(event->stream, event->number);
+		run_until(event->stream, event->number);
 	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
@@ -320,20 +330,20 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t emulated_malloc(void **memory, size_t bytes)
 {
 	*memory = NULL;
-	if (is_forbidden())
+	if (is_capturing())
 		return note(cudaErrorStreamCaptureUnsupported);
-	if (bytes > DEVICE_BYTES - device.taken)
+	if (bytes > DEVICE_BYTES - device.allocated)
 		return note(cudaErrorMemoryAllocation);
 	*memory = emulated::exact_memory(ALIGNMENT, bytes);
 	if (!*memory)
 		return note(cudaErrorMemoryAllocation);
 	memset(*memory, EMULATED_UNSET, bytes);
 	device.blocks[(char *)*memory] = bytes;
-	device.taken += bytes;
+	device.allocated += bytes;
 	return cudaSuccess;
 }
 
-/* Waits, as CUDA does. */
+/* Waits for the device, as CUDA does. */
 cudaError_t cudaFree(void *memory)
 {
 	const cudaError_t error = wait_for_all();
@@ -343,7 +353,7 @@ cudaError_t cudaFree(void *memory)
 		return error;
 	if (block == device.blocks.end())
 		return note(cudaErrorInvalidValue);
-	device.taken -= block->second;
+	device.allocated -= block->second;
 	device.blocks.erase(block);
 	device.scratch.erase(memory);
 	free(memory);
@@ -367,7 +377,7 @@ cudaError_t cudaFreeHost(void *memory)
 	return error;
 }
 
-/* Is [at, at + bytes) in one block? */
+/* Is [at, at + bytes) inside one allocation? */
 static bool is_on_device(const void *at, size_t bytes)
 {
 	auto block = device.blocks.upper_bound((char *)at);
@@ -406,16 +416,16 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 	return cudaSuccess;
 }
 
-/* Does the origin come after all that was captured?  From the last to the first. */
+/* Has the origin stream waited for all captured work?  Searches from the last item to the first. */
 static bool is_joined(const struct emulated_capture *c)
 {
-	std::set<const struct emulated_stream *> records_event = { NULL };
+	std::set<const struct emulated_stream *> joined_streams = { NULL };
 	std::set<size_t> records;
 
 	for (auto item = c->list.rbegin(); item != c->list.rend(); item++) {
 		if (item->kind == captured::RECORD && records.count(item->record))
-			records_event.insert(item->stream);
-		if (item->kind != captured::RECORD && !records_event.count(item->stream))
+			joined_streams.insert(item->stream);
+		if (item->kind != captured::RECORD && !joined_streams.count(item->stream))
 			return false;
 		if (item->kind == captured::WAIT)
 			records.insert(item->record);
@@ -435,7 +445,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 			s->capture = NULL;
 	cudaError_t error = is_joined(c) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
 
-	if (c->spoilt)
+	if (c->invalid)
 		error = cudaErrorStreamCaptureInvalidated;
 	if (error == cudaSuccess)
 		*graph = new emulated_graph{ std::move(c->list), c->records };
@@ -443,17 +453,17 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 	return note(error);
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *kept, cudaGraph_t graph, unsigned)
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned)
 {
-	*kept = new struct emulated_graph(*graph);
+	*executable = new struct emulated_graph(*graph);
 	return cudaSuccess;
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t kept, cudaStream_t stream)
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
 {
-	std::vector<struct emulated_event> recorded(kept->records + 1);
+	std::vector<struct emulated_event> recorded(executable->records + 1);
 
-	for (const struct captured &item : kept->list) {
+	for (const struct captured &item : executable->list) {
 		struct emulated_stream *to = item.stream ? item.stream : stream;
 		struct emulated_event &event = recorded[item.record];
 
@@ -462,7 +472,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t kept, cudaStream_t stream)
 			emulated_enqueue(to, item.work);
 			break;
 		case captured::RECORD:
-			event = { to, to->asked, NULL, 0 };
+			event = { to, to->issued, NULL, 0 };
 			break;
 		case captured::WAIT:
 			follow(to, event.stream, event.number);
@@ -478,9 +488,9 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 	return cudaSuccess;
 }
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t kept)
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable)
 {
-	delete kept;
+	delete executable;
 	return cudaSuccess;
 }
 
@@ -501,16 +511,16 @@ cudaError_t emulated_set_shared_memory(const void *kernel, int bytes)
 	return cudaSuccess;
 }
 
-static bool is_possible(const void *kernel, const struct emulated::launch &l)
+static bool is_valid_launch(const void *kernel, const struct emulated::launch &l)
 {
-	const auto asked = device.shared.find(kernel);
-	const int most = asked == device.shared.end() || asked->second < SHARED_BYTES_UNASKED
-				 ? SHARED_BYTES_UNASKED
-				 : asked->second;
+	const auto entry = device.shared.find(kernel);
+	const int limit = entry == device.shared.end() || entry->second < DEFAULT_SHARED_BYTES
+				  ? DEFAULT_SHARED_BYTES
+				  : entry->second;
 
 	return l.threads.count() > 0 && l.threads.count() <= MAX_THREADS && l.blocks.count() > 0 &&
-	       l.blocks.x <= INT32_MAX && l.blocks.y <= MAX_BLOCKS_OF_Y_Z &&
-	       l.blocks.z <= MAX_BLOCKS_OF_Y_Z && l.bytes >= 0 && l.bytes <= most;
+	       l.blocks.x <= INT32_MAX && l.blocks.y <= MAX_GRID_YZ && l.blocks.z <= MAX_GRID_YZ &&
+	       l.bytes >= 0 && l.bytes <= limit;
 }
 
 void emulated_set_scratch(const void *block)
@@ -518,7 +528,7 @@ void emulated_set_scratch(const void *block)
 	device.scratch.insert(block);
 }
 
-/* The memory of the device, to be compared or brought back. */
+/* A copy of device memory, to compare or restore it. */
 typedef std::map<char *, std::vector<char>> snapshot;
 
 static snapshot take_snapshot(void)
@@ -531,13 +541,13 @@ static snapshot take_snapshot(void)
 	return all;
 }
 
-static void bring_back(const snapshot &all)
+static void restore(const snapshot &all)
 {
 	for (const auto &block : all)
 		memcpy(block.first, block.second.data(), block.second.size());
 }
 
-/* A kernel whose threads race gives other bits when they run in another order. */
+/* A race changes the result when the threads run in another order. */
 static std::string run_in_both_orders(const struct emulated::launch &launch)
 {
 	const snapshot before = take_snapshot();
@@ -547,7 +557,7 @@ static std::string run_in_both_orders(const struct emulated::launch &launch)
 	if (!failure.empty())
 		return failure;
 	after = take_snapshot();
-	bring_back(before);
+	restore(before);
 	failure = run(launch, emulated::BACKWARDS);
 	if (failure.empty() && take_snapshot() != after)
 		return std::string("the threads race: their order changes the result of kernel ") +
@@ -557,12 +567,12 @@ static std::string run_in_both_orders(const struct emulated::launch &launch)
 
 void emulated_launch(cudaStream_t stream, const void *kernel, const struct emulated::launch &launch)
 {
-	if (!is_possible(kernel, launch)) {
+	if (!is_valid_launch(kernel, launch)) {
 		note(cudaErrorInvalidConfiguration);
 		return;
 	}
 	emulated_enqueue(stream, [launch] {
-		device.failure = looks_for_races() ? run_in_both_orders(launch)
-						   : run(launch, emulated::FORWARDS);
+		device.failure = races_enabled() ? run_in_both_orders(launch)
+						 : run(launch, emulated::FORWARDS);
 	});
 }

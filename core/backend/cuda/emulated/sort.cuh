@@ -1,5 +1,5 @@
 /*
- * sort - core/backend/cuda/primitives/sort.cuh for the emulated GPU.
+ * The emulated form of core/backend/cuda/primitives/sort.cuh.
  */
 #ifndef EMULATED_SORT_CUH
 #define EMULATED_SORT_CUH
@@ -19,7 +19,7 @@ static inline cudaError_t sort_pairs(void *work, size_t bytes, const int32_t *ke
 				     int32_t *sorted_keys, const int32_t *values,
 				     int32_t *sorted_values, int n, int bits, cudaStream_t stream)
 {
-	const uint32_t looked_at = bits < 32 ? (1u << bits) - 1 : ~0u;
+	const uint32_t mask = bits < 32 ? (1u << bits) - 1 : ~0u;
 
 	if (bytes < sort_work(n))
 		return cudaErrorInvalidValue;
@@ -28,7 +28,7 @@ static inline cudaError_t sort_pairs(void *work, size_t bytes, const int32_t *ke
 
 		std::iota(at.begin(), at.end(), 0);
 		std::stable_sort(at.begin(), at.end(), [=](int a, int b) {
-			return ((uint32_t)keys[a] & looked_at) < ((uint32_t)keys[b] & looked_at);
+			return ((uint32_t)keys[a] & mask) < ((uint32_t)keys[b] & mask);
 		});
 		memset(work, EMULATED_UNSET, bytes);
 		for (int i = 0; i < n; i++) {

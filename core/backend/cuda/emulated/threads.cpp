@@ -1,3 +1,6 @@
+/*
+ * Fibers, barriers, warp exchanges, asynchronous copies and products of an emulated thread block.
+ */
 #include "core/backend/cuda/emulated/threads.h"
 
 #include <math.h>
@@ -26,28 +29,28 @@ struct dim3 blockDim, gridDim;
 char *emulated::shared_memory;
 size_t emulated::shared_bytes;
 
-/* Variables of kernels that are __shared__ lie in a section of their own. */
+/* __shared__ variables of kernels lie in a section of their own. */
 extern EMULATED_HIDDEN char __start_emulated_shared[], __stop_emulated_shared[];
-__attribute__((section("emulated_shared"), used)) static char some_shared[1];
+__attribute__((section("emulated_shared"), used)) static char section_anchor[1];
 
 namespace
 {
 using namespace emulated;
 
 #define STACK ((size_t)1 << 20)
-#define COLOUR 704 /* bytes by which stacks are apart in the caches */
+#define COLOUR 704 /* offset between stacks, so that they use different cache sets */
 #define COLOURS 256
 #define GUARD ((size_t)1 << 12)
 #define SHARED_ALIGNMENT 128
 #if defined(__x86_64__) || defined(__aarch64__)
-#define OWN_SWITCH /* of fibers: emulated_switch() */
+#define OWN_SWITCH /* fibers switch with emulated_switch() */
 #endif
 
-/* A stack, and where the work on it stands. */
+/* A stack, and where its execution stopped. */
 struct fiber {
 	const void *stack;
 	size_t bytes;
-	void *fake_stack; /* of a sanitizer */
+	void *fake_stack; /* for the address sanitizer */
 #ifdef OWN_SWITCH
 	void *at;
 #else
@@ -64,7 +67,7 @@ struct copy {
 	int line;
 };
 
-/* Numbers that products under way add to. */
+/* Elements that products in flight add to. */
 struct sums {
 	float *x;
 	std::vector<float> values;
@@ -75,13 +78,13 @@ struct product {
 	float *x;
 	const void *left;
 	std::string left_before;
-	std::function<void(float *)> add; /* or nothing: it is done */
+	std::function<void(float *)> add; /* empty: it is done */
 	bool commits_group;
 	const char *file;
 	int line;
 };
 
-enum state : char { UNBORN, READY, WAITS, ENDED };
+enum state : char { NOT_STARTED, READY, WAITING, ENDED };
 
 struct thread {
 	struct uint3 index;
@@ -91,29 +94,30 @@ struct thread {
 	std::vector<struct sums> sums;
 };
 
-/* The barrier where threads wait. */
-struct meeting {
+/* A barrier, and the threads that wait there. */
+struct barrier {
 	int arrivals;
 	const char *file;
 	int line;
 };
 
 struct warp {
-	struct meeting meeting;
+	struct barrier barrier;
 	int round;
 	struct message messages[2][EMULATED_LANES];
 };
 
-/* The block that runs.  One thread of the host emulates one GPU. */
+/* The running block.  One host thread emulates one GPU. */
 struct {
 	const struct launch *launch;
 	enum order order;
 	std::vector<struct thread> threads;
-	std::vector<enum state> states; /* of the threads: looked through at every switch */
+	std::vector<enum state>
+		states; /* by thread; a separate array, because every switch searches it */
 	std::vector<struct warp> warps;
 	std::vector<struct fiber *> idle;
 	int current, n, ended;
-	struct meeting meeting;
+	struct barrier barrier;
 	std::string failure;
 	struct fiber host;
 } gpu;
@@ -122,12 +126,12 @@ struct {
 
 #ifdef OWN_SWITCH
 /*
- * Saves what a called function must keep on its own stack, and goes on where the other one did
- * that. (swapcontext() asks the kernel for the mask of signals: ten times slower.)
+ * Saves the callee-saved registers on the current stack and continues on the other one.
+ * (swapcontext() also sets the signal mask with a system call, which is ten times slower.)
  */
 extern "C" void emulated_switch(void **from, void *to);
 #ifdef __x86_64__
-enum { SAVED = 7, RETURN = 6 }; /* words on the stack, and which of them says where to go on */
+enum { SAVED = 7, RETURN = 6 }; /* saved words, and the index of the return address */
 asm(".pushsection .text\n"
     ".type emulated_switch, @function\n"
     "emulated_switch:\n"
@@ -163,7 +167,7 @@ inline void exchange(struct fiber *from, struct fiber *to)
 	emulated_switch(&from->at, to->at);
 }
 
-/* As if `begin` had been called from nowhere, and had been left at its first instruction. */
+/* Prepares the stack as if `begin` had been interrupted at its first instruction. */
 void set_begin(struct fiber *f, void (*begin)(void))
 {
 	void **top = (void **)(((uintptr_t)f->stack + f->bytes) & ~(uintptr_t)15);
@@ -194,7 +198,7 @@ struct thread &current(void)
 	return gpu.threads[(size_t)gpu.current];
 }
 
-/* Returns when another fiber goes back to this one; `over`: none will. */
+/* Switches fibers.  Returns when another fiber switches back; `over`: none will. */
 inline void go_to(struct fiber *from, struct fiber *to, bool over)
 {
 	__sanitizer_start_switch_fiber(over ? NULL : &from->fake_stack, to->stack, to->bytes);
@@ -204,20 +208,23 @@ inline void go_to(struct fiber *from, struct fiber *to, bool over)
 
 int next_thread(void);
 
-/* The next thread is `next`. */
-inline void choose(int next)
+/* Makes `next` the running thread. */
+inline void set_current(int next)
 {
 	gpu.current = next;
 	threadIdx = current().index;
 	gpu.states[(size_t)next] = READY;
 }
 
-/* A thread that has ended leaves its fiber to the next one that was not yet born. */
+/*
+ * The main function of a fiber.  After a thread has ended, the fiber runs the next thread that was
+ * not started.
+ */
 void begin(void)
 {
 	struct fiber *mine = current().fiber;
 
-	/* The first of all fibers comes from the host. */
+	/* The first fiber is entered from the host's stack. */
 	__sanitizer_finish_switch_fiber(NULL, gpu.host.stack ? NULL : &gpu.host.stack,
 					gpu.host.stack ? NULL : &gpu.host.bytes);
 	for (;;) {
@@ -225,23 +232,23 @@ void begin(void)
 
 		gpu.launch->thread();
 		if (!current().sums.empty())
-			fail("a thread has ended before its products", NULL, 0);
+			fail("a thread has ended while its products are in flight", NULL, 0);
 		current().products.clear();
 		gpu.states[(size_t)gpu.current] = ENDED;
 		current().copies.clear();
 		gpu.ended++;
-		if (gpu.meeting.arrivals > 0)
-			fail("a thread has ended that others wait for", gpu.meeting.file,
-			     gpu.meeting.line);
+		if (gpu.barrier.arrivals > 0)
+			fail("a thread has ended before a barrier where others wait",
+			     gpu.barrier.file, gpu.barrier.line);
 		next = next_thread();
-		if (next >= 0 && gpu.states[(size_t)next] == UNBORN) {
+		if (next >= 0 && gpu.states[(size_t)next] == NOT_STARTED) {
 			gpu.threads[(size_t)next].fiber = mine;
-			choose(next);
+			set_current(next);
 			continue;
 		}
 		gpu.idle.push_back(mine);
 		if (next >= 0)
-			choose(next);
+			set_current(next);
 		go_to(mine, next >= 0 ? current().fiber : &gpu.host, false);
 	}
 }
@@ -253,7 +260,7 @@ void start(struct fiber *f)
 	set_begin(f, begin);
 }
 
-/* Never given back: the next launch takes it. */
+/* Never freed: later launches reuse it. */
 struct fiber *new_fiber(size_t number)
 {
 	struct fiber *f = new struct fiber();
@@ -270,7 +277,7 @@ struct fiber *new_fiber(size_t number)
 	return f;
 }
 
-struct fiber *take_fiber(void)
+struct fiber *get_fiber(void)
 {
 	static size_t made;
 	struct fiber *f;
@@ -282,9 +289,9 @@ struct fiber *take_fiber(void)
 	return f;
 }
 
-/* ------------------------------------------------------------------- who is next */
+/* ------------------------------------------------------------------- scheduling */
 
-/* The next of n threads that can run, after `from`, in the order of the launch; -1: none. */
+/* The next of n threads that can run after `from`, in the order of the launch; -1: none. */
 int next_among(int first, int n, int from)
 {
 	const int step = gpu.order == FORWARDS ? 1 : -1;
@@ -308,7 +315,7 @@ int lanes_of(int warp)
 	return left < EMULATED_LANES ? left : EMULATED_LANES;
 }
 
-/* Of the same warp first; -1: all have ended. */
+/* Prefers threads of the same warp; -1: all have ended. */
 int next_thread(void)
 {
 	const int warp = gpu.current / EMULATED_LANES;
@@ -319,30 +326,30 @@ int next_thread(void)
 	if (next >= 0 || gpu.ended == gpu.n)
 		return next;
 	for (const struct warp &w : gpu.warps)
-		if (w.meeting.arrivals)
-			fail("not all threads of the warp come here", w.meeting.file,
-			     w.meeting.line);
-	fail("not all threads of the block come here", gpu.meeting.file, gpu.meeting.line);
+		if (w.barrier.arrivals)
+			fail("not all threads of the warp reach this barrier", w.barrier.file,
+			     w.barrier.line);
+	fail("not all threads of the block reach this barrier", gpu.barrier.file, gpu.barrier.line);
 }
 
-/* Others run, until this one may. */
+/* Runs other threads until this one may continue. */
 inline void wait(void)
 {
 	struct fiber *mine = current().fiber;
 	int next;
 
-	gpu.states[(size_t)gpu.current] = WAITS;
+	gpu.states[(size_t)gpu.current] = WAITING;
 	next = next_thread();
-	if (gpu.states[(size_t)next] == UNBORN)
-		gpu.threads[(size_t)next].fiber = take_fiber();
-	choose(next);
+	if (gpu.states[(size_t)next] == NOT_STARTED)
+		gpu.threads[(size_t)next].fiber = get_fiber();
+	set_current(next);
 	go_to(mine, current().fiber, false);
 }
 
-void join(struct meeting *m, const char *file, int line)
+void arrive(struct barrier *m, const char *file, int line)
 {
 	if (m->arrivals && (m->line != line || (m->file != file && strcmp(m->file, file) != 0)))
-		fail("others wait at another barrier than this", file, line);
+		fail("other threads wait at another barrier", file, line);
 	m->file = file;
 	m->line = line;
 	m->arrivals++;
@@ -362,7 +369,7 @@ void do_copy(const struct copy &c)
 
 /* -------------------------------------------------------------------- products */
 
-struct sums *sums_under_way(const float *x)
+struct sums *sums_in_flight(const float *x)
 {
 	for (struct sums &s : current().sums)
 		if (s.x == x)
@@ -372,7 +379,7 @@ struct sums *sums_under_way(const float *x)
 
 struct sums *begin_sums(float *x, size_t n)
 {
-	struct sums *s = sums_under_way(x);
+	struct sums *s = sums_in_flight(x);
 
 	if (!s) {
 		current().sums.push_back({ x, std::vector<float>(x, x + n), 0 });
@@ -386,10 +393,10 @@ struct sums *begin_sums(float *x, size_t n)
 void finish_product(const struct product &p)
 {
 	std::vector<struct sums> &all = current().sums;
-	struct sums *s = sums_under_way(p.x);
+	struct sums *s = sums_in_flight(p.x);
 
 	if (p.left && memcmp(p.left, p.left_before.data(), p.left_before.size()) != 0)
-		fail("the left factor of a product has changed before it was done", p.file, p.line);
+		fail("the left operand of a product changed before it was done", p.file, p.line);
 	if (p.add)
 		p.add(s->values.data());
 	if (--s->products > 0)
@@ -413,13 +420,13 @@ void prepare_block(void)
 	for (int i = 0; i < gpu.n; i++) {
 		struct thread &t = gpu.threads[(size_t)i];
 
-		gpu.states[(size_t)i] = UNBORN;
+		gpu.states[(size_t)i] = NOT_STARTED;
 		t.index = { (unsigned)i % size.x, (unsigned)i / size.x % size.y,
 			    (unsigned)i / size.x / size.y };
 	}
 	for (struct warp &w : gpu.warps)
-		w.meeting = {};
-	gpu.meeting = {};
+		w.barrier = {};
+	gpu.barrier = {};
 	gpu.ended = 0;
 	unset_variables();
 	memset(shared_memory, EMULATED_UNSET, shared_bytes);
@@ -430,12 +437,12 @@ void run_block(void)
 	const int first = gpu.order == FORWARDS ? 0 : gpu.n - 1;
 
 	prepare_block();
-	gpu.threads[(size_t)first].fiber = take_fiber();
-	choose(first);
+	gpu.threads[(size_t)first].fiber = get_fiber();
+	set_current(first);
 	go_to(&gpu.host, current().fiber, false);
 }
 
-/* Fibers of threads that a failure left in the middle begin anew. */
+/* Resets the fibers of threads that an error interrupted. */
 void clear_fibers(void)
 {
 	for (int i = 0; i < gpu.n; i++) {
@@ -444,7 +451,7 @@ void clear_fibers(void)
 		t.copies.clear();
 		t.products.clear();
 		t.sums.clear();
-		if (gpu.states[(size_t)i] == UNBORN || gpu.states[(size_t)i] == ENDED)
+		if (gpu.states[(size_t)i] == NOT_STARTED || gpu.states[(size_t)i] == ENDED)
 			continue;
 		start(t.fiber);
 		gpu.idle.push_back(t.fiber);
@@ -511,35 +518,35 @@ void emulated::wait_for_block(const char *file, int line)
 {
 	if (gpu.ended)
 		fail("some threads of the block have ended before this barrier", file, line);
-	join(&gpu.meeting, file, line);
-	if (gpu.meeting.arrivals < gpu.n) {
+	arrive(&gpu.barrier, file, line);
+	if (gpu.barrier.arrivals < gpu.n) {
 		wait();
 		return;
 	}
-	gpu.meeting.arrivals = 0;
+	gpu.barrier.arrivals = 0;
 	std::fill(gpu.states.begin(), gpu.states.end(), READY);
 }
 
-struct emulated::message *emulated::tell_warp(const void *mine, size_t bytes,
-					      void (*together)(struct message *), const char *file,
-					      int line)
+struct emulated::message *emulated::exchange_in_warp(const void *mine, size_t bytes,
+						     void (*combine)(struct message *),
+						     const char *file, int line)
 {
-	const int number = gpu.current / EMULATED_LANES, first = number * EMULATED_LANES;
-	struct warp &w = gpu.warps[(size_t)number];
+	const int warp = gpu.current / EMULATED_LANES, first = warp * EMULATED_LANES;
+	struct warp &w = gpu.warps[(size_t)warp];
 	struct message *messages = w.messages[w.round % 2];
 
 	if (bytes)
 		memcpy(messages[gpu.current - first].bytes, mine, bytes);
-	join(&w.meeting, file, line);
-	if (w.meeting.arrivals < lanes_of(number)) {
+	arrive(&w.barrier, file, line);
+	if (w.barrier.arrivals < lanes_of(warp)) {
 		wait();
 		return messages;
 	}
-	w.meeting.arrivals = 0;
+	w.barrier.arrivals = 0;
 	w.round++;
-	std::fill_n(gpu.states.begin() + first, lanes_of(number), READY);
-	if (together)
-		together(messages);
+	std::fill_n(gpu.states.begin() + first, lanes_of(warp), READY);
+	if (combine)
+		combine(messages);
 	return messages;
 }
 
@@ -614,6 +621,6 @@ void emulated::wait_for_products(const float *x, size_t left, const char *file, 
 		else
 			finish_product(p);
 	}
-	if (sums_under_way(x))
-		fail("these products are still under way after the wait", file, line);
+	if (sums_in_flight(x))
+		fail("these products are still in flight after the wait", file, line);
 }

@@ -1,10 +1,10 @@
 /*
- * threads - the threads of a block of an emulated GPU, one after another on one thread of the host.
+ * The threads of an emulated thread block, run one after another on one host thread.
  *
- * Each has a stack of its own.  It runs until it waits for others: at a barrier of its block, or at
- * one of its warp.  Then the next one runs.  So nothing is left to chance: a kernel does the same
- * every time.  These are mistakes, and end the kernel: a barrier that not all threads of the block
- * or warp reach, two barriers at once, an address outside the shared memory of the launch.
+ * Each thread has a stack of its own (a fiber).  It runs until it waits at a barrier of its block
+ * or its warp; then the next thread runs.  So a kernel does the same every time.  These errors end
+ * the kernel: a barrier that not all threads of the block or warp reach, threads at two barriers at
+ * once, an address outside the shared memory of the launch.
  */
 #ifndef EMULATED_THREADS_H
 #define EMULATED_THREADS_H
@@ -16,7 +16,7 @@
 #include <string>
 
 #define EMULATED_LANES 32
-#define EMULATED_UNSET 0xff /* bytes of memory that was never written: NaN */
+#define EMULATED_UNSET 0xff /* fills memory that was never written: NaN */
 #define EMULATED_HIDDEN __attribute__((visibility("hidden")))
 
 struct uint3 {
@@ -35,53 +35,53 @@ struct dim3 {
 	}
 };
 
-/* Of the thread that runs. */
+/* Of the running thread. */
 extern EMULATED_HIDDEN struct uint3 threadIdx, blockIdx;
 extern EMULATED_HIDDEN struct dim3 blockDim, gridDim;
 
 namespace emulated
 {
-/* A kernel has the same result for either. */
+/* The order of threads.  A correct kernel gives the same result in both. */
 enum order {
-	FORWARDS,  /* first threads and blocks first; copies happen as late as they may */
-	BACKWARDS, /* last threads and blocks first; copies happen at once */
+	FORWARDS,  /* first threads and blocks first; copies complete as late as possible */
+	BACKWARDS, /* last threads and blocks first; copies complete at once */
 };
 
 struct launch {
 	const char *kernel;
 	struct dim3 blocks, threads;
-	int bytes; /* of shared memory */
+	int bytes; /* dynamic shared memory */
 	std::function<void()> thread;
 };
 
-/* Why it failed; empty: it did not. */
+/* Runs a kernel.  Returns the error message, or an empty string. */
 EMULATED_HIDDEN std::string run(const struct launch &launch, enum order order);
 
-/* Memory whose end a sanitizer knows. */
+/* Allocates exactly `bytes` bytes, so that a sanitizer sees an overrun. */
 EMULATED_HIDDEN void *exact_memory(size_t alignment, size_t bytes);
 
-/* ------------------------------------------------------- for the thread that runs */
+/* ------------------------------------------------------- called by the running thread */
 
-/* Ends the kernel, and says where in the source. */
+/* Ends the kernel with an error that names the source line. */
 EMULATED_HIDDEN void fail [[noreturn]] (const char *why, const char *file, int line);
 
-/* __syncthreads(), called there. */
+/* __syncthreads() at this source line. */
 EMULATED_HIDDEN void wait_for_block(const char *file, int line);
 
-/* What the lanes of a warp tell each other. */
+/* What a lane passes to the other lanes of its warp. */
 struct message {
 	alignas(16) char bytes[48];
 };
 
 /*
- * All lanes of the warp leave a message, then each may read those of all.  The last one that comes
- * first calls together(messages), if that is not NULL, for all.
+ * Exchanges messages between all lanes of the warp, and returns them.  The last lane to arrive
+ * first calls combine(messages), if that is not NULL.
  */
-EMULATED_HIDDEN struct message *tell_warp(const void *mine, size_t bytes,
-					  void (*together)(struct message *), const char *file,
-					  int line);
+EMULATED_HIDDEN struct message *exchange_in_warp(const void *mine, size_t bytes,
+						 void (*combine)(struct message *),
+						 const char *file, int line);
 
-/* The shared memory that the launch asked for, and an address in it. */
+/* The dynamic shared memory of the launch, and an address in it. */
 extern EMULATED_HIDDEN char *shared_memory;
 extern EMULATED_HIDDEN size_t shared_bytes;
 
@@ -95,16 +95,16 @@ static inline char *shared_at(uint32_t address, size_t bytes, const char *file, 
 }
 
 /*
- * Products that end later: add(x) adds to n numbers x, which are NaN until they were waited for. It
- * reads shared memory at once where copies are late, and as late as it may where they are not.
- * While it is under way, `bytes` bytes of its left factor stay as they are.
+ * An asynchronous product (wgmma): add(x) adds to n elements x, which are NaN until they were
+ * waited for.  With FORWARDS it reads shared memory at once, with BACKWARDS as late as possible.
+ * While it is in flight, `bytes` bytes of its left operand must not change.
  */
 EMULATED_HIDDEN void begin_product(float *x, size_t n, const void *left, size_t bytes,
 				   std::function<void(float *)> add, const char *file, int line);
 EMULATED_HIDDEN void end_products(void);
 EMULATED_HIDDEN void wait_for_products(const float *x, size_t left, const char *file, int line);
 
-/* Copies to shared memory that end later; from NULL: zeros. */
+/* An asynchronous copy to shared memory (cp.async); from NULL: zeros. */
 EMULATED_HIDDEN void begin_copy(uint32_t to, const void *from, size_t bytes, const char *file,
 				int line);
 EMULATED_HIDDEN void end_group(void);

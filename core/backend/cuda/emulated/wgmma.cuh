@@ -1,7 +1,7 @@
 /*
- * wgmma - core/backend/cuda/primitives/wgmma.cuh for the emulated GPU: what the PTX ISA says of
- * wgmma with factors in the layout "128B swizzle".  Every thread makes its own numbers.  Results
- * are NaN until they were waited for.
+ * The emulated form of core/backend/cuda/primitives/wgmma.cuh: wgmma as the PTX ISA defines it,
+ * with operands in the 128-byte swizzle.  Every thread computes its own elements.  Results are NaN
+ * until they were waited for.
  */
 #ifndef EMULATED_WGMMA_CUH
 #define EMULATED_WGMMA_CUH
@@ -22,9 +22,11 @@ static inline uint64_t advance_descriptor(uint64_t factor, int bytes)
 	return factor + (uint64_t)bytes;
 }
 
-/* The number at an offset from the start of a factor: bits 4 to 6 of the address are turned by bits
- * 7 to 9. */
-static inline float emulated_number(uint64_t factor, int offset, const char *file, int line)
+/*
+ * The element at a byte offset in an operand.  The swizzle xors bits 4 to 6 of the address with
+ * bits 7 to 9.
+ */
+static inline float emulated_element_at(uint64_t factor, int offset, const char *file, int line)
 {
 	const uint32_t plain = (uint32_t)factor + (uint32_t)offset;
 	__nv_bfloat16 x;
@@ -33,17 +35,17 @@ static inline float emulated_number(uint64_t factor, int offset, const char *fil
 	return (float)x;
 }
 
-/* Number k of a row, of rows that lie one after the other. */
+/* Element k of a row, for an operand stored by rows. */
 static inline float emulated_of_row(uint64_t factor, int row, int k, const char *file, int line)
 {
-	return emulated_number(factor, row * SWIZZLE_ROW_BYTES + 2 * k, file, line);
+	return emulated_element_at(factor, row * SWIZZLE_ROW_BYTES + 2 * k, file, line);
 }
 
-/* The number of a column in row k. */
+/* Element of a column in row k. */
 static inline float emulated_of_column(uint64_t factor, int column, int k, const char *file,
 				       int line)
 {
-	return emulated_number(
+	return emulated_element_at(
 		factor, column / 64 * (int)(factor >> 32) + k * SWIZZLE_ROW_BYTES + column % 64 * 2,
 		file, line);
 }
@@ -82,10 +84,11 @@ static inline void wgmma(float (&x)[COLUMNS][4], uint64_t a, uint64_t b, int add
 template <int COLUMNS>
 static inline void wgmma(float (&x)[COLUMNS][4], const uint32_t (&a)[4], uint64_t b, EMULATED_PLACE)
 {
-	const struct emulated::message *all = emulated::tell_warp(a, sizeof(a), NULL, file, line);
+	const struct emulated::message *all =
+		emulated::exchange_in_warp(a, sizeof(a), NULL, file, line);
 	std::array<std::array<float, 16>, 2> left;
 
-	/* Lane q of the four of a row has numbers 2 q, 2 q + 1, 2 q + 8 and 2 q + 9. */
+	/* Lane q of the four of a row holds elements 2 q, 2 q + 1, 2 q + 8 and 2 q + 9. */
 	for (int k = 0; k < 16; k++) {
 		const int lane = emulated_lane() / 4 * 4 + k % 8 / 2;
 		const uint32_t *words = (const uint32_t *)all[lane].bytes;

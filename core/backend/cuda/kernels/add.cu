@@ -1,3 +1,4 @@
+/* add: y = a + b, elementwise.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 
 template <typename P> static void forward(const struct call *c)
@@ -17,7 +18,7 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = a + b */
+/* y = a + b, so da = db = dy.  da may be the memory of dy. */
 template <typename P> static void backward(const struct call *c)
 {
 	const auto dy = output_gradient<P>(c, 0);

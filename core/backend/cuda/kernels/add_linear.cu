@@ -1,3 +1,9 @@
+/*
+ * add_linear: y = a + f x W, where f is a constant or a learned scalar.
+ *
+ * cuBLASLt reads a and writes y in the epilogue of the product, so the sum is rounded once.
+ * Backward needs only R = x' dy, as small as W: dW = f R and df = sum R W.  So x W is never stored.
+ */
 #include "core/backend/cuda/gemm/linear.cuh"
 
 /* Inputs: a, W, x, f. */
@@ -8,7 +14,7 @@ static struct linear_sizes sizes_of(const struct node *node)
 	return linear_sizes_of(node->in[2], node->in[1], attr->transposed);
 }
 
-/* Rounded factors: x, dy, and W where it is no parameter, or f W; R = x' dy; the parts of df. */
+/* Scratch memory: rounded copies of x, W (or f W) and dy; R; the partial sums of df. */
 template <typename P> struct buffers {
 	typename P::factor *x, *w, *dy;
 	typename P::real *raw;
@@ -31,18 +37,18 @@ static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum
 	return r;
 }
 
-/* f x W = alpha x w */
+/* f W as alpha w */
 template <typename P> struct scaled_weight {
 	matrix<typename P::factor> w;
 	double alpha;
 };
 
 /*
- * Only the device knows a learned f.  It scales the parameter, not the rounded copy, so that W is
- * rounded once, as it is without f.
+ * Only the device can read a learned f.  It scales the parameter before rounding, so W is rounded
+ * once, as without f.
  */
 template <typename P>
-static scaled_weight<P> scaled(const struct call *c, typename P::factor *buffers)
+static scaled_weight<P> scale_weight(const struct call *c, typename P::factor *buffers)
 {
 	const struct tensor *t = c->node->in[1];
 	const auto w = input<P>(c, 1);
@@ -67,7 +73,7 @@ template <typename P> static void forward(const struct call *c)
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 2), s.n, s.i, s.x_pitch, r.x);
-	const auto by = scaled<P>(c, r.w);
+	const auto by = scale_weight<P>(c, r.w);
 	const auto a = input<P>(c, 0);
 	const auto y = output<P>(c, 0);
 	const int64_t n = s.n * s.o;
@@ -81,8 +87,8 @@ template <typename P> static void forward(const struct call *c)
 
 /* dW = f R, df = sum R W */
 template <typename P>
-static void weight_and_factor(const struct call *c, const struct linear_sizes &s,
-			      const buffers<P> &r)
+static void backward_weight_and_factor(const struct call *c, const struct linear_sizes &s,
+				       const buffers<P> &r)
 {
 	typedef typename P::real real;
 	const auto f = factor<P>(c, 3);
@@ -134,13 +140,13 @@ template <typename P> static void backward(const struct call *c)
 
 		if (c->in[3]) {
 			linear_to_weight(c, s, 1, x, dy, false, r.raw);
-			weight_and_factor<P>(c, s, r);
+			backward_weight_and_factor<P>(c, s, r);
 		} else {
 			linear_to_weight(c, s, constant, x, dy, dw.add, dw.to);
 		}
 	}
 	if (dx) {
-		const auto by = scaled<P>(c, r.w);
+		const auto by = scale_weight<P>(c, r.w);
 
 		gemm(c, false, !s.transposed, s.n, s.i, s.o, by.alpha, dy, by.w, dx.add, dx.to,
 		     s.x_pitch);
@@ -150,7 +156,7 @@ template <typename P> static void backward(const struct call *c)
 			 [=] __device__(auto p) { da.put(p, given[p]); });
 }
 
-/* The weight rounded, where f is no factor of it. */
+/* Copies of the weight: only for a constant f, since a learned f scales it first. */
 template <typename P>
 static size_t copies(const struct node *n, enum pass pass, int input, int which)
 {

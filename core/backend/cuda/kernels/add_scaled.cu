@@ -1,8 +1,10 @@
+/* add_scaled: y = a + f b with a constant or learned f.  a may be a slice.  Bound by memory
+ * bandwidth. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 #include "core/backend/cuda/primitives/fast_divide.cuh"
 
-/* Where the elements of input 0 lie: in their order .. */
-struct in_order {
+/* The position of element i of input a: in a contiguous tensor .. */
+struct contiguous_index {
 	__device__ int64_t operator()(int64_t i) const
 	{
 		return i;
@@ -13,8 +15,8 @@ struct in_order {
 	}
 };
 
-/* .. or, in a slice, in rows that are apart. */
-struct in_rows {
+/* .. or in a slice, whose rows start `pitch` elements apart. */
+struct slice_index {
 	struct divisor row;
 	int64_t pitch;
 
@@ -22,19 +24,19 @@ struct in_rows {
 	{
 		return i + row.quotient(i) * (pitch - row.d);
 	}
-	/* Spans of rows are aligned if the pitch is. */
+	/* Vectors are aligned if the pitch is a multiple of VEC. */
 	int64_t vec_width(int64_t) const
 	{
 		return pitch % VEC == 0 ? row.d : 1;
 	}
 };
 
-static struct in_rows rows_of(const struct tensor *t)
+static struct slice_index slice_index_of(const struct tensor *t)
 {
 	return { divisor_of(t->row, count_of(t)), t->pitch };
 }
 
-template <typename P, typename Place> static void add(const struct call *c, Place place)
+template <typename P, typename Index> static void add(const struct call *c, Index index)
 {
 	const auto f = factor<P>(c, 2);
 	const auto a = input<P>(c, 0), b = input<P>(c, 1);
@@ -42,9 +44,9 @@ template <typename P, typename Place> static void add(const struct call *c, Plac
 
 	const int64_t n = count_of(c->node->in[0]);
 
-	each_vec(c, n, place.vec_width(n), all_of<P>(a, b, y), [=] __device__(auto p) {
+	each_vec(c, n, index.vec_width(n), all_of<P>(a, b, y), [=] __device__(auto p) {
 		const typename P::real by = f.get();
-		const auto u = a[decltype(p){ place(p.first) }], v = b[p];
+		const auto u = a[decltype(p){ index(p.first) }], v = b[p];
 		auto sum = u;
 
 		for (int k = 0; k < p.n; k++)
@@ -58,25 +60,25 @@ template <typename P> static void forward(const struct call *c)
 	const struct tensor *a = c->node->in[0];
 
 	if (tensor_contiguous(a))
-		add<P>(c, in_order());
+		add<P>(c, contiguous_index());
 	else
-		add<P>(c, rows_of(a));
+		add<P>(c, slice_index_of(a));
 }
 
 /* y = a + f b: da and db */
-template <typename P, typename Place> static void pass_back(const struct call *c, Place place)
+template <typename P, typename Index> static void backward_terms(const struct call *c, Index index)
 {
 	const int64_t n = count_of(c->node->in[0]);
 	const auto f = factor<P>(c, 2);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto da = input_gradient<P>(c, 0), db = input_gradient<P>(c, 1);
 
-	each_vec(c, n, place.vec_width(n), all_of<P>(dy, da, db), [=] __device__(auto p) {
+	each_vec(c, n, index.vec_width(n), all_of<P>(dy, da, db), [=] __device__(auto p) {
 		const typename P::real by = f.get();
 		auto d = dy[p];
 
 		if (da && da.to.at != dy.at)
-			da.put(decltype(p){ place(p.first) }, d);
+			da.put(decltype(p){ index(p.first) }, d);
 		for (int k = 0; k < p.n; k++)
 			d[k] *= by;
 		if (db)
@@ -111,9 +113,9 @@ template <typename P> static void backward(const struct call *c)
 	if (c->din[2])
 		backward_factor<P>(c);
 	if (tensor_contiguous(a))
-		pass_back<P>(c, in_order());
+		backward_terms<P>(c, contiguous_index());
 	else
-		pass_back<P>(c, rows_of(a));
+		backward_terms<P>(c, slice_index_of(a));
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)

@@ -1,10 +1,10 @@
 /*
- * Forward, per block of queries:  P = softmax(scores), O = dropout(P) V.
+ * attention: forward, per block of queries,  P = softmax(scores), O = dropout(P) V.
  *
- * Backward, per block, with P made again from q, k and lse:
+ * Backward, per block, with P recomputed from q, k and lse:
  *
- *     dP_ij = dO_i.v_j * kept_ij,  delta_i = dO_i.o_i,  dS_ij = P_ij (dP_ij - delta_i)
- *     dQ = scale dS K          dK = scale dS' Q       dV = (P kept)' dO
+ *     dP_ij = dO_i.v_j * mask_ij,  delta_i = dO_i.o_i,  dS_ij = P_ij (dP_ij - delta_i)
+ *     dQ = scale dS K          dK = scale dS' Q       dV = (P mask)' dO
  *     dkey_bias_j = sum_i dS_ij
  *
  * and for the band, with dC = band dS inside it and 0 outside:
@@ -12,21 +12,19 @@
  *     dq_j += scale sum_i dC_ij k_i    dk_i += scale sum_j dC_ij q_j
  *     dband = sum_ij dS_ij cross_ij
  *
- * delta_i stands for sum_j P_ij dP_ij, so that sum_j dS_ij = 0: what all keys have in common must
- * cancel in dQ.  So both must see the same dO: where products round it, delta reads it rounded.
- * (T. Dao et al., "FlashAttention", 2022, for delta and the recomputation.)
+ * delta_i replaces sum_j P_ij dP_ij, so that sum_j dS_ij = 0: what all keys share must cancel in
+ * dQ. So delta reads dO as rounded as the products do.  (T. Dao et al., "FlashAttention", 2022.)
  * Only forward sees tokens before its first query.
  *
- * fused_attention.cuh does all of it with scores on the chip, decode_attention.cuh what a single
- * query needs of a cache.  This file is for the nodes that they do not take: blocks of scores in
- * memory, and cuBLAS.
+ * attention/flash_*.cuh keeps scores on the chip; decode/ serves one query and a cache.  This file
+ * serves the nodes that neither supports: scores of a block of queries in memory, and cuBLAS.
  */
 #include "core/backend/cuda/attention/attention.cuh"
 #include "core/backend/cuda/decode/decode_attention.cuh"
 
 static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 
-/* The number of element (b, h, i, j) in the stream. */
+/* The index of element (b, h, i, j) in the stream of random numbers. */
 template <typename P>
 static __device__ uint64_t mask_index(const scores<P> &s, int64_t b, int64_t h, int64_t i,
 				      int64_t j)
@@ -39,10 +37,10 @@ static __device__ uint64_t mask_index(const scores<P> &s, int64_t b, int64_t h, 
 template <typename P> struct buffers {
 	scores<P> s;
 	typename P::factor
-		*p; /* [B,H,rows,pitch]: what multiplies V; s.score itself if not rounded */
-	typename P::real *o;	     /* [B,H,rows,width], or NULL: products write it in place */
+		*p; /* [B,H,rows,pitch]: left operand of P V; s.score itself if not rounded */
+	typename P::real *o;	     /* [B,H,rows,width], or NULL: the product writes O itself */
 	typename P::real *route;     /* [B,rows,pitch] */
-	typename P::factor *v, *d_o; /* room for rounded tensors */
+	typename P::factor *v, *d_o; /* rounded copies */
 	/* Backward. */
 	typename P::real *dscore;	   /* [B,H,rows,pitch] */
 	typename P::factor *ds;		   /* ... as products read it */
@@ -89,7 +87,7 @@ static buffers<P> alloc_buffers(struct scratch *m, const struct node *n, enum pa
 
 /* --------------------------------------------------------------- forward */
 
-/* Scores become probabilities; keys after a query's own get 0. */
+/* Turns scores into probabilities; keys after the query get 0. */
 template <typename P>
 static void softmax(const struct call *c, const buffers<P> &f, struct query_block x)
 {
@@ -100,28 +98,28 @@ static void softmax(const struct call *c, const buffers<P> &f, struct query_bloc
 	each_query(c, s, x, [=] __device__(int64_t b, int64_t h, int64_t r) {
 		const int64_t head = b * s.H + h, i = s.past + x.first + r;
 		real *row = s.score + (head * s.rows + r) * s.pitch;
-		real most = -INFINITY, sum = 0;
+		real max = -INFINITY, sum = 0;
 
 		finish_row(s, b, h, i, row, s.cross + (head * s.rows + r) * s.pitch);
 		for (int64_t j = threadIdx.x; j <= i; j += BLOCK)
-			most = row[j] > most ? row[j] : most;
-		most = block_max(most);
+			max = row[j] > max ? row[j] : max;
+		max = block_max(max);
 		for (int64_t j = threadIdx.x; j <= i; j += BLOCK) {
-			row[j] = exp(row[j] - most);
+			row[j] = exp(row[j] - max);
 			sum += row[j];
 		}
 		sum = block_sum(sum);
 		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK)
 			row[j] = j <= i ? row[j] / sum : 0;
 		if (threadIdx.x == 0)
-			lse[head * s.T + x.first + r] = most + log(sum);
+			lse[head * s.T + x.first + r] = max + log(sum);
 	});
 }
 
-/* Probabilities as they multiply V: dropped, and rounded. */
+/* Applies dropout to the probabilities and rounds them, for P V. */
 template <typename P>
-static void drop(const struct call *c, const buffers<P> &given, struct query_block x,
-		 struct dropout_mask mask)
+static void apply_dropout(const struct call *c, const buffers<P> &given, struct query_block x,
+			  struct dropout_mask mask)
 {
 	const buffers<P> f = given;
 	const scores<P> s = f.s;
@@ -138,9 +136,9 @@ static void drop(const struct call *c, const buffers<P> &given, struct query_blo
 	});
 }
 
-/* The block's O into memory, and what rounding loses of it. */
+/* Stores the block's O, and in `lost` the rounding error of O. */
 template <typename P>
-static void put_rounded(const struct call *c, const buffers<P> &f, struct query_block x)
+static void store_rounded(const struct call *c, const buffers<P> &f, struct query_block x)
 {
 	const struct heads ol = heads_of(c->node->out[O], f.s.H);
 	const output_view<P> o = output<P>(c, O), lost = output<P>(c, LOST);
@@ -176,20 +174,20 @@ template <typename P> static void forward_blocks(const struct call *c)
 			combine_heads(c, s, x, f.route);
 			write_routes<P>(c, { f.route, s.rows, s.pitch }, s.past, x);
 		}
-		drop<P>(c, f, x, mask);
+		apply_dropout<P>(c, f, x, mask);
 		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, v.layout.width, x.keys, 1,
 			      from_buffer((const typename P::factor *)f.p, s.H, s.rows, s.pitch),
 			      from_token(v.at, v.layout, 0), false,
 			      f.o ? from_buffer(real_view<P>(f.o), s.H, s.rows, ol.width)
 				  : from_token(output<P>(c, O), ol, first));
 		if (f.o)
-			put_rounded<P>(c, f, x);
+			store_rounded<P>(c, f, x);
 	}
 }
 
 /* -------------------------------------------------------------- backward */
 
-/* From scores and dP to P kept, dS, and inside the band dC. */
+/* From scores and dP: P mask, dS, and inside the band dC. */
 template <typename P>
 static void backward_rows(const struct call *c, const buffers<P> &given, struct query_block x,
 			  struct dropout_mask mask)
@@ -217,14 +215,14 @@ static void backward_rows(const struct call *c, const buffers<P> &given, struct 
 				 (o[out + d] + (lost ? lost[out + d] : 0));
 		delta = block_sum(delta);
 		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK) {
-			real p = 0, kept = 0, ds = 0;
+			real p = 0, keep = 0, ds = 0;
 
 			if (j <= i) {
 				p = exp(row[j] - normal);
-				kept = (real)mask.at(mask_index(s, b, h, i, j));
-				ds = p * (f.dscore[at + j] * kept - delta);
+				keep = (real)mask.at(mask_index(s, b, h, i, j));
+				ds = p * (f.dscore[at + j] * keep - delta);
 			}
-			f.p[at + j] = (factor)(p * kept);
+			f.p[at + j] = (factor)(p * keep);
 			f.dscore[at + j] = ds;
 			f.ds[at + j] = (factor)ds;
 			if (!f.dcross)
@@ -242,7 +240,7 @@ static void backward_rows(const struct call *c, const buffers<P> &given, struct 
 	});
 }
 
-/* dbias_j += sum_i dS_ij, of every query head */
+/* dbias_j += sum_i dS_ij, for every query head */
 template <typename P>
 static void backward_bias(const struct call *c, const buffers<P> &given, struct query_block x)
 {
@@ -259,38 +257,38 @@ static void backward_bias(const struct call *c, const buffers<P> &given, struct 
 	});
 }
 
-/* score_ij = .. + band cross_ij, cross_ij = scale q_j.k_i; the weight is read where it lies. */
+/* score_ij = .. + band cross_ij, cross_ij = scale q_j.k_i */
 template <typename P>
 static void backward_band(const struct call *c, const buffers<P> &f, struct query_block x)
 {
 	typedef typename P::factor factor;
 	const scores<P> &s = f.s;
 	const struct heads &ql = s.q.layout, &kl = s.k.layout;
-	const int64_t near = x.keys - x.cross_first;
+	const int64_t band_keys = x.keys - x.cross_first;
 	const auto dc = from_buffer((const factor *)f.dcross, s.H, s.rows, s.pitch, x.cross_first);
 
 	if (c->din[Q])
-		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, near, ql.width, x.n,
+		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, band_keys, ql.width, x.n,
 			      s.attr.scale, dc, from_token(s.k.at, kl, x.first), true,
 			      from_token(input_gradient<P>(c, Q).to, heads_of(c->node->in[Q], s.H),
 					 x.cross_first));
 	if (c->din[K])
-		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, kl.width, near,
+		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, kl.width, band_keys,
 			      s.attr.scale, dc, from_token(s.q.at, ql, x.cross_first), true,
 			      from_buffer(f.dk + x.first * kl.width, s.H, s.S, kl.width));
 }
 
-/* dC = band dS: the weight may be learned, so it is multiplied on the device. */
+/* dC = band dS.  The band's weight may be learned, so the device multiplies by it. */
 template <typename P>
-static void weigh_band(const struct call *c, const buffers<P> &given, struct query_block x)
+static void scale_band(const struct call *c, const buffers<P> &given, struct query_block x)
 {
 	const buffers<P> f = given;
 	const scores<P> s = f.s;
-	const int64_t near = x.keys - x.cross_first;
+	const int64_t band_keys = x.keys - x.cross_first;
 
-	each(c, s.B * s.H * x.n * near, [=] __device__(int64_t item) {
-		const int64_t head = item / (x.n * near), r = item / near % x.n;
-		const int64_t at = (head * s.rows + r) * s.pitch + x.cross_first + item % near;
+	each(c, s.B * s.H * x.n * band_keys, [=] __device__(int64_t item) {
+		const int64_t head = item / (x.n * band_keys), r = item / band_keys % x.n;
+		const int64_t at = (head * s.rows + r) * s.pitch + x.cross_first + item % band_keys;
 
 		f.dcross[at] = (typename P::factor)((typename P::real)f.dcross[at] * s.band());
 	});
@@ -304,20 +302,20 @@ static void backward_block(const struct call *c, const buffers<P> &f, const head
 	typedef typename P::factor factor;
 	const scores<P> &s = f.s;
 	const struct heads &ql = s.q.layout, &kl = s.k.layout;
-	const int64_t wide = v.layout.width;
-	const auto arriving = from_token(d_o.at, d_o.layout, x.first);
+	const int64_t width = v.layout.width;
+	const auto d_out = from_token(d_o.at, d_o.layout, x.first);
 	const auto p = from_buffer((const factor *)f.p, s.H, s.rows, s.pitch);
 	const auto ds = from_buffer((const factor *)f.ds, s.H, s.rows, s.pitch);
 	const auto dq = input_gradient<P>(c, Q);
 
 	block_products(c, s, x);
-	gemm_heads<P>(c, s.operands, s.B, s.H, false, true, x.n, x.keys, wide, 1, arriving,
+	gemm_heads<P>(c, s.operands, s.B, s.H, false, true, x.n, x.keys, width, 1, d_out,
 		      from_token(v.at, v.layout, 0), false,
 		      from_buffer(f.dscore, s.H, s.rows, s.pitch));
 	backward_rows<P>(c, f, x, mask);
 	if (c->din[V])
-		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, x.keys, wide, x.n, 1, p,
-			      arriving, true, from_buffer(f.dv, s.H, s.S, wide));
+		gemm_heads<P>(c, s.operands, s.B, s.H, true, false, x.keys, width, x.n, 1, p, d_out,
+			      true, from_buffer(f.dv, s.H, s.S, width));
 	if (dq)
 		gemm_heads<P>(c, s.operands, s.B, s.H, false, false, x.n, ql.width, x.keys,
 			      s.attr.scale, ds, from_token(s.k.at, kl, 0), dq.add,
@@ -329,7 +327,7 @@ static void backward_block(const struct call *c, const buffers<P> &f, const head
 	if (c->din[KEY_BIAS])
 		backward_bias<P>(c, f, x);
 	if (f.dcross) {
-		weigh_band<P>(c, f, x);
+		scale_band<P>(c, f, x);
 		backward_band<P>(c, f, x);
 	}
 }
@@ -410,7 +408,10 @@ template <typename P> static bool follows_past(const struct node *n)
 	return !decode<P>::takes(n);
 }
 
-/* Where products round, both halves of the gradients make scores again anyway. */
+/*
+ * apart_in: in bfloat16 dQ may have an instruction of its own, since both halves recompute the
+ * scores anyway.
+ */
 template <typename P> static constexpr struct kernels set()
 {
 	return { forward<P>, backward<P>,	    NULL, NULL, workspace<P>, NULL, follows_past<P>,

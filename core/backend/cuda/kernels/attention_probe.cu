@@ -1,6 +1,8 @@
 /*
- * Every query of every head leaves its numbers in double; they are joined in
- * order at the end.
+ * attention_probe: entropy, reciprocity and routing statistics of attention.
+ *
+ * Every query of every head writes its values in double.  Two last kernels combine them in a fixed
+ * order.
  */
 #include "core/backend/cuda/attention/scores.cuh"
 
@@ -8,13 +10,13 @@ enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS };
 
 static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, -1 };
 
-/* Number, means, sums of squared deviations and of their products of pairs (a, b). */
+/* Count, means, sums of squared deviations and of their products, for pairs (a, b). */
 struct moments {
 	double n, a, b, aa, bb, ab;
 };
 
 /* (T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm", 1979.) */
-static __device__ void moments_join(struct moments *m, const struct moments *x)
+static __device__ void merge_moments(struct moments *m, const struct moments *x)
 {
 	const double n = m->n + x->n, da = x->a - m->a, db = x->b - m->b;
 
@@ -28,7 +30,7 @@ static __device__ void moments_join(struct moments *m, const struct moments *x)
 	m->n = n;
 }
 
-/* What a query leaves. */
+/* The routing statistics of a query. */
 struct routed {
 	double kept, mass, margin;
 };
@@ -73,9 +75,9 @@ template <typename P> struct content {
 	{
 		return query_bias ? (double)query_bias[layout.at(b, h, i)] : 0;
 	}
-	__device__ double forth(int64_t b, int64_t h, int64_t i, int64_t j, double score) const
+	__device__ double score(int64_t b, int64_t h, int64_t i, int64_t j, double product) const
 	{
-		return score + (double)s.bias(b, h, j) + query(b, h, i);
+		return product + (double)s.bias(b, h, j) + query(b, h, i);
 	}
 };
 
@@ -89,14 +91,14 @@ static __device__ struct moments reciprocal_row(const content<P> &k, int64_t b, 
 	double a = 0, c = 0;
 
 	for (int64_t j = from + threadIdx.x; j < i; j += BLOCK) {
-		a += k.forth(b, h, i, j, (double)score[j]);
-		c += k.forth(b, h, j, i, (double)cross[j]);
+		a += k.score(b, h, i, j, (double)score[j]);
+		c += k.score(b, h, j, i, (double)cross[j]);
 	}
 	m.a = i == from ? 0 : block_sum(a) / m.n;
 	m.b = i == from ? 0 : block_sum(c) / m.n;
 	for (int64_t j = from + threadIdx.x; j < i; j += BLOCK) {
-		a = k.forth(b, h, i, j, (double)score[j]) - m.a;
-		c = k.forth(b, h, j, i, (double)cross[j]) - m.b;
+		a = k.score(b, h, i, j, (double)score[j]) - m.a;
+		c = k.score(b, h, j, i, (double)cross[j]) - m.b;
 		m.aa += a * a;
 		m.bb += c * c;
 		m.ab += a * c;
@@ -127,7 +129,7 @@ static void probe_queries(const struct call *c, const buffers<P> &given, struct 
 		const struct moments m = reciprocal_row(k, b, h, i, row, cross, window);
 		double entropy = 0;
 
-		__syncthreads(); /* all have read the row before it is finished */
+		__syncthreads(); /* all threads have read the row before finish_row() changes it */
 		finish_row(s, b, h, i, row, cross);
 		for (int64_t j = threadIdx.x; j < x.keys; j += BLOCK) {
 			const real l = j <= i ? row[j] - lse[query] : 0;
@@ -149,7 +151,10 @@ static __device__ double relative(double from, double to)
 	return fabs(from - to) / to;
 }
 
-/* The k + 1 largest show how far the last kept entry is from the first dropped one. */
+/*
+ * The k + 1 largest weights also give the margin between the last kept entry and the first dropped
+ * one.
+ */
 template <typename R>
 static __device__ struct routed probe_topk(R *row, int64_t n, int64_t k, int32_t *index, R *weight)
 {
@@ -203,8 +208,8 @@ static void probe_routes(const struct call *c, const buffers<P> &given, struct q
 	});
 }
 
-/* Correlations by head, then all numbers, by one block. */
-template <typename P> static void join(const struct call *c, const buffers<P> &given)
+/* Correlations by head, then all results by one block. */
+template <typename P> static void combine(const struct call *c, const buffers<P> &given)
 {
 	typedef typename P::real real;
 	const buffers<P> f = given;
@@ -218,7 +223,7 @@ template <typename P> static void join(const struct call *c, const buffers<P> &g
 
 		for (int64_t b = 0; b < s.B; b++)
 			for (int64_t i = 0; i < s.T; i++)
-				moments_join(&m, &f.moments[(b * s.H + h) * s.T + i]);
+				merge_moments(&m, &f.moments[(b * s.H + h) * s.T + i]);
 		const double deviations = sqrt(m.aa * m.bb);
 
 		f.correlation[h] = m.ab / (deviations > tiny ? deviations : tiny);
@@ -266,7 +271,7 @@ template <typename P> static void forward(const struct call *c)
 		if (s.attr.route.mode != ROUTE_NONE)
 			probe_routes<P>(c, f, x);
 	}
-	join<P>(c, f);
+	combine<P>(c, f);
 }
 
 template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)

@@ -1,9 +1,13 @@
+/*
+ * cache: y[b, past + t] = x[b, t] for up to CACHE_MOST tensors in one launch.
+ * The number of past tokens is read on the device, so a decoding step can be captured.
+ */
 #include "core/backend/cuda/primitives/tokens.cuh"
 
-/* Several tensors, whose elements are counted through. */
-template <typename P> struct kept {
+/* The tensors of a call, whose elements are numbered consecutively. */
+template <typename P> struct cached_tensors {
 	struct {
-		int64_t before; /* elements of the tensors before */
+		int64_t before; /* elements of the tensors in front of this t */
 		struct tokens x, y;
 		input_view<P> from;
 		output_view<P> to;
@@ -11,9 +15,9 @@ template <typename P> struct kept {
 	int64_t total;
 };
 
-template <typename P> static kept<P> kept_of(const struct call *c)
+template <typename P> static cached_tensors<P> cached_tensors_of(const struct call *c)
 {
-	kept<P> k = {};
+	cached_tensors<P> k = {};
 
 	for (int i = 0; i < CACHE_MOST; i++) {
 		k.list[i].before = k.total;
@@ -31,18 +35,18 @@ template <typename P> static kept<P> kept_of(const struct call *c)
 /* y[b, past + t] = x[b, t] */
 template <typename P> static void forward(const struct call *c)
 {
-	const kept<P> k = kept_of<P>(c);
+	const cached_tensors<P> k = cached_tensors_of<P>(c);
 	const struct run *run = run_of(c);
 
 	each(c, k.total, [=] __device__(int64_t at) {
-		const auto &one = at >= k.list[2].before   ? k.list[2]
-				  : at >= k.list[1].before ? k.list[1]
-							   : k.list[0];
-		const struct tokens &x = one.x, &y = one.y;
-		const int64_t i = at - one.before, b = i / (x.T * y.size), t = i / y.size % x.T;
+		const auto &tensor = at >= k.list[2].before   ? k.list[2]
+				     : at >= k.list[1].before ? k.list[1]
+							      : k.list[0];
+		const struct tokens &x = tensor.x, &y = tensor.y;
+		const int64_t i = at - tensor.before, b = i / (x.T * y.size), t = i / y.size % x.T;
 
-		one.to[(b * y.T + run->past + t) * y.pitch + i % y.size] =
-			one.from[(b * x.T + t) * x.pitch + i % y.size];
+		tensor.to[(b * y.T + run->past + t) * y.pitch + i % y.size] =
+			tensor.from[(b * x.T + t) * x.pitch + i % y.size];
 	});
 }
 

@@ -1,9 +1,14 @@
+/* concat: y = the columns of all inputs side by side.  One launch copies all; memory bandwidth
+ * bounds it. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 #include "core/backend/cuda/primitives/fast_divide.cuh"
 
-#define NUMBERS 4 /* that a thread takes at once: 16 bytes of float32 */
+#define CONCAT_VEC 4 /* elements that a thread copies at a time: 16 bytes of float32 */
 
-/* Where the columns of an input are: in its own rows, and in those of y. */
+/*
+ * The columns of an input: `count` elements in all, the pitch of its rows, and its first column in
+ * y.
+ */
 struct columns {
 	int64_t count, pitch, first;
 	struct divisor by_width;
@@ -11,8 +16,8 @@ struct columns {
 
 struct all_columns {
 	struct columns of[OP_MAX_INPUTS];
-	int64_t pitch; /* of y */
-	bool together; /* the columns of each are groups of NUMBERS, in y too */
+	int64_t pitch;	 /* elements of a row of y */
+	bool vectorized; /* every width, and so every first column, is a multiple of CONCAT_VEC */
 };
 
 static struct all_columns columns_of(const struct node *n)
@@ -27,14 +32,14 @@ static struct all_columns columns_of(const struct node *n)
 
 		s.of[i] = { count, n->in[i] ? n->in[i]->pitch : 0, first,
 			    divisor_of(width, count) };
-		s.together = s.together && width % NUMBERS == 0;
+		s.vectorized = s.vectorized && width % CONCAT_VEC == 0;
 		first += width;
 	}
 	return s;
 }
 
-/* An input for each blockIdx.y. */
-template <int N, typename F> static __global__ void columns_kernel(struct all_columns s, F f)
+/* blockIdx.y selects the input. */
+template <int N, typename F> static __global__ void concat_columns_kernel(struct all_columns s, F f)
 {
 	const struct columns &of = s.of[blockIdx.y];
 
@@ -51,28 +56,28 @@ template <int N, typename F> static __global__ void columns_kernel(struct all_co
 template <int N, typename F>
 static void launch_columns(const struct call *c, const struct all_columns &s, F f)
 {
-	int64_t most = 0;
+	int64_t max = 0;
 
 	for (int i = 0; i < c->node->n_in; i++)
-		most = s.of[i].count > most ? s.of[i].count : most;
-	const int64_t blocks = (most / N + BLOCK - 1) / BLOCK;
+		max = s.of[i].count > max ? s.of[i].count : max;
+	const int64_t blocks = (max / N + BLOCK - 1) / BLOCK;
 
-	launch_pdl(context_of(c)->pdl, columns_kernel<N, F>,
+	launch_pdl(context_of(c)->pdl, concat_columns_kernel<N, F>,
 		   dim3((unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS),
 			(unsigned)c->node->n_in),
 		   BLOCK, 0, stream_of(c), s, f);
 	note_launch(c);
 }
 
-/* f(input, span of it, the same span of y), for all numbers of all inputs */
+/* f(input, vector of it, the same vector of y) for all elements of all inputs */
 template <typename F> static void each_column(const struct call *c, F f)
 {
 	const struct all_columns s = columns_of(c->node);
 
 	if (count_of(c->node->out[0]) == 0)
 		return;
-	if (s.together)
-		launch_columns<NUMBERS>(c, s, f);
+	if (s.vectorized)
+		launch_columns<CONCAT_VEC>(c, s, f);
 	else
 		launch_columns<1>(c, s, f);
 }

@@ -1,13 +1,14 @@
+/* dropout: y = mask x.  Philox draws the mask, the same as on the CPU; backward draws it again. */
 #include "core/backend/cuda/primitives/dropout_key.cuh"
 
-/* y = mask x: word i of the stream of this node, iteration and micro-batch decides element i. */
+/* Word i of the random stream of this node, iteration and micro-batch decides element i. */
 template <typename P> static void apply(const struct call *c, input_view<P> x, gradient_view<P> y)
 {
 	const struct dropout_attr *attr = (const struct dropout_attr *)c->node->attr;
 	const double probability = attr->probability;
-	/* words below it drop their element; the largest word never does */
+	/* a word below the limit drops its element; the largest word never does */
 	const uint32_t limit = (uint32_t)fmin(ceil(probability * 0x1p32), (double)UINT32_MAX);
-	const typename P::real kept = (typename P::real)(1 / (1 - probability));
+	const typename P::real scale = (typename P::real)(1 / (1 - probability));
 	const int64_t n = count_of(c->node->in[0]);
 	const uint32_t *key = dropout_key(c);
 
@@ -17,13 +18,13 @@ template <typename P> static void apply(const struct call *c, input_view<P> x, g
 		philox_block(key, (uint64_t)p.first / 4, word);
 		if (p.first + 4 > n) {
 			for (int64_t i = p.first; i < n; i++)
-				y.put(i, word[i % 4] < limit ? 0 : kept * x[i]);
+				y.put(i, word[i % 4] < limit ? 0 : scale * x[i]);
 			return;
 		}
 		auto v = x[p];
 
 		for (int k = 0; k < 4; k++)
-			v[k] = word[k] < limit ? 0 : kept * v[k];
+			v[k] = word[k] < limit ? 0 : scale * v[k];
 		y.put(p, v);
 	});
 }

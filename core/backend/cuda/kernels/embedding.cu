@@ -1,3 +1,9 @@
+/*
+ * embedding: y[r] = table[tokens[r]] + positions[past + t].
+ *
+ * Backward must add many rows of dy to one row of dtable without atomics.  It sorts the rows by
+ * token with a stable sort; then one block sums the rows of each token in their order.
+ */
 #include "core/backend/cuda/primitives/sort.cuh"
 #include "core/backend/cuda/primitives/kernel.cuh"
 
@@ -25,9 +31,9 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* The rows of dy sorted by their token, equal ones in their order. */
+/* The rows of dy sorted by token; rows of one token keep their order. */
 struct sorted {
-	int32_t *tokens, *rows, *numbers;
+	int32_t *tokens, *rows, *row_index;
 	void *sort_work;
 	size_t sort_bytes;
 };
@@ -38,17 +44,17 @@ static struct sorted alloc_sorted(struct scratch *m, int64_t rows)
 
 	s.tokens = m->alloc<int32_t>(rows);
 	s.rows = m->alloc<int32_t>(rows);
-	s.numbers = m->alloc<int32_t>(rows);
+	s.row_index = m->alloc<int32_t>(rows);
 	s.sort_bytes = sort_work((int)rows);
 	s.sort_work = m->alloc<char>((int64_t)s.sort_bytes);
 	return s;
 }
 
-#define READS 8 /* of a thread that are under way at a time */
+#define READS 8 /* loads of a thread in flight */
 
 /*
- * The sum of dy[row] over sorted rows that have the token of number `first`, in their order: READS
- * of them from number `own` on, and so on every `step` numbers.
+ * The sum of dy[row] over a thread's share of the sorted rows with the token of row `first`, in
+ * order: READS rows from row `own` on, then again every `step` rows.
  */
 template <typename R, typename T>
 static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t own, int64_t step,
@@ -56,9 +62,9 @@ static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t 
 {
 	const int32_t token = s.tokens[first];
 	R sum = 0;
-	bool goes_on = true;
+	bool more = true;
 
-	for (int64_t i = own; goes_on; i += step) {
+	for (int64_t i = own; more; i += step) {
 		int32_t row[READS];
 		R x[READS];
 
@@ -71,14 +77,14 @@ static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t 
 #pragma unroll
 		for (int k = 0; k < READS; k++)
 			sum += x[k];
-		goes_on = row[READS - 1] >= 0;
+		more = row[READS - 1] >= 0;
 	}
 	return sum;
 }
 
 /*
- * d[channel] += the sum over all rows of the token, by a block.  Where there are few channels,
- * groups of threads share its rows.
+ * d[channel] += the sum over all rows of the token, by one block.  With few channels, groups of
+ * threads share the rows.
  */
 template <typename R, typename T>
 static __device__ void add_token(const struct sorted &s, int64_t first, int64_t n, const T *dy,
@@ -110,7 +116,7 @@ static __device__ void add_token(const struct sorted &s, int64_t first, int64_t 
 	}
 }
 
-/* Bits of the numbers below n. */
+/* Bits that hold every integer below n. */
 static int bits_of(int64_t n)
 {
 	int bits = 1;
@@ -120,7 +126,7 @@ static int bits_of(int64_t n)
 	return bits;
 }
 
-/* dtable[token] = sum of dy over the rows with that token, in a fixed order: no atomics. */
+/* dtable[token] = sum of dy over the rows with that token, in a fixed order */
 template <typename P, typename T>
 static void backward_table(const struct call *c, const T *dy, int64_t rows, int64_t e)
 {
@@ -128,10 +134,10 @@ static void backward_table(const struct call *c, const T *dy, int64_t rows, int6
 	const struct sorted s = alloc_sorted(&m, rows);
 	auto *d = real_input_gradient<P>(c, 0);
 
-	each(c, rows, [=] __device__(int64_t i) { s.numbers[i] = (int32_t)i; });
+	each(c, rows, [=] __device__(int64_t i) { s.row_index[i] = (int32_t)i; });
 	cuda_note(context_of(c),
 		  sort_pairs(s.sort_work, s.sort_bytes, (const int32_t *)c->in[1], s.tokens,
-			     s.numbers, s.rows, (int)rows, bits_of(c->node->in[0]->dim[0]),
+			     s.row_index, s.rows, (int)rows, bits_of(c->node->in[0]->dim[0]),
 			     stream_of(c)),
 		  "sort of tokens");
 	if (!call_adds(c, 0))
@@ -167,7 +173,7 @@ static void backward_positions(const struct call *c, const input_view<P> &dy, in
 	});
 }
 
-/* The type of dy is known to the loops: their reads do not wait for a decision. */
+/* The loops are instantiated for the type of dy, so that their loads overlap. */
 template <typename P> static void backward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, rows = dim[0] * dim[1];

@@ -1,13 +1,14 @@
+/* head_gate: y = o (1 - a + a gate), one gate per head and token, or per head of an example. */
 #include "core/backend/cuda/primitives/row_sums.cuh"
 
 struct shape {
 	int64_t batch, length, heads, width;
 	int64_t rows;	     /* batch * length * heads, of `width` channels */
-	int64_t gate_length; /* length or 1 */
+	int64_t gate_length; /* T, or 1: the gate is the same for all tokens */
 
 	struct divisor channels, per_token, per_example; /* width, heads, length * heads */
 
-	/* The element of the gate that serves a row. */
+	/* The index of a row's gate. */
 	__device__ int64_t gate_at(int64_t row) const
 	{
 		return gate_length == 1
@@ -50,7 +51,7 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = o (1 - a + a gate); dots = dy.o per row */
+/* y = o (1 - a + a gate); dots [rows] = dy.o */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;

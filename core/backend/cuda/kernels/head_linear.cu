@@ -1,9 +1,16 @@
+/*
+ * head_linear: y_h = x_h W_h for every head h, as one strided batched GEMM.
+ *
+ * In decoding, up to 4 tokens, reading W bounds the op: head_linear_few_tokens_kernel() streams it
+ * once.
+ */
 #include "core/backend/cuda/gemm/gemm.cuh"
 
-/* y_h = x_h W_h: all heads are one product of many matrices. */
+/* I = i, O = o */
 struct sizes {
 	int64_t tokens, heads, i, o;
-	int64_t x_head, x_token; /* elements from one of x to the next; x_head 0: all share x */
+	int64_t x_head, x_token; /* elements from one head, and token, of x to the next; x_head 0:
+				    all heads share x */
 };
 
 static struct sizes sizes_of(const struct node *node)
@@ -11,21 +18,21 @@ static struct sizes sizes_of(const struct node *node)
 	const struct tensor *x = node->in[0], *w = node->in[1];
 	struct sizes s = { x->dim[0] * x->dim[1], w->dim[0], w->dim[1], w->dim[2] };
 	const bool shared = x->ndim == 3;
-	/* Rows are heads, unless a slice has rows of whole tokens. */
-	const int64_t vec = tensor_contiguous(x) ? s.i : x->pitch;
+	/* A row of x is one head, or in some slices a whole token. */
+	const int64_t row = tensor_contiguous(x) ? s.i : x->pitch;
 	const bool token_rows = shared || (!tensor_contiguous(x) && x->row != s.i);
 
-	s.x_head = shared ? 0 : token_rows ? s.i : vec;
-	s.x_token = token_rows ? vec : s.heads * vec;
+	s.x_head = shared ? 0 : token_rows ? s.i : row;
+	s.x_token = token_rows ? row : s.heads * row;
 	return s;
 }
 
 template <typename P> struct buffers {
 	typename P::factor *x, *w, *dy;
-	typename P::factor *transposed; /* [heads, O, I], where they share x; or NULL */
+	typename P::factor *transposed; /* [heads, O, I], if all heads share x; else NULL */
 };
 
-/* Heads of x that differ. */
+/* The heads of x: 1 if all share it. */
 static int64_t x_heads(const struct sizes &s)
 {
 	return s.x_head ? s.heads : 1;
@@ -49,7 +56,7 @@ static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum
 	return r;
 }
 
-/* x as products read it: its own layout, or [tokens, heads, I]. */
+/* x in the type that the product reads: in its own layout, or rounded to [tokens, heads, I]. */
 template <typename P>
 static matrix<typename P::factor> factor_x(const struct call *c, const struct sizes &given,
 					   typename P::factor *buffers)
@@ -62,7 +69,7 @@ static matrix<typename P::factor> factor_x(const struct call *c, const struct si
 	if (is_factor<P>(c->node->in[0]))
 		return { (const factor *)x.at, s.x_token, s.x_head };
 	each_vec(c, s.tokens * heads * s.i, s.i, [=] __device__(auto p) {
-		const int64_t vec = p.first / s.i, t = vec / heads, h = vec % heads;
+		const int64_t row = p.first / s.i, t = row / heads, h = row % heads;
 		const int64_t at = t * s.x_token + h * s.x_head + p.first % s.i;
 
 		store_vec(buffers + p.first, x[vec_index<decltype(p)::n>{ at }]);
@@ -73,25 +80,25 @@ static matrix<typename P::factor> factor_x(const struct call *c, const struct si
 /* ------------------------------------------------------- few tokens (decoding) */
 
 /*
- * A block takes some outputs of a head, a thread eight neighbours of them and some of the inputs:
- * its slice. Slices are added in their order.  W is read before the kernel before has ended, as in
- * gemv.cuh.
+ * A block computes up to 128 outputs of one head.  A thread computes 8 adjacent outputs over a
+ * slice of the inputs; slices are added in order.  W is no result of the run, so it is loaded
+ * before pdl_wait(), as in gemv.cuh.
  */
 #define MAX_FEW_TOKENS 4
 #define FEW_TOKENS_THREADS 128
-#define FEW_TOKENS_ROWS 8 /* of W, that a thread reads at a time */
+#define FEW_TOKENS_ROWS 8 /* rows of W that a thread loads at a time */
 
 template <typename P> struct few_tokens {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
 	struct sizes s;
-	int across, slices; /* threads next to each other, and slices */
+	int across, slices; /* threads across the outputs; slices of the inputs */
 	input_view<P> x;
 	const factor *w; /* [heads,I,O] */
 	output_view<P> y;
 
-	/* Depends on the node alone. */
+	/* Depends only on the node. */
 	static bool takes(const struct node *node)
 	{
 		const struct sizes s = sizes_of(node);
@@ -138,7 +145,7 @@ template <typename P> struct few_tokens {
 
 template <typename P, int TOKENS>
 static __global__ void __launch_bounds__(FEW_TOKENS_THREADS)
-	few_tokens_kernel(const __grid_constant__ few_tokens<P> p)
+	head_linear_few_tokens_kernel(const __grid_constant__ few_tokens<P> p)
 {
 	typedef typename P::real real;
 	__shared__ real shared[FEW_TOKENS_THREADS * 8];
@@ -183,11 +190,11 @@ template <typename P> static void forward_few(const struct call *c)
 	const dim3 blocks((unsigned)((p.s.o / 8 + p.across - 1) / p.across), (unsigned)p.s.heads);
 
 	if (p.s.tokens == 1)
-		launch_pdl(context_of(c)->pdl, few_tokens_kernel<P, 1>, blocks, FEW_TOKENS_THREADS,
-			   0, stream_of(c), p);
-	else
-		launch_pdl(context_of(c)->pdl, few_tokens_kernel<P, MAX_FEW_TOKENS>, blocks,
+		launch_pdl(context_of(c)->pdl, head_linear_few_tokens_kernel<P, 1>, blocks,
 			   FEW_TOKENS_THREADS, 0, stream_of(c), p);
+	else
+		launch_pdl(context_of(c)->pdl, head_linear_few_tokens_kernel<P, MAX_FEW_TOKENS>,
+			   blocks, FEW_TOKENS_THREADS, 0, stream_of(c), p);
 	note_launch(c);
 }
 
@@ -210,8 +217,10 @@ template <typename P> static void forward(const struct call *c)
 	     output<P>(c, 0), s.heads * s.o, s.o, s.heads);
 }
 
-/* dx_h = dy_h W_h'; for an x that all heads share, dx = dy V, where V [heads x O, I] is every W_h
- * turned. */
+/*
+ * dx_h = dy_h W_h'.  If all heads share x, dx = dy V, where V [heads x O, I] stacks the transposed
+ * W_h.
+ */
 template <typename P>
 static void backward_x(const struct call *c, const struct sizes &given,
 		       matrix<typename P::factor> dy, matrix<typename P::factor> w,

@@ -1,57 +1,63 @@
 /*
- * Tokens pass in chunks.  The logits of a chunk become losses and, in training, their
- * own gradient, which goes at once into dx and dW.  So logits are computed once and
- * never held as a whole.  Where x is kept in bfloat16, logits are, too.
+ * head_loss: the output head and its cross-entropy, logits = x W'.
  *
- * A block looks at the logits of a token three times: for the largest, for the sum of exp(logit -
- * largest), and for the gradient.  So it keeps them on the chip, if they fit.  Where those of two
- * tokens fit, blocks stay and take many: the logits of the next are under way while those of one
- * are looked at.
+ *     nll = lse - logit[target],  lse = log sum exp(logits)
+ *     loss = weights[0] sum nll + weights[1] sum lse^2
+ *
+ * Tokens pass in chunks.  The logits of a chunk become losses and, in training, their own gradient,
+ * which goes at once into dx and dW.  So logits are computed once and never stored as a whole.  If
+ * x is stored in bfloat16, so are they.
+ *
+ * A block reads the logits of a token three times: for the maximum, for the sum of exponentials,
+ * and for the gradient.  It keeps them in shared memory if they fit.  If those of two tokens fit,
+ * blocks are persistent and load the next token while they process the current one.
  */
 #include "core/backend/cuda/primitives/packed_load.cuh"
 #include "core/backend/cuda/primitives/ptx.cuh"
 #include "core/backend/cuda/gemm/gemm.cuh"
 
-#define CHUNK_LOGITS ((int64_t)256 << 20) /* few chunks: each adds to all of dW */
-#define CHUNK_TOKENS 256 /* at least, so that reading W hides behind the products */
-#define WHOLE 64	 /* rows begin at a multiple of this */
+#define CHUNK_LOGITS \
+	((int64_t)256 << 20) /* logits of a chunk: few chunks, since each adds to all of dW */
+#define CHUNK_TOKENS 256     /* minimum tokens of a chunk, so that the GEMMs hide reading W */
+#define ROW_ALIGNMENT 64     /* rows start at a multiple of this many elements */
 
-static __host__ __device__ int64_t whole(int64_t n)
+static __host__ __device__ int64_t round_up(int64_t n)
 {
-	return (n + WHOLE - 1) / WHOLE * WHOLE;
+	return (n + ROW_ALIGNMENT - 1) / ROW_ALIGNMENT * ROW_ALIGNMENT;
 }
 
-/* Elements from the logits of a token to those of the next. */
+/* Elements from the logits of one token to those of the next. */
 static int64_t logit_pitch(const struct node *n)
 {
-	return whole(n->in[1]->dim[0]);
+	return round_up(n->in[1]->dim[0]);
 }
 
-/* Are logits kept as factors of products, so that their gradient can take their place? */
-template <typename P> static bool keeps_factors(const struct node *n)
+/* Are logits stored in the type that GEMMs read, so that their gradient can overwrite them? */
+template <typename P> static bool stores_factors(const struct node *n)
 {
 	return is_factor<P>(n->in[0]);
 }
 
 /*
- * A power of two, if there is more than one chunk: on an H200 the logits of 4096 tokens are made at
- * 740 TFLOP/s, those of 5056 at 497; in float32 their gradient dx at 53, that of 2048 at 49.
+ * The tokens of a chunk: a power of two, if there are several chunks.  On an H200 the GEMM of the
+ * logits of 4096 tokens runs at 740 TFLOP/s, that of 5056 at 497.  In float32 the GEMM of dx runs
+ * at 53 TFLOP/s with 4096 tokens, at 49 with 2048.
  */
 static int64_t chunk_tokens(const struct node *n)
 {
 	const int64_t tokens = tensor_count(n->in[2]), buffers = CHUNK_LOGITS / logit_pitch(n);
-	int64_t most = CHUNK_TOKENS;
+	int64_t max = CHUNK_TOKENS;
 
-	while (2 * most <= buffers)
-		most *= 2;
-	return tokens < most ? tokens : most;
+	while (2 * max <= buffers)
+		max *= 2;
+	return tokens < max ? tokens : max;
 }
 
 template <typename P> struct buffers {
 	double *sum_work, *lse; /* lse [tokens] */
-	void *logits;		/* [chunk, pitch]: factors, or P::real */
+	void *logits;		/* [chunk, pitch]: P::factor or P::real */
 	typename P::factor
-		*dlogits; /* [chunk, pitch]: in place of the logits if they are factors */
+		*dlogits; /* [chunk, pitch]: the memory of the logits, if they are P::factor */
 	typename P::factor *x, *w;
 };
 
@@ -64,7 +70,7 @@ static buffers<P> alloc_scratch(struct scratch *m, const struct node *n, enum pa
 
 	r.sum_work = m->alloc<double>(SUM_PARTS);
 	r.lse = m->alloc<double>(tokens);
-	if (keeps_factors<P>(n)) {
+	if (stores_factors<P>(n)) {
 		r.dlogits = m->alloc<typename P::factor>(logits);
 		r.logits = r.dlogits;
 	} else {
@@ -79,14 +85,14 @@ static buffers<P> alloc_scratch(struct scratch *m, const struct node *n, enum pa
 /* ------------------------------------------------------------ logits of a token */
 
 #define MAX_THREADS (4 * BLOCK)
-#define JOIN_BYTES 640 /* of shared memory that joins take, at most */
+#define REDUCE_BYTES 640 /* maximum shared memory of the reductions */
 
 /* L: the type of the logits. */
-template <typename P, typename L> struct scores {
+template <typename P, typename L> struct cross_entropy {
 	typedef typename P::real real;
 
 	L *logits;
-	typename P::factor *dlogits; /* may be the logits; NULL: no training */
+	typename P::factor *dlogits; /* may be the memory of the logits; NULL: no training */
 	int v;
 	int64_t tokens, pitch;
 	const int32_t *targets;
@@ -106,66 +112,69 @@ static __device__ typename P::real exp_from(typename P::real x, typename P::real
 		return exp2((x - largest) * (real)M_LOG2E);
 }
 
-/* Joins a value of each thread in a fixed tree.  Two calls with the same room need another one
- * between them. */
-template <typename R, typename Join>
-static __device__ R row_reduce(R value, R nothing, R (&buffers)[MAX_THREADS / WARP], Join join)
+/*
+ * Reduces one value of each thread in a fixed tree.  Between two calls with the same buffers,
+ * another call with other buffers must come.
+ */
+template <typename R, typename Op>
+static __device__ R row_reduce(R value, R identity, R (&buffers)[MAX_THREADS / WARP], Op op)
 {
 	const int lane = (int)threadIdx.x % WARP;
 
-	value = warp_reduce(value, join);
+	value = warp_reduce(value, op);
 	if (lane == 0)
 		buffers[threadIdx.x / WARP] = value;
 	__syncthreads();
-	return warp_reduce(lane < (int)blockDim.x / WARP ? buffers[lane] : nothing, join);
+	return warp_reduce(lane < (int)blockDim.x / WARP ? buffers[lane] : identity, op);
 }
 
-/* The largest number so far. */
-template <typename L> struct largest_number {
-	L most = (L)-INFINITY;
+/* The maximum so far. */
+template <typename L> struct running_max {
+	L max = (L)-INFINITY;
 
 	template <int N> __device__ void add(const packed_vec<L, N> &x)
 	{
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			most = x[k] > most ? x[k] : most;
+			max = x[k] > max ? x[k] : max;
 	}
 	__device__ L value() const
 	{
-		return most;
+		return max;
 	}
 };
 
-/* Of bfloat16 in pairs, which one instruction compares. */
-template <> struct largest_number<__nv_bfloat16> {
-	__nv_bfloat162 most = { (__nv_bfloat16)-INFINITY, (__nv_bfloat16)-INFINITY };
+/* For bfloat16: one instruction compares a pair. */
+template <> struct running_max<__nv_bfloat16> {
+	__nv_bfloat162 max = { (__nv_bfloat16)-INFINITY, (__nv_bfloat16)-INFINITY };
 
 	__device__ void add(const packed_vec<__nv_bfloat16, 1> &x)
 	{
-		most = __hmax2(most, { x[0], x[0] });
+		max = __hmax2(max, { x[0], x[0] });
 	}
 	template <int N> __device__ void add(const packed_vec<__nv_bfloat16, N> &x)
 	{
 #pragma unroll
 		for (int k = 0; k < N / 2; k++)
-			most = __hmax2(most, *(const __nv_bfloat162 *)&x.words[k]);
+			max = __hmax2(max, *(const __nv_bfloat162 *)&x.words[k]);
 	}
 	__device__ float value() const
 	{
-		return (float)most.x > (float)most.y ? (float)most.x : (float)most.y;
+		return (float)max.x > (float)max.y ? (float)max.x : (float)max.y;
 	}
 };
 
 /*
- * The logits of a token: spans of one access, which may lie on the chip, and the numbers after the
- * last whole one.  A thread always takes the same spans, so it waits for nobody else's copies.
+ * The logits of a token: vectors of 16 bytes, which may be in shared memory, and the elements after
+ * the last whole vector.  A thread always reads the same vectors, so it waits only for its own
+ * copies.
  */
 template <typename L> struct token_row {
 	static constexpr int N = 16 / (int)sizeof(L);
 
 	const L *vecs, *rest;
 
-	/* f(number of the first, the numbers) for the thread's numbers among the first n. */
+	/* f(index, vector) for the thread's vectors of the first n logits. */
 	template <typename F> __device__ void each(int n, F f) const
 	{
 		const int end = n / N * N, left = end + (int)threadIdx.x;
@@ -175,8 +184,8 @@ template <typename L> struct token_row {
 		if (left < n)
 			f(left, load_packed<1>(rest + left));
 	}
-	/* Is it this thread that takes number i of n? */
-	static __device__ bool takes(int i, int n)
+	/* Does this thread own logit i of n? */
+	static __device__ bool owns(int i, int n)
 	{
 		const int end = n / N * N;
 
@@ -184,7 +193,7 @@ template <typename L> struct token_row {
 	}
 };
 
-/* Has one of the v numbers before number n this value? */
+/* Does one of the v logits with an index below n have this value? */
 template <typename L, typename R>
 static __device__ bool occurs_before(const token_row<L> &row, int v, int n, R value,
 				     int (&buffers)[MAX_THREADS / WARP])
@@ -209,23 +218,24 @@ template <typename T, typename R, int N> static __device__ void write_vec(T *to,
 }
 
 /*
- * Token t: its logits give nll, hit and lse; in training they become
- * (slope_nll [target >= 0] + slope_square 2 lse) softmax - slope_nll onehot(target).
+ * Token t: computes nll, hit and lse.  In training its logits become (slope_nll [target >= 0] +
+ * slope_square 2 lse) softmax - slope_nll onehot(target).
  */
 template <typename P, typename L>
-static __device__ void score_row(const scores<P, L> &s, int64_t t, const token_row<L> &row)
+static __device__ void cross_entropy_row(const cross_entropy<P, L> &s, int64_t t,
+					 const token_row<L> &row)
 {
 	typedef typename P::real real;
 	__shared__ real largest_scratch[MAX_THREADS / WARP];
 	__shared__ double sum_scratch[MAX_THREADS / WARP];
-	__shared__ int found_room[MAX_THREADS / WARP];
-	static_assert(sizeof(largest_scratch) + sizeof(sum_scratch) + sizeof(found_room) <=
-			      JOIN_BYTES,
-		      "they lie beside the rows");
+	__shared__ int found_scratch[MAX_THREADS / WARP];
+	static_assert(sizeof(largest_scratch) + sizeof(sum_scratch) + sizeof(found_scratch) <=
+			      REDUCE_BYTES,
+		      "they need shared memory beside the rows");
 	const int target = s.targets[t];
 	const bool scored = target >= 0;
 	const real logit = scored ? (real)s.logits[t * s.pitch + target] : 0;
-	largest_number<L> thread_largest;
+	running_max<L> thread_largest;
 	real thread_sum = 0;
 
 	row.each(s.v, [&](int, auto x) { thread_largest.add(x); });
@@ -239,8 +249,8 @@ static __device__ void score_row(const scores<P, L> &s, int64_t t, const token_r
 	});
 	const double sum = row_reduce((double)thread_sum, 0.0, sum_scratch, add_values());
 	const double lse = (double)largest + log(sum);
-	const bool hit =
-		scored && logit == largest && !occurs_before(row, s.v, target, logit, found_room);
+	const bool hit = scored && logit == largest &&
+			 !occurs_before(row, s.v, target, logit, found_scratch);
 
 	if (threadIdx.x == 0) {
 		s.hit[t] = hit;
@@ -262,21 +272,23 @@ static __device__ void score_row(const scores<P, L> &s, int64_t t, const token_r
 			d[k] = exp_from<P>((real)x[k], largest) * scale;
 		write_vec(to + first, d);
 	});
-	if (scored && row.takes(target, s.v))
+	if (scored && row.owns(target, s.v))
 		to[target] =
 			(typename P::factor)(exp_from<P>(logit, largest) * scale - (real)slope);
 }
 
-/* Bytes of a row on the chip. */
+/* Bytes of a row in shared memory. */
 template <typename L> static __host__ __device__ int64_t row_bytes(int v)
 {
-	return whole(v) * (int64_t)sizeof(L);
+	return round_up(v) * (int64_t)sizeof(L);
 }
 
-/* Begin to copy the thread's spans of token t, if there is one; `stage`: an address in shared
- * memory. */
+/*
+ * Starts to copy the thread's vectors of token t, if t exists, to `stage`, an address in shared
+ * memory.
+ */
 template <typename P, typename L>
-static __device__ void copy_row(const scores<P, L> &s, int64_t t, uint32_t stage)
+static __device__ void copy_row(const cross_entropy<P, L> &s, int64_t t, uint32_t stage)
 {
 	constexpr int N = token_row<L>::N;
 	const int end = t < s.tokens ? s.v / N * N : 0;
@@ -287,66 +299,68 @@ static __device__ void copy_row(const scores<P, L> &s, int64_t t, uint32_t stage
 	cp_async_commit();
 }
 
-/* A block takes tokens that are gridDim.x apart; the logits of HELD of them are on the chip, or on
- * their way. */
-template <typename P, typename L, int HELD>
-static __global__ void __launch_bounds__(MAX_THREADS) score_kernel(scores<P, L> s)
+/* A block processes tokens gridDim.x apart.  Shared memory holds the logits of STAGES of them. */
+template <typename P, typename L, int STAGES>
+static __global__ void __launch_bounds__(MAX_THREADS) cross_entropy_kernel(cross_entropy<P, L> s)
 {
 	char *shared = dynamic_smem();
 	const int64_t bytes = row_bytes<L>(s.v);
-	int half = 0;
+	int stage = 0;
 
 	pdl_wait();
-	if (HELD > 0)
+	if (STAGES > 0)
 		copy_row(s, blockIdx.x, smem_address(shared));
-	for (int64_t t = blockIdx.x; t < s.tokens; t += gridDim.x, half = !half) {
+	for (int64_t t = blockIdx.x; t < s.tokens; t += gridDim.x, stage = !stage) {
 		const L *from = s.logits + t * s.pitch;
 
-		if (HELD > 1)
-			copy_row(s, t + gridDim.x, smem_address(shared + !half * bytes));
-		cp_async_wait<(HELD > 1)>();
-		score_row<P, L>(s, t,
-				{ HELD > 0 ? (const L *)(shared + half * bytes) : from, from });
+		if (STAGES > 1)
+			copy_row(s, t + gridDim.x, smem_address(shared + !stage * bytes));
+		cp_async_wait<(STAGES > 1)>();
+		cross_entropy_row<P, L>(
+			s, t, { STAGES > 0 ? (const L *)(shared + stage * bytes) : from, from });
 	}
 }
 
-template <int HELD, typename P, typename L>
-static void launch_scores(const struct call *c, int64_t blocks, int threads, const scores<P, L> &s)
+template <int STAGES, typename P, typename L>
+static void launch_cross_entropy(const struct call *c, int64_t blocks, int threads,
+				 const cross_entropy<P, L> &s)
 {
-	const int bytes = HELD * (int)row_bytes<L>(s.v);
+	const int bytes = STAGES * (int)row_bytes<L>(s.v);
 
-	set_max_dynamic_smem(c, score_kernel<P, L, HELD>, bytes);
-	launch_pdl(context_of(c)->pdl, score_kernel<P, L, HELD>, (unsigned)blocks, threads, bytes,
-		   stream_of(c), s);
+	set_max_dynamic_smem(c, cross_entropy_kernel<P, L, STAGES>, bytes);
+	launch_pdl(context_of(c)->pdl, cross_entropy_kernel<P, L, STAGES>, (unsigned)blocks,
+		   threads, bytes, stream_of(c), s);
 	note_launch(c);
 }
 
-#define FEW_LOGITS 4096 /* for a block of few threads for each token */
+#define FEW_LOGITS 4096 /* vocabularies up to this size use small blocks */
 
-template <typename P, typename L> static void score(const struct call *c, const scores<P, L> &s)
+template <typename P, typename L>
+static void run_cross_entropy(const struct call *c, const cross_entropy<P, L> &s)
 {
-	const int64_t row = row_bytes<L>(s.v), most = context_of(c)->shared_bytes - JOIN_BYTES;
-	const int64_t multiprocessors = context_of(c)->multiprocessors;
+	const int64_t row = row_bytes<L>(s.v), max = context_of(c)->shared_bytes - REDUCE_BYTES;
+	const int64_t sms = context_of(c)->sm_count;
 	const bool few = s.v <= FEW_LOGITS;
 	const int threads = few ? BLOCK / 2 : MAX_THREADS;
 
-	if (2 * row <= most && !few && s.tokens > multiprocessors)
-		launch_scores<2>(c, multiprocessors, threads, s);
-	else if (row <= most)
-		launch_scores<1>(c, s.tokens, threads, s);
+	if (2 * row <= max && !few && s.tokens > sms)
+		launch_cross_entropy<2>(c, sms, threads, s);
+	else if (row <= max)
+		launch_cross_entropy<1>(c, s.tokens, threads, s);
 	else
-		launch_scores<0>(c, s.tokens, threads, s);
+		launch_cross_entropy<0>(c, s.tokens, threads, s);
 }
 
 template <typename P, typename L>
-static void score_chunk(const struct call *c, const buffers<P> &r, int64_t first, int64_t tokens,
-			bool training)
+static void cross_entropy_of_chunk(const struct call *c, const buffers<P> &r, int64_t first,
+				   int64_t tokens, bool training)
 {
-	score<P, L>(c, { (L *)r.logits, training ? r.dlogits : NULL, (int)c->node->in[1]->dim[0],
-			 tokens, logit_pitch(c->node), (const int32_t *)c->in[2] + first,
-			 real_input<P>(c, 3), real_output_gradient<P>(c, 0),
-			 real_output_gradient<P>(c, 1), real_output<P>(c, 2) + first,
-			 real_output<P>(c, 3) + first, r.lse + first });
+	run_cross_entropy<P, L>(c, { (L *)r.logits, training ? r.dlogits : NULL,
+				     (int)c->node->in[1]->dim[0], tokens, logit_pitch(c->node),
+				     (const int32_t *)c->in[2] + first, real_input<P>(c, 3),
+				     real_output_gradient<P>(c, 0), real_output_gradient<P>(c, 1),
+				     real_output<P>(c, 2) + first, real_output<P>(c, 3) + first,
+				     r.lse + first });
 }
 
 /* logits = x W': dx = dlogits W, dW = dlogits' x summed over chunks */
@@ -358,7 +372,7 @@ template <typename P> static void all_chunks(const struct call *c, bool training
 	const int64_t tokens = tensor_count(c->node->in[2]), chunk = chunk_tokens(c->node);
 	const int64_t v = c->node->in[1]->dim[0], e = c->node->in[1]->dim[1];
 	const int64_t pitch = logit_pitch(c->node);
-	const bool bf16_storage = keeps_factors<P>(c->node);
+	const bool bf16_storage = stores_factors<P>(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), tokens, e, e, r.x), w = weight<P>(c, r.w);
 	const auto dx = input_gradient<P>(c, 0), dw = input_gradient<P>(c, 1);
 	const output_view<P> logits = { r.logits, bf16_storage };
@@ -370,9 +384,9 @@ template <typename P> static void all_chunks(const struct call *c, bool training
 
 		gemm(c, false, true, n, v, e, 1, part, w, false, logits, pitch);
 		if (bf16_storage)
-			score_chunk<P, factor>(c, r, first, n, training);
+			cross_entropy_of_chunk<P, factor>(c, r, first, n, training);
 		else
-			score_chunk<P, typename P::real>(c, r, first, n, training);
+			cross_entropy_of_chunk<P, typename P::real>(c, r, first, n, training);
 		if (training && dx)
 			gemm(c, false, false, n, e, v, 1, dlogits, w, dx.add, dx.to + first * e, e);
 		if (training && dw)

@@ -1,3 +1,9 @@
+/*
+ * linear: y = x W + b.
+ *
+ * Most calls are one cuBLASLt GEMM that adds the bias in its epilogue.  Up to 4 rows use gemv.cuh,
+ * up to 16 output channels narrow_linear.cuh.  Backward: dx = dy W', dW = x' dy, db = sum dy.
+ */
 #include "core/backend/cuda/gemm/narrow_linear.cuh"
 #include "core/backend/cuda/gemm/gemv.cuh"
 
@@ -8,7 +14,10 @@ static struct linear_sizes sizes_of(const struct node *node)
 	return linear_sizes_of(node->in[0], node->in[1], attr->transposed);
 }
 
-/* Rounded: x, W and the bias where they are no parameters, dy; and the parts of db. */
+/*
+ * Scratch memory: rounded copies of x, dy, and of W and bias that are no parameters; the partial
+ * sums of db.
+ */
 template <typename P> struct buffers {
 	typename P::factor *x, *w, *bias, *dy;
 	typename P::real *columns;
@@ -37,9 +46,9 @@ static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum
 }
 
 /*
- * In float32 cuBLAS multiplies by W [O,I] faster than by W [I,O]: 49.9 against 47.7 TFLOP/s on one
- * H200.  So the forward pass reads a turned copy, where there is so much to multiply that making it
- * after each update takes little beside.  It is copy 1: c->copy[1][1] is there if this holds.
+ * In float32 cuBLAS multiplies by W [O,I] faster than by W [I,O]: 49.9 against 47.7 TFLOP/s on an
+ * H200.  So the forward pass reads a transposed copy, if the GEMM is so large that transposing W
+ * after each update costs little.  c->copy[1][1] exists if this holds.
  */
 #define TRANSPOSED_MIN_ROWS 4096
 #define TRANSPOSED_MIN_ELEMENTS (1 << 18)
@@ -53,7 +62,7 @@ template <typename P> static bool reads_transposed(const struct node *node)
 	       s.i * s.o >= TRANSPOSED_MIN_ELEMENTS;
 }
 
-/* W as forward reads it, where gemv.cuh does not. */
+/* W as the forward GEMM reads it. */
 template <typename P>
 static matrix<typename P::factor> forward_weight(const struct call *c, typename P::factor *buffers)
 {
@@ -64,7 +73,10 @@ static matrix<typename P::factor> forward_weight(const struct call *c, typename 
 	return weight<P>(c, buffers);
 }
 
-/* The bias as y is kept: itself, its rounded copy, or rounded into `room`; NULL: there is none. */
+/*
+ * The bias in the type of y: itself, its rounded copy, or rounded into `buffers`; NULL: there is
+ * none.
+ */
 template <typename P>
 static const void *bias_like(const struct call *c, output_view<P> y, typename P::factor *buffers)
 {
@@ -118,7 +130,7 @@ template <typename P> static void backward(const struct call *c)
 	const bool few = takes_narrow_linear<P>(s, x, dx);
 	matrix<typename P::factor> dy = {};
 
-	/* First: what was written just before is near still. */
+	/* First: dy was just written, so it may still be in L2. */
 	if (db)
 		sum_column_vecs(
 			c, s.n, s.o, all_of<P>(given),
@@ -142,8 +154,8 @@ template <typename P> static void backward(const struct call *c)
 }
 
 /*
- * Copy 0 of the weight is rounded, copy 1 is turned, and rounded where products round; and the bias
- * of a y that is narrow.
+ * Copies of parameters: copy 0 of the weight is rounded; copy 1 is transposed, and rounded in
+ * bfloat16.  The bias has a rounded copy if y is stored in bfloat16.
  */
 template <typename P>
 static size_t copies(const struct node *n, enum pass pass, int input, int which)

@@ -1,6 +1,7 @@
+/* linear_gelu: y = gelu(x W + b).  The GEMM's epilogue applies gelu if y is stored in bfloat16. */
 #include "core/backend/cuda/gemm/linear_gelu.cuh"
 
-/* The op as two, with the kernels of the precision. */
+/* The op as two nodes, linear and gelu, with their kernels. */
 template <typename P> struct nodes : two_nodes {
 	nodes(const struct node *n)
 	{
@@ -24,7 +25,7 @@ template <typename P> static void backward(const struct call *c)
 	linear_backward(&n, c, c->inner, c->work);
 }
 
-/* y = gelu(s), and s where products round */
+/* y = gelu(s); with rounded products also s = x W + b */
 template <typename P> static void recompute(const struct call *c)
 {
 	const nodes<P> n(c->node);

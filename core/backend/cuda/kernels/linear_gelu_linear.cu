@@ -1,7 +1,12 @@
+/*
+ * linear_gelu_linear: y = gelu(a) V + c, a = x W + b, the whole feed-forward.
+ *
+ * In bfloat16 the GEMM of backward applies the derivative in its epilogue: da = dy V' gelu'(a).
+ */
 #include "core/backend/cuda/gemm/linear_gelu.cuh"
 #include "core/ops/linear_gelu_linear.h"
 
-/* The op as three, with the kernels of the precision. */
+/* The op as three nodes, linear, gelu and linear, with their kernels. */
 template <typename P> struct nodes : three_nodes {
 	nodes(const struct node *n)
 	{
@@ -17,8 +22,11 @@ template <typename P> static void forward(const struct call *c)
 	last_forward(&n, c);
 }
 
-/* da = dy V' gelu'(a) at once, into the workspace.  false: nothing was done. */
-template <typename P> static bool backward_at_once(const struct call *c)
+/*
+ * Writes da = dy V' gelu'(a) to the workspace with one GEMM.  Returns false, with nothing done, if
+ * it cannot.
+ */
+template <typename P> static bool backward_fused(const struct call *c)
 {
 	typedef typename P::factor factor;
 	const struct tensor *y = c->node->out[0], *h = c->node->out[2];
@@ -41,14 +49,14 @@ template <typename P> static void backward(const struct call *c)
 	last_backward(&n, c);
 	if (!c->din[0] && !c->din[1] && !c->din[2])
 		return;
-	if (!backward_at_once<P>(c)) {
+	if (!backward_fused<P>(c)) {
 		hidden_backward(&n, c);
 		gelu_backward(&n.two, c, c->work, c->work);
 	}
 	linear_backward(&n.two, c, c->work, work_behind(&n, c));
 }
 
-/* h = gelu(a), and a where products round */
+/* h = gelu(a); with rounded products also a = x W + b */
 template <typename P> static void recompute(const struct call *c)
 {
 	const nodes<P> n(c->node);

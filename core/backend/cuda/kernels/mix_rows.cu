@@ -1,5 +1,7 @@
 /*
- * R is made a block of queries at a time, [rows, keys], from q, k and lse:
+ * mix_rows: y = R x, with the routing matrix R [T,T] of a rms or dense mode.
+ *
+ * R is recomputed from q, k and lse, a block of queries [rows, keys] at a time:
  *
  *     forward   y_block = R_block x
  *     backward  dx += R_block' dy_block
@@ -10,10 +12,10 @@ enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
 
 static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
 
-/* The rows of R of one block, [B,rows,pitch]; keys after a row's own are 0. */
+/* Computes the rows of R of one block of queries, [B,rows,pitch].  Keys after the query are 0. */
 template <typename P>
-static void make_route(const struct call *c, const scores<P> &given, struct query_block x,
-		       typename P::real *route)
+static void compute_route(const struct call *c, const scores<P> &given, struct query_block x,
+			  typename P::real *route)
 {
 	typedef typename P::real real;
 	const scores<P> s = given;
@@ -57,7 +59,7 @@ template <typename P> static void forward(const struct call *c)
 		const struct query_block x = block_at(s, first);
 		const matrix<real> R = { route, s.pitch, s.rows * s.pitch };
 
-		make_route<P>(c, s, x, route);
+		compute_route<P>(c, s, x, route);
 		gemm(c, false, false, x.n, F, x.keys, 1, R, values, false,
 		     real_output<P>(c, 0) + first * F, F, s.T * F, s.B);
 	}
@@ -80,7 +82,7 @@ template <typename P> static void backward(const struct call *c)
 		const matrix<real> R = { route, s.pitch, s.rows * s.pitch };
 		const matrix<real> dy = { real_output_gradient<P>(c, 0) + first * F, F, s.T * F };
 
-		make_route<P>(c, s, x, route);
+		compute_route<P>(c, s, x, route);
 		gemm(c, true, false, x.keys, F, x.n, 1, R, dy, true, dx, F, s.T * F, s.B);
 	}
 }
@@ -97,7 +99,7 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return m.used;
 }
 
-/* Its blocks of scores are as wide as there are keys. */
+/* The width of a block of scores is the number of keys, which depends on run->past. */
 static bool follows_past(const struct node *n)
 {
 	(void)n;

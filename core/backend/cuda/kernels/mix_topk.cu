@@ -1,23 +1,25 @@
 /*
- * Both passes add weighted rows: forward those that a token chose, backward those of the tokens
- * that chose a source, in the order of tokens.  Backward finds these by a counting sort.
+ * mix_topk: y_t = sum_n weight_tn x[index_tn], k sources per token.
+ *
+ * Both passes add weighted rows: forward the k rows that a token chose, backward the rows of dy of
+ * all tokens that chose a source, in token order.  Backward finds the tokens of each source with a
+ * counting sort: count per block of entries, prefix sums, scatter.  No atomics.
  */
 #include "core/backend/cuda/primitives/packed_load.cuh"
 
 enum { X, INDEX, WEIGHT };
 
 #define WARPS (BLOCK / WARP)
-#define LONG 32 /* entries; the warps of a block share a longer list */
-#define BATCH 2 /* rows that a thread reads at a time; with more, fewer threads fit */
+#define LONG 32 /* entries; all warps of a block share a longer list */
+#define BATCH 2 /* rows that a thread loads at a time; more would cost occupancy */
 
 /* ------------------------------------------------------------- weighted rows */
 
-/* For every row of the result of an example a list of entries: a row of x, or -1, and its weight.
- */
+/* A list of entries for every output row of an example: a row of x, or -1, and its weight. */
 template <typename R> struct routes {
-	int64_t lists, rows, entries; /* of an example; rows are those of x */
-	int64_t k;		      /* entries of each list, or .. */
-	const int32_t *first;	      /* .. [B,lists + 1], where lists begin */
+	int64_t lists, rows, entries; /* per example: lists, rows of x, entries */
+	int64_t k;		      /* entries of each list, if `first` is NULL */
+	const int32_t *first;	      /* [B,lists + 1]: the first entry of each list; or NULL */
 	const int32_t *row;	      /* [B,entries] */
 	const R *weight;
 
@@ -27,7 +29,7 @@ template <typename R> struct routes {
 	}
 };
 
-/* The sum of a warp's entries [begin, end), in order, for N channels of x per lane. */
+/* The weighted sum of entries [begin, end), in order, by a warp with N channels per lane. */
 template <typename R, typename T, int N>
 static __device__ vec<R, N> add_rows(const routes<R> &r, int64_t begin, int64_t end, const T *x,
 				     int64_t pitch)
@@ -63,18 +65,18 @@ static __device__ vec<R, N> add_rows(const routes<R> &r, int64_t begin, int64_t 
 	return sum;
 }
 
-/* How many channels a row has, and how far rows of x and of y are apart. */
+/* Channels of a row, and elements from one row of x, and of y, to the next. */
 struct widths {
 	int64_t row, x_pitch, y_pitch;
 };
 
 /*
- * A block serves WARPS lists of example z, a warp each, for the channels of slice y.  Its lists are
- * far apart: early tokens are chosen by many.
+ * A block serves WARPS lists of example blockIdx.z, one warp per list, for the channels of slice
+ * blockIdx.y.  Its lists lie far apart, because many tokens choose early sources.
  */
 template <typename P, typename T, int N>
-static __global__ void mix_kernel(routes<typename P::real> r, const T *x, struct widths width,
-				  gradient_view<P> y)
+static __global__ void mix_topk_kernel(routes<typename P::real> r, const T *x, struct widths width,
+				       gradient_view<P> y)
 {
 	typedef typename P::real real;
 	__shared__ real part[WARPS][WARP * N];
@@ -132,8 +134,8 @@ template <typename P> struct mix {
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
 				(unsigned)((width.row + slice - 1) / slice), (unsigned)batch);
 
-		launch_pdl(context_of(c)->pdl, mix_kernel<P, T, N>, grid, BLOCK, 0, stream_of(c), r,
-			   (const T *)x.at, width, y);
+		launch_pdl(context_of(c)->pdl, mix_topk_kernel<P, T, N>, grid, BLOCK, 0,
+			   stream_of(c), r, (const T *)x.at, width, y);
 		note_launch(c);
 	}
 };
@@ -156,22 +158,23 @@ template <typename P> static void forward(const struct call *c)
 
 /* ---------------------------------------------------- the tokens of each source */
 
-#define VEC16 256	    /* entries of index that a warp sorts, or more, if .. */
-#define MAX_TOKEN_BLOCKS 32 /* .. an example would have more pieces than this */
-#define PLACES 8	    /* of pieces that a thread reads at a time */
+#define ENTRY_BLOCK \
+	256 /* entries per block, sorted by one warp; more, if an example would have more than */
+#define MAX_ENTRY_BLOCKS 32 /* this many blocks of entries */
+#define OFFSET_LOADS 8	    /* offsets that a thread loads at a time */
 
-/* An example's entries of index, cut into pieces, and how they are sorted by source. */
+/* The counting sort of an example's entries by source. */
 template <typename R> struct sorting {
-	int64_t B, T, k, token_blocks;
-	int32_t *place; /* [B,pieces,T]: how many entries of the piece name a source; then their
-			   place */
-	int32_t *first; /* [B,T + 1]: how many name it in all; then where its list begins */
-	int32_t *token; /* [B,T k] */
+	int64_t B, T, k, entry_blocks;
+	int32_t *offset; /* [B,blocks,T]: entries of the block with this source; then their offset
+			    in its list */
+	int32_t *first;	 /* [B,T + 1]: entries with this source; then the start of its list */
+	int32_t *token;	 /* [B,T k] */
 	R *weight;
 
-	__device__ int64_t begin(int64_t token_block) const
+	__device__ int64_t begin(int64_t block) const
 	{
-		return T * k * token_block / token_blocks;
+		return T * k * block / entry_blocks;
 	}
 };
 
@@ -180,21 +183,21 @@ static sorting<typename P::real> alloc_sorting(struct scratch *m, const struct n
 					       enum pass pass)
 {
 	const int64_t *dim = n->in[INDEX]->dim, entries = dim[1] * dim[2];
-	const int64_t token_blocks = (entries + VEC16 - 1) / VEC16;
+	const int64_t entry_blocks = (entries + ENTRY_BLOCK - 1) / ENTRY_BLOCK;
 	sorting<typename P::real> s = { dim[0], dim[1], dim[2],
-					token_blocks < MAX_TOKEN_BLOCKS ? token_blocks
-									: MAX_TOKEN_BLOCKS };
+					entry_blocks < MAX_ENTRY_BLOCKS ? entry_blocks
+									: MAX_ENTRY_BLOCKS };
 
 	if (pass != PASS_BACKWARD)
 		return s;
-	s.place = m->alloc<int32_t>(s.B * s.token_blocks * s.T);
+	s.offset = m->alloc<int32_t>(s.B * s.entry_blocks * s.T);
 	s.first = m->alloc<int32_t>(s.B * (s.T + 1));
 	s.token = m->alloc<int32_t>(s.B * entries);
 	s.weight = m->alloc<typename P::real>(s.B * entries);
 	return s;
 }
 
-/* Lanes of the warp with this key: all, and those before the own one. */
+/* Lanes of the warp with the same key: all, and those before this lane. */
 struct equals {
 	int all, before;
 };
@@ -215,84 +218,85 @@ static __device__ struct equals count_equals(int key)
 }
 
 /*
- * A warp takes the entries of a piece in order: put(entry, place of the entry's source, how many
- * entries of the warp have that source before this one), and advances the place.
+ * A warp visits the entries of a block in order.  It calls put(entry, source, offset of the entry
+ * in the source's list) and advances the offset.
  */
 template <typename R, typename F>
-static __device__ void walk(const sorting<R> &s, const int32_t *index, int64_t b,
-			    int64_t token_block, F put)
+static __device__ void visit_entries(const sorting<R> &s, const int32_t *index, int64_t b,
+				     int64_t block, F put)
 {
 	const int lane = threadIdx.x % WARP;
-	int32_t *place = s.place + (b * s.token_blocks + token_block) * s.T;
+	int32_t *offset = s.offset + (b * s.entry_blocks + block) * s.T;
 
-	for (int64_t e = s.begin(token_block); e < s.begin(token_block + 1); e += WARP) {
+	for (int64_t e = s.begin(block); e < s.begin(block + 1); e += WARP) {
 		const int source =
-			e + lane < s.begin(token_block + 1) ? index[b * s.T * s.k + e + lane] : -1;
+			e + lane < s.begin(block + 1) ? index[b * s.T * s.k + e + lane] : -1;
 		const struct equals n = count_equals(source);
-		const int32_t at = source < 0 ? 0 : place[source];
+		const int32_t at = source < 0 ? 0 : offset[source];
 
 		__syncwarp();
 		if (source >= 0) {
 			put(e + lane, source, at + n.before);
 			if (n.before == 0)
-				place[source] = at + n.all;
+				offset[source] = at + n.all;
 		}
 		__syncwarp();
 	}
 }
 
-/* By a warp: how many entries of the piece name each source. */
+/* By a warp: counts the entries of the block with each source. */
 template <typename R>
-static __device__ void count_token_block(const sorting<R> &s, const int32_t *index, int64_t b,
-					 int64_t token_block)
+static __device__ void count_entry_block(const sorting<R> &s, const int32_t *index, int64_t b,
+					 int64_t block)
 {
 	for (int64_t source = threadIdx.x % WARP; source < s.T; source += WARP)
-		s.place[(b * s.token_blocks + token_block) * s.T + source] = 0;
+		s.offset[(b * s.entry_blocks + block) * s.T + source] = 0;
 	__syncwarp();
-	walk(s, index, b, token_block, [](int64_t, int, int32_t) {});
+	visit_entries(s, index, b, block, [](int64_t, int, int32_t) {});
 }
 
-/* By a thread: the place of each piece among the entries of a source, and their number. */
+/* By a thread: prefix sums over the blocks of one source, and its total. */
 template <typename R>
-static __device__ void add_vecs(const sorting<R> &s, int64_t b, int64_t source)
+static __device__ void scan_blocks(const sorting<R> &s, int64_t b, int64_t source)
 {
-	int32_t *place = s.place + b * s.token_blocks * s.T + source, sum = 0;
+	int32_t *offset = s.offset + b * s.entry_blocks * s.T + source, sum = 0;
 
-	for (int64_t token_block = 0; token_block < s.token_blocks; token_block += PLACES) {
-		int32_t n[PLACES];
+	for (int64_t block = 0; block < s.entry_blocks; block += OFFSET_LOADS) {
+		int32_t n[OFFSET_LOADS];
 
 #pragma unroll
-		for (int u = 0; u < PLACES; u++)
-			n[u] = token_block + u < s.token_blocks ? place[(token_block + u) * s.T]
-								: 0;
+		for (int u = 0; u < OFFSET_LOADS; u++)
+			n[u] = block + u < s.entry_blocks ? offset[(block + u) * s.T] : 0;
 #pragma unroll
-		for (int u = 0; u < PLACES && token_block + u < s.token_blocks; u++) {
-			place[(token_block + u) * s.T] = sum;
+		for (int u = 0; u < OFFSET_LOADS && block + u < s.entry_blocks; u++) {
+			offset[(block + u) * s.T] = sum;
 			sum += n[u];
 		}
 	}
 	s.first[b * (s.T + 1) + source] = sum;
 }
 
-/* By a block: first[s] = the number of entries before source s of the example, from the number that
- * name each. */
-template <typename R> static __device__ void add_counts(const sorting<R> &s, int64_t b)
+/*
+ * By a thread block: turns the totals of the sources into the starts of their lists, with an
+ * exclusive prefix sum.
+ */
+template <typename R> static __device__ void scan_sources(const sorting<R> &s, int64_t b)
 {
-	__shared__ int32_t until[BLOCK]; /* the end of each thread's share */
+	__shared__ int32_t prefix[BLOCK]; /* inclusive prefix sums of the threads' shares */
 	int32_t *first = s.first + b * (s.T + 1), sum = 0;
 	const int64_t begin = s.T * threadIdx.x / BLOCK, end = s.T * (threadIdx.x + 1) / BLOCK;
 
 	for (int64_t i = begin; i < end; i++)
 		sum += first[i];
-	until[threadIdx.x] = sum;
+	prefix[threadIdx.x] = sum;
 	for (int step = 1; step < BLOCK; step *= 2) {
 		__syncthreads();
-		const int32_t before = (int)threadIdx.x < step ? 0 : until[threadIdx.x - step];
+		const int32_t before = (int)threadIdx.x < step ? 0 : prefix[threadIdx.x - step];
 
 		__syncthreads();
-		until[threadIdx.x] += before;
+		prefix[threadIdx.x] += before;
 	}
-	sum = until[threadIdx.x] - sum;
+	sum = prefix[threadIdx.x] - sum;
 	for (int64_t i = begin; i < end; i++) {
 		const int32_t n = first[i];
 
@@ -303,23 +307,26 @@ template <typename R> static __device__ void add_counts(const sorting<R> &s, int
 		first[s.T] = sum;
 }
 
-/* By a warp: the entries of the piece go to the lists of their sources. */
+/* By a warp: writes the entries of the block to the lists of their sources. */
 template <typename R>
-static __device__ void put_vec(const sorting<R> &s, const int32_t *index, const R *weight,
-			       int64_t b, int64_t token_block)
+static __device__ void scatter_entries(const sorting<R> &s, const int32_t *index, const R *weight,
+				       int64_t b, int64_t block)
 {
 	const int64_t list = b * s.T * s.k;
 
-	walk(s, index, b, token_block, [&](int64_t entry, int source, int32_t place) {
-		const int64_t at = list + s.first[b * (s.T + 1) + source] + place;
+	visit_entries(s, index, b, block, [&](int64_t entry, int source, int32_t offset) {
+		const int64_t at = list + s.first[b * (s.T + 1) + source] + offset;
 
 		s.token[at] = (int32_t)(entry / s.k);
 		s.weight[at] = weight[list + entry];
 	});
 }
 
-/* Entries of an example that one block sorts: a launch takes longer than a few of them. */
-#define SORTED_AT_ONCE 4096
+/*
+ * Up to this many entries of an example are sorted by one thread block: three more launches would
+ * take longer.
+ */
+#define MAX_SORTED_BY_BLOCK 4096
 
 template <typename R>
 static void sort_entries(const struct call *c, const sorting<R> &given, const int32_t *index,
@@ -327,32 +334,31 @@ static void sort_entries(const struct call *c, const sorting<R> &given, const in
 {
 	const sorting<R> s = given;
 
-	if (s.T * s.k <= SORTED_AT_ONCE) {
+	if (s.T * s.k <= MAX_SORTED_BY_BLOCK) {
 		each_row(c, s.B, [=] __device__(int64_t b) {
 			const int warp = threadIdx.x / WARP;
 
-			for (int64_t token_block = warp; token_block < s.token_blocks;
-			     token_block += WARPS)
-				count_token_block(s, index, b, token_block);
+			for (int64_t block = warp; block < s.entry_blocks; block += WARPS)
+				count_entry_block(s, index, b, block);
 			__syncthreads();
 			for (int64_t source = threadIdx.x; source < s.T; source += BLOCK)
-				add_vecs(s, b, source);
+				scan_blocks(s, b, source);
 			__syncthreads();
-			add_counts(s, b);
+			scan_sources(s, b);
 			__syncthreads();
-			for (int64_t token_block = warp; token_block < s.token_blocks;
-			     token_block += WARPS)
-				put_vec(s, index, weight, b, token_block);
+			for (int64_t block = warp; block < s.entry_blocks; block += WARPS)
+				scatter_entries(s, index, weight, b, block);
 		});
 		return;
 	}
-	each(c, s.B * s.token_blocks * WARP, [=] __device__(int64_t i) {
-		count_token_block(s, index, i / WARP / s.token_blocks, i / WARP % s.token_blocks);
+	each(c, s.B * s.entry_blocks * WARP, [=] __device__(int64_t i) {
+		count_entry_block(s, index, i / WARP / s.entry_blocks, i / WARP % s.entry_blocks);
 	});
-	each(c, s.B * s.T, [=] __device__(int64_t i) { add_vecs(s, i / s.T, i % s.T); });
-	each_row(c, s.B, [=] __device__(int64_t b) { add_counts(s, b); });
-	each(c, s.B * s.token_blocks * WARP, [=] __device__(int64_t i) {
-		put_vec(s, index, weight, i / WARP / s.token_blocks, i / WARP % s.token_blocks);
+	each(c, s.B * s.T, [=] __device__(int64_t i) { scan_blocks(s, i / s.T, i % s.T); });
+	each_row(c, s.B, [=] __device__(int64_t b) { scan_sources(s, b); });
+	each(c, s.B * s.entry_blocks * WARP, [=] __device__(int64_t i) {
+		scatter_entries(s, index, weight, i / WARP / s.entry_blocks,
+				i / WARP % s.entry_blocks);
 	});
 }
 

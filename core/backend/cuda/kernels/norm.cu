@@ -1,8 +1,20 @@
+/*
+ * norm and norm_residual: LayerNorm and RMSNorm, with n = (s - mean) / deviation,
+ *
+ *     s = x + residual,  y = w n + b
+ *     g = w dy,  ds += (g - mean(g) - n mean(g n)) / deviation,  dw = sum dy n,  db = sum dy
+ *
+ * RMSNorm has no mean, and so lacks mean(g).  Memory bandwidth bounds all passes: a row stays in
+ * registers between its uses.
+ */
 #include "core/backend/cuda/norm/norm_columns.cuh"
 
 /* ------------------------------------------------------------------ forward */
 
-/* A piece as it is kept.  It stays packed until all of it is here: that takes fewer registers. */
+/*
+ * A thread's elements of a chunk in the storage type.  They stay packed until all loads are back,
+ * which takes fewer registers.
+ */
 template <typename T, typename S> struct packed_row_slice {
 	packed_vec<T, S::N> of[S::K];
 
@@ -37,9 +49,13 @@ static __device__ void add_residual(const norm_call<P> &m, row_slice<R, S> &s, s
 		add_as<P>(s, x, (const R *)m.residual.at, residual_at);
 }
 
-/* s = x + residual, as it is kept, or x: what is normalised is what the backward pass will read. */
+/*
+ * s = x + residual, rounded to its storage type, or s = x.  So the norm normalises what backward
+ * will read.
+ */
 template <typename P, typename R, typename S>
-static __device__ void make_sum(const norm_call<P> &m, row_slice<R, S> &s, int64_t row, int chunk)
+static __device__ void compute_sum(const norm_call<P> &m, row_slice<R, S> &s, int64_t row,
+				   int chunk)
 {
 	const struct row_place at = place_of<S>(row, m.width, chunk);
 	const struct row_place residual_at = place_of<S>(row, m.width, chunk, m.residual_pitch);
@@ -60,8 +76,8 @@ static __device__ void make_sum(const norm_call<P> &m, row_slice<R, S> &s, int64
 }
 
 /*
- * w and b of a thread's columns.  Parameters are not written in a run, so they come before what the
- * kernel before makes, if that takes few registers; if not, they are read span by span.
+ * w and b of a thread's columns.  No kernel of the run writes parameters, so they are loaded before
+ * pdl_wait(), if they take few registers; else vector by vector when they are used.
  */
 template <typename R, typename S> struct norm_weights {
 	static constexpr bool AHEAD = !S::LONG && sizeof(row_slice<R, S>) <= 32;
@@ -80,7 +96,7 @@ template <typename R, typename S> struct norm_weights {
 		if (AHEAD && b)
 			load_as(b_ahead, b, at);
 	}
-	/* For span k, which begins in this column. */
+	/* Of vector k, which starts at this column. */
 	__device__ vec<R, S::N> factor(int k, int64_t column) const
 	{
 		return AHEAD ? w_ahead.of[k] : load_vec<R, R, S::N, true>(w + column);
@@ -126,7 +142,7 @@ static __device__ void write_y(const norm_call<P> &m, const norm_weights<R, S> &
 		write_y_as((R *)m.y.at, weights, s, mean, inverse, at, row * m.width);
 }
 
-/* By a block.  Parameters are not written in a run; in decoding they lie far away. */
+/* Prefetches w and b into L2, by a block.  In decoding they are not there. */
 template <typename P> static __device__ void prefetch_weights(const norm_call<P> &m)
 {
 	constexpr int LINE = 128 / (int)sizeof(typename P::real);
@@ -141,7 +157,7 @@ template <typename P> static __device__ void prefetch_weights(const norm_call<P>
 /* s = x + residual, y = w (s - mean) / deviation + b */
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
-	forward_kernel(norm_call<P> m)
+	norm_forward_kernel(norm_call<P> m)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
@@ -157,7 +173,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 	if (row >= m.rows)
 		return;
 	each_chunk<S>(m.width, [&](int chunk) {
-		make_sum(m, s, row, chunk);
+		compute_sum(m, s, row, chunk);
 		each_number<S>([&](int k, int i) { sum += s.of[k][i]; });
 	});
 	mean = m.kind == NORM_LAYER ? team_sum<S>(sum) / width : 0;
@@ -187,7 +203,7 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
-	recompute_kernel(norm_call<P> m)
+	norm_recompute_kernel(norm_call<P> m)
 {
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
@@ -212,17 +228,17 @@ template <typename P> static bool forward_aligned(const norm_call<P> &m)
 }
 
 /*
- * Few rows of some hundreds of numbers: a block for each takes less time than a warp, since memory
- * and registers are not what they wait for.  So the order of a sum depends on the number of rows.
+ * Up to 64 rows of 512 and more elements, as in decoding, have a block each: latency bounds them,
+ * not bandwidth.  So the order of a sum depends on the number of rows.
  */
 #define BLOCK_ROWS 64
-#define BLOCK_NUMBERS 512
+#define BLOCK_ELEMENTS 512
 
-/* The width whose shape takes the rows. */
+/* The width that selects the row shape. */
 template <typename P> static int64_t shape_width(const norm_call<P> &m, bool aligned)
 {
 	constexpr int64_t LEAST_OF_BLOCK = ROW_VEC * WARP * MAX_VECS<typename P::real> + 1;
-	const bool by_blocks = aligned && m.rows <= BLOCK_ROWS && m.width >= BLOCK_NUMBERS;
+	const bool by_blocks = aligned && m.rows <= BLOCK_ROWS && m.width >= BLOCK_ELEMENTS;
 
 	return by_blocks && m.width < LEAST_OF_BLOCK ? LEAST_OF_BLOCK : m.width;
 }
@@ -238,7 +254,7 @@ template <typename P> static void forward(const struct call *c)
 		      [&](auto shape) {
 			      typedef decltype(shape) S;
 
-			      launch_pdl(context_of(c)->pdl, forward_kernel<P, S>,
+			      launch_pdl(context_of(c)->pdl, norm_forward_kernel<P, S>,
 					 (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
 					 stream_of(c), m);
 		      });
@@ -254,7 +270,7 @@ template <typename P> static void recompute(const struct call *c)
 	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
-		launch_pdl(context_of(c)->pdl, recompute_kernel<P, S>,
+		launch_pdl(context_of(c)->pdl, norm_recompute_kernel<P, S>,
 			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c),
 			   m);
 	});
@@ -263,7 +279,7 @@ template <typename P> static void recompute(const struct call *c)
 
 /* ------------------------------------------------------------------ backward */
 
-/* Only the sum is on the way to a loss. */
+/* Backward if only s, not y, reaches a loss. */
 template <typename P> static void backward_sum(const struct call *c, const norm_call<P> &m)
 {
 	const int64_t width = m.width, pitch = m.residual_pitch, n = m.rows * width;
@@ -293,7 +309,7 @@ template <typename P> static void backward_sum(const struct call *c, const norm_
 	});
 }
 
-/* Of n = (s - mean) / deviation: what rows give to dw and db. */
+/* A thread's partial sums of dw and db. */
 template <typename R, typename S> struct weight_sums {
 	row_slice<R, S> dw, db;
 
@@ -304,7 +320,9 @@ template <typename R, typename S> struct weight_sums {
 			db.of[k][i] += dy.of[k][i];
 		});
 	}
-	/* Columns from at.first on of dw, and of db, which begins `width` later. */
+	/*
+	 * Loads the columns from at.first on of dw, and of db, which starts `width` elements later.
+	 */
 	__device__ void load(const R *from, int64_t columns, int64_t width, struct row_place at)
 	{
 		load_as(dw, from, at);
@@ -319,13 +337,13 @@ template <typename R, typename S> struct weight_sums {
 	}
 };
 
-/* The sums of the teams of a block, added in order. */
+/* Adds the sums of the warps of a block, in order, in shared memory. */
 template <typename R, typename S>
 static __device__ void add_teams(weight_sums<R, S> &sums, struct row_place at)
 {
 	__shared__ struct alignas(16) {
-		R number[2 * S::CHUNK];
-	} kept;
+		R sums[2 * S::CHUNK];
+	} shared;
 	const int team = threadIdx.x / S::TEAM;
 
 	for (int writer = S::TEAMS - 1; writer >= 0; writer--) {
@@ -333,24 +351,24 @@ static __device__ void add_teams(weight_sums<R, S> &sums, struct row_place at)
 			weight_sums<R, S> before = {};
 
 			if (writer < S::TEAMS - 1)
-				before.load(kept.number, 2 * S::CHUNK, S::CHUNK, at);
+				before.load(shared.sums, 2 * S::CHUNK, S::CHUNK, at);
 			each_number<S>([&](int k, int i) {
 				sums.dw.of[k][i] += before.dw.of[k][i];
 				sums.db.of[k][i] += before.db.of[k][i];
 			});
-			sums.store(kept.number, 2 * S::CHUNK, S::CHUNK, at);
+			sums.store(shared.sums, 2 * S::CHUNK, S::CHUNK, at);
 		}
 		__syncthreads();
 	}
 }
 
 /*
- * y = w n + b: dw = sum dy n, db = sum dy over the rows.  With g = w dy:
- * d = (g - mean(g) - n mean(g n)) / deviation + ds, where RMSNorm, which subtracts no mean, lacks
- * mean(g).  d may be the memory of dy or ds.  SLICED, which takes registers: residual is a slice.
+ * Computes ds, and block partial sums of dw and db.  dx may be the memory of dy or ds.  SLICED:
+ * residual is a slice, which takes more registers.
  */
 template <typename P, typename S, bool SLICED>
-static __global__ void __launch_bounds__(BLOCK) backward_kernel(norm_call<P> m, norm_gradients<P> d)
+static __global__ void __launch_bounds__(BLOCK)
+	norm_backward_kernel(norm_call<P> m, norm_gradients<P> d)
 {
 	typedef typename P::real real;
 	const int64_t first_row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
@@ -363,22 +381,19 @@ static __global__ void __launch_bounds__(BLOCK) backward_kernel(norm_call<P> m, 
 		const real mean = m.statistics[2 * row], inverse = m.statistics[2 * row + 1];
 		real plain = 0, weighted = 0;
 		row_slice<real, S> n, g;
-		const auto read = [&](struct row_place at) { /* n and dy */
-							     load_stream<P>(n, m.sum(), at);
-							     load<P>(g, d.dy, at);
-							     each_number<S>([&](int k, int i) {
-								     n.of[k][i] =
-									     (n.of[k][i] - mean) *
-									     inverse;
-							     });
+		/* loads n and g = dy */
+		const auto read = [&](struct row_place at) {
+			load_stream<P>(n, m.sum(), at);
+			load<P>(g, d.dy, at);
+			each_number<S>(
+				[&](int k, int i) { n.of[k][i] = (n.of[k][i] - mean) * inverse; });
 		};
-		const auto weigh = [&](struct row_place column) { /* g = w dy */
-								  row_slice<real, S> w;
+		/* g = w dy */
+		const auto weigh = [&](struct row_place column) {
+			row_slice<real, S> w;
 
-								  load_as(w, m.w, column);
-								  each_number<S>([&](int k, int i) {
-									  g.of[k][i] *= w.of[k][i];
-								  });
+			load_as(w, m.w, column);
+			each_number<S>([&](int k, int i) { g.of[k][i] *= w.of[k][i]; });
 		};
 
 		each_chunk<S>(m.width, [&](int chunk) {
@@ -467,8 +482,9 @@ template <typename P> static void backward(const struct call *c)
 			parts = norm_parts(m.rows, S::TEAMS, NORM_PARTS);
 			if (parts)
 				launch_pdl(context_of(c)->pdl,
-					   m.residual_pitch == width ? backward_kernel<P, S, false>
-								     : backward_kernel<P, S, true>,
+					   m.residual_pitch == width
+						   ? norm_backward_kernel<P, S, false>
+						   : norm_backward_kernel<P, S, true>,
 					   (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
 		}
 	});

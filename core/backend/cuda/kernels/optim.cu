@@ -1,11 +1,17 @@
-/* The optimizers' updates: equations in core/optim/kernels.h. */
+/*
+ * The updates of the optimizers; core/optim/kernels.h has the equations.
+ *
+ * One launch updates all parameters.  Memory bandwidth bounds AdamW and SGD; Muon is bound by the
+ * GEMMs of its Newton-Schulz steps.  What an update decides (clip, skip, restart) stays in device
+ * memory, so the host never waits.
+ */
 #include "core/backend/cuda/gemm/gemm.cuh"
 
 extern "C" {
 #include "core/optim/kernels.h"
 }
 
-/* each() and the like take a call; for an update it has no node. */
+/* A call without a node, for each() and the like. */
 static struct call update_call(const struct backend *b)
 {
 	struct call c = {};
@@ -14,23 +20,22 @@ static struct call update_call(const struct backend *b)
 	return c;
 }
 
-/* Neighbours that a thread takes by accesses of 16 bytes. */
-template <typename R> static constexpr int TOGETHER = 16 / (int)sizeof(R);
+/* Elements in 16 bytes. */
+template <typename R> static constexpr int VEC_ELEMENTS = 16 / (int)sizeof(R);
 
 /* --------------------------------------------------------------- reductions */
 
-/* The partial sums of the update that is under way. */
+/* Scratch memory for the partial sums of the update. */
 static double *sum_work(const struct call *c)
 {
 	return context_of(c)->scalar + 1;
 }
 
 /*
- * The sums of squares of many stretches of memory.  Each is cut into parts, a function of its size
- * alone; a launch makes those of as many stretches as it takes along, and another one adds them up
- * in a fixed tree.
+ * Sums of squares of many buffers.  Each buffer is split into parts, a function of its size alone.
+ * One launch computes the parts of up to SQUARES_MAX buffers, another adds them in a fixed tree.
  */
-#define SQUARES_MAX 128 /* buffers of a launch, whose arguments have 4 KiB */
+#define SQUARES_MAX 128 /* buffers per launch: kernel arguments are limited to 4 KiB */
 
 static __host__ __device__ int parts_of(int64_t n)
 {
@@ -43,32 +48,31 @@ template <typename R> struct squares {
 	struct {
 		const R *x;
 		int64_t n;
-		int before, sum; /* parts of the stretches before; number of the sum */
+		int before, sum; /* parts of the buffers in front of this one; index of its sum */
 	} list[SQUARES_MAX];
-	int n, parts, sums; /* `sums`: one more than the largest number */
+	int n, parts, sums; /* `sums`: one more than the largest index of a sum */
 
 	__device__ int64_t before(int i) const
 	{
 		return list[i].before;
 	}
-	void alloc(const struct optim_buffer *s)
+	void add(const struct optim_buffer *s)
 	{
 		list[n++] = { (const R *)s->x, s->n, parts, s->sum };
 		parts += parts_of(s->n);
 		sums = s->sum < sums ? sums : s->sum + 1;
 	}
-	bool has_room(const struct optim_buffer *s) const
+	bool has_space(const struct optim_buffer *s) const
 	{
 		return n < SQUARES_MAX && parts + parts_of(s->n) <= UPDATE_PARTS;
 	}
 };
 
-/* What a thread adds up of part number `part`: spans, and behind the last of them single numbers.
- */
+/* A thread's sum over part `part`: vectors, then the single elements after the last vector. */
 template <bool ALIGNED, typename R>
 static __device__ double add_squares_of(const R *x, int64_t n, int64_t part, int64_t of)
 {
-	constexpr int N = TOGETHER<R>;
+	constexpr int N = VEC_ELEMENTS<R>;
 	const int64_t vecs = n / N, last = vecs * (part + 1) / of;
 	double sum = 0;
 
@@ -86,7 +90,7 @@ static __device__ double add_squares_of(const R *x, int64_t n, int64_t part, int
 }
 
 template <typename R>
-static __global__ void square_parts(const __grid_constant__ squares<R> all, double *parts)
+static __global__ void sum_squares_kernel(const __grid_constant__ squares<R> all, double *parts)
 {
 	const int at = buffer_of(all, blockIdx.x);
 	const int64_t n = all.list[at].n, of = parts_of(n), part = blockIdx.x - all.before(at);
@@ -101,59 +105,59 @@ static __global__ void square_parts(const __grid_constant__ squares<R> all, doub
 		parts[blockIdx.x] = sum;
 }
 
-/* A block for each sum. */
+/* One block per sum. */
 template <typename R>
-static __global__ void add_square_parts(const __grid_constant__ squares<R> all, const double *parts,
-					bool add, double *sums)
+static __global__ void add_partial_squares_kernel(const __grid_constant__ squares<R> all,
+						  const double *parts, bool add, double *sums)
 {
-	const int number = blockIdx.x;
+	const int index = blockIdx.x;
 
 	pdl_wait();
-	double sum = add ? sums[number] : 0;
+	double sum = add ? sums[index] : 0;
 	bool found = false;
 
 	for (int at = 0; at < all.n; at++) {
 		const int own = all.list[at].before + (int)threadIdx.x;
 
-		if (all.list[at].sum != number)
+		if (all.list[at].sum != index)
 			continue;
 		sum += block_sum((int)threadIdx.x < parts_of(all.list[at].n) ? parts[own] : 0);
 		found = true;
 	}
 	if (found && threadIdx.x == 0)
-		sums[number] = sum;
+		sums[index] = sum;
 }
 
 template <typename R>
 static void launch_squares(const struct call *c, squares<R> *all, bool add, double *sums)
 {
 	if (all->parts) {
-		launch_pdl(context_of(c)->pdl, square_parts<R>, (unsigned)all->parts, BLOCK, 0,
-			   stream_of(c), *all, sum_work(c));
+		launch_pdl(context_of(c)->pdl, sum_squares_kernel<R>, (unsigned)all->parts, BLOCK,
+			   0, stream_of(c), *all, sum_work(c));
 		note_launch(c);
-		launch_pdl(context_of(c)->pdl, add_square_parts<R>, (unsigned)all->sums, BLOCK, 0,
-			   stream_of(c), *all, (const double *)sum_work(c), add, sums);
+		launch_pdl(context_of(c)->pdl, add_partial_squares_kernel<R>, (unsigned)all->sums,
+			   BLOCK, 0, stream_of(c), *all, (const double *)sum_work(c), add, sums);
 		note_launch(c);
 	}
 	*all = {};
 }
 
 template <typename R, bool ADD>
-static void make_squares(const struct backend *b, const struct optim_buffer *list, int n,
-			 double *sums)
+static void sum_squares(const struct backend *b, const struct optim_buffer *list, int n,
+			double *sums)
 {
 	const struct call c = update_call(b);
 	squares<R> all = {};
 
 	for (int i = 0; i < n; i++) {
-		if (!all.has_room(&list[i]))
+		if (!all.has_space(&list[i]))
 			launch_squares(&c, &all, ADD, sums);
-		all.alloc(&list[i]);
+		all.add(&list[i]);
 	}
 	launch_squares(&c, &all, ADD, sums);
 }
 
-/* NaN stays NaN, so that the sum tells of it. */
+/* A NaN stays NaN, so that the sum reveals it. */
 template <typename R>
 static void clip_elements(const struct backend *b, const struct optim_rule *given,
 			  const struct optim_state *s, void *gradient, const void *second_moment,
@@ -173,13 +177,13 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 
 		g[i] = below < -limit ? -limit : below;
 	});
-	make_squares<R, false>(b, &clipped, 1, sum);
+	sum_squares<R, false>(b, &clipped, 1, sum);
 }
 
 /* --------------------------------------------------------------- decisions */
 
-static __global__ void decide_kernel(struct optim_rule rule, struct optim_state *s,
-				     const double *losses, int n)
+static __global__ void optim_decide_kernel(struct optim_rule rule, struct optim_state *s,
+					   const double *losses, int n)
 {
 	pdl_wait();
 	optim_decide(&rule, s, losses, n);
@@ -190,7 +194,8 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	launch_pdl(context_of(&c)->pdl, decide_kernel, 1, 1, 0, stream_of(&c), *rule, s, losses, n);
+	launch_pdl(context_of(&c)->pdl, optim_decide_kernel, 1, 1, 0, stream_of(&c), *rule, s,
+		   losses, n);
 	note_launch(&c);
 }
 
@@ -209,7 +214,10 @@ static void restart(const struct backend *b, const struct optim_factors *f,
 
 /* --------------------------------------------------------------- element by element */
 
-/* Elements are taken N at a time; `second` counts those before a segment. */
+/*
+ * The segments of the parameters, in vectors of N elements.  optim_segment.second is the number of
+ * elements in front of a segment.
+ */
 template <int N> struct segment_list {
 	const struct optim_segment *list;
 	int n;
@@ -220,10 +228,12 @@ template <int N> struct segment_list {
 	}
 };
 
-/* f(place in p, g and m; place in v and vmax; decays) for each N neighbours of all segments at
- * once. */
+/*
+ * f(index in p, g and m; index in v and vmax; decays) for all vectors of N elements of all
+ * segments, in one launch.
+ */
 template <int N, typename F>
-static void each_neighbours(const struct call *c, const struct optim_segments *segments, F f)
+static void each_segment_vec(const struct call *c, const struct optim_segments *segments, F f)
 {
 	const segment_list<N> all = { segments->device, segments->n };
 
@@ -234,9 +244,10 @@ static void each_neighbours(const struct call *c, const struct optim_segments *s
 			});
 }
 
-/* May a thread take TOGETHER neighbours of every block? */
+/* Are all blocks and segments aligned to 16 bytes? */
 template <typename R>
-static bool takes_together(const struct optim_segments *segments, const struct optim_blocks *blocks)
+static bool is_vectorizable(const struct optim_segments *segments,
+			    const struct optim_blocks *blocks)
 {
 	uintptr_t address = (uintptr_t)blocks->p | (uintptr_t)blocks->g | (uintptr_t)blocks->m |
 			    (uintptr_t)blocks->v | (uintptr_t)blocks->vmax;
@@ -245,20 +256,20 @@ static bool takes_together(const struct optim_segments *segments, const struct o
 	for (int i = 0; i < segments->n; i++)
 		place |= segments->list[i].offset | segments->list[i].count |
 			 segments->list[i].second;
-	return address % 16 == 0 && place % TOGETHER<R> == 0;
+	return address % 16 == 0 && place % VEC_ELEMENTS<R> == 0;
 }
 
 template <int N, typename R>
-static void adamw_by(const struct call *c, const struct optim_factors *f,
-		     const struct adamw_constants *s, const struct optim_segments *segments,
-		     const struct optim_blocks *blocks)
+static void adamw_vec(const struct call *c, const struct optim_factors *f,
+		      const struct adamw_constants *s, const struct optim_segments *segments,
+		      const struct optim_blocks *blocks)
 {
 	R *p = (R *)blocks->p, *m = (R *)blocks->m, *v = (R *)blocks->v, *vmax = (R *)blocks->vmax;
 	const R *g = (const R *)blocks->g;
 	const R old_m = (R)s->beta1, new_m = (R)(1 - s->beta1);
 	const R old_v = (R)s->beta2, new_v = (R)(1 - s->beta2), eps = (R)s->eps;
 
-	each_neighbours<N>(c, segments, [=] __device__(int64_t at, int64_t second, bool decays) {
+	each_segment_vec<N>(c, segments, [=] __device__(int64_t at, int64_t second, bool decays) {
 		if (f->skip)
 			return;
 		const auto given = load_vec<R, R, N, true>(g + at);
@@ -295,10 +306,10 @@ static void adamw(const struct backend *b, const struct optim_factors *f,
 {
 	const struct call c = update_call(b);
 
-	if (takes_together<R>(segments, blocks))
-		adamw_by<TOGETHER<R>, R>(&c, f, s, segments, blocks);
+	if (is_vectorizable<R>(segments, blocks))
+		adamw_vec<VEC_ELEMENTS<R>, R>(&c, f, s, segments, blocks);
 	else
-		adamw_by<1, R>(&c, f, s, segments, blocks);
+		adamw_vec<1, R>(&c, f, s, segments, blocks);
 }
 
 template <typename R>
@@ -311,7 +322,7 @@ static void sgd(const struct backend *b, const struct optim_factors *f,
 	const R *g = (const R *)blocks->g;
 	const R momentum = (R)s->momentum;
 
-	each_neighbours<1>(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
+	each_segment_vec<1>(&c, segments, [=] __device__(int64_t i, int64_t second, bool decays) {
 		(void)second;
 		if (f->skip)
 			return;
@@ -333,20 +344,20 @@ static void add(const struct backend *b, void *total, const void *summand, int64
 /* --------------------------------------------------------------- muon */
 
 /*
- * Matrices of one shape, `count` at a time: each step of the update is one launch, or one product
- * in a batch.  Large matrices fill the GPU alone, and then memory for few of them is enough.
+ * Muon updates `count` matrices of one shape together: each step is one launch or one batched GEMM.
+ * Large matrices fill the GPU alone, so scratch memory for few of them suffices.
  */
 #define MUON_MEMORY ((size_t)128 << 20)
 
 template <typename R> struct muon_scratch {
 	int64_t count;
-	double *squares; /* by matrix and part */
+	double *squares; /* partial sums of squares, by matrix and part */
 	R *x, *y, *gram, *polynomial;
-	int64_t stride,
-		small_stride; /* elements from matrix to matrix: of x and y, of the others */
+	int64_t stride, small_stride; /* elements from one matrix to the next: of x and y; of gram
+					 and polynomial */
 };
 
-/* Each matrix begins where space::take() would let it begin. */
+/* Each matrix is aligned to 256 bytes, as scratch::alloc() does. */
 template <typename R> static int64_t muon_stride(int64_t elements)
 {
 	const int64_t unit = 256 / (int64_t)sizeof(R);
@@ -371,22 +382,22 @@ static muon_scratch<R> alloc_muon(struct scratch *m, int64_t rows, int64_t colum
 	return r;
 }
 
-/* Matrices that are updated at a time: at least one. */
-template <typename R> static int64_t muon_together(int64_t rows, int64_t columns, int n)
+/* Matrices that are updated together: at least one. */
+template <typename R> static int64_t muon_batch(int64_t rows, int64_t columns, int n)
 {
 	struct scratch one = { NULL, 0 };
-	int64_t most;
+	int64_t max;
 
 	alloc_muon<R>(&one, rows, columns, 1);
-	most = (int64_t)(MUON_MEMORY / one.used);
-	return most < 1 ? 1 : most < n ? most : n;
+	max = (int64_t)(MUON_MEMORY / one.used);
+	return max < 1 ? 1 : max < n ? max : n;
 }
 
 template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns, int n)
 {
 	struct scratch m = { NULL, 0 };
 
-	alloc_muon<R>(&m, rows, columns, muon_together<R>(rows, columns, n));
+	alloc_muon<R>(&m, rows, columns, muon_batch<R>(rows, columns, n));
 	return m.used;
 }
 
@@ -424,7 +435,7 @@ static void newton_schulz(const struct call *call, int64_t rows, int64_t columns
 		     r.stride, r.count);
 }
 
-/* The momentum of each matrix becomes x, of norm 1. */
+/* Updates the momentum m, and sets x to the update direction, normalised to Frobenius norm 1. */
 template <typename R>
 static void muon_begin(const struct call *c, const struct optim_factors *f,
 		       const struct muon_constants &s, const int64_t *offsets, int64_t n,
@@ -468,11 +479,11 @@ static void muon_begin(const struct call *c, const struct optim_factors *f,
 	});
 }
 
-/* The parameters of each matrix move by x. */
+/* p = (1 - lr decay) p - lr adjust x */
 template <typename R>
-static void muon_move(const struct call *c, const struct optim_factors *f,
-		      const struct muon_constants &s, const int64_t *offsets, int64_t n, R *p,
-		      const R *x, const muon_scratch<R> &r)
+static void muon_apply(const struct call *c, const struct optim_factors *f,
+		       const struct muon_constants &s, const int64_t *offsets, int64_t n, R *p,
+		       const R *x, const muon_scratch<R> &r)
 {
 	const int64_t stride = r.stride;
 
@@ -492,14 +503,14 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 		 const struct optim_blocks *blocks, void *work)
 {
 	const int64_t rows = matrices->rows, columns = matrices->columns, n = rows * columns;
-	const int64_t together = muon_together<R>(rows, columns, matrices->n);
+	const int64_t batch = muon_batch<R>(rows, columns, matrices->n);
 	const struct call c = update_call(b);
 
-	for (int64_t first = 0; first < matrices->n; first += together) {
+	for (int64_t first = 0; first < matrices->n; first += batch) {
 		const int64_t left = matrices->n - first, *offsets = matrices->device + first;
 		struct scratch space = { (char *)work, 0 };
 		const muon_scratch<R> r =
-			alloc_muon<R>(&space, rows, columns, left < together ? left : together);
+			alloc_muon<R>(&space, rows, columns, left < batch ? left : batch);
 		R *x = r.x, *y = r.y;
 
 		muon_begin<R>(&c, f, *s, offsets, n, blocks, r);
@@ -510,14 +521,14 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 			x = y;
 			y = swap;
 		}
-		muon_move<R>(&c, f, *s, offsets, n, (R *)blocks->p, x, r);
+		muon_apply<R>(&c, f, *s, offsets, n, (R *)blocks->p, x, r);
 	}
 }
 
 template <typename R> static constexpr struct optim_kernels set()
 {
-	return { make_squares<R, false>,
-		 make_squares<R, true>,
+	return { sum_squares<R, false>,
+		 sum_squares<R, true>,
 		 clip_elements<R>,
 		 decide,
 		 restart<R>,

@@ -1,11 +1,17 @@
+/*
+ * rope: rotates the pairs (i, i + half) of every head by the angles of its position.
+ *
+ * Channels beyond 2 half pass unchanged.  Bound by memory bandwidth: a block computes the rotations
+ * of its position once (primitives/rotary.cuh).
+ */
 #include "core/backend/cuda/primitives/rotary.cuh"
 
-/* A tensor [B,T,H,n] whose rows may be apart. */
+/* A tensor [B,T,H,n], possibly a slice. */
 struct layout {
-	struct divisor per_row; /* heads */
+	struct divisor per_row; /* heads per row */
 	int64_t pitch, width;
 
-	/* Where head number `head`, counted over all tokens, begins. */
+	/* The index of the first element of head `head`, counted over all tokens. */
 	__device__ int64_t at(int64_t head) const
 	{
 		const int64_t row = per_row.quotient(head);
@@ -14,28 +20,28 @@ struct layout {
 	}
 };
 
-/* Where it is even: how far tokens and heads are apart. */
+/* Elements from one token, and one head, to the next, if these are constant. */
 struct strides {
 	int64_t token, head;
 };
 
-/* What turns, how far, and where it goes. */
+/* The arguments of a pass. */
 template <typename P> struct rotation {
 	input_view<P> x;
 	struct layout from;
 	gradient_view<P> y;
 	struct layout to;
-	typename P::real direction; /* -1: back */
-	int64_t half, width;	    /* of a head: pairs, channels */
+	typename P::real direction; /* 1, or -1 to rotate back */
+	int64_t half, width;	    /* pairs to rotate, and channels, of a head */
 };
 
 /*
- * What a thread takes of a head: N neighbouring pairs (i, i + half); or N channels that pass, and N
- * behind them, if there are so many.
+ * A thread's work on a head: N adjacent pairs (i, i + half), or up to 2 N channels that pass
+ * unchanged.
  */
 struct item {
 	int64_t low, high; /* channels */
-	bool turns, has_high;
+	bool rotates, has_high;
 };
 
 template <int N> static __host__ __device__ int64_t items_of(int64_t half, int64_t width)
@@ -46,15 +52,14 @@ template <int N> static __host__ __device__ int64_t items_of(int64_t half, int64
 template <int N, typename P> static __device__ struct item item_of(const rotation<P> &r, int64_t i)
 {
 	const int64_t low = i * N,
-		      passing = 2 * low; /* 2 half, and two spans for each item since */
+		      passing = 2 * low; /* 2 half, plus 2 N channels per item after the pairs */
 
 	if (low < r.half)
 		return { low, low + r.half, true, true };
 	return { passing, passing + N, false, passing + N < r.width };
 }
 
-/* All is read before anything is written, whether it turns or passes: then no thread waits for
- * others. */
+/* Reads both sides before it writes, whether they rotate or pass.  So threads do not diverge. */
 template <int N, enum vec_kind KIND, typename P>
 static __device__ void rotate(const rotation<P> &r, int64_t from, int64_t to,
 			      const struct item &item, const typename P::real *cosine,
@@ -70,15 +75,15 @@ static __device__ void rotate(const rotation<P> &r, int64_t from, int64_t to,
 		typename P::real u = a[k], v = b[k];
 
 		rotate_pair(cosine[k], r.direction * sine[k], &u, &v);
-		a[k] = item.turns ? u : a[k];
-		b[k] = item.turns ? v : b[k];
+		a[k] = item.rotates ? u : a[k];
+		b[k] = item.rotates ? v : b[k];
 	}
 	r.y.put(vec_index<N, KIND>{ to + item.low }, a);
 	if (item.has_high)
 		r.y.put(vec_index<N, KIND>{ to + item.high }, b);
 }
 
-/* Few pairs, as in decoding: each thread computes the turn of its own. */
+/* Few pairs, as in decoding: each thread computes the rotation of its own pair. */
 template <typename P>
 static void rotate_few(const struct call *c, const rotation<P> &given, const struct angles &a)
 {
@@ -95,7 +100,7 @@ static void rotate_few(const struct call *c, const rotation<P> &given, const str
 		const struct item item = item_of<1>(r, i - head * items);
 		typename P::real cosine = 1, sine = 0;
 
-		if (item.turns)
+		if (item.rotates)
 			angles.rotation<P>(length.remainder(per_token.quotient(head)), item.low,
 					   &cosine, &sine);
 		rotate<1, VEC_OF_ANY>(r, r.from.at(head), r.to.at(head), item, &cosine, &sine);
@@ -109,8 +114,8 @@ struct items {
 	struct strides from, to;
 };
 
-/* Rows are heads, tokens, or all that there is. */
-static bool is_even(const struct layout &l, int64_t heads)
+/* Are the strides of tokens and heads constant? */
+static bool has_strides(const struct layout &l, int64_t heads)
 {
 	return l.per_row.d == 1 || l.per_row.d == heads || l.pitch == l.per_row.d * l.width;
 }
@@ -123,26 +128,26 @@ static struct strides strides_of(const struct layout &l, int64_t heads)
 }
 
 template <int N, enum vec_kind KIND, typename P>
-static __global__ void rotate_kernel(rotation<P> r, struct angles angles, struct positions p,
-				     struct items items)
+static __global__ void rope_kernel(rotation<P> r, struct angles angles, struct positions p,
+				   struct items items)
 {
 	typedef typename P::real real;
 	__shared__ real cosine[MAX_ROTATIONS], sine[MAX_ROTATIONS];
 	const struct block_heads heads = p.of_block();
-	const auto each_item =
-		[&](auto f) { /* f(place, item) */
-			      for (int64_t i = threadIdx.x; i < heads.n * items.per_head.d;
-				   i += POSITION_THREADS) {
-				      const int64_t head = items.per_head.quotient(i);
+	/* f(head, item) for every item of the block */
+	const auto each_item = [&](auto f) {
+		for (int64_t i = threadIdx.x; i < heads.n * items.per_head.d;
+		     i += POSITION_THREADS) {
+			const int64_t head = items.per_head.quotient(i);
 
-				      f(heads[head], item_of<N>(r, i - head * items.per_head.d));
-			      }
-		};
+			f(heads[head], item_of<N>(r, i - head * items.per_head.d));
+		}
+	};
 
-	make_rotations<P>(angles, 0, r.half, cosine, sine);
+	compute_rotations<P>(angles, 0, r.half, cosine, sine);
 	pdl_wait();
-	each_item([&](const struct place_of_head &at, const struct item &item) {
-		const int64_t rotation = item.turns ? item.low : 0;
+	each_item([&](const struct head_index &at, const struct item &item) {
+		const int64_t rotation = item.rotates ? item.low : 0;
 
 		rotate<N, KIND>(r, at.token * items.from.token + at.head * items.from.head,
 				at.token * items.to.token + at.head * items.to.head, item,
@@ -158,12 +163,12 @@ static void rotate_many(const struct call *c, const rotation<P> &r, const struct
 	const struct items items = { divisor_of(per_head, dim[0] * dim[2] * per_head),
 				     strides_of(r.from, dim[2]), strides_of(r.to, dim[2]) };
 
-	launch_pdl(context_of(c)->pdl, rotate_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0,
+	launch_pdl(context_of(c)->pdl, rope_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0,
 		   stream_of(c), r, angles, p, items);
 	note_launch(c);
 }
 
-/* Fewer are turned by threads that compute each turn for themselves. */
+/* With fewer pairs than this, each thread computes its own rotation. */
 #define MANY_PAIRS 32768
 
 template <typename P> static void apply(const struct call *c, const rotation<P> &r)
@@ -174,7 +179,7 @@ template <typename P> static void apply(const struct call *c, const rotation<P> 
 	const auto of = all_of<P>(r.x, r.y);
 
 	if (dim[0] * dim[1] * dim[2] * r.half <= MANY_PAIRS || r.half > MAX_ROTATIONS ||
-	    !is_even(r.from, dim[2]) || !is_even(r.to, dim[2]))
+	    !has_strides(r.from, dim[2]) || !has_strides(r.to, dim[2]))
 		rotate_few(c, r, angles);
 	else if ((dim[3] | r.half | r.from.pitch | r.to.pitch) % VEC != 0)
 		rotate_many<1, VEC_OF_ANY>(c, r, angles);
@@ -207,7 +212,7 @@ template <typename P> static void forward(const struct call *c)
 		      c->node->in[0]->dim[3] });
 }
 
-/* y = R x with a rotation R, so dx = R' dy: the same turns backwards. */
+/* y = R x with a rotation R, so dx = R' dy: the inverse rotation. */
 template <typename P> static void backward(const struct call *c)
 {
 	apply<P>(c, { output_gradient<P>(c, 0), layout_of(c->node->out[0]), input_gradient<P>(c, 0),

@@ -1,11 +1,14 @@
 /*
- * Tokens are cut into pieces.  The sums of all pieces come first; from them follows what each piece
- * begins with.  Then all pieces are walked at the same time.
+ * running_mean: y_t = y_(t-1) + (x_t - y_(t-1)) / (t + 1), the mean of tokens 0 to t.
+ *
+ * A scan in three launches: sums of token blocks, the start value of each block, then all blocks in
+ * parallel.  Backward is a reversed scan, dx_s = sum_(t>=s) dy_t / (t + 1).  Memory bandwidth
+ * bounds it.
  */
 #include "core/backend/cuda/primitives/token_blocks.cuh"
 #include "core/backend/cuda/primitives/tokens.cuh"
 
-/* x, which is read, or written in the backward pass, may be a slice. */
+/* x, or dx in the backward pass, may be a slice. */
 static struct token_blocks token_blocks_of_node(const struct node *n, enum pass pass)
 {
 	const struct tokens x = tokens_of(n->in[0]);
@@ -15,7 +18,7 @@ static struct token_blocks token_blocks_of_node(const struct node *n, enum pass 
 	return p;
 }
 
-/* What the pieces begin with; NULL: there is one piece. */
+/* The start values of the token blocks; NULL: there is only one block. */
 template <typename P>
 static typename P::real *alloc_starts(struct scratch *m, const struct node *n, enum pass pass)
 {
@@ -24,14 +27,14 @@ static typename P::real *alloc_starts(struct scratch *m, const struct node *n, e
 	return p.n > 1 ? alloc_token_blocks<typename P::real>(m, p) : NULL;
 }
 
-#define STARTS 8 /* that a thread reads at a time */
+#define STARTS 8 /* start values that a thread loads at a time */
 
 /*
- * For every channel: starts[piece], a sum, becomes begin(its first token, sum), the pieces taken
- * from the first on, or from the last on.
+ * For one channel: replaces starts[block], the sum of a block, by begin(its first token, sum), from
+ * the first block to the last, or in reverse.
  */
 template <typename R, typename F>
-static __device__ void walk_starts(const struct token_blocks &p, R *starts, bool backward, F begin)
+static __device__ void scan_starts(const struct token_blocks &p, R *starts, bool backward, F begin)
 {
 	for (int64_t i = 0; i < p.n; i += STARTS) {
 		R sum[STARTS];
@@ -53,18 +56,22 @@ static __device__ void walk_starts(const struct token_blocks &p, R *starts, bool
 
 /* ------------------------------------------------------------------- forward */
 
-/* y_t = y_(t-1) + (x_t - y_(t-1)) / (t + 1); t counts from `past`, whose mean is in so_far. */
+/*
+ * y_t = y_(t-1) + (x_t - y_(t-1)) / (t + 1).  t counts from `past`; so_far holds the mean of the
+ * past tokens.
+ */
 template <typename P, typename T, int N>
-static __global__ void mean_kernel(token_block_index<N> places, const T *x, const struct run *run,
-				   input_view<P> starts, output_view<P> so_far, output_view<P> y)
+static __global__ void running_mean_kernel(token_block_index<N> index, const T *x,
+					   const struct run *run, input_view<P> starts,
+					   output_view<P> so_far, output_view<P> y)
 {
 	typedef typename P::real real;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, past = run->past;
 
-	if (i >= places.count)
+	if (i >= index.count)
 		return;
-	const struct token_block token_block = places[i];
-	const struct token_blocks &p = places.p;
+	const struct token_block token_block = index[i];
+	const struct token_blocks &p = index.p;
 	vec<real, N> mean = {};
 
 	if (starts)
@@ -103,30 +110,30 @@ template <typename P> struct running_mean {
 
 	template <typename T, int N> void run() const
 	{
-		const token_block_index<N> places = token_block_index_of<N>(p);
+		const token_block_index<N> index = token_block_index_of<N>(p);
 
-		launch_kernel(mean_kernel<P, T, N>, (unsigned)((places.count + BLOCK - 1) / BLOCK),
-			      BLOCK, 0, stream_of(c), places, (const T *)x.at, run_of(c),
-			      (input_view<P>)real_view<P>(starts), real_view<P>(so_far),
-			      output<P>(c, 0));
+		launch_kernel(
+			running_mean_kernel<P, T, N>, (unsigned)((index.count + BLOCK - 1) / BLOCK),
+			BLOCK, 0, stream_of(c), index, (const T *)x.at, run_of(c),
+			(input_view<P>)real_view<P>(starts), real_view<P>(so_far), output<P>(c, 0));
 		note_launch(c);
 	}
 };
 
-/* From the sums of pieces the mean before each. */
+/* Turns the sums of the blocks into the mean before each block. */
 template <typename P>
-static void start_means(const struct call *c, const struct token_blocks &given,
+static void start_means(const struct call *c, const struct token_blocks &blocks,
 			typename P::real *starts, const typename P::real *so_far)
 {
 	typedef typename P::real real;
-	const struct token_blocks p = given;
+	const struct token_blocks p = blocks;
 	const struct run *run = run_of(c);
 
 	each(c, p.B * p.C, [=] __device__(int64_t i) {
 		const int64_t past = run->past;
 		real mean = past > 0 ? so_far[i] : 0;
 
-		walk_starts(p, starts + i / p.C * p.n * p.C + i % p.C, false,
+		scan_starts(p, starts + i / p.C * p.n * p.C + i % p.C, false,
 			    [&](int64_t first, real sum) {
 				    const int64_t left = p.T - first;
 				    const int64_t n = left < BLOCK_TOKENS ? left : BLOCK_TOKENS;
@@ -165,17 +172,17 @@ template <typename R> struct token_weight {
 
 /* y_t = sum_(s<=t) x_s / (t + 1), so dx_s = sum_(t>=s) dy_t / (t + 1) */
 template <typename P, typename T, int N>
-static __global__ void later_kernel(token_block_index<N> places, const T *dy, input_view<P> starts,
-				    gradient_view<P> dx)
+static __global__ void running_mean_backward_kernel(token_block_index<N> index, const T *dy,
+						    input_view<P> starts, gradient_view<P> dx)
 {
 	typedef typename P::real real;
 	const token_weight<real> weight;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
 
-	if (i >= places.count)
+	if (i >= index.count)
 		return;
-	const struct token_block token_block = places[i];
-	const struct token_blocks &p = places.p;
+	const struct token_block token_block = index[i];
+	const struct token_blocks &p = index.p;
 	vec<real, N> later = {};
 
 	if (starts)
@@ -200,7 +207,7 @@ static __global__ void later_kernel(token_block_index<N> places, const T *dy, in
 	}
 }
 
-template <typename P> struct later_gradient {
+template <typename P> struct running_mean_gradient {
 	const struct call *c;
 	struct token_blocks p;
 	input_view<P> dy;
@@ -208,25 +215,26 @@ template <typename P> struct later_gradient {
 
 	template <typename T, int N> void run() const
 	{
-		const token_block_index<N> places = token_block_index_of<N>(p);
+		const token_block_index<N> index = token_block_index_of<N>(p);
 
-		launch_kernel(later_kernel<P, T, N>, (unsigned)((places.count + BLOCK - 1) / BLOCK),
-			      BLOCK, 0, stream_of(c), places, (const T *)dy.at,
-			      (input_view<P>)real_view<P>(starts), input_gradient<P>(c, 0));
+		launch_kernel(running_mean_backward_kernel<P, T, N>,
+			      (unsigned)((index.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c),
+			      index, (const T *)dy.at, (input_view<P>)real_view<P>(starts),
+			      input_gradient<P>(c, 0));
 		note_launch(c);
 	}
 };
 
-/* From the sums of pieces the sum of the later ones. */
+/* Turns the sums of the blocks into the sum of all later blocks. */
 template <typename R>
-static void start_sums(const struct call *c, const struct token_blocks &given, R *starts)
+static void start_sums(const struct call *c, const struct token_blocks &blocks, R *starts)
 {
-	const struct token_blocks p = given;
+	const struct token_blocks p = blocks;
 
 	each(c, p.B * p.C, [=] __device__(int64_t i) {
 		R later = 0;
 
-		walk_starts(p, starts + i / p.C * p.n * p.C + i % p.C, true, [&](int64_t, R sum) {
+		scan_starts(p, starts + i / p.C * p.n * p.C + i % p.C, true, [&](int64_t, R sum) {
 			const R before = later;
 
 			later += sum;
@@ -248,7 +256,7 @@ template <typename P> static void backward(const struct call *c)
 			       token_block_sums<P, token_weight<real>>{ c, p, dy, {}, starts });
 		start_sums(c, p, starts);
 	}
-	with_load_type(dy, p.C, later_gradient<P>{ c, p, dy, starts });
+	with_load_type(dy, p.C, running_mean_gradient<P>{ c, p, dy, starts });
 }
 
 template <typename P> static constexpr struct kernels set()

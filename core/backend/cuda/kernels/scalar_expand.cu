@@ -1,6 +1,7 @@
+/* scalar_expand: hidden channel c = s[cH/F] x[cL/F], from L latent to F hidden channels with H
+ * scalars. */
 #include "core/backend/cuda/primitives/coupling.cuh"
 
-/* y_c = s[cH/F] x[cL/F] */
 template <typename P> static void forward(const struct call *c)
 {
 	const struct coupling k = coupling_of(c->node, c->node->out[0], c->node->in[0]);

@@ -1,3 +1,5 @@
+/* scalar_pool: y_i = s_i mean of the hidden channels of latent channel i (primitives/coupling.cuh).
+ */
 #include "core/backend/cuda/primitives/coupling.cuh"
 
 /* The mean of the hidden channels of latent channel i, at token t. */

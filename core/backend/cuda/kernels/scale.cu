@@ -1,3 +1,4 @@
+/* scale: y = f x with a constant or learned f, elementwise.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 
 template <typename P> static void forward(const struct call *c)
@@ -18,7 +19,7 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* y = f x; dx comes last, it may be written over dy */
+/* dx = f dy, df = sum dy x.  dx comes last, because it may be the memory of dy. */
 template <typename P> static void backward(const struct call *c)
 {
 	const int64_t n = count_of(c->node->in[0]);

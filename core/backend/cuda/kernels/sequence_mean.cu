@@ -1,3 +1,4 @@
+/* sequence_mean: y = sum_t x_t / T.  Bound by memory bandwidth. */
 #include "core/backend/cuda/primitives/token_blocks.cuh"
 
 static struct token_blocks token_blocks_of_node(const struct node *n)
@@ -26,7 +27,7 @@ template <typename P> static void forward(const struct call *c)
 		      [=] __device__(int64_t i, real sum) { y[i] = sum * (1 / (real)p.T); });
 }
 
-/* y = sum_t x_t / T */
+/* dx_t = dy / T */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;

@@ -1,11 +1,19 @@
+/*
+ * w2_gaussian: heads as Gaussians.  x holds means and raw sigmas; sigma = softplus(raw) + eps.
+ *
+ *     Wasserstein  y = f (mean, sigma),      bias = -|(mean, sigma)|^2 / (|tau| + eps)
+ *     overlap      y = mean / sqrt(sigma),   bias = -(|y|^2 + sum log sigma) / 2
+ *
+ * Means are rotated by rope if theta > 0.  All passes read x once: bound by memory bandwidth.
+ */
 #include "core/backend/cuda/primitives/row_sums.cuh"
 #include "core/backend/cuda/primitives/softplus.cuh"
 #include "core/backend/cuda/primitives/tokens.cuh"
 #include "core/backend/cuda/primitives/rotary.cuh"
 
 /*
- * A thread takes N neighbouring channels of the means of a head, and their sigmas.  With rope it
- * takes both sides of N pairs: SIDES = 2, channels i and i + D/2.
+ * A thread processes N adjacent channels of the means of a head, and their sigmas.  With rope it
+ * processes both sides of N pairs: SIDES = 2, channels i and i + D/2.
  */
 template <int SIDES, typename R, int N> struct sides {
 	vec<R, N> side[SIDES];
@@ -16,18 +24,19 @@ template <int SIDES, typename R, int N> struct sides {
 	}
 };
 
-template <int SIDES, int N, enum vec_kind KIND>
-struct places {
-	int64_t first, apart;
+template <int SIDES, int N, vec_kind KIND> struct places {
+	int64_t first, stride;
 
-	__device__ vec_index<N, KIND> operator[](int s) const { return { first + s * apart }; }
-/* So many channels further. */
-__device__ struct places behind(int64_t channels) const
-{
-	return { first + channels, apart };
-}
-}
-;
+	__device__ vec_index<N, KIND> operator[](int s) const
+	{
+		return { first + s * stride };
+	}
+	/* The same, `channels` further on. */
+	__device__ struct places behind(int64_t channels) const
+	{
+		return { first + channels, stride };
+	}
+};
 
 template <typename P, int SIDES, int N, enum vec_kind KIND>
 static __device__ sides<SIDES, typename P::real, N> read(const input_view<P> &x,
@@ -49,7 +58,7 @@ static __device__ void write(const To &y, const places<SIDES, N, KIND> &at, side
 		y.put(at[s], v[s]);
 }
 
-/* f(s, k) for all that a thread has */
+/* f(s, k) for every element of a thread */
 template <int SIDES, int N, typename F> static __device__ void each_number(F f)
 {
 #pragma unroll
@@ -59,7 +68,7 @@ template <int SIDES, int N, typename F> static __device__ void each_number(F f)
 			f(s, k);
 }
 
-/* Those of the thread's pairs. */
+/* The rotations of the thread's pairs. */
 template <typename R> struct rotations {
 	const R *cosine, *sine;
 
@@ -78,57 +87,57 @@ template <typename R> struct rotations {
 
 /* A head of a token. */
 struct row {
-	int64_t number; /* [token, head] */
-	int64_t from;	/* its first element in x, whose tokens may lie apart */
+	int64_t index; /* index in [token, head] */
+	int64_t from;  /* index of its first element in x, which may be a slice */
 	int64_t head;
 };
 
-/* Channels [first, last) of a side; `lanes` of a warp take a head.  All are int to save registers.
+/*
+ * Channels [first, last) of a side, for one launch; `lanes` threads share a head.  All are int, to
+ * save registers.
  */
-struct buffer {
+struct channel_range {
 	int first, last, lanes;
 };
 
 template <typename P, int SIDES, int N, enum vec_kind KIND, typename Head>
-static __global__ void heads_kernel(struct positions p, struct angles angles, struct buffer of,
-				    Head head)
+static __global__ void w2_gaussian_kernel(struct positions p, struct angles angles,
+					  struct channel_range of, Head head)
 {
 	typedef typename P::real real;
 	__shared__ real cosine[SIDES == 2 ? MAX_ROTATIONS : 1],
 		sine[SIDES == 2 ? MAX_ROTATIONS : 1];
 	const struct block_heads heads = p.of_block();
 	const int lane = threadIdx.x % of.lanes;
-	const auto each_head = [&](auto f) { /* f(row; is there one?) */
-					     for (int64_t first = 0; first < heads.n;
-						  first += POSITION_THREADS / of.lanes) {
-						     const int64_t i =
-							     first + threadIdx.x / of.lanes;
+	/* f(row, whether it exists), the same number of times in every thread */
+	const auto each_head = [&](auto f) {
+		for (int64_t first = 0; first < heads.n; first += POSITION_THREADS / of.lanes) {
+			const int64_t i = first + threadIdx.x / of.lanes;
 
-						     f(head.of.row_at(heads[i]), i < heads.n);
-					     }
+			f(head.of.row_at(heads[i]), i < heads.n);
+		}
 	};
-	const auto each_channel = [&](bool there, auto f) { /* f(channel) */
-							    for (int i = of.first + lane * N;
-								 there && i < of.last;
-								 i += of.lanes * N)
-								    f(i);
+	/* f(channel) for the thread's channels of a head */
+	const auto each_channel = [&](bool exists, auto f) {
+		for (int i = of.first + lane * N; exists && i < of.last; i += of.lanes * N)
+			f(i);
 	};
 
 	if (SIDES == 2)
-		make_rotations<P>(angles, of.first, of.last - of.first, cosine, sine);
+		compute_rotations<P>(angles, of.first, of.last - of.first, cosine, sine);
 	pdl_wait();
-	each_head([&](const struct row &at, bool there) {
+	each_head([&](const struct row &at, bool exists) {
 		real sum = 0;
 
-		each_channel(there, [&](int i) {
+		each_channel(exists, [&](int i) {
 			const int rotation = SIDES == 2 ? i - of.first : 0;
 
-			sum += head.template alloc<SIDES, N, KIND>(
+			sum += head.template apply<SIDES, N, KIND>(
 				at, i, { cosine + rotation, sine + rotation });
 		});
 		for (int bit = of.lanes / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-		if (there && lane == 0)
+		if (exists && lane == 0)
 			head.finish(at, sum, of.first > 0);
 	});
 }
@@ -138,25 +147,25 @@ static void launch_heads(const struct call *c, const Head &head)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 	const int width = (int)c->node->in[0]->dim[3] / 2, side = width / SIDES;
-	const int most = SIDES == 2 ? MAX_ROTATIONS : side;
+	const int max = SIDES == 2 ? MAX_ROTATIONS : side;
 	const struct positions p = positions_of(c->node->in[0]);
 	int lanes = 1;
 
 	while (lanes < WARP && lanes * N < side)
 		lanes *= 2;
-	for (int first = 0; first < side; first += most) {
-		const struct buffer of = { first, first + most < side ? first + most : side,
-					   lanes };
+	for (int first = 0; first < side; first += max) {
+		const struct channel_range of = { first, first + max < side ? first + max : side,
+						  lanes };
 
-		launch_pdl(context_of(c)->pdl, heads_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
-			   POSITION_THREADS, 0, stream_of(c), p,
+		launch_pdl(context_of(c)->pdl, w2_gaussian_kernel<P, SIDES, N, KIND, Head>,
+			   p.blocks(), POSITION_THREADS, 0, stream_of(c), p,
 			   angles_of(c, attr->theta, (double)width), of, head);
 		note_launch(c);
 	}
 }
 
 template <typename P, int SIDES, typename Head>
-static void alloc_sides(const struct call *c, enum vec_kind kind, const Head &head)
+static void launch_sides(const struct call *c, enum vec_kind kind, const Head &head)
 {
 	const struct tensor *x = c->node->in[0];
 	const bool whole = x->dim[3] / 2 % (SIDES * VEC) == 0 && tokens_of(x).pitch % VEC == 0;
@@ -169,19 +178,22 @@ static void alloc_sides(const struct call *c, enum vec_kind kind, const Head &he
 		launch_heads<P, SIDES, 1, VEC_OF_ANY>(c, head);
 }
 
-/* head.take() for all channels of all heads, head.finish() for the sum of what it returned. */
+/*
+ * Calls head.apply() for all channels of all heads, and head.finish() with the sum of its results
+ * for each head.
+ */
 template <typename P, typename Head>
-static void alloc_heads(const struct call *c, const tensors<P> &of, const Head &head)
+static void launch_all_heads(const struct call *c, const tensors<P> &of, const Head &head)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
 
 	if (attr->theta > 0)
-		alloc_sides<P, 2>(c, of.kind(), head);
+		launch_sides<P, 2>(c, of.kind(), head);
 	else
-		alloc_sides<P, 1>(c, of.kind(), head);
+		launch_sides<P, 1>(c, of.kind(), head);
 }
 
-/* The temperatures of heads: `inverse` is 1 / (|tau| + eps). */
+/* The temperatures of the heads; inverse() = 1 / (|tau| + eps). */
 template <typename P> struct temperatures {
 	typedef typename P::real real;
 	const real *tau;
@@ -200,35 +212,35 @@ template <typename P> struct temperatures {
 	}
 };
 
-/* What all passes read: x [tokens, heads, 2 width], means before raw sigmas. */
+/* The input of all passes: x [tokens, heads, 2 width], means before raw sigmas. */
 template <typename P> struct gaussians {
 	input_view<P> x;
 	int64_t heads, width;
 	int64_t pitch; /* of x: elements from one token to the next */
 	typename P::real eps;
 
-	__device__ struct row row_at(const struct place_of_head &at) const
+	__device__ struct row row_at(const struct head_index &at) const
 	{
 		return { at.token * heads + at.head, at.token * pitch + 2 * at.head * width,
 			 at.head };
 	}
-	/* In x, and in its gradient. */
+	/* Positions of the means in x and in dx. */
 	template <int SIDES, int N, enum vec_kind KIND>
 	__device__ places<SIDES, N, KIND> means(const struct row &at, int i) const
 	{
 		return { at.from + i, width / SIDES };
 	}
-	/* In y = (mean, sigma), [rows, 2 width]. */
+	/* Positions in y = (mean, sigma), [rows, 2 width]. */
 	template <int SIDES, int N, enum vec_kind KIND>
-	__device__ places<SIDES, N, KIND> made(const struct row &at, int i) const
+	__device__ places<SIDES, N, KIND> stored(const struct row &at, int i) const
 	{
-		return { 2 * at.number * width + i, width / SIDES };
+		return { 2 * at.index * width + i, width / SIDES };
 	}
-	/* In y of the overlap, [rows, width]. */
+	/* Positions in y of the overlap, [rows, width]. */
 	template <int SIDES, int N, enum vec_kind KIND>
 	__device__ places<SIDES, N, KIND> whitened(const struct row &at, int i) const
 	{
-		return { at.number * width + i, width / SIDES };
+		return { at.index * width + i, width / SIDES };
 	}
 };
 
@@ -250,8 +262,10 @@ template <typename P> static temperatures<P> temperatures_of(const struct call *
 
 /* -------------------------------------------------------------------- forward */
 
-/* y = (mean, sigma), or 2 / (|tau| + eps) times that; the bias is that of what would be kept
- * unscaled. */
+/*
+ * y = f (mean, sigma), f = 2 / (|tau| + eps) or 1.  The bias is that of the rounded, unscaled
+ * values.
+ */
 template <typename P> struct pair_head {
 	typedef typename P::real real;
 	gaussians<P> of;
@@ -261,10 +275,10 @@ template <typename P> struct pair_head {
 	real *bias; /* or NULL */
 
 	template <int SIDES, int N, enum vec_kind KIND>
-	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
+	__device__ real apply(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
-		const auto to = of.template made<SIDES, N, KIND>(at, i);
+		const auto to = of.template stored<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), sigma = read(of.x, from.behind(of.width));
 
 		issue_loads();
@@ -288,7 +302,7 @@ template <typename P> struct pair_head {
 	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
 		if (bias)
-			bias[at.number] = (more ? bias[at.number] : 0) - sum * tau.inverse(at.head);
+			bias[at.index] = (more ? bias[at.index] : 0) - sum * tau.inverse(at.head);
 	}
 };
 
@@ -300,7 +314,7 @@ template <typename P> struct whitened_head {
 	real *bias; /* or NULL */
 
 	template <int SIDES, int N, enum vec_kind KIND>
-	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
+	__device__ real apply(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		auto v = read(of.x, from), sigma = read(of.x, from.behind(of.width));
@@ -313,9 +327,9 @@ template <typename P> struct whitened_head {
 		});
 		rotation(v, 1);
 		each_number<SIDES, N>([&](int s, int k) {
-			const real kept = as_stored(y, v[s][k]);
+			const real rounded = as_stored(y, v[s][k]);
 
-			sum += kept * kept;
+			sum += rounded * rounded;
 		});
 		write(y, of.template whitened<SIDES, N, KIND>(at, i), v);
 		return sum;
@@ -323,11 +337,11 @@ template <typename P> struct whitened_head {
 	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
 		if (bias)
-			bias[at.number] = (more ? bias[at.number] : 0) - (real)0.5 * sum;
+			bias[at.index] = (more ? bias[at.index] : 0) - (real)0.5 * sum;
 	}
 };
 
-/* A remake does not want the bias. */
+/* Also the recompute pass, which needs no bias. */
 template <typename P> static void forward(const struct call *c)
 {
 	const struct w2_attr *attr = (const struct w2_attr *)c->node->attr;
@@ -336,18 +350,19 @@ template <typename P> static void forward(const struct call *c)
 	auto *bias = real_output<P>(c, 1);
 
 	if (attr->score == W2_WASSERSTEIN)
-		alloc_heads(c, all_of<P>(of.x, y),
-			    pair_head<P>{ of, temperatures_of<P>(c), attr->scaled, y, bias });
+		launch_all_heads(c, all_of<P>(of.x, y),
+				 pair_head<P>{ of, temperatures_of<P>(c), attr->scaled, y, bias });
 	else
-		alloc_heads(c, all_of<P>(of.x, y), whitened_head<P>{ of, y, bias });
+		launch_all_heads(c, all_of<P>(of.x, y), whitened_head<P>{ of, y, bias });
 }
 
 /* ------------------------------------------------------------------- backward */
 
 /*
  * y = f g, g = (mean, sigma), bias = -i |g|^2, i = 1 / (|tau| + eps), f = 2 i or 1, so
- * dg = f dy - 2 i dbias g, and di = 2 dy.g (if y is scaled) - dbias |g|^2.
- * A rotation keeps products: only dy must be turned, back to where the means are.
+ *     dg = f dy - 2 i dbias g
+ *     di = 2 dy.g (if y is scaled) - dbias |g|^2
+ * A rotation keeps dot products, so only dy is rotated back.
  */
 template <typename P, bool HAS_DY> struct pair_gradient {
 	typedef typename P::real real;
@@ -355,24 +370,24 @@ template <typename P, bool HAS_DY> struct pair_gradient {
 	temperatures<P> tau;
 	bool scaled;
 	input_view<P> dy;
-	const real *dbias; /* or NULL; dx may be none, too */
+	const real *dbias; /* or NULL; dx may be absent, too */
 	gradient_view<P> dx;
 	real *di; /* [rows] */
 
 	template <int SIDES, int N, enum vec_kind KIND>
-	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
+	__device__ real apply(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
-		const auto made = of.template made<SIDES, N, KIND>(at, i);
+		const auto stored = of.template stored<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
 		sides<SIDES, real, N> dmean = {}, dsigma = {};
 
 		if constexpr (HAS_DY) {
-			dmean = read(dy, made);
-			dsigma = read(dy, made.behind(of.width));
+			dmean = read(dy, stored);
+			dsigma = read(dy, stored.behind(of.width));
 		}
 		issue_loads();
-		const real inverse = tau.inverse(at.head), all = dbias ? dbias[at.number] : 0;
+		const real inverse = tau.inverse(at.head), all = dbias ? dbias[at.index] : 0;
 		const real factor = scaled ? 2 * inverse : 1, twice = scaled ? 2 : 0;
 		const real own = 2 * inverse * all;
 		real sum = 0;
@@ -395,7 +410,7 @@ template <typename P, bool HAS_DY> struct pair_gradient {
 	}
 	__device__ void finish(const struct row &at, real sum, bool more) const
 	{
-		di[at.number] = (more ? di[at.number] : 0) + sum;
+		di[at.index] = (more ? di[at.index] : 0) + sum;
 	}
 };
 
@@ -403,17 +418,17 @@ template <typename P, bool HAS_DY> struct pair_gradient {
 template <typename P> struct whitened_gradient {
 	typedef typename P::real real;
 	gaussians<P> of;
-	input_view<P> dy; /* or none, as dbias */
+	input_view<P> dy; /* dy and dbias may be absent */
 	const real *dbias;
 	gradient_view<P> dx;
 
 	template <int SIDES, int N, enum vec_kind KIND>
-	__device__ real alloc(const struct row &at, int i, const rotations<real> &rotation) const
+	__device__ real apply(const struct row &at, int i, const rotations<real> &rotation) const
 	{
 		const auto from = of.template means<SIDES, N, KIND>(at, i);
 		auto mean = read(of.x, from), raw = read(of.x, from.behind(of.width));
 		sides<SIDES, real, N> d = {};
-		const real all = dbias ? dbias[at.number] : 0;
+		const real all = dbias ? dbias[at.index] : 0;
 
 		if (dy)
 			d = read(dy, of.template whitened<SIDES, N, KIND>(at, i));
@@ -465,13 +480,13 @@ template <typename P> static void backward_wasserstein(const struct call *c)
 	const auto *dbias = real_output_gradient<P>(c, 1);
 
 	if (dy)
-		alloc_heads(c, all_of<P>(of.x, dy, dx),
-			    pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias, dx,
-						    work.di });
+		launch_all_heads(c, all_of<P>(of.x, dy, dx),
+				 pair_gradient<P, true>{ of, temperatures, attr->scaled, dy, dbias,
+							 dx, work.di });
 	else
-		alloc_heads(c, all_of<P>(of.x, dx),
-			    pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias, dx,
-						     work.di });
+		launch_all_heads(c, all_of<P>(of.x, dx),
+				 pair_gradient<P, false>{ of, temperatures, attr->scaled, dy, dbias,
+							  dx, work.di });
 	if (dtau)
 		sum_heads(
 			c, dim[0] * dim[1], dim[2],
@@ -491,8 +506,8 @@ template <typename P> static void backward(const struct call *c)
 	if (attr->score == W2_WASSERSTEIN)
 		backward_wasserstein<P>(c);
 	else
-		alloc_heads(c, all_of<P>(of.x, dy, dx),
-			    whitened_gradient<P>{ of, dy, real_output_gradient<P>(c, 1), dx });
+		launch_all_heads(c, all_of<P>(of.x, dy, dx),
+				 whitened_gradient<P>{ of, dy, real_output_gradient<P>(c, 1), dx });
 }
 
 template <typename P> static constexpr struct kernels set()

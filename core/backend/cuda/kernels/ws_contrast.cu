@@ -1,18 +1,26 @@
+/*
+ * ws_contrast: a contrastive loss between the mean vectors of heads,
+ *
+ *     loss = mean_i(logsumexp_j s_ij - s_ii),  s = u u' / tau,  u = m / |m|,  m = mean_t z_t
+ *
+ * over M = batch * heads vectors.  It reads z once; the M x M scores are small.
+ */
 #include "core/backend/cuda/primitives/token_blocks.cuh"
 #include "core/backend/cuda/gemm/gemm.cuh"
 
 #define SMALLEST_NORM 1e-8 /* by definition of the loss */
 
-/* What both passes work with; M = batch * heads vectors. */
+/* The scratch memory of both passes. */
 template <typename R> struct contrast {
 	int64_t batch, length, heads, width, count; /* B, T, n, w, M */
 	R tau;
-	R *unit;	    /* u [M,w] */
-	R *norm;	    /* max(|m|, 1e-8) [M] */
-	R *score;	    /* u.u / tau [M,M] */
-	double *row, *near; /* [M]: a row's loss, and the sum of its neighbours' scores */
-	R *sums;	    /* forward: of pieces of the tokens */
-	R *gradient;	    /* backward: du, then dm / T [M,w] */
+	R *unit;		       /* u [M,w] */
+	R *norm;		       /* max(|m|, 1e-8) [M] */
+	R *score;		       /* u.u / tau [M,M] */
+	double *row_loss, *neighbours; /* [M]: the loss of a row; the sum of its scores with other
+					  heads of its example */
+	R *sums;		       /* forward: sums of token blocks */
+	R *gradient;		       /* backward: du, then dm / T [M,w] */
 };
 
 /* z as [B,T,n w] */
@@ -35,17 +43,17 @@ static contrast<typename P::real> alloc_contrast(struct scratch *m, const struct
 	k.unit = m->alloc<real>(k.count * k.width);
 	k.norm = m->alloc<real>(k.count);
 	k.score = m->alloc<real>(k.count * k.count);
-	k.row = m->alloc<double>(k.count);
-	k.near = m->alloc<double>(k.count);
+	k.row_loss = m->alloc<double>(k.count);
+	k.neighbours = m->alloc<double>(k.count);
 	k.sums = pass == PASS_FORWARD ? alloc_token_blocks<real>(m, token_blocks_of_node(n)) : NULL;
 	k.gradient = pass == PASS_BACKWARD ? m->alloc<real>(k.count * k.width) : NULL;
 	return k;
 }
 
-/* Unit vectors of the means, and their products. */
+/* u and s from the means. */
 template <typename P>
-static void compare(const struct call *c, const contrast<typename P::real> &given,
-		    const typename P::real *means)
+static void compute_scores(const struct call *c, const contrast<typename P::real> &given,
+			   const typename P::real *means)
 {
 	typedef typename P::real real;
 	const contrast<real> k = given;
@@ -69,9 +77,9 @@ static void compare(const struct call *c, const contrast<typename P::real> &give
 	     k.score, k.count);
 }
 
-/* Rows of scores become probabilities; row = logsumexp - own score, near = scores of neighbours. */
+/* Turns rows of scores into probabilities, and sets row_loss and neighbours. */
 template <typename P>
-static void soften(const struct call *c, const contrast<typename P::real> &given)
+static void softmax_rows(const struct call *c, const contrast<typename P::real> &given)
 {
 	typedef typename P::real real;
 	const contrast<real> k = given;
@@ -80,27 +88,27 @@ static void soften(const struct call *c, const contrast<typename P::real> &given
 		real *row = k.score + i * k.count;
 		const real own = row[i];
 		const int64_t first = i / k.heads * k.heads;
-		real most = row[0], total = 0;
+		real max = row[0], total = 0;
 
 		if (threadIdx.x == 0) {
-			double near = 0;
+			double sum = 0;
 
 			for (int64_t j = first; j < first + k.heads; j++)
-				near += i == j ? 0 : (double)row[j];
-			k.near[i] = near;
+				sum += i == j ? 0 : (double)row[j];
+			k.neighbours[i] = sum;
 		}
 		for (int64_t j = threadIdx.x; j < k.count; j += BLOCK)
-			most = row[j] > most ? row[j] : most;
-		most = block_max(most);
+			max = row[j] > max ? row[j] : max;
+		max = block_max(max);
 		for (int64_t j = threadIdx.x; j < k.count; j += BLOCK) {
-			row[j] = exp(row[j] - most);
+			row[j] = exp(row[j] - max);
 			total += row[j];
 		}
 		total = block_sum(total);
 		for (int64_t j = threadIdx.x; j < k.count; j += BLOCK)
 			row[j] /= total;
 		if (threadIdx.x == 0)
-			k.row[i] = (double)(most + (real)log((double)total) - own);
+			k.row_loss[i] = (double)(max + (real)log((double)total) - own);
 	});
 }
 
@@ -116,29 +124,29 @@ template <typename P> static void forward(const struct call *c)
 	sum_tokens<P>(
 		c, token_blocks_of_node(c->node), input<P>(c, 0), k.sums,
 		[=] __device__(int64_t i, real sum) { means[i] = sum * (1 / (real)k.length); });
-	compare<P>(c, k, means);
-	soften<P>(c, k);
+	compute_scores<P>(c, k, means);
+	softmax_rows<P>(c, k);
 	each_row(c, 1, [=] __device__(int64_t) {
-		double near = 0, row = 0;
+		double neighbours = 0, row = 0;
 
 		for (int64_t i = threadIdx.x; i < k.count; i += BLOCK) {
-			near += k.near[i];
-			row += k.row[i];
+			neighbours += k.neighbours[i];
+			row += k.row_loss[i];
 		}
-		near = block_sum(near);
+		neighbours = block_sum(neighbours);
 		row = block_sum(row);
 		if (threadIdx.x == 0) {
-			*similarity = pairs ? (real)(near / (double)pairs) * k.tau : 0;
+			*similarity = pairs ? (real)(neighbours / (double)pairs) * k.tau : 0;
 			*loss = k.count < 2 ? 0 : (real)(row / (double)k.count);
 		}
 	});
 }
 
 /*
- * loss = mean_i(logsumexp_j s_ij - s_ii), s = u u' / tau: with p = softmax(s) by rows,
- * du = (p + p' - 2) u weight / (M tau), 2 standing on the diagonal;
- * u = m / norm: dm = (du - u (u.du)) / norm, or du / norm where the norm is the constant;
- * m = sum_t z_t / T.
+ * With p = softmax(s) by rows:
+ *     du = (p + p' - 2 I) u weight / (M tau)
+ *     dm = (du - u (u.du)) / norm, or du / norm if the norm is the constant
+ *     dz_t = dm / T
  */
 template <typename P> static void backward(const struct call *c)
 {
@@ -150,8 +158,8 @@ template <typename P> static void backward(const struct call *c)
 	const auto *weight = real_output_gradient<P>(c, 0);
 	const auto dz = input_gradient<P>(c, 0);
 
-	compare<P>(c, k, real_output<P>(c, 2));
-	soften<P>(c, k);
+	compute_scores<P>(c, k, real_output<P>(c, 2));
+	softmax_rows<P>(c, k);
 	each(c, k.count * k.count, [=] __device__(int64_t at) {
 		const int64_t i = at / k.count, j = at % k.count;
 		real *a = k.score + at, *b = k.score + j * k.count + i;

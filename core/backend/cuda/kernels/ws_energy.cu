@@ -1,6 +1,8 @@
+/* ws_energy: energy = sum z^2 / vectors, with one vector per head and token.  Bound by memory
+ * bandwidth. */
 #include "core/backend/cuda/primitives/kernel.cuh"
 
-/* Tokens times heads. */
+/* tokens * heads */
 static int64_t vectors(const struct node *n)
 {
 	return tensor_count(n->in[0]) / n->in[0]->dim[3];
@@ -27,7 +29,7 @@ template <typename P> static void forward(const struct call *c)
 		c->work, [=] __device__(double sum) { *energy = (real)sum / count; });
 }
 
-/* energy = sum z^2 / vectors */
+/* dz = 2 z denergy / vectors */
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;

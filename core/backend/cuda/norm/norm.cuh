@@ -1,29 +1,32 @@
 /*
- * norm - the calls of ops norm and norm_residual.
+ * The tensors of a call of norm or norm_residual:
+ *
+ *     s = x + residual   (norm: s = x)
+ *     y = w (s - mean) / sqrt(variance + eps) + b
+ *
+ * RMSNorm subtracts no mean.
  */
 #ifndef CUDA_NORM_NORM_CUH
 #define CUDA_NORM_NORM_CUH
 
 #include "core/backend/cuda/primitives/kernel.cuh"
 
-/*
- * Both ops in one shape: where each tensor is, and NULL for what an op or a
- * call does not have.
- */
+/* Both ops in one struct.  What an op or a call lacks is NULL. */
 template <typename P> struct norm_call {
 	typedef typename P::real R;
 
 	enum norm_kind kind;
 	R eps;
 	int64_t rows;
-	int width, residual_pitch; /* of a row, and from a row of residual to the next */
-	int weight;		   /* number of the input w; b follows it */
+	int width, residual_pitch; /* elements of a row; elements from one row of residual to the
+				      next */
+	int weight;		   /* index of the input w; b is the next one */
 	const R *w, *b;
 	input_view<P> x, residual;
 	output_view<P> s, y;
-	R *statistics; /* [rows,2]: mean, 1 / deviation */
+	R *statistics; /* [rows,2]: mean, 1 / standard deviation */
 
-	/* What is normalised. */
+	/* The tensor that is normalised. */
 	__host__ __device__ input_view<P> sum() const
 	{
 		return s ? (input_view<P>)s : x;

@@ -1,5 +1,8 @@
 /*
- * norm_columns - the backward pass of norms, for rows of some hundreds of numbers.
+ * The backward pass of norms for rows of some hundreds of elements.
+ *
+ * A thread owns N columns and visits all rows of its block, so w, dw and db of its columns stay in
+ * registers.  The two means of a row are reduced over the block.  Memory bandwidth bounds it.
  */
 #ifndef CUDA_NORM_NORM_COLUMNS_CUH
 #define CUDA_NORM_NORM_COLUMNS_CUH
@@ -7,10 +10,9 @@
 #include "core/backend/cuda/norm/norm_rows.cuh"
 
 /*
- * Rows of some hundreds of numbers: a thread takes N columns of all rows of its block, and keeps w,
- * dw and db of these in few registers.  The numbers of ROWS rows are under way at a time; AHEAD:
- * while it computes with those before.  BLOCKS of the most threads fit into a multiprocessor, of
- * all PARTS.
+ * A thread owns N columns.  It loads ROWS rows at a time; AHEAD: it loads the next rows while it
+ * computes with the current ones.  BLOCKS: blocks per SM at the maximum number of threads.  PARTS:
+ * blocks of the grid.
  */
 template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column_shape {
 	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PARTS = PARTS_;
@@ -18,7 +20,10 @@ template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column
 	static constexpr bool AHEAD = AHEAD_;
 };
 
-/* As they are kept: the first n rows, which lie `width` apart, and zeros. */
+/*
+ * A thread's columns of ROWS rows, in the storage type: the first n rows, `width` elements apart;
+ * the others are 0.
+ */
 template <typename T, typename C> struct packed_rows {
 	packed_vec<T, C::N> of[C::ROWS];
 
@@ -36,13 +41,13 @@ template <typename T, typename C> struct packed_rows {
 template <typename R, typename C> struct column_rows {
 	vec<R, C::N> of[C::ROWS];
 
-	template <typename T> __device__ void unpack(const packed_rows<T, C> &kept)
+	template <typename T> __device__ void unpack(const packed_rows<T, C> &packed)
 	{
 #pragma unroll
 		for (int r = 0; r < C::ROWS; r++)
 #pragma unroll
 			for (int i = 0; i < C::N; i++)
-				of[r][i] = (R)kept.of[r][i];
+				of[r][i] = (R)packed.of[r][i];
 	}
 	template <typename T> __device__ void store(T *to, int64_t width, int n) const
 	{
@@ -51,18 +56,18 @@ template <typename R, typename C> struct column_rows {
 			if (r < n)
 				store_vec<true>(to + r * width, of[r]);
 	}
-	/* Adds where the gradient is added to. */
+	/* Writes the gradient, or adds to it. */
 	template <typename T> __device__ void put(T *to, bool add, int64_t width, int n) const
 	{
-		packed_rows<T, C> kept;
+		packed_rows<T, C> packed;
 		struct column_rows sum;
 
 		if (!add) {
 			store(to, width, n);
 			return;
 		}
-		kept.load(to, width, n);
-		sum.unpack(kept);
+		packed.load(to, width, n);
+		sum.unpack(packed);
 #pragma unroll
 		for (int r = 0; r < C::ROWS; r++)
 #pragma unroll
@@ -80,8 +85,10 @@ template <typename R, typename C> struct column_rows {
 	}
 };
 
-/* Of all threads of the block, in a fixed order.  A call must not have the `room` of the one
- * before. */
+/*
+ * Sums over all threads of the block, in a fixed order.  Two consecutive calls need different
+ * `buffers`.
+ */
 template <int N, int WARPS, typename R>
 static __device__ void add_warps(vec<R, N> &sum, R (&buffers)[WARPS][N])
 {
@@ -102,7 +109,7 @@ static __device__ void add_warps(vec<R, N> &sum, R (&buffers)[WARPS][N])
 			sum[k] += buffers[warp][k];
 }
 
-/* What a thread reads of ROWS rows.  X: how the stream is kept; Y: dy. */
+/* What a thread loads of ROWS rows.  X: storage type of the residual stream; Y: of dy. */
 template <typename P, typename X, typename Y, typename C> struct rows_read {
 	typedef typename P::real real;
 
@@ -110,7 +117,7 @@ template <typename P, typename X, typename Y, typename C> struct rows_read {
 	packed_rows<Y, C> dy;
 	real mean[C::ROWS], inverse[C::ROWS];
 
-	/* `rows` of them, from number `row` on. */
+	/* Loads `rows` rows from row `row` on. */
 	__device__ void load(const norm_call<P> &m, const norm_gradients<P> &d, int64_t row,
 			     int rows, int column)
 	{
@@ -129,10 +136,10 @@ template <typename P, typename X, typename Y, typename C> struct rows_read {
 	}
 };
 
-/* As backward_kernel(). */
+/* Computes what norm_backward_kernel() does (kernels/norm.cu). */
 template <typename P, typename X, typename Y, typename C>
 static __global__ void __launch_bounds__(C::MAX_THREADS, C::BLOCKS)
-	backward_columns_kernel(norm_call<P> m, norm_gradients<P> d)
+	norm_backward_columns_kernel(norm_call<P> m, norm_gradients<P> d)
 {
 	typedef typename P::real real;
 	constexpr int N = C::N, ROWS = C::ROWS;
@@ -159,7 +166,7 @@ static __global__ void __launch_bounds__(C::MAX_THREADS, C::BLOCKS)
 		const int own = inside ? rows_at(row) : 0;
 		rows_read<P, X, Y, C> now = next;
 		column_rows<real, C> n, g, ds;
-		vec<real, 2 *ROWS> means = {}; /* of g, then of g n */
+		vec<real, 2 *ROWS> means = {}; /* the sums of g, then of g n */
 
 		if (!C::AHEAD)
 			now.load(m, d, row, rows_at(row), column);
@@ -202,19 +209,20 @@ static __global__ void __launch_bounds__(C::MAX_THREADS, C::BLOCKS)
 		store_vec<true>(d.partial + blockIdx.x * d.columns + m.width + column, db);
 }
 
-/* Does backward take rows of this shape by columns? */
+/* Does the backward pass of this row shape use this file? */
 template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 && S::TEAM == WARP;
 
 template <typename X>
 using plain_columns = column_shape<ROW_VEC, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
 
-/* Where it is narrow, few bytes are under way: a thread asks for the next row before it needs it.
+/*
+ * In bfloat16 a row has few bytes, so a thread loads the next row ahead to keep enough in flight.
  */
 template <typename X>
 using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MAX_PARTS, true>,
 					   plain_columns<X>>;
 
-/* Returns the number of parts. */
+/* Returns the number of blocks, which is that of partial sums. */
 template <typename C, typename X, typename Y, typename P>
 static int64_t launch_columns_of(const struct call *c, const norm_call<P> &m,
 				 const norm_gradients<P> &d)
@@ -223,8 +231,8 @@ static int64_t launch_columns_of(const struct call *c, const norm_call<P> &m,
 	const int64_t parts = norm_parts(m.rows, C::ROWS, C::PARTS);
 
 	if (parts)
-		launch_pdl(context_of(c)->pdl, backward_columns_kernel<P, X, Y, C>, (unsigned)parts,
-			   (int)threads, 0, stream_of(c), m, d);
+		launch_pdl(context_of(c)->pdl, norm_backward_columns_kernel<P, X, Y, C>,
+			   (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
 	return parts;
 }
 

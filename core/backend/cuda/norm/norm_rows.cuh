@@ -1,5 +1,8 @@
 /*
- * norm_rows - a row in the registers of a warp or a block.
+ * A row of a norm in the registers of a warp or a block.
+ *
+ * A row is read once, kept in registers, and reduced by shuffles, so that memory bandwidth is the
+ * only bound.  A row that does not fit passes in chunks and is read again for each use.
  */
 #ifndef CUDA_NORM_NORM_ROWS_CUH
 #define CUDA_NORM_NORM_ROWS_CUH
@@ -8,23 +11,25 @@
 #include "core/backend/cuda/norm/norm.cuh"
 
 /*
- * TEAM threads, a warp or a block, take a row.  Each keeps K spans of N numbers of it in registers,
- * which are N TEAM numbers apart.  A row is at most such a chunk, or it is LONG: then it passes
- * chunk by chunk, and is read again where it is used again.  STREAM: how x, s and their gradients
- * are kept.
+ * TEAM threads, a warp or a block, process a row.  Each keeps K vectors of N elements in registers,
+ * N * TEAM elements apart: a chunk.  A LONG row has several chunks.  STREAM is the storage type of
+ * x, s and their gradients.
  */
-template <int N_, int K_, int TEAM_, bool LONG_, enum vec_kind STREAM_>
-struct row_shape {
-	static constexpr int N = N_, K = K_, TEAM = TEAM_; static constexpr bool LONG = LONG_;
+template <int N_, int K_, int TEAM_, bool LONG_, vec_kind STREAM_> struct row_shape {
+	static constexpr int N = N_, K = K_, TEAM = TEAM_;
+	static constexpr bool LONG = LONG_;
 	static constexpr enum vec_kind STREAM = STREAM_;
-	static constexpr int STEP = N * TEAM, CHUNK = K *STEP, TEAMS = BLOCK / TEAM;
+	static constexpr int STEP = N * TEAM, CHUNK = K * STEP, TEAMS = BLOCK / TEAM;
 };
 
 #define ROW_VEC 4
 
 template <typename R> static constexpr int MAX_VECS = 32 / (int)sizeof(R);
 
-/* use(shape) for rows of this width, all of which begin where accesses of 16 bytes may. */
+/*
+ * Calls use(shape) with the shape for rows of `width` elements, if all rows are aligned to 16
+ * bytes.
+ */
 template <typename R, enum vec_kind STREAM, typename F>
 static void with_aligned_shape(int64_t width, F use)
 {
@@ -42,7 +47,7 @@ static void with_aligned_shape(int64_t width, F use)
 		use(row_shape<ROW_VEC, FEW, BLOCK, true, STREAM>());
 }
 
-/* `aligned`: all rows begin there. */
+/* The same, for rows that need not be aligned. */
 template <typename P, typename F>
 static void with_shape(int64_t width, bool aligned, enum vec_kind stream, F use)
 {
@@ -60,7 +65,7 @@ static void with_shape(int64_t width, bool aligned, enum vec_kind stream, F use)
 		with_aligned_shape<real, VEC_OF_REAL>(width, use);
 }
 
-/* f(first column) for each chunk of a row. */
+/* f(first column) for every chunk of a row. */
 template <typename S, typename F> static __device__ void each_chunk(int width, F f)
 {
 	if constexpr (S::LONG)
@@ -70,19 +75,24 @@ template <typename S, typename F> static __device__ void each_chunk(int width, F
 		f(0);
 }
 
-/* Rows of `width` numbers; or the bits of several widths and pitches. */
+/*
+ * Are all rows aligned to 16 bytes?  `width` is a row's width, or the bitwise or of several widths
+ * and pitches.
+ */
 template <typename... Pointers> static bool all_aligned(int64_t width, Pointers... pointers)
 {
 	return width % ROW_VEC == 0 && (((uintptr_t)pointers | ...) % 16) == 0;
 }
 
-/* What a thread keeps of a chunk. */
+/* A thread's elements of a chunk. */
 template <typename R, typename S> struct row_slice {
 	vec<R, S::N> of[S::K];
 };
 
-/* Where a thread's first span begins in the tensor, and how many numbers of the row follow from
- * there. */
+/*
+ * A thread's part of a chunk: the index of its first vector in the tensor, and the elements of the
+ * row from there on.
+ */
 struct row_place {
 	int64_t first;
 	int left;
@@ -101,7 +111,7 @@ template <typename S> static __device__ struct row_place place_of(int64_t row, i
 	return place_of<S>(row, width, chunk, width);
 }
 
-/* f(k, i) for number i of each span k. */
+/* f(k, i) for element i of every vector k. */
 template <typename S, typename F> static __device__ void each_number(F f)
 {
 #pragma unroll
@@ -111,7 +121,7 @@ template <typename S, typename F> static __device__ void each_number(F f)
 			f(k, i);
 }
 
-/* Zeros beyond the row. */
+/* Loads the thread's elements; those beyond the row are 0. */
 template <typename R, typename S, typename T>
 static __device__ void load_as(row_slice<R, S> &x, const T *from, struct row_place at)
 {
@@ -132,7 +142,7 @@ static __device__ void store_as(T *to, const row_slice<R, S> &x, struct row_plac
 			store_vec<true>(to + at.first + k * S::STEP, x.of[k]);
 }
 
-/* One branch for all spans: their accesses are under way together. */
+/* One branch on the type for all vectors, so that their loads overlap. */
 template <typename P, typename R, typename S>
 static __device__ void load(row_slice<R, S> &x, input_view<P> from, struct row_place at)
 {
@@ -142,11 +152,11 @@ static __device__ void load(row_slice<R, S> &x, input_view<P> from, struct row_p
 		load_as(x, (const R *)from.at, at);
 }
 
-/* What the stream is kept as, where that is known. */
+/* The storage type of the residual stream, if STREAM is known. */
 template <typename P, enum vec_kind STREAM>
 using stream_type = std::conditional_t<STREAM == VEC_OF_BF16, typename P::factor, typename P::real>;
 
-/* What is read where x is written. */
+/* The value that a later read of `to` returns after x was stored. */
 template <typename P, enum vec_kind STREAM>
 static __device__ typename P::real as_stream(output_view<P> to, typename P::real x)
 {
@@ -196,8 +206,7 @@ static __device__ void put(gradient_view<P> to, const row_slice<R, S> &x, struct
 	}
 }
 
-/* Blocks of a multiprocessor that pieces in registers leave room for: more of them keep memory
- * busier. */
+/* Blocks per SM that the registers of row_slice allow.  More blocks keep more loads in flight. */
 template <typename R, typename S>
 static constexpr int RESIDENT = sizeof(row_slice<R, S>) <= 96 ? 4 : 3;
 
@@ -212,26 +221,25 @@ template <typename S, typename R> static __device__ R team_sum(R value)
 /* ------------------------------------------------------------------ gradients */
 
 template <typename P> struct norm_gradients {
-	input_view<P> dy, ds; /* ds: what arrives at the sum itself */
+	input_view<P> dy, ds; /* ds: gradient that reaches s directly */
 	gradient_view<P> dx, dresidual;
-	/* [parts, columns]: dw of the rows of a part, then their db; 0 columns: neither is wanted
-	 */
+	/* [parts, columns]: partial sums of dw, then of db; columns 0: neither is needed */
 	typename P::real *partial;
 	int64_t columns;
 };
 
 /*
- * Blocks that share the rows, each with its part of dw and db: a function of the shape alone.  A
- * large GPU runs so many at a time; more would wait for these.
+ * Blocks of the backward pass, each with partial sums of dw and db.  Their number depends only on
+ * the shape.  A large GPU runs this many at a time.
  */
 #define NORM_PARTS 528
-#define MAX_PARTS (2 * NORM_PARTS) /* of small blocks */
+#define MAX_PARTS (2 * NORM_PARTS) /* for small blocks */
 
 static int64_t norm_parts(int64_t rows, int64_t teams, int64_t parts)
 {
-	const int64_t most = (rows + teams - 1) / teams;
+	const int64_t max = (rows + teams - 1) / teams;
 
-	return most < parts ? most : parts;
+	return max < parts ? max : parts;
 }
 
 #endif

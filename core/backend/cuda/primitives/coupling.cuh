@@ -1,9 +1,8 @@
 /*
- * coupling - which hidden channels belong to a latent channel, for the kernels
- * that couple by scalars.
+ * The mapping of hidden channels to latent channels, for scalar_expand and scalar_pool.
  *
- * Latent channel i of `latent` owns the hidden channels c of `hidden` with
- * floor(c latent / hidden) = i, which are neighbours.
+ * Latent channel i of `latent` owns the consecutive hidden channels c of `hidden` with
+ * floor(c latent / hidden) = i.
  */
 #ifndef CUDA_PRIMITIVES_COUPLING_CUH
 #define CUDA_PRIMITIVES_COUPLING_CUH
@@ -13,7 +12,7 @@
 struct coupling {
 	int64_t tokens, hidden, latent, scalars;
 
-	/* The first hidden channel of latent channel i; its last one is before that of i + 1. */
+	/* The first hidden channel of latent channel i; its channels end at first(i + 1). */
 	__device__ int64_t first(int64_t i) const
 	{
 		return (i * hidden + latent - 1) / latent;
@@ -27,7 +26,7 @@ static inline struct coupling coupling_of(const struct node *n, const struct ten
 		 n->in[1]->dim[0] };
 }
 
-/* For the sums of `width` columns over all tokens: their parts, and the sums. */
+/* Bytes of scratch memory for the column sums over all tokens, and for their result. */
 template <typename P> static size_t coupling_work(int64_t tokens, const struct tensor *columns)
 {
 	struct scratch m = { NULL, 0 };
@@ -37,7 +36,7 @@ template <typename P> static size_t coupling_work(int64_t tokens, const struct t
 	return m.used;
 }
 
-/* ds[iS/n] = sum over i of d [n]: the gradient of S scalars, each serves a stretch of channels. */
+/* ds[iS/n] = sum over i of d [n]: the gradient of S scalars, each shared by a range of channels. */
 template <typename P>
 static void sum_scalars(const struct call *c, const typename P::real *d, int64_t n, int64_t scalars,
 			gradient_view<P> ds)

@@ -1,5 +1,6 @@
 /*
- * dropout_key - the stream of random numbers of a node in this run, as the CPU draws it.
+ * The Philox key of a dropout node, derived from its name, the seed, the iteration and the
+ * micro-batch.  The CPU derives the same key, so both draw the same masks.
  */
 #ifndef CUDA_PRIMITIVES_DROPOUT_KEY_CUH
 #define CUDA_PRIMITIVES_DROPOUT_KEY_CUH
@@ -22,8 +23,8 @@ static __global__ void dropout_key_kernel(uint64_t name, const struct run *run, 
 }
 
 /*
- * Two words in device memory, made there from the values of the run.  They hold until the next node
- * of the lane asks for its key: launches of a lane are in order.
+ * Returns two words in device memory, computed there from the values of the run.  They are valid
+ * until the next call on the same stream: launches of a stream run in order.
  */
 static inline const uint32_t *dropout_key(const struct call *c)
 {

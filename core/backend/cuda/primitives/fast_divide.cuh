@@ -1,8 +1,8 @@
 /*
- * division - quotients by a number that the host knows.
+ * Division by a number that the host knows, as a multiplication and a shift.
  *
- * A division of 64 bits costs a GPU about a hundred instructions.  A product and a shift do it,
- * where the dividend is below 2^31.
+ * A 64-bit division costs a GPU about a hundred instructions.  The multiplication is exact for
+ * dividends below 2^31.
  */
 #ifndef CUDA_PRIMITIVES_FAST_DIVIDE_CUH
 #define CUDA_PRIMITIVES_FAST_DIVIDE_CUH
@@ -11,7 +11,7 @@
 
 struct divisor {
 	int64_t d;
-	uint32_t factor; /* 2^shift / d, rounded up; 0: dividends may be too large for it */
+	uint32_t factor; /* 2^shift / d, rounded up; 0: dividends may be too large, so divide */
 	int shift;
 
 	__device__ int64_t quotient(int64_t n) const
@@ -24,14 +24,16 @@ struct divisor {
 	}
 };
 
-/* For dividends in [0, most].  The factor times d is above 2^shift by less than d <= 2^bits, so
- * quotients are exact. */
-static inline struct divisor divisor_of(int64_t d, int64_t most)
+/*
+ * For dividends in [0, max].  factor * d exceeds 2^shift by less than d <= 2^bits, so quotients are
+ * exact.
+ */
+static inline struct divisor divisor_of(int64_t d, int64_t max)
 {
 	const int64_t limit = (int64_t)1 << 31;
 	int bits = 0;
 
-	if (most >= limit || d >= limit)
+	if (max >= limit || d >= limit)
 		return { d, 0, 0 };
 	while (((int64_t)1 << bits) < d)
 		bits++;

@@ -1,8 +1,8 @@
 /*
- * approximate - functions as exact as their results are kept.
+ * Elementary functions as accurate as the result is stored.
  *
- * Where products round to bfloat16 (2^-9), the GPU's own approximations do: their relative errors
- * are below 2^-14.  Elsewhere the functions are those of the CPU.
+ * In bfloat16_products, whose products round to 2^-9, they use the GPU's approximate instructions:
+ * the relative error is below 2^-14.  In the other precisions they are the functions of the CPU.
  */
 #ifndef CUDA_PRIMITIVES_FAST_MATH_CUH
 #define CUDA_PRIMITIVES_FAST_MATH_CUH
@@ -27,7 +27,7 @@ static __device__ typename P::real fast_divide(typename P::real a, typename P::r
 		return a / b;
 }
 
-/* log(1 + x), x from 0 to 1 */
+/* log(1 + x) for x in [0, 1] */
 template <typename P> static __device__ typename P::real fast_log1p(typename P::real x)
 {
 	if constexpr (ROUNDS<P>)
@@ -43,13 +43,13 @@ template <typename P> static __device__ typename P::real fast_sigmoid(typename P
 	return fast_divide<P>(1, 1 + fast_exp<P>(-x));
 }
 
-/* The cosine and the sine of an angle. */
+/* Reduces the angle modulo 2 pi in double, then takes cosine and sine. */
 template <typename P>
 static __device__ void fast_sincos(double angle, typename P::real *cosine, typename P::real *sine)
 {
 	if constexpr (ROUNDS<P>) {
-		const double turns = angle * (0.5 * M_1_PI);
-		const float rest = (float)(2 * M_PI * (turns - rint(turns)));
+		const double revolutions = angle * (0.5 * M_1_PI);
+		const float rest = (float)(2 * M_PI * (revolutions - rint(revolutions)));
 
 		*cosine = cos_approx(rest);
 		*sine = sin_approx(rest);

@@ -1,28 +1,28 @@
 /*
- * tiles - products of tiles in shared memory, with results in registers.
+ * Products of tiles in shared memory, with results in registers.
  *
- * A tile has rows of W numbers: bfloat16, float or double.  They lie in pieces of 16 bytes; piece
- * p of row r is stored as piece p ^ (r % 8), so that 8 rows of one piece lie in different banks.
+ * A tile has rows of W elements of bfloat16, float or double, as vectors of 16 bytes.  Vector v of
+ * row r is stored at position v ^ (r % 8): the swizzle puts one vector of 8 rows into different
+ * banks.
  *
- * A warp holds a result as fragments of 16 rows and 8 columns.  Number e of a thread's four is
- * in row lane / 4 + 8 (e / 2), column 2 (lane % 4) + e % 2: the layout of mma.sync m16n8k16
- * (sm_80 and newer), by which tensor cores multiply bfloat16 and sum up in float.  Two
- * neighbouring fragments have the layout of a left factor of 16 columns: a result is a
- * factor of the next product without leaving registers.  float and double use the same layout
- * with plain arithmetic, so that one kernel serves all.
+ * A warp holds a result as fragments of 16 rows and 8 columns.  Element e of a thread's four is in
+ * row lane / 4 + 8 (e / 2), column 2 (lane % 4) + e % 2: the layout of mma.sync m16n8k16 (sm_80 and
+ * newer), which multiplies bfloat16 and accumulates in float.  Two adjacent fragments have the
+ * layout of a left operand of 16 columns, so a result becomes an operand of the next product
+ * without leaving registers.  float and double use the same layout with plain FMAs.
  */
 #ifndef CUDA_PRIMITIVES_MMA_TILE_CUH
 #define CUDA_PRIMITIVES_MMA_TILE_CUH
 
 #include "core/backend/cuda/primitives/ptx.cuh"
 
-template <typename F> static constexpr int VEC16 = 16 / (int)sizeof(F); /* numbers in 16 bytes */
+template <typename F> static constexpr int VEC16 = 16 / (int)sizeof(F); /* elements in 16 bytes */
 
 typedef __nv_bfloat16 bf16;
 
 /* ------------------------------------------------------------------ fragments */
 
-/* Row and column of number e of a thread's four. */
+/* Row and column, in a fragment, of element e of the thread's four. */
 static __device__ __forceinline__ int fragment_row(int e)
 {
 	return (int)(threadIdx.x % 32) / 4 + 8 * (e / 2);
@@ -36,9 +36,9 @@ static __device__ __forceinline__ int fragment_column(int e)
 template <typename R, int ROWS, int COLUMNS> using fragments = R[ROWS][COLUMNS][4];
 
 /*
- * The column of a result that the thread's first number of fragment n stands for.  Tensor cores
- * give it two neighbours of every fragment; plain arithmetic gives it pieces, of one fragment or of
- * two.
+ * The column of a result of product_nn() that the thread's first element of fragment n belongs to.
+ * mma gives a thread two adjacent columns of every fragment.  The plain product gives it vectors of
+ * 16 bytes, which span two fragments in float.
  */
 template <typename F> static __device__ __forceinline__ int result_column(int n)
 {
@@ -47,7 +47,7 @@ template <typename F> static __device__ __forceinline__ int result_column(int n)
 	return n / PER_VEC * PER_VEC * 8 + PER_VEC * fragment_column(0) + n % PER_VEC * 2;
 }
 
-/* f(number, m, n, e, row, column) for every number of the result. */
+/* f(element, m, n, e, row, column) for every element of a result. */
 template <typename R, int ROWS, int COLUMNS, typename F>
 static __device__ __forceinline__ void each_number(R (&x)[ROWS][COLUMNS][4], F f)
 {
@@ -76,25 +76,25 @@ static __device__ __forceinline__ void clear(R (&x)[ROWS][COLUMNS][4])
 /* ---------------------------------------------------------------------- tiles */
 
 template <typename F, int W> struct tile {
-	typedef F number;
+	typedef F element;
 	static constexpr int WIDTH = W, LINE = W * (int)sizeof(F); /* bytes of a row */
 
 	uint32_t at; /* address in shared memory */
 
-	__device__ uint32_t vec(int row, int number) const
+	__device__ uint32_t vec(int row, int index) const
 	{
-		return at + (uint32_t)(row * W * (int)sizeof(F) + ((number ^ (row & 7)) * 16));
+		return at + (uint32_t)(row * W * (int)sizeof(F) + ((index ^ (row & 7)) * 16));
 	}
 };
 
 /* --------------------------------------------------------------- tensor cores */
 
-/* Where a thread reads 16 x 16 numbers of a tile with ldmatrix. */
+/* The addresses at which a thread reads 16 x 16 blocks of a tile with ldmatrix. */
 template <int W> struct reader {
-	uint32_t at;	  /* its row of the first 16 */
-	uint32_t swizzle; /* its piece, and the exclusive or of its row, in bytes */
+	uint32_t at;	  /* its row of the first block */
+	uint32_t swizzle; /* its vector, xored with its row, in bytes */
 
-	/* Its row and piece of 16 x 16 numbers from row `first` on, a multiple of 8. */
+	/* `row` and `vec`: the thread's own in a block; `first`, a multiple of 8: the first row. */
 	__device__ reader(tile<bf16, W> t, int first, int row, int vec)
 	    : at(t.at + (uint32_t)((first + row) * W * 2)),
 	      swizzle((uint32_t)((vec ^ (row & 7)) * 16))
@@ -106,7 +106,7 @@ template <int W> struct reader {
 	}
 };
 
-/* As left factor [rows, k], or turned as right factor [k, columns]. */
+/* A left operand [rows, k], or with ldmatrix_trans() a right operand [k, columns]. */
 template <int W> static __device__ __forceinline__ reader<W> read_rows(tile<bf16, W> t, int first)
 {
 	const int lane = threadIdx.x % 32;
@@ -114,7 +114,7 @@ template <int W> static __device__ __forceinline__ reader<W> read_rows(tile<bf16
 	return { t, first, lane % 16, lane / 16 };
 }
 
-/* As right factor [columns, k]. */
+/* A right operand [columns, k]. */
 template <int W> static __device__ __forceinline__ reader<W> read_columns(tile<bf16, W> t)
 {
 	const int lane = threadIdx.x % 32;
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void product_nt(float (&x)[ROWS][COLUMNS][4], 
 	}
 }
 
-/* x [m, W] += p [m, k] b [k, W], with p rounded */
+/* x [m, W] += p [m, k] b [k, W], with p rounded to bfloat16 */
 template <int ROWS, int COLUMNS, int W>
 static __device__ __forceinline__ void
 product_nn(float (&x)[ROWS][W / 8][4], const float (&p)[ROWS][COLUMNS][4], tile<bf16, W> b)
@@ -215,8 +215,8 @@ static __device__ __forceinline__ void product_nt(R (&x)[ROWS][COLUMNS][4], tile
 }
 
 /*
- * x [m, W] += p [m, k] b [k, W]: the four threads of a row tell each other its numbers.  A thread
- * reads whole pieces, so its columns of x are those of result_column().
+ * x [m, W] += p [m, k] b [k, W].  The four threads of a row exchange its elements of p by shuffles.
+ * A thread reads whole vectors of b, so its columns of x are those of result_column().
  */
 template <typename R, int ROWS, int COLUMNS, int W>
 static __device__ __forceinline__ void product_nn(R (&x)[ROWS][W / 8][4],
@@ -248,37 +248,39 @@ static __device__ __forceinline__ void product_nn(R (&x)[ROWS][W / 8][4],
 	}
 }
 
-/* --------------------------------------------------------------------- copies */
+/* ---------------------------------------------------------- copies into tiles */
 
-/* ALL: every row is there. */
-template <int ROWS, int THREADS, bool ALL, typename Tile, typename F = typename Tile::number>
+/* ALL: every row exists. */
+template <int ROWS, int THREADS, bool ALL, typename Tile, typename F = typename Tile::element>
 static __device__ __forceinline__ void copy_rows(Tile to, const F *x, int64_t pitch, int first,
 						 int n)
 {
-	constexpr int VECS = Tile::WIDTH / VEC16<F>, AT_ONCE = THREADS / VECS;
-	const int row = (int)threadIdx.x / VECS, number = (int)threadIdx.x % VECS;
-	const F *from = x + ((first + row) * pitch + number * VEC16<F>);
-	const uint32_t start = to.vec(row, number);
+	constexpr int VECS = Tile::WIDTH / VEC16<F>, ROWS_PER_PASS = THREADS / VECS;
+	const int row = (int)threadIdx.x / VECS, index = (int)threadIdx.x % VECS;
+	const F *from = x + ((first + row) * pitch + index * VEC16<F>);
+	const uint32_t start = to.vec(row, index);
 
-	static_assert(THREADS % VECS == 0 && ROWS % AT_ONCE == 0, "a thread takes whole vecs");
+	static_assert(THREADS % VECS == 0 && ROWS % ROWS_PER_PASS == 0,
+		      "a thread copies whole vectors");
 #pragma unroll
-	for (int k = 0; k < ROWS / AT_ONCE; k++) {
-		const int at = first + row + k * AT_ONCE;
-		const bool wanted = ALL || (at >= 0 && at < n);
+	for (int k = 0; k < ROWS / ROWS_PER_PASS; k++) {
+		const int at = first + row + k * ROWS_PER_PASS;
+		const bool valid = ALL || (at >= 0 && at < n);
 
-		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
-		cp_async_vec16(AT_ONCE % 8 == 0 ? start + (uint32_t)(k * AT_ONCE * Tile::LINE)
-						: to.vec(row + k * AT_ONCE, number),
-			       wanted ? from : x, wanted);
-		from += AT_ONCE * pitch;
+		/* Rows a multiple of 8 apart have the same swizzle. */
+		cp_async_vec16(ROWS_PER_PASS % 8 == 0
+				       ? start + (uint32_t)(k * ROWS_PER_PASS * Tile::LINE)
+				       : to.vec(row + k * ROWS_PER_PASS, index),
+			       valid ? from : x, valid);
+		from += ROWS_PER_PASS * pitch;
 	}
 }
 
 /*
- * Rows first .. first + ROWS - 1 of x, which has n rows of so many pieces, `pitch` apart, by
- * THREADS threads. Rows outside [0, n) are zeros, and so are pieces that x has not.
+ * Starts the copy of rows first .. first + ROWS - 1 of x [n, vecs vectors], whose rows are `pitch`
+ * elements apart, with THREADS threads.  Rows outside [0, n) and missing vectors become zeros.
  */
-template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::number>
+template <int ROWS, int THREADS, typename Tile, typename F = typename Tile::element>
 static __device__ __forceinline__ void copy_tile(Tile to, const F *x, int64_t pitch, int vecs,
 						 int first, int n)
 {

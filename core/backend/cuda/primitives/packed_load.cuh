@@ -1,8 +1,9 @@
 /*
- * access - reads whose type and alignment the compiler knows.
+ * Loads whose type and alignment are known at compile time.
  *
- * numbers<P> asks at every access how a tensor is kept.  A loop that needs many reads under way at
- * a time must not ask: with_load_type() does, once, on the host.
+ * input_view<P> branches on the storage type at every access.  A loop that must keep many loads in
+ * flight cannot afford that.  with_load_type() branches once, on the host, and runs a pass
+ * instantiated for the type.
  */
 #ifndef CUDA_PRIMITIVES_PACKED_LOAD_CUH
 #define CUDA_PRIMITIVES_PACKED_LOAD_CUH
@@ -14,8 +15,8 @@
 #include "core/backend/cuda/primitives/kernel.cuh"
 
 /*
- * N numbers that one thread reads together, by accesses of up to 16 bytes.  They stay in words
- * until they are used: to take words apart, a thread must wait for them.
+ * N elements that one thread loads together, up to 16 bytes per access.  They stay packed in words
+ * until they are used: unpacking them would wait for the load.
  */
 template <typename T, int N> struct packed_vec {
 	static constexpr int n = N, BYTES = N * (int)sizeof(T);
@@ -44,20 +45,20 @@ template <int N, typename T> static __device__ packed_vec<T, N> load_packed(cons
 }
 
 /*
- * pass.run<T, N>(), where x is kept as T, and a thread may read N neighbours of a row together,
- * since rows have `width` elements and begin `pitch` apart.
+ * Calls pass.run<T, N>().  T is the storage type of x.  N is VEC if every row of `width` elements,
+ * `pitch` apart, consists of aligned vectors, else 1.
  */
 template <typename P, typename Pass>
 static void with_load_type(const input_view<P> &x, int64_t width, int64_t pitch, const Pass &pass)
 {
-	const bool together = (width | pitch) % VEC == 0 && (uintptr_t)x.at % 16 == 0;
+	const bool vectorized = (width | pitch) % VEC == 0 && (uintptr_t)x.at % 16 == 0;
 
 	if (ROUNDS<P> && x.bf16_storage)
-		together ? pass.template run<typename P::factor, VEC>()
-			 : pass.template run<typename P::factor, 1>();
+		vectorized ? pass.template run<typename P::factor, VEC>()
+			   : pass.template run<typename P::factor, 1>();
 	else
-		together ? pass.template run<typename P::real, VEC>()
-			 : pass.template run<typename P::real, 1>();
+		vectorized ? pass.template run<typename P::real, VEC>()
+			   : pass.template run<typename P::real, 1>();
 }
 
 template <typename P, typename Pass>

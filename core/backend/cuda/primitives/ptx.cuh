@@ -1,8 +1,9 @@
 /*
- * instructions - what the language does not name: assembler of the GPU, and shared memory.
+ * PTX instructions without a CUDA C++ equivalent: shared memory, mma, ldmatrix, cp.async, and
+ * approximate functions.
  *
- * Addresses of shared memory are numbers of 32 bits.  All lanes of a warp call the functions of
- * tensor cores together.
+ * An address in shared memory is a uint32_t.  All 32 lanes of a warp call mma() and ldmatrix()
+ * together.
  */
 #ifndef CUDA_PRIMITIVES_PTX_CUH
 #define CUDA_PRIMITIVES_PTX_CUH
@@ -16,7 +17,7 @@
 
 /* --------------------------------------------------------------- shared memory */
 
-/* What a launch asked for. */
+/* The dynamic shared memory of the launch. */
 static __device__ __forceinline__ char *dynamic_smem(void)
 {
 	extern __shared__ __align__(1024) char shared[];
@@ -29,7 +30,7 @@ static __device__ __forceinline__ uint32_t smem_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes. */
+/* Loads of 16 bytes. */
 static __device__ __forceinline__ void ld_shared_vec16(float (&x)[4], uint32_t address)
 {
 	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -54,8 +55,10 @@ static __device__ __forceinline__ void st_shared_vec16(uint32_t address, uint4 x
 		     : "memory");
 }
 
-/* 16 bytes into global memory, at once: where numbers were rounded just before, the compiler makes
- * four stores. */
+/*
+ * Stores 16 bytes to global memory with one instruction.  For values that were just rounded, the
+ * compiler would emit four stores.
+ */
 static __device__ __forceinline__ void st_global_vec16(void *to, uint4 x)
 {
 	asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};"
@@ -73,7 +76,7 @@ static __device__ __forceinline__ uint32_t pack_bf16x2(float low, float high)
 	return *(const uint32_t *)&two;
 }
 
-/* d += a b' */
+/* d [16,8] += a [16,16] b [8,16]' */
 static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
 					   uint32_t b1)
 {
@@ -84,8 +87,8 @@ static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4]
 }
 
 /*
- * Four matrices of 8 x 8 bfloat16: lane l gives the address of row l % 8 of matrix l / 8, and gets
- * two numbers of row l / 4 of each; turned: of column l / 4.
+ * Loads four 8 x 8 matrices of bfloat16.  Lane l passes the address of row l % 8 of matrix l / 8.
+ * It gets two elements of row l / 4 of each matrix; ldmatrix_trans() gives it two of column l / 4.
  */
 static __device__ __forceinline__ void ldmatrix(uint32_t (&x)[4], uint32_t address)
 {
@@ -105,7 +108,7 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&x)[4], uint32_t
 
 /* ------------------------------------------------------------------ arithmetic */
 
-/* 2 to the power x, with an error of two units of the last place; small results are 0. */
+/* 2^x, within 2 ulp; denormal results become 0. */
 static __device__ __forceinline__ float ex2_approx(float x)
 {
 	float y;
@@ -114,7 +117,7 @@ static __device__ __forceinline__ float ex2_approx(float x)
 	return y;
 }
 
-/* 1 / x, with an error of one unit of the last place. */
+/* 1 / x, within 1 ulp. */
 static __device__ __forceinline__ float rcp_approx(float x)
 {
 	float y;
@@ -123,7 +126,7 @@ static __device__ __forceinline__ float rcp_approx(float x)
 	return y;
 }
 
-/* The logarithm of x to the base of two, with an error of 2^-22 where x is from 1/2 to 2. */
+/* log2(x), with an error of 2^-22 for x in [1/2, 2]. */
 static __device__ __forceinline__ float lg2_approx(float x)
 {
 	float y;
@@ -132,7 +135,7 @@ static __device__ __forceinline__ float lg2_approx(float x)
 	return y;
 }
 
-/* The sine and the cosine of x, with an error of 2^-20 where x is from -pi to pi. */
+/* sin(x) and cos(x), with an error of 2^-20 for x in [-pi, pi]. */
 static __device__ __forceinline__ float sin_approx(float x)
 {
 	float y;
@@ -149,34 +152,37 @@ static __device__ __forceinline__ float cos_approx(float x)
 	return y;
 }
 
-/* --------------------------------------------------------------------- copies */
+/* ------------------------------------------------------- asynchronous copies */
 
-/* 16 bytes from global to shared memory, or zeros; begun now, there after cp_async_wait(). */
-static __device__ __forceinline__ void cp_async_vec16(uint32_t to, const void *from, bool wanted)
+/*
+ * Starts to copy 16 bytes from global to shared memory, or to write zeros if !valid.  The data is
+ * there after cp_async_wait().
+ */
+static __device__ __forceinline__ void cp_async_vec16(uint32_t to, const void *from, bool valid)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
 		     :
-		     : "r"(to), "l"(from), "r"(wanted ? 16 : 0)
+		     : "r"(to), "l"(from), "r"(valid ? 16 : 0)
 		     : "memory");
 }
 
-/* The same for one number of 4 or 8 bytes. */
+/* The same for one element of 4 or 8 bytes. */
 template <typename R>
-static __device__ __forceinline__ void cp_async_element(uint32_t to, const R *from, bool wanted)
+static __device__ __forceinline__ void cp_async_element(uint32_t to, const R *from, bool valid)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
 		     :
-		     : "r"(to), "l"(from), "n"(sizeof(R)), "r"(wanted ? (int)sizeof(R) : 0)
+		     : "r"(to), "l"(from), "n"(sizeof(R)), "r"(valid ? (int)sizeof(R) : 0)
 		     : "memory");
 }
 
-/* The copies that this thread began since the last call are one group. */
+/* Puts the copies that this thread started since the last commit into one group. */
 static __device__ __forceinline__ void cp_async_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until at most `left` groups of this thread are under way. */
+/* Waits until at most LEFT groups of this thread are in flight. */
 template <int LEFT> static __device__ __forceinline__ void cp_async_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");

@@ -1,5 +1,9 @@
 /*
- * turns - the rotations of rope: angles, and kernels whose blocks take a position each.
+ * Rotary position embedding: angles, and the work split of kernels whose blocks serve one position.
+ *
+ * At position t, pair i of a head of `width` channels rotates by t theta^(-2i/width).  A sine costs
+ * more than the rotation, so a block computes the rotations of its position once, in shared memory,
+ * for all heads and several examples.
  */
 #ifndef CUDA_PRIMITIVES_ROTARY_CUH
 #define CUDA_PRIMITIVES_ROTARY_CUH
@@ -8,10 +12,10 @@
 #include "core/backend/cuda/primitives/kernel.cuh"
 #include "core/backend/cuda/primitives/fast_divide.cuh"
 
-/* Position past + t turns pair i by (past + t) theta^(-2i/width), computed in double. */
+/* Position past + t rotates pair i by (past + t) theta^(-2i/width), computed in double. */
 struct angles {
 	const struct run *run;
-	double step; /* of the angle's logarithm to the base of two, from a pair to the next */
+	double step; /* log2 of the ratio of the angles of adjacent pairs */
 
 	template <typename P>
 	__device__ void rotation(int64_t t, int64_t i, typename P::real *cosine,
@@ -26,21 +30,21 @@ static inline struct angles angles_of(const struct call *c, double theta, double
 	return { run_of(c), -2 / width * log2(theta) };
 }
 
-#define MAX_ROTATIONS 1024   /* that a block keeps of its position */
-#define POSITION_BLOCKS 2048 /* that keep a large GPU busy; more would compute more turns */
+#define MAX_ROTATIONS 1024   /* rotations of a position in shared memory */
+#define POSITION_BLOCKS 2048 /* enough for a large GPU; more would compute more rotations */
 #define POSITION_THREADS 128
 
-struct place_of_head {
+struct head_index {
 	int64_t token, head;
 };
 
-/* What a block takes: a position of some examples, whose heads share its turns. */
+/* The heads that a block serves: those of one position in some examples. */
 struct block_heads {
 	int64_t n, first,
-		length; /* heads; the token of the first, and tokens from one example to the next */
+		length; /* number of heads; token of the first example; tokens per example */
 	struct divisor per_token;
 
-	__device__ struct place_of_head operator[](int64_t i) const
+	__device__ struct head_index operator[](int64_t i) const
 	{
 		const int64_t example = per_token.quotient(i);
 
@@ -50,7 +54,7 @@ struct block_heads {
 
 struct positions {
 	int64_t batch, length;
-	struct divisor per_token; /* heads */
+	struct divisor per_token; /* heads per token */
 
 	dim3 blocks() const
 	{
@@ -74,12 +78,12 @@ static inline struct positions positions_of(const struct tensor *x)
 }
 
 /*
- * n turns of the block's position, from pair `first` on: all threads make them.  They depend on
- * nothing that a kernel before makes.
+ * All threads compute the n rotations of the block's position from pair `first` on.  They depend on
+ * no other kernel, so this may precede pdl_wait().
  */
 template <typename P>
-static __device__ void make_rotations(const struct angles &angles, int64_t first, int64_t n,
-				      typename P::real *cosine, typename P::real *sine)
+static __device__ void compute_rotations(const struct angles &angles, int64_t first, int64_t n,
+					 typename P::real *cosine, typename P::real *sine)
 {
 	for (int64_t i = threadIdx.x; i < n; i += POSITION_THREADS)
 		angles.rotation<P>(blockIdx.x, first + i, &cosine[i], &sine[i]);

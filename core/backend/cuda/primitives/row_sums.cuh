@@ -1,8 +1,8 @@
 /*
- * heads - sums over the channels of heads, and over the tokens of each head.
+ * Sums over the channels of each head, and over the tokens of each head.
  *
- * Rows are the heads of tokens, numbered [token, head], of a few channels: some lanes of a warp
- * take one.
+ * A row is one head of one token, numbered [token, head].  Rows are short, so `lanes` threads of a
+ * warp share a row, and a warp serves several rows.  Memory bandwidth bounds both sums.
  */
 #ifndef CUDA_PRIMITIVES_ROW_SUMS_CUH
 #define CUDA_PRIMITIVES_ROW_SUMS_CUH
@@ -13,11 +13,11 @@
 template <typename R, int N, enum vec_kind KIND, typename F, typename G>
 static __global__ void row_reduce_kernel(int64_t rows, int64_t width, int lanes, F value, G finish)
 {
-	const int64_t at_once = BLOCK / lanes, step = gridDim.x * at_once;
+	const int64_t rows_per_pass = BLOCK / lanes, step = gridDim.x * rows_per_pass;
 	const int lane = threadIdx.x % lanes;
 
 	pdl_wait();
-	for (int64_t first = blockIdx.x * at_once; first < rows; first += step) {
+	for (int64_t first = blockIdx.x * rows_per_pass; first < rows; first += step) {
 		const int64_t row = first + threadIdx.x / lanes;
 		R sum = 0;
 
@@ -30,7 +30,7 @@ static __global__ void row_reduce_kernel(int64_t rows, int64_t width, int lanes,
 	}
 }
 
-/* As many as a large GPU runs at a time: to begin a block costs as much as to sum up a row. */
+/* As many blocks as a large GPU runs at a time: starting a block costs as much as summing a row. */
 #define ROW_BLOCKS 2112
 
 template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
@@ -40,7 +40,8 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 
 	while (lanes < WARP && lanes * N < width)
 		lanes *= 2;
-	const int64_t at_once = BLOCK / lanes, blocks = (rows + at_once - 1) / at_once;
+	const int64_t rows_per_pass = BLOCK / lanes,
+		      blocks = (rows + rows_per_pass - 1) / rows_per_pass;
 
 	launch_pdl(context_of(c)->pdl, row_reduce_kernel<R, N, KIND, F, G>,
 		   (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c),
@@ -49,8 +50,8 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 }
 
 /*
- * finish(row, sum of value(row, span) over the spans of the row), rows having `width` elements.
- * value has a parameter `auto p` for the span, as f of each_vec(), and may write, too.
+ * finish(row, sum of value(row, p) over the vectors p of the row) for rows of `width` elements.
+ * value takes a parameter `auto p`, as f of each_vec() does, and may also write.
  */
 template <typename R, typename F, typename G>
 static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
@@ -63,8 +64,7 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, F value,
 		launch_rows<R, 1>(c, rows, width, value, finish);
 }
 
-/* The same where value takes spans of no tensors but those of all_of<P>(...): faster if they are
- * alike. */
+/* The same for a value that accesses only the tensors of all_of<P>(...), as for each_vec(). */
 template <typename P, typename F, typename G>
 static void sum_rows(const struct call *c, int64_t rows, int64_t width, const tensors<P> &of,
 		     F value, G finish)
@@ -84,7 +84,7 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, const te
 		launch_rows<R, VEC>(c, rows, width, value, finish);
 }
 
-/* Parts of the tokens, whose sums are made apart. */
+/* The number of token ranges with a partial sum of their own. */
 static inline int64_t head_parts(int64_t tokens)
 {
 	const int64_t parts = (tokens + 31) / 32;
@@ -92,34 +92,38 @@ static inline int64_t head_parts(int64_t tokens)
 	return parts < BLOCK ? parts : BLOCK;
 }
 
-/* The workspace of sum_heads(). */
+/* The scratch memory of sum_heads(). */
 static inline double *alloc_head_parts(struct scratch *m, int64_t tokens, int64_t heads)
 {
 	return m->alloc<double>(head_parts(tokens) * heads);
 }
 
-/* Threads of a block take neighbouring rows, those of a thread belong to one head. */
+/*
+ * Block i writes to partial[i] the sums of all heads over its token range.  Adjacent threads read
+ * adjacent rows; all rows of a thread belong to one head.
+ */
 template <typename F>
 static __global__ void head_reduce_kernel(int64_t tokens, int heads, F value, double *partial)
 {
 	__shared__ double sums[BLOCK];
-	const int together = heads < BLOCK ? heads : BLOCK, at_once = BLOCK / together;
+	const int across = heads < BLOCK ? heads : BLOCK, tokens_per_pass = BLOCK / across;
 	const int64_t first = tokens * blockIdx.x / gridDim.x;
 	const int64_t last = tokens * (blockIdx.x + 1) / gridDim.x;
 
 	pdl_wait();
-	for (int head = threadIdx.x % together; head - (int)threadIdx.x % together < heads;
-	     head += together) {
+	for (int head = threadIdx.x % across; head - (int)threadIdx.x % across < heads;
+	     head += across) {
 		double sum = 0;
 
-		if ((int)threadIdx.x < at_once * together && head < heads)
-			for (int64_t t = first + threadIdx.x / together; t < last; t += at_once)
+		if ((int)threadIdx.x < tokens_per_pass * across && head < heads)
+			for (int64_t t = first + threadIdx.x / across; t < last;
+			     t += tokens_per_pass)
 				sum += (double)value(t * heads + head);
 		sums[threadIdx.x] = sum;
 		__syncthreads();
-		if ((int)threadIdx.x < together && head < heads) {
-			for (int i = 1; i < at_once; i++)
-				sum += sums[i * together + threadIdx.x];
+		if ((int)threadIdx.x < across && head < heads) {
+			for (int i = 1; i < tokens_per_pass; i++)
+				sum += sums[i * across + threadIdx.x];
 			partial[(int64_t)blockIdx.x * heads + head] = sum;
 		}
 		__syncthreads();

@@ -1,6 +1,6 @@
 /*
- * sort - sorts pairs on the GPU by their keys; equal keys stay in their order.  To be included
- * before cuda.cuh, whose macros CUB does not expect.
+ * A stable sort of (key, value) pairs by CUB's radix sort.
+ * Include this before kernel.cuh, whose macros would break CUB's headers.
  */
 #ifndef CUDA_PRIMITIVES_SORT_CUH
 #define CUDA_PRIMITIVES_SORT_CUH
@@ -11,7 +11,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
-/* Bytes of workspace for n pairs. */
+/* Bytes of scratch memory for n pairs. */
 static inline size_t sort_work(int n)
 {
 	size_t bytes = 0;
@@ -21,7 +21,7 @@ static inline size_t sort_work(int n)
 	return bytes;
 }
 
-/* Keys are below 2 to the power of `bits`. */
+/* Keys are below 2^bits. */
 static inline cudaError_t sort_pairs(void *work, size_t bytes, const int32_t *keys,
 				     int32_t *sorted_keys, const int32_t *values,
 				     int32_t *sorted_values, int n, int bits, cudaStream_t stream)

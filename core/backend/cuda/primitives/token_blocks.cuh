@@ -1,9 +1,8 @@
 /*
- * pieces - sums over the tokens of an example x [T,C], cut into pieces, so that enough threads
- * work.
+ * Sums over the tokens of an example x [T,C], split into blocks of 32 tokens.
  *
- * A thread takes one piece of some neighbouring channels.  The order of a sum depends on the shape
- * alone.
+ * One thread serves one token block and N adjacent channels, so short sequences still fill the GPU.
+ * The order of a sum depends only on the shape.  Memory bandwidth bounds it.
  */
 #ifndef CUDA_PRIMITIVES_TOKEN_BLOCKS_CUH
 #define CUDA_PRIMITIVES_TOKEN_BLOCKS_CUH
@@ -12,12 +11,12 @@
 #include "core/backend/cuda/primitives/fast_divide.cuh"
 
 #define BLOCK_TOKENS 32
-static constexpr int TOKEN_LOADS = 4; /* tokens that a thread reads at a time */
+static constexpr int TOKEN_LOADS = 4; /* loads of a thread in flight */
 
 struct token_blocks {
-	int64_t B, T, C, n; /* n pieces of each example */
+	int64_t B, T, C, n; /* n: token blocks of each example */
 	int64_t from_pitch,
-		to_pitch; /* how far tokens are apart where they are read, and written */
+		to_pitch; /* elements from one token to the next, where they are read and written */
 };
 
 static inline struct token_blocks token_blocks_of(int64_t B, int64_t T, int64_t C)
@@ -25,18 +24,18 @@ static inline struct token_blocks token_blocks_of(int64_t B, int64_t T, int64_t 
 	return { B, T, C, (T + BLOCK_TOKENS - 1) / BLOCK_TOKENS, C, C };
 }
 
-/* A number for each piece and channel, [B,n,C]. */
+/* Scratch memory [B,n,C]: one element for each token block and channel. */
 template <typename R> static R *alloc_token_blocks(struct scratch *m, const struct token_blocks &p)
 {
 	return m->alloc<R>(p.B * p.n * p.C);
 }
 
-/* What thread i takes, if threads take N channels. */
+/* The work of a thread: one token block and N channels. */
 struct token_block {
-	int64_t first, last; /* tokens */
-	int64_t at;	     /* in [B,n,C] */
-	int64_t from, to;    /* its channels of token 0 in [B,T,C]: where it is read, and written */
-	int64_t channel;     /* in [B,C] */
+	int64_t first, last; /* tokens [first, last) */
+	int64_t at;	     /* index in [B,n,C] */
+	int64_t from, to; /* its channels of token 0 in [B,T,C], where they are read and written */
+	int64_t channel;  /* index in [B,C] */
 };
 
 template <int N> struct token_block_index {
@@ -67,21 +66,21 @@ template <int N> static token_block_index<N> token_block_index_of(const struct t
 }
 
 template <typename P, typename T, int N, typename W>
-static __global__ void token_block_sum_kernel(token_block_index<N> places, const T *x, W weight,
+static __global__ void token_block_sum_kernel(token_block_index<N> index, const T *x, W weight,
 					      output_view<P> sums)
 {
 	typedef typename P::real real;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
 
 	pdl_wait();
-	if (i >= places.count)
+	if (i >= index.count)
 		return;
-	const struct token_block token_block = places[i];
+	const struct token_block token_block = index[i];
 	vec<real, N> sum = {};
 
 #pragma unroll TOKEN_LOADS
 	for (int64_t t = token_block.first; t < token_block.last; t++) {
-		const auto v = load_packed<N>(x + token_block.from + t * places.p.from_pitch);
+		const auto v = load_packed<N>(x + token_block.from + t * index.p.from_pitch);
 		const real w = weight(t);
 
 #pragma unroll
@@ -91,7 +90,7 @@ static __global__ void token_block_sum_kernel(token_block_index<N> places, const
 	sums.put(vec_index<N>{ token_block.at }, sum);
 }
 
-/* Of every piece and channel the sum of weight(t) x_t. */
+/* sums[block, channel] = sum of weight(t) x_t over the tokens of the block. */
 template <typename P, typename W> struct token_block_sums {
 	const struct call *c;
 	struct token_blocks p;
@@ -101,11 +100,11 @@ template <typename P, typename W> struct token_block_sums {
 
 	template <typename T, int N> void run() const
 	{
-		const token_block_index<N> places = token_block_index_of<N>(p);
+		const token_block_index<N> index = token_block_index_of<N>(p);
 
 		launch_pdl(context_of(c)->pdl, token_block_sum_kernel<P, T, N, W>,
-			   (unsigned)((places.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c),
-			   places, (const T *)x.at, weight, real_view<P>(sums));
+			   (unsigned)((index.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c),
+			   index, (const T *)x.at, weight, real_view<P>(sums));
 		note_launch(c);
 	}
 };
@@ -117,14 +116,16 @@ template <typename R> struct equal_weight {
 	}
 };
 
-/* finish(i, sum of x_t over the tokens) for the channels i in [0, B C); `sums` is
- * alloc_token_blocks(). */
+/*
+ * finish(i, sum of x_t over the tokens) for every i in [0, B C).  `sums` comes from
+ * alloc_token_blocks().
+ */
 template <typename P, typename G>
-static void sum_tokens(const struct call *c, const struct token_blocks &given, input_view<P> x,
+static void sum_tokens(const struct call *c, const struct token_blocks &blocks, input_view<P> x,
 		       typename P::real *sums, G finish)
 {
 	typedef typename P::real real;
-	const struct token_blocks p = given;
+	const struct token_blocks p = blocks;
 
 	with_load_type(x, p.C, p.from_pitch,
 		       token_block_sums<P, equal_weight<real>>{ c, p, x, {}, sums });

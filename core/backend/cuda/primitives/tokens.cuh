@@ -1,5 +1,6 @@
 /*
- * tokens - a tensor [B,T,..] as rows of whole tokens, which may lie apart.
+ * A tensor [B,T,..] as rows of one token each, and a copy of token ranges.
+ * The rows of a slice start `pitch` elements apart.
  */
 #ifndef CUDA_PRIMITIVES_TOKENS_CUH
 #define CUDA_PRIMITIVES_TOKENS_CUH
@@ -7,7 +8,8 @@
 #include "core/backend/cuda/primitives/kernel.cuh"
 
 struct tokens {
-	int64_t B, T, size, pitch; /* elements of a token, and from one to the next */
+	int64_t B, T, size,
+		pitch; /* size: elements of a token; pitch: elements from one token to the next */
 };
 
 static inline struct tokens tokens_of(const struct tensor *t)
@@ -17,7 +19,7 @@ static inline struct tokens tokens_of(const struct tensor *t)
 	return { t->dim[0], t->dim[1], size, tensor_contiguous(t) ? size : t->pitch };
 }
 
-/* `count` tokens of every example, from token `first` of `from` to token `at` of `to`. */
+/* Copies `count` tokens of every example, from token `first` of `from` to token `at` of `to`. */
 template <typename P>
 static void copy_tokens(const struct call *c, output_view<P> to, struct tokens y, int64_t at,
 			input_view<P> from, struct tokens x, int64_t first, int64_t count)

@@ -1,16 +1,17 @@
 /*
- * numbers - the elements of a call's tensors, in the type in which they are kept.
+ * Views of a call's tensors, in the type in which they are stored.
  *
- * Kernels compute in P::real.  Where products are in bfloat16, activations may be kept in it, too
- * (core/engine/storage.h); whether a tensor is, all threads of a kernel agree.  x[i] reads a number
- * as P::real, and y[i] = x rounds it once.
+ * Kernels compute in P::real.  In the precision bfloat16_products, activations may be stored in
+ * bfloat16 (core/engine/storage.h).  A view knows the type at run time: x[i] converts to P::real,
+ * and y[i] = x rounds once.  All threads of a kernel take the same branch.  A vec_index selects N
+ * consecutive elements, which one thread accesses 16 bytes at a time.
  */
 #ifndef CUDA_PRIMITIVES_VIEW_CUH
 #define CUDA_PRIMITIVES_VIEW_CUH
 
 struct single_precision {
 	typedef float real;
-	typedef float factor; /* what products read */
+	typedef float factor; /* input type of matrix products */
 };
 struct double_precision {
 	typedef double real;
@@ -21,7 +22,7 @@ struct bfloat16_products {
 	typedef __nv_bfloat16 factor;
 };
 
-/* Do products take rounded numbers?  Only then may tensors be narrow. */
+/* Are the inputs of matrix products rounded to bfloat16?  Only then may tensors be stored in it. */
 template <typename P>
 static constexpr bool ROUNDS = sizeof(typename P::factor) < sizeof(typename P::real);
 
@@ -36,20 +37,20 @@ static inline bool has_bf16_gradient(const struct tensor *t)
 }
 
 /*
- * What a kernel knows of all tensors whose spans it takes: nothing, or how they are kept, and that
- * addresses of spans are aligned.  Then no access waits for a decision about the one before.
+ * What the compiler knows about all tensors that a kernel accesses by vectors: nothing, or their
+ * storage type and that every vector is aligned.  With the type known, no load waits for a branch.
  */
 enum vec_kind { VEC_OF_ANY, VEC_OF_REAL, VEC_OF_BF16 };
 
 /*
- * N neighbouring elements of a tensor, from number `first` on.  One thread takes them, by accesses
- * of 16 bytes where their address allows that: eight of bfloat16 with one.
+ * The N consecutive elements of a tensor from index `first` on, for one thread.  It uses 16-byte
+ * accesses where the address is aligned: one for eight elements of bfloat16.
  */
 template <int N, enum vec_kind KIND = VEC_OF_ANY> struct vec_index {
 	int64_t first;
 
 	static constexpr int n = N;
-	/* Of a tensor that is known to be wide, at a place as aligned as this one. */
+	/* the kind for a tensor in P::real at an equally aligned place */
 	static constexpr enum vec_kind WIDE = KIND == VEC_OF_ANY ? VEC_OF_ANY : VEC_OF_REAL;
 };
 
@@ -70,7 +71,7 @@ struct alignas(16) vec16 {
 	uint32_t word[4];
 };
 
-/* What an access moves of so many bytes: at most 16 of them. */
+/* The size of one access when a thread copies BYTES bytes: at most 16. */
 template <int BYTES> struct access_of {
 	static constexpr int SIZE = BYTES % 16 == 0  ? 16
 				    : BYTES % 8 == 0 ? 8
@@ -98,8 +99,10 @@ template <typename A, int BYTES> static __device__ void copy_by(void *to, const 
 		((A *)to)[k] = ((const A *)from)[k];
 }
 
-/* `memory`: the one of both that is not the thread's own.  ALIGNED: its address allows the largest
- * access. */
+/*
+ * Copies N elements between registers and memory.  `memory` is whichever of `to` and `from` is no
+ * local array.  ALIGNED: its address allows the largest access.
+ */
 template <typename T, int N, bool ALIGNED>
 static __device__ void copy_vec(T *to, const T *from, const void *memory)
 {
@@ -115,34 +118,34 @@ static __device__ void copy_vec(T *to, const T *from, const void *memory)
 template <typename T, typename R, int N, bool ALIGNED = false>
 static __device__ vec<R, N> load_vec(const T *from)
 {
-	alignas(16) T kept[N];
+	alignas(16) T stored[N];
 	vec<R, N> x;
 
-	copy_vec<T, N, ALIGNED>(kept, from, from);
+	copy_vec<T, N, ALIGNED>(stored, from, from);
 #pragma unroll
 	for (int k = 0; k < N; k++)
-		x[k] = (R)kept[k];
+		x[k] = (R)stored[k];
 	return x;
 }
 
 template <bool ALIGNED = false, typename T, typename R, int N>
 static __device__ void store_vec(T *to, const vec<R, N> &x)
 {
-	alignas(16) T kept[N];
+	alignas(16) T stored[N];
 
 #pragma unroll
 	for (int k = 0; k < N; k++)
-		kept[k] = (T)x[k];
-	copy_vec<T, N, ALIGNED>(to, kept, to);
+		stored[k] = (T)x[k];
+	copy_vec<T, N, ALIGNED>(to, stored, to);
 }
 
-/* To be read.  Without memory they are false. */
+/* An input tensor.  It is false if the tensor is absent. */
 template <typename P> struct input_view {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
 	const void *at;
-	bool bf16_storage; /* kept as P::factor */
+	bool bf16_storage; /* stored as P::factor */
 
 	__host__ __device__ explicit operator bool() const
 	{
@@ -170,7 +173,7 @@ template <typename P> struct input_view {
 	}
 };
 
-/* To be written, and read where they were written. */
+/* An output tensor.  A kernel may read back what it wrote. */
 template <typename P> struct output_view {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
@@ -179,7 +182,7 @@ template <typename P> struct output_view {
 	bool bf16_storage;
 
 	struct element {
-		void *at; /* of the tensor */
+		void *at; /* start of the tensor */
 		bool bf16_storage;
 		int64_t i;
 
@@ -225,14 +228,17 @@ template <typename P> struct output_view {
 	}
 };
 
-/* What is read where x is written. */
+/* The value that a later read of to[i] = x returns. */
 template <typename P>
 static __device__ typename P::real as_stored(output_view<P> to, typename P::real x)
 {
 	return ROUNDS<P> && to.bf16_storage ? (typename P::real)(typename P::factor)x : x;
 }
 
-/* The gradient of an input; without memory it is not wanted.  The first contribution overwrites. */
+/*
+ * The gradient of an input; false if it is not needed.  The first contribution overwrites it, later
+ * ones add.
+ */
 template <typename P> struct gradient_view {
 	output_view<P> to;
 	bool add;
@@ -249,17 +255,17 @@ template <typename P> struct gradient_view {
 	__device__ void put(vec_index<N, KIND> p, vec<typename P::real, N> x) const
 	{
 		if (add) {
-			const auto before = ((input_view<P>)to)[p];
+			const auto old = ((input_view<P>)to)[p];
 
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				x[k] += before[k];
+				x[k] += old[k];
 		}
 		to.put(p, x);
 	}
 };
 
-/* What is the same for all of these tensors; those without memory do not count. */
+/* Finds the vec_kind that holds for several tensors.  Absent tensors do not count. */
 template <typename P> struct tensors {
 	bool any_bf16, any_real, aligned;
 
@@ -286,7 +292,7 @@ template <typename P> struct tensors {
 	}
 };
 
-/* For a span form: of which kind are the spans of all of these? */
+/* The tensors that a kernel accesses by vectors, for each_vec() and the like. */
 template <typename P, typename... Rest> static tensors<P> all_of(const Rest &...of)
 {
 	tensors<P> all;
@@ -295,7 +301,7 @@ template <typename P, typename... Rest> static tensors<P> all_of(const Rest &...
 	return all;
 }
 
-/* ------------------------------------------------------------------ of a call */
+/* ------------------------------------------------------------- tensors of a call */
 
 template <typename P> static input_view<P> input(const struct call *c, int i)
 {
@@ -317,13 +323,16 @@ template <typename P> static gradient_view<P> input_gradient(const struct call *
 	return { { c->din[i], has_bf16_gradient(c->node->in[i]) }, call_adds(c, i) };
 }
 
-/* Memory of a kernel's own, or of a tensor that is never narrow. */
+/* A view of memory that is always P::real, such as scratch memory. */
 template <typename P> static output_view<P> real_view(typename P::real *at)
 {
 	return { at, false };
 }
 
-/* What is never narrow: parameters, statistics, losses (op.h). */
+/*
+ * Plain pointers to tensors that are never stored in bfloat16: parameters, statistics, losses
+ * (op.h).
+ */
 template <typename P> static const typename P::real *real_input(const struct call *c, int i)
 {
 	return (const typename P::real *)c->in[i];

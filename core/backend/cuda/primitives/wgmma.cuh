@@ -1,16 +1,15 @@
 /*
- * wgmma - instructions by which the four warps of a group multiply together: compute capability 9.0
- * (sm_90a).
+ * wgmma, the asynchronous matrix instructions of a warpgroup (compute capability 9.0, sm_90a).
  *
- * Tensor cores read factors from shared memory themselves, except a left factor in registers, and
- * go on while the group does other things.  All threads of a group call these functions together.
- * A product has 64 rows; x[n][e] is what mma() calls d, of the warp's 16 rows and the
- * columns 8 n ..
+ * Tensor cores read operands from shared memory themselves, except a left operand in registers, and
+ * run while the warpgroup does other work.  All 128 threads of a warpgroup call these functions
+ * together.  A product has 64 rows; x[n][e] is element e of the thread's fragment of 16 rows and
+ * columns 8 n to 8 n + 7, in the layout of mma() (mma_tile.cuh).
  */
 #ifndef CUDA_PRIMITIVES_WGMMA_CUH
 #define CUDA_PRIMITIVES_WGMMA_CUH
 
-#define SWIZZLE_ROW_BYTES 128 /* bytes of a row in shared memory */
+#define SWIZZLE_ROW_BYTES 128 /* bytes of a row in the 128-byte swizzle */
 
 #ifndef __CUDACC__
 #include "core/backend/cuda/emulated/wgmma.cuh"
@@ -18,7 +17,7 @@
 
 #include <stdint.h>
 
-/* Code for other GPUs does without. */
+/* Only code for sm_90a has these instructions. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAS_WGMMA true
 #else
@@ -26,8 +25,8 @@
 #endif
 
 /*
- * How tensor cores find a factor: its address, the bytes from 8 rows to the next 8, and those from
- * a column of 64 numbers to the next one.  (NVIDIA, "PTX ISA 9.0", matrix descriptors.)
+ * The matrix descriptor of an operand: its address, the stride of 8 rows, and the stride `column`
+ * of 64 columns, in bytes.  (NVIDIA, "PTX ISA 9.0", matrix descriptors.)
  */
 static __device__ __forceinline__ uint64_t smem_descriptor(uint32_t at, int column)
 {
@@ -37,7 +36,7 @@ static __device__ __forceinline__ uint64_t smem_descriptor(uint32_t at, int colu
 	       (uint64_t)(column / 16) << 16 | (at & 0x3ffff) >> 4;
 }
 
-/* The same factor, so many bytes on. */
+/* The descriptor of the same operand, `bytes` further on. */
 static __device__ __forceinline__ uint64_t advance_descriptor(uint64_t factor, int bytes)
 {
 	return factor >> 32 << 32 | ((uint32_t)factor + (uint32_t)bytes / 16);
@@ -90,29 +89,31 @@ static __device__ __forceinline__ void wgmma(float (&x)[16][4], const uint32_t (
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
 }
 
-/* Registers that a product of the group reads or adds to were written before this. */
+/* Orders register writes before the wgmma that reads or accumulates into them. */
 static __device__ __forceinline__ void wgmma_fence(void)
 {
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* The products begun since the last call belong together. */
+/* Puts the wgmmas since the last commit into one group. */
 static __device__ __forceinline__ void wgmma_commit(void)
 {
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until x is there: of all that was begun, at most `left` are under way. */
+/* Waits until at most LEFT groups are in flight.  x may be read then. */
 template <int LEFT, int COLUMNS>
 static __device__ __forceinline__ void wgmma_wait(float (&x)[1][COLUMNS][4])
 {
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #pragma unroll
 	for (int n = 0; n < COLUMNS; n++)
-		asm volatile("" : REGISTERS_4(x[0], n)::"memory"); /* not read before */
+		asm volatile(""
+			     : REGISTERS_4(x[0],
+					   n)::"memory"); /* the compiler must not read x earlier */
 }
 
-/* Tensor cores see what this thread, and the copies that it waited for, wrote to shared memory. */
+/* Makes this thread's writes to shared memory, and the copies it waited for, visible to wgmma. */
 static __device__ __forceinline__ void fence_proxy_async(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,12 +1,13 @@
 /*
- * groups - products of tiles by four warps together (wgmma.cuh).
+ * Products of tiles with wgmma (wgmma.cuh).
  *
- * A group of 128 threads makes 64 rows of a product, of which each warp holds 16 as fragments of
- * tiles.cuh: the layout is the same, so kernels choose between tiles and panels by their type.
+ * A warpgroup of 128 threads computes 64 rows of a product; each warp holds 16 of them as
+ * fragments. The layout is that of mma_tile.cuh, so kernels choose between the two by the type of
+ * the tile.
  *
- * A panel has rows of W numbers in columns of 64.  In a column a row takes 128 bytes, and piece p
- * of row r is stored as piece p ^ (r % 8): the layout that wgmma calls "128B swizzle".  A panel
- * starts on 1024 bytes.
+ * A swizzled_tile has rows of W elements, stored as columns of 64.  In a column a row takes 128
+ * bytes, and its vector v is stored at position v ^ (r % 8): the "128B swizzle" of wgmma.  A tile
+ * starts at a multiple of 1024 bytes.
  */
 #ifndef CUDA_PRIMITIVES_WGMMA_TILE_CUH
 #define CUDA_PRIMITIVES_WGMMA_TILE_CUH
@@ -17,18 +18,19 @@
 #define SWIZZLE_ALIGNMENT 1024
 
 template <int W, int ROWS> struct swizzled_tile {
-	typedef bf16 number;
+	typedef bf16 element;
 	static constexpr int WIDTH = W, LINE = SWIZZLE_ROW_BYTES;
-	static constexpr int COLUMN = ROWS * SWIZZLE_ROW_BYTES; /* bytes of a column */
+	static constexpr int COLUMN =
+		ROWS * SWIZZLE_ROW_BYTES; /* bytes of a column of 64 elements */
 
 	uint32_t at; /* address in shared memory */
 
-	__device__ uint32_t vec(int row, int number) const
+	__device__ uint32_t vec(int row, int index) const
 	{
-		return at + (uint32_t)(number / 8 * COLUMN + row * SWIZZLE_ROW_BYTES +
-				       ((number ^ row) % 8) * 16);
+		return at + (uint32_t)(index / 8 * COLUMN + row * SWIZZLE_ROW_BYTES +
+				       ((index ^ row) % 8) * 16);
 	}
-	/* For tensor cores: 16 numbers of each row from number 16 k on, or rows from 16 k on. */
+	/* Descriptors: elements 16 k to 16 k + 15 of each row; and rows 16 k to 16 k + 15. */
 	__device__ __forceinline__ uint64_t numbers(int first_row, int k) const
 	{
 		return advance_descriptor(smem_descriptor(at, COLUMN),
@@ -41,7 +43,7 @@ template <int W, int ROWS> struct swizzled_tile {
 	}
 };
 
-/* The thread's group, for the compiler the same in all lanes. */
+/* The thread's warpgroup, as a value that the compiler knows to be the same in a whole warp. */
 static __device__ __forceinline__ int warpgroup(void)
 {
 	return __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0);
@@ -60,7 +62,7 @@ static __device__ __forceinline__ void begin_product_nt(float (&x)[1][COLUMNS][4
 	wgmma_commit();
 }
 
-/* x [64, W] += p [64, k] b [k, W], with p rounded; done after wgmma_wait() */
+/* x [64, W] += p [64, k] b [k, W], with p in bfloat16; done after wgmma_wait() */
 template <int COLUMNS, int W>
 static __device__ __forceinline__ void begin_product_nn(float (&x)[1][W / 8][4],
 							const uint32_t (&p)[COLUMNS / 2][4],
@@ -84,7 +86,7 @@ static __device__ __forceinline__ void round_fragments(uint32_t (&left)[COLUMNS 
 	}
 }
 
-/* As for tiles: x = a b', x += p b.  All is done when they return. */
+/* The synchronous forms, as in mma_tile.cuh: x = a b' and x += p b. */
 template <int COLUMNS, int W, int ROWS>
 static __device__ __forceinline__ void product_nt(float (&x)[1][COLUMNS][4],
 						  swizzled_tile<W, ROWS> a, int,

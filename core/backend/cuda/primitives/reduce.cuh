@@ -1,0 +1,355 @@
+/*
+ * Reductions in a fixed order: of a warp, of a block, of all elements, and of columns.
+ * kernel.cuh includes this file.
+ *
+ * No floating-point atomics.  Each block writes a partial result, and the partial results are added
+ * in an order that depends only on the shape, so the same input always gives the same bits.
+ */
+#ifndef CUDA_PRIMITIVES_REDUCE_CUH
+#define CUDA_PRIMITIVES_REDUCE_CUH
+
+/* -------------------------------------------------- reductions within a block */
+
+struct add_values {
+	template <typename R> __device__ R operator()(R a, R b) const
+	{
+		return a + b;
+	}
+};
+
+struct larger_value {
+	template <typename R> __device__ R operator()(R a, R b) const
+	{
+		return b > a ? b : a;
+	}
+};
+
+/* Reduces the values of a warp in a fixed tree.  Every thread gets the result. */
+template <typename R, typename Op> static __device__ R warp_reduce(R value, Op op)
+{
+	for (int step = WARP / 2; step > 0; step /= 2)
+		value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
+	return value;
+}
+
+template <typename R> static __device__ R warp_sum(R value)
+{
+	return warp_reduce(value, add_values());
+}
+
+/* The same for the BLOCK threads of a block. */
+template <typename R, typename Op> static __device__ R block_reduce(R value, Op op)
+{
+	__shared__ R warp[BLOCK / WARP];
+	const int lane = threadIdx.x % WARP, warp_index = threadIdx.x / WARP;
+
+	value = warp_reduce(value, op);
+	__syncthreads(); /* all threads have read warp[] of the previous call */
+	if (lane == 0)
+		warp[warp_index] = value;
+	__syncthreads();
+	value = warp[0];
+	for (int i = 1; i < BLOCK / WARP; i++)
+		value = op(value, warp[i]);
+	return value;
+}
+
+template <typename R> static __device__ R block_sum(R value)
+{
+	return block_reduce(value, add_values());
+}
+
+template <typename R> static __device__ R block_max(R value)
+{
+	return block_reduce(value, larger_value());
+}
+
+/* The largest value and its index; of equal values the lowest index. */
+template <typename R> struct argmax {
+	R value;
+	int index;
+};
+
+template <typename R> struct first_of_largest {
+	__device__ argmax<R> operator()(argmax<R> a, argmax<R> b) const
+	{
+		return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+	}
+};
+
+template <typename R> static __device__ argmax<R> block_argmax(argmax<R> p)
+{
+	__shared__ argmax<R> warp[BLOCK / WARP];
+	const first_of_largest<R> op;
+
+	for (int step = WARP / 2; step > 0; step /= 2) {
+		const argmax<R> other = { __shfl_xor_sync(0xffffffffu, p.value, step),
+					  __shfl_xor_sync(0xffffffffu, p.index, step) };
+
+		p = op(p, other);
+	}
+	__syncthreads();
+	if (threadIdx.x % WARP == 0)
+		warp[threadIdx.x / WARP] = p;
+	__syncthreads();
+	p = warp[0];
+	for (int i = 1; i < BLOCK / WARP; i++)
+		p = op(p, warp[i]);
+	return p;
+}
+
+/* ----------------------------------------------- sums of all elements */
+
+/*
+ * Counts the blocks that call it.  It returns true in the last of n blocks, which then sees the
+ * writes of the others; the counter is 0 again.
+ */
+static inline __device__ bool is_last_block(unsigned *arrivals, unsigned n)
+{
+	__shared__ bool last;
+
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		last = atomicInc(arrivals, n - 1) == n - 1;
+		__threadfence();
+	}
+	__syncthreads();
+	return last;
+}
+
+/*
+ * A sum has this many partial sums over equal shares.  The last block to finish adds them in a
+ * fixed tree, so the result does not depend on which block that is.
+ */
+#define SUM_PARTS BLOCK
+#define SUM_WORK (SUM_PARTS * sizeof(double))
+
+template <typename F, typename G>
+static __global__ void reduce_kernel(int64_t n, F value, double *parts, unsigned *arrivals,
+				     G finish)
+{
+	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
+	double sum = 0;
+
+	pdl_wait();
+#pragma unroll 8
+	for (int64_t i = first + threadIdx.x; i < last; i += BLOCK)
+		sum += (double)value(i);
+	sum = block_sum(sum);
+	if (threadIdx.x == 0)
+		parts[blockIdx.x] = sum;
+	if (!is_last_block(arrivals, SUM_PARTS))
+		return;
+	sum = block_sum(__ldcg(parts + threadIdx.x));
+	if (threadIdx.x == 0)
+		finish(sum);
+}
+
+/* finish(sum of value(i) for i in [0, n)), on the device.  `work` has SUM_WORK bytes. */
+template <typename F, typename G>
+static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
+{
+	launch_pdl(context_of(c)->pdl, reduce_kernel<F, G>, SUM_PARTS, BLOCK, 0, stream_of(c), n,
+		   value, (double *)work, context_of(c)->arrivals, finish);
+	note_launch(c);
+}
+
+template <int N, enum vec_kind KIND, typename F, typename G>
+static void sum_vecs_of(const struct call *c, int64_t n, F value, void *work, G finish)
+{
+	sum_all(
+		c, n / N, [=] __device__(int64_t i) { return value(vec_index<N, KIND>{ i * N }); },
+		work, finish);
+}
+
+/* The same for value(p) over the vectors p of each_vec(c, n, n, of, ...). */
+template <typename P, typename F, typename G>
+static void sum_vecs(const struct call *c, int64_t n, const tensors<P> &of, F value, void *work,
+		     G finish)
+{
+	if (n % VEC != 0)
+		sum_vecs_of<1, VEC_OF_ANY>(c, n, value, work, finish);
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		sum_vecs_of<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, n, value, work, finish);
+	else if (of.kind() == VEC_OF_REAL)
+		sum_vecs_of<VEC, VEC_OF_REAL>(c, n, value, work, finish);
+	else
+		sum_vecs_of<VEC, VEC_OF_ANY>(c, n, value, work, finish);
+}
+
+/* -------------------------------------------------- sums of columns */
+
+/*
+ * The rows of a column sum are split into parts, one per blockIdx.y.  Their number depends only on
+ * the shape: enough blocks for a large GPU, but no part of few rows.  One part needs no second
+ * launch.
+ */
+#define COLUMN_BLOCKS 512
+#define COLUMN_ROWS 64 /* minimum rows of a part, if there are several */
+
+static inline int64_t column_parts(int64_t rows, int64_t columns)
+{
+	const int64_t blocks = (columns + WARP * VEC - 1) / (WARP * VEC);
+	const int64_t wanted = (COLUMN_BLOCKS + blocks - 1) / blocks;
+	const int64_t max = rows <= 4 * COLUMN_ROWS ? 1 : rows / COLUMN_ROWS;
+
+	return wanted < max ? wanted : max;
+}
+
+/* Elements of scratch memory for sum_columns(). */
+static inline int64_t column_scratch(int64_t rows, int64_t columns)
+{
+	return column_parts(rows, columns) * columns;
+}
+
+/*
+ * A block has `lanes` threads across the columns and BLOCK / lanes threads down the rows.  Adds the
+ * sums of the latter in a fixed tree; the first `lanes` threads get the result.
+ */
+template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int lanes)
+{
+	__shared__ R other[N][BLOCK];
+
+	for (int half = BLOCK / 2; half >= lanes; half /= 2) {
+		__syncthreads();
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			other[k][threadIdx.x] = sum[k];
+		__syncthreads();
+		if ((int)threadIdx.x >= half)
+			continue;
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sum[k] += other[k][threadIdx.x + half];
+	}
+	return sum;
+}
+
+template <typename R, int N, enum vec_kind KIND, typename F, typename G>
+static __global__ void column_reduce_kernel(int64_t rows, int64_t columns, int lanes, F value,
+					    R *partial, G finish)
+{
+	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
+	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
+	vec<R, N> sum = {};
+
+	pdl_wait();
+	if (column < columns) {
+		/*
+		 * the trip count is known before the loop, so loads of several iterations overlap
+		 */
+		const int64_t first = rows * part / parts + threadIdx.x / lanes,
+			      step = BLOCK / lanes;
+		const int64_t iterations = first < last ? (last - first - 1) / step + 1 : 0;
+
+#pragma unroll 4
+		for (int64_t i = 0; i < iterations; i++) {
+			const vec<R, N> x = value(first + i * step, vec_index<N, KIND>{ column });
+
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				sum[k] += x[k];
+		}
+	}
+	sum = add_slices(sum, lanes);
+	if ((int)threadIdx.x >= lanes || column >= columns)
+		return;
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		if (parts == 1)
+			finish(column + k, sum[k]);
+		else
+			partial[part * columns + column + k] = sum[k];
+	}
+}
+
+/* Few columns per block, so that many threads share the parts of a column. */
+#define FINISH_COLUMNS 8
+
+template <typename R, typename G>
+static __global__ void column_reduce_finish_kernel(int64_t parts, int64_t columns, const R *partial,
+						   G finish)
+{
+	const int64_t column = (int64_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x % FINISH_COLUMNS;
+	vec<R, 1> sum = {};
+
+	pdl_wait();
+	if (column < columns) {
+#pragma unroll 8
+		for (int64_t part = threadIdx.x / FINISH_COLUMNS; part < parts;
+		     part += BLOCK / FINISH_COLUMNS)
+			sum[0] += partial[part * columns + column];
+	}
+	sum = add_slices(sum, FINISH_COLUMNS);
+	if (threadIdx.x < FINISH_COLUMNS && column < columns)
+		finish(column, sum[0]);
+}
+
+/* finish(column, sum of partial [parts, columns] over the parts) */
+template <typename R, typename G>
+static void finish_columns(const struct call *c, int64_t parts, int64_t columns, const R *partial,
+			   G finish)
+{
+	launch_pdl(context_of(c)->pdl, column_reduce_finish_kernel<R, G>,
+		   (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0,
+		   stream_of(c), parts, columns, partial, finish);
+	note_launch(c);
+}
+
+template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
+static void launch_columns(const struct call *c, int64_t rows, int64_t columns, F value, R *work,
+			   G finish)
+{
+	const int64_t parts = column_parts(rows, columns);
+	int lanes = 1;
+
+	while (lanes < WARP && lanes * N < columns)
+		lanes *= 2;
+	launch_pdl(context_of(c)->pdl, column_reduce_kernel<R, N, KIND, F, G>,
+		   dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
+		   BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
+	note_launch(c);
+	if (parts > 1)
+		finish_columns(c, parts, columns, (const R *)work, finish);
+}
+
+/*
+ * finish(column, sum of value(row, p) over the rows) for every vector p of columns.  `work` has
+ * column_scratch() elements.  value takes a parameter `auto p` and returns a vector, as x[p] does.
+ * It reads only the tensors of all_of<P>(...), whose rows have `columns` elements.
+ */
+template <typename P, typename F, typename G>
+static void sum_column_vecs(const struct call *c, int64_t rows, int64_t columns,
+			    const tensors<P> &of, F value, void *work, G finish)
+{
+	typedef typename P::real R;
+
+	if (columns == 0)
+		return;
+	if (columns % VEC != 0)
+		launch_columns<R, 1>(c, rows, columns, value, (R *)work, finish);
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		launch_columns<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(
+			c, rows, columns, value, (R *)work, finish);
+	else if (of.kind() == VEC_OF_REAL)
+		launch_columns<R, VEC, VEC_OF_REAL>(c, rows, columns, value, (R *)work, finish);
+	else
+		launch_columns<R, VEC>(c, rows, columns, value, (R *)work, finish);
+}
+
+/* The same for value(row, column), which returns one element. */
+template <typename R, typename F, typename G>
+static void sum_columns(const struct call *c, int64_t rows, int64_t columns, F value, void *work,
+			G finish)
+{
+	if (columns > 0)
+		launch_columns<R, 1>(
+			c, rows, columns,
+			[=] __device__(int64_t row, vec_index<1> p) {
+				return vec<R, 1>{ { value(row, p.first) } };
+			},
+			(R *)work, finish);
+}
+
+#endif
