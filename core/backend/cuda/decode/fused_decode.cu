@@ -38,7 +38,7 @@ static int count_linears(const struct node *const *nodes, int n)
 {
 	int count = 0;
 
-	while (count < n && count < MAX_PRODUCTS && is_gemv(nodes[count]) &&
+	while (count < n && count < GEMV_MAX_PRODUCTS && is_gemv(nodes[count]) &&
 	       nodes[count]->in[0] == nodes[0]->in[0] &&
 	       gemv<P>::outs(nodes[count]) == gemv<P>::outs(nodes[0]))
 		count++;
@@ -129,36 +129,36 @@ int cuda_fusable(enum dtype type, const struct node *const *nodes, int n)
 
 /* ---------------------------------------------------------------- execution */
 
-static void add_cache_writes(gemv_problem<P> *p, const struct call *cache,
+static void add_cache_writes(gemv_params<P> *p, const struct call *cache,
 			     const struct node *const *linears)
 {
 	for (int i = 0; i < cache->node->n_in; i++) {
 		const struct tensor *x = cache->node->in[i], *y = cache->node->out[i];
 		const struct tokens from = tokens_of(x), to = tokens_of(y);
 
-		p->kept[p->n_kept++] = { linear_index(x, linears, p->n_products),
-					 x->offset,
-					 from.size,
-					 (int)from.T,
-					 to.T,
-					 to.pitch,
-					 output<P>(cache, i) };
+		p->cache_writes[p->n_cache_writes++] = { linear_index(x, linears, p->n_products),
+							 x->offset,
+							 from.size,
+							 (int)from.T,
+							 to.T,
+							 to.pitch,
+							 output<P>(cache, i) };
 	}
 }
 
 void cuda_run_fused(enum dtype type, const struct call *calls, int n)
 {
-	const struct node *nodes[2 + MAX_PRODUCTS];
+	const struct node *nodes[2 + GEMV_MAX_PRODUCTS];
 
 	(void)type;
 	for (int i = 0; i < n; i++)
 		nodes[i] = calls[i].node;
 	const struct fused_chain x = chain_of(nodes, n);
 	const struct call *first = &calls[x.linear];
-	gemv_problem<P> p = gemv<P>::problem(first);
+	gemv_params<P> p = gemv<P>::make_params(first);
 
 	for (int i = 1; i < x.linears; i++)
-		gemv<P>::add(&p, first + i);
+		gemv<P>::add_product(&p, first + i);
 	if (x.gelu >= 0)
 		p.gelu = output<P>(&calls[x.gelu], 0);
 	if (x.cache >= 0)
