@@ -133,16 +133,15 @@ template <typename Traits> struct mma_fragments {
 	__device__ void read_values(const char *stage, vec16 (&v)[4][2]) const
 	{
 #pragma unroll
-		for (int clamped_key = 0; clamped_key < 4; clamped_key++)
+		for (int key = 0; key < 4; key++)
 #pragma unroll
 			for (int half = 0; half < 2; half++)
-				v[clamped_key][half] =
+				v[key][half] =
 					*(const vec16 *)(stage +
-							 value_smem_offset(
-								 2 * thread_in_group +
-									 clamped_key % 2 +
-									 8 * (clamped_key / 2),
-								 8 * half + group_id));
+							 value_smem_offset(2 * thread_in_group +
+										   key % 2 +
+										   8 * (key / 2),
+									   8 * half + group_id));
 	}
 
 	/* Scores times log2(e), [tile][row and key of a fragment]. */
