@@ -1,5 +1,8 @@
 /*
- * attention - what the kernels of op attention share: fused ones, and those made of products.
+ * attention - code shared by the flash, decode and general attention kernels.
+ *
+ * It holds the tensor indices of the op, the dropout mask, top-k routing, and the reduction of
+ * gradients over query heads that share a key/value head (grouped-query attention).
  */
 #ifndef CUDA_ATTENTION_ATTENTION_CUH
 #define CUDA_ATTENTION_ATTENTION_CUH
@@ -14,10 +17,10 @@ enum { O, LSE, LOST, ROUTE_INDEX, ROUTE_WEIGHT };
 
 struct dropout_mask {
 	const uint32_t *key; /* device memory */
-	uint64_t limit;	     /* words below it drop their element */
-	double factor;	     /* of what is kept; 0: no dropout */
+	uint64_t limit;	     /* a Philox word below this limit drops its element */
+	double factor;	     /* 1 / (1 - rate) for kept elements; 0: no dropout */
 
-	/* factor or 0 for element number `index` of the stream */
+	/* Returns the factor of element `index` of the random stream: `factor` if kept, else 0. */
 	__device__ double at(uint64_t index) const
 	{
 		uint32_t word[4];
@@ -43,8 +46,8 @@ static inline struct dropout_mask dropout_mask_of(const struct call *c)
 
 /* --------------------------------------------------------------- routing */
 
-/* Combined rows [B,rows,pitch] of the queries of a block; rows of examples are `rows` apart. */
-template <typename R> struct combined {
+/* Head-combined probabilities [B,rows,pitch] of one block of queries. */
+template <typename R> struct routing_scores {
 	R *at;
 	int64_t rows, pitch;
 };
@@ -60,54 +63,56 @@ template <typename R> static __device__ argmax<R> warp_argmax(argmax<R> p)
 	return p;
 }
 
-/* The largest of the entries first, first + step .. of a row. */
+/* Returns the argmax over entries first, first + step, ... of a row of n. */
 template <typename R>
-static __device__ argmax<R> largest_of(const R *row, int64_t first, int64_t step, int64_t n)
+static __device__ argmax<R> strided_argmax(const R *row, int64_t first, int64_t step, int64_t n)
 {
-	argmax<R> most = { -1, INT32_MAX };
+	argmax<R> best = { -1, INT32_MAX };
 
 	for (int64_t j = first; j < n; j += step)
-		most = first_of_largest<R>()(most, { row[j], (int)j });
-	return most;
+		best = first_of_largest<R>()(best, { row[j], (int)j });
+	return best;
 }
 
 /*
- * take_largest() by a warp.  Every thread knows the largest of each WARP-th entry; where one of
- * them is taken, all look for the next one of that thread.  Of a row without numbers the first
- * entry is taken.
+ * Top-k of one row by a warp; take_largest() is the same for a thread block. Lane l caches the
+ * argmax over entries l, l + 32, ... After each selection the warp rescans only the entries of the
+ * lane whose maximum was removed. A row whose entries are all NaN yields entry 0.
  */
 template <typename R>
-static __device__ void warp_take_largest(R *row, int64_t n, int64_t k, int32_t *index, R *weight)
+static __device__ void warp_topk(R *row, int64_t n, int64_t k, int32_t *index, R *weight)
 {
 	const int lane = threadIdx.x % WARP;
-	argmax<R> mine = largest_of(row, lane, WARP, n), most, next;
+	argmax<R> lane_best = strided_argmax(row, lane, WARP, n), best, next;
 
-	for (int64_t at = 0; at < k && at < n; at++) {
-		most = warp_argmax(mine);
-		if (most.index >= n)
-			most = { row[0], 0 };
+	for (int64_t rank = 0; rank < k && rank < n; rank++) {
+		best = warp_argmax(lane_best);
+		if (best.index >= n)
+			best = { row[0], 0 };
 		__syncwarp();
 		if (lane == 0) {
-			index[at] = most.index;
-			weight[at] = most.value;
-			row[most.index] = -1;
+			index[rank] = best.index;
+			weight[rank] = best.value;
+			row[best.index] = -1;
 		}
 		__syncwarp();
-		next = warp_argmax(largest_of(row, most.index % WARP + (int64_t)lane * WARP,
-					      (int64_t)WARP * WARP, n));
-		if (lane == most.index % WARP)
-			mine = next;
+		next = warp_argmax(strided_argmax(row, best.index % WARP + (int64_t)lane * WARP,
+						  (int64_t)WARP * WARP, n));
+		if (lane == best.index % WARP)
+			lane_best = next;
 	}
-	for (int64_t at = n + lane; at < k; at += WARP) {
-		index[at] = -1;
-		weight[at] = 0;
+	for (int64_t rank = n + lane; rank < k; rank += WARP) {
+		index[rank] = -1;
+		weight[rank] = 0;
 	}
 	__syncwarp();
 }
 
-/* The k largest entries of every combined row; past: position of the first query of this run. */
+/*
+ * Writes the top-k of each row of combined probabilities. past: position of the run's first query.
+ */
 template <typename P>
-static void write_routes(const struct call *c, combined<typename P::real> route, int64_t past,
+static void write_routes(const struct call *c, routing_scores<typename P::real> route, int64_t past,
 			 struct query_block x)
 {
 	typedef typename P::real real;
@@ -123,19 +128,22 @@ static void write_routes(const struct call *c, combined<typename P::real> route,
 		const int64_t first = (b * T + x.first + r) * k;
 		real sum = 0;
 
-		warp_take_largest(route.at + (b * route.rows + r) * route.pitch,
-				  past + x.first + r + 1, k, index + first, weight + first);
-		for (int64_t at = 0; at < k; at++)
-			sum += weight[first + at];
+		warp_topk(route.at + (b * route.rows + r) * route.pitch, past + x.first + r + 1, k,
+			  index + first, weight + first);
+		for (int64_t rank = 0; rank < k; rank++)
+			sum += weight[first + rank];
 		__syncwarp();
-		for (int64_t at = item % WARP; at < k; at += WARP)
-			weight[first + at] *= route_factor(attr, sum);
+		for (int64_t rank = item % WARP; rank < k; rank += WARP)
+			weight[first + rank] *= route_factor(attr, sum);
 	});
 }
 
-/* ---------------------------------------------- gradients that heads share */
+/* ------------------------------------------------- grouped-query gradients */
 
-/* The gradient of an input is the sum over the query heads that share it, in their order. */
+/*
+ * Sums a per-query-head gradient over the query heads that share a key/value head, in head order.
+ * `sums` is [B,H,S,width].
+ */
 template <typename P>
 static void put_shared(const struct call *c, int input, const typename P::real *sums, int64_t H)
 {
@@ -151,21 +159,21 @@ static void put_shared(const struct call *c, int input, const typename P::real *
 		const uint32_t line = (uint32_t)item / w, channel = (uint32_t)item % w;
 		const uint32_t head = line % heads, row = line / heads, token = row % S,
 			       b = row / S;
-		const int64_t first = b * H + head * x.sharing;
+		const int64_t first = b * H + head * x.group_size;
 		typename P::real sum = 0;
 
 #pragma unroll 4
-		for (int64_t h = first; h < first + x.sharing; h++)
+		for (int64_t h = first; h < first + x.group_size; h++)
 			sum += sums[(h * S + token) * w + channel];
-		d.put(x.at(b, head * x.sharing, token) + channel, sum);
+		d.put(x.at(b, head * x.group_size, token) + channel, sum);
 	});
 }
 
-/* ----------------------------------------------------------------- fused */
+/* ------------------------------------------------------- flash attention */
 
 /*
- * Kernels that keep scores on the chip (fused_attention.cuh).  Whether they take a node depends on
- * the node alone.
+ * Flash attention: scores stay on chip (flash_launch.cuh). takes() depends on the node alone, so
+ * all passes agree.
  */
 template <typename P> struct flash {
 	static bool takes(const struct node *n);

@@ -1,279 +1,309 @@
 /*
- * fused_gradients - the kernels of fused attention for dQ, and for dK, dV and dkey_bias.
- * fused_attention.cuh says how they divide the work.
+ * flash_backward - backward kernels of flash attention.
+ *
+ *     S = scale QK^T + terms    P = exp(S - lse)    dP = dO V^T * dropout
+ *     D_i = rowsum(dO_i * O_i)  dS = P * (dP - D)
+ *     dQ = scale dS K           dK = scale dS^T Q   dV = (P * dropout)^T dO    dbias = colsum(dS)
+ *
+ * flash_backward_dq_kernel keeps a query tile resident and streams key tiles.
+ * flash_backward_dkdv_kernel keeps a key tile resident and streams query tiles. Both recompute S
+ * and dP: 7 GEMMs per tile instead of 5, but no block adds to another block's output, so the
+ * kernels need no atomics and results are deterministic. Tensor cores bound them in bfloat16.
+ *
+ * In float and double, arithmetic bounds them. There the dK/dV kernel runs first and stores dS, and
+ * flash_backward_dq_stored_kernel reads it: dQ then takes one GEMM.
  */
 #ifndef CUDA_ATTENTION_FLASH_BACKWARD_CUH
 #define CUDA_ATTENTION_FLASH_BACKWARD_CUH
 
 #include "core/backend/cuda/attention/flash_forward.cuh"
 
-/* ---------------------------------------------------------- gradient of queries */
+/* --------------------------------------------------------------------------- dQ */
 
 /*
- * The products s of scores.  Where warps multiply in groups, they are made while meanwhile() is
- * called, and those of dP go on afterwards.
+ * Computes s = QK^T and, with WGMMA, starts dP = dO V^T. prefetch_next() issues the copies of the
+ * next stage while the tensor cores work.
  */
-template <typename X, typename Own, typename Step, typename Meanwhile>
-static __device__ __forceinline__ void begin_products(const Own &own, int row, const Step &step,
-						      Meanwhile meanwhile, typename X::scores &s,
-						      typename X::scores &dp)
+template <typename Traits, typename Resident, typename Stage, typename PrefetchNext>
+static __device__ __forceinline__ void
+begin_s_and_dp(const Resident &resident, int row, const Stage &stage, PrefetchNext prefetch_next,
+	       typename Traits::score_acc &s, typename Traits::score_acc &dp)
 {
-	if constexpr (X::WGMMA) {
-		begin_product_nt(s, own.score, 64 * warpgroup(), step.score);
-		begin_product_nt(dp, own.value, 64 * warpgroup(), step.value);
-		meanwhile();
+	if constexpr (Traits::WGMMA) {
+		begin_product_nt(s, resident.score, 64 * warpgroup(), stage.score);
+		begin_product_nt(dp, resident.value, 64 * warpgroup(), stage.value);
+		prefetch_next();
 		wgmma_wait<1>(s);
 	} else {
-		meanwhile();
-		product_nt(s, own.score, row, step.score);
+		prefetch_next();
+		product_nt(s, resident.score, row, stage.score);
 	}
 }
 
-/* The products dP are there. */
-template <typename X, typename Own, typename Step>
-static __device__ __forceinline__ void end_products(const Own &own, int row, const Step &step,
-						    typename X::scores &dp)
+/* Completes dP = dO V^T. */
+template <typename Traits, typename Resident, typename Stage>
+static __device__ __forceinline__ void finish_dp(const Resident &resident, int row,
+						 const Stage &stage, typename Traits::score_acc &dp)
 {
-	if constexpr (X::WGMMA)
+	if constexpr (Traits::WGMMA)
 		wgmma_wait<0>(dp);
 	else
-		product_nt(dp, own.value, row, step.value);
+		product_nt(dp, resident.value, row, stage.value);
 }
 
-/* dS from scores and dP, of the queries' rows; outside the keys they see it is 0. */
-template <typename X>
+/*
+ * s becomes dS = P * (dP - delta), with queries as rows. Masked scores are -inf, so their dS is 0.
+ * i0, j0: first query and key of the warp's tile.
+ */
+template <typename Traits>
 static __device__ __forceinline__ void
-d_scores(const problem_of<X> &p, typename X::real unit, int head, int i0, int j0,
-	 const typename X::row_numbers &lse2, const typename X::row_numbers &delta,
-	 typename X::scores &dp, typename X::scores &s)
+compute_ds(const params_of<Traits> &p, typename Traits::real scale_log2, int head, int i0, int j0,
+	   const typename Traits::row_scalars &lse_log2, const typename Traits::row_scalars &delta,
+	   typename Traits::score_acc &dp, typename Traits::score_acc &s)
 {
-	typedef typename X::real real;
+	typedef typename Traits::real real;
 
-	if (X::MORE && p.mask.factor != 0)
-		drop<X>(p, head, i0, j0, dp);
+	if (Traits::HAS_TERMS && p.dropout.factor != 0)
+		apply_dropout<Traits>(p, head, i0, j0, dp);
 	each_number(s, [&](real &x, int m, int n, int e, int, int) {
-		x = power_of_two<X>(x * unit - lse2[m][e / 2]) * (dp[m][n][e] - delta[m][e / 2]);
+		x = softmax_exp2<Traits>(x * scale_log2 - lse_log2[m][e / 2]) *
+		    (dp[m][n][e] - delta[m][e / 2]);
 	});
 }
 
-/* The sum of x over a block of threads, in the thread 0; `room` has a number for each warp. */
-template <int WARPS> static __device__ double sum_of_threads(double x, double *buffers)
+/*
+ * Returns the sum of x over the block, valid in all threads. warp_sums: WARPS doubles of shared
+ * memory.
+ */
+template <int WARPS> static __device__ double block_sum_of_doubles(double x, double *warp_sums)
 {
 	for (int step = 16; step > 0; step /= 2)
 		x += __shfl_xor_sync(0xffffffffu, x, step);
 	if (threadIdx.x % 32 == 0)
-		buffers[threadIdx.x / 32] = x;
+		warp_sums[threadIdx.x / 32] = x;
 	__syncthreads();
 	x = 0;
 	for (int i = 0; i < WARPS; i++)
-		x += buffers[i];
+		x += warp_sums[i];
 	return x;
 }
 
-/* lse and delta of the thread's queries. */
-template <typename X>
+/* Loads lse and delta of the thread's queries from global memory. */
+template <typename Traits>
 static __device__ __forceinline__ void
-row_numbers_of(const problem_of<X> &p, const query_walk<X> &w, int row,
-	       typename X::row_numbers &lse2, typename X::row_numbers &delta)
+load_row_scalars(const params_of<Traits> &p, const query_block_loop<Traits> &loop, int row,
+		 typename Traits::row_scalars &lse_log2, typename Traits::row_scalars &delta)
 {
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			const int64_t at = (int64_t)w.head * p.padded + w.first + row + 16 * m +
-					   fragment_row(2 * half);
+			const int64_t at = (int64_t)loop.head * p.padded_T + loop.first + row +
+					   16 * m + fragment_row(2 * half);
 
-			lse2[m][half] = p.lse2[at];
+			lse_log2[m][half] = p.lse_log2[at];
 			delta[m][half] = p.delta[at];
 		}
 }
 
-/* Shared memory of dQ's kernel after its stages: lse and delta of the block's queries. */
-template <typename X> struct own_numbers {
-	static constexpr int AT = memory<X, true>::BYTES;
-	static constexpr int BYTES = X::WGMMA ? 2 * X::OWN * (int)sizeof(typename X::real) : 0;
+/* Shared memory of the WGMMA dQ kernel after its stages: lse and delta of the resident queries. */
+template <typename Traits> struct resident_scalars {
+	static constexpr int AT = smem_layout<Traits, true>::BYTES;
+	static constexpr int BYTES =
+		Traits::WGMMA ? 2 * Traits::BLOCK_M * (int)sizeof(typename Traits::real) : 0;
 };
 
 /*
- * Where warps multiply in groups, the kernel of dQ prepares its queries' rows itself, for that of
- * dK, too: dO goes to `value`, lse and delta to `numbers`.
+ * FlashAttention's preprocess step, fused into the WGMMA dQ kernel: computes lse * log2(e) and
+ * delta of the resident queries. dO goes to the shared tile `value`, lse and delta go to `scalars`.
+ * All three also go to global memory, where the dK/dV kernel reads them.
  */
-template <typename X, typename Panel>
-static __device__ void prepare_own(const problem_of<X> &p, const query_walk<X> &w,
-				   const row_source<typename X::P> &r, const Panel &value,
-				   typename X::real *numbers)
+template <typename Traits, typename Tile>
+static __device__ void preprocess_resident_rows(const params_of<Traits> &p,
+						const query_block_loop<Traits> &loop,
+						const backward_preprocess<typename Traits::P> &r,
+						const Tile &value, typename Traits::real *scalars)
 {
-	constexpr int VECS = X::DW / VEC16<typename X::factor>, AT_ONCE = X::THREADS / VECS;
-	constexpr int LOADS = X::OWN / AT_ONCE;
-	const uint32_t vec = threadIdx.x % VECS, own = threadIdx.x / VECS;
-	const auto query = [&](int tile_order) -> struct query_vec {
-		return { (uint32_t)(w.head / p.H),
-			 (uint32_t)(w.head % p.H),
+	constexpr int VECS = Traits::V_DIM / VEC16<typename Traits::factor>,
+		      ROWS_PER_LOAD = Traits::THREADS / VECS;
+	constexpr int LOADS = Traits::BLOCK_M / ROWS_PER_LOAD;
+	const uint32_t vec = threadIdx.x % VECS, first_row = threadIdx.x / VECS;
+	const auto query = [&](int load) -> struct query_vec {
+		return { (uint32_t)(loop.head / p.H),
+			 (uint32_t)(loop.head % p.H),
 			 (uint32_t)p.H,
-			 (uint32_t)w.first + own + tile_order *AT_ONCE,
+			 (uint32_t)loop.first + first_row + load *ROWS_PER_LOAD,
 			 (uint32_t)p.T,
-			 (uint32_t)p.padded,
+			 (uint32_t)p.padded_T,
 			 vec,
 			 VECS };
 	};
-	const auto put = [&](int tile_order, uint4 d_o, const typename X::real(&two)[2]) {
-		const int row = (int)own + tile_order * AT_ONCE;
+	const auto put = [&](int load, uint4 d_o, const typename Traits::real(&lse_delta)[2]) {
+		const int row = (int)first_row + load * ROWS_PER_LOAD;
 
 		st_shared_vec16(value.vec(row, (int)vec), d_o);
 		if (vec == 0) {
-			numbers[row] = two[0];
-			numbers[X::OWN + row] = two[1];
+			scalars[row] = lse_delta[0];
+			scalars[Traits::BLOCK_M + row] = lse_delta[1];
 		}
 	};
-	typename X::real two[2];
+	typename Traits::real lse_delta[2];
 
 	if (r.is_bf16()) {
-		typename row_source<typename X::P>::bf16_vecs given[LOADS];
+		typename backward_preprocess<typename Traits::P>::bf16_vecs loaded[LOADS];
 
 #pragma unroll
-		for (int tile_order = 0; tile_order < LOADS; tile_order++)
-			given[tile_order] = r.load_bf16(query(tile_order));
+		for (int load = 0; load < LOADS; load++)
+			loaded[load] = r.load_bf16(query(load));
 #pragma unroll
-		for (int tile_order = 0; tile_order < LOADS; tile_order++)
-			put(tile_order, r.prepare_bf16(query(tile_order), given[tile_order], two),
-			    two);
+		for (int load = 0; load < LOADS; load++)
+			put(load, r.preprocess_bf16(query(load), loaded[load], lse_delta),
+			    lse_delta);
 	} else {
-		for (int tile_order = 0; tile_order < LOADS; tile_order++)
-			put(tile_order, r.prepare(query(tile_order), two), two);
+		for (int load = 0; load < LOADS; load++)
+			put(load, r.preprocess(query(load), lse_delta), lse_delta);
 	}
 }
 
-/* lse and delta of the thread's queries, from `numbers`. */
-template <typename X>
-static __device__ __forceinline__ void own_numbers_of(const typename X::real *numbers, int row,
-						      typename X::row_numbers &lse2,
-						      typename X::row_numbers &delta)
+/* Reads lse and delta of the thread's queries from shared memory. */
+template <typename Traits>
+static __device__ __forceinline__ void
+read_row_scalars(const typename Traits::real *scalars, int row,
+		 typename Traits::row_scalars &lse_log2, typename Traits::row_scalars &delta)
 {
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			const int at = row + 16 * m + fragment_row(2 * half);
 
-			lse2[m][half] = numbers[at];
-			delta[m][half] = numbers[X::OWN + at];
+			lse_log2[m][half] = scalars[at];
+			delta[m][half] = scalars[Traits::BLOCK_M + at];
 		}
 }
 
 /*
- * dQ = scale dS K.  IN_BAND: dk_i = scale band sum_j dS_ij q_j inside the band instead, and
- * the block's part of dband.
+ * dQ = scale dS K. One block per BLOCK_M queries of a head; it streams tiles of BLOCK_N keys.
+ *
+ * IN_BAND: computes the band's share of dK instead, dk_i = scale band sum_j dS_ij q_j over keys j
+ * in the band, and the block's partial sum of dband.
  */
-template <typename X, bool IN_BAND>
-static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	flash_backward_dq_kernel(const __grid_constant__ problem_of<X> p,
-				 const __grid_constant__ target<typename X::P> out, double *dband,
-				 const __grid_constant__ row_source<typename X::P> rows)
+template <typename Traits, bool IN_BAND>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	flash_backward_dq_kernel(
+		const __grid_constant__ params_of<Traits> p,
+		const __grid_constant__ gmem_output<typename Traits::P> out, double *dband,
+		const __grid_constant__ backward_preprocess<typename Traits::P> rows)
 {
-	typedef typename X::real real;
-	typedef memory<X, true> M;
+	typedef typename Traits::real real;
+	typedef smem_layout<Traits, true> Smem;
 
 	pdl_wait();
 	char *shared = dynamic_smem();
 	const uint32_t start = smem_address(shared);
-	query_walk<X> w(p);
-	const terms_with<X> t = terms_of(p, w.head);
-	const side_of<X> keys = keys_of<X>(p, w.head);
-	const typename M::own_tiles own(start);
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	typename X::scores s, dp;
-	typename X::crosses cross;
-	typename X::score_sums d;
-	typename X::row_numbers lse2, delta, factor;
+	query_block_loop<Traits> loop(p);
+	const score_terms_of<Traits> t = make_score_terms(p, loop.head);
+	const gmem_operands_of<Traits> keys = keys_of<Traits>(p, loop.head);
+	const typename Smem::resident_tiles resident(start);
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	typename Traits::score_acc s, dp;
+	typename Traits::cross_acc cross;
+	typename Traits::qk_acc d;
+	typename Traits::row_scalars lse_log2, delta, factor;
 	real dband_sum = 0;
 
-	if (!X::runs())
+	if (!Traits::is_supported())
 		return;
 	if (IN_BAND)
-		w.begin = w.band_begin(p);
+		loop.begin = loop.band_begin(p);
 	clear(d);
-	if constexpr (X::WGMMA) {
-		real *numbers = (real *)(shared + own_numbers<X>::AT);
+	if constexpr (Traits::WGMMA) {
+		real *scalars = (real *)(shared + resident_scalars<Traits>::AT);
 
-		own.copy_score(queries_of<X>(p, w.head), w.first);
-		copy_keys<X, M>(p, w, keys, start, w.begin);
-		prepare_own<X>(p, w, rows, own.value, numbers);
+		resident.copy_score(queries_of<Traits>(p, loop.head), loop.first);
+		load_key_tile<Traits, Smem>(p, loop, keys, start, loop.begin);
+		preprocess_resident_rows<Traits>(p, loop, rows, resident.value, scalars);
 		__syncthreads();
-		own_numbers_of<X>(numbers, row, lse2, delta);
+		read_row_scalars<Traits>(scalars, row, lse_log2, delta);
 	} else {
-		row_numbers_of<X>(p, w, row, lse2, delta);
-		own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
-		copy_keys<X, M>(p, w, keys, start, w.begin);
+		load_row_scalars<Traits>(p, loop, row, lse_log2, delta);
+		resident.copy(queries_of<Traits>(p, loop.head), loop.first, p.band_window >= 0);
+		load_key_tile<Traits, Smem>(p, loop, keys, start, loop.begin);
 	}
-	for (int step = w.begin; step < w.end; step++) {
-		const typename M::step_tiles at(M::stage(start, step));
-		const int i0 = w.position + row, j0 = step * X::STEP;
-		const auto meanwhile = [&] {
-			if (step + 1 < w.end)
-				copy_keys<X, M>(p, w, keys, start, step + 1);
+	for (int step = loop.begin; step < loop.end; step++) {
+		const typename Smem::stage_tiles stage(Smem::stage(start, step));
+		const int i0 = loop.position + row, j0 = step * Traits::BLOCK_N;
+		const auto prefetch_next = [&] {
+			if (step + 1 < loop.end)
+				load_key_tile<Traits, Smem>(p, loop, keys, start, step + 1);
 		};
 
-		cp_async_arrive<X>();
-		if (j0 > w.position + X::first_together() + X::TOGETHER - 1) {
-			meanwhile();
+		cp_async_wait_block<Traits>();
+		if (j0 > loop.position + Traits::first_mma_row() + Traits::MMA_ROWS - 1) {
+			prefetch_next();
 			continue;
 		}
-		begin_products<X>(own, row, at, meanwhile, s, dp);
-		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
-		end_products<X>(own, row, at, dp);
-		d_scores<X>(p, unit_of<X>(t), w.head, i0, j0, lse2, delta, dp, s);
+		begin_s_and_dp<Traits>(resident, row, stage, prefetch_next, s, dp);
+		query_scores<Traits, Smem>(p, loop, t, resident, stage, Smem::scalars(shared, step),
+					   step, s, cross);
+		finish_dp<Traits>(resident, row, stage, dp);
+		compute_ds<Traits>(p, scale_log2_of<Traits>(t), loop.head, i0, j0, lse_log2, delta,
+				   dp, s);
 		if constexpr (IN_BAND) {
 			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
 				x = i0 + r - j0 - c <= t.window ? x : 0;
 				dband_sum += x * cross[m][n][e];
 			});
-			product_nn(d, s, at.cross);
+			product_nn(d, s, stage.cross);
 		} else {
-			product_nn(d, s, at.score);
+			product_nn(d, s, stage.score);
 		}
 	}
 	fill(factor, IN_BAND ? p.scale * p.band() : p.scale);
 	if (out.to.at)
-		put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, d, factor);
+		store_rows(out, out.rows(loop.head, p.H), loop.first + row, p.T, d, factor);
 	if (IN_BAND) {
 		__syncthreads();
-		const double sum = sum_of_threads<X::WARPS>((double)dband_sum, (double *)shared);
+		const double sum =
+			block_sum_of_doubles<Traits::WARPS>((double)dband_sum, (double *)shared);
 
 		if (threadIdx.x == 0)
 			dband[blockIdx.x] = sum * (double)p.scale;
 	}
 }
 
-/* Two numbers that are read at once. */
-template <typename R> struct alignas(2 * sizeof(R)) two_numbers {
+/* Two elements that one load instruction reads. */
+template <typename R> struct alignas(2 * sizeof(R)) aligned_pair {
 	R x, y;
 };
 
 /*
- * dS of the warp's queries and the keys of a step, as it was stored.  Only what queries see was
- * stored for certain, so only pairs that begin with it are read.  Their second key may be one that
- * the query does not see, but it is of the same tile, and there stored as 0.
+ * Loads the stored dS of the warp's queries and one key tile. Only visible entries (j <= i) are
+ * guaranteed to be stored, so only pairs whose first key is visible are read. The second key of
+ * such a pair lies in the same MMA tile; if it is masked, a 0 was stored for it.
  */
-template <typename X>
-static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p, const query_walk<X> &w,
-						     int row, int step, typename X::scores &ds)
+template <typename Traits>
+static __device__ __forceinline__ void load_ds(const params_of<Traits> &p,
+					       const query_block_loop<Traits> &loop, int row,
+					       int step, typename Traits::score_acc &ds)
 {
-	typedef two_numbers<typename X::real> two;
-	const int i0 = w.first + row, j0 = step * X::STEP;
-	const bool all = j0 + X::STEP - 1 <= i0 && i0 + 16 * X::ROWS <= p.T;
+	typedef aligned_pair<typename Traits::real> pair;
+	const int i0 = loop.first + row, j0 = step * Traits::BLOCK_N;
+	const bool all_visible = j0 + Traits::BLOCK_N - 1 <= i0 && i0 + 16 * Traits::M_TILES <= p.T;
 
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			const int i = i0 + 16 * m + fragment_row(2 * half),
 				  j = j0 + fragment_column(0);
-			const typename X::real *from = p.d_scores_at(w.head, i, j);
+			const typename Traits::real *from = p.ds_at(loop.head, i, j);
 
 #pragma unroll
-			for (int n = 0; n < X::COLUMNS; n++) {
-				const bool seen = all || (i < p.T && j + 8 * n <= i);
-				const two x = seen ? *(const two *)(from + 8 * n) : two{ 0, 0 };
+			for (int n = 0; n < Traits::N_TILES; n++) {
+				const bool visible = all_visible || (i < p.T && j + 8 * n <= i);
+				const pair x =
+					visible ? *(const pair *)(from + 8 * n) : pair{ 0, 0 };
 
 				ds[m][n][2 * half] = x.x;
 				ds[m][n][2 * half + 1] = x.y;
@@ -281,182 +311,191 @@ static __device__ __forceinline__ void read_d_scores(const problem_of<X> &p, con
 		}
 }
 
-/* Shared memory of the kernel below: only keys. */
-template <typename X> struct given_memory {
-	typedef tiles<X, X::STEP, false> step_tiles;
-	static constexpr int BYTES = 2 * step_tiles::SCORE;
+/* Shared memory of flash_backward_dq_stored_kernel: two stages of key tiles. */
+template <typename Traits> struct stored_ds_smem {
+	typedef smem_tiles<Traits, Traits::BLOCK_N, false> stage_tiles;
+	static constexpr int BYTES = 2 * stage_tiles::SCORE;
 
-	/* Begin to copy the keys of a step. */
-	static __device__ void copy(const side_of<X> &keys, uint32_t start, int step)
+	/* Issues the copies of one key tile. */
+	static __device__ void copy(const gmem_operands_of<Traits> &keys, uint32_t start, int step)
 	{
-		at(start, step).copy_score(keys, step * X::STEP);
+		stage(start, step).copy_score(keys, step * Traits::BLOCK_N);
 		cp_async_commit();
 	}
-	static __device__ step_tiles at(uint32_t start, int step)
+	static __device__ stage_tiles stage(uint32_t start, int step)
 	{
-		return step_tiles(start + step % 2 * step_tiles::SCORE);
+		return stage_tiles(start + step % 2 * stage_tiles::SCORE);
 	}
 };
 
-/* dQ = scale dS K, of dS that flash_backward_dkdv_kernel stored.  It is read a step ahead, so that
- * no product waits. */
-template <typename X>
-static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	flash_backward_dq_stored_kernel(const __grid_constant__ problem_of<X> p,
-					const __grid_constant__ target<typename X::P> out)
+/*
+ * dQ = scale dS K with the dS that flash_backward_dkdv_kernel stored. dS is loaded one step ahead,
+ * so no product waits for it.
+ */
+template <typename Traits>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	flash_backward_dq_stored_kernel(const __grid_constant__ params_of<Traits> p,
+					const __grid_constant__ gmem_output<typename Traits::P> out)
 {
-	typedef given_memory<X> M;
+	typedef stored_ds_smem<Traits> Smem;
 
 	pdl_wait();
 	const uint32_t start = smem_address(dynamic_smem());
-	const query_walk<X> w(p);
-	const side_of<X> keys = keys_of<X>(p, w.head);
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	typename X::scores ds, next;
-	typename X::score_sums d;
-	typename X::row_numbers factor;
+	const query_block_loop<Traits> loop(p);
+	const gmem_operands_of<Traits> keys = keys_of<Traits>(p, loop.head);
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	typename Traits::score_acc ds, next;
+	typename Traits::qk_acc d;
+	typename Traits::row_scalars factor;
 
 	clear(d);
-	M::copy(keys, start, w.begin);
-	read_d_scores<X>(p, w, row, w.begin, next);
-	for (int step = w.begin; step < w.end; step++) {
+	Smem::copy(keys, start, loop.begin);
+	load_ds<Traits>(p, loop, row, loop.begin, next);
+	for (int step = loop.begin; step < loop.end; step++) {
 		each_number(ds, [&](auto &x, int m, int n, int e, int, int) { x = next[m][n][e]; });
-		cp_async_arrive<X>();
-		if (step + 1 < w.end) {
-			M::copy(keys, start, step + 1);
-			read_d_scores<X>(p, w, row, step + 1, next);
+		cp_async_wait_block<Traits>();
+		if (step + 1 < loop.end) {
+			Smem::copy(keys, start, step + 1);
+			load_ds<Traits>(p, loop, row, step + 1, next);
 		}
-		if (step * X::STEP <
-		    w.first + row + 16 * X::ROWS) /* else no query sees these keys */
-			product_nn(d, ds, M::at(start, step).score);
+		/* Otherwise the tile is fully masked. */
+		if (step * Traits::BLOCK_N < loop.first + row + 16 * Traits::M_TILES)
+			product_nn(d, ds, Smem::stage(start, step).score);
 	}
 	fill(factor, p.scale);
-	put_rows(out, out.rows(w.head, p.H), w.first + row, p.T, d, factor);
+	store_rows(out, out.rows(loop.head, p.H), loop.first + row, p.T, d, factor);
 }
 
-/* ------------------------------------------------------------- gradient of keys */
+/* ---------------------------------------------------------------- dK, dV, dbias */
 
 /*
- * The walk of a block of keys over the queries that see them, of some heads one after the other.
- * Only forward has a past.
+ * The loop of one key block over the query tiles that see it, for heads_per_block heads in turn.
+ * The backward pass has no past, so query i has position i.
  */
-template <typename X> struct key_walk {
-	int group;	 /* of heads */
-	int head, first; /* key */
-	int begin, end;	 /* steps */
+template <typename Traits> struct key_block_loop {
+	int group;	 /* index of the group of heads_per_block heads */
+	int head, first; /* first key */
+	int begin, end;	 /* range of query tiles */
 
-	__device__ explicit key_walk(const problem_of<X> &p)
+	__device__ explicit key_block_loop(const params_of<Traits> &p)
 	{
-		const int blocks = (p.S + X::OWN - 1) / X::OWN;
-		const struct tile_order tile_order(blocks);
+		const int blocks = (p.S + Traits::BLOCK_M - 1) / Traits::BLOCK_M;
+		const struct tile_order order(blocks);
 
-		group = p.first_head / p.together + tile_order.head;
-		head = group * p.together;
-		first = tile_order.number * X::OWN;
-		begin = first / X::STEP;
-		end = (p.T + X::STEP - 1) / X::STEP;
+		group = p.first_head / p.heads_per_block + order.head;
+		head = group * p.heads_per_block;
+		first = order.tile * Traits::BLOCK_M;
+		begin = first / Traits::BLOCK_N;
+		end = (p.T + Traits::BLOCK_N - 1) / Traits::BLOCK_N;
 	}
-	__device__ bool in_band(const problem_of<X> &p, int step) const
+	__device__ bool in_band(const params_of<Traits> &p, int step) const
 	{
-		return X::BANDED && p.band_window >= 0 &&
-		       step * X::STEP <= first + X::OWN - 1 + p.band_window;
+		return Traits::HAS_BAND && p.band_window >= 0 &&
+		       step * Traits::BLOCK_N <= first + Traits::BLOCK_M - 1 + p.band_window;
 	}
-	__device__ int band_end(const problem_of<X> &p) const
+	__device__ int band_end(const params_of<Traits> &p) const
 	{
-		const int64_t last = ((int64_t)first + X::OWN - 1 + p.band_window) / X::STEP;
+		const int64_t last =
+			((int64_t)first + Traits::BLOCK_M - 1 + p.band_window) / Traits::BLOCK_N;
 
 		return last + 1 < end ? (int)last + 1 : end;
 	}
 };
 
-/* Begin to copy the queries of a step, their lse and their delta. */
-template <typename X, typename M>
-static __device__ void copy_queries(const problem_of<X> &p, const key_walk<X> &w,
-				    const side_of<X> &queries, uint32_t start, int step)
+/* Issues the copies of one query tile: Q, dO, lse and delta. */
+template <typename Traits, typename Smem>
+static __device__ void
+load_query_tile(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+		const gmem_operands_of<Traits> &queries, uint32_t start, int step)
 {
-	const typename M::step_tiles to(M::stage(start, step));
-	constexpr int N = VEC16<typename X::real>;
-	const uint32_t numbers = M::stage(start, step) + M::step_tiles::BYTES;
-	const int64_t first = (int64_t)w.head * p.padded + step * X::STEP;
+	const typename Smem::stage_tiles to(Smem::stage(start, step));
+	constexpr int N = VEC16<typename Traits::real>;
+	const uint32_t scalars = Smem::stage(start, step) + Smem::stage_tiles::BYTES;
+	const int64_t first = (int64_t)loop.head * p.padded_T + step * Traits::BLOCK_N;
 	const int n = (int)threadIdx.x;
 
-	to.copy(queries, step * X::STEP, w.in_band(p, step));
-	static_assert(X::STEP / N <= X::THREADS, "one vec for a thread");
-	if (n < X::STEP / N) {
-		cp_async_vec16(numbers + n * 16, p.lse2 + first + n * N, true);
-		cp_async_vec16(numbers + (X::STEP / N + n) * 16, p.delta + first + n * N, true);
+	to.copy(queries, step * Traits::BLOCK_N, loop.in_band(p, step));
+	static_assert(Traits::BLOCK_N / N <= Traits::THREADS, "one vector per thread");
+	if (n < Traits::BLOCK_N / N) {
+		cp_async_vec16(scalars + n * 16, p.lse_log2 + first + n * N, true);
+		cp_async_vec16(scalars + (Traits::BLOCK_N / N + n) * 16, p.delta + first + n * N,
+			       true);
 	}
 	cp_async_commit();
 }
 
-/* Products s of the warp's keys with the queries of a step become probabilities. */
-template <typename X, typename M>
+/* s = KQ^T becomes P^T = exp2(s - lse), with keys as rows. Masked entries become 0. */
+template <typename Traits, typename Smem>
 static __device__ void
-key_probabilities(const problem_of<X> &p, const key_walk<X> &w, const terms_with<X> &t,
-		  const typename M::own_tiles &own, const typename M::step_tiles &queries,
-		  const typename X::real *lse2, const typename X::row_numbers &bias, int step,
-		  typename X::scores &s)
+key_probabilities(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+		  const score_terms_of<Traits> &t, const typename Smem::resident_tiles &resident,
+		  const typename Smem::stage_tiles &queries, const typename Traits::real *lse_log2,
+		  const typename Traits::row_scalars &bias, int step, typename Traits::score_acc &s)
 {
-	typedef typename X::real real;
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	const int j0 = w.first + row, i0 = step * X::STEP;
-	const bool in_band = w.in_band(p, step);
-	typename X::crosses cross;
+	typedef typename Traits::real real;
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	const int j0 = loop.first + row, i0 = step * Traits::BLOCK_N;
+	const bool in_band = loop.in_band(p, step);
+	typename Traits::cross_acc cross;
 
 	clear(cross);
-	if constexpr (X::BANDED)
+	if constexpr (Traits::HAS_BAND)
 		if (in_band)
-			product_nt(cross, own.cross, row, queries.cross);
-	finish_scores<X>(
+			product_nt(cross, resident.cross, row, queries.cross);
+	apply_score_terms<Traits>(
 		t, in_band, cross, [&](int m, int e, int) { return bias[m][e / 2]; },
 		[=](int r, int c) { return i0 + c - j0 - r; }, s);
 	each_number(s, [&](real &x, int, int, int, int, int c) {
-		x = power_of_two<X>(x * unit_of<X>(t) - lse2[c]);
+		x = softmax_exp2<Traits>(x * scale_log2_of<Traits>(t) - lse_log2[c]);
 	});
-	if (i0 < j0 + 16 * X::ROWS - 1) /* some queries come before some keys */
+	if (i0 < j0 + 16 * Traits::M_TILES - 1) /* the tile crosses the diagonal */
 		each_number(s, [&](real &x, int, int, int, int r, int c) {
 			x = j0 + r <= i0 + c ? x : 0;
 		});
 }
 
-/* The bias of the thread's keys. */
-template <typename X>
-static __device__ void own_bias(const problem_of<X> &p, const key_walk<X> &w, int row,
-				typename X::row_numbers &bias)
+/* Loads the bias of the thread's keys. */
+template <typename Traits>
+static __device__ void load_key_bias(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+				     int row, typename Traits::row_scalars &bias)
 {
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			const int j = w.first + row + 16 * m + fragment_row(2 * half);
+			const int j = loop.first + row + 16 * m + fragment_row(2 * half);
 
 			bias[m][half] = 0;
-			if (X::BIASED && p.key_bias && j < p.S)
-				bias[m][half] =
-					p.key_bias[p.bias_layout.at(w.head / p.H, w.head % p.H, j)];
+			if (Traits::HAS_BIAS && p.key_bias && j < p.S)
+				bias[m][half] = p.key_bias[p.bias_layout.at(loop.head / p.H,
+									    loop.head % p.H, j)];
 		}
 }
 
-/* One head's part of dK, dV and dbias. */
-template <typename X> struct key_sums {
-	typename X::score_sums score;
-	typename X::value_sums value;
-	typename X::row_numbers bias;
+/* Accumulators of the resident keys. dk sums over all heads of the block, dv and dbias over one. */
+template <typename Traits> struct dkdv_accumulators {
+	typename Traits::qk_acc dk;
+	typename Traits::v_acc dv;
+	typename Traits::row_scalars dbias;
 };
 
-/* dP become dS, of the keys' rows, and probabilities s what multiplies dO; dbias is summed up. */
-template <typename X>
+/*
+ * dp becomes dS^T, s becomes (P * dropout)^T, and dS is added to dbias. Keys are rows, queries are
+ * columns.
+ */
+template <typename Traits>
 static __device__ __forceinline__ void
-key_d_scores(const problem_of<X> &p, const key_walk<X> &w, int row, int step,
-	     const typename X::real *delta, bool wants_bias, typename X::scores &s,
-	     typename X::scores &dp, key_sums<X> &sums)
+compute_ds_of_keys(const params_of<Traits> &p, const key_block_loop<Traits> &loop, int row,
+		   int step, const typename Traits::real *delta, bool needs_dbias,
+		   typename Traits::score_acc &s, typename Traits::score_acc &dp,
+		   dkdv_accumulators<Traits> &sums)
 {
-	typedef typename X::real real;
-	const int j0 = w.first + row, i0 = step * X::STEP;
+	typedef typename Traits::real real;
+	const int j0 = loop.first + row, i0 = step * Traits::BLOCK_N;
 
-	if (X::MORE && p.mask.factor != 0) {
-		const kept<X> k(
-			p, w.head, [=](int, int c) { return i0 + c; },
+	if (Traits::HAS_TERMS && p.dropout.factor != 0) {
+		const dropout_bits<Traits> k(
+			p, loop.head, [=](int, int c) { return i0 + c; },
 			[=](int r, int) { return j0 + r; });
 
 		each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
@@ -468,171 +507,184 @@ key_d_scores(const problem_of<X> &p, const key_walk<X> &w, int row, int step,
 			x = s[m][n][e] * (x - delta[c]);
 		});
 	}
-	if (X::BIASED && wants_bias)
+	if (Traits::HAS_BIAS && needs_dbias)
 		each_number(dp, [&](real &x, int m, int, int e, int, int) {
-			sums.bias[m][e / 2] += x;
+			sums.dbias[m][e / 2] += x;
 		});
 }
 
 /*
- * Where warps multiply in groups: dV and dK from probabilities s and the products dP, which may be
- * under way still.  Without dropout those of dV are begun before dS is made.
+ * dV += P^T dO and dK += dS^T Q with WGMMA. The dP product may still be in flight. Without dropout
+ * P is final, so the dV product starts before dS is computed and overlaps with it.
  */
-template <typename X, typename Step>
+template <typename Traits, typename Stage>
 static __device__ __forceinline__ void
-add_wgmma(const problem_of<X> &p, const key_walk<X> &w, int row, int step, const Step &queries,
-	  const typename X::real *delta, bool wants_bias, typename X::scores &s,
-	  typename X::scores &dp, key_sums<X> &sums)
+accumulate_dkdv_wgmma(const params_of<Traits> &p, const key_block_loop<Traits> &loop, int row,
+		      int step, const Stage &queries, const typename Traits::real *delta,
+		      bool needs_dbias, typename Traits::score_acc &s,
+		      typename Traits::score_acc &dp, dkdv_accumulators<Traits> &sums)
 {
-	uint32_t p_rounded[X::COLUMNS / 2][4], ds_rounded[X::COLUMNS / 2][4];
+	uint32_t p_rounded[Traits::N_TILES / 2][4], ds_rounded[Traits::N_TILES / 2][4];
 
-	if constexpr (X::MORE) {
+	if constexpr (Traits::HAS_TERMS) {
 		wgmma_wait<0>(dp);
-		key_d_scores<X>(p, w, row, step, delta, wants_bias, s, dp, sums);
-		round_fragments<X::COLUMNS>(p_rounded, s);
-		begin_product_nn<X::COLUMNS>(sums.value, p_rounded, queries.value);
+		compute_ds_of_keys<Traits>(p, loop, row, step, delta, needs_dbias, s, dp, sums);
+		round_fragments<Traits::N_TILES>(p_rounded, s);
+		begin_product_nn<Traits::N_TILES>(sums.dv, p_rounded, queries.value);
 	} else {
-		round_fragments<X::COLUMNS>(p_rounded, s);
-		begin_product_nn<X::COLUMNS>(sums.value, p_rounded, queries.value);
+		round_fragments<Traits::N_TILES>(p_rounded, s);
+		begin_product_nn<Traits::N_TILES>(sums.dv, p_rounded, queries.value);
 		wgmma_wait<1>(dp);
-		key_d_scores<X>(p, w, row, step, delta, wants_bias, s, dp, sums);
+		compute_ds_of_keys<Traits>(p, loop, row, step, delta, needs_dbias, s, dp, sums);
 	}
-	round_fragments<X::COLUMNS>(ds_rounded, dp);
-	begin_product_nn<X::COLUMNS>(sums.score, ds_rounded, queries.score);
-	wgmma_wait<0>(sums.value);
-	wgmma_wait<0>(sums.score);
+	round_fragments<Traits::N_TILES>(ds_rounded, dp);
+	begin_product_nn<Traits::N_TILES>(sums.dk, ds_rounded, queries.score);
+	wgmma_wait<0>(sums.dv);
+	wgmma_wait<0>(sums.dk);
 }
 
-/* dS of the warp's keys and the queries of a step into memory, for flash_backward_dq_stored_kernel.
- */
-template <typename X>
-static __device__ __forceinline__ void store_d_scores(const problem_of<X> &p, const key_walk<X> &w,
-						      int row, int step, typename X::scores &ds)
+/* Stores dS of one tile for flash_backward_dq_stored_kernel. */
+template <typename Traits>
+static __device__ __forceinline__ void store_ds(const params_of<Traits> &p,
+						const key_block_loop<Traits> &loop, int row,
+						int step, typename Traits::score_acc &ds)
 {
-	typename X::real *to = p.d_scores_at(w.head, step * X::STEP, w.first + row);
+	typename Traits::real *to = p.ds_at(loop.head, step * Traits::BLOCK_N, loop.first + row);
 
-	each_number(ds, [&](auto &x, int, int, int, int r, int c) { to[c * p.padded + r] = x; });
+	each_number(ds, [&](auto &x, int, int, int, int r, int c) { to[c * p.padded_T + r] = x; });
 }
 
-/* Of a step: what queries i0 .. add to the sums of the warp's keys j0 .. */
-template <typename X, typename M, bool IN_BAND, typename Meanwhile>
+/* Adds the contribution of one query tile to dK, dV and dbias of the warp's keys. */
+template <typename Traits, typename Smem, bool IN_BAND, typename PrefetchNext>
 static __device__ __forceinline__ void
-add_queries(const problem_of<X> &p, const key_walk<X> &w, const terms_with<X> &t,
-	    const typename M::own_tiles &own, const typename M::step_tiles &queries,
-	    const typename X::real *lse2, const typename X::row_numbers &bias, int step,
-	    bool wants_bias, Meanwhile meanwhile, key_sums<X> &sums)
+accumulate_dkdv(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+		const score_terms_of<Traits> &t, const typename Smem::resident_tiles &resident,
+		const typename Smem::stage_tiles &queries, const typename Traits::real *lse_log2,
+		const typename Traits::row_scalars &bias, int step, bool needs_dbias,
+		PrefetchNext prefetch_next, dkdv_accumulators<Traits> &sums)
 {
-	typedef typename X::real real;
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	const int j0 = w.first + row, i0 = step * X::STEP;
-	typename X::scores s, dp;
+	typedef typename Traits::real real;
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	const int j0 = loop.first + row, i0 = step * Traits::BLOCK_N;
+	typename Traits::score_acc s, dp;
 
-	begin_products<X>(own, row, queries, meanwhile, s, dp);
-	key_probabilities<X, M>(p, w, t, own, queries, lse2, bias, step, s);
-	if constexpr (X::WGMMA) {
-		add_wgmma<X>(p, w, row, step, queries, lse2 + X::STEP, wants_bias, s, dp, sums);
+	begin_s_and_dp<Traits>(resident, row, queries, prefetch_next, s, dp);
+	key_probabilities<Traits, Smem>(p, loop, t, resident, queries, lse_log2, bias, step, s);
+	if constexpr (Traits::WGMMA) {
+		accumulate_dkdv_wgmma<Traits>(p, loop, row, step, queries,
+					      lse_log2 + Traits::BLOCK_N, needs_dbias, s, dp, sums);
 	} else {
-		end_products<X>(own, row, queries, dp);
-		key_d_scores<X>(p, w, row, step, lse2 + X::STEP, wants_bias, s, dp, sums);
+		finish_dp<Traits>(resident, row, queries, dp);
+		compute_ds_of_keys<Traits>(p, loop, row, step, lse_log2 + Traits::BLOCK_N,
+					   needs_dbias, s, dp, sums);
 		if constexpr (IN_BAND) {
 			each_number(dp, [&](real &x, int, int, int, int r, int c) {
 				x = i0 + c - j0 - r <= t.window ? x : 0;
 			});
-			product_nn(sums.score, dp, queries.cross);
+			product_nn(sums.dk, dp, queries.cross);
 		} else {
-			if (!ROUNDS<typename X::P> && p.ds)
-				store_d_scores<X>(p, w, row, step, dp);
-			product_nn(sums.value, s, queries.value);
-			product_nn(sums.score, dp, queries.score);
+			if (!ROUNDS<typename Traits::P> && p.ds)
+				store_ds<Traits>(p, loop, row, step, dp);
+			product_nn(sums.dv, s, queries.value);
+			product_nn(sums.dk, dp, queries.score);
 		}
 	}
 }
 
-/* dbias_j = sum_i dS_ij of the thread's keys, into [B,H,S]. */
-template <typename X>
-static __device__ void put_bias(const problem_of<X> &p, const key_walk<X> &w, int row,
-				const typename X::row_numbers &sums, typename X::real *dbias)
+/* Writes dbias_j = sum_i dS_ij of the thread's keys to [B,H,S]. */
+template <typename Traits>
+static __device__ void store_dbias(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+				   int row, const typename Traits::row_scalars &sums,
+				   typename Traits::real *dbias)
 {
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			const typename X::real sum = row_sum(sums[m][half]);
-			const int j = w.first + row + 16 * m + fragment_row(2 * half);
+			const typename Traits::real sum = quad_sum(sums[m][half]);
+			const int j = loop.first + row + 16 * m + fragment_row(2 * half);
 
 			if (j < p.S && threadIdx.x % 4 == 0)
-				dbias[(int64_t)w.head * p.S + j] = sum;
+				dbias[(int64_t)loop.head * p.S + j] = sum;
 		}
 }
 
 /*
- * dK = scale dS' Q, dV = (P kept)' dO, dbias_j = sum_i dS_ij [B,H,S] or NULL.  A block sums up dK
- * of p.together heads, so that dk has H / p.together.  dS is stored, if there is a place for it.
- * IN_BAND: dq_j = scale band sum_i dS_ij k_i inside the band instead, into dk.
+ * dK = scale dS^T Q, dV = (P * dropout)^T dO, dbias_j = sum_i dS_ij (dbias [B,H,S] or NULL). One
+ * block per BLOCK_M keys; it streams tiles of BLOCK_N queries. A block sums dK over
+ * p.heads_per_block heads that share keys, so dk has H / p.heads_per_block heads. dS is stored if
+ * p.ds is set.
+ *
+ * IN_BAND: computes the band's share of dQ instead, dq_j = scale band sum_i dS_ij k_i over queries
+ * i in the band, into dk.
  */
-template <typename X, bool IN_BAND>
-static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	flash_backward_dkdv_kernel(const __grid_constant__ problem_of<X> p,
-				   const __grid_constant__ target<typename X::P> dk,
-				   const __grid_constant__ target<typename X::P> dv,
-				   typename X::real *dbias)
+template <typename Traits, bool IN_BAND>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	flash_backward_dkdv_kernel(const __grid_constant__ params_of<Traits> p,
+				   const __grid_constant__ gmem_output<typename Traits::P> dk,
+				   const __grid_constant__ gmem_output<typename Traits::P> dv,
+				   typename Traits::real *dbias)
 {
-	typedef typename X::real real;
-	typedef memory<X, true> M;
+	typedef typename Traits::real real;
+	typedef smem_layout<Traits, true> Smem;
 
 	pdl_wait();
 	char *shared = dynamic_smem();
 	const uint32_t start = smem_address(shared);
-	key_walk<X> w(p);
-	const typename M::own_tiles own(start);
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32), last = w.head + p.together - 1;
-	key_sums<X> sums;
-	typename X::row_numbers bias, factor;
+	key_block_loop<Traits> loop(p);
+	const typename Smem::resident_tiles resident(start);
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32),
+		  last = loop.head + p.heads_per_block - 1;
+	dkdv_accumulators<Traits> sums;
+	typename Traits::row_scalars bias, factor;
 
-	if (!X::runs())
+	if (!Traits::is_supported())
 		return;
-	clear(sums.score);
+	clear(sums.dk);
 	if (IN_BAND)
-		w.end = w.band_end(p);
-	for (; w.head <= last; w.head++) {
-		const terms_with<X> t = terms_of(p, w.head);
-		const side_of<X> queries = queries_of<X>(p, w.head);
+		loop.end = loop.band_end(p);
+	for (; loop.head <= last; loop.head++) {
+		const score_terms_of<Traits> t = make_score_terms(p, loop.head);
+		const gmem_operands_of<Traits> queries = queries_of<Traits>(p, loop.head);
 
-		own_bias<X>(p, w, row, bias);
-		fill(sums.bias, (real)0);
-		clear(sums.value);
-		own.copy(keys_of<X>(p, w.head), w.first, p.band_window >= 0);
-		copy_queries<X, M>(p, w, queries, start, w.begin);
-		for (int step = w.begin; step < w.end; step++) {
-			const typename M::step_tiles at(M::stage(start, step));
-			const auto meanwhile = [&] {
-				if (step + 1 < w.end)
-					copy_queries<X, M>(p, w, queries, start, step + 1);
+		load_key_bias<Traits>(p, loop, row, bias);
+		fill(sums.dbias, (real)0);
+		clear(sums.dv);
+		resident.copy(keys_of<Traits>(p, loop.head), loop.first, p.band_window >= 0);
+		load_query_tile<Traits, Smem>(p, loop, queries, start, loop.begin);
+		for (int step = loop.begin; step < loop.end; step++) {
+			const typename Smem::stage_tiles stage(Smem::stage(start, step));
+			const auto prefetch_next = [&] {
+				if (step + 1 < loop.end)
+					load_query_tile<Traits, Smem>(p, loop, queries, start,
+								      step + 1);
 			};
 
-			cp_async_arrive<X>();
-			if (step * X::STEP + X::STEP - 1 < w.first + X::first_together()) {
-				meanwhile();
-				continue; /* no query of this step sees these keys */
+			cp_async_wait_block<Traits>();
+			if (step * Traits::BLOCK_N + Traits::BLOCK_N - 1 <
+			    loop.first + Traits::first_mma_row()) {
+				prefetch_next();
+				continue; /* the tile is fully masked */
 			}
-			add_queries<X, M, IN_BAND>(p, w, t, own, at, M::numbers(shared, step), bias,
-						   step, dbias, meanwhile, sums);
+			accumulate_dkdv<Traits, Smem, IN_BAND>(p, loop, t, resident, stage,
+							       Smem::scalars(shared, step), bias,
+							       step, dbias, prefetch_next, sums);
 		}
 		if constexpr (!IN_BAND) {
 			fill(factor, (real)1);
 			if (dv.to.at)
-				put_rows(dv, dv.rows(w.head, p.H), w.first + row, p.S, sums.value,
-					 factor);
-			if (X::BIASED && dbias)
-				put_bias<X>(p, w, row, sums.bias, dbias);
+				store_rows(dv, dv.rows(loop.head, p.H), loop.first + row, p.S,
+					   sums.dv, factor);
+			if (Traits::HAS_BIAS && dbias)
+				store_dbias<Traits>(p, loop, row, sums.dbias, dbias);
 		}
-		if (w.head < last)
-			__syncthreads(); /* the tiles are no longer read */
+		if (loop.head < last)
+			__syncthreads(); /* all warps have read the resident tiles */
 	}
 	fill(factor, IN_BAND ? p.scale * p.band() : p.scale);
 	if (dk.to.at)
-		put_rows(dk, dk.rows(w.group, p.H / p.together), w.first + row, p.S, sums.score,
-			 factor);
+		store_rows(dk, dk.rows(loop.group, p.H / p.heads_per_block), loop.first + row, p.S,
+			   sums.dk, factor);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Fused attention with products in bfloat16. */
+/* Flash attention with bfloat16 operands. */
 #include "core/backend/cuda/attention/flash_launch.cuh"
 
 template struct flash<bfloat16_products>;

@@ -1,4 +1,4 @@
-/* Fused attention in float. */
+/* Flash attention with float operands. */
 #include "core/backend/cuda/attention/flash_launch.cuh"
 
 template struct flash<single_precision>;

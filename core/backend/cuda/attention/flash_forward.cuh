@@ -1,30 +1,23 @@
 /*
- * fused_attention - attention in one kernel per result: scores stay on the chip.
- * kernels/attention.cu has the formulas; names of inputs and gradients are the same.
+ * flash_forward - parameters, kernel traits and shared-memory layout of flash attention, and its
+ * forward kernel.
  *
- *     forward    a block of queries, over the keys they see: o and lse by a running softmax
- *     d_queries  the same walk: dQ
- *     d_keys     a block of keys, over the queries that see them: dK, dV, dkey_bias
+ *     S = scale QK^T + terms    P = softmax(S)    O = (P * dropout) V    lse = log sum_j exp(S_ij)
  *
- * Scores are made again in each, so no block adds to what another one writes: sums have one
- * order, and there are no atomics.  Where products are not rounded they take longer than memory:
- * then d_keys comes first and stores dS of as many heads as a buffer holds, and
+ * A block keeps BLOCK_M queries resident and streams tiles of BLOCK_N keys and values through
+ * STAGES stages of shared memory with cp.async. Each row keeps an online softmax. S and P never
+ * leave registers: the accumulator of S = QK^T has the register layout of the A operand of PV
+ * (mma_tile.cuh). With bfloat16, tensor cores and exp2 bound the kernel; with float and double,
+ * arithmetic does.
  *
- *     given_d_queries  reads it in the walk of d_queries: dQ by one product instead of three
+ * Operands are read in place where they are 16-byte aligned, otherwise from copies
+ * [B,heads,tokens,dim], rounded and zero-padded to the head dimension of the kernel. All
+ * exponentials are exp2: scores and lse carry a factor log2(e).
  *
- * The band has two more results,
+ * The optional band adds band * cross_ij to S_ij where i - j <= window; cross_ij = scale q_j.k_i.
  *
- *     dk_i += scale sum_j dC_ij q_j    the walk of d_queries, over the keys in the band
- *     dq_j += scale sum_i dC_ij k_i    the walk of d_keys, over the queries in the band
- *
- * The tokens whose block a kernel owns are rows of its products, those it walks over are columns.
- * A result of one product is a factor of the next one in registers (tiles.cuh).
- *
- * Factors are read where they are, or from copies [B,heads,tokens,width], which are rounded if they
- * are not kept as products read them, and filled up with zeros to a width that a kernel is made
- * for. Exponentials are powers of two: scores and lse are multiplied by log2(e) on the way.
- *
- * (T. Dao, "FlashAttention-2", 2023.)
+ * (T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning",
+ * 2023.)
  */
 #ifndef CUDA_ATTENTION_FLASH_FORWARD_CUH
 #define CUDA_ATTENTION_FLASH_FORWARD_CUH
@@ -36,9 +29,9 @@
 
 #define LN_2 0.6931471805599453
 
-/* ------------------------------------------------------------- what kernels read */
+/* ------------------------------------------------------------- kernel parameters */
 
-/* Rows of a head in memory. */
+/* Rows of one head in global memory. */
 template <typename F> struct rows {
 	const F *at;
 	int64_t pitch;
@@ -47,27 +40,28 @@ template <typename F> struct rows {
 template <typename F>
 static __device__ rows<F> rows_of(const head_matrix<const F *> &x, int head, int H)
 {
-	return { x.at + head / H * x.example + head % H / x.sharing * x.head, x.pitch };
+	return { x.at + head / H * x.batch_stride + head % H / x.group_size * x.head_stride,
+		 x.pitch };
 }
 
-/* One side of the products of a head: queries or keys.  Rows are tokens. */
-template <typename F> struct side {
-	rows<F> score, value;	    /* q and dO, or k and v */
-	rows<F> cross;		    /* for the band: k of the queries' tokens, or q of the keys' */
-	int score_vecs, value_vecs; /* of a row; the rest of a tile is 0 */
+/* One operand side of a head: queries or keys. A row is a token. */
+template <typename F> struct gmem_operands {
+	rows<F> score, value;	    /* score: Q or K; value: dO or V */
+	rows<F> cross;		    /* the band: K at the queries' tokens, or Q at the keys' */
+	int score_vecs, value_vecs; /* 16-byte vectors per row; the rest of a tile is zero-filled */
 	int n;
-	int cross_first, cross_n; /* row of cross that belongs to row 0, and how many there are */
+	int cross_first, cross_n; /* row of cross that matches row 0, and row count */
 };
 
-template <typename P> struct problem {
+template <typename P> struct flash_params {
 	typedef typename P::real real;
 
 	int H, T;
-	int first_head, heads; /* that a launch is for, of all examples' */
+	int first_head, heads; /* range of this launch among the B * H heads */
 	int past;	       /* position of the first query */
-	int S;		       /* keys that are there: past + T */
+	int S;		       /* number of keys: past + T */
 	head_matrix<const typename P::factor *> q, k, v, d_o, recent;
-	int score_vecs, value_vecs; /* of their rows: up to the widths of a shape */
+	int score_vecs, value_vecs; /* 16-byte vectors per row, at most QK_DIM and V_DIM elements */
 	int recent_first, recent_n;
 	real scale;
 	const real *key_bias; /* or NULL */
@@ -76,82 +70,90 @@ template <typename P> struct problem {
 	int band_window;
 	real constant_band;
 	const real *learned_band; /* or NULL */
-	struct dropout_mask mask;
-	int padded;		  /* queries, in whole blocks */
-	const real *lse2, *delta; /* [B,H,padded], lse in powers of two; backward */
-	int together = 1; /* heads that share keys and whose dK one block sums up; backward */
-	real *ds;	  /* [heads,padded,padded], a row for each query, or NULL: not stored */
+	struct dropout_mask dropout;
+	int padded_T;		      /* T rounded up to whole blocks */
+	const real *lse_log2, *delta; /* [B,H,padded_T]; lse_log2 = lse * log2(e); backward only */
+	int heads_per_block = 1;      /* heads whose dK one block sums; backward only */
+	real *ds; /* dS [heads,padded_T,padded_T], one row per query; NULL: not stored */
 
 	__device__ real band() const
 	{
 		return learned_band ? *learned_band : constant_band;
 	}
-	/* dS of query i and key j */
-	__device__ real *d_scores_at(int head, int i, int j) const
+	/* Address of dS of query i and key j. */
+	__device__ real *ds_at(int head, int i, int j) const
 	{
-		return ds + ((int64_t)(head - first_head) * padded + i) * padded + j;
+		return ds + ((int64_t)(head - first_head) * padded_T + i) * padded_T + j;
 	}
 };
 
-/* ---------------------------------------------------------------------- shapes */
+/* --------------------------------------------------------------------- kernel traits */
 
 /*
- * Widths of scores and values, fragments of 16 rows per warp, warps, columns of a step, and how
- * many blocks share a multiprocessor.  BIASED: keys may have a bias; MORE: and there may be alibi
- * or dropout; BANDED: and the reciprocal term.  WGMMA: four warps multiply together, rows of 16
- * each. STAGES: of shared memory, for what a block walks over.
+ * Compile-time shape of a kernel. QK_DIM, V_DIM: padded head dimensions. A warp computes M_TILES
+ * MMA tiles of 16 rows; a block has BLOCK_M resident rows and streams tiles of BLOCK_N rows. In
+ * forward and dQ kernels the resident rows are queries, in the dK/dV kernel they are keys.
+ *
+ * HAS_BIAS: per-key bias. HAS_TERMS: also ALiBi, dropout and scale <= 0. HAS_BAND: also the band.
+ * WGMMA: a warpgroup multiplies 64 rows with wgmma, 16 rows per warp; otherwise each warp uses
+ * mma.sync. STAGES: pipeline stages of shared memory for the streamed tiles.
  */
-template <typename P_, int KW_, int DW_, int ROWS_, int WARPS_, int STEP_, int BLOCKS_, bool MORE_,
-	  bool BANDED_, bool WGMMA_ = false, int STAGES_ = 2, bool BIASED_ = false>
-struct shape {
+template <typename P_, int QK_DIM_, int V_DIM_, int M_TILES_, int WARPS_, int BLOCK_N_,
+	  int MIN_BLOCKS_PER_SM_, bool HAS_TERMS_, bool HAS_BAND_, bool WGMMA_ = false,
+	  int STAGES_ = 2, bool HAS_BIAS_ = false>
+struct kernel_traits {
 	typedef P_ P;
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
-	static constexpr int KW = KW_, DW = DW_, ROWS = ROWS_, WARPS = WARPS_, STEP = STEP_;
-	static constexpr int BLOCKS = BLOCKS_, STAGES = STAGES_;
-	static constexpr bool MORE = MORE_ || BANDED_, BANDED = BANDED_, WGMMA = WGMMA_;
-	static constexpr bool BIASED = BIASED_ || MORE;
-	static constexpr int THREADS = 32 * WARPS, OWN = 16 * ROWS * WARPS, COLUMNS = STEP / 8;
+	static constexpr int QK_DIM = QK_DIM_, V_DIM = V_DIM_, M_TILES = M_TILES_, WARPS = WARPS_,
+			     BLOCK_N = BLOCK_N_;
+	static constexpr int MIN_BLOCKS_PER_SM = MIN_BLOCKS_PER_SM_, STAGES = STAGES_;
+	static constexpr bool HAS_TERMS = HAS_TERMS_ || HAS_BAND_, HAS_BAND = HAS_BAND_,
+			      WGMMA = WGMMA_;
+	static constexpr bool HAS_BIAS = HAS_BIAS_ || HAS_TERMS;
+	static constexpr int THREADS = 32 * WARPS, BLOCK_M = 16 * M_TILES * WARPS,
+			     N_TILES = BLOCK_N / 8;
 
-	/* Results in registers: scores, the cross term, sums of score factors and of values. */
-	typedef fragments<real, ROWS, COLUMNS> scores;
-	typedef fragments<real, ROWS, BANDED ? COLUMNS : 1> crosses;
-	typedef fragments<real, ROWS, KW / 8> score_sums;
-	typedef fragments<real, ROWS, DW / 8> value_sums;
-	typedef real row_numbers[ROWS][2]; /* of the thread's rows */
+	/* Accumulators: S, the band's cross term, dQ or dK, and O or dV. */
+	typedef fragments<real, M_TILES, N_TILES> score_acc;
+	typedef fragments<real, M_TILES, HAS_BAND ? N_TILES : 1> cross_acc;
+	typedef fragments<real, M_TILES, QK_DIM / 8> qk_acc;
+	typedef fragments<real, M_TILES, V_DIM / 8> v_acc;
+	typedef real row_scalars[M_TILES][2]; /* one value for each row of the thread */
 
-	/* W numbers of N rows in shared memory. */
+	/* A tile of N rows and W columns in shared memory. */
 	template <int W, int N>
-	using stored = std::conditional_t<WGMMA, swizzled_tile<W, N>, tile<factor, W>>;
+	using smem_tile = std::conditional_t<WGMMA, swizzled_tile<W, N>, tile<factor, W>>;
 
-	/* Bytes of shared memory, so that what follows may be stored, too. */
-	static constexpr int aligned(int bytes)
+	/* Rounds up a size so that a swizzled tile may follow. */
+	static constexpr int align_smem(int bytes)
 	{
 		return WGMMA ? (bytes + SWIZZLE_ALIGNMENT - 1) / SWIZZLE_ALIGNMENT *
 				       SWIZZLE_ALIGNMENT
 			     : bytes;
 	}
 
-	/* Kernels of other GPUs stay empty. */
-	static __device__ __forceinline__ bool runs()
+	/* WGMMA kernels compile to an empty body for GPUs without it. */
+	static __device__ __forceinline__ bool is_supported()
 	{
 		return !WGMMA || HAS_WGMMA;
 	}
 
-	/* What is multiplied together: the rows of a warp, or of a group of warps. */
-	static constexpr int TOGETHER = WGMMA ? 64 : 16 * ROWS;
+	/* Rows of one MMA unit: a warp, or a warpgroup with WGMMA. */
+	static constexpr int MMA_ROWS = WGMMA ? 64 : 16 * M_TILES;
 
-	static __device__ __forceinline__ int first_together()
+	static __device__ __forceinline__ int first_mma_row()
 	{
-		return WGMMA ? warpgroup() * 64 : 16 * ROWS * (int)(threadIdx.x / 32);
+		return WGMMA ? warpgroup() * 64 : 16 * M_TILES * (int)(threadIdx.x / 32);
 	}
 };
 
-template <typename X> using problem_of = problem<typename X::P>;
-template <typename X> using side_of = side<typename X::factor>;
+template <typename Traits> using params_of = flash_params<typename Traits::P>;
+template <typename Traits> using gmem_operands_of = gmem_operands<typename Traits::factor>;
 
-template <typename X> static __device__ side_of<X> queries_of(const problem_of<X> &p, int head)
+template <typename Traits>
+static __device__ gmem_operands_of<Traits> queries_of(const params_of<Traits> &p, int head)
 {
 	return { rows_of(p.q, head, p.H),
 		 rows_of(p.d_o, head, p.H),
@@ -163,7 +165,8 @@ template <typename X> static __device__ side_of<X> queries_of(const problem_of<X
 		 p.S };
 }
 
-template <typename X> static __device__ side_of<X> keys_of(const problem_of<X> &p, int head)
+template <typename Traits>
+static __device__ gmem_operands_of<Traits> keys_of(const params_of<Traits> &p, int head)
 {
 	return { rows_of(p.k, head, p.H),
 		 rows_of(p.v, head, p.H),
@@ -175,101 +178,108 @@ template <typename X> static __device__ side_of<X> keys_of(const problem_of<X> &
 		 p.recent_n };
 }
 
-/* --------------------------------------------------------------- shared memory */
+/* -------------------------------------------------------------------- shared memory */
 
-/* The tiles of one side in shared memory. */
-template <typename X, int N, bool VALUE> struct tiles {
-	typedef typename X::factor factor;
+/* The tiles of one operand side in shared memory. */
+template <typename Traits, int N, bool VALUE> struct smem_tiles {
+	typedef typename Traits::factor factor;
 
-	typename X::template stored<X::KW, N> score, cross;
-	typename X::template stored<X::DW, N> value;
+	typename Traits::template smem_tile<Traits::QK_DIM, N> score, cross;
+	typename Traits::template smem_tile<Traits::V_DIM, N> value;
 
-	static constexpr int SCORE = N * X::KW * (int)sizeof(factor), CROSS = X::BANDED ? SCORE : 0;
-	static constexpr int BYTES = SCORE + CROSS + (VALUE ? N * X::DW * (int)sizeof(factor) : 0);
+	static constexpr int SCORE = N * Traits::QK_DIM * (int)sizeof(factor),
+			     CROSS = Traits::HAS_BAND ? SCORE : 0;
+	static constexpr int BYTES =
+		SCORE + CROSS + (VALUE ? N * Traits::V_DIM * (int)sizeof(factor) : 0);
 
-	__device__ explicit tiles(uint32_t at)
+	__device__ explicit smem_tiles(uint32_t at)
 	{
 		score.at = at;
 		cross.at = at + SCORE;
 		value.at = at + SCORE + CROSS;
 	}
-	__device__ void copy_score(const side<factor> &from, int first) const
+	__device__ void copy_score(const gmem_operands<factor> &from, int first) const
 	{
-		copy_tile<N, X::THREADS>(score, from.score.at, from.score.pitch, from.score_vecs,
-					 first, from.n);
+		copy_tile<N, Traits::THREADS>(score, from.score.at, from.score.pitch,
+					      from.score_vecs, first, from.n);
 	}
-	/* Begin to copy N rows from row `first` on. */
-	__device__ void copy(const side<factor> &from, int first, bool in_band) const
+	/* Issues the copies of N rows from row `first`. */
+	__device__ void copy(const gmem_operands<factor> &from, int first, bool in_band) const
 	{
 		copy_score(from, first);
 		if (VALUE)
-			copy_tile<N, X::THREADS>(value, from.value.at, from.value.pitch,
-						 from.value_vecs, first, from.n);
-		if (X::BANDED && in_band)
-			copy_tile<N, X::THREADS>(cross, from.cross.at, from.cross.pitch,
-						 from.score_vecs, first + from.cross_first,
-						 from.cross_n);
+			copy_tile<N, Traits::THREADS>(value, from.value.at, from.value.pitch,
+						      from.value_vecs, first, from.n);
+		if (Traits::HAS_BAND && in_band)
+			copy_tile<N, Traits::THREADS>(cross, from.cross.at, from.cross.pitch,
+						      from.score_vecs, first + from.cross_first,
+						      from.cross_n);
 	}
 };
 
-/* Two numbers of each column: the bias of a key, or lse and delta of a query. */
-#define COLUMN_NUMBERS 2
+/* Scalars per streamed token: the bias of a key, or lse and delta of a query. */
+#define SCALARS_PER_TOKEN 2
 
-/* Shared memory: what the block owns, then the stages of what it walks over. */
-template <typename X, bool OWN_VALUE> struct memory {
-	typedef tiles<X, X::OWN, OWN_VALUE> own_tiles;
-	typedef tiles<X, X::STEP, true> step_tiles;
+/* Shared memory of a block: resident tiles, then STAGES stages of streamed tiles. */
+template <typename Traits, bool RESIDENT_VALUE> struct smem_layout {
+	typedef smem_tiles<Traits, Traits::BLOCK_M, RESIDENT_VALUE> resident_tiles;
+	typedef smem_tiles<Traits, Traits::BLOCK_N, true> stage_tiles;
 
-	/* Forward has none but the bias. */
-	static constexpr bool HAS_NUMBERS = OWN_VALUE || X::BIASED;
-	static constexpr int NUMBERS =
-		HAS_NUMBERS ? COLUMN_NUMBERS * X::STEP * (int)sizeof(typename X::real) : 0;
-	static constexpr int STAGE = X::aligned(step_tiles::BYTES + NUMBERS);
-	static constexpr int BYTES = own_tiles::BYTES + X::STAGES * STAGE;
+	/* The forward pass needs them only for the bias. */
+	static constexpr bool HAS_SCALARS = RESIDENT_VALUE || Traits::HAS_BIAS;
+	static constexpr int SCALAR_BYTES = HAS_SCALARS ? SCALARS_PER_TOKEN * Traits::BLOCK_N *
+								  (int)sizeof(typename Traits::real)
+							: 0;
+	static constexpr int STAGE_BYTES = Traits::align_smem(stage_tiles::BYTES + SCALAR_BYTES);
+	static constexpr int BYTES = resident_tiles::BYTES + Traits::STAGES * STAGE_BYTES;
 
 	static __device__ uint32_t stage(uint32_t start, int step)
 	{
-		return start + own_tiles::BYTES + step % X::STAGES * STAGE;
+		return start + resident_tiles::BYTES + step % Traits::STAGES * STAGE_BYTES;
 	}
-	static __device__ const typename X::real *numbers(const char *start, int step)
+	static __device__ const typename Traits::real *scalars(const char *start, int step)
 	{
-		return (const typename X::real *)(start + own_tiles::BYTES +
-						  step % X::STAGES * STAGE + step_tiles::BYTES);
+		return (const typename Traits::real *)(start + resident_tiles::BYTES +
+						       step % Traits::STAGES * STAGE_BYTES +
+						       stage_tiles::BYTES);
 	}
 };
 
-/* Until all threads' copies are there. */
-template <typename X> static __device__ __forceinline__ void cp_async_arrive()
+/* Waits until the cp.async copies of all threads of the block have landed. */
+template <typename Traits> static __device__ __forceinline__ void cp_async_wait_block()
 {
 	cp_async_wait<0>();
-	if (X::WGMMA)
+	if (Traits::WGMMA)
 		fence_proxy_async();
 	__syncthreads();
 }
 
 /* ---------------------------------------------------------------------- scores */
 
-/* The terms of one head, in powers of two; and what a bias is multiplied by where a score is the
- * bare product. */
-template <typename R> struct terms {
-	R scale, slope, band, per_scale;
+/*
+ * Coefficients of one head's score terms, times log2(e). inverse_scale multiplies the bias if
+ * !HAS_TERMS.
+ */
+template <typename R> struct score_terms {
+	R scale, slope, band, inverse_scale;
 	int window;
 };
 
-template <typename X> using terms_with = terms<typename X::real>;
+template <typename Traits> using score_terms_of = score_terms<typename Traits::real>;
 
 /*
- * Without other terms a score stays the bare product, with the bias, until its power is taken:
- * there the scale, which is then positive, costs nothing.
+ * Without HAS_TERMS a score stays QK^T + bias / scale. The exponent's fused multiply-add applies
+ * the scale (which is positive) at no cost.
  */
-template <typename X>
-static __device__ __forceinline__ typename X::real unit_of(const terms_with<X> &t)
+template <typename Traits>
+static __device__ __forceinline__ typename Traits::real
+scale_log2_of(const score_terms_of<Traits> &t)
 {
-	return X::MORE ? 1 : t.scale;
+	return Traits::HAS_TERMS ? 1 : t.scale;
 }
 
 template <typename P>
-static __device__ terms<typename P::real> terms_of(const problem<P> &p, int head)
+static __device__ score_terms<typename P::real> make_score_terms(const flash_params<P> &p, int head)
 {
 	typedef typename P::real real;
 	const real scale = p.scale * (real)M_LOG2E;
@@ -278,30 +288,31 @@ static __device__ terms<typename P::real> terms_of(const problem<P> &p, int head
 		 p.band_window >= 0 ? p.band() * scale : 0, 1 / p.scale, p.band_window };
 }
 
-/* 2 to the power x.  bfloat16 asks for less. */
-template <typename X> static __device__ __forceinline__ double power_of_two(double x)
+/* exp2 at the precision of P: the hardware approximation suffices for bfloat16. */
+template <typename Traits> static __device__ __forceinline__ double softmax_exp2(double x)
 {
 	return exp2(x);
 }
 
-template <typename X> static __device__ __forceinline__ float power_of_two(float x)
+template <typename Traits> static __device__ __forceinline__ float softmax_exp2(float x)
 {
-	return sizeof(typename X::factor) == sizeof(float) ? exp2f(x) : ex2_approx(x);
+	return sizeof(typename Traits::factor) == sizeof(float) ? exp2f(x) : ex2_approx(x);
 }
 
 /*
- * Products become scores, in units of unit_of().  bias(m, e, c) is the bias of the key,
- * distance(r, c) that of the query from it; `cross` is read inside the band only.  There is a
- * loop for each term: what a head does not have costs nothing.
+ * Turns QK^T into scores in units of scale_log2_of(). bias(m, e, c) is the key's bias, distance(r,
+ * c) is i - j. `cross` is read inside the band only. Each term has its own loop, so an unused term
+ * costs nothing.
  */
-template <typename X, typename Bias, typename Distance>
-static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, bool in_band,
-						     const typename X::crosses &cross, Bias bias,
-						     Distance distance, typename X::scores &s)
+template <typename Traits, typename Bias, typename Distance>
+static __device__ __forceinline__ void
+apply_score_terms(const score_terms_of<Traits> &t, bool in_band,
+		  const typename Traits::cross_acc &cross, Bias bias, Distance distance,
+		  typename Traits::score_acc &s)
 {
-	typedef typename X::real real;
+	typedef typename Traits::real real;
 
-	if constexpr (X::MORE) {
+	if constexpr (Traits::HAS_TERMS) {
 		each_number(s, [&](real &x, int m, int, int e, int, int c) {
 			x = x * t.scale + bias(m, e, c) * (real)M_LOG2E;
 		});
@@ -309,12 +320,12 @@ static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, boo
 			each_number(s, [&](real &x, int, int, int, int r, int c) {
 				x -= t.slope * (real)distance(r, c);
 			});
-	} else if constexpr (X::BIASED) {
+	} else if constexpr (Traits::HAS_BIAS) {
 		each_number(s, [&](real &x, int m, int, int e, int, int c) {
-			x += bias(m, e, c) * t.per_scale;
+			x += bias(m, e, c) * t.inverse_scale;
 		});
 	}
-	if constexpr (X::BANDED)
+	if constexpr (Traits::HAS_BAND)
 		if (in_band)
 			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
 				x += distance(r, c) <= t.window ? t.band * cross[m][n][e] : 0;
@@ -322,67 +333,70 @@ static __device__ __forceinline__ void finish_scores(const terms_with<X> &t, boo
 }
 
 /*
- * What dropout makes of the thread's probabilities: 0, or more.  query(r, c) and key(r, c) say
- * whose they are.  A bit for each number is found in a loop, so that kernels stay short.
+ * Dropout decisions for the thread's scores, one bit each. query(r, c) and key(r, c) map a fragment
+ * element to its query and key. A rolled loop computes the bits, which keeps the code small.
  */
-template <typename X> struct kept {
+template <typename Traits> struct dropout_bits {
 	uint64_t bits;
-	typename X::real factor;
+	typename Traits::real factor;
 
 	template <typename Query, typename Key>
-	__device__ __forceinline__ kept(const problem_of<X> &p, int head, Query query, Key key)
-	    : bits(0), factor((typename X::real)p.mask.factor)
+	__device__ __forceinline__ dropout_bits(const params_of<Traits> &p, int head, Query query,
+						Key key)
+	    : bits(0), factor((typename Traits::real)p.dropout.factor)
 	{
-		static_assert(4 * X::ROWS * X::COLUMNS <= 64, "a bit for each number");
+		static_assert(4 * Traits::M_TILES * Traits::N_TILES <= 64, "one bit per score");
 #pragma unroll 1
-		for (int k = 0; k < X::ROWS * X::COLUMNS; k++)
+		for (int k = 0; k < Traits::M_TILES * Traits::N_TILES; k++)
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
-				const int r = 16 * (k / X::COLUMNS) + fragment_row(e);
-				const int c = 8 * (k % X::COLUMNS) + fragment_column(e);
+				const int r = 16 * (k / Traits::N_TILES) + fragment_row(e);
+				const int c = 8 * (k % Traits::N_TILES) + fragment_column(e);
 				const int64_t row = (int64_t)head * p.T + query(r, c);
-				const bool stays =
-					p.mask.at((uint64_t)(row * p.T + key(r, c))) != 0;
+				const bool is_kept =
+					p.dropout.at((uint64_t)(row * p.T + key(r, c))) != 0;
 
-				bits |= (uint64_t)stays << (4 * k + e);
+				bits |= (uint64_t)is_kept << (4 * k + e);
 			}
 	}
-	__device__ __forceinline__ typename X::real at(int m, int n, int e) const
+	__device__ __forceinline__ typename Traits::real at(int m, int n, int e) const
 	{
-		return bits >> (4 * (m * X::COLUMNS + n) + e) & 1 ? factor : 0;
+		return bits >> (4 * (m * Traits::N_TILES + n) + e) & 1 ? factor : 0;
 	}
 };
 
-/* The sum over the four threads that hold a row, and the largest. */
-template <typename R> static __device__ __forceinline__ R row_sum(R x)
+/* Reductions over the four threads (a quad) that hold a row. */
+template <typename R> static __device__ __forceinline__ R quad_sum(R x)
 {
 	x += __shfl_xor_sync(0xffffffffu, x, 1);
 	return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-template <typename R> static __device__ __forceinline__ R row_largest(R x)
+template <typename R> static __device__ __forceinline__ R quad_max(R x)
 {
 	x = fmax(x, __shfl_xor_sync(0xffffffffu, x, 1));
 	return fmax(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* --------------------------------------------------------------------- results */
+/* -------------------------------------------------------------------- epilogue */
 
-/* Rows of a head in a tensor or buffer; without memory they are not wanted. */
-template <typename P> struct target {
+/* The rows of a head in an output tensor or buffer. to.at is NULL if the output is not needed. */
+template <typename P> struct gmem_output {
 	head_matrix<output_view<P>> to;
 	int width;
-	bool add, in_pairs,
-		is_vectorized; /* two neighbours may be written at once; 16 bytes of bfloat16 may */
+	bool add;	      /* add to the output instead of overwriting it */
+	bool is_pair_aligned; /* two columns may use one store */
+	bool is_vectorized;   /* bfloat16 rows may use 16-byte stores */
 
 	__device__ output_view<P> rows(int head, int H) const
 	{
-		return to.at + (head / H * to.example + head % H / to.sharing * to.head);
+		return to.at +
+		       (head / H * to.batch_stride + head % H / to.group_size * to.head_stride);
 	}
 };
 
 template <typename P>
-static target<P> target_of(head_matrix<output_view<P>> to, int64_t width, bool add)
+static gmem_output<P> gmem_output_of(head_matrix<output_view<P>> to, int64_t width, bool add)
 {
 	const size_t pair =
 		2 * (to.at.bf16_storage ? sizeof(typename P::factor) : sizeof(typename P::real));
@@ -407,11 +421,11 @@ static __device__ __forceinline__ void write_pair(const output_view<P> &to, floa
 		*(float2 *)to.at = { x, y };
 }
 
-/* The numbers of a row, in pairs: = factor x */
+/* Stores factor * x for one row, two columns per store. */
 template <typename P, int COLUMNS>
-static __device__ __forceinline__ void put_pairs(const output_view<P> &to,
-						 const typename P::real (&x)[COLUMNS][4], int half,
-						 typename P::real factor)
+static __device__ __forceinline__ void store_pairs(const output_view<P> &to,
+						   const typename P::real (&x)[COLUMNS][4],
+						   int half, typename P::real factor)
 {
 #pragma unroll
 	for (int c = 0; c < COLUMNS; c++)
@@ -419,31 +433,35 @@ static __device__ __forceinline__ void put_pairs(const output_view<P> &to,
 			   x[c][2 * half + 1] * factor);
 }
 
-/* Of four threads, each with four words: word k of thread i becomes word i of thread k. */
+/*
+ * Transposes a 4x4 matrix of words over a quad: word k of thread i becomes word i of thread k.
+ */
 static __device__ __forceinline__ void transpose_words(uint32_t (&word)[4])
 {
 #pragma unroll
 	for (int step = 1; step < 4; step *= 2)
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
-			uint32_t &near = word[k], &far = word[k | step];
+			uint32_t &low = word[k], &high = word[k | step];
 			const bool upper = threadIdx.x & step;
 
 			if (k & step)
 				continue;
-			const uint32_t given =
-				__shfl_xor_sync(0xffffffffu, upper ? near : far, step);
+			const uint32_t received =
+				__shfl_xor_sync(0xffffffffu, upper ? low : high, step);
 
-			near = upper ? given : near;
-			far = upper ? far : given;
+			low = upper ? received : low;
+			high = upper ? high : received;
 		}
 }
 
-/* The numbers of a row in bfloat16, 16 bytes at once: its four threads exchange theirs.  All
- * threads call it. */
+/*
+ * Stores one bfloat16 row with 16-byte stores. The quad first transposes its words, so all its
+ * threads must call this.
+ */
 template <typename F, int COLUMNS>
-static __device__ __forceinline__ void put_vecs(F *to, const float (&x)[COLUMNS][4], int half,
-						float factor, bool wanted)
+static __device__ __forceinline__ void store_vecs(F *to, const float (&x)[COLUMNS][4], int half,
+						  float factor, bool in_bounds)
 {
 #pragma unroll
 	for (int c = 0; c < COLUMNS; c += 4) {
@@ -454,17 +472,17 @@ static __device__ __forceinline__ void put_vecs(F *to, const float (&x)[COLUMNS]
 			word[k] = pack_bf16x2(x[c + k][2 * half] * factor,
 					      x[c + k][2 * half + 1] * factor);
 		transpose_words(word);
-		if (wanted)
+		if (in_bounds)
 			st_global_vec16(to + 8 * (c + (int)threadIdx.x % 4),
 					{ word[0], word[1], word[2], word[3] });
 	}
 }
 
-/* Rows first .. of the head, of which there are n: = factor x, or += factor x. */
+/* Stores factor * x to rows first, first + 1, ... of n, or adds it if t.add. */
 template <typename P, int ROWS, int COLUMNS>
-static __device__ void put_rows(const target<P> &t, const output_view<P> &rows, int first, int n,
-				const typename P::real (&x)[ROWS][COLUMNS][4],
-				const typename P::real (&factor)[ROWS][2])
+static __device__ void store_rows(const gmem_output<P> &t, const output_view<P> &rows, int first,
+				  int n, const typename P::real (&x)[ROWS][COLUMNS][4],
+				  const typename P::real (&factor)[ROWS][2])
 {
 	typedef typename P::real R;
 
@@ -477,14 +495,14 @@ static __device__ void put_rows(const target<P> &t, const output_view<P> &rows, 
 
 			if constexpr (ROUNDS<P> && COLUMNS % 4 == 0)
 				if (t.is_vectorized && !t.add && t.width == 8 * COLUMNS) {
-					put_vecs((typename P::factor *)to.at, x[m], half,
-						 factor[m][half], row < n);
+					store_vecs((typename P::factor *)to.at, x[m], half,
+						   factor[m][half], row < n);
 					continue;
 				}
 			if (row >= n)
 				continue;
-			if (t.in_pairs && !t.add && t.width == 8 * COLUMNS) {
-				put_pairs(to, x[m], half, factor[m][half]);
+			if (t.is_pair_aligned && !t.add && t.width == 8 * COLUMNS) {
+				store_pairs(to, x[m], half, factor[m][half]);
 				continue;
 			}
 #pragma unroll
@@ -499,7 +517,7 @@ static __device__ void put_rows(const target<P> &t, const output_view<P> &rows, 
 					y += at[0];
 				if (t.add && left > 1)
 					z += at[1];
-				if (t.in_pairs && left > 0) {
+				if (t.is_pair_aligned && left > 0) {
 					write_pair(at, y, z);
 				} else {
 					if (left > 0)
@@ -521,293 +539,313 @@ template <typename R, int ROWS> static __device__ void fill(R (&x)[ROWS][2], R v
 /* --------------------------------------------------------------------- forward */
 
 /*
- * Which block of which head is this one's, of `blocks` for each head, the longest numbered first.
- * Blocks begin in this order, so the longest of some heads come first and short ones end the
- * kernel; of some, not of all, so that the L2 cache holds what they walk over.  The last turn has
- * the rest, too.
+ * Maps blockIdx.x to a head and a tile of that head; tile 0 has the most work. Within a wave of
+ * HEADS_PER_WAVE heads the longest tiles launch first and short ones fill the tail. A wave is
+ * limited so that the K and V of its heads stay in L2. The last wave takes the remaining heads.
  */
 #define HEADS_PER_WAVE 32
 
 struct tile_order {
-	int head, number;
+	int head, tile;
 
 	__device__ explicit tile_order(int blocks)
 	{
 		const int heads = (int)gridDim.x / blocks;
-		const int last = heads < HEADS_PER_WAVE ? 0 : heads / HEADS_PER_WAVE - 1;
-		const int mine = (int)blockIdx.x / (HEADS_PER_WAVE * blocks);
-		const int first = (mine < last ? mine : last) * HEADS_PER_WAVE;
-		const int n = mine < last ? HEADS_PER_WAVE : heads - first;
-		const int at = (int)blockIdx.x - first * blocks;
+		const int last_wave = heads < HEADS_PER_WAVE ? 0 : heads / HEADS_PER_WAVE - 1;
+		const int wave = (int)blockIdx.x / (HEADS_PER_WAVE * blocks);
+		const int first = (wave < last_wave ? wave : last_wave) * HEADS_PER_WAVE;
+		const int n = wave < last_wave ? HEADS_PER_WAVE : heads - first;
+		const int position = (int)blockIdx.x - first * blocks;
 
-		head = first + at % n;
-		number = at / n;
+		head = first + position % n;
+		tile = position / n;
 	}
 };
 
-/* The walk of a block of queries over keys: which block, and which steps. */
-template <typename X> struct query_walk {
-	int head, first; /* query */
-	int position;	 /* of the first query */
-	int begin, end;	 /* steps */
+/* The loop of one query block over the key tiles it sees. */
+template <typename Traits> struct query_block_loop {
+	int head, first; /* first query */
+	int position;	 /* position of the first query */
+	int begin, end;	 /* range of key tiles */
 
-	__device__ explicit query_walk(const problem_of<X> &p)
+	__device__ explicit query_block_loop(const params_of<Traits> &p)
 	{
-		const int blocks = (p.T + X::OWN - 1) / X::OWN;
+		const int blocks = (p.T + Traits::BLOCK_M - 1) / Traits::BLOCK_M;
 		const int last = p.past + p.T - 1;
-		const struct tile_order tile_order(blocks);
+		const struct tile_order order(blocks);
 
-		head = p.first_head + tile_order.head;
-		first = (blocks - 1 - tile_order.number) * X::OWN;
+		head = p.first_head + order.head;
+		first = (blocks - 1 - order.tile) * Traits::BLOCK_M;
 		position = p.past + first;
 		begin = 0;
-		end = (position + X::OWN - 1 < last ? position + X::OWN - 1 : last) / X::STEP + 1;
+		end = (position + Traits::BLOCK_M - 1 < last ? position + Traits::BLOCK_M - 1
+							     : last) /
+			      Traits::BLOCK_N +
+		      1;
 	}
-	/* Is a key of this step in the band of the block? */
-	__device__ bool in_band(const problem_of<X> &p, int step) const
+	/* Does the band of this block reach into the key tile? */
+	__device__ bool in_band(const params_of<Traits> &p, int step) const
 	{
-		return X::BANDED && p.band_window >= 0 &&
-		       (step + 1) * X::STEP - 1 + p.band_window >= position;
+		return Traits::HAS_BAND && p.band_window >= 0 &&
+		       (step + 1) * Traits::BLOCK_N - 1 + p.band_window >= position;
 	}
-	__device__ int band_begin(const problem_of<X> &p) const
+	__device__ int band_begin(const params_of<Traits> &p) const
 	{
-		return position > p.band_window ? (position - p.band_window) / X::STEP : 0;
+		return position > p.band_window ? (position - p.band_window) / Traits::BLOCK_N : 0;
 	}
 };
 
-/* Begin to copy the bias of STEP keys of a head from key j0 on; without one it is 0. */
-template <typename X>
-static __device__ void copy_bias(const problem_of<X> &p, int head, int j0, uint32_t to)
+/* Issues the copies of BLOCK_N key biases from key j0; zero-fills where there is none. */
+template <typename Traits>
+static __device__ void load_bias(const params_of<Traits> &p, int head, int j0, uint32_t to)
 {
-	const auto *none = (const typename X::real *)p.q.at; /* an address that may be named */
+	/* Any valid address: a zero-filling cp.async reads nothing. */
+	const auto *none = (const typename Traits::real *)p.q.at;
 
-	for (int n = threadIdx.x; n < X::STEP; n += X::THREADS) {
-		const bool wanted = p.key_bias && j0 + n < p.S;
-		const int64_t at = wanted ? p.bias_layout.at(head / p.H, head % p.H, j0 + n) : 0;
+	for (int n = threadIdx.x; n < Traits::BLOCK_N; n += Traits::THREADS) {
+		const bool in_bounds = p.key_bias && j0 + n < p.S;
+		const int64_t at = in_bounds ? p.bias_layout.at(head / p.H, head % p.H, j0 + n) : 0;
 
-		cp_async_element(to + n * (int)sizeof(*none), wanted ? p.key_bias + at : none,
-				 wanted);
+		cp_async_element(to + n * (int)sizeof(*none), in_bounds ? p.key_bias + at : none,
+				 in_bounds);
 	}
 }
 
-/* Begin to copy the keys of a step, and their bias. */
-template <typename X, typename M>
-static __device__ void copy_keys(const problem_of<X> &p, const query_walk<X> &w,
-				 const side_of<X> &keys, uint32_t start, int step)
+/* Issues the copies of one tile of K, V and bias. */
+template <typename Traits, typename Smem>
+static __device__ void load_key_tile(const params_of<Traits> &p,
+				     const query_block_loop<Traits> &loop,
+				     const gmem_operands_of<Traits> &keys, uint32_t start, int step)
 {
-	const uint32_t stage = M::stage(start, step);
-	const typename M::step_tiles to(stage);
+	const uint32_t stage = Smem::stage(start, step);
+	const typename Smem::stage_tiles to(stage);
 
-	to.copy(keys, step * X::STEP, w.in_band(p, step));
-	if (X::BIASED)
-		copy_bias<X>(p, w.head, step * X::STEP, stage + M::step_tiles::BYTES);
+	to.copy(keys, step * Traits::BLOCK_N, loop.in_band(p, step));
+	if (Traits::HAS_BIAS)
+		load_bias<Traits>(p, loop.head, step * Traits::BLOCK_N,
+				  stage + Smem::stage_tiles::BYTES);
 	cp_async_commit();
 }
 
-/* Products s of the warp's queries with the keys of a step become scores. */
-template <typename X, typename M>
-static __device__ void query_scores(const problem_of<X> &p, const query_walk<X> &w,
-				    const terms_with<X> &t, const typename M::own_tiles &own,
-				    const typename M::step_tiles &keys,
-				    const typename X::real *bias, int step, typename X::scores &s,
-				    typename X::crosses &cross)
+/* Turns s = QK^T of one key tile into scores: adds the terms and applies the causal mask. */
+template <typename Traits, typename Smem>
+static __device__ void
+query_scores(const params_of<Traits> &p, const query_block_loop<Traits> &loop,
+	     const score_terms_of<Traits> &t, const typename Smem::resident_tiles &resident,
+	     const typename Smem::stage_tiles &keys, const typename Traits::real *bias, int step,
+	     typename Traits::score_acc &s, typename Traits::cross_acc &cross)
 {
-	typedef typename X::real real;
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	const int i0 = w.position + row, j0 = step * X::STEP;
-	const bool in_band = w.in_band(p, step);
+	typedef typename Traits::real real;
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	const int i0 = loop.position + row, j0 = step * Traits::BLOCK_N;
+	const bool in_band = loop.in_band(p, step);
 
 	clear(cross);
-	if constexpr (X::BANDED)
+	if constexpr (Traits::HAS_BAND)
 		if (in_band)
-			product_nt(cross, own.cross, row, keys.cross);
-	finish_scores<X>(
+			product_nt(cross, resident.cross, row, keys.cross);
+	apply_score_terms<Traits>(
 		t, in_band, cross, [=](int, int, int c) { return bias[c]; },
 		[=](int r, int c) { return i0 + r - j0 - c; }, s);
-	if (j0 + X::STEP - 1 > i0) /* some keys come after some queries */
+	if (j0 + Traits::BLOCK_N - 1 > i0) /* the tile crosses the diagonal */
 		each_number(s, [&](real &x, int, int, int, int r, int c) {
 			x = j0 + c <= i0 + r ? x : -INFINITY;
 		});
 }
 
-/* Dropout of the numbers of queries i0 .. as rows and keys j0 .. as columns. */
-template <typename X>
-static __device__ __forceinline__ void drop(const problem_of<X> &p, int head, int i0, int j0,
-					    typename X::scores &s)
+/* Applies dropout to the tile of queries i0, i0 + 1, ... and keys j0, j0 + 1, ... */
+template <typename Traits>
+static __device__ __forceinline__ void apply_dropout(const params_of<Traits> &p, int head, int i0,
+						     int j0, typename Traits::score_acc &s)
 {
-	const kept<X> k(
+	const dropout_bits<Traits> k(
 		p, head, [=](int r, int) { return i0 + r; }, [=](int, int c) { return j0 + c; });
 
-	each_number(
-		s, [&](typename X::real &x, int m, int n, int e, int, int) { x *= k.at(m, n, e); });
-}
-
-/* The largest score and the sum of the powers of each of the thread's rows so far. */
-template <typename X> struct running {
-	typename X::row_numbers largest, sum;
-};
-
-/* The largest of the numbers that the thread has of each row. */
-template <typename X>
-static __device__ __forceinline__ void largest_of_thread(const typename X::scores &s,
-							 typename X::row_numbers &most)
-{
-#pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			typename X::real two[2] = { s[m][0][2 * half], s[m][0][2 * half + 1] };
-
-#pragma unroll
-			for (int n = 1; n < X::COLUMNS; n++)
-#pragma unroll
-				for (int e = 0; e < 2; e++)
-					two[e] = fmax(two[e], s[m][n][2 * half + e]);
-			most[m][half] = fmax(two[0], two[1]);
-		}
-}
-
-/* Scores become powers relative to r.largest, and are added to r.sum. */
-template <typename X>
-static __device__ __forceinline__ void add_powers(typename X::real unit, running<X> &r,
-						  typename X::scores &s)
-{
-#pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			const typename X::real shift = r.largest[m][half] * unit;
-			typename X::real sum[2] = { 0, 0 };
-
-#pragma unroll
-			for (int n = 0; n < X::COLUMNS; n++)
-#pragma unroll
-				for (int e = 0; e < 2; e++) {
-					typename X::real &x = s[m][n][2 * half + e];
-
-					x = power_of_two<X>(x * unit - shift);
-					sum[e] += x;
-				}
-			r.sum[m][half] += sum[0] + sum[1];
-		}
-}
-
-/* The same relative to the new largest; sums before it are to be shrunk so much. */
-template <typename X>
-static __device__ __forceinline__ void take_powers(typename X::real unit, running<X> &r,
-						   typename X::scores &s,
-						   typename X::row_numbers &shrink)
-{
-	typename X::row_numbers most;
-
-	largest_of_thread<X>(s, most);
-#pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			const typename X::real before = r.largest[m][half];
-
-			r.largest[m][half] = fmax(before, row_largest(most[m][half]));
-			shrink[m][half] = power_of_two<X>((before - r.largest[m][half]) * unit);
-			r.sum[m][half] *= shrink[m][half];
-		}
-	add_powers<X>(unit, r, s);
-}
-
-template <typename X>
-static __device__ __forceinline__ void shrink_rows(const typename X::row_numbers &shrink,
-						   typename X::value_sums &o)
-{
-	each_number(o, [&](typename X::real &x, int m, int, int e, int, int) {
-		x *= shrink[m][e / 2];
+	each_number(s, [&](typename Traits::real &x, int m, int n, int e, int, int) {
+		x *= k.at(m, n, e);
 	});
 }
 
-/* What the forward pass writes. */
-template <typename P> struct attention_results {
-	target<P> o, lost; /* lost.to.at: NULL where o is not rounded */
+/*
+ * Online softmax state of each row: the running maximum m of S, and the thread's share of
+ * sum_j exp(S_ij - m).
+ */
+template <typename Traits> struct online_softmax {
+	typename Traits::row_scalars row_max, row_sum;
+};
+
+/* Maximum of the thread's own elements of each row. */
+template <typename Traits>
+static __device__ __forceinline__ void thread_row_max(const typename Traits::score_acc &s,
+						      typename Traits::row_scalars &local_max)
+{
+#pragma unroll
+	for (int m = 0; m < Traits::M_TILES; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			typename Traits::real two[2] = { s[m][0][2 * half], s[m][0][2 * half + 1] };
+
+#pragma unroll
+			for (int n = 1; n < Traits::N_TILES; n++)
+#pragma unroll
+				for (int e = 0; e < 2; e++)
+					two[e] = fmax(two[e], s[m][n][2 * half + e]);
+			local_max[m][half] = fmax(two[0], two[1]);
+		}
+}
+
+/* s becomes exp2(scale_log2 * (s - row_max)) and is added to row_sum. */
+template <typename Traits>
+static __device__ __forceinline__ void exponentiate(typename Traits::real scale_log2,
+						    online_softmax<Traits> &softmax,
+						    typename Traits::score_acc &s)
+{
+#pragma unroll
+	for (int m = 0; m < Traits::M_TILES; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const typename Traits::real shift = softmax.row_max[m][half] * scale_log2;
+			typename Traits::real sum[2] = { 0, 0 };
+
+#pragma unroll
+			for (int n = 0; n < Traits::N_TILES; n++)
+#pragma unroll
+				for (int e = 0; e < 2; e++) {
+					typename Traits::real &x = s[m][n][2 * half + e];
+
+					x = softmax_exp2<Traits>(x * scale_log2 - shift);
+					sum[e] += x;
+				}
+			softmax.row_sum[m][half] += sum[0] + sum[1];
+		}
+}
+
+/*
+ * One online softmax step: updates row_max, rescales row_sum and exponentiates s. `rescale` returns
+ * the factor exp2(old maximum - new maximum) for the accumulator of O.
+ */
+template <typename Traits>
+static __device__ __forceinline__ void
+online_softmax_step(typename Traits::real scale_log2, online_softmax<Traits> &softmax,
+		    typename Traits::score_acc &s, typename Traits::row_scalars &rescale)
+{
+	typename Traits::row_scalars local_max;
+
+	thread_row_max<Traits>(s, local_max);
+#pragma unroll
+	for (int m = 0; m < Traits::M_TILES; m++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const typename Traits::real previous = softmax.row_max[m][half];
+
+			softmax.row_max[m][half] = fmax(previous, quad_max(local_max[m][half]));
+			rescale[m][half] = softmax_exp2<Traits>(
+				(previous - softmax.row_max[m][half]) * scale_log2);
+			softmax.row_sum[m][half] *= rescale[m][half];
+		}
+	exponentiate<Traits>(scale_log2, softmax, s);
+}
+
+template <typename Traits>
+static __device__ __forceinline__ void rescale_rows(const typename Traits::row_scalars &rescale,
+						    typename Traits::v_acc &o)
+{
+	each_number(o, [&](typename Traits::real &x, int m, int, int e, int, int) {
+		x *= rescale[m][e / 2];
+	});
+}
+
+/* Outputs of the forward pass. */
+template <typename P> struct forward_outputs {
+	gmem_output<P> o;
+	gmem_output<P> rounding_error; /* O - stored O; to.at is NULL if O is not rounded */
 	typename P::real *lse;
 };
 
-/* Into memory: o / sum, and the log-sum-exp. */
-template <typename X>
-static __device__ void put_forward(const problem_of<X> &p, const query_walk<X> &w,
-				   typename X::real unit, int row, const running<X> &r,
-				   typename X::value_sums &o,
-				   const attention_results<typename X::P> &out)
+/* Epilogue: writes O / row_sum, its rounding error, and lse. */
+template <typename Traits>
+static __device__ void
+store_output(const params_of<Traits> &p, const query_block_loop<Traits> &loop,
+	     typename Traits::real scale_log2, int row, const online_softmax<Traits> &softmax,
+	     typename Traits::v_acc &o, const forward_outputs<typename Traits::P> &out)
 {
-	typedef typename X::real real;
-	typename X::row_numbers factor;
+	typedef typename Traits::real real;
+	typename Traits::row_scalars factor;
 
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			const real sum = row_sum(r.sum[m][half]);
-			const int i = w.first + row + 16 * m + fragment_row(2 * half);
+			const real sum = quad_sum(softmax.row_sum[m][half]);
+			const int i = loop.first + row + 16 * m + fragment_row(2 * half);
 
 			if (i < p.T && threadIdx.x % 4 == 0)
-				out.lse[(int64_t)w.head * p.T + i] =
-					r.largest[m][half] * unit * (real)LN_2 + log(sum);
+				out.lse[(int64_t)loop.head * p.T + i] =
+					softmax.row_max[m][half] * scale_log2 * (real)LN_2 +
+					log(sum);
 			factor[m][half] = 1 / sum;
 		}
-	put_rows(out.o, out.o.rows(w.head, p.H), w.first + row, p.T, o, factor);
-	if (!ROUNDS<typename X::P> || !out.lost.to.at)
+	store_rows(out.o, out.o.rows(loop.head, p.H), loop.first + row, p.T, o, factor);
+	if (!ROUNDS<typename Traits::P> || !out.rounding_error.to.at)
 		return;
 	each_number(o, [&](real &x, int m, int, int e, int, int) {
 		x *= factor[m][e / 2];
 		x -= as_stored(out.o.to.at, x);
 	});
 	fill(factor, (real)1);
-	put_rows(out.lost, out.lost.rows(w.head, p.H), w.first + row, p.T, o, factor);
+	store_rows(out.rounding_error, out.rounding_error.rows(loop.head, p.H), loop.first + row,
+		   p.T, o, factor);
 }
 
-template <typename X>
-static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	flash_forward_kernel(const __grid_constant__ problem_of<X> p,
-			     const __grid_constant__ attention_results<typename X::P> out)
+template <typename Traits>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	flash_forward_kernel(const __grid_constant__ params_of<Traits> p,
+			     const __grid_constant__ forward_outputs<typename Traits::P> out)
 {
-	typedef typename X::real real;
-	typedef memory<X, false> M;
+	typedef typename Traits::real real;
+	typedef smem_layout<Traits, false> Smem;
 
 	pdl_wait();
 	char *shared = dynamic_smem();
 	const uint32_t start = smem_address(shared);
-	const query_walk<X> w(p);
-	const terms_with<X> t = terms_of(p, w.head);
-	const side_of<X> keys = keys_of<X>(p, w.head);
-	const typename M::own_tiles own(start);
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	typename X::scores s;
-	typename X::crosses cross;
-	typename X::value_sums o;
-	running<X> r;
-	typename X::row_numbers shrink;
+	const query_block_loop<Traits> loop(p);
+	const score_terms_of<Traits> t = make_score_terms(p, loop.head);
+	const gmem_operands_of<Traits> keys = keys_of<Traits>(p, loop.head);
+	const typename Smem::resident_tiles resident(start);
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	typename Traits::score_acc s;
+	typename Traits::cross_acc cross;
+	typename Traits::v_acc o;
+	online_softmax<Traits> softmax;
+	typename Traits::row_scalars rescale;
 
-	if (!X::runs())
+	if (!Traits::is_supported())
 		return;
 	clear(o);
-	fill(r.largest, (real)-INFINITY);
-	fill(r.sum, (real)0);
-	own.copy(queries_of<X>(p, w.head), w.first, p.band_window >= 0);
-	copy_keys<X, M>(p, w, keys, start, w.begin);
-	for (int step = w.begin; step < w.end; step++) {
-		const typename M::step_tiles at(M::stage(start, step));
+	fill(softmax.row_max, (real)-INFINITY);
+	fill(softmax.row_sum, (real)0);
+	resident.copy(queries_of<Traits>(p, loop.head), loop.first, p.band_window >= 0);
+	load_key_tile<Traits, Smem>(p, loop, keys, start, loop.begin);
+	for (int step = loop.begin; step < loop.end; step++) {
+		const typename Smem::stage_tiles stage(Smem::stage(start, step));
 
-		cp_async_arrive<X>();
-		if (step + 1 < w.end)
-			copy_keys<X, M>(p, w, keys, start, step + 1);
-		if (step * X::STEP > w.position + X::first_together() + X::TOGETHER - 1)
-			continue; /* none of these queries sees these keys */
-		product_nt(s, own.score, row, at.score);
-		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
-		take_powers<X>(unit_of<X>(t), r, s, shrink);
-		shrink_rows<X>(shrink, o);
-		if (X::MORE && p.mask.factor != 0)
-			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
-		product_nn(o, s, at.value);
+		cp_async_wait_block<Traits>();
+		if (step + 1 < loop.end)
+			load_key_tile<Traits, Smem>(p, loop, keys, start, step + 1);
+		if (step * Traits::BLOCK_N >
+		    loop.position + Traits::first_mma_row() + Traits::MMA_ROWS - 1)
+			continue; /* the tile is fully masked for these rows */
+		product_nt(s, resident.score, row, stage.score);
+		query_scores<Traits, Smem>(p, loop, t, resident, stage, Smem::scalars(shared, step),
+					   step, s, cross);
+		online_softmax_step<Traits>(scale_log2_of<Traits>(t), softmax, s, rescale);
+		rescale_rows<Traits>(rescale, o);
+		if (Traits::HAS_TERMS && p.dropout.factor != 0)
+			apply_dropout<Traits>(p, loop.head, loop.first + row,
+					      step * Traits::BLOCK_N, s);
+		product_nn(o, s, stage.value);
 	}
-	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out);
+	store_output<Traits>(p, loop, scale_log2_of<Traits>(t), row, softmax, o, out);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * fused_passes - the passes of fused attention: copies, buffers, and launches of its kernels.
- *
- * A file for each precision includes this one, so that they are compiled side by side.
+ * flash_launch - host side of flash attention: operand copies, workspace, choice of kernel traits,
+ * and kernel launches. One .cu file per precision includes this header, so that they compile in
+ * parallel.
  */
 #ifndef CUDA_ATTENTION_FLASH_LAUNCH_CUH
 #define CUDA_ATTENTION_FLASH_LAUNCH_CUH
@@ -10,11 +10,11 @@
 #include "core/backend/cuda/attention/flash_routing.cuh"
 #include "core/backend/cuda/attention/flash_wgmma.cuh"
 
-/* --------------------------------------------------------- copies of the factors */
+/* ---------------------------------------------------------------- operand copies */
 
-/* The first `tokens` tokens of x [B,T,n,width] as [B,n,T,W], rounded where P says so. */
+/* Copies the first `tokens` tokens of x [B,T,n,width] to [B,n,T,W], rounded and zero-padded. */
 template <typename P> struct head_copy {
-	int64_t before; /* pieces of the copies before */
+	int64_t before; /* 16-byte vectors of the preceding copies */
 	struct heads x;
 	input_view<P> from;
 	bool aligned;
@@ -32,17 +32,17 @@ template <typename P> struct head_copy {
 
 		if (i >= tokens)
 			return;
-		read_numbers<N, P>(y, from + (x.at(b, head, i) + vec * N), x.width - vec * N,
-				   aligned);
+		load_elements<N, P>(y, from + (x.at(b, head, i) + vec * N), x.width - vec * N,
+				    aligned);
 		*(decltype(as_vec(y)) *)(out + to) = as_vec(y);
 	}
 };
 
-/* All copies of a node: of Q, K, V and RECENT. */
+/* All operand copies of a node: Q, K, V and RECENT. */
 template <typename P> struct head_copies {
 	head_copy<P> list[4];
 	int n;
-	int64_t total; /* pieces */
+	int64_t total; /* 16-byte vectors */
 
 	__device__ int64_t before(int i) const
 	{
@@ -69,7 +69,7 @@ template <typename P> struct head_copies {
 	}
 };
 
-/* A thread for every piece. */
+/* One thread per 16-byte vector, all tensors in one launch. */
 template <typename P> static void copy_heads(const struct call *c, const head_copies<P> &copies)
 {
 	each_of_buffers(c, copies, copies.total,
@@ -78,68 +78,72 @@ template <typename P> static void copy_heads(const struct call *c, const head_co
 			});
 }
 
-/* Where what gradients need of every query comes from and goes to. */
+/* Arguments of the backward preprocess: lse * log2(e), delta = rowsum(dO * O), and dO rounded. */
 template <typename P>
-static row_source<P> rows_to_prepare(const struct call *c, typename P::real *lse2,
-				     typename P::real *delta, typename P::factor *out)
+static backward_preprocess<P> preprocess_of(const struct call *c, typename P::real *lse_log2,
+					    typename P::real *delta, typename P::factor *out)
 {
 	constexpr int N = VEC16<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
 	const struct heads x = heads_of(t, t->dim[2]);
-	const input_view<P> o = output<P>(c, O), lost = output<P>(c, LOST);
+	const input_view<P> o = output<P>(c, O), rounding_error = output<P>(c, LOST);
 	const input_view<P> d_o = output_gradient<P>(c, O);
 
 	return { x,
 		 o,
-		 lost,
+		 rounding_error,
 		 d_o,
-		 is_aligned<N, P>(x, o) && is_aligned<N, P>(x, lost) && is_aligned<N, P>(x, d_o),
+		 is_aligned<N, P>(x, o) && is_aligned<N, P>(x, rounding_error) &&
+			 is_aligned<N, P>(x, d_o),
 		 real_output<P>(c, LSE),
-		 lse2,
+		 lse_log2,
 		 delta,
 		 out };
 }
 
-/* All of it, of rows of W numbers, where the kernel of dQ does not prepare its own. */
+/* Runs the preprocess for rows of W elements. The WGMMA dQ kernel does this itself. */
 template <typename P>
-static void prepare_rows(const struct call *c, int64_t W, int64_t padded, const row_source<P> &r)
+static void launch_preprocess(const struct call *c, int64_t W, int64_t padded_T,
+			      const backward_preprocess<P> &r)
 {
 	constexpr int N = VEC16<typename P::factor>;
 	const struct tensor *t = c->node->out[O];
 	const uint32_t T = (uint32_t)t->dim[1], H = (uint32_t)t->dim[2], vecs = (uint32_t)W / N;
-	const uint32_t rows = (uint32_t)padded;
+	const uint32_t rows = (uint32_t)padded_T;
 
-	each(c, t->dim[0] * H * padded * vecs, [=] __device__(int64_t item) {
+	each(c, t->dim[0] * H * padded_T * vecs, [=] __device__(int64_t item) {
 		const uint32_t rest = (uint32_t)item / vecs, vec = (uint32_t)item % vecs;
 		const uint32_t h = rest % H, token = rest / H, b = token / rows, i = token % rows;
 		const struct query_vec q = { b, h, H, i, T, rows, vec, vecs };
-		typename P::real two[2];
+		typename P::real lse_delta[2];
 
 		if (r.is_bf16())
-			r.prepare_bf16(q, r.load_bf16(q), two);
+			r.preprocess_bf16(q, r.load_bf16(q), lse_delta);
 		else
-			r.prepare(q, two);
+			r.preprocess(q, lse_delta);
 	});
 }
 
-/* --------------------------------------------------------------------- buffers */
+/* ------------------------------------------------------------------- workspace */
 
-/* Of all shapes: rows that a block owns, columns of a step. */
-#define MAX_ROWS_OF_BLOCK 128
+/* Upper bound of BLOCK_M and BLOCK_N over all traits. */
+#define MAX_BLOCK_ROWS 128
 
 template <typename P> struct flash_buffers {
-	typename P::factor *q, *k, *v, *recent, *d_o; /* copies, or NULL: read in place */
-	combined<typename P::real> route;
-	int64_t padded;
-	typename P::real *lse2, *delta;
-	typename P::real *dk, *dv, *dbias; /* [B,H / together,S,width], [B,H,S,width], [B,H,S] */
-	typename P::real *ds;		   /* [ds_heads,padded,padded], or NULL: it is not stored */
+	typename P::factor *q, *k, *v, *recent, *d_o; /* packed copies; NULL: read in place */
+	routing_scores<typename P::real> route;
+	int64_t padded_T;
+	typename P::real *lse_log2, *delta;
+	typename P::real *dk;	 /* [B,H / heads_per_block,S,width] */
+	typename P::real *dv;	 /* [B,H,S,width] */
+	typename P::real *dbias; /* [B,H,S] */
+	typename P::real *ds;	 /* dS [ds_heads,padded_T,padded_T]; NULL: not stored */
 	int64_t ds_heads;
 	double *dband, *sum_work;
 };
 
-/* The widest rows that fit: doubles of 64, others of 128. */
-template <typename P> static constexpr int widest()
+/* Largest head dimension that fits into shared memory: 64 for double, else 128. */
+template <typename P> static constexpr int max_head_dim()
 {
 	return sizeof(typename P::factor) == sizeof(double) ? 64 : 128;
 }
@@ -152,8 +156,8 @@ static bool has_band(const struct node *n)
 }
 
 /*
- * Widths to which scores and values are filled up.  Kernels take long to compile, so there are
- * few: for the common values of up to 64, and one for everything else.
+ * Head dimensions after padding. Few variants keep compile time low: V up to 64 with QK 64 or 128,
+ * and one variant for everything else.
  */
 struct widths {
 	int64_t score, value;
@@ -164,127 +168,135 @@ template <typename P> static struct widths widths_of(const struct node *n)
 	const int64_t score = n->in[Q]->dim[3], value = n->in[V]->dim[3];
 
 	if (has_band(n) || value > 64)
-		return { widest<P>(), widest<P>() };
+		return { max_head_dim<P>(), max_head_dim<P>() };
 	return { score <= 64 ? 64 : 128, 64 };
 }
 
-/* Can kernels read the tensor where it is, as rows of whole pieces that start on 16 bytes? */
-template <typename P> static bool is_ready(const struct tensor *t)
+/* Can kernels read the tensor in place, as 16-byte aligned rows of whole 16-byte vectors? */
+template <typename P> static bool can_read_in_place(const struct tensor *t)
 {
-	const int64_t in_piece = VEC16<typename P::factor>;
+	const int64_t elements_per_vec = VEC16<typename P::factor>;
 
-	return is_factor<P>(t) && t->dim[3] % in_piece == 0 &&
-	       heads_of(t, t->dim[2]).pitch % in_piece == 0 && t->offset % in_piece == 0;
+	return is_factor<P>(t) && t->dim[3] % elements_per_vec == 0 &&
+	       heads_of(t, t->dim[2]).pitch % elements_per_vec == 0 &&
+	       t->offset % elements_per_vec == 0;
 }
 
 template <typename P>
 static typename P::factor *alloc_copy(struct scratch *m, const struct tensor *t, int64_t W)
 {
-	if (!t || is_ready<P>(t))
+	if (!t || can_read_in_place<P>(t))
 		return NULL;
 	return m->alloc<typename P::factor>(tensor_count(t) / t->dim[3] * W);
 }
 
-/* The tensor as kernels read it: in place, or the copy, if there is one. */
+/* The tensor as a kernel operand: in place, or its packed copy. */
 template <typename P>
-static head_matrix<const typename P::factor *> ready(const struct tensor *t, const void *data,
-						     int64_t H, int64_t W,
-						     const typename P::factor *copy)
+static head_matrix<const typename P::factor *> as_operand(const struct tensor *t, const void *data,
+							  int64_t H, int64_t W,
+							  const typename P::factor *copy)
 {
 	const struct heads x = heads_of(t, H);
 
 	if (!copy)
 		return from_token((const typename P::factor *)data, x, 0);
-	return { copy, W, t->dim[2] * x.T * W, x.T * W, x.sharing };
+	return { copy, W, t->dim[2] * x.T * W, x.T * W, x.group_size };
 }
 
-/* The same of an input, of which the first `tokens` are there; its copy is to be made. */
+/* The same for input i with `tokens` valid tokens; schedules the copy if there is one. */
 template <typename P>
-static head_matrix<const typename P::factor *> ready_input(const struct call *c, int i, int64_t W,
-							   int64_t tokens, typename P::factor *copy,
-							   head_copies<P> *copies)
+static head_matrix<const typename P::factor *>
+input_operand(const struct call *c, int i, int64_t W, int64_t tokens, typename P::factor *copy,
+	      head_copies<P> *copies)
 {
 	if (copy)
 		copies->add(c->node->in[i], c->in[i], W, tokens, copy);
-	return ready<P>(c->node->in[i], c->in[i], c->node->in[Q]->dim[2], W, copy);
+	return as_operand<P>(c->node->in[i], c->in[i], c->node->in[Q]->dim[2], W, copy);
 }
 
-/* Blocks that own `own` queries, or keys, of a head. */
-static int64_t blocks_of(const struct node *n, int64_t own)
+/* Grid size with `block_rows` queries (or keys) per block. */
+static int64_t blocks_of(const struct node *n, int64_t block_rows)
 {
 	const struct tensor *q = n->in[Q];
 
-	return q->dim[0] * q->dim[2] * ((q->dim[1] + own - 1) / own);
+	return q->dim[0] * q->dim[2] * ((q->dim[1] + block_rows - 1) / block_rows);
 }
 
 #ifndef MANY_BLOCKS
-#define MANY_BLOCKS 512 /* of 64 keys: enough for a large GPU; fewer where it is emulated */
+#define MANY_BLOCKS 512 /* blocks of 64 keys that fill a large GPU; the emulation uses fewer */
 #endif
 
-/* Heads that share keys and whose dK one block sums up: as many as leave many blocks. */
-static int64_t heads_together(const struct node *n)
+/*
+ * Number of query heads that share keys and whose dK one block sums: the largest of 4, 3, 2 that
+ * still leaves MANY_BLOCKS blocks.
+ */
+static int64_t heads_per_block_of(const struct node *n)
 {
-	const int64_t sharing = n->in[Q]->dim[2] / n->in[K]->dim[2];
+	const int64_t group_size = n->in[Q]->dim[2] / n->in[K]->dim[2];
 
 	for (int64_t heads = 4; heads > 1 && !has_band(n); heads--)
-		if (sharing % heads == 0 && blocks_of(n, 64) / heads >= MANY_BLOCKS)
+		if (group_size % heads == 0 && blocks_of(n, 64) / heads >= MANY_BLOCKS)
 			return heads;
 	return 1;
 }
 
-static int64_t padded_queries(const struct node *n)
+static int64_t padded_query_count(const struct node *n)
 {
-	return (n->in[Q]->dim[1] + MAX_ROWS_OF_BLOCK - 1) / MAX_ROWS_OF_BLOCK * MAX_ROWS_OF_BLOCK;
+	return (n->in[Q]->dim[1] + MAX_BLOCK_ROWS - 1) / MAX_BLOCK_ROWS * MAX_BLOCK_ROWS;
 }
 
 #ifndef STORED_BYTES
-#define STORED_BYTES ((int64_t)256 << 20) /* of dS at most; less where it is emulated */
+#define STORED_BYTES ((int64_t)256 << 20) /* of dS at most; the emulation uses less */
 #endif
 
-/* Gradients of one tensor that is read twice are added in the order of inputs; dQ would come last.
+/*
+ * Is one tensor both Q and K or V? Its gradients must accumulate in input order, and with stored dS
+ * dQ would come last.
  */
-static bool queries_are_keys(const struct node *n)
+static bool q_aliases_kv(const struct node *n)
 {
 	return n->in[Q] == n->in[K] || n->in[Q] == n->in[V];
 }
 
 /*
- * Heads whose dS is stored at once, or 0: it is not.  Those whose dK one block sums up stay
- * together, and the last launch has about as many as the others.  Where there is room for so few
- * that a large GPU would idle, scores are made again.
+ * Number of heads per launch whose dS is stored, or 0 if dS is recomputed. Heads that share a dK
+ * block stay in one launch, and launches are of about equal size. dS is recomputed if a launch
+ * would have too few blocks to fill a large GPU.
  */
-template <typename P> static int64_t heads_stored(const struct node *n)
+template <typename P> static int64_t heads_with_stored_ds(const struct node *n)
 {
-	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2], together = heads_together(n);
+	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2],
+		      heads_per_block = heads_per_block_of(n);
 	const int64_t bytes =
-		padded_queries(n) * padded_queries(n) * (int64_t)sizeof(typename P::real);
-	const int64_t most = STORED_BYTES / bytes / together * together;
-	const int64_t times = most ? (heads + most - 1) / most : 0;
+		padded_query_count(n) * padded_query_count(n) * (int64_t)sizeof(typename P::real);
+	const int64_t max_heads = STORED_BYTES / bytes / heads_per_block * heads_per_block;
+	const int64_t launches_needed = max_heads ? (heads + max_heads - 1) / max_heads : 0;
 
-	if (ROUNDS<P> || has_band(n) || queries_are_keys(n) || most == 0)
+	if (ROUNDS<P> || has_band(n) || q_aliases_kv(n) || max_heads == 0)
 		return 0;
-	if (times > 1 && blocks_of(n, 64) / together / times < MANY_BLOCKS)
+	if (launches_needed > 1 &&
+	    blocks_of(n, 64) / heads_per_block / launches_needed < MANY_BLOCKS)
 		return 0;
-	return (heads / together + times - 1) / times * together;
+	return (heads / heads_per_block + launches_needed - 1) / launches_needed * heads_per_block;
 }
 
-/* Of dK or dV, made for so many heads: those that share need their sums apart first. */
+/* Buffer for dK or dV of each query head, or NULL: heads share nothing, and no sum is needed. */
 template <typename P>
-static typename P::real *alloc_sums(struct scratch *m, const struct tensor *t, int64_t heads)
+static typename P::real *alloc_head_gradients(struct scratch *m, const struct tensor *t,
+					      int64_t heads)
 {
 	if (t->dim[2] == heads)
 		return NULL;
 	return m->alloc<typename P::real>(t->dim[0] * heads * t->dim[1] * t->dim[3]);
 }
 
-/* Of all examples.  The part of these rows that queries see, a half, stays in the cache of a large
- * GPU. */
-#define ROUTE_NUMBERS ((int64_t)1 << 24)
+/* Elements of one block of routing rows. Its causal half fits into the L2 of a large GPU. */
+#define ROUTE_ELEMENTS ((int64_t)1 << 24)
 
-/* Queries whose routes are made at once. */
+/* Queries per block of routing rows. */
 static int64_t route_rows(int64_t B, int64_t T, int64_t S)
 {
-	const int64_t rows = ROUTE_NUMBERS / (B * S) / ROW_STEP * ROW_STEP;
+	const int64_t rows = ROUTE_ELEMENTS / (B * S) / ROW_STEP * ROW_STEP;
 
 	return rows > T ? T : rows > ROW_STEP ? rows : ROW_STEP < T ? ROW_STEP : T;
 }
@@ -309,51 +321,51 @@ static flash_buffers<P> alloc_flash(struct scratch *m, const struct node *n, enu
 			f.route.at = m->alloc<real>(B * f.route.rows * f.route.pitch);
 		return f;
 	}
-	f.padded = padded_queries(n);
+	f.padded_T = padded_query_count(n);
 	f.d_o = alloc_copy<P>(m, n->out[O], w.value);
-	f.lse2 = m->alloc<real>(B * H * f.padded);
-	f.delta = m->alloc<real>(B * H * f.padded);
-	f.dk = alloc_sums<P>(m, n->in[K], H / heads_together(n));
-	f.dv = alloc_sums<P>(m, n->in[V], H);
+	f.lse_log2 = m->alloc<real>(B * H * f.padded_T);
+	f.delta = m->alloc<real>(B * H * f.padded_T);
+	f.dk = alloc_head_gradients<P>(m, n->in[K], H / heads_per_block_of(n));
+	f.dv = alloc_head_gradients<P>(m, n->in[V], H);
 	f.dbias = n->in[KEY_BIAS] ? m->alloc<real>(B * H * S) : NULL;
-	f.ds_heads = heads_stored<P>(n);
-	f.ds = f.ds_heads ? m->alloc<real>(f.ds_heads * f.padded * f.padded) : NULL;
+	f.ds_heads = heads_with_stored_ds<P>(n);
+	f.ds = f.ds_heads ? m->alloc<real>(f.ds_heads * f.padded_T * f.padded_T) : NULL;
 	f.dband = m->alloc<double>(blocks_of(n, 16));
 	f.sum_work = m->alloc<double>(SUM_PARTS);
 	return f;
 }
 
-/* Copies what has to be copied. */
+/* Kernel parameters of a call; launches the operand copies. */
 template <typename P>
-static problem<P> open_problem(const struct call *c, const flash_buffers<P> &f)
+static flash_params<P> make_params(const struct call *c, const flash_buffers<P> &f)
 {
 	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const int64_t T = n->in[Q]->dim[1], H = n->in[Q]->dim[2];
-	const int64_t in_piece = VEC16<typename P::factor>;
+	const int64_t elements_per_vec = VEC16<typename P::factor>;
 	const struct widths w = widths_of<P>(n);
 	head_copies<P> copies = {};
-	problem<P> p = {};
+	flash_params<P> p = {};
 
 	p.H = (int)H;
 	p.T = (int)T;
 	p.heads = (int)(n->in[Q]->dim[0] * H);
 	p.past = (int)c->run->past;
 	p.S = p.past + p.T;
-	p.q = ready_input<P>(c, Q, w.score, T, f.q, &copies);
-	p.k = ready_input<P>(c, K, w.score, p.S, f.k, &copies);
-	p.v = ready_input<P>(c, V, w.value, p.S, f.v, &copies);
-	p.score_vecs = (int)((n->in[Q]->dim[3] + in_piece - 1) / in_piece);
-	p.value_vecs = (int)((n->in[V]->dim[3] + in_piece - 1) / in_piece);
+	p.q = input_operand<P>(c, Q, w.score, T, f.q, &copies);
+	p.k = input_operand<P>(c, K, w.score, p.S, f.k, &copies);
+	p.v = input_operand<P>(c, V, w.value, p.S, f.v, &copies);
+	p.score_vecs = (int)((n->in[Q]->dim[3] + elements_per_vec - 1) / elements_per_vec);
+	p.value_vecs = (int)((n->in[V]->dim[3] + elements_per_vec - 1) / elements_per_vec);
 	p.recent = p.q;
 	p.recent_n = p.T;
 	if (n->in[RECENT]) {
 		p.recent_n = (int)n->in[RECENT]->dim[1];
-		p.recent = ready_input<P>(c, RECENT, w.score, p.recent_n, f.recent, &copies);
+		p.recent = input_operand<P>(c, RECENT, w.score, p.recent_n, f.recent, &copies);
 	}
 	copy_heads<P>(c, copies);
 	p.recent_first = p.past + p.T - p.recent_n;
-	p.d_o.sharing = 1; /* it is there only for gradients */
+	p.d_o.group_size = 1; /* d_o is set by the backward pass only */
 	p.scale = (typename P::real)a->scale;
 	p.key_bias = real_input<P>(c, KEY_BIAS);
 	if (p.key_bias)
@@ -362,92 +374,102 @@ static problem<P> open_problem(const struct call *c, const flash_buffers<P> &f)
 	p.band_window = a->band_window < p.S ? (int)a->band_window : p.S;
 	p.constant_band = (typename P::real)a->band;
 	p.learned_band = real_input<P>(c, BAND);
-	p.mask = dropout_mask_of(c);
+	p.dropout = dropout_mask_of(c);
 	return p;
 }
 
-/* The same with what only the gradients need.  prepares: the kernel of dQ prepares rows. */
+/* The same for the backward pass. preprocesses: the dQ kernel runs the preprocess itself. */
 template <typename P>
-static problem<P> open_gradients(const struct call *c, const flash_buffers<P> &f,
-				 const row_source<P> &rows, bool prepares)
+static flash_params<P> make_backward_params(const struct call *c, const flash_buffers<P> &f,
+					    const backward_preprocess<P> &rows, bool preprocesses)
 {
 	const struct tensor *o = c->node->out[O];
 	const int64_t W = widths_of<P>(c->node).value;
-	problem<P> p = open_problem<P>(c, f);
+	flash_params<P> p = make_params<P>(c, f);
 
-	if (!prepares)
-		prepare_rows<P>(c, W, f.padded, rows);
-	p.d_o = ready<P>(o, c->dout[O], p.H, W, f.d_o);
-	p.padded = (int)f.padded;
-	p.lse2 = f.lse2;
+	if (!preprocesses)
+		launch_preprocess<P>(c, W, f.padded_T, rows);
+	p.d_o = as_operand<P>(o, c->dout[O], p.H, W, f.d_o);
+	p.padded_T = (int)f.padded_T;
+	p.lse_log2 = f.lse_log2;
 	p.delta = f.delta;
-	p.together = (int)heads_together(c->node);
+	p.heads_per_block = (int)heads_per_block_of(c->node);
 	return p;
 }
 
-/* ---------------------------------------------------------------------- shapes */
+/* --------------------------------------------------------------------- kernel traits */
 
-/* Routing reads no values, and a kernel with extras also does without. */
-template <typename P, int KW, bool MORE, bool BANDED> struct combine_shape {
-	static constexpr int LINE = KW * (int)sizeof(typename P::factor);
-	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
-	static constexpr int STEP = LINE <= 256 && !BANDED ? 64 : LINE == 512 && BANDED ? 16 : 32;
+/* Traits of the routing kernel, which reads no values. The generic variant always has HAS_TERMS. */
+template <typename P, int QK_DIM, bool HAS_TERMS, bool HAS_BAND> struct combine_traits {
+	static constexpr int ROW_BYTES = QK_DIM * (int)sizeof(typename P::factor);
+	static constexpr int WARPS = ROW_BYTES == 512 && HAS_BAND ? 2 : 4;
+	static constexpr int BLOCK_N = ROW_BYTES <= 256 && !HAS_BAND  ? 64
+				       : ROW_BYTES == 512 && HAS_BAND ? 16
+								      : 32;
 
-	typedef shape<P, KW, 64, 1, WARPS, STEP, 2, true, BANDED> type;
+	typedef kernel_traits<P, QK_DIM, 64, 1, WARPS, BLOCK_N, 2, true, HAS_BAND> type;
 };
 
-template <int KW, bool MORE> struct combine_shape<bfloat16_products, KW, MORE, false> {
-	typedef shape<bfloat16_products, KW, 64, 1, 4, 64, 3, MORE, false> type;
-};
-
-/*
- * Shapes of the kernels by precision, widths and extras.  Those of bfloat16 with values of 64 and
- * without extras were the fastest of four to nine tried on an H200; all keep within the 99 KiB of
- * shared memory that every GPU since compute capability 8.6 has.
- */
-template <typename P, int KW, int DW, bool MORE, bool BANDED> struct shapes {
-	static constexpr int LINE = KW * (int)sizeof(typename P::factor); /* bytes */
-	static constexpr int WARPS = LINE == 512 && BANDED ? 2 : 4;
-	static constexpr int STEP = LINE == 128 ? 64 : LINE == 256 ? 32 : 16;
-
-	typedef shape<P, KW, DW, 1, WARPS, STEP, 2, MORE, BANDED> forward, d_queries, d_keys;
-	typedef typename combine_shape<P, KW, MORE, BANDED>::type combine;
-};
-
-template <bool MORE> struct shapes<bfloat16_products, 64, 64, MORE, false> {
-	typedef shape<bfloat16_products, 64, 64, 2, 4, 64, 2, MORE, false> forward, d_queries;
-	typedef shape<bfloat16_products, 64, 64, MORE ? 1 : 2, 4, MORE ? 64 : 32, 2, MORE, false>
-		d_keys;
-	typedef typename combine_shape<bfloat16_products, 64, MORE, false>::type combine;
-};
-
-template <bool MORE> struct shapes<bfloat16_products, 128, 64, MORE, false> {
-	typedef shape<bfloat16_products, 128, 64, 2, 4, 64, 2, MORE, false> forward;
-	typedef shape<bfloat16_products, 128, 64, 2, 4, 32, 2, MORE, false> d_queries;
-	typedef shape<bfloat16_products, 128, 64, 1, 4, 64, 2, MORE, false> d_keys;
-	typedef typename combine_shape<bfloat16_products, 128, MORE, false>::type combine;
-};
-
-template <bool MORE> struct shapes<single_precision, 64, 64, MORE, false> {
-	typedef shape<single_precision, 64, 64, 2, 4, 32, 2, MORE, false> forward, d_queries;
-	typedef shape<single_precision, 64, 64, 2, 4, 16, 2, MORE, false> d_keys;
-	typedef typename combine_shape<single_precision, 64, MORE, false>::type combine;
+template <int QK_DIM, bool HAS_TERMS>
+struct combine_traits<bfloat16_products, QK_DIM, HAS_TERMS, false> {
+	typedef kernel_traits<bfloat16_products, QK_DIM, 64, 1, 4, 64, 3, HAS_TERMS, false> type;
 };
 
 /*
- * Where warps multiply in groups, they need fewer registers, and more blocks fit.  Of three to
- * eight tried of each on an H200 these were the fastest.  Forward with more than two stages is that
- * of grouped_attention.cuh.
+ * Kernel traits by precision, head dimensions and terms. The bfloat16 shapes with V_DIM 64 and
+ * without terms are the fastest of four to nine measured on an H200. All fit into the 99 KiB of
+ * shared memory per block of compute capability 8.6 and newer.
  */
-template <int KW, bool MORE, bool BIASED> struct wgmma_shapes {
-	template <int WARPS, int BLOCKS, int STAGES = 2>
-	using wgmma_shape = shape<bfloat16_products, KW, 64, 1, WARPS, 64, BLOCKS, MORE, false,
-				  true, STAGES, BIASED>;
+template <typename P, int QK_DIM, int V_DIM, bool HAS_TERMS, bool HAS_BAND> struct flash_traits {
+	static constexpr int ROW_BYTES = QK_DIM * (int)sizeof(typename P::factor); /* of Q or K */
+	static constexpr int WARPS = ROW_BYTES == 512 && HAS_BAND ? 2 : 4;
+	static constexpr int BLOCK_N = ROW_BYTES == 128 ? 64 : ROW_BYTES == 256 ? 32 : 16;
 
-	typedef wgmma_shape<8, 2, KW == 64 ? (MORE ? 3 : 4) : MORE ? 2 : 3> forward;
-	typedef wgmma_shape<4, KW == 64 && !MORE ? 4 : 3> d_queries;
-	typedef wgmma_shape<4, KW == 64 && !MORE ? 3 : 2> d_keys;
-	typedef wgmma_shape<4, 3> combine;
+	typedef kernel_traits<P, QK_DIM, V_DIM, 1, WARPS, BLOCK_N, 2, HAS_TERMS, HAS_BAND> forward,
+		dq, dkdv;
+	typedef typename combine_traits<P, QK_DIM, HAS_TERMS, HAS_BAND>::type combine;
+};
+
+template <bool HAS_TERMS> struct flash_traits<bfloat16_products, 64, 64, HAS_TERMS, false> {
+	typedef kernel_traits<bfloat16_products, 64, 64, 2, 4, 64, 2, HAS_TERMS, false> forward, dq;
+	typedef kernel_traits<bfloat16_products, 64, 64, HAS_TERMS ? 1 : 2, 4, HAS_TERMS ? 64 : 32,
+			      2, HAS_TERMS, false>
+		dkdv;
+	typedef typename combine_traits<bfloat16_products, 64, HAS_TERMS, false>::type combine;
+};
+
+template <bool HAS_TERMS> struct flash_traits<bfloat16_products, 128, 64, HAS_TERMS, false> {
+	typedef kernel_traits<bfloat16_products, 128, 64, 2, 4, 64, 2, HAS_TERMS, false> forward;
+	typedef kernel_traits<bfloat16_products, 128, 64, 2, 4, 32, 2, HAS_TERMS, false> dq;
+	typedef kernel_traits<bfloat16_products, 128, 64, 1, 4, 64, 2, HAS_TERMS, false> dkdv;
+	typedef typename combine_traits<bfloat16_products, 128, HAS_TERMS, false>::type combine;
+};
+
+template <bool HAS_TERMS> struct flash_traits<single_precision, 64, 64, HAS_TERMS, false> {
+	typedef kernel_traits<single_precision, 64, 64, 2, 4, 32, 2, HAS_TERMS, false> forward, dq;
+	typedef kernel_traits<single_precision, 64, 64, 2, 4, 16, 2, HAS_TERMS, false> dkdv;
+	typedef typename combine_traits<single_precision, 64, HAS_TERMS, false>::type combine;
+};
+
+/*
+ * WGMMA needs fewer registers per thread, so more blocks fit on an SM. These shapes are the fastest
+ * of three to eight measured on an H200. A forward pass with more than two stages uses
+ * flash_forward_wgmma_kernel.
+ */
+template <int QK_DIM, bool HAS_TERMS, bool HAS_BIAS> struct wgmma_traits {
+	template <int WARPS, int MIN_BLOCKS_PER_SM, int STAGES = 2>
+	using wgmma_kernel_traits =
+		kernel_traits<bfloat16_products, QK_DIM, 64, 1, WARPS, 64, MIN_BLOCKS_PER_SM,
+			      HAS_TERMS, false, true, STAGES, HAS_BIAS>;
+
+	typedef wgmma_kernel_traits<8, 2,
+				    QK_DIM == 64 ? (HAS_TERMS ? 3 : 4)
+				    : HAS_TERMS	 ? 2
+						 : 3>
+		forward;
+	typedef wgmma_kernel_traits<4, QK_DIM == 64 && !HAS_TERMS ? 4 : 3> dq;
+	typedef wgmma_kernel_traits<4, QK_DIM == 64 && !HAS_TERMS ? 3 : 2> dkdv;
+	typedef wgmma_kernel_traits<4, 3> combine;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -461,138 +483,152 @@ static void launch(const struct call *c, Kernel *kernel, dim3 blocks, int thread
 	note_launch(c, cuda_attention_length);
 }
 
-/* For p.heads heads of T queries, or keys. */
-template <typename P> static dim3 blocks_for(const problem<P> &p, int own)
+/* Grid for p.heads heads with `block_rows` queries (or keys) per block. */
+template <typename P> static dim3 blocks_for(const flash_params<P> &p, int block_rows)
 {
-	return dim3((unsigned)p.heads * (unsigned)((p.T + own - 1) / own));
+	return dim3((unsigned)p.heads * (unsigned)((p.T + block_rows - 1) / block_rows));
 }
 
-template <typename X> static constexpr auto forward_by()
+template <typename Traits> static constexpr auto forward_kernel_of()
 {
-	if constexpr (X::STAGES > 2)
-		return flash_forward_wgmma_kernel<X>;
+	if constexpr (Traits::STAGES > 2)
+		return flash_forward_wgmma_kernel<Traits>;
 	else
-		return flash_forward_kernel<X>;
+		return flash_forward_kernel<Traits>;
 }
 
-/* An output of the shape of o. */
-template <typename P> static target<P> written(const struct call *c, int number)
+/* An output tensor with the layout of O. */
+template <typename P> static gmem_output<P> output_of(const struct call *c, int index)
 {
 	const struct heads o = heads_of(c->node->out[O], c->node->in[Q]->dim[2]);
 
-	return target_of(from_token(output<P>(c, number), o, 0), o.width, false);
+	return gmem_output_of(from_token(output<P>(c, index), o, 0), o.width, false);
 }
 
-template <typename P, int KW, int DW, bool MORE, bool BANDED,
-	  typename Shapes = shapes<P, KW, DW, MORE, BANDED>>
+template <typename P, int QK_DIM, int V_DIM, bool HAS_TERMS, bool HAS_BAND,
+	  typename KernelTraits = flash_traits<P, QK_DIM, V_DIM, HAS_TERMS, HAS_BAND>>
 struct launches {
 	typedef typename P::real real;
 
-	static constexpr bool banded = BANDED;
-	static constexpr int64_t own_queries = Shapes::d_queries::OWN;
-	static constexpr bool prepares_rows = Shapes::d_queries::WGMMA;
+	static constexpr bool has_band = HAS_BAND;
+	static constexpr int64_t dq_block_m = KernelTraits::dq::BLOCK_M;
+	static constexpr bool dq_preprocesses = KernelTraits::dq::WGMMA;
 
-	static void forward(const struct call *c, const problem<P> &p)
+	static void forward(const struct call *c, const flash_params<P> &p)
 	{
-		typedef typename Shapes::forward X;
+		typedef typename KernelTraits::forward Traits;
 
-		launch(c, forward_by<X>(), blocks_for(p, X::OWN), X::THREADS,
-		       memory<X, false>::BYTES, p,
-		       attention_results<P>{ written<P>(c, O), written<P>(c, LOST),
-					     real_output<P>(c, LSE) });
+		launch(c, forward_kernel_of<Traits>(), blocks_for(p, Traits::BLOCK_M),
+		       Traits::THREADS, smem_layout<Traits, false>::BYTES, p,
+		       forward_outputs<P>{ output_of<P>(c, O), output_of<P>(c, LOST),
+					   real_output<P>(c, LSE) });
 	}
-	static void combine(const struct call *c, const problem<P> &p, combined<real> route,
-			    struct query_block x, bool maximum)
+	static void combine(const struct call *c, const flash_params<P> &p,
+			    routing_scores<real> route, struct query_block x, bool maximum)
 	{
-		typedef typename Shapes::combine X;
-		const dim3 blocks((unsigned)((x.keys + X::STEP - 1) / X::STEP),
-				  (unsigned)((x.n + X::OWN - 1) / X::OWN),
+		typedef typename KernelTraits::combine Traits;
+		const dim3 blocks((unsigned)((x.keys + Traits::BLOCK_N - 1) / Traits::BLOCK_N),
+				  (unsigned)((x.n + Traits::BLOCK_M - 1) / Traits::BLOCK_M),
 				  (unsigned)c->node->in[Q]->dim[0]);
 
-		launch(c, routing_combine_kernel<X>, blocks, X::THREADS, route_memory<X>::bytes(p),
-		       p, (const real *)real_output<P>(c, LSE), route, x, maximum);
+		launch(c, routing_combine_kernel<Traits>, blocks, Traits::THREADS,
+		       route_smem<Traits>::bytes(p), p, (const real *)real_output<P>(c, LSE), route,
+		       x, maximum);
 	}
 	template <bool IN_BAND>
-	static void d_queries(const struct call *c, const problem<P> &p, target<P> out,
-			      double *dband, const row_source<P> &rows)
+	static void dq(const struct call *c, const flash_params<P> &p, gmem_output<P> out,
+		       double *dband, const backward_preprocess<P> &rows)
 	{
-		typedef typename Shapes::d_queries X;
+		typedef typename KernelTraits::dq Traits;
 
-		launch(c, flash_backward_dq_kernel<X, IN_BAND>, blocks_for(p, X::OWN), X::THREADS,
-		       memory<X, true>::BYTES + own_numbers<X>::BYTES, p, out, dband, rows);
+		launch(c, flash_backward_dq_kernel<Traits, IN_BAND>, blocks_for(p, Traits::BLOCK_M),
+		       Traits::THREADS,
+		       smem_layout<Traits, true>::BYTES + resident_scalars<Traits>::BYTES, p, out,
+		       dband, rows);
 	}
-	static void given_d_queries(const struct call *c, const problem<P> &p, target<P> out)
+	static void dq_from_stored_ds(const struct call *c, const flash_params<P> &p,
+				      gmem_output<P> out)
 	{
-		typedef typename Shapes::d_queries X;
+		typedef typename KernelTraits::dq Traits;
 
 		if constexpr (!ROUNDS<P>)
-			launch(c, flash_backward_dq_stored_kernel<X>, blocks_for(p, X::OWN),
-			       X::THREADS, given_memory<X>::BYTES, p, out);
+			launch(c, flash_backward_dq_stored_kernel<Traits>,
+			       blocks_for(p, Traits::BLOCK_M), Traits::THREADS,
+			       stored_ds_smem<Traits>::BYTES, p, out);
 	}
 	template <bool IN_BAND>
-	static void d_keys(const struct call *c, const problem<P> &p, target<P> dk, target<P> dv,
-			   real *dbias)
+	static void dkdv(const struct call *c, const flash_params<P> &p, gmem_output<P> dk,
+			 gmem_output<P> dv, real *dbias)
 	{
-		typedef typename Shapes::d_keys X;
+		typedef typename KernelTraits::dkdv Traits;
 
-		launch(c, flash_backward_dkdv_kernel<X, IN_BAND>,
-		       dim3(blocks_for(p, X::OWN).x / (unsigned)p.together), X::THREADS,
-		       memory<X, true>::BYTES, p, dk, dv, dbias);
+		launch(c, flash_backward_dkdv_kernel<Traits, IN_BAND>,
+		       dim3(blocks_for(p, Traits::BLOCK_M).x / (unsigned)p.heads_per_block),
+		       Traits::THREADS, smem_layout<Traits, true>::BYTES, p, dk, dv, dbias);
 	}
 };
 
-template <int KW, bool MORE, bool BIASED>
-using wgmma_launches =
-	launches<bfloat16_products, KW, 64, MORE, false, wgmma_shapes<KW, MORE, BIASED>>;
+template <int QK_DIM, bool HAS_TERMS, bool HAS_BIAS>
+using wgmma_launches = launches<bfloat16_products, QK_DIM, 64, HAS_TERMS, false,
+				wgmma_traits<QK_DIM, HAS_TERMS, HAS_BIAS>>;
 
-template <int KW, typename F> static void with_wgmma(bool more, bool biased, F f)
+template <int QK_DIM, typename F>
+static void dispatch_wgmma_traits(bool has_terms, bool has_bias, F f)
 {
-	if (more)
-		f(wgmma_launches<KW, true, true>());
-	else if (biased)
-		f(wgmma_launches<KW, false, true>());
+	if (has_terms)
+		f(wgmma_launches<QK_DIM, true, true>());
+	else if (has_bias)
+		f(wgmma_launches<QK_DIM, false, true>());
 	else
-		f(wgmma_launches<KW, false, false>());
+		f(wgmma_launches<QK_DIM, false, false>());
 }
 
-/* f(launches) for the node.  What is rare shares kernels with what has more. */
-template <typename P, typename F> static void with_shapes(const struct call *c, F f)
+/*
+ * Calls f(launches) with the kernel traits for the node. Rare features share the kernels of a more
+ * general variant.
+ */
+template <typename P, typename F> static void dispatch_traits(const struct call *c, F f)
 {
 	const struct node *n = c->node;
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	constexpr bool is_bf16 = sizeof(typename P::factor) < sizeof(typename P::real);
 	constexpr bool is_double = sizeof(typename P::factor) == sizeof(double);
-	const bool biased = n->in[KEY_BIAS], rare = a->alibi || a->dropout > 0 || !(a->scale > 0);
-	const bool more = biased || rare;
+	const bool has_bias = n->in[KEY_BIAS],
+		   needs_terms = a->alibi || a->dropout > 0 || !(a->scale > 0);
+	const bool has_terms = has_bias || needs_terms;
 
 	if constexpr (is_bf16)
 		if (context_of(c)->has_wgmma && widths_of<P>(n).value == 64)
-			return widths_of<P>(n).score == 64 ? with_wgmma<64>(rare, biased, f)
-							   : with_wgmma<128>(rare, biased, f);
+			return widths_of<P>(n).score == 64
+				       ? dispatch_wgmma_traits<64>(needs_terms, has_bias, f)
+				       : dispatch_wgmma_traits<128>(needs_terms, has_bias, f);
 	if constexpr (!is_double) {
 		if (widths_of<P>(n).value == 64 && widths_of<P>(n).score == 64)
-			return more || !is_bf16 ? f(launches<P, 64, 64, true, false>())
-						: f(launches<P, 64, 64, !is_bf16, false>());
+			return has_terms || !is_bf16 ? f(launches<P, 64, 64, true, false>())
+						     : f(launches<P, 64, 64, !is_bf16, false>());
 		if (widths_of<P>(n).value == 64)
-			return more || !is_bf16 ? f(launches<P, 128, 64, true, false>())
-						: f(launches<P, 128, 64, !is_bf16, false>());
+			return has_terms || !is_bf16 ? f(launches<P, 128, 64, true, false>())
+						     : f(launches<P, 128, 64, !is_bf16, false>());
 	}
-	f(launches<P, widest<P>(), widest<P>(), true, true>());
+	f(launches<P, max_head_dim<P>(), max_head_dim<P>(), true, true>());
 }
 
 /* ---------------------------------------------------------------------- passes */
 
-/* A block walks over all keys of its queries: a single query would leave the GPU idle. */
+/*
+ * A block loops over all keys of its queries, so a single query (decoding) would leave the GPU
+ * idle.
+ */
 template <typename P> bool flash<P>::takes(const struct node *n)
 {
 	const struct tensor *q = n->in[Q], *v = n->in[V];
 
-	return q->dim[1] > 1 && q->dim[3] <= widest<P>() && v->dim[3] <= widest<P>();
+	return q->dim[1] > 1 && q->dim[3] <= max_head_dim<P>() && v->dim[3] <= max_head_dim<P>();
 }
 
 template <typename P>
-static void route_queries(const struct call *c, const problem<P> &p,
-			  combined<typename P::real> route)
+static void route_queries(const struct call *c, const flash_params<P> &p,
+			  routing_scores<typename P::real> route)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
 
@@ -600,8 +636,9 @@ static void route_queries(const struct call *c, const problem<P> &p,
 		const int64_t n = p.T - first < route.rows ? p.T - first : route.rows;
 		const struct query_block x = { first, n, p.past + first + n, 0 };
 
-		with_shapes<P>(c,
-			       [&](auto by) { by.combine(c, p, route, x, a->route.head_maximum); });
+		dispatch_traits<P>(c, [&](auto launcher) {
+			launcher.combine(c, p, route, x, a->route.head_maximum);
+		});
 		write_routes<P>(c, route, p.past, x);
 	}
 }
@@ -610,88 +647,94 @@ template <typename P> void flash<P>::forward(const struct call *c)
 {
 	struct scratch m = { (char *)c->work, 0 };
 	const flash_buffers<P> f = alloc_flash<P>(&m, c->node, PASS_FORWARD);
-	const problem<P> p = open_problem<P>(c, f);
+	const flash_params<P> p = make_params<P>(c, f);
 
-	with_shapes<P>(c, [&](auto by) { by.forward(c, p); });
+	dispatch_traits<P>(c, [&](auto launcher) { launcher.forward(c, p); });
 	if (f.route.at)
 		route_queries<P>(c, p, f.route);
 }
 
-/* Where the sums of the keys or values of H heads go: into the gradient, or first into `sums`. */
+/*
+ * Destination of dK or dV with H heads: the input gradient itself, or the buffer `sums` that
+ * put_shared() reduces.
+ */
 template <typename P>
-static target<P> sums_of(const struct call *c, int input, typename P::real *sums, int64_t H)
+static gmem_output<P> dkdv_output(const struct call *c, int input, typename P::real *sums,
+				  int64_t H)
 {
 	const struct tensor *t = c->node->in[input];
 	const auto d = input_gradient<P>(c, input);
 
 	if (sums && d)
-		return target_of(from_buffer(real_view<P>(sums), H, t->dim[1], t->dim[3]),
-				 t->dim[3], false);
-	return target_of(from_token(d.to, heads_of(t, H), 0), t->dim[3], d.add);
+		return gmem_output_of(from_buffer(real_view<P>(sums), H, t->dim[1], t->dim[3]),
+				      t->dim[3], false);
+	return gmem_output_of(from_token(d.to, heads_of(t, H), 0), t->dim[3], d.add);
 }
 
-/* More of dq and dk, and dband, of what is wanted: dq and dk hold the rest already. */
+/* Adds the band's gradients to dq and dk, which hold the other terms already, and writes dband. */
 template <typename P>
-static void add_band(const struct call *c, const problem<P> &p, const flash_buffers<P> &f,
-		     target<P> dq, target<P> dk)
+static void add_band(const struct call *c, const flash_params<P> &p, const flash_buffers<P> &f,
+		     gmem_output<P> dq, gmem_output<P> dk)
 {
 	typedef typename P::real real;
 	const auto dband = input_gradient<P>(c, BAND);
-	double *parts = f.dband;
+	double *block_sums = f.dband;
 	int64_t blocks = 0;
 
 	dq.add = dk.add = true;
-	with_shapes<P>(c, [&](auto by) {
-		typedef decltype(by) L;
+	dispatch_traits<P>(c, [&](auto launcher) {
+		typedef decltype(launcher) L;
 
-		blocks = blocks_of(c->node, L::own_queries);
-		if constexpr (L::banded) {
+		blocks = blocks_of(c->node, L::dq_block_m);
+		if constexpr (L::has_band) {
 			if (dk.to.at || dband)
-				L::template d_queries<true>(c, p, dk, f.dband, {});
+				L::template dq<true>(c, p, dk, f.dband, {});
 			if (dq.to.at)
-				L::template d_keys<true>(c, p, dq, dq, NULL);
+				L::template dkdv<true>(c, p, dq, dq, NULL);
 		}
 	});
 	if (dband)
 		sum_all(
-			c, blocks, [=] __device__(int64_t i) { return parts[i]; }, f.sum_work,
+			c, blocks, [=] __device__(int64_t i) { return block_sums[i]; }, f.sum_work,
 			[=] __device__(double sum) { dband.put(0, (real)sum); });
 }
 
-/* Is anything wanted that d_keys makes? */
-static bool wants_keys(const struct call *c)
+/* Does the call need an output of the dK/dV kernel? */
+static bool needs_dkdv(const struct call *c)
 {
 	return c->din[K] || c->din[V] || c->din[KEY_BIAS];
 }
 
-/* Some heads after the other: dK, dV and dbias, with dS into f.ds, and from that dQ. */
+/* Backward with stored dS, ds_heads heads at a time: dK, dV, dbias and dS, then dQ from dS. */
 template <typename P>
-static void gradients_by_stored(const struct call *c, problem<P> p, const flash_buffers<P> &f,
-				target<P> dq, target<P> dk, target<P> dv)
+static void backward_with_stored_ds(const struct call *c, flash_params<P> p,
+				    const flash_buffers<P> &f, gmem_output<P> dq, gmem_output<P> dk,
+				    gmem_output<P> dv)
 {
-	const int heads = p.heads, most = (int)f.ds_heads;
+	const int heads = p.heads, max_heads = (int)f.ds_heads;
 
 	p.ds = f.ds;
-	for (p.first_head = 0; p.first_head < heads; p.first_head += most) {
-		p.heads = heads - p.first_head < most ? heads - p.first_head : most;
-		with_shapes<P>(c, [&](auto by) {
-			by.template d_keys<false>(c, p, dk, dv, f.dbias);
-			by.given_d_queries(c, p, dq);
+	for (p.first_head = 0; p.first_head < heads; p.first_head += max_heads) {
+		p.heads = heads - p.first_head < max_heads ? heads - p.first_head : max_heads;
+		dispatch_traits<P>(c, [&](auto launcher) {
+			launcher.template dkdv<false>(c, p, dk, dv, f.dbias);
+			launcher.dq_from_stored_ds(c, p, dq);
 		});
 	}
 }
 
-/* The same by kernels that both make scores again, or one of them, if only that is wanted. */
+/* Backward with recomputed scores; each kernel runs only if its outputs are needed. */
 template <typename P>
-static void gradients_by_scores(const struct call *c, const problem<P> &p,
-				const flash_buffers<P> &f, const row_source<P> &rows, target<P> dq,
-				target<P> dk, target<P> dv)
+static void backward_recomputing_scores(const struct call *c, const flash_params<P> &p,
+					const flash_buffers<P> &f,
+					const backward_preprocess<P> &rows, gmem_output<P> dq,
+					gmem_output<P> dk, gmem_output<P> dv)
 {
-	with_shapes<P>(c, [&](auto by) {
+	dispatch_traits<P>(c, [&](auto launcher) {
 		if (dq.to.at)
-			by.template d_queries<false>(c, p, dq, NULL, rows);
-		if (wants_keys(c))
-			by.template d_keys<false>(c, p, dk, dv, f.dbias);
+			launcher.template dq<false>(c, p, dq, NULL, rows);
+		if (needs_dkdv(c))
+			launcher.template dkdv<false>(c, p, dk, dv, f.dbias);
 	});
 }
 
@@ -699,21 +742,22 @@ template <typename P> void flash<P>::backward(const struct call *c)
 {
 	struct scratch m = { (char *)c->work, 0 };
 	const flash_buffers<P> f = alloc_flash<P>(&m, c->node, PASS_BACKWARD);
-	const row_source<P> rows = rows_to_prepare<P>(c, f.lse2, f.delta, f.d_o);
+	const backward_preprocess<P> rows = preprocess_of<P>(c, f.lse_log2, f.delta, f.d_o);
 	const struct tensor *q = c->node->in[Q];
 	const auto d = input_gradient<P>(c, Q);
-	bool prepares = false;
+	bool preprocesses = false;
 
-	with_shapes<P>(c, [&](auto by) { prepares = d && decltype(by)::prepares_rows; });
-	const problem<P> p = open_gradients<P>(c, f, rows, prepares);
-	const auto dq = target_of(from_token(d.to, heads_of(q, p.H), 0), q->dim[3], d.add);
-	const int64_t key_heads = p.H / p.together;
-	const auto dk = sums_of<P>(c, K, f.dk, key_heads), dv = sums_of<P>(c, V, f.dv, p.H);
+	dispatch_traits<P>(
+		c, [&](auto launcher) { preprocesses = d && decltype(launcher)::dq_preprocesses; });
+	const flash_params<P> p = make_backward_params<P>(c, f, rows, preprocesses);
+	const auto dq = gmem_output_of(from_token(d.to, heads_of(q, p.H), 0), q->dim[3], d.add);
+	const int64_t key_heads = p.H / p.heads_per_block;
+	const auto dk = dkdv_output<P>(c, K, f.dk, key_heads), dv = dkdv_output<P>(c, V, f.dv, p.H);
 
-	if (f.ds && d && wants_keys(c))
-		gradients_by_stored<P>(c, p, f, dq, dk, dv);
+	if (f.ds && d && needs_dkdv(c))
+		backward_with_stored_ds<P>(c, p, f, dq, dk, dv);
 	else
-		gradients_by_scores<P>(c, p, f, rows, dq, dk, dv);
+		backward_recomputing_scores<P>(c, p, f, rows, dq, dk, dv);
 	if (has_band(c->node))
 		add_band<P>(c, p, f, dq, dk);
 	if (f.dk)

@@ -1,5 +1,10 @@
 /*
- * fused_routes - the kernel that makes the probabilities of all heads again, for routes.
+ * flash_routing - recomputes P = exp(S - lse) of all heads and combines it over heads, for top-k
+ * routing.
+ *
+ *     R_ij = mean_h P_hij, or max_h P_hij
+ *
+ * The forward kernel cannot do this: a row of R needs the final lse of every head.
  */
 #ifndef CUDA_ATTENTION_FLASH_ROUTING_CUH
 #define CUDA_ATTENTION_FLASH_ROUTING_CUH
@@ -7,134 +12,138 @@
 #include "core/backend/cuda/attention/flash_forward.cuh"
 
 /*
- * Rows of routing: the heads' probabilities of queries first .. first + n - 1, combined.  A block
- * of threads makes OWN rows and STEP columns of one example, a head at a time.  Keys that all heads
- * share are copied once.
+ * Shared memory of routing_combine_kernel. A block computes a BLOCK_M x BLOCK_N tile of R for one
+ * example and loops over heads, with Q and K double-buffered. If all heads share one key head, K is
+ * copied once.
  */
-template <typename X> struct route_memory {
-	typedef tiles<X, X::OWN, false> query_tiles;
-	typedef tiles<X, X::STEP, false> key_tiles;
+template <typename Traits> struct route_smem {
+	typedef smem_tiles<Traits, Traits::BLOCK_M, false> query_tiles;
+	typedef smem_tiles<Traits, Traits::BLOCK_N, false> key_tiles;
 
 	static constexpr int QUERIES = query_tiles::BYTES, KEYS = key_tiles::BYTES;
-	static constexpr int KEY_STAGE = X::aligned(KEYS + X::STEP * (int)sizeof(typename X::real));
+	static constexpr int KEY_STAGE =
+		Traits::align_smem(KEYS + Traits::BLOCK_N * (int)sizeof(typename Traits::real));
 
-	static __host__ __device__ bool is_shared(const problem_of<X> &p)
+	static __host__ __device__ bool is_shared(const params_of<Traits> &p)
 	{
-		return !X::BANDED && !p.key_bias && p.k.sharing == p.H;
+		return !Traits::HAS_BAND && !p.key_bias && p.k.group_size == p.H;
 	}
-	static int bytes(const problem_of<X> &p)
+	static int bytes(const params_of<Traits> &p)
 	{
 		return 2 * QUERIES + (is_shared(p) ? 1 : 2) * KEY_STAGE;
 	}
-	/* Where the queries and keys of head h are, from the start of shared memory. */
-	static __device__ int queries_at(int h)
+	/* Offsets of the tiles of head h in shared memory. */
+	static __device__ int query_offset(int h)
 	{
 		return h % 2 * QUERIES;
 	}
-	static __device__ int keys_at(const problem_of<X> &p, int h)
+	static __device__ int key_offset(const params_of<Traits> &p, int h)
 	{
 		return 2 * QUERIES + (is_shared(p) ? 0 : h % 2 * KEY_STAGE);
 	}
 };
 
-template <typename X>
-static __device__ void copy_head(const problem_of<X> &p, int b, int h, int first, int j0,
+template <typename Traits>
+static __device__ void load_head(const params_of<Traits> &p, int b, int h, int first, int j0,
 				 bool in_band, uint32_t start)
 {
-	typedef route_memory<X> M;
+	typedef route_smem<Traits> Smem;
 	const int head = b * p.H + h;
-	const typename M::query_tiles queries(start + M::queries_at(h));
-	const uint32_t stage = start + M::keys_at(p, h);
-	const typename M::key_tiles keys(stage);
+	const typename Smem::query_tiles queries(start + Smem::query_offset(h));
+	const uint32_t stage = start + Smem::key_offset(p, h);
+	const typename Smem::key_tiles keys(stage);
 
-	queries.copy(queries_of<X>(p, head), first, in_band);
-	if (h == 0 || !M::is_shared(p)) {
-		keys.copy(keys_of<X>(p, head), j0, in_band);
-		if (X::BIASED)
-			copy_bias<X>(p, head, j0, stage + M::KEYS);
+	queries.copy(queries_of<Traits>(p, head), first, in_band);
+	if (h == 0 || !Smem::is_shared(p)) {
+		keys.copy(keys_of<Traits>(p, head), j0, in_band);
+		if (Traits::HAS_BIAS)
+			load_bias<Traits>(p, head, j0, stage + Smem::KEYS);
 	}
 	cp_async_commit();
 }
 
-/* lse of the thread's rows, of which the first is query i, in powers of two. */
-template <typename X>
-static __device__ __forceinline__ void read_lse2(const problem_of<X> &p, int head, int i,
-						 const typename X::real *lse,
-						 typename X::row_numbers &lse2)
+/* Loads lse * log2(e) of the thread's rows; i: query of the warp's first row. */
+template <typename Traits>
+static __device__ __forceinline__ void load_lse_log2(const params_of<Traits> &p, int head, int i,
+						     const typename Traits::real *lse,
+						     typename Traits::row_scalars &lse_log2)
 {
 #pragma unroll
-	for (int m = 0; m < X::ROWS; m++)
+	for (int m = 0; m < Traits::M_TILES; m++)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			const int at = i + 16 * m + fragment_row(2 * half);
 
-			lse2[m][half] = lse[(int64_t)head * p.T + (at < p.T ? at : p.T - 1)] *
-					(typename X::real)M_LOG2E;
+			lse_log2[m][half] = lse[(int64_t)head * p.T + (at < p.T ? at : p.T - 1)] *
+					    (typename Traits::real)M_LOG2E;
 		}
 }
 
-template <typename X>
-static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	routing_combine_kernel(const __grid_constant__ problem_of<X> p, const typename X::real *lse,
-			       combined<typename X::real> route, struct query_block x, bool maximum)
+template <typename Traits>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	routing_combine_kernel(const __grid_constant__ params_of<Traits> p,
+			       const typename Traits::real *lse,
+			       routing_scores<typename Traits::real> route, struct query_block x,
+			       bool maximum)
 {
-	typedef typename X::real real;
-	typedef route_memory<X> M;
+	typedef typename Traits::real real;
+	typedef route_smem<Traits> Smem;
 
 	pdl_wait();
 	char *shared = dynamic_smem();
 	const uint32_t start = smem_address(shared);
-	const int row = 16 * X::ROWS * (int)(threadIdx.x / 32);
-	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * X::OWN;
-	const int j0 = (int)blockIdx.x * X::STEP, i0 = p.past + first + row;
-	const bool in_band =
-		X::BANDED && p.band_window >= 0 && j0 + X::STEP - 1 + p.band_window >= i0 - row;
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * Traits::BLOCK_M;
+	const int j0 = (int)blockIdx.x * Traits::BLOCK_N, i0 = p.past + first + row;
+	const bool in_band = Traits::HAS_BAND && p.band_window >= 0 &&
+			     j0 + Traits::BLOCK_N - 1 + p.band_window >= i0 - row;
 	const real share = 1 / (real)p.H;
-	typename X::scores s, joined;
-	typename X::crosses cross;
-	typename X::row_numbers lse2;
+	typename Traits::score_acc s, combined;
+	typename Traits::cross_acc cross;
+	typename Traits::row_scalars lse_log2;
 
-	if (!X::runs() || j0 > i0 - row + X::OWN - 1)
-		return; /* no query of this block sees these keys */
-	clear(joined);
-	copy_head<X>(p, b, 0, first, j0, in_band, start);
+	if (!Traits::is_supported() || j0 > i0 - row + Traits::BLOCK_M - 1)
+		return; /* the tile is fully masked */
+	clear(combined);
+	load_head<Traits>(p, b, 0, first, j0, in_band, start);
 	for (int h = 0; h < p.H; h++) {
-		const int keys_at = M::keys_at(p, h);
-		const typename M::query_tiles queries(start + M::queries_at(h));
-		const typename M::key_tiles keys(start + keys_at);
-		const real *bias = (const real *)(shared + keys_at + M::KEYS);
-		const terms_with<X> t = terms_of(p, b * p.H + h);
+		const int key_offset = Smem::key_offset(p, h);
+		const typename Smem::query_tiles queries(start + Smem::query_offset(h));
+		const typename Smem::key_tiles keys(start + key_offset);
+		const real *bias = (const real *)(shared + key_offset + Smem::KEYS);
+		const score_terms_of<Traits> t = make_score_terms(p, b * p.H + h);
 
-		cp_async_arrive<X>();
+		cp_async_wait_block<Traits>();
 		if (h + 1 < p.H)
-			copy_head<X>(p, b, h + 1, first, j0, in_band, start);
-		if (j0 > i0 - row + X::first_together() + X::TOGETHER - 1)
-			continue; /* none of these queries sees these keys */
-		read_lse2<X>(p, b * p.H + h, first + row, lse, lse2);
+			load_head<Traits>(p, b, h + 1, first, j0, in_band, start);
+		if (j0 > i0 - row + Traits::first_mma_row() + Traits::MMA_ROWS - 1)
+			continue; /* fully masked for these rows */
+		load_lse_log2<Traits>(p, b * p.H + h, first + row, lse, lse_log2);
 		product_nt(s, queries.score, row, keys.score);
 		clear(cross);
-		if constexpr (X::BANDED)
+		if constexpr (Traits::HAS_BAND)
 			if (in_band)
 				product_nt(cross, queries.cross, row, keys.cross);
-		finish_scores<X>(
+		apply_score_terms<Traits>(
 			t, in_band, cross, [=](int, int, int c) { return bias[c]; },
 			[=](int r, int c) { return i0 + r - j0 - c; }, s);
 		each_number(s, [&](real &y, int m, int n, int e, int, int) {
-			const real probability =
-				power_of_two<X>(y * unit_of<X>(t) - lse2[m][e / 2]);
+			const real probability = softmax_exp2<Traits>(y * scale_log2_of<Traits>(t) -
+								      lse_log2[m][e / 2]);
 
-			joined[m][n][e] = maximum ? fmax(joined[m][n][e], probability)
-						  : joined[m][n][e] + probability * share;
+			combined[m][n][e] = maximum ? fmax(combined[m][n][e], probability)
+						    : combined[m][n][e] + probability * share;
 		});
 	}
-	each_number(joined, [&](real &y, int m, int n, int e, int r, int c) {
+	each_number(combined, [&](real &y, int m, int n, int e, int r, int c) {
 		const int64_t query = first - x.first + row + r;
 		real *to = route.at + ((b * route.rows + query) * route.pitch + j0 + c);
 
 		if (query >= x.n || e % 2 == 1)
 			return;
 		if (j0 + c + 1 <= i0 + r)
-			write_pair(output_view<typename X::P>{ to, false }, y, joined[m][n][e + 1]);
+			write_pair(output_view<typename Traits::P>{ to, false }, y,
+				   combined[m][n][e + 1]);
 		else if (j0 + c <= i0 + r)
 			*to = y;
 	});

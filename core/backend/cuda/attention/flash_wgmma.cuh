@@ -1,180 +1,196 @@
 /*
- * grouped_attention - forward of fused_attention.cuh where four warps multiply together
- * (groups.cuh): tensor cores multiply while a group of warps takes powers.
+ * flash_wgmma - the forward pass of flash_forward.cuh with wgmma (Hopper): the tensor cores
+ * multiply while the warpgroups exponentiate.
  *
- * The product that adds up results is begun one step late, after the scores of the next step:
+ * The PV product runs one step behind QK^T (FlashAttention-3's intra-warpgroup pipelining):
  *
- *     begin S_j, O += P_j-1 V_j-1, then make P_j
+ *     start S_j = Q K_j^T, start O += P_{j-1} V_{j-1}, wait for S_j, compute P_j, wait for O
  *
- * P_j-1 waits in registers, rounded.  Nothing is under way at the end of a step.  The stage of step
- * j-1 is read until then, so copies go to the one of step j-2.
+ * P_{j-1} waits in registers as bfloat16. Stage j-1 is read until the end of step j, so new copies
+ * go to the stage of step j-2, which takes at least three stages. Blocks have two warpgroups and
+ * BLOCK_M = 128 queries; key tiles have 64 keys.
  *
- * On an H200 the same did not pay for the gradients: its registers leave room for fewer groups. Nor
- * did blocks of three groups: those that meet at every step do the same things at the same time.
- *
- * (J. Shah et al., "FlashAttention-3", 2024.)
+ * (J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and
+ * Low-precision", 2024.)
  */
 #ifndef CUDA_ATTENTION_FLASH_WGMMA_CUH
 #define CUDA_ATTENTION_FLASH_WGMMA_CUH
 
 #include "core/backend/cuda/attention/flash_forward.cuh"
 
-/* Steps that copies are begun ahead. */
-template <typename X> static constexpr int AHEAD = X::STAGES - 2;
+/* Stages that are copied ahead of the current step. */
+template <typename Traits> static constexpr int PREFETCH_STAGES = Traits::STAGES - 2;
 
-/* Until the copies of a step are there, and no group reads those of two steps before. */
-template <typename X> static __device__ __forceinline__ void step_arrives()
+/*
+ * Waits until the copies of step j have landed and no warpgroup reads the stage of step j-2.
+ */
+template <typename Traits> static __device__ __forceinline__ void wait_for_stage()
 {
-	static_assert(X::STAGES >= 3, "one is copied, two are read");
-	cp_async_wait<AHEAD<X> - 1>();
+	static_assert(Traits::STAGES >= 3, "one stage is filled while two are read");
+	cp_async_wait<PREFETCH_STAGES<Traits> - 1>();
 	fence_proxy_async();
 	__syncthreads();
 }
 
-/* A left factor of a product, rounded, until it is begun. */
-template <typename X> using waiting_factor = uint32_t[X::COLUMNS / 2][4];
+/* P as bfloat16 A fragments, held until the next step's PV product. */
+template <typename Traits> using pending_probabilities = uint32_t[Traits::N_TILES / 2][4];
 
-/* The panels of a step. */
-template <typename M>
-static __device__ __forceinline__ typename M::step_tiles stage_of(uint32_t start, int step)
+/* The tiles of one step. */
+template <typename Smem>
+static __device__ __forceinline__ typename Smem::stage_tiles stage_tiles_of(uint32_t start,
+									    int step)
 {
-	return typename M::step_tiles(M::stage(start, step));
+	return typename Smem::stage_tiles(Smem::stage(start, step));
 }
 
 template <bool FIRST> using is_first = std::integral_constant<bool, FIRST>;
 
-/* No query of the group sees keys of this step and later ones. */
-template <typename X> static __device__ int end_of_warpgroup(const query_walk<X> &w, int group)
+/* First key tile that is fully masked for the warpgroup. */
+template <typename Traits>
+static __device__ int warpgroup_key_end(const query_block_loop<Traits> &loop, int warpgroup_index)
 {
-	const int end = (w.position + 64 * group + 63) / X::STEP + 1;
+	const int end = (loop.position + 64 * warpgroup_index + 63) / Traits::BLOCK_N + 1;
 
-	return end < w.end ? end : w.end;
+	return end < loop.end ? end : loop.end;
 }
 
-template <typename X, typename M>
-static __device__ void copy_keys_ahead(const problem_of<X> &p, const query_walk<X> &w,
-				       const side_of<X> &keys, uint32_t start, int step)
+template <typename Traits, typename Smem>
+static __device__ void
+load_key_tile_ahead(const params_of<Traits> &p, const query_block_loop<Traits> &loop,
+		    const gmem_operands_of<Traits> &keys, uint32_t start, int step)
 {
-	if (step < w.end)
-		copy_keys<X, M>(p, w, keys, start, step);
+	if (step < loop.end)
+		load_key_tile<Traits, Smem>(p, loop, keys, start, step);
 	else
 		cp_async_commit();
 }
 
-/* f(is_first, step, meanwhile) for steps before `end`; it calls meanwhile() when products are
- * begun. */
-template <typename X, typename M, typename F>
-static __device__ __forceinline__ void
-walk_over_keys(const problem_of<X> &p, const query_walk<X> &w, int end, uint32_t start, F f)
+/*
+ * Calls f(is_first, step, prefetch_next) for the key tiles before `end`. f must call
+ * prefetch_next() after it has issued its products.
+ */
+template <typename Traits, typename Smem, typename F>
+static __device__ __forceinline__ void for_each_key_tile(const params_of<Traits> &p,
+							 const query_block_loop<Traits> &loop,
+							 int end, uint32_t start, F f)
 {
-	const side_of<X> keys = keys_of<X>(p, w.head);
+	const gmem_operands_of<Traits> keys = keys_of<Traits>(p, loop.head);
 
-	for (int step = w.begin; step < w.begin + AHEAD<X>; step++)
-		copy_keys_ahead<X, M>(p, w, keys, start, step);
-	for (int step = w.begin; step < w.end; step++) {
-		const auto meanwhile = [&] {
-			copy_keys_ahead<X, M>(p, w, keys, start, step + AHEAD<X>);
+	for (int step = loop.begin; step < loop.begin + PREFETCH_STAGES<Traits>; step++)
+		load_key_tile_ahead<Traits, Smem>(p, loop, keys, start, step);
+	for (int step = loop.begin; step < loop.end; step++) {
+		const auto prefetch_next = [&] {
+			load_key_tile_ahead<Traits, Smem>(p, loop, keys, start,
+							  step + PREFETCH_STAGES<Traits>);
 		};
 
-		step_arrives<X>();
-		if (step == w.begin)
-			f(is_first<true>(), step, meanwhile);
+		wait_for_stage<Traits>();
+		if (step == loop.begin)
+			f(is_first<true>(), step, prefetch_next);
 		else if (step < end)
-			f(is_first<false>(), step, meanwhile);
+			f(is_first<false>(), step, prefetch_next);
 		else
-			meanwhile();
+			prefetch_next();
 	}
 }
 
-/* Powers of up to 2 to this are summed up before a row takes a new largest score. */
-#define LARGEST_POWER 8
+/* A row adopts a new maximum only if an exponential would exceed 2^8 otherwise. */
+#define MAX_LOG2_GROWTH 8
 
 /*
- * A row's powers are relative to a score that is its largest, or was.  A row takes another one only
- * if it has to, which is rare after the first steps, and does not depend on other rows.  FIRST: all
- * do. Returns whether sums are to be shrunk; otherwise `shrink` is not set.
+ * Lazy rescaling: a row keeps its reference score while no P exceeds 2^MAX_LOG2_GROWTH, so
+ * rescaling is rare after the first steps. The decision depends on the row alone. FIRST: all rows
+ * adopt a reference. Returns whether the accumulators must be rescaled; `rescale` is set only then.
  */
-template <typename X, bool FIRST>
-static __device__ __forceinline__ bool take_references(typename X::real unit, running<X> &r,
-						       const typename X::scores &s,
-						       typename X::row_numbers &shrink)
+template <typename Traits, bool FIRST>
+static __device__ __forceinline__ bool
+update_row_max(typename Traits::real scale_log2, online_softmax<Traits> &softmax,
+	       const typename Traits::score_acc &s, typename Traits::row_scalars &rescale)
 {
-	typename X::row_numbers most;
-	bool stays = true;
+	typename Traits::row_scalars local_max;
+	bool keeps_max = true;
 
-	largest_of_thread<X>(s, most);
+	thread_row_max<Traits>(s, local_max);
 #pragma unroll
 	for (int half = 0; half < 2; half++)
-		stays &= (most[0][half] - r.largest[0][half]) * unit <= LARGEST_POWER;
-	if (!FIRST && __all_sync(0xffffffffu, stays))
+		keeps_max &= (local_max[0][half] - softmax.row_max[0][half]) * scale_log2 <=
+			     MAX_LOG2_GROWTH;
+	if (!FIRST && __all_sync(0xffffffffu, keeps_max))
 		return false;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		const typename X::real before = r.largest[0][half];
+		const typename Traits::real previous = softmax.row_max[0][half];
 
-		most[0][half] = row_largest(most[0][half]);
-		if (FIRST || !((most[0][half] - before) * unit <= LARGEST_POWER))
-			r.largest[0][half] = most[0][half];
-		shrink[0][half] = power_of_two<X>((before - r.largest[0][half]) * unit);
-		r.sum[0][half] *= shrink[0][half];
+		local_max[0][half] = quad_max(local_max[0][half]);
+		if (FIRST || !((local_max[0][half] - previous) * scale_log2 <= MAX_LOG2_GROWTH))
+			softmax.row_max[0][half] = local_max[0][half];
+		rescale[0][half] =
+			softmax_exp2<Traits>((previous - softmax.row_max[0][half]) * scale_log2);
+		softmax.row_sum[0][half] *= rescale[0][half];
 	}
 	return true;
 }
 
-template <typename X>
-static __global__ void __launch_bounds__(X::THREADS, X::BLOCKS)
-	flash_forward_wgmma_kernel(const __grid_constant__ problem_of<X> p,
-				   const __grid_constant__ attention_results<typename X::P> out)
+template <typename Traits>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	flash_forward_wgmma_kernel(const __grid_constant__ params_of<Traits> p,
+				   const __grid_constant__ forward_outputs<typename Traits::P> out)
 {
-	typedef typename X::real real;
-	typedef memory<X, false> M;
+	typedef typename Traits::real real;
+	typedef smem_layout<Traits, false> Smem;
 
 	pdl_wait();
 	char *shared = dynamic_smem();
 	const uint32_t start = smem_address(shared);
-	const int group = warpgroup(), row = 16 * (int)(threadIdx.x / 32);
-	const query_walk<X> w(p);
-	const int end = end_of_warpgroup(w, group);
-	const terms_with<X> t = terms_of(p, w.head);
-	const typename M::own_tiles own(start);
-	typename X::scores s;
-	typename X::crosses cross;
-	typename X::value_sums o;
-	typename X::row_numbers shrink;
-	waiting_factor<X> probabilities;
-	running<X> r;
+	const int warpgroup_index = warpgroup(), row = 16 * (int)(threadIdx.x / 32);
+	const query_block_loop<Traits> loop(p);
+	const int end = warpgroup_key_end(loop, warpgroup_index);
+	const score_terms_of<Traits> t = make_score_terms(p, loop.head);
+	const typename Smem::resident_tiles resident(start);
+	typename Traits::score_acc s;
+	typename Traits::cross_acc cross;
+	typename Traits::v_acc o;
+	typename Traits::row_scalars rescale;
+	pending_probabilities<Traits> probabilities;
+	online_softmax<Traits> softmax;
 
-	if (!X::runs())
+	if (!Traits::is_supported())
 		return;
 	clear(o);
-	fill(r.largest, (real)-INFINITY);
-	fill(r.sum, (real)0);
-	own.copy(queries_of<X>(p, w.head), w.first, false);
-	walk_over_keys<X, M>(p, w, end, start, [&](auto first, int step, auto meanwhile) {
-		const typename M::step_tiles at = stage_of<M>(start, step);
+	fill(softmax.row_max, (real)-INFINITY);
+	fill(softmax.row_sum, (real)0);
+	resident.copy(queries_of<Traits>(p, loop.head), loop.first, false);
+	for_each_key_tile<Traits, Smem>(
+		p, loop, end, start, [&](auto first, int step, auto prefetch_next) {
+			const typename Smem::stage_tiles stage = stage_tiles_of<Smem>(start, step);
 
-		begin_product_nt(s, own.score, 64 * group, at.score);
-		if constexpr (!first.value)
-			begin_product_nn<X::COLUMNS>(o, probabilities,
-						     stage_of<M>(start, step - 1).value);
-		meanwhile();
-		wgmma_wait<first.value ? 0 : 1>(s);
-		query_scores<X, M>(p, w, t, own, at, M::numbers(shared, step), step, s, cross);
-		const bool shrinks = take_references<X, first.value>(unit_of<X>(t), r, s, shrink);
+			begin_product_nt(s, resident.score, 64 * warpgroup_index, stage.score);
+			if constexpr (!first.value)
+				begin_product_nn<Traits::N_TILES>(
+					o, probabilities,
+					stage_tiles_of<Smem>(start, step - 1).value);
+			prefetch_next();
+			wgmma_wait<first.value ? 0 : 1>(s);
+			query_scores<Traits, Smem>(p, loop, t, resident, stage,
+						   Smem::scalars(shared, step), step, s, cross);
+			const bool needs_rescale = update_row_max<Traits, first.value>(
+				scale_log2_of<Traits>(t), softmax, s, rescale);
 
-		add_powers<X>(unit_of<X>(t), r, s);
-		if (X::MORE && p.mask.factor != 0)
-			drop<X>(p, w.head, w.first + row, step * X::STEP, s);
-		if constexpr (!first.value) {
-			wgmma_wait<0>(o);
-			if (shrinks)
-				shrink_rows<X>(shrink, o);
-		}
-		round_fragments<X::COLUMNS>(probabilities, s);
-	});
-	begin_product_nn<X::COLUMNS>(o, probabilities, stage_of<M>(start, end - 1).value);
+			exponentiate<Traits>(scale_log2_of<Traits>(t), softmax, s);
+			if (Traits::HAS_TERMS && p.dropout.factor != 0)
+				apply_dropout<Traits>(p, loop.head, loop.first + row,
+						      step * Traits::BLOCK_N, s);
+			if constexpr (!first.value) {
+				wgmma_wait<0>(o);
+				if (needs_rescale)
+					rescale_rows<Traits>(rescale, o);
+			}
+			round_fragments<Traits::N_TILES>(probabilities, s);
+		});
+	begin_product_nn<Traits::N_TILES>(o, probabilities,
+					  stage_tiles_of<Smem>(start, end - 1).value);
 	wgmma_wait<0>(o);
-	put_forward<X>(p, w, unit_of<X>(t), row, r, o, out);
+	store_output<Traits>(p, loop, scale_log2_of<Traits>(t), row, softmax, o, out);
 }
 
 #endif

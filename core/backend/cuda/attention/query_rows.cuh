@@ -1,6 +1,11 @@
 /*
- * attention_rows - what the gradients of attention need of every query: delta = dO.o, lse in powers
- * of two, and dO as products read it.
+ * query_rows - preprocess of the backward pass, per query (FlashAttention's dot_do_o):
+ *
+ *     delta_i = rowsum(dO_i * O_i)    lse_log2_i = lse_i * log2(e)    dO_i rounded to the operand
+ * type
+ *
+ * delta uses the rounded dO and the unrounded O (O + rounding_error), so that rows of dS sum to
+ * zero. Memory bandwidth bounds it.
  */
 #ifndef CUDA_ATTENTION_QUERY_ROWS_CUH
 #define CUDA_ATTENTION_QUERY_ROWS_CUH
@@ -9,7 +14,7 @@
 #include "core/backend/cuda/attention/attention.cuh"
 #include "core/backend/cuda/primitives/mma_tile.cuh"
 
-/* ---------------------------------------------------------------------- pieces */
+/* ------------------------------------------------------------- 16-byte vectors */
 
 static __device__ __forceinline__ uint4 as_vec(const float (&x)[8])
 {
@@ -27,10 +32,10 @@ static __device__ __forceinline__ double2 as_vec(const double (&x)[2])
 	return { x[0], x[1] };
 }
 
-/* N numbers, of which `left` are there; the others are 0. */
+/* Loads N elements; those from `left` on are 0. */
 template <int N, typename P>
 static __device__ __forceinline__ void
-read_numbers(typename P::real (&x)[N], const input_view<P> &from, int64_t left, bool aligned)
+load_elements(typename P::real (&x)[N], const input_view<P> &from, int64_t left, bool aligned)
 {
 	constexpr int STEP = 16 / (int)sizeof(typename P::real);
 
@@ -48,7 +53,7 @@ read_numbers(typename P::real (&x)[N], const input_view<P> &from, int64_t left, 
 	}
 }
 
-/* May pieces of N numbers of each head be read 16 bytes at once? */
+/* May vectors of N elements be read with 16-byte loads? */
 template <int N, typename P> static bool is_aligned(struct heads x, input_view<P> data)
 {
 	const size_t size =
@@ -59,12 +64,14 @@ template <int N, typename P> static bool is_aligned(struct heads x, input_view<P
 
 /* ------------------------------------------------------------------------ rows */
 
-/* A thread's piece of query i of head h: of T queries, for which there is room for `rows`, in all
- * `pieces`. */
+/*
+ * One thread's 16-byte vector of query i of head h. T: queries; rows: queries including padding;
+ * vecs: vectors per row.
+ */
 struct query_vec {
 	uint32_t b, h, H, i, T, rows, vec, vecs;
 
-	__device__ bool is_there() const
+	__device__ bool in_bounds() const
 	{
 		return i < T;
 	}
@@ -74,102 +81,110 @@ struct query_vec {
 	}
 };
 
-template <typename P> struct row_source {
+template <typename P> struct backward_preprocess {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 
 	static constexpr int N = VEC16<factor>;
 
-	struct heads x;		    /* of o, lost and dO */
-	input_view<P> o, lost, d_o; /* lost.at: NULL where o is not rounded */
+	struct heads x;			      /* of o, rounding_error and dO */
+	input_view<P> o, rounding_error, d_o; /* rounding_error.at is NULL if O is not rounded */
 	bool aligned;
 	const real *lse;
-	real *lse2, *delta; /* [B,H,rows] */
-	factor *out;	    /* dO [B,H,T,width of all pieces], or NULL: it is read in place */
+	real *lse_log2, *delta; /* [B,H,rows] */
+	factor *out;		/* dO [B,H,T,vecs * N]; NULL: dO is read in place */
 
 	/*
-	 * Of a query: lse in powers of two and delta, with dO as products read it, in memory and as
-	 * two[]. Returns this thread's piece of dO, also in memory.  Queries that are not there get
-	 * an infinite lse: all their probabilities are 0.  The threads of a row are neighbours in a
-	 * warp.
+	 * Preprocesses one vector of a query; the threads of a row are neighbours in a warp. Writes
+	 * lse_log2, delta and dO to memory, returns the thread's vector of dO, and sets lse_delta =
+	 * { lse_log2, delta }. Padding rows get lse = +inf, which makes their P zero.
 	 */
-	__device__ __forceinline__ auto prepare(const struct query_vec &q, real (&two)[2]) const
+	__device__ __forceinline__ auto preprocess(const struct query_vec &q,
+						   real (&lse_delta)[2]) const
 	{
 		const int64_t from = x.at(q.b, q.h, q.i) + q.vec * N;
-		const int64_t left = q.is_there() ? x.width - q.vec * N : 0;
+		const int64_t left = q.in_bounds() ? x.width - q.vec * N : 0;
 		real y[N], z[N], sum = 0;
 
-		read_numbers<N, P>(y, d_o + from, left, aligned);
-		read_numbers<N, P>(z, o + from, left, aligned);
+		load_elements<N, P>(y, d_o + from, left, aligned);
+		load_elements<N, P>(z, o + from, left, aligned);
 		for (int e = 0; e < N; e++)
 			sum += (real)(factor)y[e] * z[e];
-		if (ROUNDS<P> && lost) {
-			read_numbers<N, P>(z, lost + from, left, aligned);
+		if (ROUNDS<P> && rounding_error) {
+			load_elements<N, P>(z, rounding_error + from, left, aligned);
 			for (int e = 0; e < N; e++)
 				sum += (real)(factor)y[e] * z[e];
 		}
-		return finish(q, y, sum, q.is_there() ? lse[q.head() * q.T + q.i] : 0, two);
+		return reduce_and_store(q, y, sum, q.in_bounds() ? lse[q.head() * q.T + q.i] : 0,
+					lse_delta);
 	}
 
-	/* Is all of it kept in bfloat16, in whole pieces? */
+	/* Are dO, O and its rounding error all bfloat16 with aligned vectors? */
 	__device__ bool is_bf16() const
 	{
-		return aligned && d_o.bf16_storage && o.bf16_storage && lost;
+		return aligned && d_o.bf16_storage && o.bf16_storage && rounding_error;
 	}
 
-	/* Then the same in two steps, so that a thread can ask for pieces of many rows before it
-	 * waits for one. */
+	/*
+	 * The same in two steps for is_bf16(): a thread issues the loads of several rows before it
+	 * uses the first.
+	 */
 	struct bf16_vecs {
-		packed_vec<factor, N> d_o, o, lost;
+		packed_vec<factor, N> d_o, o, rounding_error;
 		real lse;
-		bool are_there;
+		bool in_bounds;
 	};
 
 	__device__ __forceinline__ struct bf16_vecs load_bf16(const struct query_vec &q) const
 	{
-		const bool are_there = q.is_there() && q.vec * N < x.width;
-		const uint32_t row = q.is_there() ? q.i : q.T - 1;
-		const int64_t from = x.at(q.b, q.h, row) + (are_there ? q.vec * N : 0);
+		const bool in_bounds = q.in_bounds() && q.vec * N < x.width;
+		const uint32_t row = q.in_bounds() ? q.i : q.T - 1;
+		const int64_t from = x.at(q.b, q.h, row) + (in_bounds ? q.vec * N : 0);
 
 		return { load_packed<N>((const factor *)d_o.at + from),
 			 load_packed<N>((const factor *)o.at + from),
-			 load_packed<N>((const factor *)lost.at + from), lse[q.head() * q.T + row],
-			 are_there };
+			 load_packed<N>((const factor *)rounding_error.at + from),
+			 lse[q.head() * q.T + row], in_bounds };
 	}
-	__device__ __forceinline__ auto
-	prepare_bf16(const struct query_vec &q, const struct bf16_vecs &given, real (&two)[2]) const
+	__device__ __forceinline__ auto preprocess_bf16(const struct query_vec &q,
+							const struct bf16_vecs &loaded,
+							real (&lse_delta)[2]) const
 	{
 		real y[N], sum = 0;
 
 		for (int e = 0; e < N; e++) {
-			y[e] = given.are_there ? (real)given.d_o[e] : 0;
-			sum += y[e] * ((real)given.o[e] + (real)given.lost[e]);
+			y[e] = loaded.in_bounds ? (real)loaded.d_o[e] : 0;
+			sum += y[e] * ((real)loaded.o[e] + (real)loaded.rounding_error[e]);
 		}
-		return finish(q, y, sum, given.lse, two);
+		return reduce_and_store(q, y, sum, loaded.lse, lse_delta);
 	}
 
-	/* y: the thread's piece of dO; sum: its part of delta; row_lse: if the query is there. */
-	__device__ __forceinline__ auto finish(const struct query_vec &q, const real (&y)[N],
-					       real sum, real row_lse, real (&two)[2]) const
+	/*
+	 * y: the thread's elements of dO; sum: its share of delta; row_lse: valid if the query is
+	 * in bounds.
+	 */
+	__device__ __forceinline__ auto reduce_and_store(const struct query_vec &q,
+							 const real (&y)[N], real sum, real row_lse,
+							 real (&lse_delta)[2]) const
 	{
 		for (uint32_t step = q.vecs / 2; step > 0; step /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, step);
-		two[0] = INFINITY;
-		two[1] = sum;
+		lse_delta[0] = INFINITY;
+		lse_delta[1] = sum;
 		if (q.vec == 0) {
-			if (q.is_there())
-				two[0] = row_lse * (real)M_LOG2E;
+			if (q.in_bounds())
+				lse_delta[0] = row_lse * (real)M_LOG2E;
 			if (q.i < q.rows) {
-				lse2[q.head() * q.rows + q.i] = two[0];
+				lse_log2[q.head() * q.rows + q.i] = lse_delta[0];
 				delta[q.head() * q.rows + q.i] = sum;
 			}
 		}
-		auto rounded = as_vec(y);
+		auto packed = as_vec(y);
 		factor *to = out + ((q.head() * q.T + q.i) * q.vecs + q.vec) * N;
 
-		if (out && q.is_there())
-			*(decltype(rounded) *)to = rounded;
-		return rounded;
+		if (out && q.in_bounds())
+			*(decltype(packed) *)to = packed;
+		return packed;
 	}
 };
 

@@ -1,14 +1,14 @@
 /*
- * scores - blocks of attention scores of all heads, for the kernels that need them.
+ * scores - attention scores in global memory, for ops that need whole rows of P and for shapes that
+ * flash attention does not support.
  *
- *     score_ij = scale q_i.k_j + key_bias_j - slope (i - j) + band cross_ij [i - j <= window]
+ *     S_ij = scale q_i.k_j + key_bias_j - slope (i - j) + band cross_ij [i - j <= window]
  *     cross_ij = scale q_j.k_i
- *     P_ij     = exp(score_ij - lse_i),  j <= i
+ *     P_ij = exp(S_ij - lse_i),  j <= i
  *
- * A block holds the scores of some consecutive queries of every example and head
- * against every key up to the block's last query.  Blocks come one after the other, so
- * the memory is linear in T; the products of a block are one call of cuBLAS for all
- * heads.  Positions count from the first token ever, queries from the first of this run.
+ * Queries are processed in blocks of consecutive rows, against all keys up to the block's last
+ * query. So the memory is linear in T. One batched cuBLAS call computes the scores of all heads.
+ * Positions count from the first token of the sequence, queries from the first token of this run.
  */
 #ifndef CUDA_ATTENTION_SCORES_CUH
 #define CUDA_ATTENTION_SCORES_CUH
@@ -17,17 +17,19 @@
 
 /* ---------------------------------------------------------------- layout */
 
-/* A tensor [B,T,n,width] (or [B,T,n]) seen from H query heads, which share its n heads. */
+/* A tensor [B,T,n,width] or [B,T,n] as H query heads see it; H / n query heads share each head. */
 struct heads {
-	int64_t T, pitch; /* elements from one token to the next */
+	int64_t T, pitch; /* elements between tokens */
 	int64_t width;
-	int64_t sharing; /* query heads per head */
+	int64_t group_size; /* query heads per head */
 
-	/* First element of token t as query head h of example b sees it.  A division of 64 bits
-	 * takes long. */
+	/*
+	 * Offset of token t of query head h in example b. The 32-bit division is faster than a
+	 * 64-bit one.
+	 */
 	__host__ __device__ int64_t at(int64_t b, int64_t h, int64_t t) const
 	{
-		return (b * T + t) * pitch + (uint32_t)h / (uint32_t)sharing * width;
+		return (b * T + t) * pitch + (uint32_t)h / (uint32_t)group_size * width;
 	}
 };
 
@@ -40,18 +42,18 @@ static inline struct heads heads_of(const struct tensor *t, int64_t query_heads)
 }
 
 /*
- * A matrix for every (example, head): at + b example + h / sharing head, rows `pitch` apart.  `at`
- * is a pointer, or results.
+ * A matrix per example b and query head h, at `at + b * batch_stride + h / group_size *
+ * head_stride`; rows are `pitch` apart. `at` is a pointer or an output_view.
  */
 template <typename At> struct head_matrix {
 	At at;
-	int64_t pitch, example, head, sharing;
+	int64_t pitch, batch_stride, head_stride, group_size;
 };
 
-/* The tokens of a tensor from `token` on. */
+/* The rows of a tensor from token `token` on. */
 template <typename At> static head_matrix<At> from_token(At data, struct heads x, int64_t token)
 {
-	return { data + token * x.pitch, x.pitch, x.T * x.pitch, x.width, x.sharing };
+	return { data + token * x.pitch, x.pitch, x.T * x.pitch, x.width, x.group_size };
 }
 
 /* A buffer [B,H,rows,pitch] from column `column` on. */
@@ -62,7 +64,7 @@ static head_matrix<At> from_buffer(At data, int64_t H, int64_t rows, int64_t pit
 	return { data + column, pitch, H * rows * pitch, rows * pitch, 1 };
 }
 
-/* Room for the pointers of one product of all heads. */
+/* Device pointer arrays of one batched product. */
 template <typename P> struct pointers {
 	const typename P::factor **a, **b;
 	void **out;
@@ -88,9 +90,9 @@ template <typename P> static __device__ void *address_of(const output_view<P> &x
 	return x.at;
 }
 
-/* out = alpha op(a) op(b) (+ out), for every example and head. */
+/* out = alpha op(a) op(b) (+ out) for every example and head. */
 template <typename P, typename Out>
-static void gemm_heads(const struct call *c, pointers<P> buffers, int64_t B, int64_t H,
+static void gemm_heads(const struct call *c, pointers<P> operands, int64_t B, int64_t H,
 		       bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha,
 		       head_matrix<const typename P::factor *> a,
 		       head_matrix<const typename P::factor *> b, bool add, head_matrix<Out> out)
@@ -98,16 +100,18 @@ static void gemm_heads(const struct call *c, pointers<P> buffers, int64_t B, int
 	each(c, B * H, [=] __device__(int64_t i) {
 		const int64_t example = i / H, head = i % H;
 
-		buffers.a[i] = a.at + example * a.example + head / a.sharing * a.head;
-		buffers.b[i] = b.at + example * b.example + head / b.sharing * b.head;
-		buffers.out[i] =
-			address_of(out.at + example * out.example + head / out.sharing * out.head);
+		operands.a[i] =
+			a.at + example * a.batch_stride + head / a.group_size * a.head_stride;
+		operands.b[i] =
+			b.at + example * b.batch_stride + head / b.group_size * b.head_stride;
+		operands.out[i] = address_of(out.at + example * out.batch_stride +
+					     head / out.group_size * out.head_stride);
 	});
-	gemm_batched(c, trans_a, trans_b, m, n, k, alpha, buffers.a, a.pitch, buffers.b, b.pitch,
-		     add, buffers.out, gemm_operand(out.at).type, out.pitch, B * H);
+	gemm_batched(c, trans_a, trans_b, m, n, k, alpha, operands.a, a.pitch, operands.b, b.pitch,
+		     add, operands.out, gemm_operand(out.at).type, out.pitch, B * H);
 }
 
-/* A tensor of heads as products read it: itself, or rounded into `room`, contiguous. */
+/* A tensor of heads as a GEMM operand: in place, or rounded into `copy`, contiguous. */
 template <typename P> struct head_factor {
 	const typename P::factor *at;
 	struct heads layout;
@@ -115,23 +119,23 @@ template <typename P> struct head_factor {
 
 template <typename P>
 static head_factor<P> rounded_heads(const struct call *c, const struct tensor *t, const void *data,
-				    int64_t H, typename P::factor *buffers)
+				    int64_t H, typename P::factor *copy)
 {
 	const struct heads x = heads_of(t, H);
 	const int64_t size = tensor_count(t) / (t->dim[0] * t->dim[1]);
 	const auto m =
-		rounded<P>(c, { data, is_bf16(t) }, t->dim[0] * t->dim[1], size, x.pitch, buffers);
+		rounded<P>(c, { data, is_bf16(t) }, t->dim[0] * t->dim[1], size, x.pitch, copy);
 
-	return { m.at, { x.T, m.pitch, x.width, x.sharing } };
+	return { m.at, { x.T, m.pitch, x.width, x.group_size } };
 }
 
 /* ---------------------------------------------------------------- blocks */
 
-#define BLOCK_SCORES ((int64_t)1 << 25) /* of all heads: 128 MiB of floats */
+#define BLOCK_SCORES ((int64_t)1 << 25) /* scores per block over all heads: 128 MiB of floats */
 #define MAX_ROWS 256
 #define ROW_STEP 16
 
-/* Queries of a block: a function of the shape alone. */
+/* Queries per block; depends on the shape alone. */
 static inline int64_t block_rows(int64_t B, int64_t H, int64_t T, int64_t S)
 {
 	int64_t rows = BLOCK_SCORES / (B * H * S) / ROW_STEP * ROW_STEP;
@@ -147,14 +151,14 @@ template <typename P> struct scores {
 	int64_t B, T, H, S;
 	int64_t past;	      /* position of the first query */
 	int64_t rows, pitch;  /* of the buffers [B,H,rows,pitch] */
-	int64_t recent_first; /* position of the first of the recent queries */
-	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
+	int64_t recent_first; /* position of the first recent query */
+	int64_t cross_window; /* cross is needed where i - j <= cross_window; < 0: nowhere */
 	struct heads bias_layout;
-	const real *key_bias; /* NULL: none */
+	const real *key_bias; /* or NULL */
 	const real *learned_band;
 	head_factor<P> q, k, recent;
 	pointers<P> operands;
-	real *score, *cross; /* buffers; cross or NULL */
+	real *score, *cross; /* buffers; cross may be NULL */
 
 	__device__ real band() const
 	{
@@ -171,7 +175,7 @@ template <typename P> struct scores {
 	}
 };
 
-/* The reference's slopes: a geometric series for powers of two, the rest from between. */
+/* ALiBi slopes of the reference: a geometric series, interpolated if H is no power of two. */
 static inline __device__ double alibi_slope(int64_t h, int64_t H)
 {
 	int64_t m = 1;
@@ -182,7 +186,7 @@ static inline __device__ double alibi_slope(int64_t h, int64_t H)
 		     : exp2(-4.0 * (double)(2 * (h - m) + 1) / (double)m);
 }
 
-/* Buffers of the scores of a node; the numbers say which inputs are meant, recent < 0: none. */
+/* Input indices of a node; recent < 0: none. */
 struct score_inputs {
 	int q, k, key_bias, band, recent;
 };
@@ -215,7 +219,7 @@ static scores<P> alloc_scores(struct scratch *m, const struct node *n,
 	return s;
 }
 
-/* The same, with the call's tensors. */
+/* The same, with the tensors of a call. */
 template <typename P>
 static scores<P> open_scores(const struct call *c, struct scratch *m,
 			     const struct attention_attr *attr, struct score_inputs at,
@@ -241,7 +245,7 @@ static scores<P> open_scores(const struct call *c, struct scratch *m,
 	return s;
 }
 
-/* Some queries, and the keys that the last of them sees. */
+/* A block of queries, and the keys that its last query sees. */
 struct query_block {
 	int64_t first, n; /* queries */
 	int64_t keys;
@@ -256,7 +260,7 @@ template <typename P> static struct query_block block_at(const scores<P> &s, int
 		 position > s.cross_window ? position - s.cross_window : 0 };
 }
 
-/* score = scale q k', cross = scale k q' */
+/* score = scale QK^T, cross = scale KQ^T */
 template <typename P>
 static void block_products(const struct call *c, const scores<P> &s, struct query_block x)
 {
@@ -272,7 +276,7 @@ static void block_products(const struct call *c, const scores<P> &s, struct quer
 			      from_buffer(s.cross, s.H, s.rows, s.pitch, x.cross_first));
 }
 
-/* f(b, h, r) by all threads of a block together, for every row of the buffers. */
+/* Calls f(b, h, r) with one thread block per row of the buffers. */
 template <typename P, typename F>
 static void each_query(const struct call *c, const scores<P> &s, struct query_block x, F f)
 {
@@ -281,8 +285,7 @@ static void each_query(const struct call *c, const scores<P> &s, struct query_bl
 	each_row(c, s.B * H * n, [=] __device__(int64_t i) { f(i / n / H, i / n % H, i % n); });
 }
 
-/* The finished scores of a query at position i, whose products are in `row`: every thread its keys.
- */
+/* Adds the terms to the row of QK^T of the query at position i; one thread block per row. */
 template <typename P>
 static __device__ void finish_row(const scores<P> &s, int64_t b, int64_t h, int64_t i,
 				  typename P::real *row, const typename P::real *cross)
@@ -304,7 +307,7 @@ static __device__ void finish_row(const scores<P> &s, int64_t b, int64_t h, int6
 
 /* --------------------------------------------------------------- routing */
 
-/* Rows of routing [B,rows,pitch]: the heads' probabilities, combined by mean or maximum. */
+/* Combines P over heads by mean or maximum, into [B,rows,pitch]. */
 template <typename P>
 static void combine_heads(const struct call *c, const scores<P> &given, struct query_block x,
 			  typename P::real *route)
@@ -314,46 +317,46 @@ static void combine_heads(const struct call *c, const scores<P> &given, struct q
 
 	each(c, s.B * x.n * x.keys, [=] __device__(int64_t item) {
 		const int64_t b = item / (x.n * x.keys), r = item / x.keys % x.n, j = item % x.keys;
-		real joined = 0;
+		real combined = 0;
 
 		for (int64_t h = 0; h < s.H; h++) {
 			const real p = s.score[((b * s.H + h) * s.rows + r) * s.pitch + j];
 
 			if (s.attr.route.head_maximum)
-				joined = p > joined ? p : joined;
+				combined = p > combined ? p : combined;
 			else
-				joined += p * (1 / (real)s.H);
+				combined += p * (1 / (real)s.H);
 		}
-		route[(b * s.rows + r) * s.pitch + j] = joined;
+		route[(b * s.rows + r) * s.pitch + j] = combined;
 	});
 }
 
 /*
- * The k largest of n entries, largest first, the earlier of two equals first, by all threads of
- * a block; where n < k the rest is index -1, weight 0.  Entries that were taken become -1.
+ * Top-k of n entries by a thread block: largest first, ties by index. Entries n .. k - 1 of the
+ * result get index -1 and weight 0. Selected entries of `route` become -1.
  */
 template <typename R>
 static __device__ void take_largest(R *route, int64_t n, int64_t k, int32_t *index, R *weight)
 {
-	for (int64_t at = 0; at < k; at++) {
-		argmax<R> most = { -1, INT32_MAX };
+	for (int64_t rank = 0; rank < k; rank++) {
+		argmax<R> best = { -1, INT32_MAX };
 
-		if (at < n) {
+		if (rank < n) {
 			for (int64_t j = threadIdx.x; j < n; j += BLOCK)
-				most = first_of_largest<R>()(most, { route[j], (int)j });
-			most = block_argmax(most);
+				best = first_of_largest<R>()(best, { route[j], (int)j });
+			best = block_argmax(best);
 		}
 		if (threadIdx.x == 0) {
-			index[at] = at < n ? most.index : -1;
-			weight[at] = at < n ? most.value : 0;
-			if (at < n)
-				route[most.index] = -1;
+			index[rank] = rank < n ? best.index : -1;
+			weight[rank] = rank < n ? best.value : 0;
+			if (rank < n)
+				route[best.index] = -1;
 		}
 		__syncthreads();
 	}
 }
 
-/* The smallest entry kept.  ROUTE_RMS: tau times the row's root mean square; ROUTE_DENSE: any. */
+/* Smallest entry to keep. ROUTE_RMS: tau times the row's root mean square; ROUTE_DENSE: 0. */
 template <typename R>
 static __device__ R route_least(const struct route_attr &a, const R *route, int64_t n)
 {
@@ -366,10 +369,10 @@ static __device__ R route_least(const struct route_attr &a, const R *route, int6
 	return (R)a.tau * (R)sqrt((double)block_sum(squares) / (double)n);
 }
 
-/* What a sparse row of this sum is multiplied with. */
+/* Normalization factor of a sparse row with this sum. */
 template <typename R> static __device__ R route_factor(const struct route_attr &a, R sum)
 {
-	const R tiny = (R)1e-8; /* the reference's clamp */
+	const R tiny = (R)1e-8; /* the clamp of the reference */
 
 	return !a.normalize ? 1 : 1 / (sum > tiny ? sum : tiny);
 }

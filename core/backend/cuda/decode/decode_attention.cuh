@@ -1,23 +1,21 @@
 /*
- * decode_attention - attention of one query per example to the keys of a cache.
- * kernels/attention.cu has the formulas.
+ * decode_attention - attention of one query per sequence to a KV cache (flash decoding).
  *
- * Reading keys and values once takes the time.  So a block serves all heads that share a key and a
- * value, and the keys of an example are shared out among blocks: part number p takes chunks p,
- * p + parts, .. of the keys.  How many parts there are depends on shapes alone.  How many tokens
- * are in the cache is read on the device: a captured launch serves any number, and a part without
- * keys leaves at once.
+ *     s_j = scale q.k_j + terms    o = sum_j softmax(s)_j v_j    lse = log sum_j exp(s_j)
  *
- * A team of lanes takes one key at a time, each lane a few channels of it.  A warp serves ROWS
- * heads; other heads of a block belong to other warps (tiles), which find the same keys in the
- * cache of the multiprocessor.  Warps with the same heads (slices) and the teams of a warp take
- * different keys.  Each team keeps a running softmax.  Teams and slices are joined in a fixed
- * order, and so are parts, by the block that arrives last.  Where a block has one head, its teams
- * take parts as they took keys, and go on as after keys: with code of its own, which few blocks
- * run, joining took four times as long.
+ * Memory bandwidth bounds it: K and V are read once. A block serves the query heads that share a
+ * key/value head (GQA). Split-K: gridDim.y blocks share the keys of a sequence; split p of n takes
+ * chunks p, p + n, ... The number of splits depends on shapes alone. The kernel reads the sequence
+ * length on the device, so a captured graph serves any length; splits without keys exit at once.
  *
- * Many heads that share keys in bfloat16 go to tensor cores (decode_tensor.cuh).  There a kernel of
- * its own joins the parts, since they are large.
+ * Within a warp, LANES_PER_KEY lanes form a lane group that processes one key at a time and holds a
+ * few channels per lane. A warp serves HEADS_PER_WARP heads. The warps of a block form `tiles`
+ * (other heads, same keys, which hit L1) times `slices` (same heads, other keys). Each lane group
+ * keeps an online softmax. Lane groups, slices and splits are combined in a fixed order, so results
+ * are deterministic. The last block to arrive combines the splits.
+ *
+ * Four or more bfloat16 heads that share keys use tensor cores (decode_mma.cuh). Their partial
+ * results are large, so a second kernel, decode_attention_combine_kernel, combines the splits.
  */
 #ifndef CUDA_DECODE_DECODE_ATTENTION_CUH
 #define CUDA_DECODE_DECODE_ATTENTION_CUH
@@ -25,158 +23,171 @@
 #include "core/backend/cuda/attention/attention.cuh"
 #include "core/backend/cuda/primitives/ptx.cuh"
 
-/* ---------------------------------------------------------------------- shapes */
+/* --------------------------------------------------------------- kernel traits */
 
 /*
- * T: type of keys and values in memory.  Teams of LANES lanes; a lane has KC channels of a key and
- * VC of a value, in pieces of VEC16 neighbours.  ROWS heads of a warp, KEYS keys of a team at a
- * time; read from memory, or by way of STAGES stages (decode_stages.cuh).
+ * T: element type of K and V in memory. A lane holds K_CHANNELS channels of a key and V_CHANNELS of
+ * a value, in vectors of VEC16 elements. A lane group processes KEYS_PER_GROUP keys at a time, read
+ * from global memory, or from STAGES stages of shared memory (decode_stages.cuh).
  */
-template <typename P_, typename T_, int VEC16_, int LANES_, int KC_, int VC_, int ROWS_, int KEYS_,
-	  int STAGES_ = 0>
-struct decode_shape {
+template <typename P_, typename T_, int VEC16_, int LANES_PER_KEY_, int K_CHANNELS_,
+	  int V_CHANNELS_, int HEADS_PER_WARP_, int KEYS_PER_GROUP_, int STAGES_ = 0>
+struct decode_traits {
 	typedef P_ P;
 	typedef T_ T;
 	typedef typename P::real real;
 
-	static constexpr int VEC16 = VEC16_, LANES = LANES_, KC = KC_, VC = VC_, ROWS = ROWS_;
-	static constexpr int KEYS = KEYS_, TEAMS = WARP / LANES;
-	static constexpr int KEY = LANES * KC, VALUE = LANES * VC; /* widths that fit */
-	static constexpr bool ANY = VEC16 == 1; /* any layout and type, and the band */
-	static constexpr bool TENSOR = false;
-	static constexpr int WARP_KEYS = KEYS * TEAMS; /* of a chunk */
-	static constexpr int STAGES = STAGES_, STAGE = WARP_KEYS * (KEY + VALUE) * (int)sizeof(T);
-	static constexpr int WARPS = ANY ? 4 : 8; /* of a block, at most */
+	static constexpr int VEC16 = VEC16_, LANES_PER_KEY = LANES_PER_KEY_,
+			     K_CHANNELS = K_CHANNELS_, V_CHANNELS = V_CHANNELS_,
+			     HEADS_PER_WARP = HEADS_PER_WARP_;
+	static constexpr int KEYS_PER_GROUP = KEYS_PER_GROUP_, LANE_GROUPS = WARP / LANES_PER_KEY;
+	static constexpr int QK_DIM = LANES_PER_KEY * K_CHANNELS,
+			     V_DIM = LANES_PER_KEY * V_CHANNELS; /* largest head dimensions */
+	static constexpr bool GENERIC = VEC16 == 1; /* any layout and type, and the band */
+	static constexpr bool USES_MMA = false;
+	static constexpr int KEYS_PER_WARP = KEYS_PER_GROUP * LANE_GROUPS; /* of a chunk */
+	static constexpr int STAGES = STAGES_,
+			     STAGE_BYTES = KEYS_PER_WARP * (QK_DIM + V_DIM) * (int)sizeof(T);
+	static constexpr int WARPS = GENERIC ? 4 : 8; /* upper bound per block */
 	/*
-	 * Blocks of so many warps that a multiprocessor has at a time: for heads of their own,
-	 * three, or six of four warps; fewer where stages leave no room.
+	 * For __launch_bounds__ with WARPS warps: 3 for one bfloat16 head per warp, which is 6
+	 * blocks of four warps. Shared memory for stages may allow fewer.
 	 */
-	static constexpr int RESIDENT = sizeof(T) == 2 && KC == 8 && ROWS == 1 ? 3 : 1;
+	static constexpr int MIN_BLOCKS_PER_SM =
+		sizeof(T) == 2 && K_CHANNELS == 8 && HEADS_PER_WARP == 1 ? 3 : 1;
 
 	static __device__ int channel(int lane, int e)
 	{
-		return (e / VEC16 * LANES + lane) * VEC16 + e % VEC16;
+		return (e / VEC16 * LANES_PER_KEY + lane) * VEC16 + e % VEC16;
 	}
-	/* Where a stage has piece n of the lanes' keys number u, and values. */
+	/* Offset in a stage of vector n of the lane group's u-th key; value_vec(): of its value. */
 	static __device__ int key_vec(int u, int n)
 	{
-		return (u * (KC / VEC16) + n) * WARP * 16;
+		return (u * (K_CHANNELS / VEC16) + n) * WARP * 16;
 	}
 	static __device__ int value_vec(int u, int n)
 	{
-		return (KEYS * (KC / VEC16) + u * (VC / VEC16) + n) * WARP * 16;
+		return (KEYS_PER_GROUP * (K_CHANNELS / VEC16) + u * (V_CHANNELS / VEC16) + n) *
+		       WARP * 16;
 	}
 };
 
 #define DECODE_MAX_SPLITS 64
 #define DECODE_MAX_SLICES 4
-#define DECODE_MANY_UNITS 128 /* more or less one for each multiprocessor */
+#define DECODE_MANY_HEAD_BLOCKS 128 /* about one per SM */
 
-/* The chunks of a part: where the first one begins, where the keys end, and how far apart chunks
- * are. */
-struct decode_keys {
+/* The chunks of a split: first key of the first chunk, end of the keys, keys between chunks. */
+struct key_range {
 	int begin, end, step;
 };
 
-/* Warps of a block: tiles of heads, times slices of keys. */
-template <typename X> struct decode_layout {
-	int units;   /* blocks for the heads of an example */
-	int sharing; /* heads that share a key and a value */
+/* Work distribution: grid and warps of a block. */
+template <typename Traits> struct decode_layout {
+	int head_blocks; /* blocks per sequence along the heads */
+	int group_size;	 /* query heads per key/value head */
 	int tiles, slices;
-	int chunk, parts; /* keys of a block at a time; blocks for all keys */
+	int chunk, splits; /* keys per block and step; blocks along the keys */
 
 	__host__ __device__ int rows() const
 	{
-		return tiles * X::ROWS;
+		return tiles * Traits::HEADS_PER_WARP;
 	}
-	/* A row: VALUE sums, the largest score, and the sum of exponentials; whole pieces for
-	 * decode_take_parts(). */
+	/*
+	 * Elements of a partial result: V_DIM values, max_score and exp_sum, padded to whole
+	 * vectors for combine_splits_of_one_head().
+	 */
 	__host__ __device__ int64_t row_size() const
 	{
-		return X::VALUE + (X::ROWS == 1 ? 16 / (int)sizeof(typename X::real) : 2);
+		return Traits::V_DIM +
+		       (Traits::HEADS_PER_WARP == 1 ? 16 / (int)sizeof(typename Traits::real) : 2);
 	}
-	/* Of shared memory: the rows of slices; or the last two numbers of all parts. */
+	/*
+	 * Elements of shared memory: partial results of the slices, or (max_score, exp_sum) of all
+	 * splits.
+	 */
 	__host__ __device__ int64_t results_size() const
 	{
-		const int64_t slices_size = slices * row_size(), parts_size = 2 * parts;
+		const int64_t slices_size = slices * row_size(), splits_size = 2 * splits;
 
-		return (slices_size > parts_size ? slices_size : parts_size) * rows();
+		return (slices_size > splits_size ? slices_size : splits_size) * rows();
 	}
-	/* Parts that have keys, for a query at position i. */
-	__device__ int used_parts(int64_t i) const
+	/* Splits that have keys for a query at position i. */
+	__device__ int used_splits(int64_t i) const
 	{
 		const int chunks = (int)i / chunk + 1;
 
-		return chunks < parts ? chunks : parts;
+		return chunks < splits ? chunks : splits;
 	}
-	__device__ struct decode_keys keys(int part, int64_t i) const
+	__device__ struct key_range keys(int split, int64_t i) const
 	{
-		return { part * chunk, (int)i + 1, parts * chunk };
+		return { split * chunk, (int)i + 1, splits * chunk };
 	}
 	int bytes() const
 	{
-		const int results =
-			(int)((results_size() + 2 * rows()) * (int64_t)sizeof(typename X::real));
-		const int stages = tiles * slices * X::STAGES * X::STAGE;
+		const int results = (int)((results_size() + 2 * rows()) *
+					  (int64_t)sizeof(typename Traits::real));
+		const int stages = tiles * slices * Traits::STAGES * Traits::STAGE_BYTES;
 
 		return results > stages ? results : stages;
 	}
 };
 
-static inline int64_t common_divisor(int64_t a, int64_t b)
+static inline int64_t gcd(int64_t a, int64_t b)
 {
-	return b ? common_divisor(b, a % b) : a;
+	return b ? gcd(b, a % b) : a;
 }
 
 /*
- * Few units need many parts: a GPU runs `at_once` blocks.  Many need some, so that the last blocks
- * are short, but each part costs some time: it has about 8 chunks at least.
+ * Few head blocks: enough splits to fill the GPU (`resident_blocks` blocks). Many: enough splits to
+ * balance the tail, with at least about 8 chunks each, because every split has a fixed cost.
  */
-static inline int64_t decode_parts(int64_t units, int64_t chunks, int64_t at_once)
+static inline int64_t num_splits_heuristic(int64_t head_blocks, int64_t chunks,
+					   int64_t resident_blocks)
 {
-	const bool few = units < DECODE_MANY_UNITS;
-	const int64_t wanted = ((few ? at_once : 4096) + units - 1) / units;
-	const int64_t most = wanted < DECODE_MAX_SPLITS ? wanted : DECODE_MAX_SPLITS;
+	const bool few = head_blocks < DECODE_MANY_HEAD_BLOCKS;
+	const int64_t wanted = ((few ? resident_blocks : 4096) + head_blocks - 1) / head_blocks;
+	const int64_t max_splits = wanted < DECODE_MAX_SPLITS ? wanted : DECODE_MAX_SPLITS;
 	const int64_t possible = few ? chunks : (chunks + 7) / 8;
 
-	return possible < most ? possible : most;
+	return possible < max_splits ? possible : max_splits;
 }
 
-template <typename X> static decode_layout<X> decode_layout_of(const struct node *n)
+template <typename Traits> static decode_layout<Traits> decode_layout_of(const struct node *n)
 {
 	const struct tensor *q = n->in[Q], *k = n->in[K], *v = n->in[V];
 	const int64_t H = q->dim[2], B = q->dim[0];
-	const int64_t sharing = common_divisor(H / k->dim[2], H / v->dim[2]);
-	const int64_t tiles = (sharing + X::ROWS - 1) / X::ROWS;
-	/* On an H200; stages leave room for two on a multiprocessor. */
-	const int64_t at_once = X::STAGES > 0 ? 256 : 512;
-	decode_layout<X> l;
+	const int64_t group_size = gcd(H / k->dim[2], H / v->dim[2]);
+	const int64_t tiles = (group_size + Traits::HEADS_PER_WARP - 1) / Traits::HEADS_PER_WARP;
+	/* Of an H200. Stages limit an SM to two blocks. */
+	const int64_t resident_blocks = Traits::STAGES > 0 ? 256 : 512;
+	decode_layout<Traits> l;
 
-	l.sharing = (int)sharing;
-	l.tiles = (int)(tiles < X::WARPS ? tiles : X::WARPS);
-	static_assert(X::WARPS / 2 <= DECODE_MAX_SLICES);
-	l.slices = l.tiles == 1 ? DECODE_MAX_SLICES : X::WARPS / l.tiles;
-	l.units = (int)(H / sharing * ((sharing + l.rows() - 1) / l.rows()));
-	l.chunk = l.slices * X::WARP_KEYS;
-	/* Where there are more units than counters, each has one part. */
-	l.parts = B * l.units > ARRIVAL_COUNTERS
-			  ? 1
-			  : (int)decode_parts(B * l.units, (k->dim[1] + l.chunk - 1) / l.chunk,
-					      at_once);
+	l.group_size = (int)group_size;
+	l.tiles = (int)(tiles < Traits::WARPS ? tiles : Traits::WARPS);
+	static_assert(Traits::WARPS / 2 <= DECODE_MAX_SLICES);
+	l.slices = l.tiles == 1 ? DECODE_MAX_SLICES : Traits::WARPS / l.tiles;
+	l.head_blocks = (int)(H / group_size * ((group_size + l.rows() - 1) / l.rows()));
+	l.chunk = l.slices * Traits::KEYS_PER_WARP;
+	/* More head blocks than arrival counters: one split each. */
+	l.splits = B * l.head_blocks > ARRIVAL_COUNTERS
+			   ? 1
+			   : (int)num_splits_heuristic(B * l.head_blocks,
+						       (k->dim[1] + l.chunk - 1) / l.chunk,
+						       resident_blocks);
 	return l;
 }
 
-template <typename X> struct decode_problem {
-	typedef typename X::P P;
-	typedef typename X::real real;
+template <typename Traits> struct decode_params {
+	typedef typename Traits::P P;
+	typedef typename Traits::real real;
 
-	decode_layout<X> layout;
+	decode_layout<Traits> layout;
 	const struct run *run;
 	int H, key_width, value_width;
 	input_view<P> q, k, v, recent;
-	bool q_vectorized; /* of 16 bytes, of the keys' type */
+	bool q_vectorized; /* 16-byte loads, same type as the keys */
 	struct heads q_layout, k_layout, v_layout, recent_layout, bias_layout, o_layout;
-	real scale;	      /* of scores in powers of two */
+	real scale;	      /* times log2(e) */
 	const real *key_bias; /* or NULL */
 	bool alibi;
 	int64_t band_window; /* < 0: no band */
@@ -184,8 +195,8 @@ template <typename X> struct decode_problem {
 	const real *learned_band; /* or NULL */
 	output_view<P> o;
 	real *lse;
-	real *partial;	    /* [B, units, parts, rows, row_size] */
-	unsigned *arrivals; /* [B, units]: 0 before and after */
+	real *partial;	    /* [B,head_blocks,splits,rows,row_size] */
+	unsigned *arrivals; /* [B,head_blocks]; 0 before and after each launch */
 
 	__device__ real band() const
 	{
@@ -193,27 +204,28 @@ template <typename X> struct decode_problem {
 	}
 };
 
-/* ------------------------------------------------------------------ in registers */
+/* --------------------------------------------------------------------- registers */
 
-/* What a lane has of a key or value. */
-template <typename X, int C> struct decode_channels {
-	typedef typename X::P P;
-	typedef typename X::T T;
+/* The channels of a key or value that one lane holds. */
+template <typename Traits, int C> struct lane_channels {
+	typedef typename Traits::P P;
+	typedef typename Traits::T T;
 
 	alignas(16) T x[C];
 
-	/* Of the row that begins at element `at`. */
+	/* Loads from the row that begins at element `at`. */
 	__device__ void read(const input_view<P> &from, int64_t at, int lane, int width)
 	{
-		if constexpr (X::ANY) {
+		if constexpr (Traits::GENERIC) {
 #pragma unroll
 			for (int e = 0; e < C; e++)
-				x[e] = X::channel(lane, e) < width ? from[at + X::channel(lane, e)]
-								   : 0;
+				x[e] = Traits::channel(lane, e) < width
+					       ? from[at + Traits::channel(lane, e)]
+					       : 0;
 		} else {
 #pragma unroll
-			for (int n = 0; n < C / X::VEC16; n++) {
-				const int channel = X::channel(lane, n * X::VEC16);
+			for (int n = 0; n < C / Traits::VEC16; n++) {
+				const int channel = Traits::channel(lane, n * Traits::VEC16);
 				vec16 vec = {};
 
 				if (channel < width)
@@ -222,120 +234,126 @@ template <typename X, int C> struct decode_channels {
 			}
 		}
 	}
-	/* As products read it. */
+	/* Rounded to the operand type. */
 	__device__ typename P::real operator[](int e) const
 	{
 		return (typename P::real)(typename P::factor)x[e];
 	}
 };
 
-/* The running softmax of a head: sums of a lane's channels, largest score, sum of exponentials. */
-template <typename X> struct decode_row {
-	typedef typename X::real real;
+/*
+ * Online softmax of one head: the lane's channels of sum_j p_j v_j, the maximum score, sum_j p_j.
+ */
+template <typename Traits> struct decode_softmax {
+	typedef typename Traits::real real;
 
-	alignas(16) real o[X::VC];
-	real most, sum;
+	alignas(16) real o[Traits::V_CHANNELS];
+	real max_score, exp_sum;
 
 	__device__ void clear()
 	{
-		/* Less than any score, and so that differences are numbers. */
-		most = sizeof(real) == sizeof(double) ? (real)-1e300 : (real)-1e37;
-		sum = 0;
+		/* Below any score, and finite so that differences are not NaN. */
+		max_score = sizeof(real) == sizeof(double) ? (real)-1e300 : (real)-1e37;
+		exp_sum = 0;
 #pragma unroll
-		for (int e = 0; e < X::VC; e++)
+		for (int e = 0; e < Traits::V_CHANNELS; e++)
 			o[e] = 0;
 	}
-	__device__ void shrink(real larger)
+	__device__ void rescale(real new_max)
 	{
-		const real factor = exp2(most - larger);
+		const real factor = exp2(max_score - new_max);
 
-		most = larger;
-		sum *= factor;
+		max_score = new_max;
+		exp_sum *= factor;
 #pragma unroll
-		for (int e = 0; e < X::VC; e++)
+		for (int e = 0; e < Traits::V_CHANNELS; e++)
 			o[e] *= factor;
 	}
-	__device__ void add(const real (&score)[X::KEYS],
-			    const decode_channels<X, X::VC> (&v)[X::KEYS])
+	__device__ void
+	add(const real (&score)[Traits::KEYS_PER_GROUP],
+	    const lane_channels<Traits, Traits::V_CHANNELS> (&v)[Traits::KEYS_PER_GROUP])
 	{
-		real larger = most;
+		real new_max = max_score;
 
 #pragma unroll
-		for (int u = 0; u < X::KEYS; u++)
-			larger = score[u] > larger ? score[u] : larger;
-		shrink(larger);
+		for (int u = 0; u < Traits::KEYS_PER_GROUP; u++)
+			new_max = score[u] > new_max ? score[u] : new_max;
+		rescale(new_max);
 #pragma unroll
-		for (int u = 0; u < X::KEYS; u++) {
-			const real p = exp2(score[u] - larger);
+		for (int u = 0; u < Traits::KEYS_PER_GROUP; u++) {
+			const real p = exp2(score[u] - new_max);
 
-			sum += p;
+			exp_sum += p;
 #pragma unroll
-			for (int e = 0; e < X::VC; e++)
+			for (int e = 0; e < Traits::V_CHANNELS; e++)
 				o[e] += p * v[u][e];
 		}
 	}
-	__device__ void join(struct decode_row other)
+	__device__ void combine(struct decode_softmax other)
 	{
-		const real larger = other.most > most ? other.most : most;
+		const real new_max = other.max_score > max_score ? other.max_score : max_score;
 
-		shrink(larger);
-		other.shrink(larger);
-		sum += other.sum;
+		rescale(new_max);
+		other.rescale(new_max);
+		exp_sum += other.exp_sum;
 #pragma unroll
-		for (int e = 0; e < X::VC; e++)
+		for (int e = 0; e < Traits::V_CHANNELS; e++)
 			o[e] += other.o[e];
 	}
-	/* With the same channels of another team of the warp. */
-	__device__ void join(int distance)
+	/* Combines with the lane group `distance` lanes away; both hold the same channels. */
+	__device__ void combine(int distance)
 	{
-		const real other_most = __shfl_xor_sync(0xffffffffu, most, distance);
-		const real larger = other_most > most ? other_most : most;
+		const real other_max = __shfl_xor_sync(0xffffffffu, max_score, distance);
+		const real new_max = other_max > max_score ? other_max : max_score;
 
-		shrink(larger);
-		sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+		rescale(new_max);
+		exp_sum += __shfl_xor_sync(0xffffffffu, exp_sum, distance);
 #pragma unroll
-		for (int e = 0; e < X::VC; e++)
+		for (int e = 0; e < Traits::V_CHANNELS; e++)
 			o[e] += __shfl_xor_sync(0xffffffffu, o[e], distance);
 	}
 };
 
-/* Where a warp works. */
-template <typename X> struct decode_place {
-	int lane, team, slice;
+/* What a warp works on. */
+template <typename Traits> struct decode_coord {
+	int lane, lane_group, slice;
 	int64_t b;
-	int first; /* head of row 0 */
-	int rows;  /* heads; may be 0 */
-	int row;   /* of the block: row 0 of the warp */
+	int first_head;
+	int rows;  /* heads of the warp; may be 0 */
+	int row;   /* row 0 of the warp within the block */
 	int64_t i; /* position of the query */
 
-	__device__ explicit decode_place(const decode_problem<X> &p)
+	__device__ explicit decode_coord(const decode_params<Traits> &p)
 	{
-		const decode_layout<X> &l = p.layout;
+		const decode_layout<Traits> &l = p.layout;
 		const int warp = (int)threadIdx.x / WARP, tile = warp % l.tiles;
-		const int per_group = (l.sharing + l.rows() - 1) / l.rows();
-		const int unit = (int)blockIdx.x % l.units, inside = unit % per_group * l.rows();
+		const int blocks_per_group = (l.group_size + l.rows() - 1) / l.rows();
+		const int head_block = (int)blockIdx.x % l.head_blocks,
+			  first_in_group = head_block % blocks_per_group * l.rows();
 
-		lane = (int)threadIdx.x % X::LANES;
-		team = (int)threadIdx.x % WARP / X::LANES;
+		lane = (int)threadIdx.x % Traits::LANES_PER_KEY;
+		lane_group = (int)threadIdx.x % WARP / Traits::LANES_PER_KEY;
 		slice = warp / l.tiles;
-		b = blockIdx.x / l.units;
-		row = tile * X::ROWS;
-		first = unit / per_group * l.sharing + inside + row;
-		rows = l.sharing - inside - row;
-		rows = rows < 0 ? 0 : rows > X::ROWS ? X::ROWS : rows;
+		b = blockIdx.x / l.head_blocks;
+		row = tile * Traits::HEADS_PER_WARP;
+		first_head = head_block / blocks_per_group * l.group_size + first_in_group + row;
+		rows = l.group_size - first_in_group - row;
+		rows = rows < 0 ? 0 : rows > Traits::HEADS_PER_WARP ? Traits::HEADS_PER_WARP : rows;
 		i = p.run->past;
 	}
-	/* The team's key number u of the chunk that begins with key `first`; it may come after the
-	 * query's own. */
-	__device__ int place(int first, int u) const
+	/*
+	 * Position of the lane group's u-th key in the chunk that starts at key `first`. It may lie
+	 * beyond the query.
+	 */
+	__device__ int key_index(int first, int u) const
 	{
-		return first + slice * X::WARP_KEYS + team + u * X::TEAMS;
+		return first + slice * Traits::KEYS_PER_WARP + lane_group + u * Traits::LANE_GROUPS;
 	}
-	/* What is read for it.  If it comes after, that is the query's own, and the score does not
-	 * count. */
-	__device__ int key(int first, int u) const
+	/* The same, clamped to the query's own position, which is safe to load; the score is
+	 * masked. */
+	__device__ int clamped_key(int first, int u) const
 	{
-		const int j = place(first, u);
+		const int j = key_index(first, u);
 
 		return j < (int)i ? j : (int)i;
 	}
@@ -343,28 +361,30 @@ template <typename X> struct decode_place {
 
 /* ------------------------------------------------------------------------ scores */
 
-template <typename X> struct decode_queries {
-	typedef typename X::P P;
-	typedef typename X::real real;
+template <typename Traits> struct decode_queries {
+	typedef typename Traits::P P;
+	typedef typename Traits::real real;
 
-	real q[X::ROWS][X::KC];
-	real slope[X::ROWS];
-	real own_key[X::ANY ? X::KC : 1]; /* of the query's token, times the weight of the band */
+	real q[Traits::HEADS_PER_WARP][Traits::K_CHANNELS];
+	real slope[Traits::HEADS_PER_WARP];
+	/* k_i * scale * band, which multiplies q_j inside the band. */
+	real band_key[Traits::GENERIC ? Traits::K_CHANNELS : 1];
 
-	__device__ decode_queries(const decode_problem<X> &p, const decode_place<X> &x)
+	__device__ decode_queries(const decode_params<Traits> &p, const decode_coord<Traits> &x)
 	{
 #pragma unroll
-		for (int r = 0; r < X::ROWS; r++) {
-			const int64_t at = p.q_layout.at(x.b, x.first + r, 0);
+		for (int r = 0; r < Traits::HEADS_PER_WARP; r++) {
+			const int64_t at = p.q_layout.at(x.b, x.first_head + r, 0);
 
-			slope[r] = p.alibi ? (real)(alibi_slope(x.first + r, p.H) * M_LOG2E) : 0;
-			if (!X::ANY && p.q_vectorized) {
+			slope[r] =
+				p.alibi ? (real)(alibi_slope(x.first_head + r, p.H) * M_LOG2E) : 0;
+			if (!Traits::GENERIC && p.q_vectorized) {
 				load_vecs(p, x, at, r);
 				continue;
 			}
 #pragma unroll
-			for (int e = 0; e < X::KC; e++) {
-				const int channel = X::channel(x.lane, e);
+			for (int e = 0; e < Traits::K_CHANNELS; e++) {
+				const int channel = Traits::channel(x.lane, e);
 
 				q[r][e] = r < x.rows && channel < p.key_width
 						  ? p.scale * (real)(typename P::factor)
@@ -372,73 +392,75 @@ template <typename X> struct decode_queries {
 						  : 0;
 			}
 		}
-		if constexpr (X::ANY) {
-			decode_channels<X, X::KC> k = {};
+		if constexpr (Traits::GENERIC) {
+			lane_channels<Traits, Traits::K_CHANNELS> k = {};
 
 			if (p.band_window >= 0 && x.rows > 0)
-				k.read(p.k, p.k_layout.at(x.b, x.first, x.i), x.lane, p.key_width);
-			for (int e = 0; e < X::KC; e++)
-				own_key[e] = p.band_window < 0 ? 0 : k[e] * p.scale * p.band();
+				k.read(p.k, p.k_layout.at(x.b, x.first_head, x.i), x.lane,
+				       p.key_width);
+			for (int e = 0; e < Traits::K_CHANNELS; e++)
+				band_key[e] = p.band_window < 0 ? 0 : k[e] * p.scale * p.band();
 		}
 	}
 
-	/* All accesses are under way together. */
-	__device__ void load_vecs(const decode_problem<X> &p, const decode_place<X> &x, int64_t at,
-				  int r)
+	/* Issues all loads of a row at once. */
+	__device__ void load_vecs(const decode_params<Traits> &p, const decode_coord<Traits> &x,
+				  int64_t at, int r)
 	{
-		decode_channels<X, X::KC> vecs = {};
+		lane_channels<Traits, Traits::K_CHANNELS> vecs = {};
 
 		if (r < x.rows)
 			vecs.read(p.q, at, x.lane, p.key_width);
 #pragma unroll
-		for (int e = 0; e < X::KC; e++)
+		for (int e = 0; e < Traits::K_CHANNELS; e++)
 			q[r][e] = p.scale * vecs[e];
 	}
 
-	/* What the lane contributes to the score of head r and a key at position j. */
-	__device__ real share(const decode_problem<X> &p, const decode_place<X> &x, int r,
-			      int64_t j, const decode_channels<X, X::KC> &k) const
+	/* The lane's share of the score of head r and the key at position j. */
+	__device__ real partial_score(const decode_params<Traits> &p, const decode_coord<Traits> &x,
+				      int r, int64_t j,
+				      const lane_channels<Traits, Traits::K_CHANNELS> &k) const
 	{
 		real sum = 0;
 
 #pragma unroll
-		for (int e = 0; e < X::KC; e++)
+		for (int e = 0; e < Traits::K_CHANNELS; e++)
 			sum += q[r][e] * k[e];
-		if constexpr (X::ANY) {
+		if constexpr (Traits::GENERIC) {
 			const int64_t first = x.i + 1 - p.recent_layout.T;
 
 			if (p.band_window < 0 || x.i - j > p.band_window || j > x.i)
 				return sum;
-			decode_channels<X, X::KC> recent;
+			lane_channels<Traits, Traits::K_CHANNELS> recent;
 
-			recent.read(p.recent, p.recent_layout.at(x.b, x.first + r, j - first),
+			recent.read(p.recent, p.recent_layout.at(x.b, x.first_head + r, j - first),
 				    x.lane, p.key_width);
 #pragma unroll
-			for (int e = 0; e < X::KC; e++)
-				sum += own_key[e] * recent[e];
+			for (int e = 0; e < Traits::K_CHANNELS; e++)
+				sum += band_key[e] * recent[e];
 		}
 		return sum;
 	}
 };
 
 /*
- * The warp's keys and values of the chunk that begins with key `first`, but not those of the
- * query's own token, which may not be written yet.
+ * Prefetches the warp's keys and values of the chunk that starts at key `first` to L2. Skips the
+ * query's own token, which a preceding kernel may still write.
  */
-template <typename X>
-static __device__ void prefetch_keys(const decode_problem<X> &p, const decode_place<X> &x,
+template <typename Traits>
+static __device__ void prefetch_keys(const decode_params<Traits> &p, const decode_coord<Traits> &x,
 				     int first)
 {
-	typedef typename X::T T;
-	constexpr int LINE = 64 / (int)sizeof(T); /* channels that one access brings */
+	typedef typename Traits::T T;
+	constexpr int LINE = 64 / (int)sizeof(T); /* channels per prefetch */
 
-	if (X::ANY || x.rows == 0)
+	if (Traits::GENERIC || x.rows == 0)
 		return;
-	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first, 0);
-	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first, 0);
+	const T *k = (const T *)p.k.at + p.k_layout.at(x.b, x.first_head, 0);
+	const T *v = (const T *)p.v.at + p.v_layout.at(x.b, x.first_head, 0);
 
-	for (int n = (int)threadIdx.x % WARP; n < 2 * X::WARP_KEYS; n += WARP) {
-		const int64_t j = first + x.slice * X::WARP_KEYS + n / 2;
+	for (int n = (int)threadIdx.x % WARP; n < 2 * Traits::KEYS_PER_WARP; n += WARP) {
+		const int64_t j = first + x.slice * Traits::KEYS_PER_WARP + n / 2;
 		const T *row =
 			n % 2 ? v + j * (int)p.v_layout.pitch : k + j * (int)p.k_layout.pitch;
 		const int width = n % 2 ? p.value_width : p.key_width;
@@ -452,19 +474,20 @@ static __device__ void prefetch_keys(const decode_problem<X> &p, const decode_pl
 
 #include "core/backend/cuda/decode/decode_stages.cuh"
 
-/* What a team has of some keys and values. */
-template <typename X> struct decode_vecs {
-	decode_channels<X, X::KC> k[X::KEYS];
-	decode_channels<X, X::VC> v[X::KEYS];
+/* The keys and values that a lane group processes at a time. */
+template <typename Traits> struct lane_keys {
+	lane_channels<Traits, Traits::K_CHANNELS> k[Traits::KEYS_PER_GROUP];
+	lane_channels<Traits, Traits::V_CHANNELS> v[Traits::KEYS_PER_GROUP];
 
-	__device__ void read(const decode_problem<X> &p, const decode_place<X> &x, int first)
+	__device__ void read(const decode_params<Traits> &p, const decode_coord<Traits> &x,
+			     int first)
 	{
-		const int64_t k_at = p.k_layout.at(x.b, x.first, 0),
-			      v_at = p.v_layout.at(x.b, x.first, 0);
+		const int64_t k_at = p.k_layout.at(x.b, x.first_head, 0),
+			      v_at = p.v_layout.at(x.b, x.first_head, 0);
 
 #pragma unroll
-		for (int u = 0; u < X::KEYS; u++) {
-			const int64_t j = x.key(first, u);
+		for (int u = 0; u < Traits::KEYS_PER_GROUP; u++) {
+			const int64_t j = x.clamped_key(first, u);
 
 			k[u].read(p.k, k_at + j * (int)p.k_layout.pitch, x.lane, p.key_width);
 			v[u].read(p.v, v_at + j * (int)p.v_layout.pitch, x.lane, p.value_width);
@@ -474,98 +497,106 @@ template <typename X> struct decode_vecs {
 	{
 		stage += threadIdx.x % WARP * 16;
 #pragma unroll
-		for (int u = 0; u < X::KEYS; u++) {
+		for (int u = 0; u < Traits::KEYS_PER_GROUP; u++) {
 #pragma unroll
-			for (int n = 0; n < X::KC / X::VEC16; n++)
-				((vec16 *)k[u].x)[n] = *(const vec16 *)(stage + X::key_vec(u, n));
+			for (int n = 0; n < Traits::K_CHANNELS / Traits::VEC16; n++)
+				((vec16 *)k[u].x)[n] =
+					*(const vec16 *)(stage + Traits::key_vec(u, n));
 #pragma unroll
-			for (int n = 0; n < X::VC / X::VEC16; n++)
-				((vec16 *)v[u].x)[n] = *(const vec16 *)(stage + X::value_vec(u, n));
+			for (int n = 0; n < Traits::V_CHANNELS / Traits::VEC16; n++)
+				((vec16 *)v[u].x)[n] =
+					*(const vec16 *)(stage + Traits::value_vec(u, n));
 		}
 	}
 };
 
-/* The keys of a part, for the heads of a warp. */
-template <typename X>
-static __device__ void decode_walk(const decode_problem<X> &p, const decode_place<X> &x,
-				   decode_stages<X> &stages, decode_row<X> (&row)[X::ROWS])
+/* Loops over the chunks of a split, for the heads of one warp. */
+template <typename Traits>
+static __device__ void decode_key_loop(const decode_params<Traits> &p,
+				       const decode_coord<Traits> &x, decode_stages<Traits> &stages,
+				       decode_softmax<Traits> (&row)[Traits::HEADS_PER_WARP])
 {
-	typedef typename X::real real;
-	const decode_queries<X> queries(p, x);
-	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first, 0) : 0;
+	typedef typename Traits::real real;
+	const decode_queries<Traits> queries(p, x);
+	const int64_t bias_at = p.key_bias ? p.bias_layout.at(x.b, x.first_head, 0) : 0;
 	const int i = (int)x.i;
 
 	for (int first = stages.keys.begin; first < stages.keys.end; first += stages.keys.step) {
-		decode_vecs<X> vecs;
-		real bias[X::KEYS];
+		lane_keys<Traits> vecs;
+		real bias[Traits::KEYS_PER_GROUP];
 
-		if constexpr (X::STAGES > 0)
-			vecs.read(stages.oldest());
+		if constexpr (Traits::STAGES > 0)
+			vecs.read(stages.wait_oldest());
 		else
 			vecs.read(p, x, first);
 #pragma unroll
-		for (int u = 0; u < X::KEYS; u++)
+		for (int u = 0; u < Traits::KEYS_PER_GROUP; u++)
 			bias[u] = !p.key_bias
 					  ? 0
-					  : p.key_bias[bias_at +
-						       x.key(first, u) * (int)p.bias_layout.pitch] *
+					  : p.key_bias[bias_at + x.clamped_key(first, u) *
+									 (int)p.bias_layout.pitch] *
 						    (real)M_LOG2E;
 #pragma unroll
-		for (int r = 0; r < X::ROWS; r++) {
-			real score[X::KEYS];
+		for (int r = 0; r < Traits::HEADS_PER_WARP; r++) {
+			real score[Traits::KEYS_PER_GROUP];
 
 			if (r >= x.rows)
 				break;
 #pragma unroll
-			for (int u = 0; u < X::KEYS; u++) {
-				const int j = x.place(first, u);
-				real s = queries.share(p, x, r, j, vecs.k[u]);
+			for (int u = 0; u < Traits::KEYS_PER_GROUP; u++) {
+				const int j = x.key_index(first, u);
+				real s = queries.partial_score(p, x, r, j, vecs.k[u]);
 
-				for (int distance = X::LANES / 2; distance > 0; distance /= 2)
+				for (int distance = Traits::LANES_PER_KEY / 2; distance > 0;
+				     distance /= 2)
 					s += __shfl_xor_sync(0xffffffffu, s, distance);
 				s += bias[u] - queries.slope[r] * (real)(i - j);
 				score[u] = j <= i ? s : (real)-INFINITY;
 			}
 			row[r].add(score, vecs.v);
 		}
-		if constexpr (X::STAGES > 0)
-			stages.next();
+		if constexpr (Traits::STAGES > 0)
+			stages.issue_next();
 	}
 }
 
 #include "core/backend/cuda/decode/decode_mma.cuh"
 
-/* -------------------------------------------------------------------------- joining */
+/* ---------------------------------------------------------------------- combination */
 
-template <typename X>
-static __device__ void decode_finish(const decode_problem<X> &p, const decode_place<X> &block,
-				     int row, int channel, typename X::real o,
-				     typename X::real most, typename X::real sum)
+template <typename Traits>
+static __device__ void write_output(const decode_params<Traits> &p,
+				    const decode_coord<Traits> &block, int row, int channel,
+				    typename Traits::real o, typename Traits::real max_score,
+				    typename Traits::real sum)
 {
-	typedef typename X::real real;
-	const int head = block.first - block.row + row;
+	typedef typename Traits::real real;
+	const int head = block.first_head - block.row + row;
 
-	if ((block.first - block.row) % p.layout.sharing + row >= p.layout.sharing)
+	if ((block.first_head - block.row) % p.layout.group_size + row >= p.layout.group_size)
 		return;
 	p.o[p.o_layout.at(block.b, head, 0) + channel] = o / sum;
 	if (channel == 0)
-		p.lse[block.b * p.H + head] = (most + log2(sum)) * (real)M_LN2;
+		p.lse[block.b * p.H + head] = (max_score + log2(sum)) * (real)M_LN2;
 }
 
-/* put(row, channel, sum of values, largest score, sum of exponentials) of all slices, for all rows
- * of a block. */
-template <typename X, typename F>
-static __device__ void decode_join_slices(const decode_problem<X> &p,
-					  const typename X::real *shared, F put)
+/*
+ * Combines the slices: calls put(row, channel, value, max_score, exp_sum) for all rows of a block.
+ */
+template <typename Traits, typename F>
+static __device__ void combine_slices(const decode_params<Traits> &p,
+				      const typename Traits::real *shared, F put)
 {
-	typedef typename X::real real;
-	const decode_layout<X> &l = p.layout;
+	typedef typename Traits::real real;
+	const decode_layout<Traits> &l = p.layout;
 
-	for (int item = (int)threadIdx.x; item < l.rows() * X::VALUE; item += (int)blockDim.x) {
-		const int row = item / X::VALUE, channel = item % X::VALUE;
+	for (int item = (int)threadIdx.x; item < l.rows() * Traits::V_DIM;
+	     item += (int)blockDim.x) {
+		const int row = item / Traits::V_DIM, channel = item % Traits::V_DIM;
 		const real *slice = shared + row * (int)l.row_size();
-		real most[DECODE_MAX_SLICES], sums[DECODE_MAX_SLICES], values[DECODE_MAX_SLICES];
-		real larger = slice[X::VALUE], sum = 0, value = 0;
+		real max_score[DECODE_MAX_SLICES], sums[DECODE_MAX_SLICES],
+			values[DECODE_MAX_SLICES];
+		real new_max = slice[Traits::V_DIM], sum = 0, value = 0;
 
 		if (channel >= p.value_width)
 			continue;
@@ -573,40 +604,39 @@ static __device__ void decode_join_slices(const decode_problem<X> &p,
 		for (int k = 0; k < DECODE_MAX_SLICES; k++, slice += l.rows() * l.row_size()) {
 			const bool used = k < l.slices;
 
-			most[k] = used ? slice[X::VALUE] : larger;
-			sums[k] = used ? slice[X::VALUE + 1] : 0;
+			max_score[k] = used ? slice[Traits::V_DIM] : new_max;
+			sums[k] = used ? slice[Traits::V_DIM + 1] : 0;
 			values[k] = used ? slice[channel] : 0;
-			larger = most[k] > larger ? most[k] : larger;
+			new_max = max_score[k] > new_max ? max_score[k] : new_max;
 		}
 #pragma unroll
 		for (int k = 0; k < DECODE_MAX_SLICES; k++) {
-			const real weight = exp2(most[k] - larger);
+			const real weight = exp2(max_score[k] - new_max);
 
 			sum += weight * sums[k];
 			value += weight * values[k];
 		}
-		put(row, channel, value, larger, sum);
+		put(row, channel, value, new_max, sum);
 	}
 }
 
 /*
- * What parts have for each row: sums of values, and in shared memory (largest score, sum of
- * exponentials).  Other blocks wrote the sums, so they must not come from a cache of this
- * multiprocessor.
+ * Partial results of all splits: values in global memory, (max_score, exp_sum) pairs in shared
+ * memory. Other blocks wrote the values, so loads bypass L1 (__ldcg).
  */
-template <typename X> struct decode_parts_results {
-	typedef typename X::real real;
+template <typename Traits> struct split_results {
+	typedef typename Traits::real real;
 
-	static constexpr int BATCH = 16; /* parts whose values are under way together */
+	static constexpr int BATCH = 16; /* splits whose loads are in flight together */
 	struct batch {
 		real value[BATCH];
 	};
 
-	const real *at;
-	real *pair, *total;	   /* total: of each row, the pair of all parts */
-	int64_t apart, pair_apart; /* from one part to the next */
-	int64_t pair_row;	   /* from one row to the next */
-	int n;			   /* parts */
+	const real *partials;
+	real *pair, *total;		   /* total: combined pair of each row */
+	int64_t split_stride, pair_stride; /* distance between splits */
+	int64_t pair_row_stride;	   /* distance between rows */
+	int n;				   /* splits */
 
 	__device__ struct batch read(int first, int channel) const
 	{
@@ -614,42 +644,47 @@ template <typename X> struct decode_parts_results {
 
 #pragma unroll
 		for (int k = 0; k < BATCH; k++) {
-			const real *from = at + (first + k) * apart + channel;
+			const real *from = partials + (first + k) * split_stride + channel;
 
 			x.value[k] = first + k < n ? __ldcg(from) : 0;
 		}
 		return x;
 	}
-	/* A warp takes a row.  The largest score of a part gives way to the weight of its values.
+	/*
+	 * One warp per row: computes the total pair and replaces each max_score by the split's
+	 * weight.
 	 */
-	__device__ void weigh(int rows) const
+	__device__ void softmax_weights(int rows) const
 	{
 		const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
 
 		for (int row = (int)threadIdx.x / WARP; row < rows; row += warps) {
-			real *mine = pair + row * pair_row, most = -INFINITY, sum = 0;
+			real *row_pair = pair + row * pair_row_stride, max_score = -INFINITY,
+			     sum = 0;
 
 			for (int k = lane; k < n; k += WARP)
-				most = mine[k * pair_apart] > most ? mine[k * pair_apart] : most;
-			most = warp_reduce(most, larger_value());
+				max_score = row_pair[k * pair_stride] > max_score
+						    ? row_pair[k * pair_stride]
+						    : max_score;
+			max_score = warp_reduce(max_score, larger_value());
 			for (int k = lane; k < n; k += WARP) {
-				const real weight = exp2(mine[k * pair_apart] - most);
+				const real weight = exp2(row_pair[k * pair_stride] - max_score);
 
-				sum += weight * mine[k * pair_apart + 1];
-				mine[k * pair_apart] = weight;
+				sum += weight * row_pair[k * pair_stride + 1];
+				row_pair[k * pair_stride] = weight;
 			}
 			sum = warp_sum(sum);
 			if (lane == 0) {
-				total[2 * row] = most;
+				total[2 * row] = max_score;
 				total[2 * row + 1] = sum;
 			}
 		}
 		__syncthreads();
 	}
-	/* begin: the first batch. */
+	/* Weighted sum over splits; begin: batch 0, already loaded. */
 	__device__ real values(int row, int channel, struct batch begin) const
 	{
-		const real *weight = pair + row * pair_row;
+		const real *weight = pair + row * pair_row_stride;
 		real sum = 0;
 
 		for (int first = 0; first < n; first += BATCH) {
@@ -658,298 +693,315 @@ template <typename X> struct decode_parts_results {
 #pragma unroll
 			for (int k = 0; k < BATCH; k++)
 				if (first + k < n)
-					sum += weight[(first + k) * pair_apart] * x.value[k];
+					sum += weight[(first + k) * pair_stride] * x.value[k];
 		}
 		return sum;
 	}
 };
 
-/* The pairs of all parts of a unit, to shared memory [parts, rows, 2]: all are read at once. */
-template <typename X>
-static __device__ void decode_read_pairs(const decode_problem<X> &p, const typename X::real *unit,
-					 int parts, typename X::real *shared)
+/* Loads the pairs of all splits of a head block to shared memory [splits,rows,2]. */
+template <typename Traits>
+static __device__ void load_split_pairs(const decode_params<Traits> &p,
+					const typename Traits::real *partials, int splits,
+					typename Traits::real *shared)
 {
-	const int lines = parts * p.layout.rows();
+	const int lines = splits * p.layout.rows();
 
 	for (int line = (int)threadIdx.x; line < lines; line += (int)blockDim.x) {
-		const typename X::real *pair = unit + line * p.layout.row_size() + X::VALUE;
+		const typename Traits::real *pair =
+			partials + line * p.layout.row_size() + Traits::V_DIM;
 
 		shared[2 * line] = __ldcg(pair);
 		shared[2 * line + 1] = __ldcg(pair + 1);
 	}
 }
 
-/* Of a unit with several rows. */
-template <typename X>
-static __device__ void decode_join_parts(const decode_problem<X> &p, const decode_place<X> &place,
-					 const typename X::real *unit, int parts,
-					 typename X::real *shared)
+/* Combines the splits of a head block with several heads. */
+template <typename Traits>
+static __device__ void
+combine_splits(const decode_params<Traits> &p, const decode_coord<Traits> &coord,
+	       const typename Traits::real *partials, int splits, typename Traits::real *shared)
 {
-	const decode_layout<X> &l = p.layout;
-	typename X::real *total = shared + l.results_size();
-	const decode_parts_results<X> results = {
-		unit, shared, total, l.rows() * l.row_size(), 2 * l.rows(), 2, parts
+	const decode_layout<Traits> &l = p.layout;
+	typename Traits::real *total = shared + l.results_size();
+	const split_results<Traits> results = {
+		partials, shared, total, l.rows() * l.row_size(), 2 * l.rows(), 2, splits
 	};
 
-	decode_read_pairs(p, unit, parts, shared);
+	load_split_pairs(p, partials, splits, shared);
 	__syncthreads();
-	results.weigh(l.rows());
-	for (int item = (int)threadIdx.x; item < l.rows() * X::VALUE; item += (int)blockDim.x) {
-		const int row = item / X::VALUE, channel = item % X::VALUE;
-		auto mine = results;
+	results.softmax_weights(l.rows());
+	for (int item = (int)threadIdx.x; item < l.rows() * Traits::V_DIM;
+	     item += (int)blockDim.x) {
+		const int row = item / Traits::V_DIM, channel = item % Traits::V_DIM;
+		auto row_results = results;
 
 		if (channel >= p.value_width)
 			continue;
-		mine.at += row * l.row_size();
-		decode_finish(p, place, row, channel,
-			      mine.values(row, channel, mine.read(0, channel)), total[2 * row],
-			      total[2 * row + 1]);
+		row_results.partials += row * l.row_size();
+		write_output(p, coord, row, channel,
+			     row_results.values(row, channel, row_results.read(0, channel)),
+			     total[2 * row], total[2 * row + 1]);
 	}
 }
 
-/* What all teams of a warp have, row by row to shared memory [slices, rows, row_size]. */
-template <typename X>
-static __device__ void decode_put_slice(const decode_problem<X> &p, const decode_place<X> &x,
-					decode_row<X> (&row)[X::ROWS], typename X::real *shared)
+/*
+ * Combines the lane groups of a warp and stores the result to shared memory [slices,rows,row_size].
+ */
+template <typename Traits>
+static __device__ void store_slice(const decode_params<Traits> &p, const decode_coord<Traits> &x,
+				   decode_softmax<Traits> (&row)[Traits::HEADS_PER_WARP],
+				   typename Traits::real *shared)
 {
 #pragma unroll
-	for (int r = 0; r < X::ROWS; r++)
-		for (int distance = X::LANES; distance < WARP; distance *= 2)
-			row[r].join(distance);
-	if (x.team > 0)
+	for (int r = 0; r < Traits::HEADS_PER_WARP; r++)
+		for (int distance = Traits::LANES_PER_KEY; distance < WARP; distance *= 2)
+			row[r].combine(distance);
+	if (x.lane_group > 0)
 		return;
 #pragma unroll
-	for (int r = 0; r < X::ROWS; r++) {
-		typename X::real *to =
+	for (int r = 0; r < Traits::HEADS_PER_WARP; r++) {
+		typename Traits::real *to =
 			shared + (x.slice * p.layout.rows() + x.row + r) * p.layout.row_size();
 
 #pragma unroll
-		for (int e = 0; e < X::VC; e++)
-			to[X::channel(x.lane, e)] = row[r].o[e];
+		for (int e = 0; e < Traits::V_CHANNELS; e++)
+			to[Traits::channel(x.lane, e)] = row[r].o[e];
 		if (x.lane == 0) {
-			to[X::VALUE] = row[r].most;
-			to[X::VALUE + 1] = row[r].sum;
+			to[Traits::V_DIM] = row[r].max_score;
+			to[Traits::V_DIM + 1] = row[r].exp_sum;
 		}
 	}
 }
 
 /*
- * Of a unit with one row, and so with one tile: each team takes some parts, as if they were keys.
- * All are read at once, and not from a cache of this multiprocessor, since other blocks wrote them.
+ * Combines the splits of a head block with one head, and so one tile. Each lane group combines some
+ * splits in registers; slices are then combined by the code that follows the key loop. Separate
+ * code for this, which only the last block of a head runs, took four times as long. All loads are
+ * issued at once and bypass L1, since other blocks wrote the data.
  */
-template <typename X>
-static __device__ void decode_take_parts(const decode_problem<X> &p, const decode_place<X> &x,
-					 const typename X::real *unit, int parts,
-					 typename X::real *shared)
+template <typename Traits>
+static __device__ void combine_splits_of_one_head(const decode_params<Traits> &p,
+						  const decode_coord<Traits> &x,
+						  const typename Traits::real *partials, int splits,
+						  typename Traits::real *shared)
 {
-	typedef typename X::real real;
-	constexpr int TEAMS = DECODE_MAX_SLICES * X::TEAMS,
-		      MAX = (DECODE_MAX_SPLITS + TEAMS - 1) / TEAMS;
-	constexpr int AT_ONCE = 16 / (int)sizeof(real); /* numbers */
-	decode_row<X> part[MAX], row[1];
+	typedef typename Traits::real real;
+	constexpr int BLOCK_LANE_GROUPS = DECODE_MAX_SLICES * Traits::LANE_GROUPS,
+		      MAX = (DECODE_MAX_SPLITS + BLOCK_LANE_GROUPS - 1) / BLOCK_LANE_GROUPS;
+	constexpr int PER_VEC = 16 / (int)sizeof(real); /* elements of a 16-byte vector */
+	decode_softmax<Traits> partial[MAX], row[1];
 
-	static_assert(X::ROWS == 1 && X::VEC16 % AT_ONCE == 0);
+	static_assert(Traits::HEADS_PER_WARP == 1 && Traits::VEC16 % PER_VEC == 0);
 #pragma unroll
 	for (int k = 0; k < MAX; k++) {
-		const int number = k * TEAMS + x.slice * X::TEAMS + x.team;
-		const real *from = unit + number * p.layout.row_size();
-		alignas(16) real pair[AT_ONCE];
+		const int split_index =
+			k * BLOCK_LANE_GROUPS + x.slice * Traits::LANE_GROUPS + x.lane_group;
+		const real *from = partials + split_index * p.layout.row_size();
+		alignas(16) real pair[PER_VEC];
 
-		part[k].clear();
-		if (number >= parts)
+		partial[k].clear();
+		if (split_index >= splits)
 			continue;
 #pragma unroll
-		for (int e = 0; e < X::VC; e += AT_ONCE)
-			*(uint4 *)(part[k].o + e) =
-				__ldcg((const uint4 *)(from + X::channel(x.lane, e)));
-		*(uint4 *)pair = __ldcg((const uint4 *)(from + X::VALUE));
-		part[k].most = pair[0];
-		part[k].sum = pair[1];
+		for (int e = 0; e < Traits::V_CHANNELS; e += PER_VEC)
+			*(uint4 *)(partial[k].o + e) =
+				__ldcg((const uint4 *)(from + Traits::channel(x.lane, e)));
+		*(uint4 *)pair = __ldcg((const uint4 *)(from + Traits::V_DIM));
+		partial[k].max_score = pair[0];
+		partial[k].exp_sum = pair[1];
 	}
-	row[0] = part[0];
+	row[0] = partial[0];
 #pragma unroll
 	for (int k = 1; k < MAX; k++)
-		row[0].join(part[k]);
-	decode_put_slice(p, x, row, shared);
+		row[0].combine(partial[k]);
+	store_slice(p, x, row, shared);
 }
 
-/* -------------------------------------------------------------------------- kernel */
+/* ------------------------------------------------------------------------- kernels */
 
-/* The rows of a block after its part, slice by slice to shared memory. */
-template <typename X>
-static __device__ void decode_part(const decode_problem<X> &p, const decode_place<X> &x,
-				   decode_stages<X> &stages, typename X::real *shared)
+/* Computes a block's split and leaves its slices in shared memory. */
+template <typename Traits>
+static __device__ void decode_split(const decode_params<Traits> &p, const decode_coord<Traits> &x,
+				    decode_stages<Traits> &stages, typename Traits::real *shared)
 {
-	decode_row<X> row[X::ROWS];
+	decode_softmax<Traits> row[Traits::HEADS_PER_WARP];
 
 #pragma unroll
-	for (int r = 0; r < X::ROWS; r++)
+	for (int r = 0; r < Traits::HEADS_PER_WARP; r++)
 		row[r].clear();
 	if (x.rows > 0)
-		decode_walk(p, x, stages, row);
-	if (X::STAGES > 0)
-		__syncthreads(); /* results take the place of stages */
-	decode_put_slice(p, x, row, shared);
+		decode_key_loop(p, x, stages, row);
+	if (Traits::STAGES > 0)
+		__syncthreads(); /* the stages' memory is reused for results */
+	store_slice(p, x, row, shared);
 }
 
-template <typename X>
-static __global__ void __launch_bounds__(X::WARPS *WARP, X::RESIDENT)
-	decode_kernel(const __grid_constant__ decode_problem<X> p)
+template <typename Traits>
+static __global__ void __launch_bounds__(Traits::WARPS *WARP, Traits::MIN_BLOCKS_PER_SM)
+	decode_attention_kernel(const __grid_constant__ decode_params<Traits> p)
 {
-	typedef typename X::real real;
-	const decode_layout<X> &l = p.layout;
-	const decode_place<X> x(p); /* the run's values were there before its first kernel */
+	typedef typename Traits::real real;
+	const decode_layout<Traits> &l = p.layout;
+	/* This reads p.run before pdl_wait(): it is written before the run's first kernel. */
+	const decode_coord<Traits> x(p);
+	const int split = (int)blockIdx.y, splits = l.used_splits(x.i);
 
-	const int part = (int)blockIdx.y, parts = l.used_parts(x.i);
+	decode_stages<Traits> stages(p, x, l.keys(split, x.i), dynamic_smem());
 
-	decode_stages<X> stages(p, x, l.keys(part, x.i), dynamic_smem());
-
-	if constexpr (X::STAGES > 0)
-		stages.begin();
+	if constexpr (Traits::STAGES > 0)
+		stages.issue_early();
 	else
 		prefetch_keys(p, x, stages.keys.begin);
 	pdl_wait();
 	const int64_t block_size = l.rows() * l.row_size();
 	real *shared = (real *)dynamic_smem();
-	real *unit = p.partial + (int64_t)blockIdx.x * l.parts * block_size;
+	real *partials = p.partial + (int64_t)blockIdx.x * l.splits * block_size;
 
-	if (part >= parts)
+	if (split >= splits)
 		return;
-	if constexpr (X::STAGES > 0)
-		stages.fill();
-	decode_part(p, x, stages, shared);
-	/* A part, and then, in the block that arrives last, all parts. */
-	for (bool all = parts == 1;; all = true) {
+	if constexpr (Traits::STAGES > 0)
+		stages.issue_rest();
+	decode_split(p, x, stages, shared);
+	/* First this block's split. Then, in the last block to arrive, all splits. */
+	for (bool all = splits == 1;; all = true) {
 		__syncthreads();
-		decode_join_slices(p, shared, [&](int r, int channel, real o, real most, real sum) {
-			real *to = unit + part * block_size + r * l.row_size();
+		combine_slices(p, shared,
+			       [&](int r, int channel, real o, real max_score, real sum) {
+				       real *to = partials + split * block_size + r * l.row_size();
 
-			if (all) {
-				decode_finish(p, x, r, channel, o, most, sum);
-				return;
-			}
-			to[channel] = o;
-			if (channel == 0) {
-				to[X::VALUE] = most;
-				to[X::VALUE + 1] = sum;
-			}
-		});
-		if (X::TENSOR || all || !is_last_block(p.arrivals + blockIdx.x, (unsigned)parts))
+				       if (all) {
+					       write_output(p, x, r, channel, o, max_score, sum);
+					       return;
+				       }
+				       to[channel] = o;
+				       if (channel == 0) {
+					       to[Traits::V_DIM] = max_score;
+					       to[Traits::V_DIM + 1] = sum;
+				       }
+			       });
+		if (Traits::USES_MMA || all ||
+		    !is_last_block(p.arrivals + blockIdx.x, (unsigned)splits))
 			return;
-		if constexpr (X::ROWS > 1)
-			return decode_join_parts(p, x, unit, parts, shared);
+		if constexpr (Traits::HEADS_PER_WARP > 1)
+			return combine_splits(p, x, partials, splits, shared);
 		else
-			decode_take_parts(p, x, unit, parts, shared);
+			combine_splits_of_one_head(p, x, partials, splits, shared);
 	}
 }
 
-/* Joins the parts of row blockIdx.y of a unit, a thread for each channel. */
-template <typename X>
-static __global__ void decode_join_kernel(const __grid_constant__ decode_problem<X> p)
+/* Combines the splits of row blockIdx.y of a head block, one thread per channel. */
+template <typename Traits>
+static __global__ void
+decode_attention_combine_kernel(const __grid_constant__ decode_params<Traits> p)
 {
-	typedef typename X::real real;
+	typedef typename Traits::real real;
 	__shared__ real pair[2 * DECODE_MAX_SPLITS], total[2];
-	const decode_layout<X> &l = p.layout;
-	const decode_place<X> x(p);
-	const int row = (int)blockIdx.y, channel = (int)threadIdx.x, parts = l.used_parts(x.i);
+	const decode_layout<Traits> &l = p.layout;
+	const decode_coord<Traits> x(p);
+	const int row = (int)blockIdx.y, channel = (int)threadIdx.x, splits = l.used_splits(x.i);
 	const int64_t block_size = l.rows() * l.row_size();
-	const real *unit =
-		p.partial + (int64_t)blockIdx.x * l.parts * block_size + row * l.row_size();
+	const real *partials =
+		p.partial + (int64_t)blockIdx.x * l.splits * block_size + row * l.row_size();
 
-	const decode_parts_results<X> results = { unit, pair, total, block_size, 2, 0, parts };
+	const split_results<Traits> results = { partials, pair, total, block_size, 2, 0, splits };
 
 	pdl_wait();
-	if (parts == 1)
+	if (splits == 1)
 		return;
 	const auto begin = results.read(0, channel);
 
-	for (int k = (int)threadIdx.x; k < parts; k += (int)blockDim.x) {
-		pair[2 * k] = unit[k * block_size + X::VALUE];
-		pair[2 * k + 1] = unit[k * block_size + X::VALUE + 1];
+	for (int k = (int)threadIdx.x; k < splits; k += (int)blockDim.x) {
+		pair[2 * k] = partials[k * block_size + Traits::V_DIM];
+		pair[2 * k + 1] = partials[k * block_size + Traits::V_DIM + 1];
 	}
 	__syncthreads();
-	results.weigh(1);
+	results.softmax_weights(1);
 	if (channel < p.value_width)
-		decode_finish(p, x, row, channel, results.values(0, channel, begin), total[0],
-			      total[1]);
+		write_output(p, x, row, channel, results.values(0, channel, begin), total[0],
+			     total[1]);
 }
 
-/* -------------------------------------------------------------------------- passes */
+/* ----------------------------------------------------------------------- host side */
 
-template <typename P> static int64_t factor_size(const struct tensor *t)
+template <typename P> static int64_t element_size(const struct tensor *t)
 {
 	return (int64_t)(is_bf16(t) ? sizeof(typename P::factor) : sizeof(typename P::real));
 }
 
-/* Can rows of heads be read 16 bytes at a time? */
+/* Can rows of heads be read with 16-byte loads? */
 template <typename P> static bool is_vectorized(const struct tensor *t)
 {
-	const int64_t vec = 16 / factor_size<P>(t);
+	const int64_t vec = 16 / element_size<P>(t);
 
 	return t->dim[3] % vec == 0 && heads_of(t, t->dim[2]).pitch % vec == 0 &&
 	       t->offset % vec == 0;
 }
 
-template <typename P> struct decode_shapes {
+template <typename P> struct decode_traits_for {
 	typedef typename P::real real;
 
 	static constexpr bool IS_DOUBLE = sizeof(real) == sizeof(double);
-	static constexpr int C = IS_DOUBLE ? 8 : 16, ROWS = IS_DOUBLE ? 2 : 4;
+	static constexpr int C = IS_DOUBLE ? 8 : 16, HEADS_PER_WARP = IS_DOUBLE ? 2 : 4;
 
-	/* All that the others do not take. */
-	typedef decode_shape<P, real, 1, WARP, C, C, ROWS, 1> any;
+	/* Fallback for any layout. */
+	typedef decode_traits<P, real, 1, WARP, C, C, HEADS_PER_WARP, 1> generic;
 
-	/* Heads of their own keys, few and many; of keys twice as wide; and heads that share keys.
+	/*
+	 * mha: one query head per key head, few or many heads, or keys up to 128 channels wide.
+	 * gqa: several query heads per key head.
 	 */
 	template <typename T>
-	using one = decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 6 : 0>;
+	using mha = decode_traits<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 6 : 0>;
 	template <typename T>
-	using one_of_many =
-		decode_shape<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 2 : 0>;
+	using mha_many_heads =
+		decode_traits<P, T, 16 / sizeof(T), 8, 8, 8, 1, 4, sizeof(T) == 2 ? 2 : 0>;
 	template <typename T>
-	using wide_key = decode_shape<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
-	template <typename T> using shared = decode_shape<P, T, 16 / sizeof(T), 16, 8, 8, ROWS, 2>;
+	using mha_wide_key = decode_traits<P, T, 16 / sizeof(T), 8, 16, 8, 1, IS_DOUBLE ? 2 : 4>;
+	template <typename T>
+	using gqa = decode_traits<P, T, 16 / sizeof(T), 16, 8, 8, HEADS_PER_WARP, 2>;
 };
 
-#define DECODE_TENSOR_HEADS 4 /* from here on they share keys on tensor cores */
+#define DECODE_MMA_MIN_HEADS 4 /* heads per key head from which tensor cores are used */
 
-template <typename X> static bool decode_fits(const struct node *n)
+template <typename Traits> static bool decode_fits(const struct node *n)
 {
-	return n->in[K]->dim[3] <= X::KEY && n->in[V]->dim[3] <= X::VALUE;
+	return n->in[K]->dim[3] <= Traits::QK_DIM && n->in[V]->dim[3] <= Traits::V_DIM;
 }
 
-template <typename P, typename T, typename F> static bool with_vectors(const struct node *n, F f)
+template <typename P, typename T, typename F>
+static bool dispatch_vectorized(const struct node *n, F f)
 {
-	typedef decode_shapes<P> shapes;
-	typedef typename shapes::template one<T> one;
-	typedef typename shapes::template wide_key<T> wide_key;
-	typedef typename shapes::template shared<T> shared;
-	typedef decode_tensor_shape<P> tensor;
+	typedef decode_traits_for<P> traits;
+	typedef typename traits::template mha<T> mha;
+	typedef typename traits::template mha_wide_key<T> mha_wide_key;
+	typedef typename traits::template gqa<T> gqa;
+	typedef decode_mma_traits<P> mma_traits;
 	const int64_t H = n->in[Q]->dim[2];
-	const int64_t sharing = common_divisor(H / n->in[K]->dim[2], H / n->in[V]->dim[2]);
-	const bool shares = sharing > 1;
+	const int64_t group_size = gcd(H / n->in[K]->dim[2], H / n->in[V]->dim[2]);
+	const bool is_gqa = group_size > 1;
 
 	if constexpr (ROUNDS<P> && sizeof(T) == sizeof(typename P::factor))
-		if (sharing >= DECODE_TENSOR_HEADS && !n->in[KEY_BIAS] && is_bf16(n->in[Q]) &&
-		    is_vectorized<P>(n->in[Q]) && decode_fits<tensor>(n)) {
-			f(tensor());
+		if (group_size >= DECODE_MMA_MIN_HEADS && !n->in[KEY_BIAS] && is_bf16(n->in[Q]) &&
+		    is_vectorized<P>(n->in[Q]) && decode_fits<mma_traits>(n)) {
+			f(mma_traits());
 			return true;
 		}
-	if (!shares && decode_fits<one>(n) && n->in[Q]->dim[0] * H < DECODE_MANY_UNITS)
-		f(one());
-	else if (!shares && decode_fits<one>(n))
-		f(typename shapes::template one_of_many<T>());
-	else if (!shares && decode_fits<wide_key>(n))
-		f(wide_key());
-	else if (decode_fits<shared>(n))
-		f(shared());
+	if (!is_gqa && decode_fits<mha>(n) && n->in[Q]->dim[0] * H < DECODE_MANY_HEAD_BLOCKS)
+		f(mha());
+	else if (!is_gqa && decode_fits<mha>(n))
+		f(typename traits::template mha_many_heads<T>());
+	else if (!is_gqa && decode_fits<mha_wide_key>(n))
+		f(mha_wide_key());
+	else if (decode_fits<gqa>(n))
+		f(gqa());
 	else
 		return false;
 	return true;
 }
 
-/* f(shape) for the node. */
-template <typename P, typename F> static void with_decode_shape(const struct node *n, F f)
+/* Calls f(traits) for the node. */
+template <typename P, typename F> static void dispatch_decode_traits(const struct node *n, F f)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const struct tensor *k = n->in[K], *v = n->in[V];
@@ -957,16 +1009,16 @@ template <typename P, typename F> static void with_decode_shape(const struct nod
 
 	if (a->band_window < 0 && is_bf16(k) == is_bf16(v) && is_vectorized<P>(k) &&
 	    is_vectorized<P>(v))
-		done = is_bf16(k) ? with_vectors<P, typename P::factor>(n, f)
-				  : with_vectors<P, typename P::real>(n, f);
+		done = is_bf16(k) ? dispatch_vectorized<P, typename P::factor>(n, f)
+				  : dispatch_vectorized<P, typename P::real>(n, f);
 	if (!done)
-		f(typename decode_shapes<P>::any());
+		f(typename decode_traits_for<P>::generic());
 }
 
 template <typename P> struct decode {
 	/*
-	 * Nodes of one query per example, to a cache, of which only the query's own row is written
-	 * in this run; whether it takes a node depends on the node alone.
+	 * One query per sequence, attention to a cache to which this run adds only the query's own
+	 * row. The answer depends on the node alone.
 	 */
 	static bool takes(const struct node *n)
 	{
@@ -974,28 +1026,29 @@ template <typename P> struct decode {
 
 		return n->in[Q]->dim[1] == 1 && tensor_root(n->in[K])->kind == TENSOR_STATE &&
 		       tensor_root(n->in[V])->kind == TENSOR_STATE && a->route.mode != ROUTE_TOPK &&
-		       a->dropout == 0 && decode_fits<typename decode_shapes<P>::any>(n);
+		       a->dropout == 0 && decode_fits<typename decode_traits_for<P>::generic>(n);
 	}
 
-	template <typename X>
+	template <typename Traits>
 	static typename P::real *alloc(struct scratch *m, const struct node *n)
 	{
-		const decode_layout<X> l = decode_layout_of<X>(n);
+		const decode_layout<Traits> l = decode_layout_of<Traits>(n);
 
-		return m->alloc<typename P::real>(n->in[Q]->dim[0] * l.units * l.parts * l.rows() *
-						  l.row_size());
+		return m->alloc<typename P::real>(n->in[Q]->dim[0] * l.head_blocks * l.splits *
+						  l.rows() * l.row_size());
 	}
 
-	template <typename X> static decode_problem<X> open(const struct call *c, struct scratch *m)
+	template <typename Traits>
+	static decode_params<Traits> make_params(const struct call *c, struct scratch *m)
 	{
 		typedef typename P::real real;
 		const struct node *n = c->node;
 		const struct attention_attr *a = (const struct attention_attr *)n->attr;
 		const int64_t H = n->in[Q]->dim[2];
 		const int recent = n->in[RECENT] ? RECENT : Q;
-		decode_problem<X> p = {};
+		decode_params<Traits> p = {};
 
-		p.layout = decode_layout_of<X>(n);
+		p.layout = decode_layout_of<Traits>(n);
 		p.run = run_of(c);
 		p.H = (int)H;
 		p.key_width = (int)n->in[K]->dim[3];
@@ -1021,37 +1074,39 @@ template <typename P> struct decode {
 		p.learned_band = real_input<P>(c, BAND);
 		p.o = output<P>(c, O);
 		p.lse = real_output<P>(c, LSE);
-		p.partial = alloc<X>(m, n);
+		p.partial = alloc<Traits>(m, n);
 		p.arrivals = context_of(c)->arrivals;
 		return p;
 	}
 
-	template <typename X>
-	static void join_parts(const struct call *c, const decode_problem<X> &p, unsigned units)
+	template <typename Traits>
+	static void launch_combine(const struct call *c, const decode_params<Traits> &p,
+				   unsigned head_blocks)
 	{
-		if (p.layout.parts == 1)
+		if (p.layout.splits == 1)
 			return;
-		launch_pdl(context_of(c)->pdl, decode_join_kernel<X>,
-			   dim3(units, (unsigned)p.layout.rows()), X::VALUE, 0, stream_of(c), p);
+		launch_pdl(context_of(c)->pdl, decode_attention_combine_kernel<Traits>,
+			   dim3(head_blocks, (unsigned)p.layout.rows()), Traits::V_DIM, 0,
+			   stream_of(c), p);
 		note_launch(c);
 	}
 
 	static void forward(const struct call *c)
 	{
-		with_decode_shape<P>(c->node, [&](auto shape) {
-			typedef decltype(shape) X;
+		dispatch_decode_traits<P>(c->node, [&](auto traits) {
+			typedef decltype(traits) Traits;
 			struct scratch m = { (char *)c->work, 0 };
-			const decode_problem<X> p = open<X>(c, &m);
-			const decode_layout<X> &l = p.layout;
-			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.units),
-					  (unsigned)l.parts);
+			const decode_params<Traits> p = make_params<Traits>(c, &m);
+			const decode_layout<Traits> &l = p.layout;
+			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.head_blocks),
+					  (unsigned)l.splits);
 
-			set_max_dynamic_smem(c, decode_kernel<X>, l.bytes());
-			launch_pdl(context_of(c)->pdl, decode_kernel<X>, blocks,
+			set_max_dynamic_smem(c, decode_attention_kernel<Traits>, l.bytes());
+			launch_pdl(context_of(c)->pdl, decode_attention_kernel<Traits>, blocks,
 				   l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
 			note_launch(c);
-			if constexpr (X::TENSOR)
-				join_parts(c, p, blocks.x);
+			if constexpr (Traits::USES_MMA)
+				launch_combine(c, p, blocks.x);
 		});
 	}
 
@@ -1059,7 +1114,7 @@ template <typename P> struct decode {
 	{
 		struct scratch m = { NULL, 0 };
 
-		with_decode_shape<P>(n, [&](auto shape) { alloc<decltype(shape)>(&m, n); });
+		dispatch_decode_traits<P>(n, [&](auto traits) { alloc<decltype(traits)>(&m, n); });
 		return m.used;
 	}
 };

@@ -4,11 +4,11 @@
 
 typedef bfloat16_products P;
 
-/* Numbers of the nodes; -1: there is none. */
-struct chain {
+/* Node indices within a fused chain; -1: absent. */
+struct fused_chain {
 	int norm, gelu, cache;
-	int product, products; /* number of the first, and how many there are */
-	int n;		       /* of nodes */
+	int linear, linears; /* index of the first linear, and their count */
+	int n;		     /* nodes in the chain */
 };
 
 static bool is_norm(const struct node *n)
@@ -21,39 +21,39 @@ static const struct tensor *norm_output(const struct node *n)
 	return n->out[n->id == OP_norm_residual ? 1 : 0];
 }
 
-/* All of `t`, in its order. */
+/* Is `view` all of `t`, contiguous and in order? */
 static bool is_whole(const struct tensor *view, const struct tensor *t)
 {
 	return tensor_root(view) == t && tensor_contiguous(view) &&
 	       tensor_count(view) == tensor_count(t);
 }
 
-static bool is_product(const struct node *n)
+static bool is_gemv(const struct node *n)
 {
 	return n->id == OP_linear && gemv<P>::takes(n);
 }
 
-/* Products that read the same x as the first, and whose outputs are taken in the same way. */
-static int count_products(const struct node *const *nodes, int n)
+/* Number of leading linears that read the same x and have the same outputs per warp. */
+static int count_linears(const struct node *const *nodes, int n)
 {
 	int count = 0;
 
-	while (count < n && count < MAX_PRODUCTS && is_product(nodes[count]) &&
+	while (count < n && count < GEMV_MAX_PRODUCTS && is_gemv(nodes[count]) &&
 	       nodes[count]->in[0] == nodes[0]->in[0] &&
 	       gemv<P>::outs(nodes[count]) == gemv<P>::outs(nodes[0]))
 		count++;
 	return count;
 }
 
-static int product_of(const struct tensor *t, const struct node *const *products, int n)
+static int linear_index(const struct tensor *t, const struct node *const *linears, int n)
 {
 	for (int i = 0; i < n; i++)
-		if (tensor_root(t) == products[i]->out[0])
+		if (tensor_root(t) == linears[i]->out[0])
 			return i;
 	return -1;
 }
 
-/* Is every token of t some columns of a row? */
+/* Does every token of t occupy columns of one output row? */
 static bool are_columns(const struct tensor *t)
 {
 	const struct tokens x = tokens_of(t);
@@ -62,20 +62,20 @@ static bool are_columns(const struct tensor *t)
 	return t->offset + x.size <= O && (x.B * x.T == 1 || x.pitch == O);
 }
 
-/* Have two views of one product a column in common? */
+/* Do two views of one linear's output overlap? */
 static bool share_columns(const struct tensor *a, const struct tensor *b)
 {
 	return tensor_root(a) == tensor_root(b) && a->offset < b->offset + tokens_of(b).size &&
 	       b->offset < a->offset + tokens_of(a).size;
 }
 
-/* Each output goes to one place of the cache at most. */
-static bool keeps_products(const struct node *cache, const struct node *const *products, int n)
+/* Can the linears write the cache? Each output may go to one cache only. */
+static bool can_write_cache(const struct node *cache, const struct node *const *linears, int n)
 {
 	if (cache->id != OP_cache)
 		return false;
 	for (int i = 0; i < cache->n_in; i++) {
-		if (product_of(cache->in[i], products, n) < 0 || !are_columns(cache->in[i]) ||
+		if (linear_index(cache->in[i], linears, n) < 0 || !are_columns(cache->in[i]) ||
 		    tokens_of(cache->out[i]).size != tokens_of(cache->in[i]).size)
 			return false;
 		for (int k = 0; k < i; k++)
@@ -85,41 +85,39 @@ static bool keeps_products(const struct node *cache, const struct node *const *p
 	return true;
 }
 
-/* Activations begin at multiples of 64 bytes; parameters and views need not, nor rows of slices. */
+/* Activations are aligned to 64 bytes; parameters, views and rows of slices may not be. */
 static bool is_aligned(const struct tensor *t)
 {
 	return tensor_root(t)->kind == TENSOR_ACTIVATION && t->offset % 8 == 0 &&
 	       tensor_contiguous(t);
 }
 
-/* The norm in front of the products, if every block can do it again. */
-static bool norm_fits(const struct node *norm, const struct node *product)
+/* Can every block of the linears recompute the norm? */
+static bool can_fuse_norm(const struct node *norm, const struct node *linear)
 {
-	return is_norm(norm) && is_product(product) &&
-	       is_whole(product->in[0], norm_output(norm)) &&
-	       tensor_dim(product->in[0], -1) == tensor_dim(norm_output(norm), -1) &&
-	       tensor_dim(product->in[0], -1) <= GEMV_STEP && gemv<P>::outs(product) == 1 &&
+	return is_norm(norm) && is_gemv(linear) && is_whole(linear->in[0], norm_output(norm)) &&
+	       tensor_dim(linear->in[0], -1) == tensor_dim(norm_output(norm), -1) &&
+	       tensor_dim(linear->in[0], -1) <= GEMV_STEP && gemv<P>::outs(linear) == 1 &&
 	       is_aligned(norm->in[0]) && (norm->id == OP_norm || is_aligned(norm->in[1]));
 }
 
-static struct chain chain_of(const struct node *const *nodes, int n)
+static struct fused_chain chain_of(const struct node *const *nodes, int n)
 {
-	struct chain x = { -1, -1, -1, 0, 0, 0 };
+	struct fused_chain x = { -1, -1, -1, 0, 0, 0 };
 
-	if (n > 1 && norm_fits(nodes[0], nodes[1])) {
+	if (n > 1 && can_fuse_norm(nodes[0], nodes[1])) {
 		x.norm = 0;
-		x.product = 1;
+		x.linear = 1;
 	}
-	x.products = count_products(nodes + x.product, n - x.product);
-	x.n = x.product + x.products;
-	if (x.products == 0 || x.n == n)
+	x.linears = count_linears(nodes + x.linear, n - x.linear);
+	x.n = x.linear + x.linears;
+	if (x.linears == 0 || x.n == n)
 		return x;
 	const struct node *next = nodes[x.n];
 
-	if (x.products == 1 && next->id == OP_gelu &&
-	    is_whole(next->in[0], nodes[x.product]->out[0]))
+	if (x.linears == 1 && next->id == OP_gelu && is_whole(next->in[0], nodes[x.linear]->out[0]))
 		x.gelu = x.n++;
-	else if (keeps_products(next, nodes + x.product, x.products))
+	else if (can_write_cache(next, nodes + x.linear, x.linears))
 		x.cache = x.n++;
 	return x;
 }
@@ -129,41 +127,42 @@ int cuda_fusable(enum dtype type, const struct node *const *nodes, int n)
 	return type == F32 ? chain_of(nodes, n).n : 0;
 }
 
-/* ------------------------------------------------------------------ running */
+/* ---------------------------------------------------------------- execution */
 
-static void keep(gemv_problem<P> *p, const struct call *cache, const struct node *const *products)
+static void add_cache_writes(gemv_params<P> *p, const struct call *cache,
+			     const struct node *const *linears)
 {
 	for (int i = 0; i < cache->node->n_in; i++) {
 		const struct tensor *x = cache->node->in[i], *y = cache->node->out[i];
 		const struct tokens from = tokens_of(x), to = tokens_of(y);
 
-		p->kept[p->n_kept++] = { product_of(x, products, p->n_products),
-					 x->offset,
-					 from.size,
-					 (int)from.T,
-					 to.T,
-					 to.pitch,
-					 output<P>(cache, i) };
+		p->cache_writes[p->n_cache_writes++] = { linear_index(x, linears, p->n_products),
+							 x->offset,
+							 from.size,
+							 (int)from.T,
+							 to.T,
+							 to.pitch,
+							 output<P>(cache, i) };
 	}
 }
 
 void cuda_run_fused(enum dtype type, const struct call *calls, int n)
 {
-	const struct node *nodes[2 + MAX_PRODUCTS];
+	const struct node *nodes[2 + GEMV_MAX_PRODUCTS];
 
 	(void)type;
 	for (int i = 0; i < n; i++)
 		nodes[i] = calls[i].node;
-	const struct chain x = chain_of(nodes, n);
-	const struct call *first = &calls[x.product];
-	gemv_problem<P> p = gemv<P>::problem(first);
+	const struct fused_chain x = chain_of(nodes, n);
+	const struct call *first = &calls[x.linear];
+	gemv_params<P> p = gemv<P>::make_params(first);
 
-	for (int i = 1; i < x.products; i++)
-		gemv<P>::add(&p, first + i);
+	for (int i = 1; i < x.linears; i++)
+		gemv<P>::add_product(&p, first + i);
 	if (x.gelu >= 0)
 		p.gelu = output<P>(&calls[x.gelu], 0);
 	if (x.cache >= 0)
-		keep(&p, &calls[x.cache], nodes + x.product);
+		add_cache_writes(&p, &calls[x.cache], nodes + x.linear);
 	if (x.norm < 0) {
 		gemv<P>::launch_plain(first, p);
 		return;

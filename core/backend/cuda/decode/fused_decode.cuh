@@ -1,8 +1,10 @@
 /*
- * joined - several nodes of a decoding step in one kernel (backend.h, joins and together).
+ * fused_decode - runs several nodes of a decoding step as one kernel (backend.h, fusable and
+ * run_fused).
  *
- * A token of few sequences is many short kernels, and starting them takes most of the time.  So one
- * kernel does a norm, products of what it normalises, and the gelu or the cache that follows them.
+ * With few sequences a step consists of many short kernels, and launch latency dominates. The fused
+ * kernel is gemv_kernel: a norm, the linears that read its output, and the gelu or cache write that
+ * follows.
  */
 #ifndef CUDA_DECODE_FUSED_DECODE_CUH
 #define CUDA_DECODE_FUSED_DECODE_CUH

@@ -7,46 +7,46 @@
 
 struct plan {
 	struct gemm_shape shape;
-	bool exists; /* else cuBLASLt has no such product */
+	bool exists; /* false: cuBLASLt does not support the product */
 	cublasLtMatmulDesc_t product;
-	cublasLtMatrixLayout_t a, b, out; /* column-major: a is the second factor */
+	cublasLtMatrixLayout_t a, b, out; /* column-major, so a is the second factor */
 	cublasLtMatmulAlgo_t algorithm;
 };
 
-/* A handle of cuBLAS is one of cuBLASLt, too. */
+/* A cuBLAS handle is also a cuBLASLt handle. */
 static cublasLtHandle_t handle(const struct cuda_context *g)
 {
 	return (cublasLtHandle_t)g->blas;
 }
 
-static int64_t alignment(const void *at)
+static int64_t alignment_of(const void *at)
 {
 	const uintptr_t lowest = (uintptr_t)at & -(uintptr_t)at;
 
 	return lowest < 16 ? (int64_t)lowest : 16;
 }
 
-static int64_t smaller(int64_t x, int64_t y)
+static int64_t min_of(int64_t x, int64_t y)
 {
 	return x < y ? x : y;
 }
 
 template <typename T>
-static cublasStatus_t set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what,
+static cublasStatus_t set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
 			  T value)
 {
-	return cublasLtMatmulDescSetAttribute(product, what, &value, sizeof(value));
+	return cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value));
 }
 
 template <typename T>
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference,
-			     cublasLtMatmulPreferenceAttributes_t what, T value)
+			     cublasLtMatmulPreferenceAttributes_t attribute, T value)
 {
-	return cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value));
+	return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
 }
 
-/* The first failure of many calls. */
-struct outcome {
+/* Keeps the first failure of a sequence of calls. */
+struct first_error {
 	cublasStatus_t status;
 
 	void operator()(cublasStatus_t next)
@@ -71,15 +71,18 @@ static uint32_t epilogue_of(const struct gemm_shape &s)
 	}
 }
 
-static void point(const struct plan *p, const struct gemm_operands &memory, struct outcome &note)
+static void set_pointers(const struct plan *p, const struct gemm_operands &operands,
+			 struct first_error &note)
 {
-	if (memory.bias)
-		note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory.bias));
-	if (memory.before)
-		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, memory.before));
+	if (operands.bias)
+		note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias));
+	if (operands.pre_activation)
+		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+			 operands.pre_activation));
 }
 
-static void describe(struct plan *p, const struct gemm_operands &memory, struct outcome &note)
+static void create_descriptors(struct plan *p, const struct gemm_operands &operands,
+			       struct first_error &note)
 {
 	const struct gemm_shape &s = p->shape;
 	const cudaDataType_t factor = (cudaDataType_t)s.factor, result = (cudaDataType_t)s.result;
@@ -90,9 +93,9 @@ static void describe(struct plan *p, const struct gemm_operands &memory, struct 
 	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)operation_a));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)operation_b));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s)));
-	if (memory.before)
+	if (operands.pre_activation)
 		note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.pitch));
-	point(p, memory, note);
+	set_pointers(p, operands, note);
 	note(cublasLtMatrixLayoutCreate(&p->a, factor, (uint64_t)(s.trans_b ? s.k : s.n),
 					(uint64_t)(s.trans_b ? s.n : s.k), s.b_pitch));
 	note(cublasLtMatrixLayoutCreate(&p->b, factor, (uint64_t)(s.trans_a ? s.m : s.k),
@@ -100,14 +103,14 @@ static void describe(struct plan *p, const struct gemm_operands &memory, struct 
 	note(cublasLtMatrixLayoutCreate(&p->out, result, (uint64_t)s.n, (uint64_t)s.m, s.pitch));
 }
 
-#define SUGGESTIONS 24
+#define MAX_CANDIDATES 24
 
-static uint32_t tile_of(const cublasLtMatmulHeuristicResult_t &advice)
+static uint32_t tile_of(const cublasLtMatmulHeuristicResult_t &candidate)
 {
 	uint32_t tile = 0;
 	size_t written;
 
-	cublasLtMatmulAlgoConfigGetAttribute(&advice.algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
+	cublasLtMatmulAlgoConfigGetAttribute(&candidate.algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
 					     sizeof(tile), &written);
 	return tile;
 }
@@ -118,28 +121,32 @@ static bool has_gelu(const struct gemm_shape &s)
 }
 
 /*
- * cuBLASLt's first suggestion, which has large tiles; where much is written, one with smaller
- * tiles, of which a processor holds two blocks: one multiplies while the other writes.  On an H200
- * the products of GPT-2 124M in bfloat16 then take 0 to 23 % less time; in float32 one took 12 %
- * more, so there the first suggestion stays.  A gelu takes time of its own, and gains nothing.
+ * Index of the algorithm to use. cuBLASLt's first candidate has large tiles. Where stores take much
+ * of the time, smaller tiles are better: an SM holds two blocks, and one multiplies while the other
+ * stores. On an H200 the bfloat16 products of GPT-2 124M then take 0 to 23 % less time. In float32
+ * one product took 12 % more, so float32 keeps the first candidate. A gelu epilogue gains nothing.
  */
-static int preferred(const struct gemm_shape &s, const cublasLtMatmulHeuristicResult_t *advice,
-		     int n)
+static int preferred_candidate(const struct gemm_shape &s,
+			       const cublasLtMatmulHeuristicResult_t *candidates, int n)
 {
-	if (s.factor != CUDA_R_16BF || !writes_much(s.m, s.n, s.k) || has_gelu(s))
+	if (s.factor != CUDA_R_16BF || !is_store_bound(s.m, s.n, s.k) || has_gelu(s))
 		return 0;
 	for (uint32_t tile : { CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_128x160 })
 		for (int i = 0; i < n; i++)
-			if (advice[i].state == CUBLAS_STATUS_SUCCESS && tile_of(advice[i]) == tile)
+			if (candidates[i].state == CUBLAS_STATUS_SUCCESS &&
+			    tile_of(candidates[i]) == tile)
 				return i;
 	return 0;
 }
 
-/* Parts of a sum never pass through the type of the results. */
-static void choose(struct cuda_context *g, struct plan *p, struct outcome &note)
+/*
+ * Chooses an algorithm. Split-K algorithms must reduce in the compute type, never in the output
+ * type.
+ */
+static void choose_algorithm(struct cuda_context *g, struct plan *p, struct first_error &note)
 {
 	cublasLtMatmulPreference_t preference = NULL;
-	cublasLtMatmulHeuristicResult_t advice[SUGGESTIONS] = {};
+	cublasLtMatmulHeuristicResult_t candidates[MAX_CANDIDATES] = {};
 	int found = 0, best;
 
 	note(cublasLtMatmulPreferenceCreate(&preference));
@@ -156,17 +163,17 @@ static void choose(struct cuda_context *g, struct plan *p, struct outcome &note)
 		    (uint32_t)p->shape.aligned));
 	if (note.status == CUBLAS_STATUS_SUCCESS)
 		note(cublasLtMatmulAlgoGetHeuristic(handle(g), p->product, p->a, p->b, p->out,
-						    p->out, preference, SUGGESTIONS, advice,
+						    p->out, preference, MAX_CANDIDATES, candidates,
 						    &found));
-	best = preferred(p->shape, advice, found);
+	best = preferred_candidate(p->shape, candidates, found);
 	p->exists = note.status == CUBLAS_STATUS_SUCCESS && found > 0 &&
-		    advice[best].state == CUBLAS_STATUS_SUCCESS;
-	p->algorithm = advice[best].algo;
+		    candidates[best].state == CUBLAS_STATUS_SUCCESS;
+	p->algorithm = candidates[best].algo;
 	if (preference)
 		cublasLtMatmulPreferenceDestroy(preference);
 }
 
-static void forget(struct plan *p)
+static void destroy_plan(struct plan *p)
 {
 	if (p->product)
 		cublasLtMatmulDescDestroy(p->product);
@@ -175,7 +182,7 @@ static void forget(struct plan *p)
 			cublasLtMatrixLayoutDestroy(layout);
 }
 
-static struct plan *room_for_plan(struct cuda_context *g)
+static struct plan *append_plan(struct cuda_context *g)
 {
 	void *list = realloc(g->plans, (size_t)(g->n_plans + 1) * sizeof(*g->plans));
 
@@ -188,53 +195,53 @@ static struct plan *room_for_plan(struct cuda_context *g)
 }
 
 static const struct plan *plan_for(struct cuda_context *g, const struct gemm_shape &shape,
-				   const struct gemm_operands &memory)
+				   const struct gemm_operands &operands)
 {
-	struct outcome note = { CUBLAS_STATUS_SUCCESS };
+	struct first_error note = { CUBLAS_STATUS_SUCCESS };
 	struct plan *p;
 
 	for (int i = 0; i < g->n_plans; i++)
 		if (memcmp(&g->plans[i].shape, &shape, sizeof(shape)) == 0)
 			return &g->plans[i];
-	p = room_for_plan(g);
+	p = append_plan(g);
 	if (!p)
 		return NULL;
 	*p = {};
 	p->shape = shape;
-	describe(p, memory, note);
-	choose(g, p, note);
+	create_descriptors(p, operands, note);
+	choose_algorithm(g, p, note);
 	return p;
 }
 
-/* What cuBLASLt asks of `before`. */
-static bool fits(const struct gemm_shape &s, const void *before)
+/* cuBLASLt's requirements for the auxiliary (pre-activation) matrix. */
+static bool supports_aux(const struct gemm_shape &s, const void *pre_activation)
 {
-	return s.result == CUDA_R_16BF && s.pitch % 8 == 0 && alignment(before) == 16;
+	return s.result == CUDA_R_16BF && s.pitch % 8 == 0 && alignment_of(pre_activation) == 16;
 }
 
 bool cuda_gemm_with_epilogue(struct cuda_context *g, struct gemm_shape shape,
-			     struct gemm_operands memory)
+			     struct gemm_operands operands)
 {
-	struct outcome note = { CUBLAS_STATUS_SUCCESS };
-	const void *c = memory.added ? memory.added : memory.out;
-	const float beta = memory.added ? 1 : 0;
+	struct first_error note = { CUBLAS_STATUS_SUCCESS };
+	const void *c = operands.addend ? operands.addend : operands.out;
+	const float beta = operands.addend ? 1 : 0;
 	const struct plan *p;
 
 	if (shape.factor == CUDA_R_64F || shape.count != 1 ||
-	    (memory.before && !fits(shape, memory.before)))
+	    (operands.pre_activation && !supports_aux(shape, operands.pre_activation)))
 		return false;
-	shape.a_aligned = alignment(memory.a);
-	shape.b_aligned = alignment(memory.b);
-	shape.aligned = smaller(alignment(memory.out), alignment(c));
-	shape.bias_aligned = alignment(memory.bias);
-	p = plan_for(g, shape, memory);
+	shape.a_aligned = alignment_of(operands.a);
+	shape.b_aligned = alignment_of(operands.b);
+	shape.aligned = min_of(alignment_of(operands.out), alignment_of(c));
+	shape.bias_aligned = alignment_of(operands.bias);
+	p = plan_for(g, shape, operands);
 	if (!p || !p->exists)
 		return false;
-	point(p, memory, note);
+	set_pointers(p, operands, note);
 	g->issued += cuda_gemm_length;
-	note(cublasLtMatmul(handle(g), p->product, &memory.alpha, memory.b, p->a, memory.a, p->b,
-			    &beta, c, p->out, memory.out, p->out, &p->algorithm, g->blas_memory,
-			    BLAS_MEMORY, g->stream));
+	note(cublasLtMatmul(handle(g), p->product, &operands.alpha, operands.b, p->a, operands.a,
+			    p->b, &beta, c, p->out, operands.out, p->out, &p->algorithm,
+			    g->blas_memory, BLAS_MEMORY, g->stream));
 	cuda_note_blas(g, note.status, "a product");
 	return true;
 }
@@ -242,7 +249,7 @@ bool cuda_gemm_with_epilogue(struct cuda_context *g, struct gemm_shape shape,
 void cuda_forget_plans(struct cuda_context *g)
 {
 	for (int i = 0; i < g->n_plans; i++)
-		forget(&g->plans[i]);
+		destroy_plan(&g->plans[i]);
 	free(g->plans);
 	g->plans = NULL;
 	g->n_plans = 0;

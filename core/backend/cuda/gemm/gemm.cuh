@@ -1,12 +1,11 @@
 /*
- * product - matrix products by cuBLAS, row-major.
+ * gemm - row-major matrix products by cuBLAS, and the rounding of their operands.
  *
  *     C [m,n] = alpha op(A) op(B) + beta C,  beta 0 or 1
  *
- * A and B are P::factor: float, double, or bfloat16 with sums in float.  C has its own type.
- * cuBLAS is column-major, so it is asked for C' = op(B)' op(A)'.  TF32 stays off.  cuBLAS
- * chooses an algorithm by shape, GPU and version; with one stream and a workspace of
- * fixed size the same product gives the same bits.
+ * A and B are P::factor: float, double, or bfloat16 with float accumulation. C has its own type.
+ * cuBLAS is column-major, so the call computes C^T = op(B)^T op(A)^T. TF32 is off. With one stream
+ * and a fixed workspace, cuBLAS is deterministic for a given shape, GPU and version.
  */
 #ifndef CUDA_GEMM_GEMM_CUH
 #define CUDA_GEMM_GEMM_CUH
@@ -27,34 +26,33 @@ static inline cudaDataType_t data_type(const __nv_bfloat16 *)
 	return CUDA_R_16BF;
 }
 
-/* Sums of products are float for bfloat16, too, and so are alpha and beta. */
-template <typename F> struct sum_of_products {
+/* Accumulator type; alpha and beta have it, too. bfloat16 accumulates in float. */
+template <typename F> struct accumulator_of {
 	typedef float real;
 	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_32F;
 };
-template <> struct sum_of_products<double> {
+template <> struct accumulator_of<double> {
 	typedef double real;
 	static constexpr cublasComputeType_t TYPE = CUBLAS_COMPUTE_64F;
 };
 
-static inline cublasOperation_t transposed(bool transposed)
+static inline cublasOperation_t op_of(bool transposed)
 {
 	return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
 /*
- * One product, or `count` of them whose matrices lie `stride` elements apart.  `ready`: a run finds
- * it as it is, as copies of parameters are, and so a kernel may read it before the one before has
- * ended.
+ * A matrix, or a batch of them `stride` elements apart. can_preload: no kernel of the run writes it
+ * (a copy of a parameter), so kernels may read it before pdl_wait().
  */
 template <typename F> struct matrix {
 	const F *at;
 	int64_t pitch;
 	int64_t stride;
-	bool ready;
+	bool can_preload;
 };
 
-/* Where a product goes. */
+/* The output of a product and its type. */
 struct gemm_operand {
 	void *at;
 	cudaDataType_t type;
@@ -84,13 +82,15 @@ static struct gemm_shape shape_of(enum epilogue epilogue, bool trans_a, bool tra
 		 out.type, count, a.stride, b.stride, stride };
 }
 
-/* A product by a kernel of our own, or by cuBLASLt.  false: neither has one, and nothing was done.
+/*
+ * Uses a custom kernel or cuBLASLt. Returns false, and does nothing, if neither supports the
+ * product.
  */
-static inline bool own_or_lt(const struct call *c, const struct gemm_shape &shape,
-			     const struct gemm_operands &memory)
+static inline bool custom_or_cublaslt(const struct call *c, const struct gemm_shape &shape,
+				      const struct gemm_operands &operands)
 {
-	return shape.m == 0 || shape.n == 0 || cuda_small_gemm(context_of(c), shape, memory) ||
-	       cuda_gemm_with_epilogue(context_of(c), shape, memory);
+	return shape.m == 0 || shape.n == 0 || cuda_small_gemm(context_of(c), shape, operands) ||
+	       cuda_gemm_with_epilogue(context_of(c), shape, operands);
 }
 
 template <typename F>
@@ -98,99 +98,108 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 		 double alpha, matrix<F> a, matrix<F> b, bool add, struct gemm_operand out,
 		 int64_t pitch, int64_t stride = 0, int64_t count = 1)
 {
-	const typename sum_of_products<F>::real factor = alpha, beta = add;
+	const typename accumulator_of<F>::real factor = alpha, beta = add;
 	const struct gemm_shape shape =
 		shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch, stride, count);
-	const void *added = add ? out.at : NULL;
-	const struct gemm_operands memory = { a.at,  b.at,   NULL,	   NULL,
-					      added, out.at, (float)alpha, b.ready };
+	const void *addend = add ? out.at : NULL;
+	const struct gemm_operands operands = { a.at,	b.at,	NULL,	      NULL,
+						addend, out.at, (float)alpha, b.can_preload };
 
-	if (m == 0 || n == 0 || cuda_small_gemm(context_of(c), shape, memory))
+	if (m == 0 || n == 0 || cuda_small_gemm(context_of(c), shape, operands))
 		return;
-	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && writes_much(m, n, k) &&
-	    cuda_gemm_with_epilogue(context_of(c), shape, memory))
+	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && is_store_bound(m, n, k) &&
+	    cuda_gemm_with_epilogue(context_of(c), shape, operands))
 		return;
 	context_of(c)->issued += cuda_gemm_length;
 	cuda_note_blas(context_of(c),
 		       cublasGemmStridedBatchedEx(
-			       context_of(c)->blas, transposed(trans_b), transposed(trans_a),
-			       (int)n, (int)m, (int)k, &factor, b.at, data_type(b.at), (int)b.pitch,
-			       b.stride, a.at, data_type(a.at), (int)a.pitch, a.stride, &beta,
-			       out.at, out.type, (int)pitch, stride, (int)count,
-			       sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
+			       context_of(c)->blas, op_of(trans_b), op_of(trans_a), (int)n, (int)m,
+			       (int)k, &factor, b.at, data_type(b.at), (int)b.pitch, b.stride, a.at,
+			       data_type(a.at), (int)a.pitch, a.stride, &beta, out.at, out.type,
+			       (int)pitch, stride, (int)count, accumulator_of<F>::TYPE,
+			       CUBLAS_GEMM_DEFAULT),
 		       "a product");
 }
 
-/* The same with an array of pointers (in device memory) for each matrix; `type`: of the results. */
+/* Batched product with device arrays of pointers; type: of the output. */
 template <typename F>
 static void gemm_batched(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
 			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
 			 int64_t ldb, bool add, void *const *out, cudaDataType_t type,
 			 int64_t pitch, int64_t count)
 {
-	const typename sum_of_products<F>::real factor = alpha, beta = add;
+	const typename accumulator_of<F>::real factor = alpha, beta = add;
 
 	if (m == 0 || n == 0)
 		return;
 	context_of(c)->issued += cuda_gemm_length;
 	cuda_note_blas(context_of(c),
-		       cublasGemmBatchedEx(
-			       context_of(c)->blas, transposed(trans_b), transposed(trans_a),
-			       (int)n, (int)m, (int)k, &factor, (const void *const *)b,
-			       data_type((const F *)NULL), (int)ldb, (const void *const *)a,
-			       data_type((const F *)NULL), (int)lda, &beta, out, type, (int)pitch,
-			       (int)count, sum_of_products<F>::TYPE, CUBLAS_GEMM_DEFAULT),
+		       cublasGemmBatchedEx(context_of(c)->blas, op_of(trans_b), op_of(trans_a),
+					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
+					   data_type((const F *)NULL), (int)ldb,
+					   (const void *const *)a, data_type((const F *)NULL),
+					   (int)lda, &beta, out, type, (int)pitch, (int)count,
+					   accumulator_of<F>::TYPE, CUBLAS_GEMM_DEFAULT),
 		       "products");
 }
 
-/* As epilogue.cuh says; bias and `before` are kept as out is.  false: nothing was done. */
+/*
+ * A product with an epilogue (epilogue.cuh); bias and pre_activation have the output's type. false:
+ * not done.
+ */
 template <typename F>
 static bool gemm_with_epilogue(const struct call *c, enum epilogue epilogue, bool trans_a,
 			       bool trans_b, int64_t m, int64_t n, int64_t k, matrix<F> a,
-			       matrix<F> b, const void *bias, void *before, struct gemm_operand out,
-			       int64_t pitch)
+			       matrix<F> b, const void *bias, void *pre_activation,
+			       struct gemm_operand out, int64_t pitch)
 {
-	return own_or_lt(c, shape_of(epilogue, trans_a, trans_b, m, n, k, a, b, out, pitch),
-			 { a.at, b.at, bias, before, NULL, out.at, 1, b.ready });
+	return custom_or_cublaslt(
+		c, shape_of(epilogue, trans_a, trans_b, m, n, k, a, b, out, pitch),
+		{ a.at, b.at, bias, pre_activation, NULL, out.at, 1, b.can_preload });
 }
 
-/* out = added + alpha op(A) op(B); `added` is kept as out is.  false: nothing was done. */
+/* out = addend + alpha op(A) op(B); addend has the output's type. false: not done. */
 template <typename F>
 static bool gemm_accumulate(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
-			    int64_t k, double alpha, matrix<F> a, matrix<F> b, const void *added,
+			    int64_t k, double alpha, matrix<F> a, matrix<F> b, const void *addend,
 			    struct gemm_operand out, int64_t pitch)
 {
-	return own_or_lt(c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
-			 { a.at, b.at, NULL, NULL, added, out.at, (float)alpha, b.ready });
+	return custom_or_cublaslt(
+		c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
+		{ a.at, b.at, NULL, NULL, addend, out.at, (float)alpha, b.can_preload });
 }
 
-/* ------------------------------------------------------- factors of products */
+/* ------------------------------------------------------------- GEMM operands */
 
-/* Can products read the tensor as it is kept?  And so its gradient, unless the op has a
- * wide_gradient_out. */
+/*
+ * Can products read the tensor without a rounded copy? The same then holds for its gradient, unless
+ * the op has a wide_gradient_out.
+ */
 template <typename P> static bool is_factor(const struct tensor *t)
 {
 	return !ROUNDS<P> || is_bf16(t);
 }
 
-/* Elements of workspace for a rounded copy of n numbers of a tensor: 0 where none is needed. */
+/* Workspace for a rounded copy of n elements of a tensor: 0 if none is needed. */
 template <typename P> static int64_t rounded_size(const struct tensor *t, int64_t n)
 {
 	return is_factor<P>(t) ? 0 : n;
 }
 
-/* x [rows, width], `pitch` apart, as products read it: itself, or rounded into `room` [rows,
- * width]. */
+/*
+ * x [rows,width] with row pitch `pitch` as an operand: in place, or rounded into `copy`
+ * [rows,width].
+ */
 template <typename P>
 static matrix<typename P::factor> rounded(const struct call *c, input_view<P> x, int64_t rows,
-					  int64_t width, int64_t pitch, typename P::factor *buffers)
+					  int64_t width, int64_t pitch, typename P::factor *copy)
 {
 	const int64_t n = rows * width;
 	const bool packed = pitch == width;
 
 	if (!ROUNDS<P> || x.bf16_storage)
 		return { (const typename P::factor *)x.at, pitch, 0 };
-	/* Spans of rows with a pitch are aligned if the pitch is. */
+	/* Rows are aligned if the pitch is a multiple of VEC. */
 	each_vec(c, n,
 		 packed		    ? n
 		 : pitch % VEC == 0 ? width
@@ -199,12 +208,12 @@ static matrix<typename P::factor> rounded(const struct call *c, input_view<P> x,
 			 const int64_t at =
 				 packed ? p.first : p.first / width * pitch + p.first % width;
 
-			 store_vec(buffers + p.first, x[decltype(p){ at }]);
+			 store_vec(copy + p.first, x[decltype(p){ at }]);
 		 });
-	return { buffers, width, 0 };
+	return { copy, width, 0 };
 }
 
-/* Bytes of copy 0 of the parameter in[input]: the parameter rounded. */
+/* Bytes of copy 0 of parameter in[input], which is the rounded parameter. */
 template <typename P> static size_t rounded_copy(const struct node *n, int input, int which)
 {
 	return ROUNDS<P> && which == 0
@@ -212,7 +221,7 @@ template <typename P> static size_t rounded_copy(const struct node *n, int input
 		       : 0;
 }
 
-/* Of the weight in[1] alone; 0: products read the original. */
+/* Copies of the weight in[1]; 0: products read the original. */
 template <typename P>
 static size_t weight_copies(const struct node *n, enum pass pass, int input, int which)
 {
@@ -220,19 +229,19 @@ static size_t weight_copies(const struct node *n, enum pass pass, int input, int
 	return input == 1 ? rounded_copy<P>(n, input, which) : 0;
 }
 
-/* The weight in[1] as products read it: its copy, or rounded into `room`. */
+/* The weight in[1] as an operand: its copy, or rounded into `copy`. */
 template <typename P>
-static matrix<typename P::factor> weight(const struct call *c, typename P::factor *buffers)
+static matrix<typename P::factor> weight(const struct call *c, typename P::factor *copy)
 {
 	const struct tensor *w = c->node->in[1];
 	const int64_t width = tensor_dim(w, -1);
 
 	if (c->copy[1][0])
 		return { (const typename P::factor *)c->copy[1][0]->memory, width, 0, true };
-	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, buffers);
+	return rounded<P>(c, input<P>(c, 1), tensor_count(w) / width, width, width, copy);
 }
 
-/* Room that weight() needs: none for a parameter. */
+/* Workspace that weight() needs: none for a parameter. */
 template <typename P> static int64_t weight_scratch(const struct tensor *w)
 {
 	return w->kind == TENSOR_PARAM ? 0 : rounded_size<P>(w, tensor_count(w));

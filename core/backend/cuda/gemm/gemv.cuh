@@ -1,14 +1,13 @@
 /*
- * gemv - y [n,O] = x [n,I] W + b for the few rows of a decoding step, with factors in bfloat16.
+ * gemv - y [n,O] = x [n,I] W + b for up to 4 rows, as in decoding, with bfloat16 weights.
  *
- * Reading W once takes the time.  It is read as [O,I]: a warp sums over I for some outputs, each
- * lane a piece of 16 bytes at a time, and all pieces are under way at once.  Where I is large,
- * several warps of a block share it and are added in their order.  x is rounded when it is read,
- * and b is added at the end, so there is one kernel.  W does not change while kernels run: it is
- * read before the kernel before has ended.
+ * Memory bandwidth bounds it: W is read once, as [O,I]. A warp computes one or four outputs. Each
+ * lane loads 16-byte vectors and issues all of them before it uses the first. If I is large, 2 or 4
+ * warps of a block split it and their sums are added in warp order. Kernels never write W, so it is
+ * loaded before pdl_wait().
  *
- * joined.cu lets the kernel do more: several products of the same x; the norm that makes x, which
- * every block does again; and what follows: gelu, or writing to a cache.
+ * fused_decode.cu extends the kernel: up to four products of the same x, the norm that produces x
+ * (recomputed by every block), and an epilogue of gelu or a cache write.
  */
 #ifndef CUDA_GEMM_GEMV_CUH
 #define CUDA_GEMM_GEMV_CUH
@@ -18,93 +17,95 @@
 #include "core/backend/cuda/gemm/gemm.cuh"
 
 #define GEMV_MAX_ROWS 4
-#define MAX_PRODUCTS 4 /* of a kernel */
-#define GEMV_WARPS 4   /* of a block */
-#define GEMV_VECS 4    /* of a lane at a time */
+#define GEMV_MAX_PRODUCTS 4 /* per kernel */
+#define GEMV_WARPS 4	    /* per block */
+#define GEMV_VECS 4	    /* 16-byte vectors per lane and step */
 #define GEMV_STEP (GEMV_VECS * WARP * 8)
-#define GEMV_MANY_OUTPUTS 8192 /* from here on a warp takes several */
+#define GEMV_MANY_OUTPUTS 8192 /* from here on a warp computes four outputs */
 
-/* One product: warps take its outputs in groups. */
+/* One product. Its outputs are divided into groups; a warp (or split warps) computes one group. */
 template <typename P> struct gemv_product {
-	int64_t before; /* groups of the products before */
+	int64_t first_group; /* output groups of the preceding products */
 	int64_t O;
 	const typename P::factor *w; /* [O,I] */
 	const typename P::real *b;   /* or NULL */
 	output_view<P> y;
 };
 
-/* Outputs `first`, first + 1, .. of a product, which a cache keeps. */
-template <typename P> struct gemv_kept {
+/* A cache that receives outputs first .. first + size - 1 of a product. */
+template <typename P> struct gemv_cache_write {
 	int product;
 	int64_t first, size;
-	int T;			 /* tokens of an example */
+	int T;			 /* tokens per example */
 	int64_t capacity, pitch; /* of the cache */
 	output_view<P> to;
 };
 
-template <typename P> struct gemv_problem {
-	int n, split; /* rows; warps that share an output */
+template <typename P> struct gemv_params {
+	int n, split; /* rows; warps that split I */
 	int64_t I, x_pitch;
 	input_view<P> x;
-	bool is_vectorized; /* x is kept as products read it, and can be read 16 bytes at a time */
-	int n_products, n_kept;
-	gemv_product<P> product[MAX_PRODUCTS];
-	norm_call<P> norm;   /* makes x, if the kernel is a normed one */
-	output_view<P> gelu; /* of product 0; or without memory */
-	gemv_kept<P> kept[CACHE_MOST];
+	bool is_vectorized; /* bfloat16 x with aligned rows: 16-byte loads */
+	int n_products, n_cache_writes;
+	gemv_product<P> product[GEMV_MAX_PRODUCTS];
+	norm_call<P> norm;   /* produces x if NORMED */
+	output_view<P> gelu; /* gelu of product 0; unset: none */
+	gemv_cache_write<P> cache_writes[CACHE_MOST];
 	const struct run *run;
 };
 
-/* Where a warp works: some outputs of a product, and a share of I. */
-template <typename P, int OUTS> struct gemv_place {
-	int lane, share, number;
+/* What a warp works on: an output group of a product and a slice of I. */
+template <typename P, int OUTS> struct gemv_coord {
+	int lane, k_slice, product_index;
 	int64_t first;
 
-	__device__ explicit gemv_place(const gemv_problem<P> &p)
+	__device__ explicit gemv_coord(const gemv_params<P> &p)
 	{
 		const int warp = (int)threadIdx.x / WARP;
 		const int group = ((int)blockIdx.x * GEMV_WARPS + warp) / p.split;
 
 		lane = (int)threadIdx.x % WARP;
-		share = warp % p.split;
-		number = 0;
-		while (number + 1 < p.n_products && group >= p.product[number + 1].before)
-			number++;
-		first = (group - p.product[number].before) * OUTS;
+		k_slice = warp % p.split;
+		product_index = 0;
+		while (product_index + 1 < p.n_products &&
+		       group >= p.product[product_index + 1].first_group)
+			product_index++;
+		first = (group - p.product[product_index].first_group) * OUTS;
 	}
-	/* Piece k of the lane, from `base` on. */
-	__device__ int64_t at(const gemv_problem<P> &p, int64_t base, int k) const
+	/* Index of the lane's k-th vector, from `base` on. */
+	__device__ int64_t at(const gemv_params<P> &p, int64_t base, int k) const
 	{
-		return base + ((k * p.split + share) * WARP + lane) * 8;
+		return base + ((k * p.split + k_slice) * WARP + lane) * 8;
 	}
 };
 
-/* What a lane has of W at a time. */
+/* The weights that a lane holds at a time. */
 template <typename P, int OUTS> struct gemv_weights {
 	vec16 w[OUTS][GEMV_VECS];
 
-	__device__ void read(const gemv_problem<P> &p, const gemv_place<P, OUTS> &x, int64_t base)
+	__device__ void read(const gemv_params<P> &p, const gemv_coord<P, OUTS> &coord,
+			     int64_t base)
 	{
-		const gemv_product<P> &product = p.product[x.number];
+		const gemv_product<P> &product = p.product[coord.product_index];
 
 #pragma unroll
 		for (int k = 0; k < GEMV_VECS; k++)
 #pragma unroll
 			for (int o = 0; o < OUTS; o++) {
-				const int64_t i = x.at(p, base, k);
+				const int64_t i = coord.at(p, base, k);
 
 				w[o][k] = {};
-				if (i < p.I && x.first + o < product.O)
-					w[o][k] = *(const vec16 *)(product.w + (x.first + o) * p.I +
-								   i);
+				if (i < p.I && coord.first + o < product.O)
+					w[o][k] = *(const vec16 *)(product.w +
+								   (coord.first + o) * p.I + i);
 			}
 	}
 };
 
-/* Eight neighbours of W, and of x as products read it. */
+/* sum += w . x over eight elements; x is rounded to the operand type. */
 template <typename P>
-static __device__ void multiply_vec(typename P::real &sum, const vec16 &w,
-				    const vec<typename P::real, 8> &x)
+static __device__ void fma_vec(typename P::real &sum, const vec16 &w,
+			       const vec<typename P::real, 8> &x)
 {
 	typedef typename P::factor factor;
 
@@ -113,25 +114,28 @@ static __device__ void multiply_vec(typename P::real &sum, const vec16 &w,
 		sum += (typename P::real)((const factor *)&w)[e] * (typename P::real)(factor)x[e];
 }
 
-/* ------------------------------------------------------------------ norm */
+/* ------------------------------------------------------------ fused norm */
 
-/* All threads get the sum of their values. */
+/* Sum over the block, returned to all threads. */
 template <typename R> static __device__ R gemv_block_sum(R value)
 {
-	__shared__ R part[GEMV_WARPS];
+	__shared__ R warp_sums[GEMV_WARPS];
 	R sum = 0;
 
 	value = warp_sum(value);
-	__syncthreads(); /* the last use of part[] is over */
+	__syncthreads(); /* the previous reads of warp_sums are done */
 	if (threadIdx.x % WARP == 0)
-		part[threadIdx.x / WARP] = value;
+		warp_sums[threadIdx.x / WARP] = value;
 	__syncthreads();
 	for (int k = 0; k < GEMV_WARPS; k++)
-		sum += part[k];
+		sum += warp_sums[k];
 	return sum;
 }
 
-/* The factors of a thread's eight channels: they are parameters, as W is. */
+/*
+ * Norm weights of the thread's eight channels. They are parameters, so they are loaded before
+ * pdl_wait().
+ */
 template <typename P> struct gemv_norm {
 	typedef typename P::real real;
 	typedef vec_index<8, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL> bf16_index;
@@ -155,8 +159,10 @@ template <typename P> struct gemv_norm {
 			b = load_vec<real, real, 8>(m.b + column);
 	}
 
-	/* s, y and the statistics of a row; one block writes them.  y to `normed`, too, as products
-	 * read it. */
+	/*
+	 * Normalizes one row. `normed` receives y rounded to the operand type; block 0 also writes
+	 * s, y and the statistics to memory.
+	 */
 	__device__ void row(const norm_call<P> &m, int64_t row, typename P::factor *normed) const
 	{
 		vec<real, 8> s = {};
@@ -206,18 +212,18 @@ template <typename P> struct gemv_norm {
 	}
 };
 
-/* --------------------------------------------------------------- the kernel */
+/* ------------------------------------------------------------------- kernel */
 
-/* What a lane has of a row of x at a time: all accesses are under way together. */
+/* Loads the lane's vectors of one row of x; all loads are issued at once. */
 template <typename P, int OUTS>
-static __device__ void gemv_read(const gemv_problem<P> &p, const gemv_place<P, OUTS> &x,
-				 int64_t base, int r, vec16 (&vecs)[GEMV_VECS])
+static __device__ void load_x(const gemv_params<P> &p, const gemv_coord<P, OUTS> &coord,
+			      int64_t base, int r, vec16 (&vecs)[GEMV_VECS])
 {
 	const typename P::factor *row = (const typename P::factor *)p.x.at + r * p.x_pitch;
 
 #pragma unroll
 	for (int k = 0; k < GEMV_VECS; k++) {
-		const int64_t i = x.at(p, base, k);
+		const int64_t i = coord.at(p, base, k);
 
 		vecs[k] = {};
 		if (i < p.I)
@@ -226,9 +232,9 @@ static __device__ void gemv_read(const gemv_problem<P> &p, const gemv_place<P, O
 }
 
 template <typename P, int ROWS, int OUTS>
-static __device__ void gemv_add_vecs(const gemv_problem<P> &p, const gemv_place<P, OUTS> &x,
-				     int64_t base, const gemv_weights<P, OUTS> &w,
-				     typename P::real (&sum)[ROWS][OUTS])
+static __device__ void
+accumulate_vectorized(const gemv_params<P> &p, const gemv_coord<P, OUTS> &coord, int64_t base,
+		      const gemv_weights<P, OUTS> &w, typename P::real (&sum)[ROWS][OUTS])
 {
 #pragma unroll
 	for (int r = 0; r < ROWS; r++) {
@@ -236,7 +242,7 @@ static __device__ void gemv_add_vecs(const gemv_problem<P> &p, const gemv_place<
 
 		if (r >= p.n)
 			break;
-		gemv_read(p, x, base, r, vecs);
+		load_x(p, coord, base, r, vecs);
 #pragma unroll
 		for (int k = 0; k < GEMV_VECS; k++) {
 			vec<typename P::real, 8> eight;
@@ -247,23 +253,23 @@ static __device__ void gemv_add_vecs(const gemv_problem<P> &p, const gemv_place<
 					(typename P::real)((const typename P::factor *)&vecs[k])[e];
 #pragma unroll
 			for (int o = 0; o < OUTS; o++)
-				multiply_vec<P>(sum[r][o], w.w[o][k], eight);
+				fma_vec<P>(sum[r][o], w.w[o][k], eight);
 		}
 	}
 }
 
-/* `normed`: rows of x, GEMV_STEP apart; or NULL. */
+/* normed: rows of x in shared memory, GEMV_STEP apart; NULL: x is read from memory. */
 template <typename P, int ROWS, int OUTS>
-static __device__ void gemv_add(const gemv_problem<P> &p, const gemv_place<P, OUTS> &x,
-				int64_t base, const gemv_weights<P, OUTS> &w,
-				const typename P::factor *normed,
-				typename P::real (&sum)[ROWS][OUTS])
+static __device__ void accumulate(const gemv_params<P> &p, const gemv_coord<P, OUTS> &coord,
+				  int64_t base, const gemv_weights<P, OUTS> &w,
+				  const typename P::factor *normed,
+				  typename P::real (&sum)[ROWS][OUTS])
 {
 	typedef typename P::real real;
 
 #pragma unroll
 	for (int k = 0; k < GEMV_VECS; k++) {
-		const int64_t i = x.at(p, base, k);
+		const int64_t i = coord.at(p, base, k);
 
 		if (i >= p.I)
 			break;
@@ -277,37 +283,42 @@ static __device__ void gemv_add(const gemv_problem<P> &p, const gemv_place<P, OU
 
 #pragma unroll
 			for (int o = 0; o < OUTS; o++)
-				multiply_vec<P>(sum[r][o], w.w[o][k], eight);
+				fma_vec<P>(sum[r][o], w.w[o][k], eight);
 		}
 	}
 }
 
-/* What becomes of an output.  Its bias and the tokens so far, which no kernel of a run writes, are
- * read at once. */
-template <typename P> struct gemv_end {
+/*
+ * Epilogue of one output. The constructor loads the bias and the cache length before pdl_wait(): no
+ * kernel of a run writes them.
+ */
+template <typename P> struct gemv_epilogue {
 	typedef typename P::real real;
 
-	int number, o, kept; /* kept: which cache keeps it; or -1 */
+	int product_index, o;
+	int cache; /* index of the cache write that receives the output; -1: none */
 	real bias;
-	int64_t past; /* tokens that the cache has already */
+	int64_t past; /* tokens already in the cache */
 
-	__device__ gemv_end(const gemv_problem<P> &p, int number, int o)
-	    : number(number), o(o), kept(-1), bias(0), past(p.n_kept > 0 ? p.run->past : 0)
+	__device__ gemv_epilogue(const gemv_params<P> &p, int product_index, int o)
+	    : product_index(product_index), o(o), cache(-1), bias(0),
+	      past(p.n_cache_writes > 0 ? p.run->past : 0)
 	{
-		const gemv_product<P> &product = p.product[number];
+		const gemv_product<P> &product = p.product[product_index];
 
 		if (product.b && o < product.O)
 			bias = product.b[o];
 #pragma unroll 1
-		for (int k = 0; k < p.n_kept; k++)
-			if (p.kept[k].product == number && o >= p.kept[k].first &&
-			    o < p.kept[k].first + p.kept[k].size)
-				kept = k;
+		for (int k = 0; k < p.n_cache_writes; k++)
+			if (p.cache_writes[k].product == product_index &&
+			    o >= p.cache_writes[k].first &&
+			    o < p.cache_writes[k].first + p.cache_writes[k].size)
+				cache = k;
 	}
-	/* sum: without the bias */
-	__device__ void put(const gemv_problem<P> &p, int row, real sum) const
+	/* sum: without bias */
+	__device__ void put(const gemv_params<P> &p, int row, real sum) const
 	{
-		const gemv_product<P> &product = p.product[number];
+		const gemv_product<P> &product = p.product[product_index];
 		const real value = sum + bias;
 		const real rounded =
 			product.y.bf16_storage ? (real)(typename P::factor)value : value;
@@ -315,32 +326,32 @@ template <typename P> struct gemv_end {
 		product.y[row * product.O + o] = value;
 		if (p.gelu)
 			p.gelu[row * product.O + o] = rounded * formulas<P>::gelu_sigmoid(rounded);
-		if (kept < 0)
+		if (cache < 0)
 			return;
-		const gemv_kept<P> &cache = p.kept[kept];
-		const int64_t token = row / cache.T * cache.capacity + past + row % cache.T;
+		const gemv_cache_write<P> &write = p.cache_writes[cache];
+		const int64_t token = row / write.T * write.capacity + past + row % write.T;
 
-		cache.to[token * cache.pitch + o - cache.first] = rounded;
+		write.to[token * write.pitch + o - write.first] = rounded;
 	}
 };
 
 template <typename P, int ROWS, int OUTS, bool NORMED>
 static __global__ void __launch_bounds__(GEMV_WARPS *WARP)
-	gemv_kernel(const __grid_constant__ gemv_problem<P> p)
+	gemv_kernel(const __grid_constant__ gemv_params<P> p)
 {
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 	__shared__ real shared[GEMV_WARPS][ROWS * OUTS];
 	__shared__ __align__(16) factor normed[NORMED ? ROWS * GEMV_STEP : 1];
 	const int warp = (int)threadIdx.x / WARP;
-	const gemv_place<P, OUTS> x(p);
-	const int o = (int)x.first + x.lane % OUTS;
-	const int row = x.lane / OUTS;
+	const gemv_coord<P, OUTS> coord(p);
+	const int o = (int)coord.first + coord.lane % OUTS;
+	const int row = coord.lane / OUTS;
 	gemv_weights<P, OUTS> w;
 	real sum[ROWS][OUTS] = {};
 
-	w.read(p, x, 0);
-	const gemv_end<P> end(p, x.number, o);
+	w.read(p, coord, 0);
+	const gemv_epilogue<P> epilogue(p, coord.product_index, o);
 
 	if constexpr (NORMED) {
 		const gemv_norm<P> norm(p.norm);
@@ -354,36 +365,35 @@ static __global__ void __launch_bounds__(GEMV_WARPS *WARP)
 	}
 	for (int64_t base = 0; base < p.I; base += p.split * GEMV_STEP) {
 		if (base > 0)
-			w.read(p, x, base);
+			w.read(p, coord, base);
 		if (!NORMED && p.is_vectorized)
-			gemv_add_vecs<P, ROWS, OUTS>(p, x, base, w, sum);
+			accumulate_vectorized<P, ROWS, OUTS>(p, coord, base, w, sum);
 		else
-			gemv_add<P, ROWS, OUTS>(p, x, base, w, NORMED ? normed : NULL, sum);
+			accumulate<P, ROWS, OUTS>(p, coord, base, w, NORMED ? normed : NULL, sum);
 	}
 #pragma unroll
 	for (int k = 0; k < ROWS * OUTS; k++) {
 		const real all = warp_sum(sum[k / OUTS][k % OUTS]);
 
-		if (x.lane == k)
+		if (coord.lane == k)
 			shared[warp][k] = all;
 	}
 	__syncthreads();
-	if (x.share > 0 || row >= p.n || o >= p.product[x.number].O)
+	if (coord.k_slice > 0 || row >= p.n || o >= p.product[coord.product_index].O)
 		return;
 	real total = 0;
 
 	for (int k = 0; k < p.split; k++)
-		total += shared[warp + k][x.lane];
-	end.put(p, row, total);
+		total += shared[warp + k][coord.lane];
+	epilogue.put(p, row, total);
 }
 
 #include "core/backend/cuda/gemm/skinny_gemm.cuh"
 
-/* Where x is longer, or there are more outputs, cuBLAS is faster, even with a kernel for what
- * follows. */
+/* For larger I or O cuBLAS is faster, even with a separate kernel for the epilogue. */
 #define SKINNY_MAX_DEPTH 1024
 #define SKINNY_MAX_OUTPUTS 4096
-#define SKINNY_TWO_TILES 2048 /* outputs: from here on a block has two tiles */
+#define SKINNY_TWO_TILES 2048 /* from here on a block computes two tiles */
 
 template <typename P> struct gemv {
 	static int64_t rows(const struct node *node)
@@ -391,7 +401,7 @@ template <typename P> struct gemv {
 		return tensor_count(node->in[0]) / tensor_dim(node->in[0], -1);
 	}
 
-	/* Does some_rows.cuh take it?  Only where a node makes x, so that it is aligned. */
+	/* Does skinny_gemm_kernel apply? x must be an activation, which is aligned. */
 	static bool is_skinny(const struct node *node)
 	{
 		const struct tensor *x = node->in[0];
@@ -418,13 +428,13 @@ template <typename P> struct gemv {
 		return ((const struct linear_attr *)node->attr)->transposed;
 	}
 
-	/* The number of the copy of W that is [O,I]. */
+	/* Index of the weight copy with layout [O,I]. */
 	static int copy(const struct node *node)
 	{
 		return is_transposed(node) ? 0 : 1;
 	}
 
-	/* Outputs that a warp takes together; or a block, of some rows. */
+	/* Outputs per warp, or per block of skinny_gemm_kernel. */
 	static int outs(const struct node *node)
 	{
 		const int64_t O = tensor_dim(node->out[0], -1);
@@ -434,31 +444,31 @@ template <typename P> struct gemv {
 		return O >= GEMV_MANY_OUTPUTS ? 4 : 1;
 	}
 
-	/* The product of call c after the others; all have the same x and outs(). */
-	static void add(gemv_problem<P> *p, const struct call *c)
+	/* Adds the product of call c; all products have the same x and outs(). */
+	static void add_product(gemv_params<P> *p, const struct call *c)
 	{
 		const int64_t O = tensor_dim(c->node->out[0], -1);
 		gemv_product<P> *product = &p->product[p->n_products++];
 
-		product->before =
-			p->n_products > 1 ? groups(*p, p->n_products - 1, outs(c->node)) : 0;
+		product->first_group =
+			p->n_products > 1 ? output_groups(*p, p->n_products - 1, outs(c->node)) : 0;
 		product->O = O;
 		product->w = (const typename P::factor *)c->copy[1][copy(c->node)]->memory;
 		product->b = real_input<P>(c, 2);
 		product->y = output<P>(c, 0);
 	}
 
-	/* Of the first n products. */
-	static int64_t groups(const gemv_problem<P> &p, int n, int outs)
+	/* Output groups of the first n products. */
+	static int64_t output_groups(const gemv_params<P> &p, int n, int outs)
 	{
-		return p.product[n - 1].before + (p.product[n - 1].O + outs - 1) / outs;
+		return p.product[n - 1].first_group + (p.product[n - 1].O + outs - 1) / outs;
 	}
 
-	static gemv_problem<P> problem(const struct call *c)
+	static gemv_params<P> make_params(const struct call *c)
 	{
 		const struct tensor *x = c->node->in[0];
 		const int64_t I = tensor_dim(x, -1);
-		gemv_problem<P> p = {};
+		gemv_params<P> p = {};
 
 		p.n = (int)(tensor_count(x) / I);
 		p.split = I <= GEMV_STEP ? 1 : I <= 2 * GEMV_STEP ? 2 : 4;
@@ -468,14 +478,14 @@ template <typename P> struct gemv {
 		p.is_vectorized = ROUNDS<P> && p.x.bf16_storage && p.x_pitch % 8 == 0 &&
 				  (uintptr_t)p.x.at % 16 == 0;
 		p.run = run_of(c);
-		add(&p, c);
+		add_product(&p, c);
 		return p;
 	}
 
 	template <int ROWS, int OUTS, bool NORMED>
-	static void launch(const struct call *c, const gemv_problem<P> &p)
+	static void launch(const struct call *c, const gemv_params<P> &p)
 	{
-		const int64_t warps = groups(p, p.n_products, OUTS) * p.split;
+		const int64_t warps = output_groups(p, p.n_products, OUTS) * p.split;
 
 		launch_pdl(context_of(c)->pdl, gemv_kernel<P, ROWS, OUTS, NORMED>,
 			   (unsigned)((warps + GEMV_WARPS - 1) / GEMV_WARPS), GEMV_WARPS * WARP, 0,
@@ -483,9 +493,9 @@ template <typename P> struct gemv {
 		note_launch(c);
 	}
 
-	/* c: the call of a product. */
+	/* c: call of one of the products. */
 	template <bool NORMED>
-	static void launch_rows(const struct call *c, const gemv_problem<P> &p)
+	static void launch_rows(const struct call *c, const gemv_params<P> &p)
 	{
 		const bool many = !NORMED && outs(c->node) > 1;
 
@@ -500,16 +510,16 @@ template <typename P> struct gemv {
 	}
 
 	template <int TILES>
-	static void launch_skinny(const struct call *c, const gemv_problem<P> &p)
+	static void launch_skinny(const struct call *c, const gemv_params<P> &p)
 	{
 		launch_pdl(context_of(c)->pdl, skinny_gemm_kernel<P, TILES>,
-			   (unsigned)groups(p, p.n_products, SKINNY_OUTS * TILES),
+			   (unsigned)output_groups(p, p.n_products, SKINNY_OUTS * TILES),
 			   SKINNY_WARPS * WARP, 0, stream_of(c), p);
 		note_launch(c);
 	}
 
-	/* c: the call of a product of p, which has no norm. */
-	static void launch_plain(const struct call *c, const gemv_problem<P> &p)
+	/* c: call of one of the products; p has no norm. */
+	static void launch_plain(const struct call *c, const gemv_params<P> &p)
 	{
 		if constexpr (ROUNDS<P>)
 			if (is_skinny(c->node)) {
@@ -524,7 +534,7 @@ template <typename P> struct gemv {
 
 	static void forward(const struct call *c)
 	{
-		launch_plain(c, problem(c));
+		launch_plain(c, make_params(c));
 	}
 };
 

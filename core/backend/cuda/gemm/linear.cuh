@@ -1,13 +1,11 @@
-/*
- * linear - what the kernels of ops with a linear map, y [N,O] = x [N,I] W, share.
- */
+/* linear - shared by the ops with a linear map y [N,O] = x [N,I] W. */
 #ifndef CUDA_GEMM_LINEAR_CUH
 #define CUDA_GEMM_LINEAR_CUH
 
 #include "core/backend/cuda/gemm/gemm.cuh"
 #include "core/ops/linear_sizes.h"
 
-/* dW = alpha x' dy, in the order of W; or added to what is there. */
+/* dW = alpha x^T dy in W's layout; add: added to dW. */
 template <typename F>
 static void linear_to_weight(const struct call *c, const struct linear_sizes &s, double alpha,
 			     matrix<F> x, matrix<F> dy, bool add, struct gemm_operand dw)

@@ -1,5 +1,5 @@
 /*
- * linear_gelu - a = x W + b and h = gelu(a) by one product, where they are kept in bfloat16.
+ * linear_gelu - a = x W + b, h = gelu(a) as one product with a gelu epilogue, if all are bfloat16.
  */
 #ifndef CUDA_GEMM_LINEAR_GELU_CUH
 #define CUDA_GEMM_LINEAR_GELU_CUH
@@ -12,7 +12,7 @@ extern const struct kernels cuda_linear_f32, cuda_linear_f64, cuda_linear_bf16;
 extern const struct kernels cuda_gelu_f32, cuda_gelu_f64, cuda_gelu_bf16;
 }
 
-/* Kernels of the precision. */
+/* The kernel tables of precision P. */
 template <typename P> struct kernels_of {
 	static const struct kernels *choose(const struct kernels *f32, const struct kernels *f64,
 					    const struct kernels *bf16)
@@ -29,9 +29,8 @@ template <typename P> struct kernels_of {
 	}
 };
 
-/* false: nothing was done. */
-template <typename P>
-static bool linear_gelu_at_once(const struct two_nodes *p, const struct call *c)
+/* Returns false, and does nothing, if the fused product does not apply. */
+template <typename P> static bool fused_linear_gelu(const struct two_nodes *p, const struct call *c)
 {
 	typedef typename P::factor factor;
 	const struct tensor *x = p->linear.in[0];
@@ -51,15 +50,15 @@ static bool linear_gelu_at_once(const struct two_nodes *p, const struct call *c)
 
 template <typename P> static void linear_gelu(const struct two_nodes *p, const struct call *c)
 {
-	if (linear_gelu_at_once<P>(p, c))
+	if (fused_linear_gelu<P>(p, c))
 		return;
 	linear_forward(p, c);
 	gelu_forward(p, c);
 }
 
 /*
- * Made again from a, h would have other bits where it was made of numbers that were not yet rounded
- * to a.  So where products round, a remake repeats the forward pass, and makes a, too.
+ * The fused product computes h from the unrounded a, so gelu of the stored a would give other bits.
+ * With rounding, a recomputation therefore repeats the whole forward pass, including a.
  */
 template <typename P> static void recompute_gelu(const struct two_nodes *p, const struct call *c)
 {
@@ -74,7 +73,7 @@ template <typename P> static enum pass pass_of_recompute(enum pass pass)
 	return ROUNDS<P> && pass == PASS_RECOMPUTE ? PASS_FORWARD : pass;
 }
 
-/* Of outputs a and h, from x, W and b. */
+/* Recomputes a and h from x, W and b. */
 template <typename P>
 static constexpr struct recompute_rule recompute_rule_of_gelu(unsigned outputs)
 {

@@ -1,14 +1,14 @@
 /*
- * narrow_linear - linear maps of many rows to few channels, y [N,O] = x [N,I] W + b, in bfloat16.
+ * narrow_linear - y [N,O] = x [N,I] W + b for many rows and O <= 16, in bfloat16, with dx and dW.
  *
- * They do little but move memory: x is read for y and for dW, and dx is written.  Rows of few
- * numbers are not aligned as cuBLAS's fast kernels want them.  With 3072 to 12 channels on one
- * H200, cuBLAS takes 58 microseconds forward and 172 backward, these kernels 39 and 123, and moving
- * the memory alone 24 and 71.
+ * Memory bandwidth bounds it: x is read for y and for dW, dx is written. cuBLAS's fast kernels need
+ * aligned rows, which such narrow outputs do not have. For I = 3072, O = 12 on one H200, cuBLAS
+ * takes 58 us forward and 172 us backward, these kernels 39 and 123 us, and the memory traffic
+ * alone 24 and 71 us.
  *
- * Tensor cores multiply fragments (tiles.cuh).  Which channel, row or output a place in a sum
- * stands for is free, if both factors agree: so threads read and write 8 neighbours at a time, and
- * O is filled up to 16 by zeros.  Warps of a block share a sum and are added in their order.
+ * The kernels use mma.sync m16n8k16 (mma_tile.cuh). The order of the summed dimension is free, so
+ * it is chosen such that threads load and store 8 neighbouring elements. O is zero-padded to 16.
+ * The warps of a block split the sum, and their results are added in warp order.
  */
 #ifndef CUDA_GEMM_NARROW_LINEAR_CUH
 #define CUDA_GEMM_NARROW_LINEAR_CUH
@@ -18,130 +18,131 @@
 #include "core/backend/cuda/gemm/linear.cuh"
 #include "core/backend/cuda/primitives/mma_tile.cuh"
 
-#define NARROW_LINEAR 16
-#define NARROW_LINEAR_WARPS 8
-#define NARROW_LINEAR_THREADS (NARROW_LINEAR_WARPS * WARP)
-#define NARROW_LINEAR_ROWS 32	 /* of a block, for y and dx */
-#define NARROW_LINEAR_STEP 32	 /* channels that a warp takes of them at a time */
-#define NARROW_LINEAR_COLUMNS 64 /* of a block, for dW */
-#define NARROW_LINEAR_DEPTH 16	 /* rows that a warp takes of them at a time */
-#define NARROW_LINEAR_TOGETHER 4 /* blocks of a processor */
-#define NARROW_LINEAR_BLOCKS 512 /* all at once on a large GPU */
-#define NARROW_LINEAR_LEAST 3072 /* rows; fewer were not tried */
+#define NARROW_OUTPUTS 16
+#define NARROW_WARPS 8
+#define NARROW_THREADS (NARROW_WARPS * WARP)
+#define NARROW_ROWS 32	     /* rows per block, for y and dx */
+#define NARROW_CHANNELS 32   /* channels per warp and step, for y and dx */
+#define NARROW_DW_COLUMNS 64 /* columns per block, for dW */
+#define NARROW_DW_ROWS 16    /* rows per warp and step, for dW */
+#define NARROW_BLOCKS_PER_SM 4
+#define NARROW_DW_BLOCKS 512 /* resident at once on a large GPU */
+#define NARROW_MIN_ROWS 3072 /* smallest size measured */
 
-template <typename P> static bool has_few_channels(const struct linear_sizes &s)
+template <typename P> static bool is_narrow(const struct linear_sizes &s)
 {
-	return ROUNDS<P> && s.o <= NARROW_LINEAR && s.o % 4 == 0 && !s.transposed &&
-	       s.n % NARROW_LINEAR_ROWS == 0 && s.i % NARROW_LINEAR_COLUMNS == 0 &&
-	       s.x_pitch % VEC == 0 && s.n >= NARROW_LINEAR_LEAST &&
-	       s.n / NARROW_LINEAR_ROWS < MAX_BLOCKS;
+	return ROUNDS<P> && s.o <= NARROW_OUTPUTS && s.o % 4 == 0 && !s.transposed &&
+	       s.n % NARROW_ROWS == 0 && s.i % NARROW_DW_COLUMNS == 0 && s.x_pitch % VEC == 0 &&
+	       s.n >= NARROW_MIN_ROWS && s.n / NARROW_ROWS < MAX_BLOCKS;
 }
 
-/* Are the rows of x and dx aligned, too? */
+/* Does the narrow path apply, including the alignment of x and dx? */
 template <typename P>
 static bool takes_narrow_linear(const struct linear_sizes &s, input_view<P> x, gradient_view<P> dx)
 {
-	return has_few_channels<P>(s) && ((uintptr_t)x.at | (uintptr_t)dx.to.at) % 16 == 0;
+	return is_narrow<P>(s) && ((uintptr_t)x.at | (uintptr_t)dx.to.at) % 16 == 0;
 }
 
-struct alignas(8) eight_bytes {
+struct alignas(8) vec8 {
 	uint32_t word[2];
 };
 
-static __device__ __forceinline__ struct vec16 read_eight(const bf16 *at)
+static __device__ __forceinline__ struct vec16 load_vec16(const bf16 *at)
 {
 	return *(const struct vec16 *)at;
 }
 
-static __device__ __forceinline__ struct eight_bytes read_four(const bf16 *at)
+static __device__ __forceinline__ struct vec8 load_vec8(const bf16 *at)
 {
-	return *(const struct eight_bytes *)at;
+	return *(const struct vec8 *)at;
 }
 
-/* x [rows, o] becomes [16, rows], with zeros. */
+/* Transposes x [rows,o] to [16,rows], zero-padded. */
 template <typename P>
 static void transpose_channels(const struct call *c, input_view<P> x, int64_t rows, int64_t o,
 			       bf16 *to)
 {
-	const struct divisor of = divisor_of(rows, NARROW_LINEAR * rows);
+	const struct divisor of = divisor_of(rows, NARROW_OUTPUTS * rows);
 
-	each(c, NARROW_LINEAR * rows, [=] __device__(int64_t i) {
+	each(c, NARROW_OUTPUTS * rows, [=] __device__(int64_t i) {
 		const int64_t channel = of.quotient(i), row = i - channel * rows;
 
 		to[i] = (bf16)(channel < o ? x[row * o + channel] : 0);
 	});
 }
 
-/* The sum of what the warps of a block have, in their order. */
+/* Sum over the warps of a block, in warp order. */
 template <int ROWS, int COLUMNS>
-static __device__ float sum_of_warps(const float (&part)[NARROW_LINEAR_WARPS][ROWS][COLUMNS],
+static __device__ float reduce_warps(const float (&warp_partials)[NARROW_WARPS][ROWS][COLUMNS],
 				     int row, int column)
 {
 	float sum = 0;
 
 #pragma unroll
-	for (int w = 0; w < NARROW_LINEAR_WARPS; w++)
-		sum += part[w][row][column];
+	for (int w = 0; w < NARROW_WARPS; w++)
+		sum += warp_partials[w][row][column];
 	return sum;
 }
 
 /* -------------------------------------------------------------------- forward */
 
-/* A block makes NARROW_LINEAR_ROWS rows of y; its warps share the sum over I.  turned: W [16,I]. */
+/*
+ * A block computes NARROW_ROWS rows of y; its warps split the sum over I. transposed: W^T [16,I].
+ */
 template <typename P>
-static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TOGETHER)
+static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
 	narrow_linear_forward_kernel(matrix<bf16> x, const bf16 *transposed, int64_t I, int O,
 				     const float *b, output_view<P> y)
 {
-	__shared__ float part[NARROW_LINEAR_WARPS][NARROW_LINEAR_ROWS][NARROW_LINEAR];
-	const int warp = (int)threadIdx.x / WARP, group = fragment_row(0),
-		  place = 8 * ((int)threadIdx.x % 4);
-	const int64_t first = (int64_t)blockIdx.x * NARROW_LINEAR_ROWS;
-	fragments<float, NARROW_LINEAR_ROWS / 16, NARROW_LINEAR / 8> sum = {};
+	__shared__ float warp_partials[NARROW_WARPS][NARROW_ROWS][NARROW_OUTPUTS];
+	const int warp = (int)threadIdx.x / WARP, group_id = fragment_row(0),
+		  channel_offset = 8 * ((int)threadIdx.x % 4);
+	const int64_t first = (int64_t)blockIdx.x * NARROW_ROWS;
+	fragments<float, NARROW_ROWS / 16, NARROW_OUTPUTS / 8> sum = {};
 
 	pdl_wait();
 #pragma unroll 1
-	for (int64_t i = warp * NARROW_LINEAR_STEP + place; i < I;
-	     i += NARROW_LINEAR_WARPS * NARROW_LINEAR_STEP) {
-		struct vec16 row[NARROW_LINEAR_ROWS / 8], w[NARROW_LINEAR / 8];
+	for (int64_t i = warp * NARROW_CHANNELS + channel_offset; i < I;
+	     i += NARROW_WARPS * NARROW_CHANNELS) {
+		struct vec16 row[NARROW_ROWS / 8], w[NARROW_OUTPUTS / 8];
 
 #pragma unroll
-		for (int k = 0; k < NARROW_LINEAR_ROWS / 8; k++)
-			row[k] = read_eight(x.at + (first + group + 8 * k) * x.pitch + i);
+		for (int k = 0; k < NARROW_ROWS / 8; k++)
+			row[k] = load_vec16(x.at + (first + group_id + 8 * k) * x.pitch + i);
 #pragma unroll
-		for (int k = 0; k < NARROW_LINEAR / 8; k++)
-			w[k] = read_eight(transposed + (group + 8 * k) * I + i);
+		for (int k = 0; k < NARROW_OUTPUTS / 8; k++)
+			w[k] = load_vec16(transposed + (group_id + 8 * k) * I + i);
 #pragma unroll
 		for (int k = 0; k < 4; k += 2)
 #pragma unroll
-			for (int m = 0; m < NARROW_LINEAR_ROWS / 16; m++) {
+			for (int m = 0; m < NARROW_ROWS / 16; m++) {
 				const struct vec16 &low = row[2 * m], &high = row[2 * m + 1];
 				const uint32_t a[4] = { low.word[k], high.word[k], low.word[k + 1],
 							high.word[k + 1] };
 
 #pragma unroll
-				for (int n = 0; n < NARROW_LINEAR / 8; n++)
+				for (int n = 0; n < NARROW_OUTPUTS / 8; n++)
 					mma(sum[m][n], a, w[n].word[k], w[n].word[k + 1]);
 			}
 	}
 	each_number(sum, [&](float &value, int, int, int, int row, int o) {
-		part[warp][row][o] = value;
+		warp_partials[warp][row][o] = value;
 	});
 	__syncthreads();
-	for (int at = (int)threadIdx.x; at < NARROW_LINEAR_ROWS * NARROW_LINEAR;
-	     at += NARROW_LINEAR_THREADS) {
-		const int row = at / NARROW_LINEAR, o = at % NARROW_LINEAR;
+	for (int at = (int)threadIdx.x; at < NARROW_ROWS * NARROW_OUTPUTS; at += NARROW_THREADS) {
+		const int row = at / NARROW_OUTPUTS, o = at % NARROW_OUTPUTS;
 
 		if (o < O)
-			y[(first + row) * O + o] = sum_of_warps(part, row, o) + (b ? b[o] : 0);
+			y[(first + row) * O + o] =
+				reduce_warps(warp_partials, row, o) + (b ? b[o] : 0);
 	}
 }
 
-/* ------------------------------------------------------------------ dx = dy W' */
+/* ----------------------------------------------------------------- dx = dy W^T */
 
-/* Outputs first .. first + 3 of a row of dy [N,O], rounded; 0 from O on. */
+/* Loads outputs first .. first + 3 of a row of dy [N,O], rounded; 0 beyond O. */
 template <typename P>
-static __device__ struct eight_bytes four_of(const input_view<P> &dy, int64_t row, int first, int O)
+static __device__ struct vec8 load_dy4(const input_view<P> &dy, int64_t row, int first, int O)
 {
 	if (first >= O)
 		return {};
@@ -151,24 +152,24 @@ static __device__ struct eight_bytes four_of(const input_view<P> &dy, int64_t ro
 }
 
 /*
- * A block makes NARROW_LINEAR_ROWS rows of some columns, a warp NARROW_LINEAR_STEP of these. Blocks
- * that run together make rows that lie together: memory is slower where all of dx is written at a
- * time.
+ * A block computes NARROW_ROWS rows of some columns, a warp NARROW_CHANNELS columns. blockIdx.x
+ * runs over columns, so that concurrent blocks write neighbouring rows; writes spread over all of
+ * dx are slower.
  */
 template <typename P, enum vec_kind KIND>
-static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TOGETHER)
+static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
 	narrow_linear_dx_kernel(input_view<P> dy, const bf16 *w, int64_t I, int O,
 				gradient_view<P> dx, int64_t pitch)
 {
-	constexpr int ROWS = NARROW_LINEAR_ROWS / 8, COLUMNS = NARROW_LINEAR_STEP / 8;
-	const int warp = (int)threadIdx.x / WARP, group = fragment_row(0),
-		  place = (int)threadIdx.x % 4;
-	const int64_t first = (int64_t)blockIdx.y * NARROW_LINEAR_ROWS + group;
-	const int64_t i = ((int64_t)blockIdx.x * NARROW_LINEAR_WARPS + warp) * NARROW_LINEAR_STEP;
+	constexpr int ROWS = NARROW_ROWS / 8, COLUMNS = NARROW_CHANNELS / 8;
+	const int warp = (int)threadIdx.x / WARP, group_id = fragment_row(0),
+		  thread_in_group = (int)threadIdx.x % 4;
+	const int64_t first = (int64_t)blockIdx.y * NARROW_ROWS + group_id;
+	const int64_t i = ((int64_t)blockIdx.x * NARROW_WARPS + warp) * NARROW_CHANNELS;
 	fragments<float, ROWS / 2, COLUMNS> sum = {};
-	struct eight_bytes a[ROWS];
+	struct vec8 a[ROWS];
 	const auto at = [&](int k) {
-		return vec_index<8, KIND>{ (first + 8 * k) * pitch + i + 8 * place };
+		return vec_index<8, KIND>{ (first + 8 * k) * pitch + i + 8 * thread_in_group };
 	};
 
 	pdl_wait();
@@ -176,26 +177,26 @@ static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TO
 		return;
 #pragma unroll
 	for (int k = 0; k < ROWS; k++)
-		a[k] = four_of(dy, first + 8 * k, 4 * place, O);
+		a[k] = load_dy4(dy, first + 8 * k, 4 * thread_in_group, O);
 	if (dx.add)
 #pragma unroll
 		for (int k = 0; k < ROWS; k++) {
-			const auto before = ((input_view<P>)dx.to)[at(k)];
+			const auto previous = ((input_view<P>)dx.to)[at(k)];
 
 #pragma unroll
 			for (int j = 0; j < 8; j++)
-				sum[k / 2][j / 2][2 * (k % 2) + j % 2] = before[j];
+				sum[k / 2][j / 2][2 * (k % 2) + j % 2] = previous[j];
 		}
 #pragma unroll
 	for (int n = 0; n < COLUMNS; n++) {
-		const int64_t column = i + 8 * (group / 2) + 2 * n + group % 2;
-		struct eight_bytes b = {};
+		const int64_t column = i + 8 * (group_id / 2) + 2 * n + group_id % 2;
+		struct vec8 b = {};
 
-		if (4 * place < O)
-			b = read_four(w + column * O + 4 * place);
+		if (4 * thread_in_group < O)
+			b = load_vec8(w + column * O + 4 * thread_in_group);
 #pragma unroll
 		for (int m = 0; m < ROWS / 2; m++) {
-			const struct eight_bytes &low = a[2 * m], &high = a[2 * m + 1];
+			const struct vec8 &low = a[2 * m], &high = a[2 * m + 1];
 
 			mma(sum[m][n], { low.word[0], high.word[0], low.word[1], high.word[1] },
 			    b.word[0], b.word[1]);
@@ -212,93 +213,93 @@ static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TO
 	}
 }
 
-/* ------------------------------------------------------------------ dW = x' dy */
+/* ----------------------------------------------------------------- dW = x^T dy */
 
-/* Blocks that share the sum over rows for the same columns. */
-static inline int64_t narrow_linear_parts(const struct linear_sizes &s)
+/* Number of blocks that split the sum over rows. */
+static inline int64_t narrow_linear_splits(const struct linear_sizes &s)
 {
-	const int64_t wanted = NARROW_LINEAR_BLOCKS / (s.i / NARROW_LINEAR_COLUMNS);
-	const int64_t most = s.n / (NARROW_LINEAR_DEPTH * NARROW_LINEAR_WARPS);
+	const int64_t wanted = NARROW_DW_BLOCKS / (s.i / NARROW_DW_COLUMNS);
+	const int64_t max_splits = s.n / (NARROW_DW_ROWS * NARROW_WARPS);
 
-	return wanted > most ? most : wanted < 1 ? 1 : wanted;
+	return wanted > max_splits ? max_splits : wanted < 1 ? 1 : wanted;
 }
 
-/* The lower numbers of two words, or the upper ones. */
-static __device__ __forceinline__ uint32_t two_rows(uint32_t a, uint32_t b, bool upper)
+/* Packs the lower (or upper) halves of two words. */
+static __device__ __forceinline__ uint32_t pack_halves(uint32_t a, uint32_t b, bool upper)
 {
 	return upper ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
 }
 
-/* A block sums over a part of the rows, for some columns of x.  turned: dy [16,N]. */
-static __global__ void __launch_bounds__(NARROW_LINEAR_THREADS, NARROW_LINEAR_TOGETHER)
+/* A block sums a range of rows for some columns of x. transposed: dy^T [16,N]. */
+static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
 	narrow_linear_dw_kernel(matrix<bf16> x, const bf16 *transposed, int64_t N, int64_t I,
-				float *parts)
+				float *partials)
 {
-	__shared__ float part[NARROW_LINEAR_WARPS][NARROW_LINEAR][NARROW_LINEAR_COLUMNS];
-	const int warp = (int)threadIdx.x / WARP, group = fragment_row(0),
-		  place = 4 * ((int)threadIdx.x % 4);
-	const int64_t steps = N / NARROW_LINEAR_DEPTH,
-		      column = (int64_t)blockIdx.x * NARROW_LINEAR_COLUMNS;
+	__shared__ float warp_partials[NARROW_WARPS][NARROW_OUTPUTS][NARROW_DW_COLUMNS];
+	const int warp = (int)threadIdx.x / WARP, group_id = fragment_row(0),
+		  row_offset = 4 * ((int)threadIdx.x % 4);
+	const int64_t steps = N / NARROW_DW_ROWS, column = (int64_t)blockIdx.x * NARROW_DW_COLUMNS;
 	const int64_t end = steps * (blockIdx.y + 1) / gridDim.y;
-	float sum[NARROW_LINEAR_COLUMNS / 8][4] = {};
+	float sum[NARROW_DW_COLUMNS / 8][4] = {};
 
 	pdl_wait();
 #pragma unroll 1
 	for (int64_t step = steps * blockIdx.y / gridDim.y + warp; step < end;
-	     step += NARROW_LINEAR_WARPS) {
-		const int64_t row = step * NARROW_LINEAR_DEPTH + place;
+	     step += NARROW_WARPS) {
+		const int64_t row = step * NARROW_DW_ROWS + row_offset;
 		struct vec16 v[4];
-		struct eight_bytes d[2];
+		struct vec8 d[2];
 
 #pragma unroll
 		for (int r = 0; r < 4; r++)
-			v[r] = read_eight(x.at + (row + r) * x.pitch + column + 8 * group);
+			v[r] = load_vec16(x.at + (row + r) * x.pitch + column + 8 * group_id);
 #pragma unroll
 		for (int k = 0; k < 2; k++)
-			d[k] = read_four(transposed + (group + 8 * k) * N + row);
+			d[k] = load_vec8(transposed + (group_id + 8 * k) * N + row);
 		const uint32_t a[4] = { d[0].word[0], d[1].word[0], d[0].word[1], d[1].word[1] };
 
 #pragma unroll
-		for (int n = 0; n < NARROW_LINEAR_COLUMNS / 8; n++)
-			mma(sum[n], a, two_rows(v[0].word[n / 2], v[1].word[n / 2], n % 2),
-			    two_rows(v[2].word[n / 2], v[3].word[n / 2], n % 2));
+		for (int n = 0; n < NARROW_DW_COLUMNS / 8; n++)
+			mma(sum[n], a, pack_halves(v[0].word[n / 2], v[1].word[n / 2], n % 2),
+			    pack_halves(v[2].word[n / 2], v[3].word[n / 2], n % 2));
 	}
 #pragma unroll
-	for (int n = 0; n < NARROW_LINEAR_COLUMNS / 8; n++)
+	for (int n = 0; n < NARROW_DW_COLUMNS / 8; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++)
-			part[warp][fragment_row(e)][8 * fragment_column(e) + n] = sum[n][e];
+			warp_partials[warp][fragment_row(e)][8 * fragment_column(e) + n] =
+				sum[n][e];
 	__syncthreads();
-	for (int at = (int)threadIdx.x; at < NARROW_LINEAR * NARROW_LINEAR_COLUMNS;
-	     at += NARROW_LINEAR_THREADS) {
-		const int o = at / NARROW_LINEAR_COLUMNS, i = at % NARROW_LINEAR_COLUMNS;
+	for (int at = (int)threadIdx.x; at < NARROW_OUTPUTS * NARROW_DW_COLUMNS;
+	     at += NARROW_THREADS) {
+		const int o = at / NARROW_DW_COLUMNS, i = at % NARROW_DW_COLUMNS;
 
-		parts[((int64_t)blockIdx.y * NARROW_LINEAR + o) * I + column + i] =
-			sum_of_warps(part, o, i);
+		partials[((int64_t)blockIdx.y * NARROW_OUTPUTS + o) * I + column + i] =
+			reduce_warps(warp_partials, o, i);
 	}
 }
 
 /* ------------------------------------------------------------------- launches */
 
-/* W turned, or dy turned and parts of dW. */
+/* Forward: W^T. Backward: dy^T, and partial sums of dW. */
 struct narrow_linear_scratch {
 	bf16 *transposed;
-	float *parts;
+	float *partials;
 };
 
 template <typename P>
 static struct narrow_linear_scratch
 alloc_narrow_linear(struct scratch *m, const struct linear_sizes &s, enum pass pass)
 {
-	if (!has_few_channels<P>(s))
+	if (!is_narrow<P>(s))
 		return {};
 	if (pass != PASS_BACKWARD)
-		return { m->alloc<bf16>(NARROW_LINEAR * s.i), NULL };
-	return { m->alloc<bf16>(NARROW_LINEAR * s.n),
-		 m->alloc<float>(narrow_linear_parts(s) * NARROW_LINEAR * s.i) };
+		return { m->alloc<bf16>(NARROW_OUTPUTS * s.i), NULL };
+	return { m->alloc<bf16>(NARROW_OUTPUTS * s.n),
+		 m->alloc<float>(narrow_linear_splits(s) * NARROW_OUTPUTS * s.i) };
 }
 
-/* Only where products round; takes_narrow_linear() is false elsewhere. */
+/* Only bfloat16 has kernels; takes_narrow_linear() is false for other precisions. */
 template <typename P> struct narrow_linear {
 	typedef matrix<typename P::factor> factors;
 
@@ -326,8 +327,8 @@ template <> struct narrow_linear<bfloat16_products> {
 	{
 		transpose_channels<P>(c, { w.at, true }, s.i, s.o, r.transposed);
 		launch_pdl(context_of(c)->pdl, narrow_linear_forward_kernel<P>,
-			   dim3((unsigned)(s.n / NARROW_LINEAR_ROWS)), NARROW_LINEAR_THREADS, 0,
-			   stream_of(c), x, r.transposed, s.i, (int)s.o, b, y);
+			   dim3((unsigned)(s.n / NARROW_ROWS)), NARROW_THREADS, 0, stream_of(c), x,
+			   r.transposed, s.i, (int)s.o, b, y);
 		note_launch(c);
 	}
 	static void to_x(const struct call *c, const struct linear_sizes &s, input_view<P> dy,
@@ -335,33 +336,32 @@ template <> struct narrow_linear<bfloat16_products> {
 	{
 		const auto kernel = dx.to.bf16_storage ? narrow_linear_dx_kernel<P, VEC_OF_BF16>
 						       : narrow_linear_dx_kernel<P, VEC_OF_REAL>;
-		const int64_t columns = NARROW_LINEAR_WARPS * NARROW_LINEAR_STEP;
+		const int64_t columns = NARROW_WARPS * NARROW_CHANNELS;
 		const dim3 blocks((unsigned)((s.i + columns - 1) / columns),
-				  (unsigned)(s.n / NARROW_LINEAR_ROWS));
+				  (unsigned)(s.n / NARROW_ROWS));
 
-		launch_pdl(context_of(c)->pdl, kernel, blocks, NARROW_LINEAR_THREADS, 0,
-			   stream_of(c), dy, w.at, s.i, (int)s.o, dx, s.x_pitch);
+		launch_pdl(context_of(c)->pdl, kernel, blocks, NARROW_THREADS, 0, stream_of(c), dy,
+			   w.at, s.i, (int)s.o, dx, s.x_pitch);
 		note_launch(c);
 	}
 	static void to_w(const struct call *c, const struct linear_sizes &s, factors x,
 			 input_view<P> dy, gradient_view<P> dw, struct narrow_linear_scratch r)
 	{
-		const int64_t n_parts = narrow_linear_parts(s), I = s.i, O = s.o;
+		const int64_t splits = narrow_linear_splits(s), I = s.i, O = s.o;
 		const struct divisor of = divisor_of(I, O * I);
-		const float *parts = r.parts;
+		const float *partials = r.partials;
 
 		transpose_channels<P>(c, dy, s.n, s.o, r.transposed);
 		launch_pdl(context_of(c)->pdl, narrow_linear_dw_kernel,
-			   dim3((unsigned)(s.i / NARROW_LINEAR_COLUMNS), (unsigned)n_parts),
-			   NARROW_LINEAR_THREADS, 0, stream_of(c), x, r.transposed, s.n, s.i,
-			   r.parts);
+			   dim3((unsigned)(s.i / NARROW_DW_COLUMNS), (unsigned)splits),
+			   NARROW_THREADS, 0, stream_of(c), x, r.transposed, s.n, s.i, r.partials);
 		note_launch(c);
 		each(c, O * I, [=] __device__(int64_t at) {
 			const int64_t o = of.quotient(at), i = at - o * I;
 			float sum = 0;
 
-			for (int64_t k = 0; k < n_parts; k++)
-				sum += parts[(k * NARROW_LINEAR + o) * I + i];
+			for (int64_t k = 0; k < splits; k++)
+				sum += partials[(k * NARROW_OUTPUTS + o) * I + i];
 			dw.put(i * O + o, sum);
 		});
 	}

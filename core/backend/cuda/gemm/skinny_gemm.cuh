@@ -1,11 +1,13 @@
 /*
- * some_rows - the product of gemv.cuh for 5 to 64 rows of bfloat16, on tensor cores.
+ * skinny_gemm - the product of gemv.cuh for 5 to 64 rows of bfloat16, on tensor cores.
  *
- * A block has some outputs and all rows.  Its warps take turns at pieces of 32 channels, and their
- * sums are added in a fixed order.  A sum over channels has no order of its own, so each lane reads
- * pieces of 16 bytes of W and x straight into the fragments of two steps: with group = lane / 4,
- * pair = lane % 4, it has channels 8 pair + 4 half + 0..3 of outputs `group` and group + 8 of each
- * tile of 16, and of row `group` of each tile of 8.
+ * A block computes 16 or 32 outputs of all rows; memory bandwidth bounds it. Warp w of 8 sums over
+ * channel groups w, w + 8, ... of 32 channels, and the warps' sums are added in a fixed order.
+ *
+ * The order of the channels within a product is free. So each lane loads 16-byte vectors of W and x
+ * directly into the fragments of two mma.sync m16n8k16. With PTX's groupID = lane / 4 and
+ * threadID_in_group t = lane % 4, a lane has channels 8 t + 4 half + 0..3 of outputs groupID and
+ * groupID + 8 of each 16-output tile, and of row groupID of each 8-row tile.
  */
 #ifndef CUDA_GEMM_SKINNY_GEMM_CUH
 #define CUDA_GEMM_SKINNY_GEMM_CUH
@@ -13,35 +15,35 @@
 #include "core/backend/cuda/primitives/ptx.cuh"
 
 #define SKINNY_MAX_ROWS 64
-#define SKINNY_WARPS 8 /* of a block */
-#define SKINNY_OUTS 16 /* of a tile; a block has one or two tiles */
-#define SKINNY_VECS 3  /* of W that a lane has at a time, for each of its outputs */
+#define SKINNY_WARPS 8 /* per block */
+#define SKINNY_OUTS 16 /* per tile; a block has one or two tiles */
+#define SKINNY_VECS 3  /* vectors of W per lane and step, for each of its outputs */
 
 template <typename P, int TILES> struct skinny_gemm_sums {
 	typedef typename P::factor factor;
 
 	static constexpr int OUTS = SKINNY_OUTS * TILES, ROW_TILES = SKINNY_MAX_ROWS / 8;
-	static constexpr int LINE = SKINNY_MAX_ROWS + 2; /* of shared memory, for an output */
+	static constexpr int SMEM_PITCH = SKINNY_MAX_ROWS + 2; /* per output, padded */
 
-	int warp, group, pair;
+	int warp, group_id, thread_in_group;
 	vec16 w[SKINNY_VECS][TILES][2];
 	float sum[TILES][ROW_TILES][4];
 
 	__device__ skinny_gemm_sums()
-	    : warp((int)threadIdx.x / WARP), group((int)threadIdx.x % WARP / 4),
-	      pair((int)threadIdx.x % 4)
+	    : warp((int)threadIdx.x / WARP), group_id((int)threadIdx.x % WARP / 4),
+	      thread_in_group((int)threadIdx.x % 4)
 	{
 	}
 	__device__ int channel(int first, int k) const
 	{
-		return (first + k * SKINNY_WARPS + warp) * 32 + 8 * pair;
+		return (first + k * SKINNY_WARPS + warp) * 32 + 8 * thread_in_group;
 	}
-	/* The lane's pieces of W among those from number `first` on. */
-	__device__ void read(const gemv_problem<P> &p, const gemv_product<P> &product, int output,
+	/* Loads the lane's vectors of W; first: index of the first group of 32 channels. */
+	__device__ void read(const gemv_params<P> &p, const gemv_product<P> &product, int output,
 			     int first)
 	{
-		const int I = (int)p.I, left = (int)product.O - output - group;
-		const factor *row = product.w + (int64_t)(output + group) * I;
+		const int I = (int)p.I, left = (int)product.O - output - group_id;
+		const factor *row = product.w + (int64_t)(output + group_id) * I;
 
 #pragma unroll
 		for (int k = 0; k < SKINNY_VECS; k++)
@@ -55,14 +57,14 @@ template <typename P, int TILES> struct skinny_gemm_sums {
 			}
 	}
 	/*
-	 * All rows are read at once, and nothing is multiplied before: the compiler would delay
-	 * reads, to save registers, also across issue_loads() and a barrier.  Sums begin with a
-	 * zero of shared memory, which it cannot know before the barrier.
+	 * Loads all rows of x before the first mma. The compiler would otherwise sink the loads
+	 * below the mma to save registers, even across a barrier. Accumulators therefore start from
+	 * a zero in shared memory, whose value is unknown to the compiler before the barrier.
 	 */
-	__device__ void add(const gemv_problem<P> &p, int first, const float *zero)
+	__device__ void add(const gemv_params<P> &p, int first, const float *zero)
 	{
 		const int pitch = (int)p.x_pitch;
-		const factor *x = (const factor *)p.x.at + group * pitch;
+		const factor *x = (const factor *)p.x.at + group_id * pitch;
 		vec16 b[SKINNY_VECS][ROW_TILES];
 
 #pragma unroll
@@ -72,19 +74,19 @@ template <typename P, int TILES> struct skinny_gemm_sums {
 				const int i = channel(first, k);
 
 				b[k][tile] = {};
-				if (i < (int)p.I && 8 * tile + group < p.n)
+				if (i < (int)p.I && 8 * tile + group_id < p.n)
 					b[k][tile] = *(const vec16 *)(x + 8 * tile * pitch + i);
 			}
 		__syncthreads();
 		if (first == 0)
-			each([&](int, float &sum) { sum = *zero; });
+			for_each_sum([&](int, float &sum) { sum = *zero; });
 #pragma unroll
 		for (int k = 0; k < SKINNY_VECS; k++)
 #pragma unroll
 			for (int tile = 0; tile < ROW_TILES; tile++)
-				multiply(k, tile, b[k][tile]);
+				mma_step(k, tile, b[k][tile]);
 	}
-	__device__ void multiply(int k, int tile, const vec16 &b)
+	__device__ void mma_step(int k, int tile, const vec16 &b)
 	{
 #pragma unroll
 		for (int half = 0; half < 2; half++)
@@ -98,8 +100,8 @@ template <typename P, int TILES> struct skinny_gemm_sums {
 			}
 	}
 
-	/* f(number of the sum, the sum) for all sums of the lane. */
-	template <typename F> __device__ void each(F f)
+	/* Calls f(index, sum) for all accumulators of the lane. */
+	template <typename F> __device__ void for_each_sum(F f)
 	{
 #pragma unroll
 		for (int t = 0; t < TILES; t++)
@@ -107,32 +109,33 @@ template <typename P, int TILES> struct skinny_gemm_sums {
 			for (int tile = 0; tile < ROW_TILES; tile++)
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					f((16 * t + group + 8 * (e / 2)) * LINE + 8 * tile +
-						  2 * pair + e % 2,
+					f((16 * t + group_id + 8 * (e / 2)) * SMEM_PITCH +
+						  8 * tile + 2 * thread_in_group + e % 2,
 					  sum[t][tile][e]);
 	}
 };
 
 template <typename P, int TILES>
 static __global__ void __launch_bounds__(SKINNY_WARPS *WARP)
-	skinny_gemm_kernel(const __grid_constant__ gemv_problem<P> p)
+	skinny_gemm_kernel(const __grid_constant__ gemv_params<P> p)
 {
 	typedef skinny_gemm_sums<P, TILES> sums;
 	constexpr int HALF = SKINNY_WARPS / 2;
-	__shared__ float shared[HALF][sums::OUTS * sums::LINE], zero;
-	int number = 0;
+	__shared__ float shared[HALF][sums::OUTS * sums::SMEM_PITCH], zero;
+	int product_index = 0;
 	sums s;
 
-	while (number + 1 < p.n_products && blockIdx.x >= p.product[number + 1].before)
-		number++;
-	const gemv_product<P> &product = p.product[number];
-	const int output = ((int)blockIdx.x - (int)product.before) * sums::OUTS;
+	while (product_index + 1 < p.n_products &&
+	       blockIdx.x >= p.product[product_index + 1].first_group)
+		product_index++;
+	const gemv_product<P> &product = p.product[product_index];
+	const int output = ((int)blockIdx.x - (int)product.first_group) * sums::OUTS;
 	const int out = (int)threadIdx.x % sums::OUTS, o = output + out;
 
 	if (threadIdx.x == 0)
 		zero = 0;
 	s.read(p, product, output, 0);
-	const gemv_end<P> end(p, number, o);
+	const gemv_epilogue<P> epilogue(p, product_index, o);
 
 	pdl_wait();
 	for (int first = 0; first * 32 < p.I; first += SKINNY_VECS * SKINNY_WARPS) {
@@ -141,10 +144,10 @@ static __global__ void __launch_bounds__(SKINNY_WARPS *WARP)
 		s.add(p, first, &zero);
 	}
 	if (s.warp >= HALF)
-		s.each([&](int at, float &sum) { shared[s.warp - HALF][at] = sum; });
+		s.for_each_sum([&](int at, float &sum) { shared[s.warp - HALF][at] = sum; });
 	__syncthreads();
 	if (s.warp < HALF)
-		s.each([&](int at, float &sum) {
+		s.for_each_sum([&](int at, float &sum) {
 			sum += shared[s.warp][at];
 			shared[s.warp][at] = sum;
 		});
@@ -157,8 +160,8 @@ static __global__ void __launch_bounds__(SKINNY_WARPS *WARP)
 
 #pragma unroll
 		for (int k = 0; k < HALF; k++)
-			total += shared[k][out * sums::LINE + row];
-		end.put(p, row, total);
+			total += shared[k][out * sums::SMEM_PITCH + row];
+		epilogue.put(p, row, total);
 	}
 }
 

@@ -3,40 +3,41 @@
 #include "core/backend/cuda/primitives/mma_tile.cuh"
 
 /*
- * A block has ROWS x 64 results, in registers; each of its four warps has 16 of the columns. Panels
- * of 64 channels of both factors are copied ahead into shared memory, where a stage has one of
- * each.
+ * A block computes a ROWS x 64 tile of the output in registers (mma.sync m16n8k16); each of its
+ * four warps computes 16 columns. Tiles of 64 channels (k) of both operands pass through a cp.async
+ * pipeline of STAGES stages.
  *
- * So short a kernel spends its time on the way to its first instructions and numbers.  So its code
- * is small, places are numbers of 32 bits, and what is ready of b comes before the kernel before
- * has ended.
+ * Latency bounds so short a kernel. So its code is small, indices have 32 bits, and tiles of b that
+ * can be preloaded are issued before pdl_wait().
  */
-#define PANEL 64
+#define TILE 64 /* of n, and of k per step */
 #define STAGES 4
 #define THREADS (4 * WARP)
-#define VECS (PANEL / VEC16<bf16>)/* of a row of a panel */
-#define WARP_COLUMNS (PANEL / 4)
+#define VECS (TILE / VEC16<bf16>)/* 16-byte vectors per tile row */
+#define WARP_COLUMNS (TILE / 4)
 
-typedef tile<bf16, PANEL> panel;
+typedef tile<bf16, TILE> smem_tile;
 typedef bfloat16_products P;
 
-/* `out` and those like it are all wide or all narrow. */
+/* bias, addend, pre_activation and out have the same type. */
 struct small_gemm {
 	int m, n, k, a_pitch, b_pitch, pitch;
 	int64_t a_stride, b_stride, stride;
 	const bf16 *a, *b;
-	input_view<P> bias, added; /* not both */
-	output_view<P> before, out;
-	bool b_ready; /* before the kernel before has ended */
+	input_view<P> bias, addend; /* not both */
+	output_view<P> pre_activation, out;
+	bool b_can_preload; /* b may be read before pdl_wait() */
 };
 
-/* --------------------------------------------------------------------- panels */
+/* ---------------------------------------------------------------------- tiles */
 
-/* The panel whose first number is *at.  So many rows and columns are left from there on; then
- * zeros. */
+/*
+ * Issues the copies of a tile at `at`; rows and columns: how many are left there. The rest is
+ * zero-filled.
+ */
 template <int ROWS>
-static __device__ __forceinline__ void copy_panel(panel to, const bf16 *at, int pitch, int rows,
-						  int columns)
+static __device__ __forceinline__ void load_tile(smem_tile to, const bf16 *at, int pitch, int rows,
+						 int columns)
 {
 	const int row = (int)threadIdx.x / VECS, vec = (int)threadIdx.x % VECS;
 	const bf16 *from = at + row * pitch + vec * VEC16<bf16>;
@@ -44,49 +45,50 @@ static __device__ __forceinline__ void copy_panel(panel to, const bf16 *at, int 
 
 #pragma unroll
 	for (int i = 0; i < ROWS; i += THREADS / VECS) {
-		const bool wanted = row + i < rows && vec * VEC16<bf16> < columns;
+		const bool in_bounds = row + i < rows && vec * VEC16<bf16> < columns;
 
-		/* Rows that are a multiple of 8 apart keep a piece in the same place. */
-		cp_async_vec16(start + (uint32_t)(i * panel::LINE), wanted ? from + i * pitch : at,
-			       wanted);
+		/* The swizzle has period 8 in rows, so the vector keeps its place. */
+		cp_async_vec16(start + (uint32_t)(i * smem_tile::LINE),
+			       in_bounds ? from + i * pitch : at, in_bounds);
 	}
 }
 
 template <int ROWS, bool TRANSPOSED_B> struct stage {
-	static constexpr int BYTES = (ROWS + PANEL) * panel::LINE;
-	panel a, b;
+	static constexpr int BYTES = (ROWS + TILE) * smem_tile::LINE;
+	smem_tile a, b;
 
-	__device__ stage(uint32_t start, int number)
-	    : a{ start + (uint32_t)(number % STAGES * BYTES) }, b{ a.at +
-								   (uint32_t)(ROWS * panel::LINE) }
+	__device__ stage(uint32_t start, int step)
+	    : a{ start + (uint32_t)(step % STAGES * BYTES) }, b{
+		      a.at + (uint32_t)(ROWS * smem_tile::LINE)
+	      }
 	{
 	}
-	/* Panels of a, b or both, from this channel on; nothing after the last one. */
-	__device__ __forceinline__ void copy(const struct small_gemm &p, const bf16 *of_a,
-					     bool with_a, const bf16 *of_b, bool with_b,
+	/* Issues the copies of a, b or both from channel `channel` on; nothing beyond k. */
+	__device__ __forceinline__ void copy(const struct small_gemm &p, const bf16 *a_rows,
+					     bool copy_a, const bf16 *b_rows, bool copy_b,
 					     int channel) const
 	{
 		const int rows = p.m - (int)blockIdx.x * ROWS,
-			  columns = p.n - (int)blockIdx.y * PANEL;
+			  columns = p.n - (int)blockIdx.y * TILE;
 		const int left = p.k - channel;
 
-		if (left > 0 && with_a)
-			copy_panel<ROWS>(a, of_a + channel, p.a_pitch, rows, left);
-		if (left > 0 && with_b) {
+		if (left > 0 && copy_a)
+			load_tile<ROWS>(a, a_rows + channel, p.a_pitch, rows, left);
+		if (left > 0 && copy_b) {
 			if (TRANSPOSED_B)
-				copy_panel<PANEL>(b, of_b + channel, p.b_pitch, columns, left);
+				load_tile<TILE>(b, b_rows + channel, p.b_pitch, columns, left);
 			else
-				copy_panel<PANEL>(b, of_b + channel * p.b_pitch, p.b_pitch, left,
-						  columns);
+				load_tile<TILE>(b, b_rows + channel * p.b_pitch, p.b_pitch, left,
+						columns);
 		}
 		cp_async_commit();
 	}
-	/* The warp's results. */
-	__device__ __forceinline__ void multiply(float (&sum)[ROWS / 16][2][4]) const
+	/* Accumulates the warp's part of a 64-channel step. */
+	__device__ __forceinline__ void multiply(float (&acc)[ROWS / 16][2][4]) const
 	{
 		const int column = (int)threadIdx.x / WARP * WARP_COLUMNS;
-		const reader<PANEL> from_a = read_rows(a, 0);
-		const reader<PANEL> from_b = TRANSPOSED_B ? read_columns(b) : read_rows(b, 0);
+		const reader<TILE> from_a = read_rows(a, 0);
+		const reader<TILE> from_b = TRANSPOSED_B ? read_columns(b) : read_rows(b, 0);
 
 #pragma unroll
 		for (int k = 0; k < VECS; k += 2) {
@@ -99,32 +101,34 @@ template <int ROWS, bool TRANSPOSED_B> struct stage {
 #pragma unroll
 			for (int m = 0; m < ROWS / 16; m++) {
 				ldmatrix(left, from_a.address(16 * m, k));
-				mma(sum[m][0], left, right[0], right[1]);
-				mma(sum[m][1], left, right[2], right[3]);
+				mma(acc[m][0], left, right[0], right[1]);
+				mma(acc[m][1], left, right[2], right[3]);
 			}
 		}
 	}
 };
 
-/* The panels of b behind those that are copied first; one of the blocks that read them does it. */
+/*
+ * Prefetches the tiles of b beyond the first stages to L2; only blocks with blockIdx.x == 0 do so.
+ */
 template <bool TRANSPOSED_B>
-static __device__ __forceinline__ void prefetch_rest(const struct small_gemm &p, const bf16 *b)
+static __device__ __forceinline__ void prefetch_b(const struct small_gemm &p, const bf16 *b)
 {
 	const int rows = TRANSPOSED_B || blockIdx.x > 0 ? 0 : p.k;
 
-	for (int row = (STAGES - 1) * PANEL + (int)threadIdx.x; row < rows; row += THREADS)
+	for (int row = (STAGES - 1) * TILE + (int)threadIdx.x; row < rows; row += THREADS)
 		prefetch_l2(b + row * p.b_pitch);
 }
 
-/* -------------------------------------------------------------------- results */
+/* ------------------------------------------------------------------- epilogue */
 
-/* f(two neighbouring sums, row, column) for all of the thread's that are results. */
+/* Calls f(pair of sums, row, column) for the thread's elements that are in bounds. */
 template <int ROWS, typename F>
-static __device__ __forceinline__ void each_two(const struct small_gemm &p,
-						float (&sum)[ROWS / 16][2][4], F f)
+static __device__ __forceinline__ void for_each_pair(const struct small_gemm &p,
+						     float (&acc)[ROWS / 16][2][4], F f)
 {
 	const int row = (int)blockIdx.x * ROWS + fragment_row(0);
-	const int column = (int)blockIdx.y * PANEL + (int)threadIdx.x / WARP * WARP_COLUMNS +
+	const int column = (int)blockIdx.y * TILE + (int)threadIdx.x / WARP * WARP_COLUMNS +
 			   fragment_column(0);
 
 #pragma unroll
@@ -132,45 +136,45 @@ static __device__ __forceinline__ void each_two(const struct small_gemm &p,
 #pragma unroll
 		for (int n = 0; n < 2; n++)
 			if (row + i < p.m && column + 8 * n < p.n)
-				f(&sum[i / 16][n][i % 16 / 8 * 2], row + i, column + 8 * n);
+				f(&acc[i / 16][n][i % 16 / 8 * 2], row + i, column + 8 * n);
 }
 
-/* Sums begin with what they are added to: it is read while panels are under way. */
+/* Accumulators start from the bias or addend, which is loaded while tiles are in flight. */
 template <int ROWS, enum vec_kind KIND>
-static __device__ __forceinline__ void begin_sums(const struct small_gemm &p,
-						  float (&sum)[ROWS / 16][2][4])
+static __device__ __forceinline__ void init_accumulators(const struct small_gemm &p,
+							 float (&acc)[ROWS / 16][2][4])
 {
-	const input_view<P> added = p.added + blockIdx.z * p.stride;
+	const input_view<P> addend = p.addend + blockIdx.z * p.stride;
 
-	clear(sum);
-	if (!p.added && !p.bias)
+	clear(acc);
+	if (!p.addend && !p.bias)
 		return;
-	each_two<ROWS>(p, sum, [&](float *two, int row, int column) {
+	for_each_pair<ROWS>(p, acc, [&](float *pair, int row, int column) {
 		const auto begin = p.bias ? p.bias[vec_index<2, KIND>{ column }]
-					  : added[vec_index<2, KIND>{ row * p.pitch + column }];
+					  : addend[vec_index<2, KIND>{ row * p.pitch + column }];
 
-		two[0] = begin[0];
-		two[1] = begin[1];
+		pair[0] = begin[0];
+		pair[1] = begin[1];
 	});
 }
 
 template <int ROWS, enum vec_kind KIND, enum epilogue EPILOGUE>
-static __device__ __forceinline__ void put_sums(const struct small_gemm &p, output_view<P> out,
-						float (&sum)[ROWS / 16][2][4])
+static __device__ __forceinline__ void store_output(const struct small_gemm &p, output_view<P> out,
+						    float (&acc)[ROWS / 16][2][4])
 {
-	each_two<ROWS>(p, sum, [&](float *two, int row, int column) {
+	for_each_pair<ROWS>(p, acc, [&](float *pair, int row, int column) {
 		const vec_index<2, KIND> at = { row * p.pitch + column };
-		vec<float, 2> y = { two[0], two[1] };
+		vec<float, 2> y = { pair[0], pair[1] };
 
 		if (EPILOGUE == EPILOGUE_GELU) {
-			p.before.put(at, y);
+			p.pre_activation.put(at, y);
 			for (int k = 0; k < 2; k++)
 				y[k] *= formulas<P>::gelu_sigmoid(y[k]);
 		} else if (EPILOGUE == EPILOGUE_GELU_GRADIENT) {
-			const auto before = input_view<P>(p.before)[at];
+			const auto pre_activation = input_view<P>(p.pre_activation)[at];
 
 			for (int k = 0; k < 2; k++)
-				y[k] *= formulas<P>::gelu_slope(before[k]);
+				y[k] *= formulas<P>::gelu_slope(pre_activation[k]);
 		}
 		out.put(at, y);
 	});
@@ -182,36 +186,36 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	typedef stage<ROWS, TRANSPOSED_B> stage_of;
 	const uint32_t start = smem_address(dynamic_smem());
-	const int column = (int)blockIdx.y * PANEL;
+	const int column = (int)blockIdx.y * TILE;
 	const bf16 *a = p.a + blockIdx.z * p.a_stride + (int)blockIdx.x * ROWS * p.a_pitch;
 	const bf16 *b =
 		p.b + blockIdx.z * p.b_stride + (TRANSPOSED_B ? column * p.b_pitch : column);
 	const output_view<P> out = p.out + blockIdx.z * p.stride;
-	float sum[ROWS / 16][2][4];
+	float acc[ROWS / 16][2][4];
 
-	if (p.b_ready)
-		prefetch_rest<TRANSPOSED_B>(p, b);
+	if (p.b_can_preload)
+		prefetch_b<TRANSPOSED_B>(p, b);
 #pragma unroll 1
-	for (int pass = p.b_ready ? 0 : 1; pass < 2; pass++) {
+	for (int pass = p.b_can_preload ? 0 : 1; pass < 2; pass++) {
 		if (pass == 1)
 			pdl_wait();
 #pragma unroll 1
-		for (int number = 0; number < STAGES - 1; number++)
-			stage_of(start, number)
-				.copy(p, a, pass == 1, b, pass == (p.b_ready ? 0 : 1),
-				      number * PANEL);
+		for (int step = 0; step < STAGES - 1; step++)
+			stage_of(start, step)
+				.copy(p, a, pass == 1, b, pass == (p.b_can_preload ? 0 : 1),
+				      step * TILE);
 	}
-	begin_sums<ROWS, KIND>(p, sum);
+	init_accumulators<ROWS, KIND>(p, acc);
 #pragma unroll 1
-	for (int number = 0; number * PANEL < p.k; number++) {
-		const int next = number + STAGES - 1;
+	for (int step = 0; step * TILE < p.k; step++) {
+		const int next = step + STAGES - 1;
 
 		cp_async_wait<STAGES - 2>();
 		__syncthreads();
-		stage_of(start, next).copy(p, a, true, b, true, next * PANEL);
-		stage_of(start, number).multiply(sum);
+		stage_of(start, next).copy(p, a, true, b, true, next * TILE);
+		stage_of(start, step).multiply(acc);
 	}
-	put_sums<ROWS, KIND, EPILOGUE>(p, out, sum);
+	store_output<ROWS, KIND, EPILOGUE>(p, out, acc);
 }
 
 /* -------------------------------------------------------------------- launches */
@@ -219,8 +223,8 @@ static __global__ void __launch_bounds__(THREADS)
 template <int ROWS, bool TRANSPOSED_B, enum vec_kind KIND, enum epilogue EPILOGUE>
 static void launch_small_gemm(struct cuda_context *g, const struct small_gemm &p, int64_t count)
 {
-	const dim3 blocks((unsigned)((p.m + ROWS - 1) / ROWS),
-			  (unsigned)((p.n + PANEL - 1) / PANEL), (unsigned)count);
+	const dim3 blocks((unsigned)((p.m + ROWS - 1) / ROWS), (unsigned)((p.n + TILE - 1) / TILE),
+			  (unsigned)count);
 
 	launch_pdl(g->pdl, small_gemm_kernel<ROWS, TRANSPOSED_B, KIND, EPILOGUE>, blocks, THREADS,
 		   STAGES * stage<ROWS, TRANSPOSED_B>::BYTES, g->stream, p);
@@ -229,8 +233,8 @@ static void launch_small_gemm(struct cuda_context *g, const struct small_gemm &p
 }
 
 template <int ROWS, bool TRANSPOSED_B>
-static void launch_with(struct cuda_context *g, const struct small_gemm &p, int64_t count,
-			enum epilogue epilogue)
+static void launch_epilogue(struct cuda_context *g, const struct small_gemm &p, int64_t count,
+			    enum epilogue epilogue)
 {
 	if (epilogue == EPILOGUE_GELU)
 		launch_small_gemm<ROWS, TRANSPOSED_B, VEC_OF_BF16, EPILOGUE_GELU>(g, p, count);
@@ -244,47 +248,47 @@ static void launch_with(struct cuda_context *g, const struct small_gemm &p, int6
 }
 
 #ifndef FEW_RESULTS
-#define FEW_RESULTS ((int64_t)1 << 20) /* fewer where they are emulated */
+#define FEW_RESULTS ((int64_t)1 << 20) /* the emulation uses fewer */
 #endif
-#define SHORT_SUM 1024
+#define MAX_K 1024
 
 static bool is_small(const struct gemm_shape &s)
 {
-	return s.m * s.n * s.count <= FEW_RESULTS && s.k <= SHORT_SUM && s.count < 1 << 16 &&
+	return s.m * s.n * s.count <= FEW_RESULTS && s.k <= MAX_K && s.count < 1 << 16 &&
 	       s.m * s.a_pitch <= INT32_MAX && s.m * s.pitch <= INT32_MAX &&
 	       (s.k + s.n) * s.b_pitch <= INT32_MAX;
 }
 
-/* Pieces of 16 bytes of both factors, and two neighbours of the result, are moved at once. */
-static bool is_aligned(const struct gemm_shape &s, const struct gemm_operands &memory)
+/* Operands need aligned 16-byte vectors, the output aligned pairs. */
+static bool is_aligned(const struct gemm_shape &s, const struct gemm_operands &operands)
 {
 	const int64_t all =
 		s.k | s.n | s.a_pitch | s.b_pitch | s.pitch | s.a_stride | s.b_stride | s.stride;
-	const uintptr_t addresses = (uintptr_t)memory.a | (uintptr_t)memory.b |
-				    (uintptr_t)memory.bias | (uintptr_t)memory.before |
-				    (uintptr_t)memory.added | (uintptr_t)memory.out;
+	const uintptr_t addresses = (uintptr_t)operands.a | (uintptr_t)operands.b |
+				    (uintptr_t)operands.bias | (uintptr_t)operands.pre_activation |
+				    (uintptr_t)operands.addend | (uintptr_t)operands.out;
 
 	return all % VEC16<bf16> == 0 && addresses % 16 == 0;
 }
 
-static bool is_taken(const struct gemm_shape &s, const struct gemm_operands &memory)
+static bool is_supported(const struct gemm_shape &s, const struct gemm_operands &operands)
 {
-	return s.factor == CUDA_R_16BF && !s.trans_a && memory.alpha == 1 && is_small(s) &&
-	       is_aligned(s, memory) && (s.result == CUDA_R_16BF || !memory.before);
+	return s.factor == CUDA_R_16BF && !s.trans_a && operands.alpha == 1 && is_small(s) &&
+	       is_aligned(s, operands) && (s.result == CUDA_R_16BF || !operands.pre_activation);
 }
 
-/* With fewer blocks of 32 rows than this, a large GPU would have nothing to do. */
-#define ENOUGH_BLOCKS 128
+#define ENOUGH_BLOCKS 128 /* to fill a large GPU; with fewer, blocks have 16 rows instead of 32 */
 
 bool cuda_small_gemm(struct cuda_context *g, const struct gemm_shape &s,
-		     const struct gemm_operands &memory)
+		     const struct gemm_operands &operands)
 {
 	const bool bf16_storage = s.result == CUDA_R_16BF;
-	const bool many = (s.m + 31) / 32 * ((s.n + PANEL - 1) / PANEL) * s.count >= ENOUGH_BLOCKS;
-	const auto launch = s.trans_b ? (many ? launch_with<32, true> : launch_with<16, true>)
-				      : (many ? launch_with<32, false> : launch_with<16, false>);
+	const bool many = (s.m + 31) / 32 * ((s.n + TILE - 1) / TILE) * s.count >= ENOUGH_BLOCKS;
+	const auto launch =
+		s.trans_b ? (many ? launch_epilogue<32, true> : launch_epilogue<16, true>)
+			  : (many ? launch_epilogue<32, false> : launch_epilogue<16, false>);
 
-	if (!is_taken(s, memory))
+	if (!is_supported(s, operands))
 		return false;
 	launch(g,
 	       { (int)s.m,
@@ -296,13 +300,13 @@ bool cuda_small_gemm(struct cuda_context *g, const struct gemm_shape &s,
 		 s.a_stride,
 		 s.b_stride,
 		 s.stride,
-		 (const bf16 *)memory.a,
-		 (const bf16 *)memory.b,
-		 { memory.bias, bf16_storage },
-		 { memory.added, bf16_storage },
-		 { memory.before, bf16_storage },
-		 { memory.out, bf16_storage },
-		 memory.b_ready },
+		 (const bf16 *)operands.a,
+		 (const bf16 *)operands.b,
+		 { operands.bias, bf16_storage },
+		 { operands.addend, bf16_storage },
+		 { operands.pre_activation, bf16_storage },
+		 { operands.out, bf16_storage },
+		 operands.b_can_preload },
 	       s.count, (enum epilogue)s.epilogue);
 	return true;
 }
