@@ -194,7 +194,7 @@ static void record(const struct recorder *r, const char *what, double value)
 {
 	char name[64];
 
-	snprintf(name, sizeof(name), "length/%lld/%s", (long long)r->length, what);
+	snprintf(name, sizeof(name), METRIC_LENGTH "/%lld/%s", (long long)r->length, what);
 	metrics_value(r->metrics, r->iteration, name, value);
 }
 

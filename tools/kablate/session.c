@@ -146,18 +146,18 @@ static void record_constants(struct session *s)
 	const char *const *names = source->task->components;
 	char name[60];
 
-	metrics_value(s->metrics, 0, "parameters", (double)d->parameters);
-	metrics_value(s->metrics, 0, "flops_per_token", description_flops(d));
+	metrics_value(s->metrics, 0, METRIC_PARAMETERS, (double)d->parameters);
+	metrics_value(s->metrics, 0, METRIC_FLOPS_PER_TOKEN, description_flops(d));
 	if (isfinite(d->decode_token_bytes))
-		metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
-	metrics_value(s->metrics, 0, "arena_megabytes",
+		metrics_value(s->metrics, 0, METRIC_DECODE_TOKEN_BYTES, d->decode_token_bytes);
+	metrics_value(s->metrics, 0, METRIC_ARENA_MEGABYTES,
 		      (double)trainer_arena_bytes(s->trainer) / 1048576);
 	if (source->accuracy)
-		metrics_value(s->metrics, 0, "judged_by_accuracy", 1);
+		metrics_value(s->metrics, 0, METRIC_JUDGED_BY_ACCURACY, 1);
 	if (isfinite(source->chance))
-		metrics_value(s->metrics, 0, "chance", source->chance);
+		metrics_value(s->metrics, 0, METRIC_CHANCE, source->chance);
 	for (int i = 0; names && names[i]; i++) {
-		snprintf(name, sizeof(name), "chance/%s", names[i]);
+		snprintf(name, sizeof(name), METRIC_CHANCE "/%s", names[i]);
 		if (isfinite(source->component_chance[i]))
 			metrics_value(s->metrics, 0, name, source->component_chance[i]);
 	}
