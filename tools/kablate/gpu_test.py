@@ -10,7 +10,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.kablate import ranks_test, train_test
+from tools.kablate import mpi_longtest, train_test
 from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
 from tools.testing import tap
 
@@ -200,7 +200,7 @@ class GpuRanks(Case):
                 "BACKEND": "cuda"}
 
     def run_with(self, ranks, **settings):
-        run = ranks_test.Ranks(ranks, base=self.SETTINGS, **settings)
+        run = mpi_longtest.Ranks(ranks, base=self.SETTINGS, **settings)
         run.train()
         return run
 
@@ -209,7 +209,7 @@ class GpuRanks(Case):
         """It sends every piece to itself, beside the kernels."""
         self.assert_same(self.run_with(1, RANKS_TRANSPORT="nccl"), self.run_with(1))
 
-    @unittest.skipIf(ranks_test.why_no_mpi(), ranks_test.why_no_mpi())
+    @unittest.skipIf(mpi_longtest.why_no_mpi(), mpi_longtest.why_no_mpi())
     def test_two_ranks_share_a_gpu(self):
         self.assert_same(self.run_with(2, RANKS_PER_GPU=2), self.run_with(1))
 
