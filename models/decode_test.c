@@ -277,6 +277,8 @@ static void test_joined_nodes_stored(void **state)
 	(void)state;
 	for (size_t i = 0; i + 1 < COUNT(attentions); i++)
 		for (size_t j = 0; j < COUNT(rows); j++) {
+			if (test_is_sampled() && j != i % COUNT(rows))
+				continue;
 			snprintf(symbols, sizeof(symbols),
 				 SMALL "MODEL_EMBD=64 MODEL_HEADS=4 %s %s", attentions[i],
 				 rest[(i + j) % COUNT(rest)]);
@@ -284,6 +286,8 @@ static void test_joined_nodes_stored(void **state)
 			check_precision(BFLOAT16_STREAM, symbols, rows[j], 12, 9);
 		}
 }
+
+#define FEW_KEYS 400 /* of all rows together; samples have no more */
 
 /*
  * So many keys that parts of them are summed apart, for heads that share them and heads of their
@@ -316,6 +320,8 @@ static void test_many_keys_stored(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(settings); i++) {
+		if (test_is_sampled() && settings[i].rows * settings[i].tokens > FEW_KEYS)
+			continue;
 		snprintf(symbols, sizeof(symbols), "MODEL_LAYERS=1 INIT_STD=0.2 MODEL_EMBD=64 %s",
 			 settings[i].heads);
 		check_stored(symbols, settings[i].rows, settings[i].tokens,
