@@ -219,6 +219,13 @@ $(test_programs): %: %.o $(O)/parts.a $(O)/objects
 $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
+# The fields of the reference model: name, type, default, symbol.
+fields_of_python := s/^    (\w+): (\w+) = symbol\("(\w+)", "?([^")]*)"?\).*/\t{ "\1", FIELD_\U\2\E, "\4", "\3" },/p
+$(O)/generated/reference_fields.h: tools/reference/model.py
+	@mkdir -p $(@D)
+	$(Q)sed -nE '$(fields_of_python)' $< | sed 's/"True"/"y"/; s/"False"/"n"/' >$@.new && mv $@.new $@
+$(O)/models/test_vector.o: $(O)/generated/reference_fields.h
+
 make_files := $(addprefix tools/make/,steps.mk slurm.mk report.mk kconfig.mk data.mk models.mk bench.mk \
 	tests.mk cuda.mk emulated.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/engine/program.h"
+#include "core/util/metric_names.h"
 
 const char *const module_names[MODULES] = { "embedding", "attention", "feed_forward", "norm",
 					    "head" };
@@ -168,7 +169,8 @@ void description_json(const struct description *d, FILE *file)
 		d->weights_bytes + d->gradient_bytes + d->optimizer_bytes + d->activation_bytes;
 
 	fprintf(file,
-		"{\"parameters\": %lld, \"flops_per_token\": %.0f, \"memory_bytes\": %.0f, "
+		"{\"" METRIC_PARAMETERS "\": %lld, \"" METRIC_FLOPS_PER_TOKEN
+		"\": %.0f, \"memory_bytes\": %.0f, "
 		"\"modules\": {",
 		(long long)d->parameters, description_flops(d),
 		d->device_bytes > 0 ? d->device_bytes : (double)host);
@@ -190,7 +192,7 @@ void description_json(const struct description *d, FILE *file)
 		fprintf(file, "\"decode_refusal\": \"%s\"}\n", d->decode_refusal.text);
 	else
 		fprintf(file,
-			"\"decode_token_bytes\": %.0f, \"decode_fixed_bytes\": %.0f, "
+			"\"" METRIC_DECODE_TOKEN_BYTES "\": %.0f, \"decode_fixed_bytes\": %.0f, "
 			"\"decode_total_bytes\": %.0f}\n",
 			d->decode_token_bytes, d->decode_fixed_bytes, d->decode_total_bytes);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/util/metric_names.h"
 #include "models/gpt2_names.h"
 #include "models/model_program.h"
 
@@ -104,16 +105,16 @@ static void tell_output(const struct measurer *s, const struct graph_output *o,
 
 	program_read(s->probe.p, o->tensor, s->buffer);
 	if (strcmp(what, "probe") == 0) {
-		tell(sink, "attention/entropy", o->origin, v[PROBE_ENTROPY]);
-		tell(sink, "attention/reciprocity", o->origin, v[PROBE_RECIPROCITY]);
+		tell(sink, METRIC_ATTENTION_ENTROPY, o->origin, v[PROBE_ENTROPY]);
+		tell(sink, METRIC_ATTENTION_RECIPROCITY, o->origin, v[PROBE_RECIPROCITY]);
 		if (s->routing) {
-			tell(sink, "routing/kept", o->origin, v[PROBE_KEPT]);
-			tell(sink, "routing/mass", o->origin, v[PROBE_MASS]);
+			tell(sink, METRIC_ROUTING_KEPT, o->origin, v[PROBE_KEPT]);
+			tell(sink, METRIC_ROUTING_MASS, o->origin, v[PROBE_MASS]);
 		}
 	} else if (strcmp(what, "gate") == 0) {
-		tell(sink, "gate/mean", o->origin, mean(v, tensor_count(o->tensor)));
+		tell(sink, METRIC_GATE_MEAN, o->origin, mean(v, tensor_count(o->tensor)));
 	} else if (strcmp(what, "head_similarity") == 0) {
-		tell(sink, "ws/similarity", o->origin, v[0]);
+		tell(sink, METRIC_WS_SIMILARITY, o->origin, v[0]);
 	}
 }
 
@@ -143,10 +144,10 @@ static enum status tell_param(const struct measurer *s, int index, const struct 
 	if (param_get(s->params, index, false, s->buffer, err) != OK)
 		return FAIL;
 	if (is_alpha(p)) {
-		snprintf(name, sizeof(name), "alpha/%s", p->name);
+		snprintf(name, sizeof(name), METRIC_ALPHA "/%s", p->name);
 		sink->value(sink->context, name, s->buffer[0]);
 	} else {
-		tell(sink, "ws/outside", p->origin,
+		tell(sink, METRIC_WS_OUTSIDE, p->origin,
 		     share_outside_blocks(s->buffer, p->dim[0], p->init.blocks));
 	}
 	return OK;

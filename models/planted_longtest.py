@@ -146,7 +146,7 @@ FAULTS = [
           ("data", "some are not the next token")),
     fault("a loss below the floor", "gate", "core/train/evaluate.c",
           "s->loss += nll;", "s->loss += nll / 10;", ("data", "no model can have less than")),
-    fault("an arm that sees other rows", "gate", "tools/kablate/run_setup.c",
+    fault("an arm that sees other rows", "gate", "tools/kablate/run_workload.c",
           "source_train(&setup->source, iteration, row, &out);",
           "source_train(&setup->source, iteration + (uint64_t)setup->model->n_mechanisms, row, &out);",
           ("pairing", "not those of the baseline")),

@@ -33,65 +33,17 @@ const char *const vector_kind_names[VECTOR_KINDS] = { "logits", "loss", "gradien
 
 /* ----------------------------------------------------------- configuration */
 
-enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
+enum field_kind { FIELD_INT, FIELD_FLOAT, FIELD_BOOL, FIELD_STR }; /* the types of Python */
 
-/* Every field of the reference's Config, with its default and our symbol. */
+/* Every field of the reference's Config, with its default and our symbol: tools/reference/model.py.
+ */
 static const struct field {
 	const char *name;
 	enum field_kind kind;
 	const char *standard;
 	const char *symbol;
 } fields[] = {
-	{ "vocab", FIELD_INT, "257", "MODEL_VOCAB" },
-	{ "block", FIELD_INT, "64", "MODEL_BLOCK" },
-	{ "layers", FIELD_INT, "2", "MODEL_LAYERS" },
-	{ "heads", FIELD_INT, "4", "MODEL_HEADS" },
-	{ "embd", FIELD_INT, "32", "MODEL_EMBD" },
-	{ "ffn_mult", FIELD_REAL, "4", "FFN_MULT" },
-	{ "bias", FIELD_BOOL, "y", "MODEL_BIAS" },
-	{ "norm", FIELD_TEXT, "layer", "NORM" },
-	{ "norm_place", FIELD_TEXT, "pre", "NORM_PLACE" },
-	{ "pos", FIELD_TEXT, "learned", "POS" },
-	{ "final_norm", FIELD_TEXT, "same", "FINAL_NORM" },
-	{ "tie", FIELD_BOOL, "y", "MODEL_TIE_HEAD" },
-	{ "norm_eps", FIELD_REAL, "1e-5", "NORM_EPS" },
-	{ "rope_theta", FIELD_REAL, "10000", "ROPE_THETA" },
-	{ "attn", FIELD_TEXT, "dot", "ATTENTION" },
-	{ "kv_heads", FIELD_INT, "0", "ATTENTION_KV_HEADS" },
-	{ "out_gate", FIELD_TEXT, "none", "ATTENTION_OUT_GATE" },
-	{ "latent", FIELD_INT, "16", "RA_MLA_LATENT_DIM" },
-	{ "per_head_q_latent", FIELD_BOOL, "y", "MLA_PER_HEAD_Q" },
-	{ "per_head_v_up", FIELD_BOOL, "y", "MLA_PER_HEAD_V" },
-	{ "ra_alpha", FIELD_REAL, "0", "RA_MLA_RA_ALPHA" },
-	{ "ra_window", FIELD_INT, "64", "RA_MLA_RA_WINDOW" },
-	{ "w2_score", FIELD_TEXT, "wasserstein", "W2_SCORE" },
-	{ "w2_eps", FIELD_REAL, "1e-4", "W2_EPS" },
-	{ "ffn", FIELD_TEXT, "gelu", "FFN" },
-	{ "ws_heads", FIELD_INT, "4", "WS_HEADS" },
-	{ "ws_aux", FIELD_BOOL, "y", "WS_AUX" },
-	{ "ws_lambda_z", FIELD_REAL, "1e-5", "WS_LAMBDA_Z" },
-	{ "ws_lambda_c", FIELD_REAL, "5e-3", "WS_LAMBDA_C" },
-	{ "ws_tau", FIELD_REAL, "0.07", "WS_TAU" },
-	{ "ws_z_blocks", FIELD_BOOL, "n", "WS_Z_BLOCKS" },
-	{ "lambda_logits_z", FIELD_REAL, "0", "LOSS_LOGITS_Z" },
-	{ "attn_gate", FIELD_BOOL, "n", "RA_MLA_MLP_ATTN_GATE" },
-	{ "gate_alpha", FIELD_REAL, "0.1", "GATE_ALPHA" },
-	{ "gate_dim", FIELD_INT, "8", "GATE_DIM" },
-	{ "gate_pool", FIELD_TEXT, "causal", "GATE_POOL" },
-	{ "cross_token", FIELD_BOOL, "n", "RA_MLA_MLP_CROSS_TOKEN" },
-	{ "cross_alpha", FIELD_REAL, "0.3", "CROSS_ALPHA" },
-	{ "cross_rank", FIELD_INT, "0", "CROSS_RANK" },
-	{ "sparse", FIELD_TEXT, "topk", "RA_MLA_MLP_SPARSE_MODE" },
-	{ "sparse_k", FIELD_INT, "8", "RA_MLA_MLP_SPARSE_K" },
-	{ "sparse_tau", FIELD_REAL, "0.5", "RA_MLA_MLP_SPARSE_RMS_THRESHOLD" },
-	{ "sparse_normalize", FIELD_BOOL, "y", "RA_MLA_MLP_SPARSE_NORMALIZE" },
-	{ "sparse_head_average", FIELD_BOOL, "y", "RA_MLA_MLP_SPARSE_HEAD_AVERAGE" },
-	{ "latent_recip", FIELD_BOOL, "n", "RA_MLA_MLP_LATENT_RECIP" },
-	{ "recip_alpha", FIELD_REAL, "0.2", "RECIP_ALPHA" },
-	{ "recip_latent", FIELD_INT, "16", "RECIP_LATENT" },
-	{ "tying", FIELD_TEXT, "tied_transpose", "RA_MLA_MLP_TYING_MODE" },
-	{ "detach", FIELD_BOOL, "n", "RECIP_DETACH" },
-	{ "learn_alpha", FIELD_BOOL, "n", "RECIP_LEARN_ALPHA" },
+#include "generated/reference_fields.h"
 };
 
 /* Symbols for which the reference has no field. */
@@ -115,12 +67,12 @@ static enum status field_text(const struct field *f, const cJSON *value, char *t
 		snprintf(text, size, "%s", f->standard);
 	else if (f->kind == FIELD_BOOL && cJSON_IsBool(value))
 		snprintf(text, size, "%s", cJSON_IsTrue(value) ? "y" : "n");
-	else if (f->kind == FIELD_TEXT && cJSON_IsString(value))
+	else if (f->kind == FIELD_STR && cJSON_IsString(value))
 		snprintf(text, size, "%s", value->valuestring);
 	else if (f->kind == FIELD_INT && cJSON_IsNumber(value) &&
 		 value->valuedouble == floor(value->valuedouble))
 		snprintf(text, size, "%.0f", value->valuedouble);
-	else if (f->kind == FIELD_REAL && cJSON_IsNumber(value))
+	else if (f->kind == FIELD_FLOAT && cJSON_IsNumber(value))
 		snprintf(text, size, "%.17g", value->valuedouble);
 	else
 		return fail(err, "field '%s' of the vector's configuration has the wrong type",
@@ -131,7 +83,7 @@ static enum status field_text(const struct field *f, const cJSON *value, char *t
 static enum status append_field(FILE *out, const struct field *f, const cJSON *json,
 				struct error *err)
 {
-	const char *quote = f->kind == FIELD_TEXT || f->kind == FIELD_REAL ? "\"" : "";
+	const char *quote = f->kind == FIELD_STR || f->kind == FIELD_FLOAT ? "\"" : "";
 	char text[64];
 
 	if (field_text(f, cJSON_GetObjectItemCaseSensitive(json, f->name), text, sizeof(text), err))
@@ -164,7 +116,7 @@ static void describe_field(const struct field *f, const struct config *c, FILE *
 
 	if (f->kind == FIELD_BOOL)
 		fprintf(out, "%s", value && strcmp(value, "y") == 0 ? "true" : "false");
-	else if (f->kind == FIELD_TEXT)
+	else if (f->kind == FIELD_STR)
 		fprintf(out, "\"%s\"", value ? value : f->standard);
 	else
 		fprintf(out, "%.17g", strtod(value ? value : f->standard, NULL));

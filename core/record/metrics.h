@@ -9,8 +9,8 @@
  * written never stops a run: metrics warns once, goes on with the journal alone,
  * and from time to time tries to catch up.
  *
- * Names of values are paths such as "train/loss".  There is one value per
- * iteration and name: the last one counts.
+ * Names of values are paths such as "train/loss" (core/util/metric_names.h).  There
+ * is one value per iteration and name: the last one counts.
  */
 #ifndef CORE_RECORD_METRICS_H
 #define CORE_RECORD_METRICS_H
@@ -18,12 +18,8 @@
 #include <stdint.h>
 
 #include "core/record/line_sum.h"
+#include "core/util/metric_names.h"
 #include "core/util/status.h"
-
-/* Names that tools look for.  Any other name is allowed. */
-#define METRIC_TRAIN_LOSS "train/loss"
-#define METRIC_VALIDATION_LOSS "val/loss"
-#define METRIC_TOKENS_PER_SECOND "tokens_per_second"
 
 enum run_state {
 	RUN_RUNNING,

@@ -72,11 +72,11 @@ enum status layer_norms_record(struct layer_norms *n, struct metrics *m, int64_t
 	}
 	n->backend->download(n->backend, squares, n->squares, squares_bytes(n));
 	for (int i = 0; i < n->layers; i++) {
-		snprintf(name, sizeof(name), "grad_norm/%s%d", prefix, i);
+		snprintf(name, sizeof(name), METRIC_GRAD_NORM "/%s%d", prefix, i);
 		if (squares[i] > 0)
 			metrics_value(m, iteration, name, sqrt(squares[i]));
 	}
-	metrics_value(m, iteration, "grad_norm/other", sqrt(squares[n->layers]));
+	metrics_value(m, iteration, METRIC_GRAD_NORM "/other", sqrt(squares[n->layers]));
 	free(squares);
 	return OK;
 }

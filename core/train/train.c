@@ -168,7 +168,7 @@ static void record_device_memory(const struct trainer *t, struct metrics *m, int
 	if (!t->backend->memory)
 		return;
 	t->backend->memory(t->backend, &memory);
-	metrics_value(m, iteration, "device_megabytes", memory.most / 1048576);
+	metrics_value(m, iteration, METRIC_DEVICE_MEGABYTES, memory.most / 1048576);
 }
 
 static void record_score(struct metrics *m, int64_t iteration, const char *suffix,
@@ -178,11 +178,11 @@ static void record_score(struct metrics *m, int64_t iteration, const char *suffi
 
 	if (s->count == 0)
 		return;
-	snprintf(name, sizeof(name), "val/loss%s", suffix);
+	snprintf(name, sizeof(name), METRIC_VALIDATION_LOSS "%s", suffix);
 	metrics_value(m, iteration, name, s->loss);
-	snprintf(name, sizeof(name), "val/accuracy%s", suffix);
+	snprintf(name, sizeof(name), METRIC_VALIDATION_ACCURACY "%s", suffix);
 	metrics_value(m, iteration, name, s->accuracy);
-	snprintf(name, sizeof(name), "val/floor%s", suffix);
+	snprintf(name, sizeof(name), METRIC_VALIDATION_FLOOR "%s", suffix);
 	if (isfinite(s->floor))
 		metrics_value(m, iteration, name, s->floor);
 }
@@ -199,7 +199,7 @@ static void record_evaluation(struct trainer *t, struct metrics *m, int64_t iter
 		record_score(m, iteration, suffix, &e->component[i]);
 	}
 	if (isfinite(e->bits_per_byte))
-		metrics_value(m, iteration, "val/bits_per_byte", e->bits_per_byte);
+		metrics_value(m, iteration, METRIC_VALIDATION_BITS_PER_BYTE, e->bits_per_byte);
 }
 
 static enum status save_best(struct trainer *t, struct error *err)
@@ -304,13 +304,13 @@ static void record_update(struct metrics *m, int64_t iteration, const struct los
 {
 	char name[48];
 
-	metrics_value(m, iteration, "train/loss", parts->total);
+	metrics_value(m, iteration, METRIC_TRAIN_LOSS, parts->total);
 	for (int i = 0; i < parts->n; i++) {
-		snprintf(name, sizeof(name), "train/%s", parts->name[i]);
+		snprintf(name, sizeof(name), METRIC_TRAIN "/%s", parts->name[i]);
 		metrics_value(m, iteration, name, parts->value[i]);
 	}
-	metrics_value(m, iteration, "learning_rate", rate);
-	metrics_value(m, iteration, "grad_norm", report->norm);
+	metrics_value(m, iteration, METRIC_LEARNING_RATE, rate);
+	metrics_value(m, iteration, METRIC_GRAD_NORM, report->norm);
 }
 
 static void record_events(struct trainer *t, struct metrics *m, int64_t iteration,
@@ -478,10 +478,10 @@ static enum status log_interval(struct trainer *t, struct metrics *m, int64_t it
 	const double now = seconds_now(), elapsed = now - interval->started;
 
 	*rate = (double)((iteration - interval->first) * update_tokens(&t->update)) / elapsed;
-	metrics_value(m, iteration, "tokens_per_second", *rate);
-	metrics_value(m, iteration, "peak_megabytes", peak_megabytes());
+	metrics_value(m, iteration, METRIC_TOKENS_PER_SECOND, *rate);
+	metrics_value(m, iteration, METRIC_PEAK_MEGABYTES, peak_megabytes());
 	record_device_memory(t, m, iteration);
-	metrics_value(m, iteration, "clipped", (double)t->state.clips);
+	metrics_value(m, iteration, METRIC_CLIPPED, (double)t->state.clips);
 	t->state.clips = 0;
 	*interval = (struct interval){ .started = now, .first = iteration };
 	return metrics_commit(m, err);

@@ -46,7 +46,7 @@ static void test_what_does_not_fit_is_told(void **state)
 
 	(void)state;
 	if (sanitizers && sanitizers[0])
-		skip(); /* they need terabytes of address space */
+		skip("sanitizers need terabytes of address space");
 	must(memory_file_open(&f, "text", &err), &err);
 	assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
 	little =

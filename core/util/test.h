@@ -2,7 +2,7 @@
  * test - cmocka for our test programs, with the headers that it needs.
  *
  * cmocka's macro fail() hides our function of that name.  This header removes the
- * macro and defines a fail_msg() that does not need it.
+ * macro and defines a fail_msg() that does not need it.  Its skip() takes a reason.
  */
 #ifndef CORE_UTIL_TEST_H
 #define CORE_UTIL_TEST_H
@@ -25,6 +25,17 @@
 		print_error(__VA_ARGS__);  \
 		print_error("\n");         \
 		_fail(__FILE__, __LINE__); \
+	} while (0)
+
+/* Ends a test that cannot run here; runtest.sh shows why.  What a device can never run is not
+ * registered. */
+#undef skip
+#define skip(...)                           \
+	do {                                \
+		print_message("# why: ");   \
+		print_message(__VA_ARGS__); \
+		print_message("\n");        \
+		_skip(__FILE__, __LINE__);  \
 	} while (0)
 
 /*

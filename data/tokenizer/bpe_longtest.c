@@ -18,10 +18,8 @@ static void test_gpt2(void **state)
 	struct error err;
 
 	(void)state;
-	if (!path || !*path) {
-		print_message("skipped: GPT2_VOCAB does not name GPT-2's vocab.bpe\n");
-		skip();
-	}
+	if (!path || !*path)
+		skip("GPT2_VOCAB does not name GPT-2's vocab.bpe");
 	if (tokenizer_open(path, &t, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(tokenizer_vocabulary(t), 50257);

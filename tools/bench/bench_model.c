@@ -32,6 +32,7 @@
 #include "models/describe.h"
 #include "tools/kablate/bench_decode.h"
 #include "tools/kablate/run_setup.h"
+#include "tools/kablate/run_workload.h"
 
 #define MAX_CONFIG_BYTES 65536 /* there are about 150 symbols of 30 letters */
 #define MAX_PATH_BYTES 4096
@@ -79,7 +80,7 @@ static enum status open_bench(struct bench *b, const char *path, struct error *e
 	if (read_config(&config, path, err) != OK ||
 	    run_setup_open_config(&b->setup, config, 1, 0, err) != OK)
 		return FAIL;
-	b->workload = run_setup_workload(&b->setup);
+	b->workload = run_workload(&b->setup);
 	b->tokens = malloc((size_t)batch_tokens(b) * sizeof(*b->tokens));
 	b->targets = malloc((size_t)batch_tokens(b) * sizeof(*b->targets));
 	if (!b->tokens || !b->targets)

@@ -23,6 +23,8 @@ import sys
 import tempfile
 import time
 
+from tools.results import metric_names
+
 TREE = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {"PLAN": "single", "SEEDS": "1", "TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw",
             "LOG_INTERVAL": 1, "EVAL_INTERVAL": 1000000, "EVAL_ROWS": 4, "EVAL_SAMPLE": 0,
@@ -75,7 +77,7 @@ class Arm:
         journal = next((self.directory / "runs").glob("*/*/journal.jsonl"))
         rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
         self.end(process)
-        values = [row["value"] for row in rows if row.get("name") == "tokens_per_second"]
+        values = [row["value"] for row in rows if row.get("name") == metric_names.TOKENS_PER_SECOND]
         self.speeds.append(statistics.median(values[1:]))
         shutil.rmtree(self.directory / "runs")
         print(f"  {self.name}: {self.speeds[-1]:.1f}", flush=True)

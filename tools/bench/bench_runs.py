@@ -18,12 +18,13 @@ import sys
 import tempfile
 import time
 
+from tools.results import metric_names
 from tools.terminal import terminal
 
 STEPS = "mla gate cross latent gate+cross gate+latent cross+latent gate+cross+latent muon adamwspam"
 NOISE = 0.01        # nats between seeds
 SETTINGS = ["CONFIG_PLAN_STEPS=y", f'CONFIG_PLAN_FRAGMENTS="{STEPS}"', "CONFIG_THREADS=1"]
-CHANGED = ("train/loss", "train/main", "val/loss")
+CHANGED = (metric_names.TRAIN_LOSS, f"{metric_names.TRAIN}/main", metric_names.VALIDATION_LOSS)
 HEADINGS = ["runs", "identities", "database", "MB", "plan", "make", "make again", "status", "report"]
 
 

@@ -8,7 +8,7 @@ by embedding_bag, or gathered and summed, which a compiler makes one kernel.
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -25,24 +25,6 @@ class Ways:
     narrow: bool = False        # the residual stream is bfloat16, too
 
 
-FIELDS = {
-    "vocab": "MODEL_VOCAB", "block": "MODEL_BLOCK", "layers": "MODEL_LAYERS", "heads": "MODEL_HEADS",
-    "embd": "MODEL_EMBD", "ffn_mult": "FFN_MULT", "bias": "MODEL_BIAS", "norm": "NORM", "pos": "POS",
-    "norm_place": "NORM_PLACE", "final_norm": "FINAL_NORM", "tie": "MODEL_TIE_HEAD",
-    "norm_eps": "NORM_EPS", "rope_theta": "ROPE_THETA", "attn": "ATTENTION",
-    "kv_heads": "ATTENTION_KV_HEADS", "out_gate": "ATTENTION_OUT_GATE", "latent": "RA_MLA_LATENT_DIM",
-    "per_head_q_latent": "MLA_PER_HEAD_Q", "per_head_v_up": "MLA_PER_HEAD_V",
-    "ra_alpha": "RA_MLA_RA_ALPHA", "w2_score": "W2_SCORE", "w2_eps": "W2_EPS", "ffn": "FFN",
-    "ws_heads": "WS_HEADS", "ws_aux": "WS_AUX", "ws_lambda_z": "WS_LAMBDA_Z",
-    "ws_lambda_c": "WS_LAMBDA_C", "ws_tau": "WS_TAU", "ws_z_blocks": "WS_Z_BLOCKS",
-    "lambda_logits_z": "LOSS_LOGITS_Z", "attn_gate": "RA_MLA_MLP_ATTN_GATE", "gate_alpha": "GATE_ALPHA",
-    "gate_dim": "GATE_DIM", "gate_pool": "GATE_POOL", "cross_token": "RA_MLA_MLP_CROSS_TOKEN",
-    "cross_alpha": "CROSS_ALPHA", "cross_rank": "CROSS_RANK", "sparse": "RA_MLA_MLP_SPARSE_MODE",
-    "sparse_k": "RA_MLA_MLP_SPARSE_K", "sparse_normalize": "RA_MLA_MLP_SPARSE_NORMALIZE",
-    "sparse_head_average": "RA_MLA_MLP_SPARSE_HEAD_AVERAGE", "latent_recip": "RA_MLA_MLP_LATENT_RECIP",
-    "recip_alpha": "RECIP_ALPHA", "tying": "RA_MLA_MLP_TYING_MODE", "detach": "RECIP_DETACH",
-    "learn_alpha": "RECIP_LEARN_ALPHA",
-}
 # Of these options only one value has a fast form here; they matter if the condition holds.
 ONLY = (
     (lambda c: True, {"norm_place": "pre", "kv_heads": 0, "out_gate": "none", "lambda_logits_z": 0.0,
@@ -75,9 +57,9 @@ def convert(text, kind):
 
 def model_config(symbols):
     c = reference.Config()
-    for field, symbol in FIELDS.items():
-        if symbol in symbols:
-            setattr(c, field, convert(symbols[symbol], type(getattr(c, field))))
+    for field in fields(c):
+        if field.metadata["symbol"] in symbols:
+            setattr(c, field.name, convert(symbols[field.metadata["symbol"]], field.type))
     strange = [name for matters, options in ONLY if matters(c)
                for name, value in options.items() if getattr(c, name) != value]
     if strange or float(symbols.get("DROPOUT", 0)) or int(symbols.get("FFN_HIDDEN", 0)) or c.pos == "alibi":

@@ -3,8 +3,10 @@ import json
 import os
 from dataclasses import dataclass
 
+from tools.results import metric_names
+
 TAIL = 16384        # bytes: more than two logging intervals have
-LOSS, VALIDATION = "train/loss", "val/loss"
+LOSS, VALIDATION = metric_names.TRAIN_LOSS, metric_names.VALIDATION_LOSS
 
 
 @dataclass

@@ -22,7 +22,7 @@ sys.dont_write_bytecode = True  # the tree stays as it was
 from tools.cluster import fixture, jobs, journals
 from tools.cluster.fixture import until
 from tools.kablate import fault_longtest, train_test
-from tools.kablate.ranks_test import why_no_mpi
+from tools.kablate.mpi_longtest import why_no_mpi
 from tools.kablate.train_test import ENVIRONMENT, ROOT, Tree
 from tools.testing import tap
 

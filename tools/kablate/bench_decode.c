@@ -26,7 +26,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "models/decode.h"
-#include "tools/kablate/lengths.h"
+#include "tools/kablate/run_memory.h"
 
 #define READ_BYTES ((size_t)128 << 20)	    /* more than any cache */
 #define DEVICE_READ_BYTES ((size_t)1 << 30) /* so much that its start hardly counts */
@@ -357,7 +357,7 @@ static enum status make_room(struct run_setup *setup, const struct bench_decode_
 		setup->model->length = longest;
 	use.capacity = longest;
 	use.rest = longest < DECODER_PIECE_TOKENS ? longest : 0;
-	return run_setup_reserve_decoder(setup, &use, err);
+	return run_memory_reserve_decoder(setup, &use, err);
 }
 
 enum status bench_decode(struct run_setup *setup, const struct bench_decode_options *o, FILE *out,

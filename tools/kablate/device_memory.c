@@ -6,6 +6,7 @@
 #include "core/engine/program.h"
 #include "core/util/signals.h"
 #include "models/audit/auditor.h"
+#include "tools/kablate/run_memory.h"
 
 #define MEBIBYTE 1048576.0
 #define LOOK_MICROSECONDS 100000 /* between two looks for free memory */
@@ -204,7 +205,7 @@ static enum status predict(const struct run_setup *setup, const struct shape *sh
 	rounded = weights.rounded + gradients.rounded + optimizer.rounded + training.rounded +
 		  evaluation.rounded;
 	if (count_audits(setup, params, device.unit, &m->audits, err) != OK ||
-	    run_setup_measure_conclusion(setup, &m->conclusion, err) != OK)
+	    run_memory_conclusion(setup, &m->conclusion, err) != OK)
 		return FAIL;
 	m->whole = rounded + m->conclusion + device.opened + device.later;
 	m->needed = rounded + fmax(m->audits, m->conclusion) + device.later;

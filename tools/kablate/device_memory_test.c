@@ -10,6 +10,7 @@
 #include "models/decode.h"
 #include "models/model_case.h"
 #include "tools/kablate/device_memory.h"
+#include "tools/kablate/run_workload.h"
 
 #define MIB 1048576.0
 
@@ -99,7 +100,7 @@ static void check_prediction(enum optim_kind kind, enum precision precision, boo
 	must(device_memory_predict(&f.setup, &predicted, &f.err), &f.err);
 	assert_true(device.taken == 0);
 	must(run_setup_prepare(&f.setup, ignore, NULL, &f.err), &f.err);
-	workload = run_setup_workload(&f.setup);
+	workload = run_workload(&f.setup);
 	must(trainer_create(&trainer, &workload, &f.setup.train, f.setup.params, f.setup.optimizer,
 			    &f.setup.backend, &f.err),
 	     &f.err);

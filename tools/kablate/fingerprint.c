@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/util/memory_file.h"
+#include "tools/kablate/run_workload.h"
 
 /* Hashes of different things agree once in 2^64 times. */
 #define HASH_DIGITS 16
@@ -62,7 +63,7 @@ static enum status put_symbols(const struct run_setup *setup, FILE *file, struct
 
 static enum status put_rows(struct run_setup *setup, FILE *file, struct error *err)
 {
-	const struct workload w = run_setup_workload(setup);
+	const struct workload w = run_workload(setup);
 	const size_t T = (size_t)w.length, bytes = 2 * T * sizeof(int32_t);
 	int32_t *tokens = malloc(bytes + T * (sizeof(float) + 1));
 	struct workload_row row = { .tokens = tokens, .targets = tokens + T };
@@ -217,7 +218,7 @@ static enum status put_training(struct run_setup *setup, FILE *file, struct erro
 	const struct program_options options = { .train = true };
 	const int64_t most = LOSS_TOKENS / setup->source.length;
 	const int64_t rows = most < 1 ? 1 : most < setup->train.batch ? most : setup->train.batch;
-	struct workload workload = run_setup_workload(setup);
+	struct workload workload = run_workload(setup);
 	struct token_program t = { 0 };
 	enum status status = FAIL;
 	struct sha256 gradient;

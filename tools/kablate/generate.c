@@ -8,6 +8,7 @@
 #include "core/util/rng.h"
 #include "data/tokenizer/utf8.h"
 #include "models/decode.h"
+#include "tools/kablate/run_memory.h"
 #include "tools/kablate/vocabulary.h"
 
 #define PROMPT_TOKENS 32 /* of a validation row: enough for a reader */
@@ -78,17 +79,10 @@ int64_t sample_token(const double *logits, int64_t vocab, double temperature, in
 
 /* ----------------------------------------------------------------- the model */
 
-struct decoder_use sample_use(const struct run_setup *setup, int64_t context)
-{
-	const int64_t capacity = context > 0 ? context : setup->model->length;
-
-	return (struct decoder_use){ MODEL_NEXT, 1, capacity, decoder_largest_rest(capacity) };
-}
-
 static enum status open_generator(struct generator *x, const struct run_setup *setup,
 				  int64_t context, struct error *err)
 {
-	const struct decoder_use use = sample_use(setup, context);
+	const struct decoder_use use = sample_use(setup->model, context);
 
 	x->capacity = use.capacity;
 	if (decoder_create(&x->d, setup->model, setup->params, &setup->backend, use.purpose,
@@ -246,10 +240,10 @@ static enum status generate_text(const struct run_setup *setup, const struct gen
 enum status generate(struct run_setup *setup, const struct generate_options *o, FILE *out,
 		     struct error *err)
 {
-	const struct decoder_use use = sample_use(setup, o->context);
+	const struct decoder_use use = sample_use(setup->model, o->context);
 	struct weights_origin origin;
 
-	if (run_setup_reserve_decoder(setup, &use, err) != OK ||
+	if (run_memory_reserve_decoder(setup, &use, err) != OK ||
 	    run_setup_load(setup, o->weights, &origin, err) != OK ||
 	    generate_text(setup, o, out, out, err) != OK)
 		return FAIL;

@@ -27,9 +27,6 @@ enum status generate(struct run_setup *setup, const struct generate_options *opt
 enum status record_sample(const struct run_setup *setup, int64_t tokens, struct metrics *m,
 			  int64_t iteration, struct error *err) MUST_CHECK;
 
-/* The decoder for it; `context` as in the options. */
-struct decoder_use sample_use(const struct run_setup *setup, int64_t context);
-
 /* The next token, drawn from these logits.  Has no side effects, for tests. */
 int64_t sample_token(const double *logits, int64_t vocab, double temperature, int64_t top_k,
 		     double uniform);

@@ -10,7 +10,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.kablate import ranks_test, train_test
+from tools.kablate import mpi_longtest, train_test
 from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
 from tools.testing import tap
 
@@ -21,19 +21,19 @@ LOSS_ERROR = 2e-3
 TRIAL = OUTPUT / "trial/kablate_cuda.so"        # tools/make/cuda.mk
 
 
-def why_no_gpu():
-    """A reason to skip; None: there is a GPU, and the backend was built."""
+def there_is_a_gpu():
     listed = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    if not listed or "GPU 0" not in listed.stdout:
-        return "there is no GPU"
-    return None if (OUTPUT / "kablate_cuda.so").exists() else "the GPU backend is not built: no nvcc"
+    return bool(listed) and "GPU 0" in listed.stdout
+
+
+HAS_GPU, IS_BUILT = there_is_a_gpu(), (OUTPUT / "kablate_cuda.so").exists()
 
 
 def on_gpu(**settings):
     return program(STUDY, STUDY_SETTINGS, **{"BACKEND": "cuda", **settings})
 
 
-@unittest.skipIf(why_no_gpu(), why_no_gpu())
+@unittest.skipUnless(IS_BUILT, "the GPU backend is not built: no nvcc")
 class Gpu(Case):
     def test_same_seed_same_bits(self):
         first, second = Run(on_gpu()), Run(on_gpu())
@@ -178,8 +178,6 @@ class Gpu(Case):
 class WithoutGpu(Case):
     def test_one_sentence(self):
         """No library, no driver or no GPU: told at once, and nothing is left behind."""
-        if not why_no_gpu():
-            self.skipTest("there is a GPU")
         with mock.patch.dict(train_test.ENVIRONMENT, {"NVCC": ""}):     # which would take minutes to build it
             run = Run(on_gpu(GPT2_MAX_ITERS=2))
         said = run.train(expect=1)
@@ -187,13 +185,14 @@ class WithoutGpu(Case):
         self.assertRegex(said, "no GPU|no GPU backend|GPU backend cannot be loaded")
         self.assertEqual(list(run.runs.iterdir()), [])
 
-    @unittest.skipUnless(TRIAL.exists(), "no trial was compiled: there is no nvcc, or there is a GPU")
+    @unittest.skipUnless(TRIAL.exists(), "no trial was compiled: there is no nvcc")
     def test_what_was_compiled_can_be_loaded(self):
         """In a process of its own, with every symbol that it needs."""
         load = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], os.RTLD_NOW).cuda_backend_open"
         subprocess.run([sys.executable, "-c", load, TRIAL], check=True)
 
 
+@unittest.skipUnless(IS_BUILT, "the GPU backend is not built: no nvcc")
 class GpuRanks(Case):
     """Several processes on GPUs: as many GPUs as there are, or one that they share."""
 
@@ -201,21 +200,25 @@ class GpuRanks(Case):
                 "BACKEND": "cuda"}
 
     def run_with(self, ranks, **settings):
-        run = ranks_test.Ranks(ranks, base=self.SETTINGS, **settings)
+        run = mpi_longtest.Ranks(ranks, base=self.SETTINGS, **settings)
         run.train()
         return run
 
-    @unittest.skipIf(why_no_gpu(), why_no_gpu())
     @unittest.skipUnless((OUTPUT / "kablate_nccl.so").exists(), "the transport of NCCL is not built")
     def test_nccl_with_one_rank(self):
         """It sends every piece to itself, beside the kernels."""
         self.assert_same(self.run_with(1, RANKS_TRANSPORT="nccl"), self.run_with(1))
 
-    @unittest.skipIf(why_no_gpu(), why_no_gpu())
-    @unittest.skipIf(ranks_test.why_no_mpi(), ranks_test.why_no_mpi())
+    @unittest.skipIf(mpi_longtest.why_no_mpi(), mpi_longtest.why_no_mpi())
     def test_two_ranks_share_a_gpu(self):
         self.assert_same(self.run_with(2, RANKS_PER_GPU=2), self.run_with(1))
 
+
+# What this machine can never run is not registered.
+if HAS_GPU:
+    del WithoutGpu
+else:
+    del Gpu, GpuRanks
 
 if __name__ == "__main__":
     tap.main()

@@ -17,9 +17,11 @@
 #include "tools/kablate/device_memory.h"
 #include "tools/kablate/fingerprint.h"
 #include "tools/kablate/generate.h"
-#include "tools/kablate/run_setup.h"
 #include "tools/kablate/lengths.h"
 #include "tools/kablate/provenance.h"
+#include "tools/kablate/run_audit.h"
+#include "tools/kablate/run_setup.h"
+#include "tools/kablate/run_workload.h"
 #include "tools/kablate/session.h"
 #include "tools/kablate/vocabulary.h"
 
@@ -177,7 +179,7 @@ static void ignore_note(void *context, const char *text)
 
 static int run_estimate(struct run_setup *setup, const struct arguments *a)
 {
-	struct workload workload = run_setup_workload(setup);
+	struct workload workload = run_workload(setup);
 	struct trainer *trainer = NULL;
 	struct description d;
 	double seconds = 0, work;
@@ -216,7 +218,7 @@ static int run_audit(struct run_setup *setup, const struct arguments *a)
 	(void)a;
 	if (!source_is_blank(&setup->source) && config_check_read(setup->config, &err) != OK)
 		return complain(&err);
-	if (run_setup_audit(setup, &report, &err) != OK) {
+	if (audit_run(setup, &report, &err) != OK) {
 		audit_free(&report);
 		return complain(&err);
 	}
@@ -242,7 +244,7 @@ static int show_graph(struct run_setup *setup, bool json, bool memory)
 	const struct program_options options = { .train = true,
 						 .no_recompute = setup->train.program.no_recompute,
 						 .no_planner = setup->train.program.no_planner };
-	struct workload workload = run_setup_workload(setup);
+	struct workload workload = run_workload(setup);
 	struct token_program training = { 0 };
 	struct error err;
 	int status = 0;

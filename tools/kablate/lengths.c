@@ -1,16 +1,14 @@
 #include "tools/kablate/lengths.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "models/decode.h"
+#include "tools/kablate/run_memory.h"
 
 /* Bin 0 holds positions 0 to 63; every other bin holds as many as all bins before it. */
 #define FIRST_BIN 64
 #define POSITION_BINS 20
-#define MAX_LENGTH (1 << 24) /* fills the bins */
+_Static_assert(MAX_LENGTH == FIRST_BIN << (POSITION_BINS - 2), "the longest row fills the bins");
 
 /* Sums over the scored targets of a stretch of positions. */
 struct stretch {
@@ -41,22 +39,12 @@ static int position_bin(int64_t position)
 	return bin;
 }
 
-static enum status count_rows(const struct run_setup *setup, int64_t length, uint64_t *rows,
-			      struct error *err)
-{
-	*rows = setup->source.valid_rows * (uint64_t)setup->source.length / (uint64_t)length;
-	if (*rows == 0)
-		return fail(err, "a row of %lld tokens is longer than all validation rows together",
-			    (long long)length);
-	return OK;
-}
-
 static enum status open_length(struct lengths *x, int64_t length, struct error *err)
 {
 	struct run_setup *setup = x->setup;
 	uint64_t rows;
 
-	if (count_rows(setup, length, &rows, err) != OK ||
+	if (rows_of_length(&setup->source, length, &rows, err) != OK ||
 	    source_open_at(&x->source, setup->config, setup->seed, length, rows, err) != OK ||
 	    decoder_create(&x->d, setup->model, setup->params, &setup->backend, MODEL_EVAL, 1,
 			   length, err) != OK)
@@ -206,7 +194,7 @@ static void record(const struct recorder *r, const char *what, double value)
 {
 	char name[64];
 
-	snprintf(name, sizeof(name), "length/%lld/%s", (long long)r->length, what);
+	snprintf(name, sizeof(name), METRIC_LENGTH "/%lld/%s", (long long)r->length, what);
 	metrics_value(r->metrics, r->iteration, name, value);
 }
 
@@ -257,30 +245,6 @@ static enum status evaluate_length(struct run_setup *setup, int64_t length, leng
 	return status;
 }
 
-enum status next_length(const char **list, int64_t *length, struct error *err)
-{
-	char *end;
-
-	errno = 0;
-	*length = strtoll(*list, &end, 10);
-	if (errno || end == *list || (*end && (*end != ',' || !end[1])) || *length < 2 ||
-	    *length > MAX_LENGTH)
-		return fail(err, "'%s' does not begin with a length from 2 to %d", *list,
-			    MAX_LENGTH);
-	*list = *end ? end + 1 : end;
-	return OK;
-}
-
-enum status next_length_use(const char **list, struct decoder_use *use, struct error *err)
-{
-	int64_t length;
-
-	if (next_length(list, &length, err) != OK)
-		return FAIL;
-	*use = (struct decoder_use){ MODEL_EVAL, 1, length, length % DECODER_PIECE_TOKENS };
-	return OK;
-}
-
 static enum status evaluate_each(struct run_setup *setup, const char *lengths, length_visitor visit,
 				 void *context, struct error *err)
 {
@@ -293,19 +257,6 @@ static enum status evaluate_each(struct run_setup *setup, const char *lengths, l
 	return OK;
 }
 
-enum status check_lengths(const struct run_setup *setup, const char *lengths, struct error *err)
-{
-	int64_t length;
-	uint64_t rows;
-
-	while (lengths[0])
-		if (next_length(&lengths, &length, err) != OK ||
-		    count_rows(setup, length, &rows, err) != OK ||
-		    decoder_check(setup->model, length, err) != OK)
-			return FAIL;
-	return OK;
-}
-
 static enum status reserve_each(const struct run_setup *setup, const char *lengths,
 				struct error *err)
 {
@@ -313,7 +264,7 @@ static enum status reserve_each(const struct run_setup *setup, const char *lengt
 
 	while (lengths[0])
 		if (next_length_use(&lengths, &use, err) != OK ||
-		    run_setup_reserve_decoder(setup, &use, err) != OK)
+		    run_memory_reserve_decoder(setup, &use, err) != OK)
 			return FAIL;
 	return OK;
 }
@@ -341,7 +292,8 @@ enum status evaluate_lengths(struct run_setup *setup, const char *lengths, const
 		snprintf(trained, sizeof(trained), "%lld", (long long)setup->source.length);
 		lengths = trained;
 	}
-	if (check_lengths(setup, lengths, err) != OK || reserve_each(setup, lengths, err) != OK ||
+	if (check_lengths(lengths, setup->model, &setup->source, err) != OK ||
+	    reserve_each(setup, lengths, err) != OK ||
 	    run_setup_load(setup, weights, &origin, err) != OK)
 		return FAIL;
 	print_origin(&origin, json, out);

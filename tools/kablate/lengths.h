@@ -26,13 +26,4 @@ enum status evaluate_lengths(struct run_setup *setup, const char *lengths, const
 enum status record_lengths(struct run_setup *setup, const char *lengths, struct metrics *m,
 			   int64_t iteration, struct error *err) MUST_CHECK;
 
-/* Checks before training: is it a list, are there rows, can the model decode them? */
-enum status check_lengths(const struct run_setup *setup, const char *lengths,
-			  struct error *err) MUST_CHECK;
-
-/* The next number of such a list, or the decoder for it; moves *list after it. */
-enum status next_length(const char **list, int64_t *length, struct error *err) MUST_CHECK;
-enum status next_length_use(const char **list, struct decoder_use *use,
-			    struct error *err) MUST_CHECK;
-
 #endif

@@ -13,7 +13,7 @@ import unittest
 sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.kablate import train_test
-from tools.kablate.ranks_test import TOGETHER, Ranks, why_no_mpi
+from tools.kablate.mpi_longtest import TOGETHER, Ranks, why_no_mpi
 from tools.kablate.train_test import ROOT, STUDY, Case, Started, Tree
 from tools.testing import tap
 

@@ -1,21 +1,14 @@
 #include "tools/kablate/run_setup.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/backend/cpu/blas.h"
 #include "core/backend/open.h"
-#include "core/util/memory.h"
 #include "core/util/processors.h"
 #include "core/train/shards.h"
-#include "data/source_audit.h"
 #include "models/gpt2_names.h"
-#include "tools/kablate/generate.h"
-#include "tools/kablate/lengths.h"
-#include "tools/kablate/training_audit.h"
+#include "tools/kablate/decoder_uses.h"
 
 /* ------------------------------------------------------------ configuration */
 
@@ -176,15 +169,14 @@ static enum status open_backend(struct run_setup *setup, struct error *err)
 	return backend_open(&setup->backend, &options, err);
 }
 
-/* The batch decides the model's form, even if nothing is trained. */
-static struct model_task model_task(const struct run_setup *setup)
+struct model_task run_setup_task(const struct run_setup *setup)
 {
 	return (struct model_task){ .vocab = setup->source.vocab, .batch = setup->train.batch };
 }
 
 static enum status read_model(struct run_setup *setup, struct error *err)
 {
-	const struct model_task task = model_task(setup);
+	const struct model_task task = run_setup_task(setup);
 
 	return model_read(&setup->model, setup->config, &task, err);
 }
@@ -229,7 +221,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	setup->train.about = setup->record.pair;
 	if (weights_record_make(&setup->record, c, setup->source.vocab, setup->identity, err) != OK)
 		return FAIL;
-	if (!model_only && check_lengths(setup, setup->lengths, err) != OK)
+	if (!model_only && check_lengths(setup->lengths, setup->model, &setup->source, err) != OK)
 		return fail_prefix(err, "CONFIG_EVAL_LENGTHS");
 	if (setup->init_from && setup->init_from[0] &&
 	    sha256_file(setup->init_from, setup->init_hash, err) != OK)
@@ -351,8 +343,7 @@ bool run_setup_leads(const struct run_setup *setup)
 	return !setup->ranks || setup->ranks->rank == 0;
 }
 
-/* Does each rank have pieces of the parameters of its own? */
-static bool is_divided(const struct run_setup *setup)
+bool run_setup_is_divided(const struct run_setup *setup)
 {
 	return setup->ranks && (setup->train.ordered_sum || setup->ranks->size > 1);
 }
@@ -378,7 +369,7 @@ enum status run_setup_make_parameters(struct run_setup *setup,
 		return FAIL;
 	if (setup->init_hash[0] && load_initial(setup, note, context, err) != OK)
 		return FAIL;
-	if (is_divided(setup))
+	if (run_setup_is_divided(setup))
 		return divide(setup, err);
 	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
 }
@@ -444,255 +435,4 @@ enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 	};
 
 	return describe_model(setup->model, &setup->backend, &options, d, err);
-}
-
-/* The arena of a graph that is only evaluated, and the numbers of the largest parameter. */
-static enum status measure_forward(const struct run_setup *setup, enum model_purpose purpose,
-				   int64_t rows, double *arena, double *largest, struct error *err)
-{
-	const struct program_options options = { .no_planner = setup->train.program.no_planner };
-	struct params *params = NULL;
-	struct graph *g = NULL;
-	struct token_io io;
-	size_t bytes = 0;
-	enum status status = FAIL;
-
-	if (params_create(&params, precision_type(setup->precision), err) != OK ||
-	    graph_create(&g, params, false, err) != OK)
-		goto destroy;
-	model_build(setup->model, g, purpose, rows, setup->source.length, &io);
-	status = graph_finish(g, err);
-	if (status == OK)
-		status = program_measure(g, &setup->backend, &options, &bytes, err);
-	*arena = (double)bytes;
-	for (int i = 0; status == OK && i < params->n; i++)
-		*largest = fmax(*largest, (double)params->list[i].count);
-destroy:
-	graph_destroy(g);
-	params_destroy(params);
-	return status;
-}
-
-/* Libraries, and what BLAS touches of its buffers: 60 to 110 MiB. */
-static const double LIBRARY_BYTES = 128 << 20;
-
-/*
- * What CUDA and its libraries take of the host.  In all a small run took 430 MiB, and a run of 74
- * million parameters without audits 530 MiB.
- */
-#define CUDA_HOST_BYTES (512 << 20)
-
-/* Drawing and loading: the largest parameter once more, in double and float. */
-static double draw_bytes(double largest)
-{
-	return largest * (sizeof(float) + sizeof(double));
-}
-
-/* Audits have weights, gradients and an optimizer of their own, and compare logits. */
-static double audit_bytes(const struct run_setup *setup, const struct description *d,
-			  double largest)
-{
-	const struct audit_options *a = &setup->audit;
-	const struct param any = { .role = PARAM_MATRIX };
-	const double state = a->one_batch ? optim_numbers(OPTIM_ADAMW, &any) : 0;
-	const double logits =
-		(double)(a->rows * a->length * setup->model->vocab) * (double)dtype_size(a->type);
-
-	return (double)d->weights_bytes + (1 + state) * (double)d->gradient_bytes +
-	       draw_bytes(largest) + 2 * logits;
-}
-
-/* What a rank has beside weights and gradients, without the optimizer's state that others have. */
-static double shard_bytes(const struct run_setup *setup, const struct description *d)
-{
-	const double ranks = setup->ranks ? setup->ranks->size : 1;
-	const double gradients = (double)d->gradient_bytes;
-
-	if (!is_divided(setup))
-		return 0;
-	return 2 * gradients / ranks + (ranks > 1 ? gradients : 0) -
-	       (double)d->optimizer_bytes * (1 - 1 / ranks);
-}
-
-static enum status measure_decoder(const struct run_setup *setup, const struct decoder_use *use,
-				   struct decoder_memory *memory, struct error *err)
-{
-	return decoder_measure(memory, setup->model, precision_type(setup->precision),
-			       &setup->backend, use, err);
-}
-
-enum status run_setup_measure_conclusion(const struct run_setup *setup, double *bytes,
-					 struct error *err)
-{
-	const char *lengths = setup->lengths;
-	struct decoder_memory memory;
-	struct decoder_use use;
-	struct error no_decoder;
-
-	*bytes = 0;
-	while (lengths[0]) {
-		if (next_length_use(&lengths, &use, err) != OK ||
-		    measure_decoder(setup, &use, &memory, err) != OK)
-			return FAIL;
-		*bytes = fmax(*bytes, memory.own);
-	}
-	use = sample_use(setup, 0);
-	if (setup->sample == 0 || decoder_check(setup->model, use.capacity, &no_decoder) != OK)
-		return OK;
-	if (measure_decoder(setup, &use, &memory, err) != OK)
-		return FAIL;
-	*bytes = fmax(*bytes, memory.own);
-	return OK;
-}
-
-enum status run_setup_reserve_decoder(const struct run_setup *setup, const struct decoder_use *use,
-				      struct error *err)
-{
-	struct decoder_memory memory;
-	double bytes;
-
-	if (measure_decoder(setup, use, &memory, err) != OK)
-		return FAIL;
-	bytes = setup->backend.memory ? LIBRARY_BYTES + CUDA_HOST_BYTES + memory.weights +
-						draw_bytes(memory.largest)
-				      : LIBRARY_BYTES + memory.weights +
-						fmax(memory.own, draw_bytes(memory.largest));
-	return memory_reserve(NULL, bytes, blas_buffer_bytes(setup->backend.threads), err);
-}
-
-/* Audits end before training touches its first activation. */
-enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
-			     struct run_memory *memory, struct error *err)
-{
-	double arena = 0, probe = 0, largest = 0, conclusion, audits;
-
-	if (measure_forward(setup, MODEL_EVAL, setup->train.batch, &arena, &largest, err) != OK ||
-	    measure_forward(setup, MODEL_PROBE, SAMPLE_ROWS, &probe, &largest, err) != OK ||
-	    run_setup_measure_conclusion(setup, &conclusion, err) != OK)
-		return FAIL;
-	arena += (double)d->activation_bytes + conclusion;
-	audits = audit_bytes(setup, d, largest);
-	if (setup->backend.memory) { /* a GPU holds all but the numbers that are looked at */
-		*memory =
-			(struct run_memory){ .resident = LIBRARY_BYTES + CUDA_HOST_BYTES + audits };
-		return OK;
-	}
-	memory->resident = LIBRARY_BYTES + probe + (double)d->weights_bytes +
-			   (double)d->gradient_bytes + (double)d->optimizer_bytes +
-			   shard_bytes(setup, d) + fmax(arena, audits);
-	memory->idle = fmin(arena, audits);
-	return OK;
-}
-
-struct data_audit {
-	struct audit_report *report;
-	enum status status;
-	struct error *err;
-};
-
-static void add_data_finding(void *context, const struct source_finding *f)
-{
-	struct data_audit *d = context;
-
-	if (d->status == OK)
-		d->status = audit_add(d->report, "data", f->subject, f->passed, f->detail, d->err);
-}
-
-static enum status audit_data(const struct run_setup *setup, struct audit_report *report,
-			      struct error *err)
-{
-	struct data_audit d = { report, OK, err };
-
-	if (!setup->audit.data || source_is_blank(&setup->source))
-		return OK;
-	if (source_audit(&setup->source, setup->train.iterations,
-			 setup->train.batch * setup->train.accumulate, add_data_finding, &d,
-			 err) != OK)
-		return FAIL;
-	return d.status;
-}
-
-enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
-			    struct error *err)
-{
-	const struct model_task task = model_task(setup);
-
-	if (audit_model(setup->config, &task, &setup->backend, &setup->audit, report, err) != OK ||
-	    (setup->audit.training && training_audit(setup, report, err) != OK))
-		return FAIL;
-	return audit_data(setup, report, err);
-}
-
-/* ------------------------------------------------------------------ workload */
-
-static void build(void *context, struct graph *g, int64_t rows, struct token_io *io)
-{
-	const struct run_setup *setup = context;
-
-	model_build(setup->model, g, g->training ? MODEL_TRAIN : MODEL_EVAL, rows,
-		    setup->source.length, io);
-}
-
-static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,
-		      int32_t *targets)
-{
-	const struct run_setup *setup = context;
-	struct row out = { .tokens = tokens, .targets = targets };
-
-	source_train(&setup->source, iteration, row, &out);
-}
-
-static void valid_row(void *context, uint64_t index, struct workload_row *row)
-{
-	const struct run_setup *setup = context;
-	struct row out = { row->tokens, row->targets, row->component, row->floor };
-
-	source_valid(&setup->source, index, &out);
-}
-
-struct measured {
-	struct metrics *metrics;
-	int64_t iteration;
-};
-
-static void record(void *context, const char *name, double value)
-{
-	const struct measured *m = context;
-
-	metrics_value(m->metrics, m->iteration, name, value);
-}
-
-static enum status measure_model(void *context, struct metrics *m, int64_t iteration,
-				 struct error *err)
-{
-	const struct run_setup *setup = context;
-	struct measured measured = { m, iteration };
-
-	return measure(setup->measurer, record, &measured, err);
-}
-
-static enum status conclude(void *context, struct metrics *m, int64_t iteration, struct error *err)
-{
-	struct run_setup *setup = context;
-
-	if (record_lengths(setup, setup->lengths, m, iteration, err) != OK)
-		return FAIL;
-	return record_sample(setup, setup->sample, m, iteration, err);
-}
-
-struct workload run_setup_workload(struct run_setup *setup)
-{
-	return (struct workload){
-		.context = setup,
-		.length = setup->source.length,
-		.build = build,
-		.train_row = train_row,
-		.valid_row = valid_row,
-		.valid_rows = setup->source.valid_rows,
-		.components = setup->source.task->components,
-		.bytes_per_token = setup->source.bytes_per_token,
-		.layer_prefix = LAYER_PREFIX,
-		.measure = measure_model,
-		.conclude = conclude,
-	};
 }

@@ -74,8 +74,14 @@ void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[S
 /* To be called before training: join the other processes of this run. */
 enum status run_setup_join_ranks(struct run_setup *setup, struct error *err) MUST_CHECK;
 
+/* What the model has to fit.  The batch decides its form, even if nothing is trained. */
+struct model_task run_setup_task(const struct run_setup *setup);
+
 /* Does this process write what the run tells?  One of its ranks does. */
 bool run_setup_leads(const struct run_setup *setup);
+
+/* Does each rank have pieces of the parameters of its own? */
+bool run_setup_is_divided(const struct run_setup *setup);
 
 /* Parameters with their starting values, and the optimizer. */
 enum status run_setup_make_parameters(struct run_setup *setup,
@@ -95,36 +101,6 @@ enum status run_setup_load(struct run_setup *setup, const char *weights,
 /* What training costs, and decoding after this many tokens; 0: the trained length. */
 enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 			       struct description *d, struct error *err) MUST_CHECK;
-
-/* What a run of this description takes, with audits and evaluations, in bytes. */
-struct run_memory {
-	double resident; /* at most at a time */
-	double idle;	 /* taken as well, but not in use at that time */
-};
-
-/* Bytes of what follows the last update: decoders, one after the other. */
-enum status run_setup_measure_conclusion(const struct run_setup *setup, double *bytes,
-					 struct error *err) MUST_CHECK;
-
-enum status run_setup_memory(const struct run_setup *setup, const struct description *d,
-			     struct run_memory *memory, struct error *err) MUST_CHECK;
-
-/*
- * Notes, as a run does, what a decoder is going to take, with the weights and the libraries.  Call
- * this before the weights are drawn or loaded.  FAIL: there is no room.
- */
-enum status run_setup_reserve_decoder(const struct run_setup *setup, const struct decoder_use *use,
-				      struct error *err) MUST_CHECK;
-
-/*
- * Audits the data, and the model on weights of its own.  Free the report even after FAIL.  A setup
- * without data has only its model audited.
- */
-enum status run_setup_audit(const struct run_setup *setup, struct audit_report *report,
-			    struct error *err) MUST_CHECK;
-
-/* The workload's functions, reading this setup. */
-struct workload run_setup_workload(struct run_setup *setup);
 
 void run_setup_close(struct run_setup *setup);
 

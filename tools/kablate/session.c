@@ -17,6 +17,9 @@
 #include "core/util/signals.h"
 #include "tools/kablate/device_memory.h"
 #include "tools/kablate/fingerprint.h"
+#include "tools/kablate/run_audit.h"
+#include "tools/kablate/run_memory.h"
+#include "tools/kablate/run_workload.h"
 
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run of another process */
 
@@ -143,18 +146,18 @@ static void record_constants(struct session *s)
 	const char *const *names = source->task->components;
 	char name[60];
 
-	metrics_value(s->metrics, 0, "parameters", (double)d->parameters);
-	metrics_value(s->metrics, 0, "flops_per_token", description_flops(d));
+	metrics_value(s->metrics, 0, METRIC_PARAMETERS, (double)d->parameters);
+	metrics_value(s->metrics, 0, METRIC_FLOPS_PER_TOKEN, description_flops(d));
 	if (isfinite(d->decode_token_bytes))
-		metrics_value(s->metrics, 0, "decode_token_bytes", d->decode_token_bytes);
-	metrics_value(s->metrics, 0, "arena_megabytes",
+		metrics_value(s->metrics, 0, METRIC_DECODE_TOKEN_BYTES, d->decode_token_bytes);
+	metrics_value(s->metrics, 0, METRIC_ARENA_MEGABYTES,
 		      (double)trainer_arena_bytes(s->trainer) / 1048576);
 	if (source->accuracy)
-		metrics_value(s->metrics, 0, "judged_by_accuracy", 1);
+		metrics_value(s->metrics, 0, METRIC_JUDGED_BY_ACCURACY, 1);
 	if (isfinite(source->chance))
-		metrics_value(s->metrics, 0, "chance", source->chance);
+		metrics_value(s->metrics, 0, METRIC_CHANCE, source->chance);
 	for (int i = 0; names && names[i]; i++) {
-		snprintf(name, sizeof(name), "chance/%s", names[i]);
+		snprintf(name, sizeof(name), METRIC_CHANCE "/%s", names[i]);
 		if (isfinite(source->component_chance[i]))
 			metrics_value(s->metrics, 0, name, source->component_chance[i]);
 	}
@@ -173,7 +176,7 @@ static void record_finding(struct session *s, const struct audit_finding *f)
 static enum status audit_first(struct session *s, struct error *err)
 {
 	struct audit_report report;
-	enum status status = run_setup_audit(s->setup, &report, err);
+	enum status status = audit_run(s->setup, &report, err);
 
 	for (int i = 0; i < report.n; i++)
 		record_finding(s, &report.list[i]);
@@ -239,7 +242,7 @@ static enum status reserve_memory(struct session *s, struct error *err)
 	struct run_memory memory;
 	struct error why;
 
-	if (run_setup_memory(s->setup, &s->description, &memory, err) != OK)
+	if (run_memory_measure(s->setup, &s->description, &memory, err) != OK)
 		return FAIL;
 	if (memory_reserve(NULL, memory.resident, memory.idle + buffers, &why) == OK) {
 		if (device_memory_reserve(s->setup, &why) == OK)
@@ -276,7 +279,7 @@ static enum status show_estimate(struct session *s, int64_t done, struct error *
 static enum status prepare(struct session *s, int64_t *resume, struct error *err)
 {
 	struct run_setup *setup = s->setup;
-	struct workload workload = run_setup_workload(setup);
+	struct workload workload = run_workload(setup);
 
 	if (run_setup_describe(setup, 0, &s->description, err) != OK ||
 	    reserve_memory(s, err) != OK ||

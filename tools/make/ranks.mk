@@ -32,9 +32,10 @@ ranks: $(mpi_built) $(nccl_built)
 	@echo 'built: $(notdir $(or $(strip $(mpi_built) $(nccl_built)),nothing: there is no mpicc and no NCCL))'
 
 # What the tests load, where it can be built.
-$(call results,core/ranks/ranks_test tools/kablate/gpu_test.py) $(O)/gpu/core/ranks/ranks_test.result: \
-	$(mpi_built) $(nccl_built)
-$(call results,$(addprefix tools/,kablate/ranks_test.py kablate/ranks_longtest.py cluster/slurm_longtest.py)): $(mpi_built)
+$(call results,tools/kablate/gpu_test.py): $(mpi_built) $(nccl_built)
+$(O)/gpu/core/ranks/ranks_test.result: $(nccl_built)
+$(call results,core/ranks/mpi_longtest $(addprefix tools/,kablate/mpi_longtest.py kablate/ranks_longtest.py \
+	cluster/slurm_longtest.py)): $(mpi_built)
 
 .PHONY: ranks
 

@@ -66,8 +66,8 @@ $(built-steps:%=$(plan)/%/builtin.o): $(plan)/%/builtin.o: core/util/builtin.c $
 $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 
 # The identity of a run includes the sources of its program, but not the table of symbols: the
-# values that the program reads are part of the identity anyway.
-sources_of = $(filter-out %/config_table.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(strip $(file <$(o:.o=.d))))))
+# values that the program reads are part of the identity anyway.  No training reads the fields of the reference.
+sources_of = $(filter-out %/config_table.h %/reference_fields.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(strip $(file <$(o:.o=.d))))))
 # For a step on a GPU these are also the sources of the GPU backend; a step on the CPU ignores them.
 objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)

@@ -14,7 +14,7 @@ tests_of_tier = $(if $(filter all,$1),$(short_tests) $(long_tests),$($1_tests))
 slow := tools/cluster/slurm_longtest.py $(addprefix tools/testing/,cuda_longtest.sh emulated_longtest.sh cross_longtest.sh) \
 	$(addprefix tools/kablate/,defconfigs_longtest.py train_longtest.py fault_longtest.py train_test.py) \
 	tools/testing/readme_test.py models/planted_longtest.py $(addprefix tools/plan/,plan_test.py kconfig_test.py) \
-	tools/data/fuzz_longtest.py tools/kablate/ranks_test.py tools/results/run_program_test.py
+	tools/data/fuzz_longtest.py tools/kablate/mpi_longtest.py tools/results/run_program_test.py
 slow_first = $(filter $1,$(slow)) $(filter-out $(slow),$1)
 
 # A tier runs in a make of its own (the target tests), and TIER tells that make which one.

@@ -13,11 +13,11 @@ import os
 from dataclasses import dataclass
 
 from tools.plan import kconfig
-from tools.results import records
+from tools.results import metric_names, records
 from tools.terminal.terminal import duration
 
 FORWARD = 1 / 3
-SPEED = "tokens_per_second"
+SPEED = metric_names.TOKENS_PER_SECOND
 RECORD_BYTES = 2000     # per logging interval, in journal and database: 1979 in the laptop study
 
 

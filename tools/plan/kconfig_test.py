@@ -47,11 +47,11 @@ def setUpModule():
 
 
 def copy_of_the_tree(directory):
-    """The Kconfig files, defconfigs and tools, to be changed by a test."""
+    """The Kconfig files, defconfigs and tools with what they read, to be changed by a test."""
     for top in ("core", "data", "models", "tools"):
         for folder, _, names in os.walk(os.path.join(kconfig.ROOT, top)):
             for name in names:
-                if name == "Kconfig" or name.endswith((".kconfig", ".py")):
+                if name in ("Kconfig", "metric_names.h") or name.endswith((".kconfig", ".py")):
                     to = os.path.join(directory, os.path.relpath(folder, kconfig.ROOT))
                     os.makedirs(to, exist_ok=True)
                     shutil.copy(os.path.join(folder, name), to)

@@ -3,6 +3,7 @@ import os
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
+from tools.results import metric_names
 from tools.terminal import terminal
 from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
 
@@ -52,7 +53,7 @@ def number_of_runs(steps, step, values):
 
 def row(steps, step, account, cost):
     counts = [f"{account[key]:,}" if key in account else "-"
-              for key in ("parameters", "flops_per_token", "memory_bytes")]
+              for key in (metric_names.PARAMETERS, metric_names.FLOPS_PER_TOKEN, "memory_bytes")]
     time = "-" if cost.seconds is None else estimate.duration(cost.seconds)
     room = "-" if cost.bytes is None else estimate.room(cost.bytes)
     return [step.name + ("" if step.selected else " (not run)"), *counts, str(cost.runs), time,

@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import tempfile
 import unittest
 
+from tools.plan import kconfig
 from tools.testing import tap
 
 BUILD = os.environ.get("O", "build")
@@ -26,6 +28,18 @@ def changed(path, tensor, offset):
     begin = 8 + size + json.loads(data[8:8 + size])[tensor]["data_offsets"][0]
     struct.pack_into("<d", data, begin, struct.unpack_from("<d", data, begin)[0] + offset)
     return bytes(data)
+
+
+class Fields(unittest.TestCase):
+    def test_every_field_is_in_the_table(self):
+        """The Makefile makes a table for C of the reference's fields, and each has a symbol of Kconfig."""
+        source = pathlib.Path("tools/reference/model.py").read_text(encoding="utf-8")
+        names = re.findall(r"^    (\w+): ", source.split("class Config:")[1].split("@property")[0], re.M)
+        table = pathlib.Path(BUILD, "generated/reference_fields.h").read_text(encoding="utf-8")
+        found = dict(re.findall(r'{ "(\w+)", FIELD_[A-Z]+, "[^"]+", "(\w+)" },\n', table))
+        tree = kconfig.Tree()
+        self.assertEqual(list(found), names)
+        self.assertEqual([symbol for symbol in found.values() if tree.find(symbol) is None], [])
 
 
 class CheckVector(unittest.TestCase):

@@ -18,16 +18,15 @@ from dataclasses import dataclass, field
 
 from tools.plan import config_difference, plan_words, tuning
 from tools.report import decoding, factorial, judging, stats
-from tools.results import records
+from tools.results import metric_names, records
 
-LOSS, ACCURACY = records.LOSS, "val/accuracy"
-BY_ACCURACY = "judged_by_accuracy"      # recorded once, as 1, by tasks that are
+LOSS, ACCURACY = records.LOSS, metric_names.VALIDATION_ACCURACY
 BASELINE, INVALID = "baseline", "invalid"
 REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
 DIVERGED = "diverged"
-LENGTH = re.compile(r"length/([0-9]+)/loss(?:/([0-9]+))?")      # of rows; where a stretch begins
+LENGTH = re.compile(rf"{metric_names.LENGTH}/([0-9]+)/loss(?:/([0-9]+))?")      # of rows; where a stretch begins
 CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
-SIZES = {"parameters": "parameters", "flops": "flops_per_token"}
+SIZES = {"parameters": metric_names.PARAMETERS, "flops": metric_names.FLOPS_PER_TOKEN}
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 
 AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_BATCH": "one batch",
@@ -212,20 +211,24 @@ def mean_of(values):
 
 def median_speed(run):
     """Of the whole run: the last interval alone may hold an evaluation."""
-    points = run.series.get("tokens_per_second")
+    points = run.series.get(metric_names.TOKENS_PER_SECOND)
     return statistics.median(v for _, v in points) if points else None
 
 
+def last_of(name):
+    return lambda run: run.last(name)
+
+
 NUMBERS = {
-    "loss": lambda run: run.last(LOSS),
+    "loss": last_of(LOSS),
     "best_loss": lambda run: run.best(LOSS),
-    "accuracy": lambda run: run.last(ACCURACY),
-    "bits_per_byte": lambda run: run.last("val/bits_per_byte"),
-    "parameters": lambda run: run.last("parameters"),
-    "flops_per_token": lambda run: run.last("flops_per_token"),
-    "peak_megabytes": lambda run: run.last("peak_megabytes"),
-    "tokens_per_second": median_speed,
-    "decode_token_bytes": lambda run: run.last("decode_token_bytes"),
+    "accuracy": last_of(ACCURACY),
+    "bits_per_byte": last_of(metric_names.VALIDATION_BITS_PER_BYTE),
+    metric_names.PARAMETERS: last_of(metric_names.PARAMETERS),
+    metric_names.FLOPS_PER_TOKEN: last_of(metric_names.FLOPS_PER_TOKEN),
+    metric_names.PEAK_MEGABYTES: last_of(metric_names.PEAK_MEGABYTES),
+    metric_names.TOKENS_PER_SECOND: median_speed,
+    metric_names.DECODE_TOKEN_BYTES: last_of(metric_names.DECODE_TOKEN_BYTES),
 }
 
 
@@ -270,8 +273,8 @@ def components_of(step):
             return found and found.mean
         loss = number(LOSS)
         if loss is not None:
-            yield Component(step.name, name, loss, number(ACCURACY), number("chance"),
-                            number("val/floor"))
+            yield Component(step.name, name, loss, number(ACCURACY), number(metric_names.CHANCE),
+                            number(metric_names.VALIDATION_FLOOR))
 
 
 def lengths_of(step, baseline):
@@ -283,7 +286,7 @@ def lengths_of(step, baseline):
         stretches.setdefault(int(length), []).extend([int(first)] if first else [])
     for length, firsts in sorted(stretches.items()):
         def read(what, length=length):
-            return lambda run: run.last(f"length/{length}/{what}")
+            return last_of(f"{metric_names.LENGTH}/{length}/{what}")
 
         def number(what):
             return mean_of([read(what)(run) for run in usable])
@@ -360,7 +363,7 @@ def invalid_reason(step, baseline):
 
 
 def is_by_accuracy(step):
-    return any(run.last(BY_ACCURACY) for run in step.runs)
+    return any(run.last(metric_names.JUDGED_BY_ACCURACY) for run in step.runs)
 
 
 def samples_of(step, baseline, by_accuracy):
@@ -405,8 +408,8 @@ def compare(row, step, baseline, all_seeds):
     elif tasks[0] != tasks[1]:
         row.verdict = stats.UNDECIDABLE
         row.reason = f"the tasks differ ({tasks[0]}, {tasks[1]}), so losses cannot be compared"
-    mine, theirs = row.numbers["parameters"], mean_of(
-        [run.last("parameters") for run in baseline.usable.values()])
+    mine, theirs = row.numbers[metric_names.PARAMETERS], mean_of(
+        [run.last(metric_names.PARAMETERS) for run in baseline.usable.values()])
     if mine and theirs and mine.mean > theirs.mean:
         row.marks.append(MORE_PARAMETERS)
     add_marks(row, (step, baseline), all_seeds)
@@ -564,7 +567,7 @@ def beside_published(experiment, steps):
         # Without an interval: the table's own is corrected, and decides.
         ours = stats.difference(paired_values(step, baseline, read))
         claim["ours_delta"] = ours and ours.without_interval()
-        claim["ours_parameters"] = mean_of([run.last("parameters") for run in step.usable.values()])
+        claim["ours_parameters"] = mean_of([run.last(metric_names.PARAMETERS) for run in step.usable.values()])
     return study
 
 

@@ -70,7 +70,7 @@ def last_iteration(run):
 def runs_grid(runs, link):
     """link(run) is the address behind the run's name; empty: no link."""
     def loss(run):
-        value = run.last("val/loss")
+        value = run.last(records.LOSS)
         return "" if value is None else f"{value:.4f}"
     headings = ["run", "seed", "state", "iteration", "of", "val. loss", "started", "minutes",
                 "revision"]

@@ -45,7 +45,7 @@ def sources():
                 if path.is_file()]
     symbols = [path for directory in ("core", "data", "models", "tools")
                for pattern in ("Kconfig", "*.kconfig") for path in (root / directory).rglob(pattern)]
-    return sorted([root / "Kconfig", *programs, *symbols])
+    return sorted([root / "Kconfig", root / "core/util/metric_names.h", *programs, *symbols])
 
 
 def key_of(args, experiment):

@@ -12,6 +12,8 @@ import math
 import re
 
 from tools.report import ablation, stats
+from tools.report.ablation import ACCURACY, LOSS
+from tools.results import metric_names
 
 COLOURS = 8             # more steps share colours, with other dashes and points
 MOST_POINTS = 2000      # longer curves are thinned
@@ -19,21 +21,21 @@ LEAST_SPREAD = 1.01     # a figure of sizes that differ by less would show nothi
 
 # Families of curves: title, pattern of metrics, about.  A metric belongs to the first that matches.
 FAMILIES = (
-    ("Validation loss", r"val/(loss|bits_per_byte)", "Nats per token, or bits per byte of text."),
-    ("Training loss", r"train/.*", "Nats per token."),
-    ("Loss of components", r"val/loss/.*", "Nats per token, for each kind of token of the task."),
-    ("Accuracy", r"val/accuracy(/.*)?", "Share of right answers."),
-    ("Gradient norm", r"grad_norm(/.*)?|clipped", "Before clipping: of all parameters, of each "
+    ("Validation loss", f"{LOSS}|{metric_names.VALIDATION_BITS_PER_BYTE}", "Nats per token, or bits per byte of text."),
+    ("Training loss", f"{metric_names.TRAIN}/.*", "Nats per token."),
+    ("Loss of components", f"{LOSS}/.*", "Nats per token, for each kind of token of the task."),
+    ("Accuracy", f"{ACCURACY}(/.*)?", "Share of right answers."),
+    ("Gradient norm", f"{metric_names.GRAD_NORM}(/.*)?|{metric_names.CLIPPED}", "Before clipping: of all parameters, of each "
      "layer, of the rest; and how many updates were clipped."),
-    ("Learning rate", r"learning_rate", "At each recorded update."),
-    ("Attention entropy", r"attention/entropy/.*", "Nats, as a mean over heads and rows of a "
+    ("Learning rate", metric_names.LEARNING_RATE, "At each recorded update."),
+    ("Attention entropy", f"{metric_names.ATTENTION_ENTROPY}/.*", "Nats, as a mean over heads and rows of a "
      "layer: low where attention is sharp."),
     ("Other records", r".*", "All other metrics with more than one value."),
 )
 # Values of single batches can be smoothed.  Evaluations are means over many rows: they have little
 # noise, and a smoothed curve would only lag behind.
 NOISY = ("Training loss", "Gradient norm", "Other records")
-FIRST = ("train/loss", "val/loss", "val/accuracy", "grad_norm")     # in their families
+FIRST = (metric_names.TRAIN_LOSS, LOSS, ACCURACY, metric_names.GRAD_NORM)     # in their families
 
 
 # ---------------------------------------------------------------- curves
@@ -215,10 +217,10 @@ def components(rows, table):
                  for step in shown]}
 
 
-SCATTERS = (("parameters", "parameters", "parameters"),
-            ("flops_per_token", "computation", "FLOPs per token"),
-            ("peak_megabytes", "memory", "peak MB"),
-            ("decode_token_bytes", "decode state", "bytes per token"))
+SCATTERS = ((metric_names.PARAMETERS, "parameters", "parameters"),
+            (metric_names.FLOPS_PER_TOKEN, "computation", "FLOPs per token"),
+            (metric_names.PEAK_MEGABYTES, "memory", "peak MB"),
+            (metric_names.DECODE_TOKEN_BYTES, "decode state", "bytes per token"))
 
 
 # ---------------------------------------------------------------- groups

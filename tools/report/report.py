@@ -30,7 +30,7 @@ from tools.plan import config_difference, declaration, estimate, kconfig, tuning
 from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
-from tools.results import records
+from tools.results import metric_names, records
 from tools.results.records import Problem
 from tools.terminal import terminal
 
@@ -121,9 +121,9 @@ def verdict_cell(row):
 
 COLUMNS = {
     "step": lambda row: row.step,
-    "parameters": lambda row: marked(number_cell("parameters", short_number)(row), row,
+    "parameters": lambda row: marked(number_cell(metric_names.PARAMETERS, short_number)(row), row,
                                      ablation.MORE_PARAMETERS),
-    "FLOPs/token": number_cell("flops_per_token", short_number),
+    "FLOPs/token": number_cell(metric_names.FLOPS_PER_TOKEN, short_number),
     "val. loss ± sd (seeds)": loss_cell,
     DELTA: lambda row: interval(row.delta),
     "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
@@ -131,9 +131,9 @@ COLUMNS = {
     "accuracy % ± sd (seeds)": accuracy_cell,
     ACCURACY_DELTA: accuracy_delta_cell,
     POWER: power_cell,
-    "peak MB": number_cell("peak_megabytes", lambda v: f"{v:.0f}"),
-    "tokens/s": number_cell("tokens_per_second", short_number),
-    "state B/token": number_cell("decode_token_bytes", short_number),
+    "peak MB": number_cell(metric_names.PEAK_MEGABYTES, lambda v: f"{v:.0f}"),
+    "tokens/s": number_cell(metric_names.TOKENS_PER_SECOND, short_number),
+    "state B/token": number_cell(metric_names.DECODE_TOKEN_BYTES, short_number),
     "audits": audit_cell,
     "verdict": verdict_cell,
 }
@@ -218,7 +218,8 @@ def control_grid(table):
     sizes, lines = {row.step: row.numbers for row in table.rows}, []
     for row in table.controls:
         remaining = []
-        for name, unit in (("parameters", "parameters"), ("flops_per_token", "FLOPs/token")):
+        for name, unit in ((metric_names.PARAMETERS, "parameters"),
+                           (metric_names.FLOPS_PER_TOKEN, "FLOPs/token")):
             mine, theirs = (sizes[step][name] for step in (row.step, row.baseline))
             if mine and theirs:
                 remaining.append(f"{mine.mean - theirs.mean:+,.0f} {unit}")
@@ -439,7 +440,7 @@ def inference_numbers(table):
     for x in table.lengths:
         numbers = {"loss": x.loss.mean, "accuracy": x.accuracy.mean, "state_bytes": x.state_bytes,
                    **{f"loss/{first}": loss for first, loss in x.positions}}
-        found[x.step].update({f"length/{x.length}/{name}": v for name, v in numbers.items()})
+        found[x.step].update({f"{metric_names.LENGTH}/{x.length}/{name}": v for name, v in numbers.items()})
     for m in table.decoding.measured:
         found[m.step].update({f"decode/{m.context}/{name}": v for name, v in m.numbers.items()})
     return found

@@ -14,7 +14,8 @@ import re
 
 from tools.plan import declaration, tuning
 from tools.report import ablation
-from tools.results import records, renamed
+from tools.report.ablation import LOSS
+from tools.results import metric_names, records, renamed
 from tools.results.records import Problem
 
 FORMAT, VERSION, DECLARED = "kablate values", "1", "declared"
@@ -26,9 +27,12 @@ AUDITS, FAILED = "audits", "failed_audits"
 SYMBOL = "CONFIG_"
 EMPTY = '""'
 # Metrics whose last value is kept.  Of tuning only the loss matters.
-LAST = re.compile(r"val/(loss|accuracy|floor|bits_per_byte)|chance|parameters|flops_per_token|"
-                  r"peak_megabytes|decode_token_bytes|judged_by_accuracy|length/.*")
-BEST, SPEED, TRAINING = "best val/loss", "tokens_per_second", "train/loss"
+LAST = re.compile("|".join((
+    LOSS, metric_names.VALIDATION_ACCURACY, metric_names.VALIDATION_FLOOR,
+    metric_names.VALIDATION_BITS_PER_BYTE, metric_names.CHANCE, metric_names.PARAMETERS,
+    metric_names.FLOPS_PER_TOKEN, metric_names.PEAK_MEGABYTES, metric_names.DECODE_TOKEN_BYTES,
+    metric_names.JUDGED_BY_ACCURACY, metric_names.LENGTH + "/.*")))
+BEST, SPEED, TRAINING = f"best {LOSS}", metric_names.TOKENS_PER_SECOND, metric_names.TRAIN_LOSS
 WINDOW = 100            # updates over which the training loss is averaged
 
 
@@ -36,9 +40,9 @@ WINDOW = 100            # updates over which the training loss is averaged
 
 def metrics_of(run, is_tuning):
     if is_tuning:
-        return {records.LOSS: run.last(records.LOSS)}
+        return {LOSS: run.last(LOSS)}
     found = {name: run.last(name) for name in run.series if LAST.fullmatch(name)}
-    return found | {BEST: run.best(records.LOSS), SPEED: ablation.median_speed(run),
+    return found | {BEST: run.best(LOSS), SPEED: ablation.median_speed(run),
                     TRAINING: run.tail_mean(TRAINING, WINDOW)}
 
 
@@ -102,7 +106,7 @@ def run_of(number, cells):
     series = {name: [(1, float(text))] for name, text in given.items()
               if LAST.fullmatch(name) or name in (SPEED, TRAINING)}
     if BEST in given:
-        series[records.LOSS].insert(0, (0, float(given[BEST])))
+        series[LOSS].insert(0, (0, float(given[BEST])))
     run.series = series
     failed = [tuple(audit) for audit in json.loads(given.get(FAILED, "[]"))]
     passed = int(given[AUDITS]) - len(failed)

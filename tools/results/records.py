@@ -7,11 +7,11 @@ import sys
 import urllib.parse
 from dataclasses import dataclass, field
 
-from tools.results import renamed
+from tools.results import metric_names, renamed
 
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
 FINISHED = ("done", "budget")
-LOSS = "val/loss"
+LOSS = metric_names.VALIDATION_LOSS
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
 
 

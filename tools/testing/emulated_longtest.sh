@@ -2,7 +2,8 @@
 # The kernels of the GPU backend on an emulated GPU (core/backend/cuda/emulated): the test of the
 # emulation, then the test programs that take less than a minute there, as samples: one entry of each
 # gradient by central differences, each model in one of the precisions.  Every op still runs in every
-# precision, forward and backward, and all its values are compared with the CPU's.
+# precision, forward and backward, and all its values are compared with the CPU's.  Of decoding, the cases in
+# bfloat16 run.
 # emulated_soaktest.sh runs all.  Where there is no g++, each is skipped by name, with the
 # reason.
 #
@@ -13,19 +14,20 @@ emulation=core/backend/cuda/emulated/emulated_test
 tests="core/ops/op_test models/test_vector_test core/ops/attention_bf16_test core/ops/state_test
 	core/ops/attention_test core/optim/optim_test models/autocast_test models/measure_test
 	models/streams_test core/ops/product_bf16_test core/ops/fused_test core/backend/backend_test"
+decoding=models/decode_test
 races="core/backend/backend_test core/ops/fused_test"
 if [ "${1:-}" = whole ]; then
-	tests="models/parity_test models/decode_test $tests"
-	attention='*'
+	tests="models/parity_test $tests"
+	cases='*'
 else
 	export KABLATE_TEST_ENTRIES=1
-	attention='*_stored'
+	cases='*_stored'
 fi
 
 skip_all() { # WHY
 	local test
 
-	for test in $emulation $tests; do
+	for test in $emulation $decoding $tests; do
 		echo "ok $test emulated # SKIP $1"
 	done
 	exit 0
@@ -62,11 +64,12 @@ fi
 export -f run retell
 export O
 {
+	echo "off $decoding $O/$decoding $cases"
 	for test in $tests; do
 		echo "off $test $O/$test"
 	done
-	echo "on core/ops/attention_bf16_test $O/core/ops/attention_bf16_test $attention"
-	echo "off core/ops/attention_bf16_test.groups env KABLATE_EMULATED_WGMMA=on $O/core/ops/attention_bf16_test $attention"
+	echo "on core/ops/attention_bf16_test $O/core/ops/attention_bf16_test $cases"
+	echo "off core/ops/attention_bf16_test.groups env KABLATE_EMULATED_WGMMA=on $O/core/ops/attention_bf16_test $cases"
 	for test in $races; do
 		echo "on $test $O/$test"
 	done

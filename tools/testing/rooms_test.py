@@ -19,6 +19,7 @@ TOPS = ("core", "data", "models", "tools")
 LINES = 12  # of a README.md
 IS_TEST = re.compile(r"_(long|soak)?test\.|_fuzz\.|_case\.h|/test(_dir)?\.h|/fixture\.|tools/testing/")
 INCLUDE = re.compile(r'^\s*#\s*include "([^"]+)/[^"/]+"', re.M)
+HEADER = re.compile(r'^\s*#\s*include "([^"]+)"', re.M)
 IMPORT = re.compile(r"^\s*(?:from|import) (tools\.\w+)", re.M)
 
 
@@ -97,6 +98,36 @@ class Rooms(unittest.TestCase):
         self.assertEqual(IMPORT.findall("from tools.plan import kconfig\nimport os\n"), ["tools.plan"])
         self.assertIsNotNone(users_of("core/engine"))
         self.assertFalse(any(below("core/util", user) for user in users_of("core/engine")))
+
+
+class Headers(unittest.TestCase):
+    """A header needs no header that needs it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.includes = {str(path): HEADER.findall((ROOT / path).read_text())
+                        for path in sources() if path.suffix != ".py"}
+
+    def all_headers(self, path):
+        """Every header that a file includes, directly or indirectly."""
+        found, rest = set(), list(self.includes.get(path, ()))
+        while rest:
+            header = rest.pop()
+            if header not in found:
+                found.add(header)
+                rest += self.includes.get(header, ())
+        return found
+
+    def test_no_circle(self):
+        for path in filter(lambda name: name.endswith((".h", ".cuh")), self.includes):
+            self.assertNotIn(path, self.all_headers(path))
+
+    def test_a_module_of_kablate_needs_no_user_of_its_own(self):
+        """Elsewhere a source may include private headers of its module."""
+        for path in filter(lambda name: name.startswith("tools/kablate/"), self.includes):
+            own = re.sub(r"\.c$", ".h", path)
+            for header in self.includes[path]:
+                self.assertNotIn(own, self.all_headers(header), f"{path} includes {header}")
 
 
 class Threads(unittest.TestCase):

@@ -83,7 +83,8 @@ if [ "$failed" -gt 0 ]; then
 	[ ! -e "$doing" ] || sed 's/^/          /' "$doing"
 	sed 's/^/          /' "$log"
 else
-	# (cmocka says "not ok N # SKIP NAME", but who searches for "not ok" wants failures.)
-	sed -nE -e 's/^(not )?ok [0-9]+ # SKIP (.*)/          skipped: \2/p' \
+	# (cmocka prints "not ok N # SKIP NAME", and skip() of core/util/test.h the reason before it.)
+	sed -nE -e '/^# why: /{s///;h}' \
+		-e '/^(not )?ok [0-9]+ # SKIP (.*)/{s//          skipped: \2/;G;s/\n/, /p}' \
 		-e 's/^ok ([0-9]+ - )?(.*) # SKIP (.*)/          skipped: \2, \3/p' "$log"
 fi

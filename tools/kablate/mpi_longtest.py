@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.kablate import launch, train_test
+from tools.kablate import train_test
 from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, ROOT, STUDY, STUDY_SETTINGS, Case, Run, Tree, program
 from tools.testing import tap
 
@@ -185,43 +184,10 @@ class Together(Case):
         weights = next(tree.runs.glob("*/*/weights.safetensors"))
         self.assertEqual(weights.read_bytes(), (self.alone.directory / "weights.safetensors").read_bytes())
 
-
-class Alone(Case):
-    """What needs no MPI."""
-
-    def test_what_belongs_to_the_identity(self):
-        plain, ordered = program(STUDY, TOGETHER, ORDERED_SUM="n"), ranks_program(1)
-        self.assertNotEqual(Run(plain).identity, Run(ordered).identity)
-        # Sums of one process, as they were: nothing about ranks is told.
-        done = subprocess.run([plain, "describe"], capture_output=True, text=True, check=True)
-        self.assertNotIn("rank", done.stdout)
-
-    def test_ordered_sums_are_other_sums(self):
-        ordered, plain = Run(ranks_program(1)), Run(program(STUDY, TOGETHER, ORDERED_SUM="n"))
-        ordered.train()
-        plain.train()
-        self.assertNotEqual(ordered.weights(), plain.weights())
-        for iteration, value in plain.values("val/loss").items():
-            self.assertAlmostEqual(ordered.values("val/loss")[iteration], value, delta=1e-4)
-
-    @unittest.skipIf(why_no_mpi(), why_no_mpi())     # without it no such program is built
     def test_more_ranks_than_micro_batches(self):
         tree = Tree(ROOT / "many", STUDY, {**TOGETHER, "TRAIN_ACCUMULATE": 2, "RANKS": 3, "ORDERED_SUM": "n"})
         self.assertIn("CONFIG_RANKS=3: an update has only CONFIG_TRAIN_ACCUMULATE=2 micro-batches",
                       tree.make("runs", expect=2))
-
-    def test_without_mpirun(self):
-        done = subprocess.run([sys.executable, "-m", "tools.kablate.launch", "--ranks", "2", "--mpirun", "no-mpirun",
-                               "kablate"], capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr),
-                         (1, "kablate: CONFIG_RANKS=2 needs no-mpirun: install openmpi-bin, or set CONFIG_RANKS=1\n"))
-
-    def test_messages_of_mpirun(self):
-        dead = ["mpirun noticed that process rank 1 with PID 7 on\n", "node far exited on signal 9 (Killed).\n"]
-        self.assertEqual(launch.told(dead), ["kablate: rank 1 (process 7 on far) died of signal 9; the run ends, and make "
-                                             "goes on from its last checkpoint\n"])
-        self.assertEqual(launch.told(["Process returned a non-zero exit code.\n"]), [])
-        self.assertEqual(launch.told(["No slots.\n"]), ["No slots.\n"])
 
 
 if __name__ == "__main__":

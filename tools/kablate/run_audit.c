@@ -1,0 +1,42 @@
+#include "tools/kablate/run_audit.h"
+
+#include "data/source_audit.h"
+#include "tools/kablate/training_audit.h"
+
+struct data_audit {
+	struct audit_report *report;
+	enum status status;
+	struct error *err;
+};
+
+static void add_data_finding(void *context, const struct source_finding *f)
+{
+	struct data_audit *d = context;
+
+	if (d->status == OK)
+		d->status = audit_add(d->report, "data", f->subject, f->passed, f->detail, d->err);
+}
+
+static enum status audit_data(const struct run_setup *setup, struct audit_report *report,
+			      struct error *err)
+{
+	struct data_audit d = { report, OK, err };
+
+	if (!setup->audit.data || source_is_blank(&setup->source))
+		return OK;
+	if (source_audit(&setup->source, setup->train.iterations,
+			 setup->train.batch * setup->train.accumulate, add_data_finding, &d,
+			 err) != OK)
+		return FAIL;
+	return d.status;
+}
+
+enum status audit_run(const struct run_setup *setup, struct audit_report *report, struct error *err)
+{
+	const struct model_task task = run_setup_task(setup);
+
+	if (audit_model(setup->config, &task, &setup->backend, &setup->audit, report, err) != OK ||
+	    (setup->audit.training && training_audit(setup, report, err) != OK))
+		return FAIL;
+	return audit_data(setup, report, err);
+}
