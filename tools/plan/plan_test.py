@@ -9,7 +9,7 @@ import unittest
 sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.plan import declaration, estimate, kconfig, plan, plan_words, tuning
-from tools.plan.kconfig_test import STUDY, Case, copy_of_the_tree
+from tools.plan.kconfig_test import MLA, STUDY, Case, copy_of_the_tree
 from tools.testing import as_user, tap
 
 PLAN = "tools.plan.plan"
@@ -119,7 +119,8 @@ class PlanCase(Case):
         return said
 
     def listed(self, words, *settings):
-        self.configure('CONFIG_PLAN="steps"', f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
+        self.configure("CONFIG_ATTENTION=mla", 'CONFIG_PLAN="steps"',
+                       f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
 
 
 class Plans(PlanCase):
@@ -161,7 +162,7 @@ class Plans(PlanCase):
 
     def test_assignments_of_the_study_as_they_were_written(self):
         """All mechanisms are on there: steps switch them off and list what this makes idle."""
-        self.write(STUDY, "defconfigs/study")
+        self.write(STUDY + MLA, "defconfigs/study")
         self.configure(defconfig="study")
         steps = self.plan()["steps"]
         self.assertEqual([step["selected"] for step in steps], [True] * 4 + [False] * 2)
@@ -610,7 +611,8 @@ class Tuned(PlanCase):
             self.assertIsNone(self.plan()["steps"][1]["rate"])
 
     def test_every_step(self):
-        self.configure('CONFIG_PLAN="leave_one_out"', self.RATES, "CONFIG_TUNE_ALL=y")
+        self.configure("CONFIG_ATTENTION=mla", 'CONFIG_PLAN="leave_one_out"', self.RATES,
+                       "CONFIG_TUNE_ALL=y")
         self.assertEqual([len(step["candidates"]) for step in self.plan()["steps"]], [2] * 4)
         self.listed("mla mla+gate mla+gate+pool-token mla+cross", self.RATES, "CONFIG_TUNE_ALL=y",
                     "CONFIG_PLAN_CONTROLS=parameters")
