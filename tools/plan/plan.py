@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 
-from tools.plan import declaration, kconfig, plan_table, plan_words, tuning
+from tools.plan import compared, declaration, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 
@@ -179,6 +179,8 @@ def as_json(steps, values, seeds):
     return {
         "experiment": values["EXPERIMENT"],
         "question": kconfig.question(own),
+        "compared": compared.line([s.values for step in steps if step.selected
+                                   for s in (step.candidates if step.is_open else [step])]),
         "scale": values["SCALE"],
         "plan": values["PLAN"],
         "seeds": seeds,
