@@ -30,7 +30,7 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 # The plan does not change while rates are being chosen.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/plan/,plan.py plan_words.py compared.py matching.py tuning.py declaration.py)
+plan_tools := $(addprefix tools/plan/,plan.py plan_words.py factors.py compared.py matching.py tuning.py declaration.py)
 # Compare contents, not only times: somebody may have put another or an older file in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)

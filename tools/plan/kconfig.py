@@ -88,6 +88,9 @@ class Tree(kconfiglib.Kconfig):
 
     # ------------------------------------------------------------ values
 
+    def values_of(self, choice):
+        return [self.members[sym.name][1] for sym in choice.syms]
+
     def member(self, choice, value):
         return next(sym for sym in choice.syms if self.members[sym.name][1] == value)
 
@@ -155,7 +158,7 @@ class Tree(kconfiglib.Kconfig):
             raise ValueError(f"there is no symbol CONFIG_{name}" +
                              (f"; did you mean {' or '.join(near)}?" if near else ""))
         if isinstance(item, Choice):
-            known = [self.members[sym.name][1] for sym in item.syms]
+            known = self.values_of(item)
             if unquote(text) not in known:
                 raise ValueError(f"CONFIG_{name}={text}: not one of {', '.join(known)}")
             return name, unquote(text)
@@ -178,13 +181,15 @@ class Tree(kconfiglib.Kconfig):
             raise ValueError(f"CONFIG_{name}={text}: {problem}")
         return name, value
 
-    @staticmethod
-    def text_problem(item, value):
+    def text_problem(self, item, value):
         """What is wrong with a text, whatever else is configured."""
+        from tools.plan import factors      # which needs this module
         if is_number(item) and not NUMBER.fullmatch(value):
             return "not a number"
         if item.name == "EXPERIMENT" and not NAME.fullmatch(value):
             return IN_A_NAME
+        if item.name == "PLAN_FACTORS":
+            return factors.problem(self, value)
         return None
 
     def read(self, path):

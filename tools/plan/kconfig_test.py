@@ -555,6 +555,17 @@ class Make(Case):
             shown = self.make("-n", "generate", "RUN=x", f"{name}=1;touch {trap}", expect=2)
             self.assertIn(f"'1;touch {trap}'", shown)
 
+    def test_nothing_set_is_expanded(self):
+        """Neither by make, also on its way to the environment of recipes, nor by a shell."""
+        self.write(DEFAULTS)
+        trap = self.path("trap")
+        bait = f"$(shell touch {trap})$$x${{y}}`touch {trap}`"
+        self.make("set", f"CONFIG_INIT_FROM={bait}")
+        self.assertIn(f'CONFIG_INIT_FROM="{bait}"\n', self.read())
+        said = self.make("set", f"CONFIG_PLAN_FACTORS=NORM=layer|{bait}", expect=2)
+        self.assertIn(f"NORM takes layer or rms, not '{bait}'", said)
+        self.assertFalse(os.path.exists(trap))
+
     def test_several_lines(self):
         self.write(DEFAULTS)
         self.assertIn("must be one line", self.make("set", "CONFIG_EXPERIMENT=a\nb", expect=2))
