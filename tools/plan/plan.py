@@ -195,7 +195,7 @@ def as_json(steps, values, seeds):
     own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
     return {
         "experiment": values["EXPERIMENT"],
-        "question": kconfig.question(own),
+        "question": kconfig.question(own) or values["PLAN_FACTORS"],
         "compared": compared.line([s.values for step in steps if step.selected
                                    for s in (step.candidates if step.is_open else [step])]),
         "scale": values["SCALE"],
