@@ -249,7 +249,7 @@ setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
-made := core data models tools bin generated plan of-run foreign emulated trial fuzz toolchain flags \
+made := core data models tools bin generated plan plan.[2-9] plan.claims of-run foreign emulated trial fuzz toolchain flags \
 	objects parts.a test-environment \
 	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler kablate_mpi.so kablate_nccl.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.

@@ -11,7 +11,13 @@ trained() {
 		ls "$tree"/runs/smoke/*/done
 }
 
-echo 1..10
+refused() { # the exported code does not compute the variant
+	! in_copy "make export RUN=smoke/0-baseline OUT=exported" 2>"$scratch/refusal" &&
+		grep -qF 'export: CONFIG_ATTENTION=cos: the exported code does not compute it' "$scratch/refusal" &&
+		[ ! -e "$tree/exported" ]
+}
+
+echo 1..11
 tap "the tree is copied" copy_tree
 tap "the page names two new files and two lines, none in core/" read_page <<-END
 	create models/attention/cos.c
@@ -24,3 +30,4 @@ use_it
 tap "the variant was chosen" chosen
 tap "its audits passed" audited
 tap "the weights that were trained are the variant's" trained
+tap "make export refuses it by name" refused

@@ -55,7 +55,7 @@ struct projection {
 struct attention_variant {
 	const char *name; /* as in CONFIG_ATTENTION */
 	size_t options_size;
-	/* Reads this type's symbols and refuses values that do not fit. */
+	/* Reads this type's symbols and refuses values that do not fit; NULL: it has none. */
 	enum status (*read)(void *options, const struct model *m, struct config *c,
 			    struct error *err);
 	void (*project)(struct block *b, struct tensor *x, struct projection *p);
@@ -72,6 +72,7 @@ struct attention_variant {
 struct ffn_variant {
 	const char *name; /* as in CONFIG_FFN */
 	size_t options_size;
+	/* NULL: it has no symbols. */
 	enum status (*read)(void *options, const struct model *m, struct config *c,
 			    struct error *err);
 	/* The hidden activation [B,T,F]. */
@@ -98,6 +99,7 @@ struct mechanism {
 	const char *symbol; /* the switch in Kconfig */
 	int order;	    /* of `hidden` among the mechanisms */
 	size_t options_size;
+	/* NULL: it has no symbols. */
 	enum status (*read)(void *options, const struct model *m, struct config *c,
 			    struct error *err);
 	/* The layers in which it claims to act; NULL: all. */

@@ -27,7 +27,7 @@ from tools.testing.as_user import BUILD, ROOT, environment
 
 # Where a fault is planted: the steps of a small experiment.  The last step is trained, against the
 # first one.
-SMALL = {"SEEDS": "1", "MODEL_LAYERS": 3, "MODEL_HEADS": 2, "MODEL_EMBD": 32, "MODEL_BLOCK": 32,
+SMALL = {"SEEDS": "1", "ATTENTION": "mla", "MODEL_LAYERS": 3, "MODEL_HEADS": 2, "MODEL_EMBD": 32, "MODEL_BLOCK": 32,
          "RA_MLA_LATENT_DIM": 8, "RA_MLA_RA_WINDOW": 8, "GPT2_MAX_ITERS": 4, "TRAIN_BATCH": 4,
          "WARMUP_ITERS": 2, "EVAL_INTERVAL": 2, "EVAL_ROWS": 16, "LOG_INTERVAL": 2,
          "CHECKPOINT_INTERVAL": 2, "THREADS": 1}

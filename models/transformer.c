@@ -44,7 +44,7 @@ static enum status read_attention(struct model *m, struct config *c, struct erro
 	m->attention_options = variant_options(m, m->attention->options_size, err);
 	if (!m->attention_options)
 		return FAIL;
-	return m->attention->read(m->attention_options, m, c, err);
+	return m->attention->read ? m->attention->read(m->attention_options, m, c, err) : OK;
 }
 
 static enum status read_ffn(struct model *m, struct config *c, struct error *err)
@@ -90,8 +90,9 @@ static enum status read_mechanisms(struct model *m, struct config *c, struct err
 		const struct mechanism *mechanism = m->mechanism[i];
 
 		m->mechanism_options[i] = variant_options(m, mechanism->options_size, err);
-		if (!m->mechanism_options[i] ||
-		    mechanism->read(m->mechanism_options[i], m, c, err) != OK)
+		if (!m->mechanism_options[i])
+			return FAIL;
+		if (mechanism->read && mechanism->read(m->mechanism_options[i], m, c, err) != OK)
 			return FAIL;
 	}
 	return OK;

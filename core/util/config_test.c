@@ -49,7 +49,7 @@ static void test_builtin_has_every_type(void **state)
 	assert_true(config_bool(c, "MODEL_BIAS"));
 	assert_false(config_bool(c, "RA_MLA_MLP_ATTN_GATE"));
 	assert_true(config_real(c, "LEARNING_RATE") > 0);
-	assert_string_equal(config_text(c, "ATTENTION"), "mla");
+	assert_string_equal(config_text(c, "ATTENTION"), "dot");
 	assert_fine(c);
 	config_free(c);
 }
@@ -82,10 +82,10 @@ static void test_set_activates_and_replaces(void **state)
 	(void)state;
 	assert_int_equal(config_set(c, "COPY_VOCAB", "64", &err), OK);
 	assert_int_equal(config_set(c, "MODEL_LAYERS", "7", &err), OK);
-	assert_int_equal(config_set(c, "ATTENTION", "dot", &err), OK);
+	assert_int_equal(config_set(c, "ATTENTION", "mla", &err), OK);
 	assert_int_equal(config_int(c, "COPY_VOCAB"), 64);
 	assert_int_equal(config_int(c, "MODEL_LAYERS"), 7);
-	assert_string_equal(config_text(c, "ATTENTION"), "dot");
+	assert_string_equal(config_text(c, "ATTENTION"), "mla");
 	assert_fine(c);
 	config_free(c);
 }

@@ -20,13 +20,6 @@ struct test_options {
 	double weight;
 };
 
-static enum status read_nothing(void *options, const struct model *m, struct config *c,
-				struct error *err)
-{
-	(void)options, (void)m, (void)c, (void)err;
-	return OK;
-}
-
 static enum status read_weight(void *options, const struct model *m, struct config *c,
 			       struct error *err)
 {
@@ -50,7 +43,6 @@ static const struct mechanism unwired = {
 	.name = "unwired",
 	.symbol = "TEST_UNWIRED",
 	.order = 8,
-	.read = read_nothing,
 	.hidden = drop,
 };
 MECHANISM(unwired);
@@ -108,7 +100,6 @@ static const struct mechanism unheard = {
 	.name = "unheard",
 	.symbol = "TEST_UNHEARD",
 	.order = 10,
-	.read = read_nothing,
 	.hidden = act_and_send,
 	.heads = ignore,
 };
@@ -131,7 +122,6 @@ static bool first_layer(const void *options, const struct model *m, int layer)
 static const struct mechanism lazy = {
 	.name = "lazy",
 	.symbol = "TEST_LAZY",
-	.read = read_nothing,
 	.hidden = act_first,
 };
 MECHANISM(lazy);
@@ -139,7 +129,6 @@ MECHANISM(lazy);
 static const struct mechanism modest = {
 	.name = "modest",
 	.symbol = "TEST_MODEST",
-	.read = read_nothing,
 	.acts = first_layer,
 	.hidden = act_first,
 };
@@ -178,14 +167,13 @@ static struct tensor *act_by_chance(struct block *b, const void *options, struct
 static const struct mechanism by_chance = {
 	.name = "by chance",
 	.symbol = "TEST_BY_CHANCE",
-	.read = read_nothing,
 	.hidden = act_by_chance,
 };
 MECHANISM(by_chance);
 
 /* Together with itself it is more than a model can hold. */
 static const struct mechanism many[MAX_MECHANISMS + 1] = {
-	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY", .read = read_nothing },
+	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY" },
 };
 static const struct mechanism *const many_entries[] __attribute__((used, section("mechanisms"))) = {
 	&many[0], &many[1], &many[2], &many[3], &many[4], &many[5], &many[6], &many[7], &many[8]
@@ -248,6 +236,15 @@ static const struct ffn_variant beside = {
 	.switches = test_switches, /* always on */
 };
 FFN(beside);
+
+/* Queries, keys and values are x itself.  It has no symbols, so there is nothing to read. */
+static void project_nothing(struct block *b, struct tensor *x, struct projection *p)
+{
+	p->in.q = p->in.k = p->in.v = block_heads(b, x, b->m->heads);
+}
+
+static const struct attention_variant bare = { .name = "bare", .project = project_nothing };
+ATTENTION(bare);
 
 /* ----------------------------------------------------------- faulty kernels */
 
@@ -583,6 +580,17 @@ static void test_auxiliary_only(void **state)
 	assert_non_null(f);
 	assert_string_equal(f->detail, "reached only by an auxiliary loss");
 	assert_string_equal(find(&report, "wiring", "h.0.mlp.w1.weight")->detail, "");
+	audit_free(&report);
+}
+
+/* An attention, a feed-forward and a mechanism without symbols leave `read` out. */
+static void test_nothing_to_read(void **state)
+{
+	struct audit_report report = audit(
+		SETTINGS({ "ATTENTION", "bare" }, { "FFN", "swiglu" }, { "TEST_MODEST", "y" }));
+
+	(void)state;
+	assert_passed(&report);
 	audit_free(&report);
 }
 
@@ -973,6 +981,7 @@ int main(void)
 		cmocka_unit_test(test_everything_in_double),
 		cmocka_unit_test(test_learned_zero),
 		cmocka_unit_test(test_auxiliary_only),
+		cmocka_unit_test(test_nothing_to_read),
 		cmocka_unit_test(test_unwired),
 		cmocka_unit_test(test_too_many),
 		cmocka_unit_test(test_unheard),

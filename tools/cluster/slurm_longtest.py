@@ -224,6 +224,7 @@ class Tuned(WithCluster):
         straight, tree = new_tree(settings), new_tree(settings)
         straight.make("-s", timeout=600)
         tree.make("-s", "SLURM=1")
+        tree.set({"EXPERIMENT": "next", "MODEL_LAYERS": 1})     # is no matter of the jobs that wait
         self.wait(tree, 300)
         self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
         self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))

@@ -4,6 +4,7 @@ What transformers knows becomes a GPT-2 or a Llama; every other model comes with
 and the reference, and is loaded with trust_remote_code=True.
 """
 import argparse
+import ast
 import json
 import pathlib
 import shutil
@@ -18,7 +19,28 @@ TEMPERATURE = 0.8       # of generated text, as in kablate generate
 TYPES = {"F32": "float32", "F64": "float64"}
 
 
+class Unknown(Exception):
+    """A variant that the exported code does not compute."""
+
+
 # ---------------------------------------------------------------- architectures
+
+def computed():
+    """The table COMPUTED of the reference, read without PyTorch."""
+    return next(ast.literal_eval(node.value) for node in ast.parse(REFERENCE.read_text()).body
+                if isinstance(node, ast.Assign) and node.targets[0].id == "COMPUTED")
+
+
+def refuse_unknown(told):
+    """The exported model would compute something else."""
+    known, c = computed(), told["config"]
+    used = [("attn", "CONFIG_ATTENTION", c["attn"]), ("ffn", "CONFIG_FFN", c["ffn"]),
+            *(("mechanisms", f"CONFIG_{symbol}", symbol) for symbol in told["mechanisms"])]
+    for kind, symbol, name in used:
+        if name not in known[kind]:
+            raise Unknown(f"{symbol}={'y' if kind == 'mechanisms' else name}: the exported code does "
+                          f"not compute it; add it to {REFERENCE.relative_to(HERE.parents[1])} first")
+
 
 def is_plain(c):
     """Dot-product attention and a feed-forward, with nothing between."""
@@ -121,6 +143,7 @@ def write_tokenizer(directory, vocabulary, block):
 def export(program, weights_path, directory):
     told = json.loads(subprocess.run([program, "reference"], check=True, text=True,
                                      stdout=subprocess.PIPE).stdout)
+    refuse_unknown(told)
     c = told["config"]
     tensors, about = weights.read(weights_path)
     tensors = {name: t for name, t in tensors.items() if ".z_proj" not in name or not is_llama(c)}
@@ -153,7 +176,7 @@ def main(argv):
     args = parser.parse_args(argv)
     try:
         architecture = export(args.program, args.weights, args.directory)
-    except tokenizer.Unfit as problem:
+    except (tokenizer.Unfit, Unknown) as problem:
         sys.exit(f"export: {problem}")
     except OSError as problem:
         sys.exit(f"export: {problem.filename or args.directory}: {problem.strerror}")

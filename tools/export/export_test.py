@@ -85,6 +85,28 @@ class Tokenizers(unittest.TestCase):
             tokenizer.of_characters('{"characters": [1114367], "end_of_text": false}')
 
 
+class UnknownVariant(unittest.TestCase):
+    """A variant that the exported code does not compute is refused before anything is written."""
+
+    def refusal(self, attn="dot", ffn="gelu", mechanisms=()):
+        with tempfile.TemporaryDirectory() as directory:
+            program = pathlib.Path(directory, "kablate")
+            answer = {"config": {"attn": attn, "ffn": ffn}, "mechanisms": list(mechanisms)}
+            program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
+            program.chmod(0o755)
+            done = subprocess.run([sys.executable, "-m", "tools.export.export", program, "weights",
+                                   f"{directory}/out"], cwd=TREE, capture_output=True, text=True)
+            self.assertEqual((done.returncode, os.listdir(directory)), (1, ["kablate"]))
+        return done.stderr
+
+    def test_by_name(self):
+        end = ": the exported code does not compute it; add it to tools/reference/model.py first\n"
+        self.assertEqual(self.refusal(attn="cos"), "export: CONFIG_ATTENTION=cos" + end)
+        self.assertEqual(self.refusal(ffn="relu2"), "export: CONFIG_FFN=relu2" + end)
+        self.assertEqual(self.refusal(mechanisms=["RA_MLA_MLP_ATTN_GATE", "MY_MEMORY"]),
+                         "export: CONFIG_MY_MEMORY=y" + end)
+
+
 class Export(unittest.TestCase):
     def export(self, *arguments, **settings):
         run = Run(program(*arguments, **FEW, **settings))

@@ -326,7 +326,10 @@ static int run_reference(struct run_setup *setup, const struct arguments *a)
 	(void)a;
 	fputs("{\"config\": ", stdout);
 	vector_describe(setup->config, setup->model, stdout);
-	fputs(",\n \"vocabulary\": ", stdout);
+	fputs(",\n \"mechanisms\": [", stdout);
+	for (int i = 0; i < setup->model->n_mechanisms; i++)
+		printf("%s\"%s\"", i ? ", " : "", setup->model->mechanism[i]->symbol);
+	fputs("],\n \"vocabulary\": ", stdout);
 	vocabulary_json(setup->config, &setup->source, stdout);
 	fputs("}\n", stdout);
 	return 0;

@@ -25,6 +25,9 @@ ifneq ($(and $(given_symbols),$(filter-out set,$(or $(MAKECMDGOALS),all))),)
 $(error $(given_symbols): only 'make set' takes symbols; everything else follows $(KCONFIG_CONFIG))
 endif
 
+# What is given is text: make would expand $ in it on its way to the environment of recipes.
+$(if $(given_symbols),$(eval unexport $(given_symbols)))
+
 menuconfig oldconfig olddefconfig savedefconfig listnewconfig guiconfig: $(O)/setup-python
 	$(Q)$(kconfig) $@
 nconfig: menuconfig
@@ -34,7 +37,7 @@ defconfig: $(O)/setup-python
 	$(Q)$(kconfig) defconfig
 set: $(O)/setup-python
 	$(if $(given_symbols),,$(error make set CONFIG_X=value ...: which symbol? 'make menuconfig' shows them all))
-	$(Q)$(kconfig) set $(foreach v,$(given_symbols),$(call quoted,$v=$($v)))
+	$(Q)$(kconfig) set $(foreach v,$(given_symbols),$(call quoted,$v=$(value $v)))
 
 config-reference: $(O)/setup-python
 	$(call say,GEN,configuration.md)

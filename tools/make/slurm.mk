@@ -3,7 +3,7 @@
 # The programs are built here, the runs are job arrays, and a last job, slurm-next, goes on after
 # them: it chooses the rates of tuned steps and submits their runs, or makes the report.
 
-cluster := $(plan)-slurm
+cluster := $(plans)-slurm
 cluster_submit = $(python) -m tools.cluster.submit --plan $(plan) --runs $(RUNS) --records $(cluster)
 cluster_status = $(python) -m tools.cluster.status --plan $(plan) --records $(cluster) \
 	$(if $(E),--experiment '$(E)')
@@ -18,18 +18,21 @@ endif
 # (A run that cannot be taken in is told; the others count.)
 update_index = $(if $(wildcard $(RUNS)/*),{ $(O)/bin/results update $(call quoted,$(RUNS)) || true; },:)
 
-# The next job must find its make, its variables (in MAKEFLAGS) and nothing that was queued before.
-next_command := $(firstword $(MAKE)) --no-print-directory SLURM=1 slurm-next
+# The next job must find its make, its variables (in MAKEFLAGS), its configuration, whatever .config says by
+# then, and nothing that was queued before.
+kept_configuration = $(cluster)/configuration-$(plan-experiment)
+next_command = $(firstword $(MAKE)) --no-print-directory SLURM=1 PLAN_CLAIMED= KCONFIG_CONFIG=$(kept_configuration) slurm-next
 wanted_steps = $(if $(N),$(addprefix --step=,$(wanted) $(tuned-for-$(wanted))))
 
 # Rates that can be chosen already, the programs with these rates, then what is missing.
-tune_and_submit = $(MAKE) runs-tuned && $(MAKE) built && $(MAKE) runs-submit
+tune_and_submit = $(again) runs-tuned && $(again) built && $(again) runs-submit
 report_unless_queued = $(if $(SLURM),test -e $(cluster)/next ||)
 
 runs-tuned: $(O)/bin/results
 	+$(Q)$(if $(plan-tuned),$(update_index) && tuned=$$($(cluster_submit) --tuned $(wanted_steps)) && \
-		{ test -z "$$tuned" || $(MAKE) $$(printf 'runs-rate-%s ' $$tuned); },:)
+		{ test -z "$$tuned" || $(again) $$(printf 'runs-rate-%s ' $$tuned); },:)
 runs-submit:
+	$(Q)mkdir -p $(cluster) && cp $(plan)/configuration $(kept_configuration)
 	$(Q)$(cluster_submit) $(wanted_steps) $(if $(SLURM_NEW),--new) --next '$(next_command)' \
 		$(if $(MPIRUN),--mpirun $(call quoted,$(MPIRUN))) \
 		--built $(built-steps) $(if $(plan-open),--open $(plan-open)) -- --scale $(plan-scale) \
@@ -38,8 +41,8 @@ runs-submit:
 
 # What failed is not tried again before somebody calls make SLURM=1.
 slurm-next: built
-	+$(Q)$(MAKE) runs-tuned && $(MAKE) built && $(MAKE) SLURM_NEW=1 runs-submit
-	+$(Q)test -e $(cluster)/next || $(MAKE) report
+	+$(Q)$(again) runs-tuned && $(again) built && $(again) SLURM_NEW=1 runs-submit
+	+$(Q)test -e $(cluster)/next || $(again) report
 
 stop_cluster = $(if $(on_cluster),$(Q)$(python) -m tools.cluster.status --plan $(plan) \
 	--records $(cluster) --stop)

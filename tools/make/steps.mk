@@ -9,19 +9,28 @@
 # The name of a run's directory ends in its identity: another run has another name.  So make needs
 # to know only whether the target exists.
 
+# The plan of a make is fixed when it starts.  The make claims a directory that no make with another
+# configuration uses ($(O)/plan unless there is one), and calls itself with that directory and the copy of
+# .config in it.  So the next experiment can be configured, planned and trained at the same time.
+
 override RUNS := $(or $(RUNS),runs)
-plan := $(or $(PLAN),$(O)/plan)
+plans := $(or $(PLAN),$(O)/plan)
 
 # Targets that need a configuration; all others work without one.
 run_goals := all experiment built runs plan plan-examined step steps describe audit rerun unread \
 	$(if $(BACKEND),,bench-decode) \
 	runs-% step-% slurm-next
-ifneq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
+ifeq ($(filter $(run_goals),$(or $(MAKECMDGOALS),all)),)
+plan := $(plans)
+else
 
 $(need_config)
+plan := $(or $(PLAN_CLAIMED),$(shell sh tools/make/claim_plan.sh '$(plans)' '$(KCONFIG_CONFIG)' $$PPID),$(error \
+	$(plans): too many experiments train in this tree at once; wait for one, or 'make stop'))
+again = $(MAKE) PLAN_CLAIMED=$(plan) KCONFIG_CONFIG=$(plan)/configuration
 
 # Of two makes in one tree, one builds; the other waits and finds everything built.
-locked = $(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1
+locked = $(if $(LOCKED),,flock $(O)) $(again) LOCKED=1
 
 # Matched controls depend on the models: bin/match_width counts their parameters and FLOPs.
 configuration := $(strip $(file <$(KCONFIG_CONFIG)))
@@ -30,14 +39,14 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 # The plan does not change while rates are being chosen.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/plan/,plan.py plan_words.py matching.py tuning.py declaration.py)
+plan_tools := $(addprefix tools/plan/,plan.py plan_words.py factors.py compared.py matching.py tuning.py declaration.py)
 # Compare contents, not only times: somebody may have put another or an older file in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(selections) $(rates) $(if $(matched),$(parts))
 	$(stop_restarting)
 	$(call say,PLAN,$(KCONFIG_CONFIG))
-	+$(if $(matched),$(Q)$(locked) $(O)/bin/match_width)
+	+$(if $(matched),$(Q)$(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1 $(O)/bin/match_width)
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 
@@ -159,8 +168,8 @@ side_by_side = $(if $(call given,j),,-j$(jobs))
 # stop the rest.  With SLURM=1 the runs are submitted instead (tools/make/slurm.mk).
 and_then = || $(if $(call given,k),status=$$?,exit $$?);
 tune_and_run = $(if $(SLURM),$(tune_and_submit),$(tune_and_run_here))
-tune_and_run_here = status=0; $(if $1,$(MAKE) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
-	$(MAKE) built $(and_then)) $(MAKE) $(side_by_side) $2 $(and_then) exit $$status
+tune_and_run_here = status=0; $(if $1,$(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
+	$(again) built $(and_then)) $(again) $(side_by_side) $2 $(and_then) exit $$status
 
 # Records what the plan declares before the first run begins.
 declared: built
@@ -168,7 +177,7 @@ declared: built
 runs: declared
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 experiment: runs
-	+$(Q)$(report_unless_queued) $(MAKE) --no-print-directory report
+	+$(Q)$(report_unless_queued) $(again) --no-print-directory report
 
 # One step alone: make step N=3
 wanted := $(if $(word 2,$(N)),,$(filter $(N)-%,$(plan-steps) $(plan-open)))
@@ -178,7 +187,7 @@ step: declared
 
 # Remove a run and train it again: make rerun RUN=DIRECTORY
 rerun: declared
-	+$(Q)$(MAKE) runs-forget
+	+$(Q)$(again) runs-forget
 	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
 
 # Keeps what programs say about themselves.  If a program cannot say it (the data is missing), the plan
@@ -191,7 +200,7 @@ $(plan-examined:%=$(plan)/%/estimate.json): $(plan)/%/estimate.json: $(plan)/%/k
 plan-examined: $(foreach s,$(plan-examined),$(plan)/$s/describe.json $(plan)/$s/estimate.json)
 	@:
 plan: built
-	+$(Q)$(MAKE) -j1 plan-examined
+	+$(Q)$(again) -j1 plan-examined
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --show $(RUNS) --jobs $(jobs)
 # A tuned step whose rate is still to be found is seen through its first candidate.
 seen := $(plan-steps) $(filter-out $(plan-steps),$(plan-examined))
@@ -212,8 +221,9 @@ endif
 # Signal each run only once: a second signal would end it at once.  The second round meets runs that
 # were just beginning.
 stop:
-	$(Q)mkdir -p $(plan); date +%s%N >$(plan)/stopped; told=:; for round in 1 2; do \
-		for line in $$(grep -lz '^$(plan)/[^ ]*/kablate$$' /proc/[0-9]*/cmdline 2>/dev/null); do \
+	$(Q)mkdir -p $(plans); for plan in $(plans) $(plans).[2-9]; do \
+		test ! -d $$plan || date +%s%N >$$plan/stopped; done; told=:; for round in 1 2; do \
+		for line in $$(grep -lz '^$(plans)\(\.[2-9]\)\?/[^ ]*/kablate$$' /proc/[0-9]*/cmdline 2>/dev/null); do \
 			pid=$${line#/proc/}; pid=$${pid%/cmdline}; \
 			case $$told in *:$$pid:*) continue; esac; \
 			grep -qzx train $$line && test /proc/$$pid/cwd -ef . && \

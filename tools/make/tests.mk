@@ -46,6 +46,7 @@ $(call results,$(all_tests)): $(O)/test-environment $(tree)
 # a test that hangs exceeds them on a busy machine.
 limit-tools/kablate/train_test.py := 1200
 limit-tools/testing/readme_test.py := 900
+limit-tools/plan/plan_test.py := 1200
 limit-tools/kablate/defconfigs_longtest.py := 3000
 limit = $(or $(TEST_SECONDS),$(limit-$1),$(if $(filter $1,$(soak_tests)),7200),$(if \
 	$(filter $1,$(long_tests)),1800),$(if $(filter %.py %.sh,$1),600,300))

@@ -89,6 +89,9 @@ class Tree(kconfiglib.Kconfig):
 
     # ------------------------------------------------------------ values
 
+    def values_of(self, choice):
+        return [self.members[sym.name][1] for sym in choice.syms]
+
     def member(self, choice, value):
         return next(sym for sym in choice.syms if self.members[sym.name][1] == value)
 
@@ -156,7 +159,7 @@ class Tree(kconfiglib.Kconfig):
             raise ValueError(f"there is no symbol CONFIG_{name}" +
                              (f"; did you mean {' or '.join(near)}?" if near else ""))
         if isinstance(item, Choice):
-            known = [self.members[sym.name][1] for sym in item.syms]
+            known = self.values_of(item)
             if unquote(text) not in known:
                 raise ValueError(f"CONFIG_{name}={text}: not one of {', '.join(known)}")
             return name, unquote(text)
@@ -179,13 +182,15 @@ class Tree(kconfiglib.Kconfig):
             raise ValueError(f"CONFIG_{name}={text}: {problem}")
         return name, value
 
-    @staticmethod
-    def text_problem(item, value):
+    def text_problem(self, item, value):
         """What is wrong with a text, whatever else is configured."""
+        from tools.plan import factors      # which needs this module
         if is_number(item) and not NUMBER.fullmatch(value):
             return "not a number"
         if item.name == "EXPERIMENT" and not NAME.fullmatch(value):
             return IN_A_NAME
+        if item.name == "PLAN_FACTORS":
+            return factors.problem(self, value)
         return None
 
     def read(self, path):
@@ -285,12 +290,14 @@ class Tree(kconfiglib.Kconfig):
         sym = item
         if isinstance(item, Choice) and item.visibility:
             sym = self.member(item, a.value)
-        conditions = [node.prompt[1] for node in sym.nodes if node.prompt]
-        if not conditions:
+        if not any(node.prompt for node in sym.nodes):
             return f"it cannot be set: it follows from other symbols and is {sym.str_value}"
         if not sym.visibility:
-            unmet = [expr_str(e) for e in terms(conditions[0]) if not expr_value(e)]
-            return f"it needs {' and '.join(unmet)}: set that, too"
+            missing = list(dict.fromkeys(missing_symbols(sym)))
+            needs = " and ".join(map(expr_str, unmet_terms(sym)))
+            if None in missing:
+                return f"it needs {needs}: set that, too"
+            return f"it needs {needs}: add {' and '.join(f'CONFIG_{name}=y' for name in missing)}"
         for low, high, condition in getattr(sym, "ranges", ()):
             if expr_value(condition) and sym.orig_type is INT:
                 return f"out of range {low.str_value} to {high.str_value}"
@@ -343,6 +350,23 @@ class Tree(kconfiglib.Kconfig):
 def terms(expression):
     """The conditions that must hold, without the condition that a member's choice is visible."""
     return [e for e in kconfiglib.split_expr(expression, AND) if not isinstance(e, Choice)]
+
+
+def unmet_terms(item):
+    """The conditions of its prompt that do not hold."""
+    conditions = [node.prompt[1] for node in item.nodes if node.prompt]
+    return [e for e in terms(conditions[0]) if not expr_value(e)] if conditions else []
+
+
+def missing_symbols(item):
+    """The switches that are still to be set; None stands for any other condition."""
+    for e in unmet_terms(item):
+        if not isinstance(e, Symbol) or e.orig_type is not BOOL:
+            yield None
+            continue
+        yield from missing_symbols(e)
+        if not e.user_value:
+            yield e.name
 
 
 def is_for_tools(item):

@@ -29,7 +29,7 @@ class Reference(unittest.TestCase):
     def test_defaults_types_and_needs(self):
         for line in ("(integer; 1 to 1024; default `12` if SCALE_124M, else `6` if SCALE_SMALL, "
                      "else `4`)",
-                     "**CONFIG_ATTENTION** Attention (a choice; default `mla`)",
+                     "**CONFIG_ATTENTION** Attention (a choice; default `dot`)",
                      "**CONFIG_NORM_EPS** Epsilon of the norms (number; default `\"1e-5\"`)",
                      "Needs FFN_WS and WS_AUX."):
             self.assertIn(line, self.text)

@@ -39,6 +39,7 @@ CONFIG_RA_MLA_MLP_SPARSE_RMS_THRESHOLD="0.5"
 CONFIG_RA_MLA_MLP_SPARSE_NORMALIZE=y
 CONFIG_RA_MLA_MLP_SPARSE_HEAD_AVERAGE=y
 """
+MLA = "CONFIG_ATTENTION_MLA=y\n"     # the default is plain GPT-2
 
 
 def setUpModule():
@@ -257,12 +258,35 @@ class Accepted(Case):
         return tree.values()
 
     def test_assignments_of_the_study(self):
-        values = self.resolve(STUDY)
+        values = self.resolve(STUDY + MLA)
         for line in STUDY.splitlines():
             name, _, value = line.removeprefix("CONFIG_").partition("=")
             self.assertEqual(values[name], value.strip('"'))
         self.assertEqual(values["ATTENTION"], "mla")
         self.assertEqual(values["PLAN"], "steps")
+
+    def test_assignments_of_the_study_without_mla(self):
+        """Each names the line that is missing."""
+        with self.assertRaises(kconfig.Unfit) as refused:
+            self.resolve(STUDY)
+        problems = [problem.partition(": ")[2] for problem in refused.exception.problems]
+        self.assertEqual(problems, [
+            f"CONFIG_RA_MLA_{symbol}: it needs {needs}: add CONFIG_ATTENTION_MLA=y"
+            for symbol, needs in (("LATENT_DIM=128", "ATTENTION_MLA"),
+                                  ("RA_ALPHA=0.0", "ATTENTION_MLA"),
+                                  ("MLP_LATENT_RECIP=y", "ATTENTION_MLA"),
+                                  ("MLP_TYING_MODE=tied_transpose", "RA_MLA_MLP_LATENT_RECIP"))])
+        with self.assertRaises(kconfig.Unfit) as refused:
+            self.resolve('CONFIG_RA_MLA_MLP_TYING_MODE="untied"\n')
+        self.assertIn("add CONFIG_ATTENTION_MLA=y and CONFIG_RA_MLA_MLP_LATENT_RECIP=y",
+                      str(refused.exception))
+
+    def test_the_default_is_plain_gpt2(self):
+        values = self.resolve("")
+        self.assertEqual([values[name] for name in (
+            "ATTENTION", "ATTENTION_KV_HEADS", "POS", "NORM", "NORM_PLACE", "FFN", "MODEL_BIAS",
+            "MODEL_TIE_HEAD", "RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN")],
+            ["dot", "0", "learned", "layer", "pre", "gelu", "y", "y", "n", "n"])
 
     def test_number_with_and_without_quotes(self):
         for text in ("0.25", '"0.25"'):
@@ -328,9 +352,9 @@ class Commands(Case):
 
     def test_set(self):
         self.write(DEFAULTS)
-        self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7", 'CONFIG_RA_MLA_RA_ALPHA=0.5')
+        self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7", 'CONFIG_DROPOUT=0.5')
         self.assertIn("CONFIG_GPT2_MAX_ITERS=7\n", self.read())
-        self.assertIn('CONFIG_RA_MLA_RA_ALPHA="0.5"\n', self.read())
+        self.assertIn('CONFIG_DROPOUT="0.5"\n', self.read())
         self.assertEqual(self.read("config.old"), DEFAULTS)
 
     def test_set_takes_text_without_quotes(self):
@@ -341,8 +365,8 @@ class Commands(Case):
 
     def test_set_switch_tells_what_it_makes_inactive(self):
         self.write(DEFAULTS)
-        said = self.succeed("set", 'CONFIG_ATTENTION="dot"')
-        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_RA_MLA_LATENT_DIM=16")
+        said = self.succeed("set", 'CONFIG_ATTENTION="mla"')
+        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_ATTENTION_KV_HEADS=0")
         self.succeed("check")
 
     def test_set_tells_what_keeps_the_default_of_before(self):
@@ -489,11 +513,11 @@ class Generated(Case):
         self.succeed("set", 'CONFIG_INIT_FROM="a $b #c"')
         self.succeed("generate", "--auto", self.path("auto.conf"))
         self.write("include auto.conf\nshow:\n\t@printf '%s|' '$(CONFIG_INIT_FROM)' "
-                   "'$(CONFIG_ATTENTION)' '$(CONFIG_ATTENTION_MLA)' '$(CONFIG_ATTENTION_DOT)'\n",
+                   "'$(CONFIG_ATTENTION)' '$(CONFIG_ATTENTION_DOT)' '$(CONFIG_ATTENTION_MLA)'\n",
                    "Makefile")
         shown = subprocess.check_output(["make", "-s", "-C", self.directory, "show"], text=True,
                                         env={"PATH": os.environ["PATH"]})
-        self.assertEqual(shown, "a $b #c|mla|y||")
+        self.assertEqual(shown, "a $b #c|dot|y||")
 
 
 class Make(Case):
@@ -539,6 +563,17 @@ class Make(Case):
         for name in "N", "SEED", "TEMPERATURE", "TOP_K":    # of a run, if there were one
             shown = self.make("-n", "generate", "RUN=x", f"{name}=1;touch {trap}", expect=2)
             self.assertIn(f"'1;touch {trap}'", shown)
+
+    def test_nothing_set_is_expanded(self):
+        """Neither by make, also on its way to the environment of recipes, nor by a shell."""
+        self.write(DEFAULTS)
+        trap = self.path("trap")
+        bait = f"$(shell touch {trap})$$x${{y}}`touch {trap}`"
+        self.make("set", f"CONFIG_INIT_FROM={bait}")
+        self.assertIn(f'CONFIG_INIT_FROM="{bait}"\n', self.read())
+        said = self.make("set", f"CONFIG_PLAN_FACTORS=NORM=layer|{bait}", expect=2)
+        self.assertIn(f"NORM takes layer or rms, not '{bait}'", said)
+        self.assertFalse(os.path.exists(trap))
 
     def test_several_lines(self):
         self.write(DEFAULTS)

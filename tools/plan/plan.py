@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 
-from tools.plan import declaration, kconfig, plan_table, plan_words, tuning
+from tools.plan import compared, declaration, factors, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 
@@ -51,11 +51,29 @@ def refuse_unknown_selections(tree):
 
 # ---------------------------------------------------------------- from steps to configurations
 
+def read_layers(tree, words):
+    """The assignments of each fragment, and last those of all settings such as NORM=rms."""
+    try:
+        settings = [kconfig.Assignment(*factors.read_setting(tree, word), "plan") for word in words
+                    if "=" in word]
+    except ValueError as error:
+        raise Unfit([f"plan: {error}"]) from None
+    twice = {a.name for a in settings if sum(a.name == b.name for b in settings) > 1}
+    if twice:
+        raise Unfit([f"plan: {'+'.join(words)} sets {' and '.join(sorted(twice))} twice"])
+    fragments = [kconfig.read_fragment(tree, name) for name in words if "=" not in name]
+    return fragments + [settings] * bool(settings)
+
+
+def describe(word):
+    return word if "=" in word else kconfig.question(os.path.join(kconfig.FRAGMENTS, word))
+
+
 def resolve(tree, base, step):
     """Merges the step's fragments on the base.  The base sets every symbol, so nothing else changes."""
     tree.merge(base)
     before = tree.values()
-    layers = [kconfig.read_fragment(tree, name) for name in step.fragments]
+    layers = read_layers(tree, step.fragments)
     if step.generated:
         layers.append(step.generated)
     for a in itertools.chain(*layers):
@@ -66,8 +84,7 @@ def resolve(tree, base, step):
     step.values = tree.values()
     assert all(change.symbol in step.named or None in change
                for change in kconfig.difference(before, step.values))
-    step.description = "; ".join(kconfig.question(os.path.join(kconfig.FRAGMENTS, name))
-                                 for name in step.fragments)
+    step.description = "; ".join(map(describe, step.fragments))
     step.config = tree.config_text()
     step.auto = kconfig.auto_conf(tree)
     step.table = kconfig.table(tree)
@@ -178,9 +195,11 @@ def as_json(steps, values, seeds):
     own = os.path.join(kconfig.DEFCONFIGS, values["EXPERIMENT"])
     return {
         "experiment": values["EXPERIMENT"],
-        "question": kconfig.question(own),
+        "question": kconfig.question(own) or values["PLAN_FACTORS"],
+        "compared": compared.line([s.values for step in steps if step.selected
+                                   for s in (step.candidates if step.is_open else [step])]),
         "scale": values["SCALE"],
-        "plan": values["PLAN"],
+        "plan": plan_words.kind_of(values),
         "seeds": seeds,
         "declaration": declaration.declared(steps, values),
         "cluster": {name: values[name] for name in CLUSTER},

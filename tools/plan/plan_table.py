@@ -174,6 +174,7 @@ def show(tree, head, steps, values, args):
     if to_tune:
         to_tune *= len(tuning_seeds(values))
     print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
+    print(terminal.wrapped(head["compared"], terminal.width(sys.stdout)))
     print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs" +
           (f", {to_tune} of them to tune" if to_tune else "") + "\n")
     heads = ["step", "parameters", "FLOPs/token", "bytes", "runs", "time", "disk",

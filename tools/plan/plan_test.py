@@ -3,13 +3,17 @@
 import json
 import math
 import os
+import pathlib
+import shutil
+import subprocess
 import sys
+import time
 import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
 from tools.plan import declaration, estimate, kconfig, plan, plan_words, tuning
-from tools.plan.kconfig_test import STUDY, Case, copy_of_the_tree
+from tools.plan.kconfig_test import MLA, STUDY, Case, copy_of_the_tree
 from tools.testing import as_user, tap
 
 PLAN = "tools.plan.plan"
@@ -119,7 +123,8 @@ class PlanCase(Case):
         return said
 
     def listed(self, words, *settings):
-        self.configure('CONFIG_PLAN="steps"', f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
+        self.configure("CONFIG_ATTENTION=mla", 'CONFIG_PLAN="steps"',
+                       f'CONFIG_PLAN_FRAGMENTS="{words}"', *settings)
 
 
 class Plans(PlanCase):
@@ -128,6 +133,13 @@ class Plans(PlanCase):
         found = self.plan()
         self.assertEqual([step["name"] for step in found["steps"]], ["0-baseline"])
         self.assertEqual(self.read("plan/0-baseline/config"), self.read())
+
+    def test_begins_with_what_is_compared(self):
+        self.listed("dot mla+tuned", 'CONFIG_TUNE_RATES="1e-3,6e-3"', "CONFIG_NORM=rms")
+        line = "dot or MLA attention, learned positions, RMSNorm, GELU, 4 x 64, " \
+            "AdamW 3e-3, 1e-3 or 6e-3, language"
+        self.assertEqual(self.plan()["compared"], line)
+        self.assertEqual(self.said.splitlines()[1], line)
 
     def test_a_misspelt_selection_is_refused(self):
         """Its object would be linked into no step, which would train as its baseline."""
@@ -161,7 +173,7 @@ class Plans(PlanCase):
 
     def test_assignments_of_the_study_as_they_were_written(self):
         """All mechanisms are on there: steps switch them off and list what this makes idle."""
-        self.write(STUDY, "defconfigs/study")
+        self.write(STUDY + MLA, "defconfigs/study")
         self.configure(defconfig="study")
         steps = self.plan()["steps"]
         self.assertEqual([step["selected"] for step in steps], [True] * 4 + [False] * 2)
@@ -305,7 +317,7 @@ class Plans(PlanCase):
         self.assertIn("note: AdamWSPAM restarts", self.said)
         self.configure('CONFIG_OPTIMIZER="adamwspam"', "CONFIG_SPAM_WARMUP=10")
         self.plan()
-        self.assertNotIn("AdamWSPAM", self.said)
+        self.assertNotIn("note: AdamWSPAM", self.said)
 
     def test_account_of_the_program_is_shown(self):
         self.listed("baseline gate")
@@ -610,7 +622,8 @@ class Tuned(PlanCase):
             self.assertIsNone(self.plan()["steps"][1]["rate"])
 
     def test_every_step(self):
-        self.configure('CONFIG_PLAN="leave_one_out"', self.RATES, "CONFIG_TUNE_ALL=y")
+        self.configure("CONFIG_ATTENTION=mla", 'CONFIG_PLAN="leave_one_out"', self.RATES,
+                       "CONFIG_TUNE_ALL=y")
         self.assertEqual([len(step["candidates"]) for step in self.plan()["steps"]], [2] * 4)
         self.listed("mla mla+gate mla+gate+pool-token mla+cross", self.RATES, "CONFIG_TUNE_ALL=y",
                     "CONFIG_PLAN_CONTROLS=parameters")
@@ -667,6 +680,81 @@ class Make(Case):
         self.assertEqual(os.stat(self.path("plan/plan.mk")).st_mtime_ns, planned)
         os.rename(self.path("a"), self.path("b"))
         self.plan_of("b", 1)
+
+    def waiting_make(self, *words):
+        """A make that waits before its first run until the file "go" is there; a shim of git waits for it."""
+        self.write(f"""#!/bin/sh
+case "$1" in rev-parse)
+	: >{self.path("waits")}
+	until [ -e {self.path("go")} ]; do sleep 0.1; done ;;
+esac
+exec {shutil.which("git")} "$@"
+""", "git")
+        os.chmod(self.path("git"), 0o755)
+        environment = as_user.environment(KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"],
+                                          PATH=f"{self.directory}:{os.environ['PATH']}")
+        with open(self.path("said"), "w", encoding="utf-8") as said:
+            make = subprocess.Popen(["make", "-s", f"O={as_user.BUILD}", f"PLAN={self.path('plan')}",
+                                     f"RUNS={self.path('runs')}", *words], cwd=as_user.ROOT,
+                                    env=environment, stdout=said, stderr=said)
+        self.addCleanup(make.wait)
+        self.addCleanup(self.write, "", "go")
+        while not os.path.exists(self.path("waits")) and make.poll() is None:
+            time.sleep(0.1)
+        return make
+
+    def end_of(self, make):
+        """Its exit status and what it said."""
+        self.write("", "go")
+        return make.wait(), self.read("said")
+
+    def test_the_next_experiment_is_configured_while_one_trains(self):
+        """The plan of a make is fixed when it starts: programs, runs and report stay its own."""
+        self.configure("config", "CONFIG_EXPERIMENT=first", "CONFIG_MODEL_LAYERS=1")
+        self.succeed("set", "CONFIG_SEEDS=1,2")
+        first = self.waiting_make("-j1")
+        self.succeed("set", "CONFIG_EXPERIMENT=second", "CONFIG_MODEL_LAYERS=2")
+        self.assertIn("second: no question", self.make("plan"))
+        said = self.make()      # its plan has steps of the same names
+        self.assertIn("second: scale laptop, seeds 1, 2\n", said)
+        self.assertEqual(len(os.listdir(self.path("runs/second"))), 3)      # and the report
+        status, said = self.end_of(first)
+        self.assertEqual(status, 0, said)
+        self.assertIn("first: scale laptop, seeds 1, 2\n", said)
+        self.assertNotIn("second", said)
+        layers = {run.name: json.loads((run / "run.json").read_text())["config"]["MODEL_LAYERS"]
+                  for run in pathlib.Path(self.path("runs/first")).glob("0-*")}
+        self.assertEqual(list(layers.values()), ["1", "1"])
+        self.assertIn("second", self.make("report"))        # now as .config says
+
+    def test_rates_are_chosen_for_the_plan_that_began(self):
+        """After the runs that tune, the plan is made again: still of the configuration at the start."""
+        self.configure("config", "CONFIG_EXPERIMENT=first", 'CONFIG_TUNE_RATES="1e-3,6e-3"',
+                       "CONFIG_TUNE_ALL=y", "CONFIG_TUNE_SEEDS=101")
+        first = self.waiting_make()
+        self.configure("config", "CONFIG_EXPERIMENT=second")
+        self.make("plan")
+        status, said = self.end_of(first)
+        self.assertEqual(status, 0, said)
+        self.assertIn("first: scale laptop, seeds 1\n", said)
+        self.assertFalse(os.path.exists(self.path("runs/second")))
+
+    def test_one_plan_for_makes_of_one_configuration(self):
+        self.configure("config")
+        first = self.waiting_make("runs")
+        self.make("steps")
+        self.assertFalse(os.path.exists(self.path("plan.2")))
+        self.configure("config", "CONFIG_MODEL_LAYERS=1")
+        self.make("steps")
+        self.assertTrue(os.path.exists(self.path("plan.2/0-baseline/kablate")))
+        self.make("stop")
+        self.assertTrue(os.path.exists(self.path("plan.2/stopped")))    # of all plans
+        status, said = self.end_of(first)
+        self.assertIn("stopped before smoke 0-baseline seed 1", said)
+        self.assertNotEqual(status, 0)
+        self.configure("config", "CONFIG_MODEL_LAYERS=2", "CONFIG_MODEL_HEADS=1")
+        self.make("steps")      # the first plan is free
+        self.assertFalse(os.path.exists(self.path("plan.3")))
 
     def test_data_of_another_configuration(self):
         self.configure("a", "CONFIG_TASK=text")

@@ -1,7 +1,7 @@
 """From the words of a plan to its steps, not yet resolved to configurations.
 
-A word is a step: names of fragments joined by "+".  Some names are not fragments: "again-2" runs
-step 2 again; "null-2" runs it with other seeds, so there is no difference to find; "baseline"
+A word is a step: names of fragments joined by "+".  Some names are not fragments: "NORM=rms" sets
+a symbol (tools/plan/factors.py has symbols with several values); "again-2" runs step 2 again; "null-2" runs it with other seeds, so there is no difference to find; "baseline"
 stands for no fragment; "parameters-of-2" and "flops-of-2" widen the feed-forward until the step is
 as near as possible to step 2 (tools/plan/matching.py); "tuned" takes the best of several learning
 rates (tools/plan/tuning.py); "against-2" compares the step with step 2 instead of the baseline, and
@@ -11,7 +11,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from tools.plan import kconfig, matching, ranges
+from tools.plan import factors, kconfig, matching, ranges
 from tools.plan.kconfig import Unfit
 
 TWIN = re.compile(r"(again|null)-([0-9]+)")
@@ -20,14 +20,14 @@ MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
 AGAINST = re.compile(r"against-([0-9]+)")
 BASELINE = "baseline"  # the word for no fragment
 TUNED = "tuned"
-PER = "per:"
+PER = factors.PER
 
 
 @dataclass
 class Step:
     number: int
     label: str
-    fragments: list
+    fragments: list         # and settings such as NORM=rms
     baseline: int = 0
     repeats: int = None     # the step that this one runs again, with the same seeds
     repeat: int = 0         # how often the same configuration came before
@@ -81,7 +81,7 @@ def read_word(number, word, label=None):
         if against:
             step.against = int(against[1])
             continue
-        kept.append(name)
+        kept.append(factors.name_of(name) if "=" in name else name)
         if matched:
             step.match = matching.Match(matched[1], int(matched[2]))
         elif name == TUNED:
@@ -120,19 +120,45 @@ def twin_step(steps, kind, first):
     return step
 
 
-def one_at_a_time(words):
-    return listed_steps([BASELINE, *words])
+def values_of(axes):
+    """Of the axes of a grid, in words."""
+    return [axis.removeprefix(PER).split("|") for axis in axes]
 
 
-def leave_one_out(words):
-    labels = ["all"] + [f"without-{word}" for word in words]
-    kept = [words] + [words[:i] + words[i + 1:] for i in range(len(words))]
-    return [read_word(number, join(left), label)
-            for number, (label, left) in enumerate(zip(labels, kept))]
+def name_of(word):
+    return read_word(0, word).label
 
 
-def grid(words):
-    axes = [word.removeprefix(PER).split("|") for word in words]
+def one_at_a_time(words, axes=()):
+    """Every step has the first value of each axis, but for the one value that is its own."""
+    axes = values_of(axes)
+    first = [axis[0] for axis in axes]
+    steps = listed_steps([BASELINE, *words])
+    for step in steps:
+        step.fragments = step.fragments + read_word(0, join(first)).fragments
+    for i, axis in enumerate(axes):
+        steps += [read_word(number, join([*first[:i], value, *first[i + 1:]]), name_of(value))
+                  for number, value in enumerate(axis[1:], len(steps))]
+    return steps
+
+
+def leave_one_out(words, axes=()):
+    """A factor is left out by its first value."""
+    pairs = [(BASELINE, word) for word in words] + values_of(axes)
+    for pair in pairs:
+        if len(pair) > 2:
+            raise Unfit([f"CONFIG_PLAN_FACTORS: {'|'.join(pair)}: the plan 'leave_one_out' takes two "
+                         "values of a factor, without and with"])
+    whole = [with_it for _, with_it in pairs]
+    steps = [read_word(0, join(whole), "all")]
+    return steps + [read_word(number, join([*whole[:number - 1], without, *whole[number:]]),
+                              f"without-{name_of(with_it)}")
+                    for number, (without, with_it) in enumerate(pairs, 1)]
+
+
+def grid(words, more_axes=()):
+    words = [*words, *more_axes]
+    axes = values_of(words)
     cells = list(itertools.product(*axes))
     steps = []
     for number, cell in enumerate(cells):
@@ -157,22 +183,31 @@ def check_references(steps):
 
 
 def check_names(steps):
-    """The names contain names of fragments, and make and the shell read them."""
+    """The names contain names of fragments and values, and make and the shell read them."""
     for step in steps:
         if not kconfig.NAME.fullmatch(step.name):
             raise Unfit([f"{step.name}: {kconfig.IN_A_NAME}: rename the fragment"])
 
 
+def kind_of(values):
+    """The plan 'single' has no fragments; with factors it is a grid."""
+    return "grid" if values["PLAN"] == "single" and values["PLAN_FACTORS"] else values["PLAN"]
+
+
 def steps_of(values):
     """The steps that the plan's symbols ask for, not yet resolved."""
-    kind, words = values["PLAN"], (values["PLAN_FRAGMENTS"] or "").split()
+    kind, words = kind_of(values), (values["PLAN_FRAGMENTS"] or "").split()
+    axes = factors.words(values["PLAN_FACTORS"])
     if kind == "single":
         return [Step(0, BASELINE, [])]
-    if not words:
-        raise Unfit([f"the plan '{kind}' has no fragments: set CONFIG_PLAN_FRAGMENTS"])
-    makers = {"steps": listed_steps, "one_at_a_time": one_at_a_time,
-              "leave_one_out": leave_one_out, "grid": grid}
-    steps = makers[kind](words)
+    if kind == "steps" and axes:
+        raise Unfit(["CONFIG_PLAN_FACTORS: the plan 'steps' has none; choose grid, one_at_a_time or "
+                     "leave_one_out"])
+    if not words and not axes:
+        raise Unfit([f"the plan '{kind}' has no fragments: set CONFIG_PLAN_FRAGMENTS or "
+                     "CONFIG_PLAN_FACTORS"])
+    makers = {"one_at_a_time": one_at_a_time, "leave_one_out": leave_one_out, "grid": grid}
+    steps = listed_steps(words) if kind == "steps" else makers[kind](words, axes)
     if kind == "steps":
         baseline = int(values["PLAN_BASELINE"])
         if baseline >= len(steps) or steps[baseline].twin is not None:

@@ -16,7 +16,7 @@ import re
 import statistics
 from dataclasses import dataclass, field
 
-from tools.plan import config_difference, plan_words, tuning
+from tools.plan import compared, config_difference, plan_words, tuning
 from tools.report import decoding, factorial, judging, stats
 from tools.results import metric_names, records
 
@@ -175,6 +175,7 @@ class Table:
     environments: list      # (environment, steps)
     problems: list
     notes: list
+    compared: str = ""      # what the steps are, in one line
     samples: list = field(default_factory=list)
 
     @property
@@ -679,7 +680,8 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
                   for x in lengths_of(step, by_name.get(step.baseline, step))],
                  decoded, list(scores_of(groups, rows, by_name, tuned)),
                  sweeps, beside_published(experiment, by_name),
-                 list_environments(steps), problems, list(find_notes(steps)))
+                 list_environments(steps), problems, list(find_notes(steps)),
+                 compared.line([step.config for step in steps]))
 
 
 def tabulate_pairs(name, pairs):

@@ -96,9 +96,9 @@ def section_html(title, lines, extra, is_text):
         + (table_html(*extra, is_text) if extra else "")
 
 
-def head_html(name, question, facts):
+def head_html(name, question, facts, compared=""):
     """Facts are (name, text or link)."""
-    asked = f'<p class="question">{escape(question)}</p>' if question else ""
+    asked = "".join(f'<p class="question">{escape(text)}</p>' for text in (question, compared) if text)
     return f"<h1>{escape(name)}</h1>" + asked + '<dl class="facts">' + "".join(
         f"<dt>{escape(what)}</dt><dd>{cell_html(text)}</dd>" for what, text in facts) + "</dl>"
 

@@ -368,7 +368,7 @@ def aligned(headings, cells, indent="", stream=None):
 def as_text(table, stream=None):
     room = terminal.width(stream) if stream else None
     title_tone = "head" if stream and terminal.has_colours(stream) else None
-    parts = [terminal.painted(headline(table), title_tone) + "\n",
+    parts = [terminal.painted(headline(table), title_tone), terminal.wrapped(table.compared, room) + "\n",
              aligned(*grid(table), stream=stream) + "\n"]
     for title, lines, extra in told_sections(table):
         parts.append(terminal.painted(f"{title}:", title_tone))
@@ -387,7 +387,7 @@ def markdown_table(headings, cells):
 
 
 def as_markdown(table):
-    parts = [f"# {headline(table)}\n", markdown_table(*grid(table))]
+    parts = [f"# {headline(table)}\n", table.compared + "\n", markdown_table(*grid(table))]
     for title, lines, extra in told_sections(table):
         parts.append(f"## {title}\n")
         if lines:
@@ -511,7 +511,8 @@ def as_html(table, steps, link, seconds=None, above_all=""):
     said = [f"{dict(facts)['Environment']}: all steps"]
     below = [section for section in told if section not in above
              and section[0] != DIFFERS and section[1] != said]
-    parts = [above_all, page.head_html(table.experiment, about.question(table.experiment), facts),
+    parts = [above_all, page.head_html(table.experiment, about.question(table.experiment), facts,
+                                        table.compared),
              page.table_html(*grid(table), is_text_column, "main"),
              *(page.section_html(*section, is_text_column) for section in above),
              page.groups_html(drawn), differences_html(table, steps),

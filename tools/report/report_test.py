@@ -40,6 +40,18 @@ class Study(Case):
         self.assertRegex(text, r"1-mla\+gate +2M\*")
         self.assertIn("STEP: mla → mla+gate", text)
 
+    def test_begins_with_what_was_compared(self):
+        common = {"MODEL_LAYERS": "4", "MODEL_EMBD": "64", "FFN": "gelu", "OPTIMIZER": "adamw"}
+        for step, norm, rate in (("0-layer", "layer", "3e-3"), ("1-rms", "rms", "6e-3")):
+            self.runs.add("e", step, 1, 3.0, config={
+                **common, "ATTENTION": "dot", "NORM": norm, "LEARNING_RATE": rate})
+        line = "dot attention, LayerNorm or RMSNorm, GELU, 4 x 64, AdamW 3e-3 or 6e-3, language"
+        _, text, table = self.report("e")
+        self.assertEqual(text.splitlines()[:2], ["e: scale laptop, seeds 1", line])
+        self.assertEqual(table["compared"], line)
+        self.assertEqual(self.read("md", "e").splitlines()[:3], ["# e: scale laptop, seeds 1", "", line])
+        self.assertIn(f'<h1>e</h1><p class="question">{line}</p>', self.read("html", "e"))
+
     def test_numbers(self):
         """Paired by seed: computed here again from what was written."""
         self.runs.add("e", "0-mla", 1, 3.0)

@@ -22,7 +22,7 @@ import threading
 import urllib.parse
 from html import escape
 
-from tools.plan import config_difference, declaration
+from tools.plan import compared, config_difference, declaration
 from tools.report import about, ablation, decoding, page, plots, report
 from tools.results import records
 
@@ -112,7 +112,8 @@ def unfinished(name, steps, problem):
     every = [run for step in steps for run in step.runs]
     drawn = plots.draw_curves((run.step, run) for run in every if run.repeat == 0)
     return page.document(name, [
-        HOME, page.head_html(name, about.question(name), about.facts(every)),
+        HOME, page.head_html(name, about.question(name), about.facts(every),
+                             compared.line([step.config for step in steps])),
         page.list_html(problem.splitlines()), page.groups_html(drawn),
         report.runs_html(steps, run_link)], drawn, SECONDS)
 
@@ -139,7 +140,8 @@ def one_run(db, _runs, identity):
     where = [("Experiment", experiment_link(run.experiment)), ("State", about.state(run)),
              ("Iteration", f"{about.last_iteration(run)} of {run.iterations}"),
              ("Identity", run.identity), ("Directory", run.directory)]
-    parts = [HOME, page.head_html(f"{run.step}, seed {run.seed}", "", where + about.facts([run])),
+    parts = [HOME, page.head_html(f"{run.step}, seed {run.seed}", "", where + about.facts([run]),
+                                  compared.line([run.config])),
              numbers_html([(run.step, step)]), page.groups_html(drawn)]
     parts += [page.section_html(title, [], (headings, cells), report.is_text_column)
               for title, headings, cells in (

@@ -84,6 +84,7 @@ class Pages(Case):
         self.assertTrue(run["isRunning"])
         self.assertEqual(run["series"]["val/loss"][1][-1], 3.0)
         self.assertIn("running, last sign 2001-09-09 01:46:40 UTC", text)
+        self.assertIn('<p class="question">language</p>', text)     # what is compared
 
     def test_run(self):
         self.runs.add("e", "0-mla", 1, 3.0, moved="another machine", state="invalid",

@@ -4,7 +4,7 @@
 #
 # Blocks that follow "New file `PATH`:" become files, those that follow "A line in `PATH`, beside
 # the others of its kind:" are put behind the last line that begins alike; the indented lines
-# under "Using it" are commands.
+# under "Using it", or the heading that $section names, are commands.
 set -uo pipefail
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -85,7 +85,7 @@ in_copy() { # COMMAND
 		bash -c "$1")
 }
 
-commands() { sed -n '/^## Using it/,/^## /s/^    //p' "$page"; }
+commands() { sed -n "/^## ${section:-Using it}/,/^## /s/^    //p" "$page"; }
 
 # Every command, a test case each.
 use_it() {
