@@ -30,17 +30,30 @@ static int64_t rank(const double *row, int64_t n, int64_t j)
 	return before;
 }
 
-static void keep_largest(double *row, int64_t n, int64_t k, double *out)
+static void keep_largest(const double *row, int64_t n, int64_t k, double *out)
 {
 	for (int64_t j = 0; j < n; j++)
 		out[j] = rank(row, n, j) < k ? row[j] : 0;
 }
 
-static void keep_chosen(const double *row, int64_t n, const int32_t *chosen, int64_t k, double *out)
+/* Keeps what was chosen elsewhere; returns by what share another key outweighs one of these. */
+static double keep_chosen(const double *row, int64_t n, const int32_t *chosen, int64_t k,
+			  double *out)
 {
-	for (int64_t i = 0; i < k; i++)
-		if (chosen[i] >= 0 && chosen[i] < n)
-			out[chosen[i]] = row[chosen[i]];
+	double least = INFINITY, most = 0;
+	int64_t kept = 0;
+
+	for (int64_t j = 0; j < n; j++) {
+		bool is_chosen = false;
+
+		for (int64_t i = 0; i < k; i++)
+			is_chosen = is_chosen || chosen[i] == j;
+		out[j] = is_chosen ? row[j] : 0;
+		kept += is_chosen;
+		least = is_chosen ? fmin(least, row[j]) : least;
+		most = is_chosen ? most : fmax(most, row[j]);
+	}
+	return kept != (k < n ? k : n) ? INFINITY : most > least ? (most - least) / most : 0;
 }
 
 static void keep_large(const double *row, int64_t n, double tau, double *out)
@@ -79,7 +92,8 @@ static double *routing(struct oracle *o)
 		double *row = all + r * T, *out = sparse + r * T;
 
 		if (topk && chosen)
-			keep_chosen(row, n, chosen + r * k, k, out);
+			o->route_gap =
+				fmax(o->route_gap, keep_chosen(row, n, chosen + r * k, k, out));
 		else if (topk)
 			keep_largest(row, n, k, out);
 		else

@@ -133,6 +133,14 @@ void oracle_destroy(struct oracle *o)
 	free(o);
 }
 
+bool oracle_knows(const struct oracle *o, const char *mechanism_symbol)
+{
+	for (int i = 0; i < o->n_mechanisms; i++)
+		if (strcmp(o->mechanism[i]->symbol, mechanism_symbol) == 0)
+			return true;
+	return false;
+}
+
 void oracle_rows(struct oracle *o, const int32_t *rows)
 {
 	for (int64_t b = 0; b < o->B; b++)
@@ -165,12 +173,20 @@ enum status oracle_add_weight(struct oracle *o, const char *name, const double *
 
 /* ----------------------------------------------------------- arrays and weights */
 
+static void lack_memory(struct oracle *o, int64_t n)
+{
+	struct error err;
+
+	fail_memory(&err, "oracle", (unsigned long long)n * sizeof(double));
+	oracle_fail(o, "%s", err.text);
+}
+
 double *oracle_array(struct oracle *o, int64_t n)
 {
 	double *array = o->failed ? NULL : pool_alloc(&o->pool, (size_t)n * sizeof(*array));
 
 	if (!array)
-		oracle_fail(o, "no memory for %lld numbers", (long long)n);
+		lack_memory(o, n);
 	return array;
 }
 
@@ -215,7 +231,7 @@ double *oracle_constant(struct oracle *o, double *values, int64_t n)
 		return o->constants[at];
 	o->constants[at] = pool_alloc(&o->kept_pool, (size_t)n * sizeof(*values));
 	if (!o->constants[at]) {
-		oracle_fail(o, "no memory for %lld numbers", (long long)n);
+		lack_memory(o, n);
 		return NULL;
 	}
 	memcpy(o->constants[at], values, (size_t)n * sizeof(*values));
@@ -319,6 +335,7 @@ enum status oracle_run(struct oracle *o, struct error *err)
 {
 	pool_free(&o->kept_pool);
 	o->differs = false;
+	o->route_gap = 0;
 	if (run_pass(o, err) != OK)
 		return FAIL;
 	for (int i = 0; i < o->n_weights; i++)

@@ -74,8 +74,13 @@ struct oracle {
 	int64_t B, T, V, E, H, D, F, N;
 	bool bias;
 	int32_t *tokens, *targets; /* [B,T]; target -1: not scored */
-	/* For topk routing, by layer: [B,T,k] keys that are chosen from outside; NULL: its own. */
-	const int32_t **routes;
+	/*
+	 * Of topk routing, by layer: [B,T,k] keys that were chosen elsewhere; NULL: its own choice.
+	 * Near ties may end either way.  A wrong choice shows in route_gap: by what share a key
+	 * that was left out outweighs one that was chosen, at most.
+	 */
+	const int32_t *const *routes;
+	double route_gap;
 	const struct oracle_attention *attention;
 	const struct oracle_ffn *ffn;
 	const struct oracle_mechanism *mechanism[ORACLE_MECHANISMS];
@@ -114,6 +119,9 @@ struct oracle {
 enum status oracle_create(struct oracle **o, const struct config *c, int64_t B, int64_t T,
 			  char missing[64], struct error *err) MUST_CHECK;
 void oracle_destroy(struct oracle *o);
+
+/* Does a mechanism with this switch have an oracle? */
+bool oracle_knows(const struct oracle *o, const char *mechanism_symbol);
 
 /* The batch: rows of T + 1 tokens; every target is the next token. */
 void oracle_rows(struct oracle *o, const int32_t *rows);

@@ -30,8 +30,8 @@ CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name o
 SIZES = {"parameters": "parameters", "flops": "flops_per_token"}
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 
-AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_BATCH": "one batch",
-          "AUDIT_DATA": "data", "AUDIT_TRAINING": "training", "AUDIT_PAIRING": "pairing"}
+AUDITS = {"AUDIT_ORACLE": "oracle", "AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality",
+          "AUDIT_ONE_BATCH": "one batch", "AUDIT_DATA": "data", "AUDIT_TRAINING": "training", "AUDIT_PAIRING": "pairing"}
 
 # Marks behind cells, and what they mean.
 MORE_PARAMETERS = "*"
