@@ -326,6 +326,7 @@ static enum status compare_gradients(const struct comparison *c, struct error *e
 static enum status follow_routes(const struct comparison *c, struct error *err)
 {
 	c->oracle->routes = (const int32_t *const *)c->engine->routes;
+	c->oracle->routed = c->engine->k;
 	return oracle_run(c->oracle, err);
 }
 

@@ -84,9 +84,11 @@ static double *routing(struct oracle *o)
 	const int64_t T = o->T, asked = config_int(o->config, "RA_MLA_MLP_SPARSE_K");
 	const int64_t k = asked < T ? asked : T;
 	const double tau = config_real(o->config, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD");
-	const int32_t *chosen = o->routes ? o->routes[o->layer] : NULL;
+	const int32_t *chosen = o->routes && o->routed == k ? o->routes[o->layer] : NULL;
 	double *all = pooled_heads(o), *sparse = oracle_array(o, o->B * T * T);
 
+	if (o->routes && !chosen)
+		o->route_gap = INFINITY; /* another k, or none in this layer */
 	for (int64_t r = 0; sparse && r < o->B * T; r++) {
 		const int64_t n = r % T + 1;
 		double *row = all + r * T, *out = sparse + r * T;

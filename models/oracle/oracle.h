@@ -80,6 +80,7 @@ struct oracle {
 	 * that was left out outweighs one that was chosen, at most.
 	 */
 	const int32_t *const *routes;
+	int64_t routed; /* k of these */
 	double route_gap;
 	const struct oracle_attention *attention;
 	const struct oracle_ffn *ffn;

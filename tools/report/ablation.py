@@ -70,6 +70,7 @@ class Row:
     audits: int = 0
     skipped_audits: list = field(default_factory=list)      # switched off
     failed_audits: list = field(default_factory=list)
+    no_oracle: bool = False             # no second program knows its formulas
     kind: str = judging.STEP            # what is compared with the baseline
     by_accuracy: bool = False           # what is judged
     delta: stats.Difference = None      # of the loss; with an interval where it was judged
@@ -237,7 +238,9 @@ def row_of(step, baseline):
                config_difference.difference(baseline, step) if baseline else [],
                max((len(run.audits) for run in step.runs), default=0),
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
-               [list(audit) for audit in step.failed_audits])
+               [list(audit) for audit in step.failed_audits],
+               no_oracle=any(audit[:2] == ("oracle", "no oracle") for run in step.runs
+                             for audit in run.audits))
 
 
 def is_null(step, baseline):
