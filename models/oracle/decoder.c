@@ -211,12 +211,51 @@ static double *embed(struct oracle *o)
 	return x;
 }
 
-static double *layers(struct oracle *o)
+static void keep_begin(struct oracle *o, const double *x)
 {
-	double *x = embed(o);
+	struct oracle_begin *b = &o->begin[o->layer];
+
+	b->x = oracle_keep(o, x, o->B * o->T * o->E);
+	b->n_losses = o->n_losses;
+	b->next_constant = o->next_constant;
+	memcpy(b->loss, o->loss, sizeof(b->loss));
+	memcpy(b->in, o->in, sizeof(b->in));
+	for (int i = 0; i < o->n_mechanisms; i++) {
+		if (o->in[i].value && o->in[i].count < 1)
+			oracle_fail(o, "the oracle of %s sends a message without a count",
+				    o->mechanism[i]->symbol);
+		if (o->in[i].value)
+			b->in[i].value = oracle_keep(o, o->in[i].value, o->in[i].count);
+	}
+}
+
+/* A derivative begins with the layer whose weight moves. */
+static double *first_layer(struct oracle *o)
+{
+	const struct oracle_begin *b = &o->begin[o->from > 0 ? o->from : 0];
+	double *x;
 
 	memset(o->in, 0, sizeof(o->in));
-	for (o->layer = 0; o->layer < o->N && x; o->layer++) {
+	if (o->from <= 0)
+		return embed(o);
+	x = oracle_array(o, o->B * o->T * o->E);
+	if (!x)
+		return NULL;
+	memcpy(x, b->x, (size_t)(o->B * o->T * o->E) * sizeof(*x));
+	memcpy(o->in, b->in, sizeof(o->in));
+	memcpy(o->loss, b->loss, sizeof(o->loss));
+	o->n_losses = b->n_losses;
+	o->next_constant = b->next_constant;
+	return x;
+}
+
+static double *layers(struct oracle *o)
+{
+	double *x = first_layer(o);
+
+	for (o->layer = o->from > 0 ? o->from : 0; o->layer < o->N && x; o->layer++) {
+		if (!o->differs)
+			keep_begin(o, x);
 		o->last = o->layer == o->N - 1;
 		memset(o->out, 0, sizeof(o->out));
 		x = add_branch(o, "ln_1", x, attention);

@@ -34,6 +34,7 @@ static void hidden(struct oracle *o, double *h, struct oracle_message *out)
 	if (pooled)
 		pool(o, pooled, G);
 	out->value = oracle_linear(o, "gate_to_heads", pooled, G, o->H, false);
+	out->count = o->B * o->T * o->H;
 	out->alpha = oracle_alpha(o, "gate_alpha", "GATE_ALPHA");
 }
 

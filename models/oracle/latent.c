@@ -96,6 +96,7 @@ static void hidden(struct oracle *o, double *h, struct oracle_message *out)
 	}
 	if (!o->last) {
 		out->value = to_latent(o, h);
+		out->count = o->B * o->T * o->L;
 		out->alpha = oracle_alpha(o, "recip_alpha_next", "RECIP_ALPHA");
 	}
 	if (config_bool(o->config, "RECIP_DETACH"))

@@ -108,6 +108,11 @@ enum status oracle_create(struct oracle **out, const struct config *c, int64_t B
 		return FAIL;
 	}
 	read_sizes(o);
+	o->begin = calloc((size_t)(o->N > 0 ? o->N : 1), sizeof(*o->begin));
+	if (!o->begin) {
+		oracle_destroy(o);
+		return fail_memory(err, "oracle", sizeof(*o->begin));
+	}
 	find_parts(o, missing);
 	if (config_check(o->config, err) != OK) {
 		oracle_destroy(o);
@@ -127,6 +132,7 @@ void oracle_destroy(struct oracle *o)
 	free(o->tokens);
 	free(o->targets);
 	free(o->constants);
+	free(o->begin);
 	pool_free(&o->pool);
 	pool_free(&o->kept_pool);
 	config_free(o->config);
@@ -219,23 +225,29 @@ const double *oracle_weights(struct oracle *o, const char *name, int64_t count)
 	return w->values;
 }
 
+double *oracle_keep(struct oracle *o, const double *values, int64_t n)
+{
+	const size_t bytes = (size_t)n * sizeof(*values);
+	double *copy = o->failed ? NULL : pool_alloc(&o->kept_pool, bytes);
+
+	if (copy)
+		memcpy(copy, values, bytes);
+	else
+		lack_memory(o, n);
+	return copy;
+}
+
 double *oracle_constant(struct oracle *o, double *values, int64_t n)
 {
 	const int at = o->next_constant++;
 
-	if (!values || at == MOST_CONSTANTS) {
+	if (at >= MOST_CONSTANTS)
 		oracle_fail(o, "more than %d arrays are constant", MOST_CONSTANTS);
+	if (!values || o->failed)
 		return NULL;
-	}
-	if (o->differs)
-		return o->constants[at];
-	o->constants[at] = pool_alloc(&o->kept_pool, (size_t)n * sizeof(*values));
-	if (!o->constants[at]) {
-		lack_memory(o, n);
-		return NULL;
-	}
-	memcpy(o->constants[at], values, (size_t)n * sizeof(*values));
-	return values;
+	if (!o->differs)
+		o->constants[at] = oracle_keep(o, values, n);
+	return o->constants[at];
 }
 
 double oracle_alpha(struct oracle *o, const char *name, const char *symbol)
@@ -335,6 +347,7 @@ enum status oracle_run(struct oracle *o, struct error *err)
 {
 	pool_free(&o->kept_pool);
 	o->differs = false;
+	o->from = -1;
 	o->route_gap = 0;
 	if (run_pass(o, err) != OK)
 		return FAIL;
@@ -342,6 +355,12 @@ enum status oracle_run(struct oracle *o, struct error *err)
 		if (!o->weights[i].used)
 			return fail(err, "no part of the oracle reads '%s'", o->weights[i].name);
 	return OK;
+}
+
+/* "h.2.attn.c_proj.weight" belongs to layer 2; other weights count as read before all layers. */
+static int64_t layer_of(const char *name)
+{
+	return strncmp(name, "h.", 2) == 0 ? strtoll(name + 2, NULL, 10) : -1;
 }
 
 static void move(struct oracle_weight *w, const double *from, const double *direction, double by)
@@ -363,6 +382,7 @@ enum status oracle_derivative(struct oracle *o, int index, const double *directi
 		return fail_memory(err, "oracle", bytes);
 	memcpy(from, w->values, bytes);
 	o->differs = true;
+	o->from = layer_of(w->name);
 	move(w, from, direction, step);
 	status = run_pass(o, err);
 	memcpy(above, o->loss, sizeof(above));

@@ -43,6 +43,7 @@ struct oracle_ffn {
 /* What a mechanism sends from one layer to the next. */
 struct oracle_message {
 	double *value; /* NULL: nothing */
+	int64_t count; /* of its numbers */
 	double alpha;  /* its weight */
 };
 
@@ -68,6 +69,14 @@ struct oracle_loss {
 };
 
 enum { ORACLE_MECHANISMS = 8, ORACLE_LOSSES = 8 };
+
+/* What a layer begins with: earlier layers need not be computed again when a later weight moves. */
+struct oracle_begin {
+	double *x; /* [B,T,E] */
+	struct oracle_message in[ORACLE_MECHANISMS];
+	struct oracle_loss loss[ORACLE_LOSSES];
+	int n_losses, next_constant;
+};
 
 struct oracle {
 	struct config *config;
@@ -105,10 +114,12 @@ struct oracle {
 	int n_losses;
 
 	struct pool pool;      /* of the pass */
-	struct pool kept_pool; /* of the constants */
+	struct pool kept_pool; /* of what oracle_run() keeps for derivatives */
 	double **constants;
-	int n_constants, next_constant;
+	int next_constant;
+	struct oracle_begin *begin; /* by layer */
 	bool differs; /* this pass has a changed weight: constants stay as they were */
+	int64_t from; /* ... and begins with this layer; -1: with the embedding */
 	struct error err;
 	bool failed;
 };
@@ -180,6 +191,9 @@ void oracle_fail(struct oracle *o, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* decoder.c: the blocks, from tokens to losses. */
 void oracle_decode(struct oracle *o);
+
+/* A copy that outlives the pass, or NULL. */
+double *oracle_keep(struct oracle *o, const double *values, int64_t n);
 
 static inline double oracle_sigmoid(double x)
 {
