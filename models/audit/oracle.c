@@ -521,14 +521,30 @@ static enum status compare_all(struct comparison *c, struct error *err)
 	return status;
 }
 
+/* A variant may accept only sizes that the reduced model does not have. */
+static enum status tell_refusal(const struct comparison *c, const struct error *why,
+				struct error *err)
+{
+	char detail[160];
+
+	if (c->missing)
+		return OK; /* "no oracle" was said */
+	snprintf(detail, sizeof(detail), "the reduced model is refused: %.120s", why->text);
+	return auditor_add(c->a, "oracle", "no oracle", true, detail, err);
+}
+
+/* Without a model there is nothing to compare. */
 static enum status open_model(struct comparison *c, struct error *err)
 {
 	const struct model_task task = { 0 };
 	const size_t tokens = (size_t)(REDUCED_ROWS * (c->T + 1));
+	struct error why;
 
-	if (find_oracle(c, err) != OK || choose_forms(c, err) != OK ||
-	    model_read(&c->model, c->config, &task, err) != OK)
+	if (find_oracle(c, err) != OK || choose_forms(c, err) != OK)
 		return FAIL;
+	if (model_read(&c->model, c->config, &task, &why) != OK)
+		return is_lack_of_memory(&why) ? fail(err, "%s", why.text)
+					       : tell_refusal(c, &why, err);
 	c->row = malloc(tokens * sizeof(*c->row));
 	c->token = malloc(tokens * sizeof(*c->token));
 	c->target = malloc(tokens * sizeof(*c->target));
@@ -565,7 +581,7 @@ enum status audit_oracle(struct auditor *a, struct error *err)
 	if (config_copy(&c.config, a->config, err) != OK)
 		return FAIL;
 	if (reduce_config(c.config, a->model, err) == OK && open_model(&c, err) == OK)
-		status = compare_all(&c, err);
+		status = c.model ? compare_all(&c, err) : OK;
 	close_comparison(&c);
 	return status;
 }

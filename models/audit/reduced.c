@@ -46,30 +46,36 @@ static bool is_power_of_two(int64_t n)
 	return (n & (n - 1)) == 0;
 }
 
-/*
- * The fewest heads of the same structure: as many to a key as before, several keys if there were
- * several, and a power of two if it was one, because alibi treats other numbers differently.
- */
-static int64_t fewest_heads(const struct model *m, int64_t keys)
-{
-	const int64_t group = m->heads / keys;
+struct heads {
+	int64_t keys, to_a_key;
+};
 
-	for (int64_t n = keys > 1 ? 2 : 1; n < keys; n++)
-		if (group * n > 1 && is_power_of_two(group * n) == is_power_of_two(m->heads))
-			return group * n;
-	return keys == 1 && is_power_of_two(m->heads) ? least(m->heads, 2) : m->heads;
+/*
+ * The fewest heads of the same structure: several keys if there were several, several heads to a
+ * key likewise, and a power of two if it was one, because alibi treats other numbers differently.
+ */
+static struct heads fewest_heads(int64_t heads, int64_t keys)
+{
+	struct heads fewest = { least(keys, 2), least(heads / keys, 2) };
+
+	if (!is_power_of_two(keys))
+		fewest.keys = 3;
+	else if (!is_power_of_two(heads))
+		fewest.to_a_key = 3;
+	return fewest;
 }
 
 static enum status reduce_heads(struct config *c, const struct model *m, struct error *err)
 {
 	const int64_t given = number(c, "ATTENTION_KV_HEADS", 0);
-	const int64_t heads = fewest_heads(m, given ? given : m->heads);
+	const struct heads fewest = fewest_heads(m->heads, given ? given : m->heads);
+	const int64_t heads = fewest.keys * fewest.to_a_key;
 	const int64_t width = heads * least(m->head_dim, MOST_CHANNELS);
 	const int64_t blocks = number(c, "WS_HEADS", 1);
 	const int64_t hidden = m->hidden * width / m->embd, whole = hidden / blocks * blocks;
 
 	if (set(c, "MODEL_HEADS", heads, err) != OK || set(c, "MODEL_EMBD", width, err) != OK ||
-	    set(c, "ATTENTION_KV_HEADS", given * heads / m->heads, err) != OK)
+	    set(c, "ATTENTION_KV_HEADS", given ? fewest.keys : 0, err) != OK)
 		return FAIL;
 	/* Otherwise FFN_MULT decides. */
 	if (number(c, "FFN_HIDDEN", 0) || whole != hidden)
