@@ -1023,6 +1023,21 @@ static void test_wrong_gradient(void **state)
 	}
 }
 
+/* Large scores bend the loss: one step is too coarse for a derivative. */
+static void test_sharp_scores(void **state)
+{
+	struct audit_report report = audit(SETTINGS(
+		{ "AUDIT_ORACLE", "y" }, { "AUDIT_WIRING", "n" }, { "AUDIT_CAUSALITY", "n" },
+		{ "AUDIT_ONE_BATCH", "n" }, { "AUDIT_TRAINING", "n" }, { "ATTENTION", "w2" },
+		{ "W2_SCORE", "overlap" }, { "POS", "rope" }, { "NORM", "rms" },
+		{ "FFN", "swiglu" }, { "MODEL_TIE_HEAD", "n" }, { "MODEL_EMBD", "64" },
+		{ "MODEL_BIAS", "n" }, { "NORM_EPS", "1e-6" }, { "FINAL_NORM", "layer" }));
+
+	(void)state;
+	assert_passed(&report);
+	audit_free(&report);
+}
+
 /* Training is one model and evaluation another. */
 static void test_graphs_differ(void **state)
 {
@@ -1144,6 +1159,7 @@ int main(void)
 		cmocka_unit_test(test_other_formula),
 		cmocka_unit_test(test_no_oracle),
 		cmocka_unit_test(test_wrong_gradient),
+		cmocka_unit_test(test_sharp_scores),
 		cmocka_unit_test(test_graphs_differ),
 		cmocka_unit_test(test_switched_off),
 		cmocka_unit_test(test_sizes),
