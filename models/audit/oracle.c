@@ -21,8 +21,8 @@
 #include "models/decode.h"
 #include "models/oracle/oracle.h"
 
-#define SEED 1 /* of weights, tokens and directions: the same for runs of all seeds */
-#define STEP 1e-5
+#define SEED 1	   /* of weights, tokens and directions: the same for runs of all seeds */
+#define STEP 1e-5  /* of a difference, as a share of the length of its tensor */
 #define SURE 1e-6  /* a derivative that differs by more from the engine's is taken again */
 #define UNSCORED 5 /* one of so many targets is not scored */
 
