@@ -245,8 +245,8 @@ FAULTS = [
           "square_deviation(s, mean, m->width) / width", "square_deviation(s, mean, m->width) / "
           "(width - 1)", ("oracle", "logits in double")),
     fault("rope off by one for keys", "rope", "core/backend/cpu/kernels/rope.c",
-          "list_turns(attr->theta, attr->width, c->run->past, length, turns);",
-          "list_turns(attr->theta, attr->width, c->run->past + (heads == 1), length, turns);",
+          "attr->width, c->run->past, length, turns);",
+          "attr->width, c->run->past + (heads == 1), length, turns);",
           ("oracle", "logits in double")),
     fault("rope with another theta", "rope", WIRING, "return op_rope(b->g, name, x, b->m->rope_theta, width);",
           "return op_rope(b->g, name, x, 2 * b->m->rope_theta, width);", ("oracle", "logits in double")),
