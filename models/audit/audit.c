@@ -34,6 +34,7 @@ struct audit_options audit_configured(struct config *c, const struct model *m, e
 	const bool large = ROWS * m->length * m->vocab > MOST_LOGITS;
 
 	return (struct audit_options){
+		.oracle = config_bool(c, "AUDIT_ORACLE"),
 		.wiring = config_bool(c, "AUDIT_WIRING"),
 		.causality = config_bool(c, "AUDIT_CAUSALITY"),
 		.one_batch = config_bool(c, "AUDIT_ONE_BATCH"),
@@ -175,6 +176,8 @@ static enum status run_audits(struct auditor *a, struct error *err)
 {
 	const struct audit_options *o = a->options;
 
+	if (o->oracle && audit_oracle(a, err) != OK)
+		return FAIL;
 	if (o->wiring && (audit_wiring(a, err) != OK || audit_mechanism_presence(a, err) != OK))
 		return FAIL;
 	if (o->one_batch && audit_one_batch(a, err) != OK)
@@ -183,9 +186,11 @@ static enum status run_audits(struct auditor *a, struct error *err)
 		return FAIL;
 	if (o->wiring && audit_mechanism_size(a, err) != OK)
 		return FAIL;
-	if (o->training && (audit_dropout(a, err) != OK || audit_precision(a, err) != OK))
+	if (o->training && (audit_dropout(a, err) != OK || audit_precision(a, err) != OK ||
+			    audit_graphs(a, err) != OK))
 		return FAIL;
-	if (o->causality && (audit_causality(a, err) != OK || audit_state(a, err) != OK))
+	if (o->causality && (audit_scored_causality(a, err) != OK ||
+			     audit_causality(a, err) != OK || audit_state(a, err) != OK))
 		return FAIL;
 	return OK;
 }
@@ -205,10 +210,12 @@ enum status audit_model(struct config *c, const struct model_task *task,
 
 	*report = (struct audit_report){
 		.declared_leak = options->declared_leak,
-		.partial = !(options->wiring && options->causality && options->one_batch &&
-			     options->data && options->training && options->pairing),
+		.partial = !(options->oracle && options->wiring && options->causality &&
+			     options->one_batch && options->data && options->training &&
+			     options->pairing),
 	};
-	if (!options->wiring && !options->causality && !options->one_batch && !options->training)
+	if (!options->oracle && !options->wiring && !options->causality && !options->one_batch &&
+	    !options->training)
 		return OK; /* and no memory is taken */
 	if (open_auditor(&a, err) == OK)
 		status = run_audits(&a, err);

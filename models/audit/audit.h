@@ -1,6 +1,8 @@
 /*
  * audit - is the model what its configuration claims?
  *
+ *   oracle     a second program, which shares no code with the engine, computes the same logits,
+ *              losses and derivatives of the step's model, reduced in size
  *   wiring     every parameter tensor receives a gradient within a few batches;
  *              the report names a tensor that only an auxiliary loss reaches
  *   mechanism  switching an enabled mechanism off changes the logits.  A mechanism
@@ -9,12 +11,14 @@
  *              to matter, in every layer that the mechanism claims, and so are the
  *              gradients of the mechanism's own parameters
  *   causality  other tokens from position t on change logits, but no bit of the
- *              logits before t
+ *              logits before t; nor, with other targets, a bit of the losses before t in
+ *              the graphs of training and evaluation
  *   state      the logits and gradients of a batch do not depend on earlier batches;
  *              the logits of a row do not depend on the other rows of its batch
  *   one batch  a few updates on one batch make its loss fall
  *   training   evaluation has no dropout; training has dropout only if the
- *              configuration asks for it; the logits are near those in double
+ *              configuration asks for it; the logits are near those in double;
+ *              training, evaluation, logits and decoding score the same targets alike
  *
  * Tokens are random.  The weights are drawn as for a run, but weights that start
  * at zero get small random values: otherwise what they multiply would not show.
@@ -41,6 +45,7 @@ struct audit_report {
 };
 
 struct audit_options {
+	bool oracle;
 	bool wiring, causality, one_batch; /* mechanism belongs to wiring, state to causality */
 	bool data, training, pairing;	   /* the program audits the pairing with the baseline */
 	bool declared_leak;

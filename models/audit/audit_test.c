@@ -12,6 +12,7 @@
 #include "core/backend/open.h"
 #include "core/util/test.h"
 #include "models/audit/audit.h"
+#include "models/oracle/oracle.h"
 #include "models/test_vector.h"
 
 /* ------------------------------------------------------------- faulty parts */
@@ -245,6 +246,50 @@ static void project_nothing(struct block *b, struct tensor *x, struct projection
 
 static const struct attention_variant bare = { .name = "bare", .project = project_nothing };
 ATTENTION(bare);
+/* Twice h; its oracle takes the factor from the configuration. */
+static struct tensor *act_doubled(struct block *b, const void *options, struct tensor *h,
+				  struct message *out)
+{
+	(void)options, (void)out;
+	return op_scale(b->g, "doubled", h, 2, NULL);
+}
+
+static void tell_doubled(struct oracle *o, double *h, struct oracle_message *out)
+{
+	(void)out;
+	for (int64_t i = 0; i < o->B * o->T * o->F; i++)
+		h[i] *= config_real(o->config, "TEST_WEIGHT");
+}
+
+static const struct mechanism doubled = {
+	.name = "doubled",
+	.symbol = "TEST_DOUBLED",
+	.read = read_nothing,
+	.hidden = act_doubled,
+};
+MECHANISM(doubled);
+
+static const struct oracle_mechanism doubled_oracle = {
+	.symbol = "TEST_DOUBLED",
+	.hidden = tell_doubled,
+};
+ORACLE_MECHANISM(doubled_oracle);
+
+/* Twice h in training, a little more in every other graph. */
+static struct tensor *act_twofold(struct block *b, const void *options, struct tensor *h,
+				  struct message *out)
+{
+	(void)options, (void)out;
+	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2.01, NULL);
+}
+
+static const struct mechanism twofold = {
+	.name = "twofold",
+	.symbol = "TEST_TWOFOLD",
+	.read = read_nothing,
+	.hidden = act_twofold,
+};
+MECHANISM(twofold);
 
 /* ----------------------------------------------------------- faulty kernels */
 
@@ -354,6 +399,7 @@ struct setting {
 };
 
 static const struct setting standard[] = {
+	{ "AUDIT_ORACLE", "n" }, /* it would find most faults, too: its own tests switch it on */
 	{ "AUDIT_WIRING", "y" },
 	{ "AUDIT_CAUSALITY", "y" },
 	{ "AUDIT_ONE_BATCH", "y" },
@@ -370,6 +416,8 @@ static const struct setting standard[] = {
 	{ "TEST_MODEST", "n" },
 	{ "TEST_WEIGHTED", "n" },
 	{ "TEST_BY_CHANCE", "n" },
+	{ "TEST_DOUBLED", "n" },
+	{ "TEST_TWOFOLD", "n" },
 	{ NULL, NULL },
 };
 
@@ -435,20 +483,36 @@ static const struct audit_finding *find(const struct audit_report *r, const char
 	return NULL;
 }
 
-/* Exactly these findings failed: pairs of audit and subject; subject NULL: whichever. */
+/* The findings of an audit, or those about one subject, have failed: how many are they? */
+static int count_failed(const struct audit_report *r, const struct setting *expected)
+{
+	int count = 0;
+
+	for (int i = 0; i < r->n; i++) {
+		const struct audit_finding *f = &r->list[i];
+
+		if (strcmp(f->audit, expected->symbol) != 0 ||
+		    (expected->value && strcmp(f->subject, expected->value) != 0))
+			continue;
+		if (f->passed || !f->detail[0])
+			fail_msg("%s %s should have failed", f->audit, f->subject);
+		count++;
+	}
+	if (count == 0)
+		fail_msg("no finding of %s %s", expected->symbol,
+			 expected->value ? expected->value : "");
+	return count;
+}
+
+/* Exactly these findings failed: pairs of audit and subject; subject NULL: all of that audit. */
 static void assert_failed(const struct audit_report *r, const struct setting *expected)
 {
 	int failed = 0, wanted = 0;
 
 	for (int i = 0; i < r->n; i++)
 		failed += !r->list[i].passed;
-	for (; expected->symbol; expected++, wanted++) {
-		const struct audit_finding *f = find(r, expected->symbol, expected->value);
-
-		if (!f || f->passed || !f->detail[0])
-			fail_msg("%s %s should have failed", expected->symbol,
-				 expected->value ? expected->value : "");
-	}
+	for (; expected->symbol; expected++)
+		wanted += count_failed(r, expected);
 	if (failed != wanted) {
 		audit_print(r, stderr);
 		fail_msg("%d findings failed, not %d", failed, wanted);
@@ -506,7 +570,9 @@ static void test_every_vector(void **state)
 		must(safetensors_open(&file, paths.gl_pathv[i], &err), &err);
 		must(vector_config(&file, &c, &err), &err);
 		set(c, standard);
+		set(c, SETTINGS({ "AUDIT_ORACLE", "y" }));
 		report = audit_as(c, &backend, F32);
+		assert_non_null(find(&report, "oracle", "gradients in float32"));
 		assert_failed(&report, expected);
 		assert_int_equal(audit_passed(&report), expected->symbol == NULL);
 		audit_free(&report);
@@ -528,6 +594,7 @@ static const struct setting everything[] = {
 	{ "RA_MLA_MLP_LATENT_RECIP", "y" },
 	{ "LOSS_LOGITS_Z", "1e-4" },
 	{ "DROPOUT", "0.1" },
+	{ "AUDIT_ORACLE", "y" },
 	{ NULL, NULL },
 };
 
@@ -697,7 +764,7 @@ static void test_late_leak(void **state)
 	(void)state;
 	faulty.forward = leak_late;
 	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }, { "MODEL_BLOCK", "256" }));
-	assert_failed(&report, SETTINGS({ "causality", "255 of 255 positions" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
 	audit_free(&report);
 }
 
@@ -760,7 +827,7 @@ static void test_undeclared_leak(void **state)
 		struct audit_report report =
 			audit(SETTINGS({ "TEST_AHEAD", "y" }, { "TEST_WEIGHT", weights[i] }));
 
-		assert_failed(&report, SETTINGS({ "causality", NULL }));
+		assert_failed(&report, SETTINGS({ "causality", NULL }, { "training", "graphs" }));
 		assert_false(audit_passed(&report));
 		audit_free(&report);
 	}
@@ -811,7 +878,8 @@ static void test_mask_off_by_one(void **state)
 	(void)state;
 	faulty.forward = attend_ahead;
 	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }));
-	assert_failed(&report, SETTINGS({ "causality", NULL }, { "training", "precision" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }, { "training", "precision" },
+					{ "training", "graphs" }));
 	audit_free(&report);
 }
 
@@ -823,7 +891,8 @@ static void test_routing_ahead(void **state)
 	(void)state;
 	faulty.forward = route_ahead;
 	report = audit_with(&backend, SETTINGS({ "RA_MLA_MLP_CROSS_TOKEN", "y" }));
-	assert_failed(&report, SETTINGS({ "causality", NULL }, { "training", "precision" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }, { "training", "precision" },
+					{ "training", "graphs" }));
 	audit_free(&report);
 }
 
@@ -836,7 +905,8 @@ static void test_blind(void **state)
 	(void)state;
 	faulty.forward = embed_nothing;
 	report = audit_with(&backend, SETTINGS({ "ATTENTION", "dot" }));
-	assert_failed(&report, SETTINGS({ "causality", NULL }, { "training", "precision" }));
+	assert_failed(&report,
+		      SETTINGS({ "causality", "63 of 63 positions" }, { "training", "precision" }));
 	audit_free(&report);
 }
 
@@ -893,6 +963,98 @@ static void test_uphill(void **state)
 	audit_free(&report);
 }
 
+/* ------------------------------------------------------------- two programs */
+
+/* One mechanism, one oracle: only the same formula passes. */
+static void test_other_formula(void **state)
+{
+	struct audit_report report = audit(
+		SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_DOUBLED", "y" }, { "TEST_WEIGHT", "2" }));
+
+	(void)state;
+	assert_passed(&report);
+	assert_null(find(&report, "oracle", "no oracle"));
+	audit_free(&report);
+	report = audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_DOUBLED", "y" },
+				{ "TEST_WEIGHT", "2.00001" }));
+	assert_failed(&report,
+		      SETTINGS({ "oracle", "logits in double" }, { "oracle", "losses in double" },
+			       { "oracle", "graphs in double" },
+			       { "oracle", "gradients in double" }));
+	audit_free(&report);
+}
+
+/* Without an oracle gradients are held to the engine's own loss. */
+static void test_no_oracle(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_WEIGHTED", "y" }));
+
+	(void)state;
+	assert_passed(&report);
+	assert_string_equal(find(&report, "oracle", "no oracle")->detail,
+			    "mechanism 'weighted' brings none: its formula is not compared");
+	assert_non_null(find(&report, "oracle", "gradients in double"));
+	assert_non_null(find(&report, "oracle", "gradients in float32"));
+	assert_null(find(&report, "oracle", "logits in double"));
+	audit_free(&report);
+	report = audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_WEIGHTED", "y" },
+				{ "RA_MLA_MLP_CROSS_TOKEN", "y" }));
+	assert_passed(&report);
+	assert_non_null(find(&report, "oracle", "gradients in float32"));
+	audit_free(&report);
+	report = audit(
+		SETTINGS({ "AUDIT_ORACLE", "y" }, { "FFN", "beside" }, { "AUDIT_WIRING", "n" }));
+	assert_passed(&report);
+	assert_non_null(strstr(find(&report, "oracle", "gradients in double")->detail,
+			       "not compared: something is constant on purpose"));
+	audit_free(&report);
+}
+
+/* A kernel whose gradient has the wrong sign, with an oracle and without. */
+static void test_wrong_gradient(void **state)
+{
+	static const char *const weighted_too[] = { "n", "y" };
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct backend backend = faulty_backend(OP_head_loss);
+		struct audit_report report;
+
+		faulty.loss = loss_uphill;
+		report = audit_with(&backend,
+				    SETTINGS({ "AUDIT_ORACLE", "y" }, { "AUDIT_ONE_BATCH", "n" },
+					     { "TEST_WEIGHTED", weighted_too[i] }));
+		assert_failed(&report, SETTINGS({ "oracle", "gradients in float32" }));
+		audit_free(&report);
+	}
+}
+
+/* Large scores bend the loss: one step is too coarse for a derivative. */
+static void test_sharp_scores(void **state)
+{
+	struct audit_report report = audit(SETTINGS(
+		{ "AUDIT_ORACLE", "y" }, { "AUDIT_WIRING", "n" }, { "AUDIT_CAUSALITY", "n" },
+		{ "AUDIT_ONE_BATCH", "n" }, { "AUDIT_TRAINING", "n" }, { "ATTENTION", "w2" },
+		{ "W2_SCORE", "overlap" }, { "POS", "rope" }, { "NORM", "rms" },
+		{ "FFN", "swiglu" }, { "MODEL_TIE_HEAD", "n" }, { "MODEL_EMBD", "64" },
+		{ "MODEL_BIAS", "n" }, { "NORM_EPS", "1e-6" }, { "FINAL_NORM", "layer" }));
+
+	(void)state;
+	assert_passed(&report);
+	audit_free(&report);
+}
+
+/* Training is one model and evaluation another. */
+static void test_graphs_differ(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_TWOFOLD", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "training", "graphs" }));
+	audit_free(&report);
+}
+
 /* ------------------------------------------------------------------ options */
 
 static void test_switched_off(void **state)
@@ -903,7 +1065,7 @@ static void test_switched_off(void **state)
 	(void)state;
 	assert_null(find(&report, "wiring", NULL));
 	assert_null(find(&report, "mechanism", NULL));
-	assert_int_equal(report.n, 8);
+	assert_int_equal(report.n, 11);
 	assert_true(report.partial);
 	audit_free(&report);
 	report = audit(SETTINGS({ "AUDIT_CAUSALITY", "n" }, { "AUDIT_ONE_BATCH", "n" }));
@@ -1002,6 +1164,11 @@ int main(void)
 		cmocka_unit_test(test_detached_loss),
 		cmocka_unit_test(test_detached_logits_loss),
 		cmocka_unit_test(test_uphill),
+		cmocka_unit_test(test_other_formula),
+		cmocka_unit_test(test_no_oracle),
+		cmocka_unit_test(test_wrong_gradient),
+		cmocka_unit_test(test_sharp_scores),
+		cmocka_unit_test(test_graphs_differ),
 		cmocka_unit_test(test_switched_off),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_one_token),

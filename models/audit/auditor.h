@@ -11,6 +11,8 @@
 #define TRAINING_ROWS 2 /* a loss that compares examples needs two */
 #define TRAINING_LENGTH 64
 
+#define TARGETS 1000 /* the number of the batch whose tokens serve as targets */
+
 struct auditor {
 	struct config *config;
 	const struct model_task *task;
@@ -96,6 +98,15 @@ enum status audit_one_batch(struct auditor *a, struct error *err) MUST_CHECK;
 
 enum status audit_dropout(struct auditor *a, struct error *err) MUST_CHECK;
 enum status audit_precision(struct auditor *a, struct error *err) MUST_CHECK;
+
+/* Training, evaluation, logits and decoding score the same targets alike. */
+enum status audit_graphs(struct auditor *a, struct error *err) MUST_CHECK;
+
+/* Two programs, engine and oracle, agree on the reduced model.  With weights of its own. */
+enum status audit_oracle(struct auditor *a, struct error *err) MUST_CHECK;
+/* What is scored, in the graphs of training and evaluation, with tokens and targets changed. */
+enum status audit_scored_causality(struct auditor *a, struct error *err) MUST_CHECK;
+
 enum status audit_causality(struct auditor *a, struct error *err) MUST_CHECK;
 
 /* Compares with the logits that audit_causality() left in `base`. */

@@ -29,7 +29,7 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {"PLAN": "single", "SEEDS": "1", "TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw",
             "LOG_INTERVAL": 1, "EVAL_INTERVAL": 1000000, "EVAL_ROWS": 4, "EVAL_SAMPLE": 0,
             "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n", "AUDIT_DATA": "n",
-            "AUDIT_TRAINING": "n"}
+            "AUDIT_TRAINING": "n", "AUDIT_ORACLE": "n"}
 
 
 class Arm:

@@ -132,9 +132,10 @@ static enum status count_optimizer(const struct run_setup *setup, struct params 
 
 /*
  * Audits have weights, gradients and an optimizer of their own.  Their programs train on a small
- * batch, two at a time, and make the logits of a larger one.  The program of many changed models
- * has no more logits than that one, and is gone before it comes; for the products of weights that
- * the changed models share there is the room of the optimizer.
+ * batch, two at a time, and make the logits of a larger one, after they trained on that one.  The
+ * program of many changed models has no more logits than that one, and is gone before it comes; for
+ * the products of weights that the changed models share, and for a decoder of the small batch,
+ * there is the room of the optimizer.  A reduced model takes little.
  */
 static enum status count_audits(const struct run_setup *setup, struct params *params, double unit,
 				double *bytes, struct error *err)
@@ -143,22 +144,25 @@ static enum status count_audits(const struct run_setup *setup, struct params *pa
 	const int64_t length = a->length < TRAINING_LENGTH ? a->length : TRAINING_LENGTH;
 	const struct model_use update = { MODEL_TRAIN, TRAINING_ROWS, length, NULL, 0 };
 	const struct model_use logits = { MODEL_LOGITS, a->rows, a->length, NULL, 0 };
+	const struct model_use scored = { MODEL_TRAIN, a->rows, a->length, NULL, 0 };
 	const struct program_options train = { .train = true }, plain = { .train = false };
 	struct tally t = { .unit = unit };
-	size_t training, evaluation;
+	size_t training, evaluation, large;
 	int ignored;
 
 	*bytes = 0;
-	if (!a->wiring && !a->causality && !a->one_batch && !a->training)
+	if (!a->oracle && !a->wiring && !a->causality && !a->one_batch && !a->training)
 		return OK;
 	if (measure_program(setup, params, &update, &train, &training, &ignored, err) != OK ||
+	    measure_program(setup, params, &scored, &train, &large, &ignored, err) != OK ||
 	    measure_program(setup, params, &logits, &plain, &evaluation, &ignored, err) != OK ||
 	    count_optimizer(setup, params, &t, err) != OK)
 		return FAIL;
 	count_weights(params, &t);
 	tally_add(&t, (double)params->total * (double)dtype_size(params->type));
-	tally_add(&t, 2 * (double)training);
-	tally_add(&t, (double)evaluation);
+	tally_add(&t, (double)training);
+	tally_add(&t,
+		  fmax((double)training + (double)evaluation, a->causality ? (double)large : 0));
 	*bytes = t.rounded;
 	return OK;
 }

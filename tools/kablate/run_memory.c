@@ -47,7 +47,10 @@ static double draw_bytes(double largest)
 	return largest * (sizeof(float) + sizeof(double));
 }
 
-/* Audits have weights, gradients and an optimizer of their own, and compare logits. */
+/*
+ * Audits have weights, gradients and an optimizer of their own, and compare logits.  Before, they
+ * train on the same batch.
+ */
 static double audit_bytes(const struct run_setup *setup, const struct description *d,
 			  double largest)
 {
@@ -56,9 +59,12 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 	const double state = a->one_batch ? optim_numbers(OPTIM_ADAMW, &any) : 0;
 	const double logits =
 		(double)(a->rows * a->length * setup->model->vocab) * (double)dtype_size(a->type);
+	const double activations = a->causality ? (double)d->activation_bytes * (double)a->rows /
+							  (double)setup->train.batch
+						: 0;
 
 	return (double)d->weights_bytes + (1 + state) * (double)d->gradient_bytes +
-	       draw_bytes(largest) + 2 * logits;
+	       draw_bytes(largest) + 2 * logits + activations;
 }
 
 /* What a rank has beside weights and gradients, without the optimizer's state that others have. */

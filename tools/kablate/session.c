@@ -15,6 +15,7 @@
 #include "core/record/journal.h"
 #include "core/util/memory.h"
 #include "core/util/signals.h"
+#include "tools/kablate/audit_memo.h"
 #include "tools/kablate/device_memory.h"
 #include "tools/kablate/fingerprint.h"
 #include "tools/kablate/run_audit.h"
@@ -173,10 +174,57 @@ static void record_finding(struct session *s, const struct audit_finding *f)
 				 f->detail);
 }
 
+/* The file for the oracle's findings: the same for all seeds of this program on this machine. */
+static enum status memo_path(const struct session *s, char *path, size_t size, struct error *err)
+{
+	const struct run_record *r = &s->provenance.record;
+	const char *const parts[] = { r->compiler, r->flags, r->blas, r->machine };
+	char directory[2048], hex[SHA256_HEX_SIZE];
+	struct sha256 hash;
+
+	run_setup_identity(s->setup, 0, hex);
+	sha256_init(&hash);
+	sha256_add(&hash, hex, sizeof(hex));
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+		if (parts[i])
+			sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
+	sha256_hex(&hash, hex);
+	snprintf(directory, sizeof(directory), "%s/%s/oracle", s->o->runs, s->o->names.experiment);
+	snprintf(path, size, "%s/%s-%.12s", directory, s->o->names.step, hex);
+	return make_directory(directory, err);
+}
+
+/* All audits; the oracle's only once for all seeds of a step. */
+static enum status audit_once(struct session *s, struct audit_report *report, struct error *err)
+{
+	const bool wanted = s->setup->audit.oracle;
+	struct audit_report kept = { .n = 0 };
+	enum status status = OK;
+	bool known = false;
+	char path[2400];
+
+	*report = (struct audit_report){ .n = 0 };
+	if (wanted) {
+		if (memo_path(s, path, sizeof(path), err) != OK)
+			return FAIL;
+		known = audit_memo_load(path, &kept);
+	}
+	s->setup->audit.oracle = wanted && !known;
+	status = audit_run(s->setup, report, err);
+	s->setup->audit.oracle = wanted;
+	for (int i = 0; i < kept.n && status == OK; i++)
+		status = audit_add(report, kept.list[i].audit, kept.list[i].subject, true,
+				   kept.list[i].detail, err);
+	if (status == OK && wanted && !known)
+		status = audit_memo_save(path, report, err);
+	audit_free(&kept);
+	return status;
+}
+
 static enum status audit_first(struct session *s, struct error *err)
 {
 	struct audit_report report;
-	enum status status = audit_run(s->setup, &report, err);
+	enum status status = audit_once(s, &report, err);
 
 	for (int i = 0; i < report.n; i++)
 		record_finding(s, &report.list[i]);

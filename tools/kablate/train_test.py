@@ -44,7 +44,7 @@ CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes", "device_megabytes"}
 
 # All there is to remember: dropout, an optimizer with norms and restarts, every mechanism.
 STUDY = "smoke+mla+gate+cross+latent+adamwspam"
-SETTINGS = {"PLAN": "single", "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n",
+SETTINGS = {"PLAN": "single", "AUDIT_ORACLE": "n", "AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n",
             "AUDIT_DATA": "n", "AUDIT_TRAINING": "n", "THREADS": 1, "GPT2_MAX_ITERS": 60, "LOG_INTERVAL": 3, "EVAL_INTERVAL": 10}
 STUDY_SETTINGS = {**SETTINGS, "DROPOUT": "0.1", "SPAM_INTERVAL": 17, "CHECKPOINT_INTERVAL": 7,
                   "CHECKPOINT_KEEP": 3}
@@ -403,6 +403,28 @@ def damage(path, how):
     elif how == "flip":
         data[-5] ^= 4
     path.write_bytes(data)
+
+
+class Oracle(Case):
+    """The second program's findings are made once for all seeds of a step."""
+
+    def findings(self, run, seed):
+        return dict(run.ask("SELECT subject, detail FROM audits JOIN runs ON run = runs.id WHERE "
+                            f"audit = 'oracle' AND seed = {seed}"))
+
+    def test_findings_serve_all_seeds(self):
+        binary = program(AUDIT_ORACLE="y", GPT2_MAX_ITERS=2)
+        first = Run(binary)
+        first.train()
+        found = self.findings(first, 1)
+        self.assertIn("logits in double", found)
+        memo, = (first.runs / "single" / "oracle").iterdir()
+        memo.write_text(memo.read_text().replace(found["logits in double"], "as before"))
+        Run(binary, 2, first.runs).train()
+        self.assertEqual(self.findings(first, 2), found | {"logits in double": "as before"})
+        memo.write_text(memo.read_text().removesuffix("end\n"))    # torn
+        Run(binary, 3, first.runs).train()
+        self.assertEqual(self.findings(first, 3), found)
 
 
 class Checkpoints(Case):

@@ -648,7 +648,8 @@ class Tuned(PlanCase):
 class Make(Case):
     """make itself, with a plan and runs of its own."""
     SETTINGS = ("CONFIG_PLAN=single", "CONFIG_SEEDS=1", "CONFIG_GPT2_MAX_ITERS=2",
-                "CONFIG_AUDIT_WIRING=n", "CONFIG_AUDIT_CAUSALITY=n", "CONFIG_AUDIT_ONE_BATCH=n",
+                "CONFIG_AUDIT_ORACLE=n", "CONFIG_AUDIT_WIRING=n", "CONFIG_AUDIT_CAUSALITY=n",
+                "CONFIG_AUDIT_ONE_BATCH=n",
                 "CONFIG_AUDIT_DATA=n", "CONFIG_AUDIT_TRAINING=n", "CONFIG_AUDIT_PAIRING=n")
 
     def configure(self, name, *settings):

@@ -29,8 +29,8 @@ CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name o
 SIZES = {"parameters": metric_names.PARAMETERS, "flops": metric_names.FLOPS_PER_TOKEN}
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 
-AUDITS = {"AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality", "AUDIT_ONE_BATCH": "one batch",
-          "AUDIT_DATA": "data", "AUDIT_TRAINING": "training", "AUDIT_PAIRING": "pairing"}
+AUDITS = {"AUDIT_ORACLE": "oracle", "AUDIT_WIRING": "wiring", "AUDIT_CAUSALITY": "causality",
+          "AUDIT_ONE_BATCH": "one batch", "AUDIT_DATA": "data", "AUDIT_TRAINING": "training", "AUDIT_PAIRING": "pairing"}
 
 # Marks behind cells, and what they mean.
 MORE_PARAMETERS = "*"
@@ -69,6 +69,7 @@ class Row:
     audits: int = 0
     skipped_audits: list = field(default_factory=list)      # switched off
     failed_audits: list = field(default_factory=list)
+    no_oracle: bool = False             # no second program knows its formulas
     kind: str = judging.STEP            # what is compared with the baseline
     by_accuracy: bool = False           # what is judged
     delta: stats.Difference = None      # of the loss; with an interval where it was judged
@@ -241,7 +242,9 @@ def row_of(step, baseline):
                config_difference.difference(baseline, step) if baseline else [],
                max((len(run.audits) for run in step.runs), default=0),
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
-               [list(audit) for audit in step.failed_audits])
+               [list(audit) for audit in step.failed_audits],
+               no_oracle=any(audit[:2] == ("oracle", "no oracle") for run in step.runs
+                             for audit in run.audits))
 
 
 def is_null(step, baseline):

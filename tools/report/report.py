@@ -88,7 +88,7 @@ def audit_cell(row):
     if not row.audits:
         return "not audited"
     without = f", not audited: {', '.join(row.skipped_audits)}" if row.skipped_audits else ""
-    return f"{row.audits} passed{without}"
+    return f"{row.audits} passed{', no oracle' if row.no_oracle else ''}{without}"
 
 
 def power_cell(row):

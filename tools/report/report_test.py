@@ -251,6 +251,14 @@ class Unusual(Case):
         self.assertIn("1-beta: with seed 1 it ends in the weights of 0-mla, bit by bit", text)
         self.assertNotIn("2-other: with seed", text)
 
+    def test_a_step_without_an_oracle_is_marked(self):
+        self.runs.add("e", "0-mla", 1, 3.0)
+        self.runs.add("e", "1-x", 1, 2.9, audits=[("wiring", "wte", 1, ""),
+                                                  ("oracle", "no oracle", 1, "attention 'x'")])
+        text = self.report("e")[1]
+        self.assertRegex(text, r"0-mla .* 1 passed +baseline\n")
+        self.assertRegex(text, r"1-x .* 2 passed, no oracle +not decidable\n")
+
     def test_audits_that_were_off_are_told(self):
         off = {"AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n"}
         self.runs.add("e", "0-mla", 1, 3.0, audits=(), config=off)

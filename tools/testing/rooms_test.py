@@ -91,6 +91,12 @@ class Rooms(unittest.TestCase):
             self.assertTrue(free, f"a circle among {sorted(rooms)}")
             rooms -= free
 
+    def test_the_oracle_shares_no_code(self):
+        """It is the second of two programs that must agree: models/oracle/oracle.h."""
+        for path in sources():
+            if str(path.parent) == "models/oracle" and not IS_TEST.search(str(path)):
+                self.assertLessEqual(used_by(path), {"core/util"}, path)
+
     def test_a_wrong_include_is_seen(self):
         """The patterns find what they look for: planted lines are edges."""
         self.assertEqual(INCLUDE.findall('#include "models/model.h"\n#include <math.h>\n'),
