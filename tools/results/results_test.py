@@ -589,6 +589,14 @@ class Left(Case):
         # 45 s of one that runs and two of 90 s, two at a time.
         self.assertEqual(self.say(names[2], *names), "run 3 of 4, 1 done, 1 running, 1.9 min left")
 
+    def test_a_clock_that_was_set_back(self):
+        names = [f"{i}-x-1-{i}{'0' * 11}" for i in range(2)]
+        begun = {"kind": "start", "time": NOW, "iteration": 0, "host": "h", "pid": 1, "process": "p"}
+        ended = {"kind": "end", "time": NOW - 90, "state": "done"}
+        write_run(self.runs, names[0], [begun, ended], identity=names[0][-12:] + "f" * 52)
+        self.results("rebuild")
+        self.assertEqual(self.say(names[1], *names), "run 2 of 2, 1 done")
+
 
 class Documentation(Case):
     """docs/database.md: its queries run, its tables are the database's."""

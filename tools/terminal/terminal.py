@@ -40,6 +40,8 @@ def count(text):
 
 
 def duration(seconds):
+    """Never negative: a clock may have been set back."""
+    seconds = max(0, seconds)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

@@ -44,6 +44,10 @@ def on_terminal(columns, **environment):
 
 
 class Terminal(unittest.TestCase):
+    def test_durations(self):
+        self.assertEqual([*map(terminal.duration, (-5, 0, 59, 90, 7200, 172800))],
+                         ["0 s", "0 s", "59 s", "1.5 min", "2.0 h", "2.0 d"])
+
     def test_width_and_colours(self):
         self.assertEqual(on_terminal(93), ["93", "True"])
         self.assertEqual(on_terminal(7), ["40", "True"])
