@@ -2,12 +2,14 @@
 #include "core/record/database.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <sqlite3.h>
@@ -141,17 +143,24 @@ struct database {
 	bool batch; /* a transaction is open around those of single runs */
 };
 
-static enum status fail_sql(struct database *d, struct error *err)
+/* SQLITE_ERROR: a statement does not fit the tables. */
+static bool tells_damage(int code)
+{
+	return code == SQLITE_ERROR || code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
+}
+
+enum status database_fail(struct database *d, struct error *err)
 {
 	const int code = sqlite3_errcode(d->handle);
 
 	d->busy = code == SQLITE_BUSY || code == SQLITE_LOCKED;
-	return fail(err, "%s: %s", d->path, sqlite3_errmsg(d->handle));
+	return fail(err, "%s: %s%s", d->path, sqlite3_errmsg(d->handle),
+		    tells_damage(code) ? DATABASE_ADVICE : "");
 }
 
 static enum status execute(struct database *d, const char *text, struct error *err)
 {
-	return sqlite3_exec(d->handle, text, NULL, NULL, NULL) ? fail_sql(d, err) : OK;
+	return sqlite3_exec(d->handle, text, NULL, NULL, NULL) ? database_fail(d, err) : OK;
 }
 
 static enum status prepare(struct database *d, enum statement s, struct error *err)
@@ -159,7 +168,7 @@ static enum status prepare(struct database *d, enum statement s, struct error *e
 	if (!d->statements[s] &&
 	    sqlite3_prepare_v3(d->handle, sql[s], -1, SQLITE_PREPARE_PERSISTENT, &d->statements[s],
 			       NULL))
-		return fail_sql(d, err);
+		return database_fail(d, err);
 	return OK;
 }
 
@@ -192,7 +201,7 @@ static void bind_real(sqlite3_stmt *s, const char *name, double value)
 static enum status step(struct database *d, enum statement s, struct error *err)
 {
 	const int code = sqlite3_step(d->statements[s]);
-	const enum status status = code == SQLITE_DONE ? OK : fail_sql(d, err);
+	const enum status status = code == SQLITE_DONE ? OK : database_fail(d, err);
 
 	sqlite3_reset(d->statements[s]);
 	sqlite3_clear_bindings(d->statements[s]);
@@ -260,9 +269,9 @@ static enum status get_version(struct database *d, int *version, struct error *e
 
 	*version = 0;
 	if (sqlite3_prepare_v2(d->handle, "PRAGMA user_version", -1, &s, NULL))
-		return fail_sql(d, err);
+		return database_fail(d, err);
 	if (sqlite3_step(s) != SQLITE_ROW) {
-		fail_sql(d, err);
+		database_fail(d, err);
 		sqlite3_finalize(s);
 		return FAIL;
 	}
@@ -291,7 +300,8 @@ static enum status migrate(struct database *d, struct error *err)
 	if (get_version(d, &version, err))
 		return FAIL;
 	if (version < 0)
-		return fail(err, "%s is damaged: its schema version is %d", d->path, version);
+		return fail(err, "%s is damaged: its schema version is %d" DATABASE_ADVICE, d->path,
+			    version);
 	if (version > DATABASE_VERSION)
 		return fail(err, "%s: made by a newer program (schema version %d, known here: %d)",
 			    d->path, version, DATABASE_VERSION);
@@ -316,6 +326,16 @@ static enum status find_directory(struct database *d, struct error *err)
 	return d->directory ? OK : fail_errno(err, "%s", d->path);
 }
 
+/* SQLite would wait for the other end of a FIFO. */
+static enum status check_regular(const char *path, struct error *err)
+{
+	struct stat about;
+
+	if (stat(path, &about))
+		return errno == ENOENT ? OK : fail_errno(err, "%s", path);
+	return S_ISREG(about.st_mode) ? OK : fail(err, "%s is not a regular file", path);
+}
+
 static enum status connect(struct database *d, double busy_seconds, struct error *err)
 {
 	/* A reader that may write would roll back what a writer elsewhere has just begun. */
@@ -326,7 +346,7 @@ static enum status connect(struct database *d, double busy_seconds, struct error
 	if (is_foreign && access(d->path, F_OK) != 0)
 		return fail_foreign(d);
 	if (sqlite3_open_v2(d->path, &d->handle, flags, NULL))
-		return d->handle ? fail_sql(d, err) : fail_memory(err, d->path, 0);
+		return d->handle ? database_fail(d, err) : fail_memory(err, d->path, 0);
 	sqlite3_busy_timeout(d->handle, (int)(1000 * busy_seconds));
 	if (execute(d, "PRAGMA foreign_keys = ON", err))
 		return FAIL;
@@ -342,7 +362,8 @@ enum status database_open(struct database **d, const char *path, double busy_sec
 	(*d)->path = strdup(path);
 	if (!(*d)->path)
 		fail_memory(err, path, strlen(path));
-	else if (find_directory(*d, err) == OK && connect(*d, busy_seconds, err) == OK)
+	else if (check_regular(path, err) == OK && find_directory(*d, err) == OK &&
+		 connect(*d, busy_seconds, err) == OK)
 		return OK;
 	database_close(*d);
 	*d = NULL;
@@ -455,19 +476,87 @@ static bool finds_no_text(sqlite3 *handle, const char *question, struct error *w
 	return !sound;
 }
 
+/* Migrations from one version to another, in a database without a lease. */
+static bool makes_schema(sqlite3 *model, int from, int to)
+{
+	bool is_made = true;
+
+	for (int version = from; version < to && is_made; version++)
+		is_made = sqlite3_exec(model, migrations[version], NULL, NULL, NULL) == SQLITE_OK;
+	return is_made;
+}
+
+static bool attach(sqlite3 *model, const char *path)
+{
+	sqlite3_stmt *s = NULL;
+	const bool is_attached =
+		sqlite3_prepare_v2(model, "ATTACH ?1 AS file", -1, &s, NULL) == SQLITE_OK &&
+		sqlite3_bind_text(s, 1, path, -1, SQLITE_STATIC) == SQLITE_OK &&
+		sqlite3_step(s) == SQLITE_DONE;
+
+	sqlite3_finalize(s);
+	return is_attached;
+}
+
+/* How many tables and views of the attached file are not as the model made them, or are of a later
+ * version than those in `old`?  -1: that cannot be said now. */
+static int count_other_tables(sqlite3 *model)
+{
+	sqlite3_stmt *s = NULL;
+	int count = -1;
+
+	if (sqlite3_prepare_v2(model,
+			       "SELECT count(*) FROM main.sqlite_schema AS right"
+			       " LEFT JOIN file.sqlite_schema AS found USING (name)"
+			       " WHERE right.sql IS NOT NULL AND found.sql IS NOT"
+			       "  iif(name IN (SELECT name FROM old), right.sql, NULL)",
+			       -1, &s, NULL) == SQLITE_OK &&
+	    sqlite3_step(s) == SQLITE_ROW)
+		count = sqlite3_column_int(s, 0);
+	sqlite3_finalize(s);
+	return count;
+}
+
+/* Tables and views must be those of the version.  Others, such as an index, may be beside them. */
+static bool finds_other_schema(struct database *d, struct error *why)
+{
+	static const char remember[] =
+		"CREATE TEMP TABLE old AS SELECT name FROM main.sqlite_schema";
+	sqlite3 *model = NULL;
+	int version, wrong = 0;
+
+	if (get_version(d, &version, why) || version > DATABASE_VERSION)
+		return false; /* locked, or for a newer program */
+	if (version < 0) {
+		fail(why, "its schema version is %d", version);
+		return true;
+	}
+	if (sqlite3_open(":memory:", &model) == SQLITE_OK && makes_schema(model, 0, version) &&
+	    sqlite3_exec(model, remember, NULL, NULL, NULL) == SQLITE_OK &&
+	    makes_schema(model, version, DATABASE_VERSION) && attach(model, d->path))
+		wrong = count_other_tables(model);
+	sqlite3_close(model);
+	if (wrong > 0)
+		fail(why, "%d of its tables and views are not those of schema version %d", wrong,
+		     version);
+	return wrong > 0;
+}
+
 bool database_is_damaged(const char *path, struct error *why)
 {
 	const int busy_ms = 1000; /* a commit takes far less */
-	sqlite3 *handle;
+	struct database d = { .path = (char *)path };
 	bool damaged = false;
 
-	if (sqlite3_open_v2(path, &handle, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK) {
-		sqlite3_busy_timeout(handle, busy_ms);
-		damaged = finds_damage(handle, why);
+	if (check_regular(path, why))
+		return false; /* database_open() refuses it */
+	if (sqlite3_open_v2(path, &d.handle, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK) {
+		sqlite3_busy_timeout(d.handle, busy_ms);
+		damaged = finds_damage(d.handle, why) || finds_other_schema(&d, why);
 		for (size_t i = 0; !damaged && i < sizeof(texts) / sizeof(texts[0]); i++)
-			damaged = finds_no_text(handle, texts[i], why);
+			damaged = finds_no_text(d.handle, texts[i], why);
 	}
-	sqlite3_close(handle);
+	sqlite3_close(d.handle);
 	return damaged;
 }
 
@@ -584,7 +673,7 @@ static enum status find_run(struct database *d, const struct run_record *r, cons
 				      "%s is the same run as %s, which is already in the database",
 				      directory, other);
 	} else if (code != SQLITE_DONE) {
-		status = fail_sql(d, err);
+		status = database_fail(d, err);
 	}
 	sqlite3_reset(s);
 	sqlite3_clear_bindings(s);

@@ -20,6 +20,7 @@
 #include "core/util/status.h"
 
 #define DATABASE_VERSION 2
+#define DATABASE_ADVICE "; 'results rebuild' makes it anew" /* after what is damaged */
 
 struct sqlite3;
 struct database;
@@ -51,7 +52,11 @@ enum status database_end_batch(struct database *d, struct error *err) MUST_CHECK
 /* Did the last call fail because another process held the database too long? */
 bool database_was_busy(const struct database *d);
 
-/* Is the file there but not a sound SQLite database?  A locked database counts as sound. */
+/* What SQLite said last, with the file's name and, where that helps, advice.  Always FAIL. */
+enum status database_fail(struct database *d, struct error *err);
+
+/* Is the file there but not a sound SQLite database with our tables?  A locked one counts as sound.
+ */
 bool database_is_damaged(const char *path, struct error *why);
 
 /* For queries. */

@@ -18,6 +18,7 @@
 
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
 #define FORMAT 1
+#define READING (O_RDONLY | O_CLOEXEC | O_NONBLOCK) /* a FIFO would wait for a writer */
 #define LINE_KEY "line" /* a line's number, for people who read the file */
 
 /* --------------------------------------------------------------- files */
@@ -41,6 +42,8 @@ static enum status read_all(int fd, const char *path, char **text, size_t *size,
 
 	if (fstat(fd, &about))
 		return fail_errno(err, "%s", path);
+	if (!S_ISREG(about.st_mode))
+		return fail(err, "%s is not a regular file", path);
 	*text = malloc((size_t)about.st_size + 1);
 	if (!*text)
 		return fail_memory(err, path, (size_t)about.st_size + 1);
@@ -59,7 +62,7 @@ static enum status read_all(int fd, const char *path, char **text, size_t *size,
 static enum status read_path(const char *path, char **text, size_t *size, struct error *err)
 {
 	enum status status;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, READING);
 
 	if (fd < 0)
 		return fail_errno(err, "%s", path);
@@ -551,7 +554,7 @@ enum status journal_read(const char *run_dir, char **text, size_t *size, struct 
 
 	if (path_below(run_dir, JOURNAL_FILE, &path, err))
 		return FAIL;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = open(path, READING);
 	if (fd >= 0) {
 		status = read_sound(fd, path, text, size, err);
 		close(fd);

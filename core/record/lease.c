@@ -10,9 +10,10 @@
 #include "core/util/process.h"
 #include "core/util/replace.h"
 
-#define PAUSE_MICROSECONDS 500000	 /* between two looks at the lease of another machine */
-#define MOST_SECONDS (2 * LEASE_SECONDS) /* of a holder whose clock is ahead as far as it may be \
-					  */
+#define PAUSE_MICROSECONDS 500000 /* between two looks at the lease of another machine */
+#define MOST_SECONDS                                                                \
+	(2 * LEASE_SECONDS) /* of a holder whose clock is ahead as far as it may be \
+			     */
 #define BOOT_SIZE 64
 
 struct lease {

@@ -289,7 +289,7 @@ static enum status read_known(struct known *k, struct database *d, struct error 
 		code = SQLITE_OK;
 	}
 	if (status == OK && code != SQLITE_DONE)
-		status = fail(err, "%s", sqlite3_errmsg(database_handle(d)));
+		status = database_fail(d, err);
 	sqlite3_finalize(row);
 	return status;
 }
@@ -307,7 +307,7 @@ static double last_time(const char *run_dir)
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd >= 0 && fstat(fd, &about) == 0)
 		size = pread(fd, tail, TAIL_BYTES,
 			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);

@@ -8,9 +8,12 @@ import urllib.parse
 from dataclasses import dataclass, field
 
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
+ADVICE = "'results rebuild' makes it anew"
 FINISHED = ("done", "budget")
 LOSS = "val/loss"
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
+COLUMNS = ("runs.id", "step", "identity", "baseline", "seed", "repeat", "state", "exit_reason", "scale",
+           "git_revision", "git_dirty", "directory", "iterations", "started", "ended", "heartbeat")
 
 
 def for_readers(environment, config):
@@ -134,7 +137,7 @@ class Database(sqlite3.Connection):
         try:
             return Rows(super().execute(*arguments).fetchall())
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise Problem(f"{self.path}: {error}; 'results rebuild' makes it anew") from error
+            raise Problem(f"{self.path}: {error}; {ADVICE}") from error
 
 
 class Rows(list):
@@ -149,6 +152,8 @@ def connect(path):
     if not os.path.exists(path):
         raise Problem(f"{path}: no database; 'make' trains and writes it, and 'results rebuild' "
                       "makes it from the run directories")
+    if not os.path.isfile(path):    # SQLite would wait for the other end of a FIFO
+        raise Problem(f"{path} is not a regular file")
     try:
         address = urllib.parse.quote(os.path.abspath(path))
         db = sqlite3.connect(f"file:{address}?mode=ro", uri=True, timeout=10, factory=Database)
@@ -156,9 +161,10 @@ def connect(path):
         db.text_factory = bytes.decode      # says which byte is wrong
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:
-        raise Problem(f"{path}: {error}; 'results rebuild' makes it anew") from error
+        raise Problem(f"{path}: {error}; {ADVICE}") from error
     if version not in SCHEMA:
-        raise Problem(f"{path}: schema version {version}, known here: {SCHEMA[0]} to {SCHEMA[-1]}")
+        raise Problem(f"{path}: schema version {version}, known here: {SCHEMA[0]} to {SCHEMA[-1]}"
+                      + f"; {ADVICE}" * (version < SCHEMA[0]))
     return db
 
 
@@ -204,16 +210,11 @@ def events(db, run):
 
 def runs_where(db, condition, *values, names=()):
     """With the metrics of these names, or of all."""
-    rows = db.execute("SELECT runs.*, experiments.name AS experiment_name FROM runs"
+    rows = db.execute(f"SELECT experiments.name AS experiment, {', '.join(COLUMNS + ENVIRONMENT)} FROM runs"
                       " JOIN experiments ON experiments.id = runs.experiment"
                       f" WHERE {condition} ORDER BY runs.id", values).fetchall()
     runs = [Run(environment={key: row[key] for key in ENVIRONMENT},
-                experiment=row["experiment_name"],
-                **{key: row[key] for key in ("id", "step", "identity", "baseline", "seed", "repeat",
-                                             "state", "exit_reason", "scale", "git_revision",
-                                             "git_dirty", "directory", "iterations", "started",
-                                             "ended", "heartbeat")})
-            for row in rows]
+                **{key: row[key] for key in ("id", "experiment", *COLUMNS[1:])}) for row in rows]
     for run in runs:
         read_details(db, run, names)
     return runs

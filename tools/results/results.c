@@ -264,7 +264,7 @@ static enum status print_status(struct database *d, const char *experiment, stru
 		print_totals(&totals);
 	}
 	if (code != SQLITE_DONE)
-		fail(err, "%s", sqlite3_errmsg(database_handle(d)));
+		database_fail(d, err);
 	sqlite3_finalize(row);
 	fflush(stdout);
 	return code == SQLITE_DONE ? OK : FAIL;

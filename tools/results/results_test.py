@@ -126,6 +126,60 @@ class Rebuild(Case):
             self.assertEqual([path.read_bytes() for path in aside], [damaged])
             aside[0].unlink()
 
+    def test_a_damaged_schema_is_put_aside(self):
+        """The message of each program advises to rebuild, which helps."""
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        sound, before = (self.runs / "results.db").read_bytes(), contents(self.runs)
+        edit = "PRAGMA writable_schema = 1; "
+        for damage in ("DROP TABLE metrics", "DROP VIEW overview", "PRAGMA user_version = -3",
+                       "ALTER TABLE runs RENAME COLUMN step TO stop",
+                       "PRAGMA user_version = 0", "PRAGMA user_version = 1",
+                       edit + "UPDATE sqlite_schema SET sql = 'CREATE TABLE x(' WHERE name = 'runs'",
+                       edit + "UPDATE sqlite_schema SET sql = replace(sql, 'value', 'valve') WHERE name = 'metrics'",
+                       edit + "DELETE FROM sqlite_schema WHERE name = 'metrics'"):
+            with self.subTest(damage):
+                (self.runs / "results.db").write_bytes(sound)
+                with sqlite3.connect(self.runs / "results.db") as db:
+                    db.executescript(damage)
+                self.assertIn("'results rebuild' makes it anew", self.results("status", expect=1))
+                if "overview" not in damage and "version = 1" not in damage:
+                    with self.assertRaisesRegex(records.Problem, "'results rebuild' makes it anew"):
+                        records.read_experiment(records.connect(self.runs / "results.db"), "ra")
+                self.assertIn("put aside", self.results("rebuild"))
+                self.assertIn("1 done", self.results("status"))
+                self.assertEqual(contents(self.runs), before)
+
+    def test_what_a_user_added_is_no_damage(self):
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        with sqlite3.connect(self.runs / "results.db") as db:
+            db.executescript("CREATE INDEX mine ON events (kind); CREATE TABLE notes (text)")
+        self.assertNotIn("put aside", self.results("rebuild"))
+        self.assertEqual(self.ask("SELECT count(*) FROM notes"), 0)
+
+    def test_what_is_no_file(self):
+        """Nothing waits for the other end of a FIFO."""
+        place = write_run(self.runs, "a1")
+        database = self.runs / "results.db"
+        for make in (os.mkfifo, os.mkdir):
+            make(database)
+            for words in (["status"], ["rebuild"], ["update"], ["merge", self.runs]):
+                with self.subTest(make=make.__name__, words=words):
+                    self.assertIn("runs/results.db is not a regular file", self.results(*words, expect=1))
+            with self.assertRaisesRegex(records.Problem, "is not a regular file"):
+                records.connect(database)
+            os.unlink(database) if make is os.mkfifo else os.rmdir(database)
+        for name in ("run.json", "journal.jsonl"):
+            text = (place / name).read_text()
+            (place / name).unlink()
+            os.mkfifo(place / name)
+            self.assertIn(f"{name} is not a regular file", self.results("rebuild", expect=1))
+            self.assertIn(f"{name} is not a regular file", self.results("merge", self.runs, "new", expect=1))
+            (place / name).unlink()
+            (place / name).write_text(text)
+        self.results("rebuild")
+
     def test_flipped_bytes(self):
         """Wherever they are: a sentence or a result; and rebuild heals what cannot be read."""
         write_run(self.runs, "a1")
