@@ -2,7 +2,6 @@
 #include "core/record/database.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -315,25 +314,56 @@ static enum status migrate(struct database *d, struct error *err)
 	return end(d, status, err);
 }
 
-static enum status find_directory(struct database *d, struct error *err)
-{
-	char *copy = strdup(d->path);
-
-	if (!copy)
-		return fail_memory(err, d->path, strlen(d->path));
-	d->directory = realpath(dirname(copy), NULL);
-	free(copy);
-	return d->directory ? OK : fail_errno(err, "%s", d->path);
-}
-
 /* SQLite would wait for the other end of a FIFO. */
 static enum status check_regular(const char *path, struct error *err)
 {
 	struct stat about;
 
-	if (stat(path, &about))
-		return errno == ENOENT ? OK : fail_errno(err, "%s", path);
-	return S_ISREG(about.st_mode) ? OK : fail(err, "%s is not a regular file", path);
+	if (stat(path, &about) || S_ISREG(about.st_mode))
+		return OK; /* what is not there can be made */
+	return fail(err, "%s is not a regular file", path);
+}
+
+/* The absolute path of the database's directory; the caller frees it. */
+static enum status find_directory(const char *path, char **directory, struct error *err)
+{
+	char *copy = strdup(path);
+
+	if (!copy)
+		return fail_memory(err, path, strlen(path));
+	*directory = realpath(dirname(copy), NULL);
+	free(copy);
+	return *directory ? OK : fail_errno(err, "%s", path);
+}
+
+/* SQLite keeps 8 characters for "-journal". */
+static enum status check_length(const char *directory, const char *path, struct error *err)
+{
+	const int most = sqlite3_vfs_find(NULL)->mxPathname - 8;
+	const char *name = strrchr(path, '/');
+	const size_t length = strlen(directory) + 1 + strlen(name ? name + 1 : path);
+
+	if (length <= (size_t)most)
+		return OK;
+	return fail(err,
+		    "the path of the database has %zu characters, and SQLite takes at most %d: "
+		    "choose a shorter RUNS= than %s",
+		    length, most, directory);
+}
+
+enum status database_check_path(const char *path, struct error *err)
+{
+	struct error ignored;
+	enum status status;
+	char *directory;
+
+	if (check_regular(path, err))
+		return FAIL;
+	if (find_directory(path, &directory, &ignored))
+		return OK; /* database_open() says why */
+	status = check_length(directory, path, err);
+	free(directory);
+	return status;
 }
 
 static enum status connect(struct database *d, double busy_seconds, struct error *err)
@@ -362,7 +392,8 @@ enum status database_open(struct database **d, const char *path, double busy_sec
 	(*d)->path = strdup(path);
 	if (!(*d)->path)
 		fail_memory(err, path, strlen(path));
-	else if (check_regular(path, err) == OK && find_directory(*d, err) == OK &&
+	else if (database_check_path(path, err) == OK &&
+		 find_directory(path, &(*d)->directory, err) == OK &&
 		 connect(*d, busy_seconds, err) == OK)
 		return OK;
 	database_close(*d);

@@ -25,6 +25,9 @@
 struct sqlite3;
 struct database;
 
+/* Can a database be there at all?  FAIL: never, whatever changes later. */
+enum status database_check_path(const char *path, struct error *err) MUST_CHECK;
+
 /* Opens or creates a database.  Brings an older schema up to date; refuses a newer one. */
 enum status database_open(struct database **d, const char *path, double busy_seconds,
 			  struct error *err) MUST_CHECK;

@@ -519,6 +519,29 @@ static void test_a_newer_database_is_left_alone(void **state)
 	check_rebuilt(p, 2);
 }
 
+/* SQLite takes no such path, so advice to rebuild the database would not help. */
+static void test_a_path_that_sqlite_does_not_take(void **state)
+{
+	char path[1024], part[102];
+	struct place *p = *state;
+	struct metrics *m;
+	struct error err;
+
+	snprintf(path, sizeof(path), "%s", p->root);
+	memset(part, 'x', sizeof(part) - 1);
+	part[0] = '/';
+	part[sizeof(part) - 1] = '\0';
+	for (int i = 0; i < 6; i++) {
+		strcat(path, part);
+		assert_int_equal(mkdir(path, 0777), 0);
+	}
+	strcat(path, "/results.db");
+	p->options.db_path = path;
+	assert_int_equal(metrics_open(&m, &p->options, -1, &err), FAIL);
+	assert_non_null(strstr(err.text, "choose a shorter RUNS= than "));
+	assert_int_equal(p->warnings, 0);
+}
+
 /* --------------------------------------------------------------- processes */
 
 static void test_a_process_lives_and_dies(void **state)
@@ -673,6 +696,7 @@ int main(void)
 		with_place(test_a_run_may_move),
 		with_place(test_an_older_database_is_brought_up_to_date),
 		with_place(test_a_newer_database_is_left_alone),
+		with_place(test_a_path_that_sqlite_does_not_take),
 		with_place(test_another_machine_writes),
 		with_place(test_a_clock_that_was_ahead),
 		with_place(test_a_lease_that_is_no_file),
