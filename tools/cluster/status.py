@@ -117,7 +117,7 @@ def totals(lines):
 
 def show(args, out):
     records = jobs.Records(args.records)
-    runs = [run for run in jobs.read_runs(os.path.join(args.plan, "runs.json"))
+    runs = [run for run in jobs.read_runs(args.plan, args.runs)
             if not args.experiment or run["experiment"] == args.experiment]
     try:
         queue = slurm.queue(patience=0)
@@ -164,6 +164,7 @@ def main(argv):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python3 -m tools.cluster.status --watch 5")
     parser.add_argument("--plan", default="build/plan", help="its directory, with runs.json")
+    parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")
     parser.add_argument("--experiment", help="only its runs")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again and again")

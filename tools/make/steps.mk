@@ -95,18 +95,18 @@ built:
 # A user's target builds the programs and then calls make again, because only the programs know
 # the identities of the runs.
 ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
-$(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
-	$(call write_stamp,$(RUNS))
-$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
+$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(sort $(inputs))
 	$(stop_restarting)
-	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS) && touch $@
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --list && touch $@
 include $(plan)/runs.mk
 
+# Two makes may have two RUNS and one plan: what both of them write does not name RUNS.
+below_runs = $(1:$(RUNS)/%=%)
 # A rate is chosen again when the list of its runs changes, or a run is new.
 $(foreach s,$(plan-tuned),$(eval $(plan)/$s/rate: $(tuning-targets-of-$s)) \
-	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(tuning-targets-of-$s))))
+	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(call below_runs,$(tuning-targets-of-$s)))))
 $(plan-tuned:%=$(plan)/%/asked): $(plan)/%/asked:
-	$(call write_stamp,$(tuning-targets-of-$*))
+	$(call write_stamp,$(call below_runs,$(tuning-targets-of-$*)))
 $(plan-tuned:%=$(plan)/%/rate): $(plan)/%/rate: $(plan)/%/asked
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS) --choose $* && touch $@
 $(plan-tuned:%=runs-rate-%): runs-rate-%: $(plan)/%/rate
