@@ -15,7 +15,6 @@ from tools.cluster import journals, jobs, slurm
 from tools.cluster.slurm import Problem
 from tools.terminal import terminal
 
-CLEAR_SCREEN = "\033[H\033[J"       # ECMA-48: cursor home, erase what follows
 HEADINGS = ["EXPERIMENT", "STEP", "SEED", "STATE", "NODE", "ITERATION", "RATE", "LOSS", "VALIDATION",
             "LEFT", "NOTE"]
 TEXTS = ("EXPERIMENT", "STEP", "STATE", "NODE", "NOTE")
@@ -137,7 +136,7 @@ def show(args, out):
 
 def watch(args, out):
     while True:
-        print(CLEAR_SCREEN if terminal.is_terminal(out) else "", file=out)
+        terminal.control(out, terminal.CLEAR_SCREEN if terminal.is_terminal(out) else "\n")
         show(args, out)
         time.sleep(args.watch)
 
