@@ -15,6 +15,7 @@
 
 #include "core/record/journal.h"
 #include "core/record/lease.h"
+#include "core/util/name.h"
 
 /* --------------------------------------------------------------- the schema */
 
@@ -445,18 +446,6 @@ static bool finds_damage(sqlite3 *handle, struct error *why)
 	return damaged;
 }
 
-/* Every text that readers decode. */
-static const char *const texts[] = {
-	"SELECT name FROM experiments",
-	("SELECT step || identity || coalesce(baseline, '') || directory || state ||"
-	 " coalesce(exit_reason, '') FROM runs"),
-	"SELECT symbol || value FROM config",
-	"SELECT name FROM metrics",
-	"SELECT kind || coalesce(text, '') FROM events",
-	"SELECT audit || subject || coalesce(detail, '') FROM audits",
-	"SELECT kind || path || coalesce(sha256, '') FROM artifacts",
-};
-
 /* The length of the UTF-8 character (RFC 3629) at the start of s; 0: there is none. */
 static int character_length(const unsigned char *s)
 {
@@ -488,22 +477,52 @@ static bool is_utf8(const unsigned char *s)
 	return true;
 }
 
-/* SQLite's own check does not look into texts. */
-static bool finds_no_text(sqlite3 *handle, const char *question, struct error *why)
+static bool is_utf8_text(const char *text)
 {
-	const unsigned char *text;
+	return is_utf8((const unsigned char *)text);
+}
+
+/* What must hold for a text that readers decode or use as a name. */
+struct text_rule {
+	const char *question; /* its first column */
+	bool (*holds)(const char *text);
+	const char *otherwise;
+};
+
+#define NOT_UTF8 "a text is not UTF-8"
+#define NO_NAME "a name has other letters than names have"
+
+static const struct text_rule texts[] = {
+	{ "SELECT name FROM experiments", is_name, NO_NAME },
+	{ "SELECT step FROM runs", is_name, NO_NAME },
+	{ "SELECT baseline FROM runs", is_name, NO_NAME },
+	{ "SELECT identity FROM runs", is_identity, "an identity is none" },
+	{ "SELECT symbol FROM config", is_symbol, "a symbol is none" },
+	{ "SELECT directory || state || coalesce(exit_reason, '') FROM runs", is_utf8_text,
+	  NOT_UTF8 },
+	{ "SELECT value FROM config", is_utf8_text, NOT_UTF8 },
+	{ "SELECT name FROM metrics", is_utf8_text, NOT_UTF8 },
+	{ "SELECT kind || coalesce(text, '') FROM events", is_utf8_text, NOT_UTF8 },
+	{ "SELECT audit || subject || coalesce(detail, '') FROM audits", is_utf8_text, NOT_UTF8 },
+	{ "SELECT kind || path || coalesce(sha256, '') FROM artifacts", is_utf8_text, NOT_UTF8 },
+};
+
+/* SQLite's own check does not look into texts. */
+static bool finds_wrong_text(sqlite3 *handle, const struct text_rule *rule, struct error *why)
+{
 	sqlite3_stmt *s = NULL;
 	bool sound = true;
 
-	if (sqlite3_prepare_v2(handle, question, -1, &s, NULL) != SQLITE_OK)
+	if (sqlite3_prepare_v2(handle, rule->question, -1, &s, NULL) != SQLITE_OK)
 		return false; /* the tables of another version */
 	while (sound && sqlite3_step(s) == SQLITE_ROW) {
-		text = sqlite3_column_text(s, 0);
-		sound = !text || is_utf8(text);
+		const char *text = (const char *)sqlite3_column_text(s, 0);
+
+		sound = !text || rule->holds(text);
+		if (!sound)
+			fail(why, "%s", rule->otherwise);
 	}
 	sqlite3_finalize(s);
-	if (!sound)
-		fail(why, "a text is not UTF-8");
 	return !sound;
 }
 
@@ -585,7 +604,7 @@ bool database_is_damaged(const char *path, struct error *why)
 		sqlite3_busy_timeout(d.handle, busy_ms);
 		damaged = finds_damage(d.handle, why) || finds_other_schema(&d, why);
 		for (size_t i = 0; !damaged && i < sizeof(texts) / sizeof(texts[0]); i++)
-			damaged = finds_no_text(d.handle, texts[i], why);
+			damaged = finds_wrong_text(d.handle, &texts[i], why);
 	}
 	sqlite3_close(d.handle);
 	return damaged;

@@ -14,6 +14,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/util/name.h"
 #include "core/util/replace.h"
 
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
@@ -169,6 +170,8 @@ static enum status read_config(struct record_file *file, const cJSON *config, st
 	if (!file->symbols)
 		return fail_memory(err, "config", (size_t)count * sizeof(*file->symbols));
 	cJSON_ArrayForEach (item, config) {
+		if (!is_symbol(item->string))
+			return fail(err, "\"config\": '%s' is no symbol", item->string);
 		if (!cJSON_IsString(item))
 			return fail(err, "\"config\": %s is no text", item->string);
 		file->symbols[n++] = (struct run_symbol){ item->string, item->valuestring };
@@ -176,6 +179,15 @@ static enum status read_config(struct record_file *file, const cJSON *config, st
 	file->record.config = file->symbols;
 	file->record.symbols = n;
 	return OK;
+}
+
+/* Names become paths and words of make: here is where a file's texts become names. */
+static enum status check_names(const struct run_record *r, struct error *err)
+{
+	if (name_check("experiment", r->experiment, err) || name_check("step", r->step, err) ||
+	    (r->baseline && name_check("baseline", r->baseline, err)))
+		return FAIL;
+	return identity_check(r->identity, err);
 }
 
 static enum status read_record(struct record_file *file, struct error *err)
@@ -193,6 +205,8 @@ static enum status read_record(struct record_file *file, struct error *err)
 				cJSON_GetObjectItemCaseSensitive(file->json, f->name)))
 			return fail(err, "\"%s\" is missing or of the wrong type", f->name);
 	}
+	if (check_names(&file->record, err))
+		return FAIL;
 	return read_config(file, cJSON_GetObjectItemCaseSensitive(file->json, "config"), err);
 }
 

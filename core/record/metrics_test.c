@@ -44,7 +44,7 @@ static void test_every_table_gets_its_rows(void **state)
 	assert_answer(p, "SELECT count(*) FROM experiments WHERE name = 'ra-score'", 1);
 	assert_answer(
 		p,
-		"SELECT count(*) FROM runs WHERE step = '0-baseline' AND identity = 'a0'"
+		"SELECT count(*) FROM runs WHERE step = '0-baseline' AND identity LIKE 'a0%'"
 		" AND git_dirty = 1 AND compiler = 'gcc 12' AND flags IS NULL"
 		" AND directory = 'run0' AND state = 'done' AND exit_reason = 'all iterations'"
 		" AND ended >= started AND heartbeat = ended AND iterations = 100",
@@ -404,7 +404,7 @@ static void test_a_directory_belongs_to_one_run(void **state)
 	char *text;
 
 	finish(begin_run(p, -1));
-	p->options.record.identity = "b7";
+	p->options.record.identity = PLACE_IDENTITY("b7");
 	must(journal_read(p->run_dir, &text, &before, &err), &err);
 	free(text);
 	assert_int_equal(metrics_open(&m, &p->options, -1, &err), FAIL);
@@ -422,7 +422,7 @@ static void test_a_run_has_one_directory(void **state)
 
 	finish(begin_run(p, -1));
 	place_run(p, 1);
-	p->options.record.identity = "a0";
+	p->options.record.identity = PLACE_IDENTITY("a0");
 	m = begin_run(p, -1);
 	assert_int_equal(p->warnings, 1);
 	assert_non_null(strstr(p->warning, "run1 is the same run as run0"));

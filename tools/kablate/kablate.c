@@ -11,6 +11,7 @@
 
 #include "core/backend/cpu/blas.h"
 #include "core/record/journal.h"
+#include "core/util/name.h"
 #include "core/util/standard.h"
 #include "models/test_vector.h"
 #include "tools/kablate/bench_decode.h"
@@ -374,14 +375,14 @@ static bool parse_size(const char *text, double *value)
 	return false;
 }
 
-/* Directories are named after experiments and steps: such a name leads nowhere else. */
-static bool is_name(const char *text)
+/* Directories are named after experiments and steps. */
+static bool take_name(const char *text)
 {
-	if (text[0] && text[0] != '.' && text[0] != '-' && !strchr(text, '/'))
+	struct error err;
+
+	if (name_check("the name", text, &err) == OK)
 		return true;
-	fprintf(stderr,
-		"kablate: '%s' is no name: it must not be empty, hold a / or begin with . or -\n",
-		text);
+	complain(&err);
 	return false;
 }
 
@@ -426,7 +427,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			return false;
 		}
 		if ((strchr("xu", option) && !parse_size(optarg, &real)) ||
-		    (strchr("etb", option) && !is_name(optarg)))
+		    (strchr("etb", option) && !take_name(optarg)))
 			return false;
 		switch (option) {
 		case 's':

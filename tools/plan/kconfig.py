@@ -22,6 +22,7 @@ from kconfiglib import AND, BOOL, INT, STRING, Choice, Symbol, expr_str, expr_va
 
 from tools.plan import ranges
 from tools.plan.ranges import NUMBER
+from tools.results.names import IN_A_NAME, NAME
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
@@ -33,8 +34,6 @@ ASSIGNMENT = re.compile(r"CONFIG_(\w+)=(.*)")
 NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*")  # nothing that make, a shell or a path reads
-IN_A_NAME = "a name has letters, digits and ._+- and begins with neither . nor -"
 
 
 class Assignment(NamedTuple):

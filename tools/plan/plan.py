@@ -29,6 +29,7 @@ import sys
 from tools.plan import declaration, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
+from tools.results.names import IDENTITY
 
 # ---------------------------------------------------------------- what the configuration selects
 
@@ -206,7 +207,6 @@ def as_json(steps, values, seeds):
 
 REFUSED = "refused"  # in place of an identity
 REFUSAL = 1          # the program's exit status when it says why it cannot work
-IDENTITY = re.compile("[0-9a-f]{64}")
 
 
 SEEDS_AT_ONCE = 500     # of which a program tells the identities in one call

@@ -21,6 +21,7 @@
 #include "core/record/journal.h"
 #include "core/record/lease.h"
 #include "core/record/metrics.h"
+#include "core/util/name.h"
 #include "core/util/replace.h"
 
 #define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
@@ -415,13 +416,12 @@ static enum status make_directory(const char *path, struct error *err)
 	return mkdir(path, 0777) && errno != EEXIST ? fail_errno(err, "%s", path) : OK;
 }
 
-/* Makes RUNS/EXPERIMENT if it does not exist; the name must stay below RUNS. */
+/* Makes RUNS/EXPERIMENT if it does not exist. */
 static enum status our_experiment(const struct collect *c, const char *name, const char *theirs,
 				  char path[PATH_MAX], struct error *err)
 {
-	if (!name[0] || name[0] == '.' || strchr(name, '/'))
-		return fail(err, "%s: the experiment's name '%s' is not a valid directory name",
-			    theirs, name);
+	if (name_check("experiment", name, err))
+		return fail_prefix(err, "%s", theirs);
 	snprintf(path, PATH_MAX, "%s/%s", c->runs, name);
 	return make_directory(path, err);
 }
@@ -436,6 +436,8 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 		return FAIL;
 	if (!realpath(theirs, copy)) /* the path may be "." */
 		return fail_errno(err, "%s", theirs);
+	if (name_check("directory", basename(copy), err))
+		return fail_prefix(err, "%s", theirs);
 	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
 		return fail_memory(err, theirs, 0);
 	if (make_directory(*ours, err)) {
@@ -634,6 +636,8 @@ static enum status our_measurement(const struct collect *c, const char *theirs, 
 	if (!realpath(theirs, real))
 		return fail_errno(err, "%s", theirs);
 	file = strrchr(real, '/') + 1; /* dirname() ends the path before it */
+	if (name_check("file", file, err))
+		return fail_prefix(err, "%s", theirs);
 	if (our_experiment(c, basename(dirname(dirname(real))), theirs, experiment, err))
 		return FAIL;
 	snprintf(directory, sizeof(directory), "%s/" DECODE_DIRECTORY, experiment);

@@ -7,6 +7,8 @@ import sys
 import urllib.parse
 from dataclasses import dataclass, field
 
+from tools.results import names
+
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
 ADVICE = "'results rebuild' makes it anew"
 FINISHED = ("done", "budget")
@@ -168,18 +170,27 @@ def connect(path):
     return db
 
 
+def checked(db, check, *values):
+    """What is no name becomes a Problem before anything is named after it."""
+    try:
+        return check(*values)
+    except ValueError as error:
+        raise Problem(f"{db.path}: {error}; {ADVICE}") from None
+
+
 def experiments(db):
-    return [name for name, in db.execute("SELECT name FROM experiments ORDER BY name")]
+    return [checked(db, names.checked, names.NAME, "experiment", name)
+            for name, in db.execute("SELECT name FROM experiments ORDER BY name")]
 
 
-def read_details(db, run, names):
+def read_details(db, run, metrics):
     """Thousands of runs have the same texts: each is kept once."""
     run.config = {sys.intern(symbol): sys.intern(value) for symbol, value in db.execute(
         "SELECT symbol, value FROM config WHERE run = ?", (run.id,))}
-    wanted = f"AND name IN ({','.join('?' * len(names))})" if names else ""
+    wanted = f"AND name IN ({','.join('?' * len(metrics))})" if metrics else ""
     for name, iteration, value in db.execute(
             f"SELECT name, iteration, value FROM metrics WHERE run = ? {wanted}"
-            " ORDER BY name, iteration", (run.id, *names)):
+            " ORDER BY name, iteration", (run.id, *metrics)):
         # SQLite has no NaN: it stores NULL.
         run.series.setdefault(sys.intern(name), []).append(
             (iteration, math.nan if value is None else value))
@@ -198,8 +209,11 @@ def read_details(db, run, names):
 
 def run_lines(db):
     """What a list of all runs shows, without their curves."""
-    return db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
+    rows = db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
                       " FROM runs JOIN experiments ON experiments.id = runs.experiment")
+    for row in rows:
+        checked(db, names.check_run, row["experiment"], row["step"], None, row["identity"], row["seed"])
+    return rows
 
 
 def events(db, run):
@@ -208,7 +222,7 @@ def events(db, run):
                                              " WHERE run = ? ORDER BY line", (run.id,))]
 
 
-def runs_where(db, condition, *values, names=()):
+def runs_where(db, condition, *values, metrics=()):
     """With the metrics of these names, or of all."""
     rows = db.execute(f"SELECT experiments.name AS experiment, {', '.join(COLUMNS + ENVIRONMENT)} FROM runs"
                       " JOIN experiments ON experiments.id = runs.experiment"
@@ -216,7 +230,8 @@ def runs_where(db, condition, *values, names=()):
     runs = [Run(environment={key: row[key] for key in ENVIRONMENT},
                 **{key: row[key] for key in ("id", "experiment", *COLUMNS[1:])}) for row in rows]
     for run in runs:
-        read_details(db, run, names)
+        checked(db, names.check_run, run.experiment, run.step, run.baseline, run.identity, run.seed)
+        read_details(db, run, metrics)
     return runs
 
 
@@ -247,11 +262,11 @@ def steps_of(runs):
     return [newest_runs(name, by_name[name]) for name in sorted(by_name, key=step_order)]
 
 
-def read_experiment(db, name, names=()):
+def read_experiment(db, name, metrics=()):
     known = experiments(db)
     if name not in known:
         raise Problem(f"{name}: no such experiment; there are: {', '.join(known) or 'none'}")
-    steps = steps_of(runs_where(db, "experiments.name = ?", name, names=names))
+    steps = steps_of(runs_where(db, "experiments.name = ?", name, metrics=metrics))
     if not steps:
         raise Problem(f"{name}: the experiment has no runs yet")
     return steps

@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-from tools.results import records
+from tools.results import names, records
 
 RECORD, WEIGHTS = "run.json", "weights.safetensors"
 
@@ -38,8 +38,11 @@ def run_directory(runs, name):
 def read_record(directory):
     try:
         record = json.loads((directory / RECORD).read_text())
-        return record["identity"], record["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return names.checked(names.IDENTITY, "identity", record["identity"]), \
+            names.checked_symbols(record["config"])
+    except KeyError as error:
+        raise records.Problem(f"{directory / RECORD}: no {error}") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise records.Problem(f"{directory / RECORD}: {error}") from error
 
 
