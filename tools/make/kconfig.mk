@@ -18,9 +18,7 @@ $(info or choose another: $(sort $(defconfigs)))
 $(error no $(KCONFIG_CONFIG))
 endef
 
-# A symbol on make's command line would bypass .config.
-given_symbols := $(strip $(foreach v,$(filter CONFIG_%,$(.VARIABLES)), \
-	$(if $(filter command%,$(origin $v)),$v)))
+# A symbol on make's command line would bypass .config.  (The Makefile finds them.)
 ifneq ($(and $(given_symbols),$(filter-out set,$(or $(MAKECMDGOALS),all))),)
 $(error $(given_symbols): only 'make set' takes symbols; everything else follows $(KCONFIG_CONFIG))
 endif

@@ -41,6 +41,8 @@ $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 
+# Files of the user that make watches.
+as_targets = $(if $(call specials_in,$1),$(error $1: make cannot work with files whose names have any of $(special)))$1
 # The objects that a step selects: the selections are read once per step, with its symbols.
 define select_objects
 $(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(eval undefine $v))
@@ -51,7 +53,7 @@ include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
 ranks-$1 := $$(filter-out 1,$$(CONFIG_RANKS))
 library-$1 := $$(if $$(CONFIG_BACKEND_CUDA),$$(cuda_built))
-inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
+inputs += $$(call as_targets,$$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID)))
 endef
 inputs :=
 built-steps := $(plan-steps) $(plan-candidates)
@@ -145,7 +147,7 @@ known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
 run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
 runs-forget:
 	$(if $(run_to_forget),,$(error make rerun RUN=DIRECTORY: one of $(known_runs)))
-	$(if $(SLURM),$(Q)$(cluster_submit) --forget '$(run_to_forget)')
+	$(if $(SLURM),$(Q)$(cluster_submit) --forget $(call quoted,$(run_to_forget)))
 	$(Q)test ! -d '$(run_to_forget)' || flock -n '$(run_to_forget)' rm -rf '$(run_to_forget)' || \
 		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
 

@@ -445,6 +445,12 @@ def assignment_text(item, value):
         f"CONFIG_{item.name}={value}"
 
 
+def make_text(value):
+    """As the value of a make variable, which ends at a # and goes on after a \\ at its end."""
+    text = re.sub(r"(\\*)#", r"\1\1\\#", value.replace("$", "$$"))
+    return text + "$()" if text.endswith("\\") else text
+
+
 def auto_conf(tree):
     """auto.conf: the configuration as make variables; a symbol that is off is not defined."""
     values = tree.values()
@@ -452,7 +458,7 @@ def auto_conf(tree):
     lines = ["# Generated from the configuration, for make."]
     for name, value in values.items():
         if value not in (None, "", "n"):
-            lines.append(f"CONFIG_{name} := " + value.replace("$", "$$").replace("#", "\\#"))
+            lines.append(f"CONFIG_{name} := " + make_text(value))
     return "\n".join(lines) + "\n"
 
 

@@ -64,7 +64,8 @@ def kconfig(config, *words):
 def write_config(directory, symbols):
     """Writes nothing if the same symbols were written before: then the program stays as it is.
 
-    (A configuration of an older version lacks the symbols that are new.)
+    (A configuration of an older version lacks the symbols that are new.)  symbols.json is there only
+    beside a whole configuration of these symbols.
     """
     wanted = json.dumps(symbols, indent=1, sort_keys=True)
     kept, config = directory / "symbols.json", directory / "config"
@@ -72,6 +73,7 @@ def write_config(directory, symbols):
             and call_kconfig(config, "check").returncode == 0:
         return
     directory.mkdir(parents=True, exist_ok=True)
+    kept.unlink(missing_ok=True)
     kconfig(config, "defconfig")
     kconfig(config, "set", "CONFIG_PLAN=single",
             *(f"CONFIG_{name}={value}" for name, value in symbols.items()))
@@ -102,7 +104,7 @@ def main(argv):
         directory, place = prepare(args.runs, args.run, args.output)
     except records.Problem as problem:
         sys.exit(f"{args.run}: {problem}" if not str(problem).startswith(args.run) else str(problem))
-    print(directory, place)
+    print(place, directory)     # the first has no blank
 
 
 if __name__ == "__main__":
