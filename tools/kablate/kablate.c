@@ -8,6 +8,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/backend/cpu/blas.h"
 #include "core/record/journal.h"
@@ -271,15 +272,26 @@ static int run_memory(struct run_setup *setup, const struct arguments *a)
 	return show_graph(setup, a->json, true);
 }
 
+/* A file or a pipe gets what the model wrote. */
 static int run_generate(struct run_setup *setup, const struct arguments *a)
 {
 	struct error err;
+	enum status status;
+	FILE *out;
 
 	if (!a->generate.weights) {
 		fprintf(stderr, "kablate: generate needs --weights FILE\n");
 		return EXIT_USAGE;
 	}
-	return generate(setup, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
+	out = isatty(STDOUT_FILENO) ? standard_printable(stdout) : stdout;
+	if (!out) {
+		fail_memory(&err, "the output", 0);
+		return complain(&err);
+	}
+	status = generate(setup, &a->generate, out, &err);
+	if (out != stdout)
+		fclose(out);
+	return status == OK ? 0 : complain(&err);
 }
 
 static int run_evaluate(struct run_setup *setup, const struct arguments *a)

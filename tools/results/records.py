@@ -14,6 +14,7 @@ ADVICE = "'results rebuild' makes it anew"
 FINISHED = ("done", "budget")
 LOSS = "val/loss"
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
+NUMBERS = ("id", "seed", "repeat", "git_dirty", "iterations", "started", "ended", "heartbeat", "threads")
 COLUMNS = ("runs.id", "step", "identity", "baseline", "seed", "repeat", "state", "exit_reason", "scale",
            "git_revision", "git_dirty", "directory", "iterations", "started", "ended", "heartbeat")
 
@@ -174,8 +175,24 @@ def checked(db, check, *values):
     """What is no name becomes a Problem before anything is named after it."""
     try:
         return check(*values)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise Problem(f"{db.path}: {error}; {ADVICE}") from None
+
+
+def check_types(rows, *kinds):
+    """SQLite's columns take values of any type, ours hold numbers or texts; both may be missing."""
+    for kind, column in zip(kinds, zip(*rows)):
+        wrong = {*map(type, column)} - {type(None), *kind}
+        if wrong:
+            raise TypeError(f"a {wrong.pop().__name__} stands in the place of a {kind[0].__name__}")
+
+
+TEXT, NUMBER, WHOLE = (str,), (float, int), (int,)
+
+
+def check_row(row):
+    check_types([row], *(NUMBER if name in NUMBERS else TEXT for name in row.keys()))
+    names.check_run(*(row[name] for name in ("experiment", "step", "baseline", "identity", "seed")))
 
 
 def experiments(db):
@@ -188,14 +205,16 @@ def read_details(db, run, metrics):
     run.config = {sys.intern(symbol): sys.intern(value) for symbol, value in db.execute(
         "SELECT symbol, value FROM config WHERE run = ?", (run.id,))}
     wanted = f"AND name IN ({','.join('?' * len(metrics))})" if metrics else ""
-    for name, iteration, value in db.execute(
-            f"SELECT name, iteration, value FROM metrics WHERE run = ? {wanted}"
-            " ORDER BY name, iteration", (run.id, *metrics)):
+    points = db.execute(f"SELECT name, iteration, value FROM metrics WHERE run = ? {wanted}"
+                        " ORDER BY name, iteration", (run.id, *metrics))
+    check_types(points, TEXT, WHOLE, NUMBER)
+    for name, iteration, value in points:
         # SQLite has no NaN: it stores NULL.
         run.series.setdefault(sys.intern(name), []).append(
             (iteration, math.nan if value is None else value))
     run.audits = [tuple(row) for row in db.execute(
         "SELECT audit, subject, passed, detail FROM audits WHERE run = ?", (run.id,))]
+    check_types(run.audits, TEXT, TEXT, WHOLE, TEXT)
     weights = db.execute("SELECT sha256 FROM artifacts WHERE run = ? AND kind = 'weights'"
                          " ORDER BY time DESC", (run.id,)).fetchone()
     run.weights = weights and weights[0]
@@ -205,6 +224,7 @@ def read_details(db, run, metrics):
     told = dict(db.execute("SELECT kind, text FROM events WHERE run = ?"
                            " AND kind IN ('prompt', 'sample') ORDER BY time", (run.id,)).fetchall())
     run.prompt, run.sample = told.get("prompt"), told.get("sample")
+    check_types([(run.weights, run.moved, run.prompt, run.sample)], *[TEXT] * 4)
 
 
 def run_lines(db):
@@ -218,8 +238,10 @@ def run_lines(db):
 
 def events(db, run):
     """(time, iteration, kind, text) of what training met."""
-    return [tuple(row) for row in db.execute("SELECT time, iteration, kind, text FROM events"
-                                             " WHERE run = ? ORDER BY line", (run.id,))]
+    found = [tuple(row) for row in db.execute("SELECT time, iteration, kind, text FROM events"
+                                              " WHERE run = ? ORDER BY line", (run.id,))]
+    checked(db, check_types, found, NUMBER, WHOLE, TEXT, TEXT)
+    return found
 
 
 def runs_where(db, condition, *values, metrics=()):
@@ -227,11 +249,12 @@ def runs_where(db, condition, *values, metrics=()):
     rows = db.execute(f"SELECT experiments.name AS experiment, {', '.join(COLUMNS + ENVIRONMENT)} FROM runs"
                       " JOIN experiments ON experiments.id = runs.experiment"
                       f" WHERE {condition} ORDER BY runs.id", values).fetchall()
+    for row in rows:
+        checked(db, check_row, row)
     runs = [Run(environment={key: row[key] for key in ENVIRONMENT},
                 **{key: row[key] for key in ("id", "experiment", *COLUMNS[1:])}) for row in rows]
     for run in runs:
-        checked(db, names.check_run, run.experiment, run.step, run.baseline, run.identity, run.seed)
-        read_details(db, run, metrics)
+        checked(db, read_details, db, run, metrics)
     return runs
 
 

@@ -185,14 +185,16 @@ class Rebuild(Case):
             (place / name).write_text(text)
         self.results("rebuild")
 
-    def test_names_in_the_database_that_are_none(self):
+    def test_values_in_the_database_that_are_none(self):
         """Somebody wrote them there: no program names a file after them, and rebuild is rid of them."""
         write_run(self.runs, "a1")
         self.results("rebuild")
         sound, before = (self.runs / "results.db").read_bytes(), contents(self.runs)
         for change in ("experiments SET name = '../../x'", "runs SET step = '-rf'",
                        "runs SET identity = '$(shell id)'", "runs SET baseline = 'a b'",
-                       "runs SET identity = 'ab'", "runs SET seed = '1/../../x'"):
+                       "runs SET identity = 'ab'", "runs SET seed = '1/../../x'", "runs SET started = 'x'",
+                       "runs SET machine = x'ff'", "metrics SET value = 'x'", "metrics SET iteration = iteration || 'x'",
+                       "config SET value = x'ff'", "audits SET passed = 'x'"):
             with self.subTest(change):
                 (self.runs / "results.db").write_bytes(sound)
                 with sqlite3.connect(self.runs / "results.db") as db:
