@@ -41,8 +41,13 @@ class Declaration:
     seeds: list = ()                # as many as the last look has
 
     def __post_init__(self):
-        """A file may say anything: steps have names of steps."""
-        for step in (*self.steps, *(name for one in self.primary if one not in EFFECTS for name in one)):
+        """A file may say anything: steps have names of steps, numbers are numbers."""
+        numbers_of = [self.time, *self.looks, *self.seeds, *[self.margin] * (self.margin is not None)]
+        if not all(type(number) in (int, float) for number in numbers_of) or not isinstance(self.asked, str) \
+                or not (self.is_withdrawn or self.looks and self.seeds):
+            raise TypeError(f"time {self.time!r}, margin {self.margin!r}, looks {self.looks!r}, seeds {self.seeds!r}")
+        for step in (*self.steps, *(name for step, other in (one for one in self.primary if one not in EFFECTS)
+                                   for name in (step, other))):
             names.checked(names.STEP, "step", step)
 
     @property

@@ -353,12 +353,13 @@ class Files(Case):
     def test_a_declaration_of_no_steps(self):
         self.runs.study()
         path = os.path.join(self.runs.path, "gpt2-ra-mla-full", "declaration.json")
-        for declared in ({"steps": ["../../x"]}, {"primary": [["0-mla", "$(id)"]]}, {"primary": [7]}, {"x": 1}, []):
+        good = {"asked": "", "primary": [["1-mla+gate", "0-mla"]], "steps": ["0-mla"], "margin": 0.1, "looks": [3], "seeds": [1]}
+        for change in ({}, {"steps": ["../../x"]}, {"primary": [["0-mla", "$(id)"]]}, {"primary": [7]}, {"primary": [[]]}, {"x": 1},
+                       {"looks": ["x"]}, {"looks": []}, {"seeds": None}, {"margin": "x"}, {"asked": 7}):
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({"declarations": [{"time": 1, "declared": declared}]}, file)
+                json.dump({"declarations": [{"time": 1, "declared": {**good, **change}}]}, file)
             status, *_ = self.report()
-            if declared:
-                self.assertIn("declaration.json: damaged: ", status)
+            self.assertEqual("declaration.json: damaged: " in str(status), bool(change), change)
 
     def test_the_page_runs_no_other_script(self):
         self.runs.study()
@@ -507,7 +508,11 @@ class Errors(Case):
         self.runs.add("e", "0-mla", 1, 3.0)
         self.runs.add("e", "1-x", 1, 3.0)
         self.runs.decoded("e", "1-x", (1024,))
-        for damaged in ("{", '{"own": 1}', "{}", "[]", '{"own": {"contexts": [{}]}, "peer": null}'):
+        with open(os.path.join(self.runs.path, "e/decode/1-x.json"), encoding="utf-8") as file:
+            good = file.read()
+        other_types = [re.sub(rf'"{name}": [^,}}]*', f'"{name}": {value}', good, count=1)
+                       for name in ("batch", "token_bytes", "state_bytes") for value in ('"x"', "null", "0", "[]")]
+        for damaged in ("{", '{"own": 1}', "{}", "[]", '{"own": {"contexts": [{}]}, "peer": null}', *other_types):
             with open(os.path.join(self.runs.path, "e/decode/0-mla.json"), "w") as file:
                 file.write(damaged)
             status, text, table = self.report("e")

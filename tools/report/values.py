@@ -99,6 +99,9 @@ def run_of(number, cells):
                             if field.default_factory is dataclasses.MISSING)
     names.check_run(*(fields[name] for name in ("experiment", "step", "baseline", "identity", "seed")),
                     identity_rule=names.BEGINNING)
+    names.whole("repeat", fields["repeat"])
+    if not fields["state"]:
+        raise ValueError("state is missing")
     run = records.Run(**{**unknown, **fields, "id": number, "environment": environment,
                          "config": config})
     series = {name: [(1, float(text))] for name, text in given.items()
