@@ -15,10 +15,10 @@ FORCE:
 # recipe; so it is taken as it is, before anything else happens.  These count on the command line only, because
 # a shell may have variables of the same names for other purposes:
 words = A AT_ONCE B BACKEND BATCHES BENCH_SECONDS CONTEXTS COUNTS CSV DRAW E EFFECT FIGURES FORMS FUZZ_RUNS FUZZ_SECONDS \
-	HOST LIMIT LOCKED LONGEST N ONCE OUT PARTS PORT PRECISION PROMPT ROUNDS ROWS RUN SANITIZER SEED SLURM SLURM_NEW T \
+	HOST LIMIT LOCKED LONGEST N OUT PARTS PORT PRECISION PROMPT ROUNDS ROWS RUN SANITIZER SEED SLURM SLURM_NEW T \
 	TABLES TEMPERATURE TIER TOP_K VECTOR $(symbols)
 # These also in the environment:
-settings := ANY_ENVIRONMENT KCONFIG_CONFIG O PLAN RUNS TORCH_PYTHON V
+settings := ANY_ENVIRONMENT KCONFIG_CONFIG O ONCE PLAN RUNS TORCH_PYTHON V
 # In the name of a target or of a variable these mean something to make or to a shell.
 special := ' " ; & | < > ( ) ` \ * ? [ ] { } : % \# $$
 specials_in = $(strip $(foreach c,$(special),$(findstring $c,$1)))
