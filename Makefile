@@ -11,6 +11,23 @@ MAKEFLAGS += -rR --no-print-directory
 all: experiment
 FORCE:
 
+# What a user gives is a text.  make would expand it as an expression, here or for the environment of a
+# recipe; so it is taken as it is, before anything else happens.  These count on the command line only, because
+# a shell may have variables of the same names for other purposes:
+words = A AT_ONCE B BACKEND BATCHES BENCH_SECONDS CONTEXTS COUNTS CSV DRAW E EFFECT FIGURES FORMS FUZZ_RUNS FUZZ_SECONDS \
+	HOST LIMIT LOCKED LONGEST N OUT PARTS PORT PRECISION PROMPT ROUNDS ROWS RUN SANITIZER SEED SLURM SLURM_NEW T \
+	TABLES TEMPERATURE TIER TOP_K VECTOR $(symbols)
+# These also in the environment:
+settings := ANY_ENVIRONMENT KCONFIG_CONFIG O ONCE PLAN RUNS TORCH_PYTHON V
+# In the name of a target or of a variable these mean something to make or to a shell.
+special := ' " ; & | < > ( ) ` \ * ? [ ] { } : % \# $$
+specials_in = $(strip $(foreach c,$(special),$(findstring $c,$1)))
+symbols := $(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(if $(call specials_in,$v),$(if $(filter command,$(origin \
+	$v)),$(error $v: a symbol has letters, digits and _)),$v))
+given_symbols := $(strip $(foreach v,$(symbols),$(if $(filter command,$(origin $v)),$v)))
+$(foreach v,$(words),$(if $(filter environment,$(origin $v)),$(eval override undefine $v)))
+$(foreach v,$(words) $(settings),$(if $(filter command environment,$(origin $v)),$(eval override $v := $$(value $v))))
+
 # Settings that are given and empty are those that are not given.
 override O := $(or $(O:%/=%),build)
 override KCONFIG_CONFIG := $(or $(KCONFIG_CONFIG),.config)
@@ -20,14 +37,11 @@ CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
 AR := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 export O CC SANITIZE BLAS BLAS_CFLAGS BLAS_LIBS NO_INSTALL
 
-# make splits paths at blanks.
-ifneq ($(word 2,$(CURDIR))$(word 2,$(O)),)
-$(error make cannot work in a path with blanks: move $(if $(word 2,$(CURDIR)),$(CURDIR),O=$(O)))
-endif
-# And what means something to make or to a shell cannot stand in the name of a target.
-special := ' " ; & | < > ( ) ` \ * ? [ ] { } : % \# $$
-$(foreach name,O RUNS PLAN KCONFIG_CONFIG,$(if $(word 2,$($(name)))$(strip $(foreach c,$(special),$(findstring \
-	$c,$($(name))))),$(error $(name)=$($(name)): make cannot work in a path with blanks or any of $(special))))
+# make splits paths at blanks, and rules have a meaning for the others.
+spelled = $(if $(filter CURDIR,$1),$(CURDIR),$1=$($1))
+$(foreach name,CURDIR O RUNS PLAN KCONFIG_CONFIG,$(if $(word 2,$($(name))),$(error \
+	make cannot work in a path with blanks: move $(call spelled,$(name))))$(if $(call specials_in,$($(name))),$(error \
+	$(call spelled,$(name)): make cannot work in a path with blanks or any of $(special))))
 # `make clean` removes directories of $(O) by name: they must never be the sources.
 ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
 $(error O=$(O) holds the sources; choose a directory of its own)

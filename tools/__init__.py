@@ -1,8 +1,11 @@
 """Of every tool: Ctrl-C or a reader that goes away end it like any other program, without a traceback;
-and letters that the terminal lacks are no reason to fail."""
+letters that the terminal lacks are no reason to fail; and no escape sequence of a file reaches the
+terminal."""
 import os
 import signal
 import sys
+
+from tools.terminal import terminal
 
 
 def end_quietly(kind, value, trace):
@@ -14,6 +17,8 @@ def end_quietly(kind, value, trace):
 
 
 sys.excepthook = end_quietly
-for stream in sys.stdout, sys.stderr:
+for name in "stdout", "stderr":
+    stream = getattr(sys, name)
     if hasattr(stream, "reconfigure"):      # None where it is closed; a test may have its own
         stream.reconfigure(errors="replace")
+        setattr(sys, name, terminal.Guard(stream))

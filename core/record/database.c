@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <sqlite3.h>
 
 #include "core/record/journal.h"
 #include "core/record/lease.h"
+#include "core/util/name.h"
 
 /* --------------------------------------------------------------- the schema */
 
@@ -141,17 +143,24 @@ struct database {
 	bool batch; /* a transaction is open around those of single runs */
 };
 
-static enum status fail_sql(struct database *d, struct error *err)
+/* SQLITE_ERROR: a statement does not fit the tables. */
+static bool tells_damage(int code)
+{
+	return code == SQLITE_ERROR || code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
+}
+
+enum status database_fail(struct database *d, struct error *err)
 {
 	const int code = sqlite3_errcode(d->handle);
 
 	d->busy = code == SQLITE_BUSY || code == SQLITE_LOCKED;
-	return fail(err, "%s: %s", d->path, sqlite3_errmsg(d->handle));
+	return fail(err, "%s: %s%s", d->path, sqlite3_errmsg(d->handle),
+		    tells_damage(code) ? DATABASE_ADVICE : "");
 }
 
 static enum status execute(struct database *d, const char *text, struct error *err)
 {
-	return sqlite3_exec(d->handle, text, NULL, NULL, NULL) ? fail_sql(d, err) : OK;
+	return sqlite3_exec(d->handle, text, NULL, NULL, NULL) ? database_fail(d, err) : OK;
 }
 
 static enum status prepare(struct database *d, enum statement s, struct error *err)
@@ -159,7 +168,7 @@ static enum status prepare(struct database *d, enum statement s, struct error *e
 	if (!d->statements[s] &&
 	    sqlite3_prepare_v3(d->handle, sql[s], -1, SQLITE_PREPARE_PERSISTENT, &d->statements[s],
 			       NULL))
-		return fail_sql(d, err);
+		return database_fail(d, err);
 	return OK;
 }
 
@@ -192,7 +201,7 @@ static void bind_real(sqlite3_stmt *s, const char *name, double value)
 static enum status step(struct database *d, enum statement s, struct error *err)
 {
 	const int code = sqlite3_step(d->statements[s]);
-	const enum status status = code == SQLITE_DONE ? OK : fail_sql(d, err);
+	const enum status status = code == SQLITE_DONE ? OK : database_fail(d, err);
 
 	sqlite3_reset(d->statements[s]);
 	sqlite3_clear_bindings(d->statements[s]);
@@ -260,9 +269,9 @@ static enum status get_version(struct database *d, int *version, struct error *e
 
 	*version = 0;
 	if (sqlite3_prepare_v2(d->handle, "PRAGMA user_version", -1, &s, NULL))
-		return fail_sql(d, err);
+		return database_fail(d, err);
 	if (sqlite3_step(s) != SQLITE_ROW) {
-		fail_sql(d, err);
+		database_fail(d, err);
 		sqlite3_finalize(s);
 		return FAIL;
 	}
@@ -291,7 +300,8 @@ static enum status migrate(struct database *d, struct error *err)
 	if (get_version(d, &version, err))
 		return FAIL;
 	if (version < 0)
-		return fail(err, "%s is damaged: its schema version is %d", d->path, version);
+		return fail(err, "%s is damaged: its schema version is %d" DATABASE_ADVICE, d->path,
+			    version);
 	if (version > DATABASE_VERSION)
 		return fail(err, "%s: made by a newer program (schema version %d, known here: %d)",
 			    d->path, version, DATABASE_VERSION);
@@ -305,15 +315,56 @@ static enum status migrate(struct database *d, struct error *err)
 	return end(d, status, err);
 }
 
-static enum status find_directory(struct database *d, struct error *err)
+/* SQLite would wait for the other end of a FIFO. */
+static enum status check_regular(const char *path, struct error *err)
 {
-	char *copy = strdup(d->path);
+	struct stat about;
+
+	if (stat(path, &about) || S_ISREG(about.st_mode))
+		return OK; /* what is not there can be made */
+	return fail(err, "%s is not a regular file", path);
+}
+
+/* The absolute path of the database's directory; the caller frees it. */
+static enum status find_directory(const char *path, char **directory, struct error *err)
+{
+	char *copy = strdup(path);
 
 	if (!copy)
-		return fail_memory(err, d->path, strlen(d->path));
-	d->directory = realpath(dirname(copy), NULL);
+		return fail_memory(err, path, strlen(path));
+	*directory = realpath(dirname(copy), NULL);
 	free(copy);
-	return d->directory ? OK : fail_errno(err, "%s", d->path);
+	return *directory ? OK : fail_errno(err, "%s", path);
+}
+
+/* SQLite keeps 8 characters for "-journal". */
+static enum status check_length(const char *directory, const char *path, struct error *err)
+{
+	const int most = sqlite3_vfs_find(NULL)->mxPathname - 8;
+	const char *name = strrchr(path, '/');
+	const size_t length = strlen(directory) + 1 + strlen(name ? name + 1 : path);
+
+	if (length <= (size_t)most)
+		return OK;
+	return fail(err,
+		    "the path of the database has %zu characters, and SQLite takes at most %d: "
+		    "choose a shorter RUNS= than %s",
+		    length, most, directory);
+}
+
+enum status database_check_path(const char *path, struct error *err)
+{
+	struct error ignored;
+	enum status status;
+	char *directory;
+
+	if (check_regular(path, err))
+		return FAIL;
+	if (find_directory(path, &directory, &ignored))
+		return OK; /* database_open() says why */
+	status = check_length(directory, path, err);
+	free(directory);
+	return status;
 }
 
 static enum status connect(struct database *d, double busy_seconds, struct error *err)
@@ -326,7 +377,7 @@ static enum status connect(struct database *d, double busy_seconds, struct error
 	if (is_foreign && access(d->path, F_OK) != 0)
 		return fail_foreign(d);
 	if (sqlite3_open_v2(d->path, &d->handle, flags, NULL))
-		return d->handle ? fail_sql(d, err) : fail_memory(err, d->path, 0);
+		return d->handle ? database_fail(d, err) : fail_memory(err, d->path, 0);
 	sqlite3_busy_timeout(d->handle, (int)(1000 * busy_seconds));
 	if (execute(d, "PRAGMA foreign_keys = ON", err))
 		return FAIL;
@@ -342,7 +393,9 @@ enum status database_open(struct database **d, const char *path, double busy_sec
 	(*d)->path = strdup(path);
 	if (!(*d)->path)
 		fail_memory(err, path, strlen(path));
-	else if (find_directory(*d, err) == OK && connect(*d, busy_seconds, err) == OK)
+	else if (database_check_path(path, err) == OK &&
+		 find_directory(path, &(*d)->directory, err) == OK &&
+		 connect(*d, busy_seconds, err) == OK)
 		return OK;
 	database_close(*d);
 	*d = NULL;
@@ -393,18 +446,6 @@ static bool finds_damage(sqlite3 *handle, struct error *why)
 	return damaged;
 }
 
-/* Every text that readers decode. */
-static const char *const texts[] = {
-	"SELECT name FROM experiments",
-	("SELECT step || identity || coalesce(baseline, '') || directory || state ||"
-	 " coalesce(exit_reason, '') FROM runs"),
-	"SELECT symbol || value FROM config",
-	"SELECT name FROM metrics",
-	"SELECT kind || coalesce(text, '') FROM events",
-	"SELECT audit || subject || coalesce(detail, '') FROM audits",
-	"SELECT kind || path || coalesce(sha256, '') FROM artifacts",
-};
-
 /* The length of the UTF-8 character (RFC 3629) at the start of s; 0: there is none. */
 static int character_length(const unsigned char *s)
 {
@@ -436,38 +477,136 @@ static bool is_utf8(const unsigned char *s)
 	return true;
 }
 
-/* SQLite's own check does not look into texts. */
-static bool finds_no_text(sqlite3 *handle, const char *question, struct error *why)
+static bool is_utf8_text(const char *text)
 {
-	const unsigned char *text;
+	return is_utf8((const unsigned char *)text);
+}
+
+/* What must hold for a text that readers decode or use as a name. */
+struct text_rule {
+	const char *question; /* its first column */
+	bool (*holds)(const char *text);
+	const char *otherwise;
+};
+
+#define NOT_UTF8 "a text is not UTF-8"
+#define NO_NAME "a name has other letters than names have"
+
+static const struct text_rule texts[] = {
+	{ "SELECT name FROM experiments", is_name, NO_NAME },
+	{ "SELECT step FROM runs", is_name, NO_NAME },
+	{ "SELECT baseline FROM runs", is_name, NO_NAME },
+	{ "SELECT identity FROM runs", is_identity, "an identity is none" },
+	{ "SELECT symbol FROM config", is_symbol, "a symbol is none" },
+	{ "SELECT directory || state || coalesce(exit_reason, '') FROM runs", is_utf8_text,
+	  NOT_UTF8 },
+	{ "SELECT value FROM config", is_utf8_text, NOT_UTF8 },
+	{ "SELECT name FROM metrics", is_utf8_text, NOT_UTF8 },
+	{ "SELECT kind || coalesce(text, '') FROM events", is_utf8_text, NOT_UTF8 },
+	{ "SELECT audit || subject || coalesce(detail, '') FROM audits", is_utf8_text, NOT_UTF8 },
+	{ "SELECT kind || path || coalesce(sha256, '') FROM artifacts", is_utf8_text, NOT_UTF8 },
+};
+
+/* SQLite's own check does not look into texts. */
+static bool finds_wrong_text(sqlite3 *handle, const struct text_rule *rule, struct error *why)
+{
 	sqlite3_stmt *s = NULL;
 	bool sound = true;
 
-	if (sqlite3_prepare_v2(handle, question, -1, &s, NULL) != SQLITE_OK)
+	if (sqlite3_prepare_v2(handle, rule->question, -1, &s, NULL) != SQLITE_OK)
 		return false; /* the tables of another version */
 	while (sound && sqlite3_step(s) == SQLITE_ROW) {
-		text = sqlite3_column_text(s, 0);
-		sound = !text || is_utf8(text);
+		const char *text = (const char *)sqlite3_column_text(s, 0);
+
+		sound = !text || rule->holds(text);
+		if (!sound)
+			fail(why, "%s", rule->otherwise);
 	}
 	sqlite3_finalize(s);
-	if (!sound)
-		fail(why, "a text is not UTF-8");
 	return !sound;
+}
+
+/* Migrations from one version to another, in a database without a lease. */
+static bool makes_schema(sqlite3 *model, int from, int to)
+{
+	bool is_made = true;
+
+	for (int version = from; version < to && is_made; version++)
+		is_made = sqlite3_exec(model, migrations[version], NULL, NULL, NULL) == SQLITE_OK;
+	return is_made;
+}
+
+static bool attach(sqlite3 *model, const char *path)
+{
+	sqlite3_stmt *s = NULL;
+	const bool is_attached =
+		sqlite3_prepare_v2(model, "ATTACH ?1 AS file", -1, &s, NULL) == SQLITE_OK &&
+		sqlite3_bind_text(s, 1, path, -1, SQLITE_STATIC) == SQLITE_OK &&
+		sqlite3_step(s) == SQLITE_DONE;
+
+	sqlite3_finalize(s);
+	return is_attached;
+}
+
+/* How many tables and views of the attached file are not as the model made them, or are of a later
+ * version than those in `old`?  -1: that cannot be said now. */
+static int count_other_tables(sqlite3 *model)
+{
+	sqlite3_stmt *s = NULL;
+	int count = -1;
+
+	if (sqlite3_prepare_v2(model,
+			       "SELECT count(*) FROM main.sqlite_schema AS right"
+			       " LEFT JOIN file.sqlite_schema AS found USING (name)"
+			       " WHERE right.sql IS NOT NULL AND found.sql IS NOT"
+			       "  iif(name IN (SELECT name FROM old), right.sql, NULL)",
+			       -1, &s, NULL) == SQLITE_OK &&
+	    sqlite3_step(s) == SQLITE_ROW)
+		count = sqlite3_column_int(s, 0);
+	sqlite3_finalize(s);
+	return count;
+}
+
+/* Tables and views must be those of the version.  Others, such as an index, may be beside them. */
+static bool finds_other_schema(struct database *d, struct error *why)
+{
+	static const char remember[] =
+		"CREATE TEMP TABLE old AS SELECT name FROM main.sqlite_schema";
+	sqlite3 *model = NULL;
+	int version, wrong = 0;
+
+	if (get_version(d, &version, why) || version > DATABASE_VERSION)
+		return false; /* locked, or for a newer program */
+	if (version < 0) {
+		fail(why, "its schema version is %d", version);
+		return true;
+	}
+	if (sqlite3_open(":memory:", &model) == SQLITE_OK && makes_schema(model, 0, version) &&
+	    sqlite3_exec(model, remember, NULL, NULL, NULL) == SQLITE_OK &&
+	    makes_schema(model, version, DATABASE_VERSION) && attach(model, d->path))
+		wrong = count_other_tables(model);
+	sqlite3_close(model);
+	if (wrong > 0)
+		fail(why, "%d of its tables and views are not those of schema version %d", wrong,
+		     version);
+	return wrong > 0;
 }
 
 bool database_is_damaged(const char *path, struct error *why)
 {
 	const int busy_ms = 1000; /* a commit takes far less */
-	sqlite3 *handle;
+	struct database d = { .path = (char *)path };
 	bool damaged = false;
 
-	if (sqlite3_open_v2(path, &handle, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK) {
-		sqlite3_busy_timeout(handle, busy_ms);
-		damaged = finds_damage(handle, why);
+	if (check_regular(path, why))
+		return false; /* database_open() refuses it */
+	if (sqlite3_open_v2(path, &d.handle, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK) {
+		sqlite3_busy_timeout(d.handle, busy_ms);
+		damaged = finds_damage(d.handle, why) || finds_other_schema(&d, why);
 		for (size_t i = 0; !damaged && i < sizeof(texts) / sizeof(texts[0]); i++)
-			damaged = finds_no_text(handle, texts[i], why);
+			damaged = finds_wrong_text(d.handle, &texts[i], why);
 	}
-	sqlite3_close(handle);
+	sqlite3_close(d.handle);
 	return damaged;
 }
 
@@ -584,7 +723,7 @@ static enum status find_run(struct database *d, const struct run_record *r, cons
 				      "%s is the same run as %s, which is already in the database",
 				      directory, other);
 	} else if (code != SQLITE_DONE) {
-		status = fail_sql(d, err);
+		status = database_fail(d, err);
 	}
 	sqlite3_reset(s);
 	sqlite3_clear_bindings(s);

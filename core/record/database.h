@@ -20,9 +20,13 @@
 #include "core/util/status.h"
 
 #define DATABASE_VERSION 2
+#define DATABASE_ADVICE "; 'results rebuild' makes it anew" /* after what is damaged */
 
 struct sqlite3;
 struct database;
+
+/* Can a database be there at all?  FAIL: never, whatever changes later. */
+enum status database_check_path(const char *path, struct error *err) MUST_CHECK;
 
 /* Opens or creates a database.  Brings an older schema up to date; refuses a newer one. */
 enum status database_open(struct database **d, const char *path, double busy_seconds,
@@ -51,7 +55,11 @@ enum status database_end_batch(struct database *d, struct error *err) MUST_CHECK
 /* Did the last call fail because another process held the database too long? */
 bool database_was_busy(const struct database *d);
 
-/* Is the file there but not a sound SQLite database?  A locked database counts as sound. */
+/* What SQLite said last, with the file's name and, where that helps, advice.  Always FAIL. */
+enum status database_fail(struct database *d, struct error *err);
+
+/* Is the file there but not a sound SQLite database with our tables?  A locked one counts as sound.
+ */
 bool database_is_damaged(const char *path, struct error *why);
 
 /* For queries. */

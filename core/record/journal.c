@@ -14,10 +14,12 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/util/name.h"
 #include "core/util/replace.h"
 
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers up to this are exact */
 #define FORMAT 1
+#define READING (O_RDONLY | O_CLOEXEC | O_NONBLOCK) /* a FIFO would wait for a writer */
 #define LINE_KEY "line" /* a line's number, for people who read the file */
 
 /* --------------------------------------------------------------- files */
@@ -41,6 +43,8 @@ static enum status read_all(int fd, const char *path, char **text, size_t *size,
 
 	if (fstat(fd, &about))
 		return fail_errno(err, "%s", path);
+	if (!S_ISREG(about.st_mode))
+		return fail(err, "%s is not a regular file", path);
 	*text = malloc((size_t)about.st_size + 1);
 	if (!*text)
 		return fail_memory(err, path, (size_t)about.st_size + 1);
@@ -59,7 +63,7 @@ static enum status read_all(int fd, const char *path, char **text, size_t *size,
 static enum status read_path(const char *path, char **text, size_t *size, struct error *err)
 {
 	enum status status;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, READING);
 
 	if (fd < 0)
 		return fail_errno(err, "%s", path);
@@ -166,6 +170,8 @@ static enum status read_config(struct record_file *file, const cJSON *config, st
 	if (!file->symbols)
 		return fail_memory(err, "config", (size_t)count * sizeof(*file->symbols));
 	cJSON_ArrayForEach (item, config) {
+		if (!is_symbol(item->string))
+			return fail(err, "\"config\": '%s' is no symbol", item->string);
 		if (!cJSON_IsString(item))
 			return fail(err, "\"config\": %s is no text", item->string);
 		file->symbols[n++] = (struct run_symbol){ item->string, item->valuestring };
@@ -173,6 +179,15 @@ static enum status read_config(struct record_file *file, const cJSON *config, st
 	file->record.config = file->symbols;
 	file->record.symbols = n;
 	return OK;
+}
+
+/* Names become paths and words of make: here is where a file's texts become names. */
+static enum status check_names(const struct run_record *r, struct error *err)
+{
+	if (name_check("experiment", r->experiment, err) || name_check("step", r->step, err) ||
+	    (r->baseline && name_check("baseline", r->baseline, err)))
+		return FAIL;
+	return identity_check(r->identity, err);
 }
 
 static enum status read_record(struct record_file *file, struct error *err)
@@ -190,6 +205,8 @@ static enum status read_record(struct record_file *file, struct error *err)
 				cJSON_GetObjectItemCaseSensitive(file->json, f->name)))
 			return fail(err, "\"%s\" is missing or of the wrong type", f->name);
 	}
+	if (check_names(&file->record, err))
+		return FAIL;
 	return read_config(file, cJSON_GetObjectItemCaseSensitive(file->json, "config"), err);
 }
 
@@ -551,7 +568,7 @@ enum status journal_read(const char *run_dir, char **text, size_t *size, struct 
 
 	if (path_below(run_dir, JOURNAL_FILE, &path, err))
 		return FAIL;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = open(path, READING);
 	if (fd >= 0) {
 		status = read_sound(fd, path, text, size, err);
 		close(fd);

@@ -6,10 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/util/file.h"
 #include "core/util/process.h"
 #include "core/util/replace.h"
 
 #define PAUSE_MICROSECONDS 500000 /* between two looks at the lease of another machine */
+#define MOST_SECONDS                                                                \
+	(2 * LEASE_SECONDS) /* of a holder whose clock is ahead as far as it may be \
+			     */
 #define BOOT_SIZE 64
 
 struct lease {
@@ -27,13 +31,19 @@ static void name_file(const char *db_path, char path[PATH_MAX])
 static void read_lease(const char *db_path, struct lease *l)
 {
 	char path[PATH_MAX];
+	struct error ignored;
 	FILE *file;
+	int fd;
 
 	*l = (struct lease){ 0 };
 	name_file(db_path, path);
-	file = fopen(path, "re");
-	if (!file)
+	if (file_open(path, &fd, &ignored))
 		return;
+	file = fdopen(fd, "r");
+	if (!file) {
+		close(fd);
+		return;
+	}
 	if (fscanf(file, "%63s %lld %255s", l->boot, &l->until, l->host) != 3)
 		*l = (struct lease){ 0 };
 	fclose(file);
@@ -50,20 +60,29 @@ static void make_own(struct lease *l)
 	snprintf(l->host, sizeof(l->host), "%s", self.host[0] ? self.host : "unknown");
 }
 
-static bool is_others(const struct lease *l, const struct lease *own)
+/* Seconds that another machine still has; 0: none.  A clock that was far ahead gives no lease. */
+static int seconds_of_other(const struct lease *l, const struct lease *own)
 {
-	return l->boot[0] && strcmp(l->boot, own->boot) != 0 && l->until > (long long)time(NULL);
+	const long long now = own->until - LEASE_SECONDS;
+
+	if (!l->boot[0] || strcmp(l->boot, own->boot) == 0 || l->until <= now ||
+	    l->until > now + MOST_SECONDS)
+		return 0;
+	return (int)(l->until - now);
 }
 
 static enum status look(const char *db_path, struct lease *now, struct lease *own,
 			struct error *err)
 {
+	int seconds;
+
 	read_lease(db_path, now);
 	make_own(own);
-	if (!is_others(now, own))
+	seconds = seconds_of_other(now, own);
+	if (!seconds)
 		return OK;
 	return fail(err, "%s: the machine %s writes it, and no other may for %d s more", db_path,
-		    now->host, (int)(now->until - (long long)time(NULL)));
+		    now->host, seconds);
 }
 
 enum status lease_check(const char *db_path, struct error *err)
@@ -73,12 +92,21 @@ enum status lease_check(const char *db_path, struct error *err)
 	return look(db_path, &now, &own, err);
 }
 
+/* By a clock that nobody sets. */
+static double monotonic_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 enum status lease_wait(const char *db_path, double seconds, struct error *err)
 {
-	const double until = (double)time(NULL) + seconds;
+	const double until = monotonic_seconds() + seconds;
 	enum status status;
 
-	while ((status = lease_check(db_path, err)) != OK && (double)time(NULL) < until)
+	while ((status = lease_check(db_path, err)) != OK && monotonic_seconds() < until)
 		usleep(PAUSE_MICROSECONDS);
 	return status;
 }
@@ -95,6 +123,13 @@ static enum status write_lease(const char *db_path, const struct lease *l, struc
 	return replace_commit(&file, err);
 }
 
+/* Does this machine have it for a while?  Other machines do not respect one that is too long. */
+static bool is_held(const struct lease *now, const struct lease *own)
+{
+	return strcmp(now->boot, own->boot) == 0 && now->until > own->until - LEASE_SECONDS / 3 &&
+	       now->until <= own->until;
+}
+
 /* Of two machines that take it at the same instant, the last one to write has it. */
 enum status lease_take(const char *db_path, struct error *err)
 {
@@ -102,8 +137,7 @@ enum status lease_take(const char *db_path, struct error *err)
 
 	if (look(db_path, &now, &own, err))
 		return FAIL;
-	if (!own.boot[0] ||
-	    (strcmp(now.boot, own.boot) == 0 && now.until > own.until - LEASE_SECONDS / 3))
+	if (!own.boot[0] || is_held(&now, &own))
 		return OK;
 	if (write_lease(db_path, &own, err))
 		return FAIL;

@@ -8,7 +8,8 @@
  *     BOOT SECONDS-SINCE-1970 HOST
  *
  * Every transaction takes the lease or renews it.  A machine that has not written for
- * LEASE_SECONDS has lost it.  The clocks of the machines must agree better than that.
+ * LEASE_SECONDS has lost it.  The clocks of the machines must agree better than that: a lease of
+ * more than twice as long is void, because only a wrong clock can have written it.
  */
 #ifndef CORE_RECORD_LEASE_H
 #define CORE_RECORD_LEASE_H

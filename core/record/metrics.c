@@ -209,6 +209,8 @@ static enum status prepare(struct metrics *m, const struct metrics_options *o,
 	m->retry_seconds = o->retry_seconds > 0 ? o->retry_seconds : METRICS_RETRY_SECONDS;
 	m->warn = o->warn ? o->warn : warn_on_stderr;
 	m->warn_context = o->warn_context;
+	if (o->db_path && database_check_path(o->db_path, err))
+		return FAIL;
 	if (copy_text(o->run_dir, &m->run_dir, err) || copy_text(o->db_path, &m->db_path, err) ||
 	    check_record(m, &o->record, resume_iteration < 0, err) ||
 	    journal_open(&m->journal, m->run_dir, resume_iteration, err))

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "core/record/lease.h"
 #include "core/record/metrics_case.h"
 #include "core/util/process.h"
 
@@ -43,7 +44,7 @@ static void test_every_table_gets_its_rows(void **state)
 	assert_answer(p, "SELECT count(*) FROM experiments WHERE name = 'ra-score'", 1);
 	assert_answer(
 		p,
-		"SELECT count(*) FROM runs WHERE step = '0-baseline' AND identity = 'a0'"
+		"SELECT count(*) FROM runs WHERE step = '0-baseline' AND identity LIKE 'a0%'"
 		" AND git_dirty = 1 AND compiler = 'gcc 12' AND flags IS NULL"
 		" AND directory = 'run0' AND state = 'done' AND exit_reason = 'all iterations'"
 		" AND ended >= started AND heartbeat = ended AND iterations = 100",
@@ -403,7 +404,7 @@ static void test_a_directory_belongs_to_one_run(void **state)
 	char *text;
 
 	finish(begin_run(p, -1));
-	p->options.record.identity = "b7";
+	p->options.record.identity = PLACE_IDENTITY("b7");
 	must(journal_read(p->run_dir, &text, &before, &err), &err);
 	free(text);
 	assert_int_equal(metrics_open(&m, &p->options, -1, &err), FAIL);
@@ -421,7 +422,7 @@ static void test_a_run_has_one_directory(void **state)
 
 	finish(begin_run(p, -1));
 	place_run(p, 1);
-	p->options.record.identity = "a0";
+	p->options.record.identity = PLACE_IDENTITY("a0");
 	m = begin_run(p, -1);
 	assert_int_equal(p->warnings, 1);
 	assert_non_null(strstr(p->warning, "run1 is the same run as run0"));
@@ -518,6 +519,29 @@ static void test_a_newer_database_is_left_alone(void **state)
 	check_rebuilt(p, 2);
 }
 
+/* SQLite takes no such path, so advice to rebuild the database would not help. */
+static void test_a_path_that_sqlite_does_not_take(void **state)
+{
+	char path[1024], part[102];
+	struct place *p = *state;
+	struct metrics *m;
+	struct error err;
+
+	snprintf(path, sizeof(path), "%s", p->root);
+	memset(part, 'x', sizeof(part) - 1);
+	part[0] = '/';
+	part[sizeof(part) - 1] = '\0';
+	for (int i = 0; i < 6; i++) {
+		strcat(path, part);
+		assert_int_equal(mkdir(path, 0777), 0);
+	}
+	strcat(path, "/results.db");
+	p->options.db_path = path;
+	assert_int_equal(metrics_open(&m, &p->options, -1, &err), FAIL);
+	assert_non_null(strstr(err.text, "choose a shorter RUNS= than "));
+	assert_int_equal(p->warnings, 0);
+}
+
 /* --------------------------------------------------------------- processes */
 
 static void test_a_process_lives_and_dies(void **state)
@@ -592,6 +616,61 @@ static void test_another_machine_writes(void **state)
 	database_close(d);
 }
 
+/* What the file holds now, in seconds from now on. */
+static long long lease_seconds(const struct place *p)
+{
+	char path[400], boot[64];
+	long long until;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s-writer", p->db);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	assert_int_equal(fscanf(file, "%63s %lld", boot, &until), 2);
+	fclose(file);
+	return until - (long long)time(NULL);
+}
+
+static void test_a_clock_that_was_ahead(void **state)
+{
+	static const long long ahead[] = { 2 * LEASE_SECONDS + 10, 86400, 4000000000LL, 1LL << 62 };
+	struct place *p = *state;
+	struct process self;
+	struct database *d;
+	struct error err;
+	int64_t run;
+
+	finish(begin_run(p, -1));
+	for (size_t i = 0; i < sizeof(ahead) / sizeof(ahead[0]); i++) {
+		write_lease(p, "another-boot", ahead[i]);
+		must(lease_check(p->db, &err), &err);
+		must(database_open(&d, p->db, 1, &err), &err);
+		must(database_import(d, p->run_dir, &run, &err), &err);
+		database_close(d);
+		assert_in_range(lease_seconds(p), 1, LEASE_SECONDS);
+	}
+
+	/* Other machines do not respect what our own clock wrote when it was ahead. */
+	process_self(&self);
+	self.birth[strcspn(self.birth, ":")] = '\0';
+	write_lease(p, self.birth, 86400);
+	must(lease_take(p->db, &err), &err);
+	assert_in_range(lease_seconds(p), 1, LEASE_SECONDS);
+}
+
+/* Nothing waits for a writer of a FIFO. */
+static void test_a_lease_that_is_no_file(void **state)
+{
+	struct place *p = *state;
+	struct error err;
+	char path[400];
+
+	snprintf(path, sizeof(path), "%s-writer", p->db);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	must(lease_check(p->db, &err), &err);
+	assert_int_equal(unlink(path), 0);
+}
+
 #define with_place(test) cmocka_unit_test_setup_teardown(test, place_make, place_remove)
 
 int main(void)
@@ -617,7 +696,10 @@ int main(void)
 		with_place(test_a_run_may_move),
 		with_place(test_an_older_database_is_brought_up_to_date),
 		with_place(test_a_newer_database_is_left_alone),
+		with_place(test_a_path_that_sqlite_does_not_take),
 		with_place(test_another_machine_writes),
+		with_place(test_a_clock_that_was_ahead),
+		with_place(test_a_lease_that_is_no_file),
 		cmocka_unit_test(test_a_process_lives_and_dies),
 	};
 

@@ -21,6 +21,8 @@
 #include "core/util/test.h"
 #include "core/train/train.h"
 
+#define IDENTITY "abc0000000000000000000000000000000000000000000000000000000000000"
+
 enum { VOCAB = 5, WIDTH = 4, LENGTH = 6, VALID_ROWS = 3, ITERATIONS = 12, LAYER = 200 };
 
 struct fixture {
@@ -112,7 +114,7 @@ static void open_run(struct fixture *f)
 	};
 	const struct metrics_options metrics = {
 		.run_dir = f->dir,
-		.record = { .experiment = "e", .step = "0", .identity = "abc" },
+		.record = { .experiment = "e", .step = "0", .identity = IDENTITY },
 		.warn = progress_warn,
 		.warn_context = &f->progress,
 	};
@@ -178,7 +180,7 @@ static int set_up(void **state)
 		.checkpoint_keep = 9,
 		.schedule = { .kind = SCHEDULE_CONSTANT, .lr = 0.05, .total = ITERATIONS },
 		.run_dir = f->dir,
-		.identity = "abc",
+		.identity = IDENTITY,
 	};
 	return 0;
 }

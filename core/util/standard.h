@@ -4,6 +4,8 @@
 #ifndef CORE_UTIL_STANDARD_H
 #define CORE_UTIL_STANDARD_H
 
+#include <stdio.h>
+
 #include "core/util/status.h"
 
 /*
@@ -12,6 +14,12 @@
  * cannot be used.
  */
 void standard_occupy(void);
+
+/*
+ * A stream to the same place through which no control character passes but newline and tab: what a
+ * model writes must not command a terminal.  NULL: out of memory.  fclose() leaves `to` open.
+ */
+FILE *standard_printable(FILE *to);
 
 /* Call this last: FAIL if not all that was printed has reached its place. */
 enum status standard_output_end(struct error *err) MUST_CHECK;

@@ -101,11 +101,32 @@ static void test_lost_output_is_told(void **state)
 	assert_int_equal(status_of(print_much_to_full), 1);
 }
 
+static void test_no_escape_sequence_passes(void **state)
+{
+	static const char *const parts[] = { "a\x1b[2J", "\xc2", "\x9b", "\xc3", "\x9b\t\x7f\n" };
+	FILE *to = tmpfile(), *stream = standard_printable(to);
+	char text[64] = "";
+
+	(void)state;
+	assert_non_null(to);
+	assert_non_null(stream);
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		fputs(parts[i], stream);
+		assert_int_equal(fflush(stream), 0);
+	}
+	assert_int_equal(fclose(stream), 0);
+	rewind(to);
+	assert_true(fread(text, 1, sizeof(text) - 1, to) > 0);
+	assert_string_equal(text, "a?[2J\xc2?\xc3\x9b\t?\n");
+	fclose(to);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_numbers_are_occupied),
 		cmocka_unit_test(test_lost_output_is_told),
+		cmocka_unit_test(test_no_escape_sequence_passes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

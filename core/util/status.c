@@ -7,6 +7,18 @@
 
 #define OUT_OF_MEMORY ": out of memory ("
 
+/* ASCII's control characters, and U+0080 to U+009F, which begin with c2 in UTF-8 (ECMA-48: C1). */
+char *printable(char *text)
+{
+	for (unsigned char *c = (unsigned char *)text; *c; c++) {
+		if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f)
+			c[0] = c[1] = '?';
+		else if ((c[0] < ' ' && c[0] != '\n' && c[0] != '\t') || c[0] == 0x7f)
+			c[0] = '?';
+	}
+	return text;
+}
+
 enum status fail(struct error *err, const char *format, ...)
 {
 	va_list args;
@@ -14,6 +26,7 @@ enum status fail(struct error *err, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(err->text, sizeof(err->text), format, args);
 	va_end(args);
+	printable(err->text);
 	return FAIL;
 }
 
@@ -28,6 +41,7 @@ enum status fail_errno(struct error *err, const char *format, ...)
 	va_end(args);
 	if (used >= 0 && (size_t)used < sizeof(err->text))
 		snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", reason);
+	printable(err->text);
 	return FAIL;
 }
 
@@ -47,6 +61,7 @@ enum status fail_prefix(struct error *err, const char *format, ...)
 		/* the precision tells the compiler that a cut is intended */
 		snprintf(err->text + used, (size_t)room, ": %.*s", room, old);
 	}
+	printable(err->text);
 	return FAIL;
 }
 

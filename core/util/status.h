@@ -21,6 +21,12 @@ struct error {
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(text, first) __attribute__((format(printf, text, first)))
 
+/*
+ * Puts ? in the place of every control character but newline and tab: a terminal would obey escape
+ * sequences in a text that comes from a file.  Texts of errors are printable.
+ */
+char *printable(char *text);
+
 /* Store the text and return FAIL, so that "return fail(err, ...)" reads well. */
 enum status fail(struct error *err, const char *format, ...) PRINTF_LIKE(2, 3);
 

@@ -20,6 +20,23 @@ static void test_fail_formats(void **state)
 	assert_string_equal(err.text, "x.bin has 3 rows, not 4.5");
 }
 
+/* As a file may have them: clear the screen, set the title, C1's CSI; and what is no control. */
+static void test_no_escape_sequence_is_told(void **state)
+{
+	struct error err;
+
+	(void)state;
+	fail(&err, "%s",
+	     "\x1b[2J\x1b]0;x\a \xc2\x9b"
+	     "2J \r\b\x7f \xc3\xa4\xc2\xb1\t\n");
+	assert_string_equal(err.text, "?[2J?]0;x? ??2J ??? \xc3\xa4\xc2\xb1\t\n");
+	errno = ENOENT;
+	fail_errno(&err, "%s", "\x1b[2J");
+	assert_memory_equal(err.text, "?[2J: ", 6);
+	fail_prefix(&err, "%s", "\x1b");
+	assert_memory_equal(err.text, "?: ?[2J: ", 9);
+}
+
 static void test_fail_replaces_an_older_text(void **state)
 {
 	struct error err;
@@ -114,6 +131,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fail_formats),
+		cmocka_unit_test(test_no_escape_sequence_is_told),
 		cmocka_unit_test(test_fail_replaces_an_older_text),
 		cmocka_unit_test(test_fail_cuts_what_does_not_fit),
 		cmocka_unit_test(test_errno_is_named),

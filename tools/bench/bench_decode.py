@@ -100,13 +100,14 @@ class Progress:
         left = f", {terminal.duration(passed / self.made * (self.total - self.made))} left" \
             if self.made else ""
         line = f"{what}: {self.made + 1} of {self.total}{left}"
-        self.stream.write("\r" + line[:terminal.width(self.stream) - 1] + "\033[K")
+        terminal.control(self.stream, terminal.CLEAR_LINE)
+        self.stream.write(line[:terminal.width(self.stream) - 1])
         self.stream.flush()
 
     def step(self):
         self.made += 1
         if self.stream.isatty():
-            self.stream.write("\r\033[K")
+            terminal.control(self.stream, terminal.CLEAR_LINE)
             self.stream.flush()
 
 

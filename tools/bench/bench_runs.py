@@ -44,7 +44,8 @@ class Study:
         return call(*self.words, *words)
 
     def known(self):
-        return json.loads((self.plan / "runs.json").read_text())
+        return [{**run, "directory": self.runs / run["directory"]}
+                for run in json.loads((self.plan / "runs.json").read_text())]
 
     def train(self, run):
         call(self.plan / run["step"] / "kablate", "train", "--runs", self.runs, "--experiment",

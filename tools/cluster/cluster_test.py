@@ -63,7 +63,8 @@ class Case(unittest.TestCase):
             program = self.plan / run["step"] / "kablate"
             program.parent.mkdir(exist_ok=True)
             program.write_text(f"#!/bin/sh\n# {run['step']}\n")
-        (self.plan / "runs.json").write_text(json.dumps(runs))
+        (self.plan / "runs.json").write_text(json.dumps(
+            [{**run, "directory": os.path.relpath(run["directory"], self.runs)} for run in runs]))
         (self.plan / "plan.json").write_text(json.dumps({"experiment": "x",
                                                          "cluster": {**CLUSTER, **cluster}}))
 
@@ -189,9 +190,9 @@ class Submitting(Case):
         self.assertTrue(tasks[0]["divergence_is_a_result"])
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            submit.main(["--plan", str(self.plan), "--tuned"])
+            submit.main(["--plan", str(self.plan), "--runs", str(self.runs), "--tuned"])
             self.finish(tuning)
-            submit.main(["--plan", str(self.plan), "--tuned"])
+            submit.main(["--plan", str(self.plan), "--runs", str(self.runs), "--tuned"])
         self.assertEqual(said.getvalue(), "\n1-b\n")
 
     def test_runs_are_audited_beside_their_baseline(self):
@@ -264,7 +265,7 @@ class Showing(Case):
     def show(self, *words):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            status.main(["--plan", str(self.plan), "--records", str(self.records), *words])
+            status.main(["--plan", str(self.plan), "--runs", str(self.runs), "--records", str(self.records), *words])
         return said.getvalue().splitlines()
 
     def values(self, *points):

@@ -119,10 +119,12 @@ def known_tasks(records, queue):
     return [task for task in queue if task.job in ours]
 
 
-def read_runs(path):
+def read_runs(plan, runs):
+    """All runs of a plan, with their directories below `runs`."""
+    path = os.path.join(plan, "runs.json")
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return [{**run, "directory": f"{runs}/{run['directory']}"} for run in json.load(file)]
     except (OSError, ValueError) as error:
         raise Problem(f"{path}: {error}") from None
 

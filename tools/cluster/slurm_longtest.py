@@ -97,7 +97,7 @@ class WithCluster(unittest.TestCase):
         """
         self.addCleanup(self.go_on, tree)
         records = jobs.Records(f"{tree.plan}-slurm")
-        runs = jobs.read_runs(tree.plan / "runs.json")
+        runs = jobs.read_runs(tree.plan, tree.runs)
 
         def find():
             self.cluster.hurry()

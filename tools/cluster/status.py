@@ -15,7 +15,6 @@ from tools.cluster import journals, jobs, slurm
 from tools.cluster.slurm import Problem
 from tools.terminal import terminal
 
-CLEAR_SCREEN = "\033[H\033[J"       # ECMA-48: cursor home, erase what follows
 HEADINGS = ["EXPERIMENT", "STEP", "SEED", "STATE", "NODE", "ITERATION", "RATE", "LOSS", "VALIDATION",
             "LEFT", "NOTE"]
 TEXTS = ("EXPERIMENT", "STEP", "STATE", "NODE", "NOTE")
@@ -117,7 +116,7 @@ def totals(lines):
 
 def show(args, out):
     records = jobs.Records(args.records)
-    runs = [run for run in jobs.read_runs(os.path.join(args.plan, "runs.json"))
+    runs = [run for run in jobs.read_runs(args.plan, args.runs)
             if not args.experiment or run["experiment"] == args.experiment]
     try:
         queue = slurm.queue(patience=0)
@@ -137,7 +136,7 @@ def show(args, out):
 
 def watch(args, out):
     while True:
-        print(CLEAR_SCREEN if terminal.is_terminal(out) else "", file=out)
+        terminal.control(out, terminal.CLEAR_SCREEN if terminal.is_terminal(out) else "\n")
         show(args, out)
         time.sleep(args.watch)
 
@@ -164,6 +163,7 @@ def main(argv):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python3 -m tools.cluster.status --watch 5")
     parser.add_argument("--plan", default="build/plan", help="its directory, with runs.json")
+    parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")
     parser.add_argument("--experiment", help="only its runs")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again and again")

@@ -202,7 +202,7 @@ def tell(runs, missing, held, submission, next_job):
 
 def submit(args):
     records = jobs.Records(args.records)
-    runs = chosen_runs(jobs.read_runs(os.path.join(args.plan, "runs.json")), args.step)
+    runs = chosen_runs(jobs.read_runs(args.plan, args.runs), args.step)
     with open(os.path.join(args.plan, "plan.json"), encoding="utf-8") as file:
         plan_json = json.load(file)
     with records.lock():
@@ -248,7 +248,7 @@ def main(argv):
     args = parser.parse_args(argv)
     try:
         if args.tuned:
-            runs = jobs.read_runs(os.path.join(args.plan, "runs.json"))
+            runs = jobs.read_runs(args.plan, args.runs)
             print(" ".join(tuned_and_done(chosen_runs(runs, args.step))))
         elif args.forget:
             forget(args)

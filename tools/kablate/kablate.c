@@ -8,9 +8,11 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/backend/cpu/blas.h"
 #include "core/record/journal.h"
+#include "core/util/name.h"
 #include "core/util/standard.h"
 #include "models/test_vector.h"
 #include "tools/kablate/bench_decode.h"
@@ -272,15 +274,26 @@ static int run_memory(struct run_setup *setup, const struct arguments *a)
 	return show_graph(setup, a->json, true);
 }
 
+/* A file or a pipe gets what the model wrote. */
 static int run_generate(struct run_setup *setup, const struct arguments *a)
 {
 	struct error err;
+	enum status status;
+	FILE *out;
 
 	if (!a->generate.weights) {
 		fprintf(stderr, "kablate: generate needs --weights FILE\n");
 		return EXIT_USAGE;
 	}
-	return generate(setup, &a->generate, stdout, &err) == OK ? 0 : complain(&err);
+	out = isatty(STDOUT_FILENO) ? standard_printable(stdout) : stdout;
+	if (!out) {
+		fail_memory(&err, "the output", 0);
+		return complain(&err);
+	}
+	status = generate(setup, &a->generate, out, &err);
+	if (out != stdout)
+		fclose(out);
+	return status == OK ? 0 : complain(&err);
 }
 
 static int run_evaluate(struct run_setup *setup, const struct arguments *a)
@@ -379,14 +392,14 @@ static bool parse_size(const char *text, double *value)
 	return false;
 }
 
-/* Directories are named after experiments and steps: such a name leads nowhere else. */
-static bool is_name(const char *text)
+/* Directories are named after experiments and steps. */
+static bool take_name(const char *text)
 {
-	if (text[0] && text[0] != '.' && text[0] != '-' && !strchr(text, '/'))
+	struct error err;
+
+	if (name_check("the name", text, &err) == OK)
 		return true;
-	fprintf(stderr,
-		"kablate: '%s' is no name: it must not be empty, hold a / or begin with . or -\n",
-		text);
+	complain(&err);
 	return false;
 }
 
@@ -431,7 +444,7 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			return false;
 		}
 		if ((strchr("xu", option) && !parse_size(optarg, &real)) ||
-		    (strchr("etb", option) && !is_name(optarg)))
+		    (strchr("etb", option) && !take_name(optarg)))
 			return false;
 		switch (option) {
 		case 's':

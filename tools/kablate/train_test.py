@@ -1007,9 +1007,9 @@ class Generation(Case):
                 (("bench-decode", "--lengths", "16", "--batch", "0"), "is not positive"),
                 (("bench-decode", "--lengths", "16", "--batch", str(1 << 53)), "memory"),
                 (("bench-decode", "--lengths", "16", "--seconds", "-1"), "'-1' is less than 0"),
-                (("train", "--experiment", "../../x"), "is no name"),
-                (("train", "--step", "a/b"), "is no name"),
-                (("train", "--baseline", ""), "is no name")):
+                (("train", "--experiment", "../../x"), "a name has letters"),
+                (("train", "--step", "a/b"), "a name has letters"),
+                (("train", "--baseline", ""), "a name has letters")):
             done = subprocess.run([run.binary, *words], cwd=ROOT, text=True, capture_output=True, timeout=300)
             self.assertIn(done.returncode, (1, 2), words)
             self.assertRegex(done.stderr, said, words)

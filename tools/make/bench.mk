@@ -37,7 +37,7 @@ bench-list: $(O)/setup-python
 	$(Q)$(python) -m tools.bench.bench --list $(call option,--backend,BACKEND)
 
 bench-runs: $(bench_needs) $(O)/bin/results
-	$(Q)$(python) -m tools.bench.bench_runs --build '$(O)' $(if $(COUNTS),--counts $(COUNTS))
+	$(Q)$(python) -m tools.bench.bench_runs --build '$(O)' $(call option,--counts,COUNTS)
 
 .PHONY: bench profile bench-list bench-scaling bench-runs
 

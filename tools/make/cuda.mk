@@ -89,6 +89,7 @@ sanitized_tests := core/optim/optim_test $(addprefix core/ops/,attention_bf16_te
 	fused_test state_test)
 # The longest first.
 PARTS ?= $(notdir $(sanitized_tests)) $(sanitized_ops)
+$(if $(call specials_in,$(SANITIZER) $(PARTS)),$(error SANITIZER=$(SANITIZER) PARTS=$(PARTS): names without any of $(special)))
 sanitized := $(foreach part,$(PARTS),$(SANITIZER:%=$(O)/sanitize/%/$(part)))
 sanitized_command = $(or $(patsubst %,$(O)/%,$(filter %/$(@F),$(sanitized_tests))),$(O)/core/ops/op_test '$(@F)*')
 # With the products of Muon, which are cuBLAS's, racecheck takes more than 8 minutes.

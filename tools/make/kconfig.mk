@@ -18,15 +18,10 @@ $(info or choose another: $(sort $(defconfigs)))
 $(error no $(KCONFIG_CONFIG))
 endef
 
-# A symbol on make's command line would bypass .config.
-given_symbols := $(strip $(foreach v,$(filter CONFIG_%,$(.VARIABLES)), \
-	$(if $(filter command%,$(origin $v)),$v)))
+# A symbol on make's command line would bypass .config.  (The Makefile finds them.)
 ifneq ($(and $(given_symbols),$(filter-out set,$(or $(MAKECMDGOALS),all))),)
 $(error $(given_symbols): only 'make set' takes symbols; everything else follows $(KCONFIG_CONFIG))
 endif
-
-# What is given is text: make would expand $ in it on its way to the environment of recipes.
-$(if $(given_symbols),$(eval unexport $(given_symbols)))
 
 menuconfig oldconfig olddefconfig savedefconfig listnewconfig guiconfig: $(O)/setup-python
 	$(Q)$(kconfig) $@

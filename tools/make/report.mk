@@ -39,32 +39,33 @@ compare diff: $(O)/setup-python
 		beginning of a run's identity))
 	$(Q)$(report_tool) $@ $(call quoted,$(A)) $(call quoted,$(B))
 
-# Serves pages of all experiments, live.  -B: it writes nothing.  HOST and PORT count only on the
-# command line, because a shell may set them for other purposes.
-told = $(if $(findstring command,$(origin $1)),$2 $(call quoted,$($1)))
+# Serves pages of all experiments, live.  -B: it writes nothing.
 serve: $(O)/setup-python
 	$(Q)$(python) -B -m tools.report.serve --runs $(call quoted,$(RUNS)) \
-		$(call told,HOST,--host) $(call told,PORT,--port)
+		$(call option,--host,HOST) $(call option,--port,PORT)
 
 # Makes the program of a run from the run's record; $$run is the run's directory, $$of the program's.
 need_run = $(if $(RUN),,$(error make $@ RUN=..: which run? Its directory, EXPERIMENT/STEP or the \
 	beginning of its identity))
 with_run = found=$$($(python) -m tools.results.run_program --runs $(call quoted,$(RUNS)) --output '$(O)/of-run' \
-	$(call quoted,$(RUN))) && set -- $$found && run=$$1 of=$$2 && \
-	$(MAKE) -s PLAN=$$of/plan KCONFIG_CONFIG=$$of/config built && kablate=$$of/plan/0-baseline/kablate
+	-- $(call quoted,$(RUN))) && of=$${found%% *} && run=$${found\#* } && \
+	$(MAKE) -s PLAN="$$of/plan" KCONFIG_CONFIG="$$of/config" built && kablate=$$of/plan/0-baseline/kablate
 
-# A prompt may have several lines: make puts what is given into the environment.
+# A prompt may have several lines, which a recipe cannot have: it goes through the environment.
+ifneq ($(origin PROMPT),undefined)
+export PROMPT
+endif
 generate: $(O)/setup-python
 	$(need_run)
-	+$(Q)$(with_run) && $$kablate generate --weights $$run/weights.safetensors \
+	+$(Q)$(with_run) && "$$kablate" generate --weights "$$run/weights.safetensors" \
 		$(if $(filter-out undefined,$(origin PROMPT)),--prompt "$$PROMPT") \
 		$(call option,--tokens,N) $(call option,--seed,SEED) \
 		$(call option,--temperature,TEMPERATURE) $(call option,--top-k,TOP_K)
 
 export: $(O)/setup-python
 	$(need_run)
-	+$(Q)$(with_run) && $(python) -m tools.export.export $$kablate $$run/weights.safetensors \
-		$(if $(OUT),$(call quoted,$(OUT)),$$run/export)
+	+$(Q)$(with_run) && $(python) -m tools.export.export "$$kablate" "$$run/weights.safetensors" \
+		$(if $(OUT),$(call quoted,$(OUT)),"$$run/export")
 
 .PHONY: report serve status watch power values judge chance bench-statistics compare diff generate export
 

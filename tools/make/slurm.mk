@@ -5,8 +5,8 @@
 
 cluster := $(plans)-slurm
 cluster_submit = $(python) -m tools.cluster.submit --plan $(plan) --runs $(RUNS) --records $(cluster)
-cluster_status = $(python) -m tools.cluster.status --plan $(plan) --records $(cluster) \
-	$(if $(E),--experiment '$(E)')
+cluster_status = $(python) -m tools.cluster.status --plan $(plan) --runs $(RUNS) --records $(cluster) \
+	$(call option,--experiment,E)
 on_cluster := $(wildcard $(cluster)/jobs.jsonl)
 
 ifneq ($(and $(SLURM),$(filter all experiment runs step rerun,$(or $(MAKECMDGOALS),all))),)

@@ -50,6 +50,8 @@ $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
 include $(plan)/plan.mk
 
+# Files of the user that make watches.
+as_targets = $(if $(call specials_in,$1),$(error $1: make cannot work with files whose names have any of $(special)))$1
 # The objects that a step selects: the selections are read once per step, with its symbols.
 define select_objects
 $(foreach v,$(filter CONFIG_%,$(.VARIABLES)),$(eval undefine $v))
@@ -60,7 +62,7 @@ include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
 ranks-$1 := $$(filter-out 1,$$(CONFIG_RANKS))
 library-$1 := $$(if $$(CONFIG_BACKEND_CUDA),$$(cuda_built))
-inputs += $$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID))
+inputs += $$(call as_targets,$$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID)))
 endef
 inputs :=
 built-steps := $(plan-steps) $(plan-candidates)
@@ -104,18 +106,18 @@ built:
 # A user's target builds the programs and then calls make again, because only the programs know
 # the identities of the runs.
 ifneq ($(filter runs-% step-%,$(MAKECMDGOALS)),)
-$(plan)/runs-in: $(call unless_holds,$(plan)/runs-in,$(RUNS))
-	$(call write_stamp,$(RUNS))
-$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(plan)/runs-in $(sort $(inputs))
+$(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(sort $(inputs))
 	$(stop_restarting)
-	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS) && touch $@
+	$(Q)$(python) -m tools.plan.plan --output $(plan) --list && touch $@
 include $(plan)/runs.mk
 
+# Two makes may have two RUNS and one plan: what both of them write does not name RUNS.
+below_runs = $(1:$(RUNS)/%=%)
 # A rate is chosen again when the list of its runs changes, or a run is new.
 $(foreach s,$(plan-tuned),$(eval $(plan)/$s/rate: $(tuning-targets-of-$s)) \
-	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(tuning-targets-of-$s))))
+	$(eval $(plan)/$s/asked: $(call unless_holds,$(plan)/$s/asked,$(call below_runs,$(tuning-targets-of-$s)))))
 $(plan-tuned:%=$(plan)/%/asked): $(plan)/%/asked:
-	$(call write_stamp,$(tuning-targets-of-$*))
+	$(call write_stamp,$(call below_runs,$(tuning-targets-of-$*)))
 $(plan-tuned:%=$(plan)/%/rate): $(plan)/%/rate: $(plan)/%/asked
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --runs $(RUNS) --choose $* && touch $@
 $(plan-tuned:%=runs-rate-%): runs-rate-%: $(plan)/%/rate
@@ -154,7 +156,7 @@ known_runs = $(patsubst %/done,%,$(run-targets) $(tuning-targets))
 run_to_forget = $(if $(word 2,$(RUN)),,$(filter $(known_runs),$(RUN:%/=%)))
 runs-forget:
 	$(if $(run_to_forget),,$(error make rerun RUN=DIRECTORY: one of $(known_runs)))
-	$(if $(SLURM),$(Q)$(cluster_submit) --forget '$(run_to_forget)')
+	$(if $(SLURM),$(Q)$(cluster_submit) --forget $(call quoted,$(run_to_forget)))
 	$(Q)test ! -d '$(run_to_forget)' || flock -n '$(run_to_forget)' rm -rf '$(run_to_forget)' || \
 		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
 

@@ -80,7 +80,7 @@ tests: $(call results,$(chosen_tests))
 
 # As many tests at once as there are processors, unless -j says otherwise.
 run_tier = +$(Q)for part in tests-built tests; do \
-	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 $2 ONCE=$(ONCE) $$part || exit; done
+	$(MAKE) $(if $(call given,j),,-j$(shell nproc)) TIER=$1 $2 ONCE=$(if $(ONCE),1) $$part || exit; done
 # Nothing else brings MPI, so without this the tests of several ranks would be skipped.
 find_mpi = $(Q)bash tools/make/setup.sh ranks || echo 'tests of several ranks are skipped'
 check:

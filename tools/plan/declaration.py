@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tools.plan import kconfig
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import numbers
+from tools.results import names
 
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
 # Words that stand for the effects of a grid; the report knows which there are.
@@ -38,6 +39,16 @@ class Declaration:
     margin: float = None            # nats, or share of right answers
     looks: list = ()                # numbers of seeds, rising; the last is the greatest
     seeds: list = ()                # as many as the last look has
+
+    def __post_init__(self):
+        """A file may say anything: steps have names of steps, numbers are numbers."""
+        numbers_of = [self.time, *self.looks, *self.seeds, *[self.margin] * (self.margin is not None)]
+        if not all(type(number) in (int, float) for number in numbers_of) or not isinstance(self.asked, str) \
+                or not (self.is_withdrawn or self.looks and self.seeds):
+            raise TypeError(f"time {self.time!r}, margin {self.margin!r}, looks {self.looks!r}, seeds {self.seeds!r}")
+        for step in (*self.steps, *(name for step, other in (one for one in self.primary if one not in EFFECTS)
+                                   for name in (step, other))):
+            names.checked(names.STEP, "step", step)
 
     @property
     def text(self):
@@ -144,12 +155,16 @@ def record(path, content, now):
 
 def read(runs, experiment):
     """The newest declaration; None if there never was one."""
-    entries = read_entries(path_of(runs, experiment))
-    if not entries:
-        return None
-    last = entries[-1]
-    return Declaration(last["time"], len(entries) > 1, last["declared"] is None,
-                       **(last["declared"] or {}))
+    path = path_of(runs, experiment)
+    try:
+        entries = read_entries(path)
+        if not entries:
+            return None
+        last = entries[-1]
+        return Declaration(last["time"], len(entries) > 1, last["declared"] is None,
+                           **(last["declared"] or {}))
+    except (ValueError, TypeError, LookupError) as error:
+        raise Unfit([f"{path}: damaged: {type(error).__name__} {error}"]) from None
 
 
 def main(argv):

@@ -71,7 +71,7 @@ def past_steps(experiment, runs):
     """The steps of the experiment that the database knows, by name."""
     try:
         db = records.connect(os.path.join(runs, "results.db"))
-        steps = records.read_experiment(db, experiment, names=(records.LOSS, SPEED))
+        steps = records.read_experiment(db, experiment, metrics=(records.LOSS, SPEED))
         return {step.name: step for step in steps}
     except records.Problem:
         return {}

@@ -23,6 +23,7 @@ from kconfiglib import AND, BOOL, INT, STRING, Choice, Symbol, expr_str, expr_va
 from tools.plan import ranges
 from tools.plan.ranges import NUMBER
 from tools.results import renamed
+from tools.results.names import IN_A_NAME, NAME
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
@@ -34,8 +35,6 @@ ASSIGNMENT = re.compile(r"CONFIG_(\w+)=(.*)")
 NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*")  # nothing that make, a shell or a path reads
-IN_A_NAME = "a name has letters, digits and ._+- and begins with neither . nor -"
 
 
 class Assignment(NamedTuple):
@@ -471,6 +470,12 @@ def assignment_text(item, value):
         f"CONFIG_{item.name}={value}"
 
 
+def make_text(value):
+    """As the value of a make variable, which ends at a # and goes on after a \\ at its end."""
+    text = re.sub(r"(\\*)#", r"\1\1\\#", value.replace("$", "$$"))
+    return text + "$()" if text.endswith("\\") else text
+
+
 def auto_conf(tree):
     """auto.conf: the configuration as make variables; a symbol that is off is not defined."""
     values = tree.values()
@@ -478,7 +483,7 @@ def auto_conf(tree):
     lines = ["# Generated from the configuration, for make."]
     for name, value in values.items():
         if value not in (None, "", "n"):
-            lines.append(f"CONFIG_{name} := " + value.replace("$", "$$").replace("#", "\\#"))
+            lines.append(f"CONFIG_{name} := " + make_text(value))
     return "\n".join(lines) + "\n"
 
 

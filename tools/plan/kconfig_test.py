@@ -518,6 +518,13 @@ class Generated(Case):
         shown = subprocess.check_output(["make", "-s", "-C", self.directory, "show"], text=True,
                                         env={"PATH": os.environ["PATH"]})
         self.assertEqual(shown, "a $b #c|dot|y||")
+        for value in ("a\\", "a\\\\", "a\\#b", "$(shell touch trap)", "${shell touch trap}"):
+            self.succeed("set", f"CONFIG_INIT_FROM={value}")
+            self.succeed("generate", "--auto", self.path("auto.conf"))
+            shown = subprocess.check_output(["make", "-s", "-C", self.directory, "show"], text=True,
+                                            env={"PATH": os.environ["PATH"]})
+            self.assertEqual(shown, f"{value}|dot|y||")
+            self.assertFalse(os.path.exists(self.path("trap")))
 
 
 class Make(Case):
@@ -575,6 +582,49 @@ class Make(Case):
         self.assertIn(f"NORM takes layer or rms, not '{bait}'", said)
         self.assertFalse(os.path.exists(trap))
 
+    def test_nothing_given_is_an_expression(self):
+        """make expands neither what a user gives nor what the environment has by chance."""
+        self.write(DEFAULTS)
+        trap = self.path("trap")
+        bait = f"$(shell touch {trap})$(info trapped)${{shell touch {trap}}}"
+        words = ["A", "AT_ONCE", "B", "BACKEND", "BATCHES", "BENCH_SECONDS", "CONTEXTS", "COUNTS", "CSV", "DRAW", "E",
+                 "EFFECT", "FIGURES", "FORMS", "FUZZ_RUNS", "FUZZ_SECONDS", "HOST", "LIMIT", "LONGEST", "N", "ONCE",
+                 "OUT", "PARTS", "PORT", "PRECISION", "PROMPT", "ROUNDS", "ROWS", "RUN", "SANITIZER", "SEED", "SLURM",
+                 "T", "TABLES", "TEMPERATURE", "TIER", "TOP_K", "VECTOR"]
+        for names in ([name for name in words if name not in ("PARTS", "SANITIZER", "T")] + ["ANY_ENVIRONMENT", "V"],
+                      ["PARTS", "SANITIZER"], ["T"], ["KCONFIG_CONFIG"], ["O"], ["PLAN"], ["RUNS"], ["TORCH_PYTHON"]):
+            given = as_user.make(*(f"{name}={bait}" for name in names), "status", "help", "-k")
+            self.assertNotIn("trapped\n", given.stdout + given.stderr, names)
+            self.assertFalse(os.path.exists(trap), names)
+        known = self.make("help", "generate", "-n", "RUN=x", expect=2)
+        self.assertEqual(known, self.make("help", "generate", "-n", "RUN=x", expect=2, **dict.fromkeys(words, bait)))
+        self.assertFalse(os.path.exists(trap))
+        for words in (["report", "E="], ["status", "E="], ["diff", "B=b", "A="], ["judge", "CSV="], ["chance", "CSV="],
+                      ["export", "RUN=x", "OUT="], ["generate", "RUN="], ["check-vector", "VECTOR="], ["rerun", "RUN="],
+                      ["step", "N="], ["power", "EFFECT="], ["bench-runs", "COUNTS="], ["serve", "PORT="], ["serve", "HOST="],
+                      ["check", "T="], ["fuzz", "FUZZ_RUNS="]):
+            self.make(*words[:-1], words[-1] + bait, expect=2, RUNS=self.path("runs"))
+            self.assertFalse(os.path.exists(trap), words)
+
+    def test_what_is_given_comes_whole(self):
+        self.write(DEFAULTS)
+        text = "it costs $5, $(id) `id` ${HOME} # 'x' \\"
+        self.make("set", f"CONFIG_DATA_TEXT={text}")
+        self.assertIn('CONFIG_DATA_TEXT="' + text.replace("\\", "\\\\") + '"\n', self.read())
+        said = self.make("report", f"E={text}", expect=2, RUNS=self.path("runs"))
+        self.assertIn("no database", said)
+        self.assertIn(text, self.make("judge", f"CSV={text}", expect=2))
+        self.assertIn(f"{text}: no directory of a run", self.make("generate", f"RUN={text}", expect=2,
+                                                                  RUNS=self.path("runs")))
+        shown = as_user.make("-n", "generate", "RUN=x", "PROMPT=x")
+        self.assertIn('--prompt "$PROMPT"', shown.stdout)
+
+    def test_symbols_of_the_environment(self):
+        """They would be taken for symbols that .config has not."""
+        self.write(DEFAULTS)
+        self.assertIn("is for the task text", self.make("data", expect=2, CONFIG_TASK_TEXT="y"))
+        self.assertIn("a symbol has letters", self.make("set", "CONFIG_A;x=1", expect=2))
+
     def test_several_lines(self):
         self.write(DEFAULTS)
         self.assertIn("must be one line", self.make("set", "CONFIG_EXPERIMENT=a\nb", expect=2))
@@ -619,11 +669,16 @@ class Make(Case):
         said = self.make("-C", tree, "help", expect=2)
         self.assertIn(f"make cannot work in a path with blanks: move {tree}", said)
         self.assertIn("blanks: move O=a b", self.make("O=a b", "help", expect=2))
-        for name in "O", "RUNS", "PLAN", "KCONFIG_CONFIG":
-            for letter in " '\";&|<>()`\\*?[]{}:%#$":
-                path = f"a{letter}b".replace("$", "$$")
+        for letter in " '\";&|<>()`\\*?[]{}:%#$":
+            for name in "O", "RUNS", "PLAN", "KCONFIG_CONFIG":
                 self.assertIn("cannot work in a path with blanks",
-                              self.make(f"{name}={path}", "help", expect=2))
+                              self.make(f"{name}=a{letter}b", "help", expect=2))
+            tree = self.path(f"a{letter}tree")
+            os.makedirs(tree, exist_ok=True)
+            shutil.copy(os.path.join(kconfig.ROOT, "Makefile"), tree)
+            said = self.make("-C", tree, "help", expect=2)
+            self.assertIn("make cannot work in a path with blanks", said)
+            self.assertIn(tree, said)
 
     def test_clean_removes_only_what_was_built(self):
         for name in "bin", "data", "tools":

@@ -29,6 +29,7 @@ import sys
 from tools.plan import compared, declaration, factors, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
+from tools.results.names import IDENTITY
 
 # ---------------------------------------------------------------- what the configuration selects
 
@@ -225,7 +226,6 @@ def as_json(steps, values, seeds):
 
 REFUSED = "refused"  # in place of an identity
 REFUSAL = 1          # the program's exit status when it says why it cannot work
-IDENTITY = re.compile("[0-9a-f]{64}")
 
 
 SEEDS_AT_ONCE = 500     # of which a program tells the identities in one call
@@ -272,10 +272,10 @@ def ending(status):
     return f"ended with status {status}"
 
 
-def all_runs(steps, values, seeds, directory, runs):
+def all_runs(steps, values, seeds, directory):
     """Every run of the plan; first those whose programs refuse, so that make fails early.
 
-    The path of a run has the run's identity, so another run has another path.
+    The path of a run, below RUNS, has the run's identity, so another run has another path.
     """
     name = values["EXPERIMENT"]
     wanted = [("run", name, step, step, seeds_of(step, seeds)) for step in steps_to_run(steps)]
@@ -289,15 +289,16 @@ def all_runs(steps, values, seeds, directory, runs):
              "baseline": steps[program.baseline].name if kind == "run" else program.name,
              "threads": int(program.values["THREADS"]),
              "ranks": int(program.values.get("RANKS") or 1),
-             "directory": f"{runs}/{experiment}/{program.name}-{seed}-{its_identity}"}
+             "directory": f"{experiment}/{program.name}-{seed}-{its_identity}"}
             for kind, experiment, step, program, seed, its_identity in sorted(
                 known, key=lambda run: run[-1] != REFUSED)]
 
 
 def runs_for_make(known, directory):
+    """Below whatever RUNS is: several makes with directories of their own share the file."""
     lines = []
     for run in known:
-        target = f"{run['directory']}/done"
+        target = f"$(RUNS)/{run['directory']}/done"
         lines += [f"{run['kind']}-targets += {target}",
                   f"{run['kind']}-targets-of-{run['of']} += {target}",
                   f"{target}: STEP := {run['step']}", f"{target}: SEED := {run['seed']}",
@@ -357,13 +358,13 @@ def main(argv):
                                      epilog="example: python3 -m tools.plan.plan --output build/plan")
     parser.add_argument("--output", metavar="DIR", help="write the steps' files there")
     parser.add_argument("--quiet", action="store_true", help="print no table")
-    parser.add_argument("--runs", metavar="RUNS",
-                        help="write DIR/runs.mk: a target below RUNS for every run of every step")
+    parser.add_argument("--list", action="store_true",
+                        help="write DIR/runs.mk: a target for every run of every step")
     parser.add_argument("--show", metavar="RUNS",
                         help="estimate times by the finished runs there")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    parser.add_argument("--choose", metavar="STEP",
-                        help="choose its learning rate from the results below RUNS")
+    parser.add_argument("--choose", metavar="STEP", help="choose its learning rate")
+    parser.add_argument("--runs", metavar="RUNS", help="by the results there")
     args = parser.parse_args(argv)
     try:
         tree = kconfig.Tree()
@@ -376,8 +377,8 @@ def main(argv):
         head = as_json(steps, values, seeds)
         if args.output:
             write(steps, values, head, args.output, configuration)
-        if args.runs:
-            known = all_runs(steps, values, seeds, args.output, args.runs)
+        if args.list:
+            known = all_runs(steps, values, seeds, args.output)
             kconfig.write_text(os.path.join(args.output, "runs.json"), json.dumps(known) + "\n")
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
                                runs_for_make(known, args.output))

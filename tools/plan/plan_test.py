@@ -798,6 +798,28 @@ exec {shutil.which("git")} "$@"
         self.assertEqual([e["declared"]["seeds"] for e in entries], [[1], [2]])
         self.assertLess(entries[1]["time"], started)
 
+    def test_two_directories_of_runs_share_a_plan(self):
+        """Two makes with different RUNS= at once must not undo each other's files."""
+        self.configure("config")
+        self.make("runs")
+        before = os.stat(self.path("plan/runs.mk")).st_mtime_ns
+        self.make(f"RUNS={self.path('others')}", "runs")
+        self.make("runs")
+        self.assertEqual(os.stat(self.path("plan/runs.mk")).st_mtime_ns, before)
+        for directory in ("runs/smoke", "others/smoke"):
+            [run] = os.listdir(self.path(directory))
+            self.assertTrue(os.path.exists(self.path(f"{directory}/{run}/done")), directory)
+
+    def test_files_whose_names_are_commands(self):
+        """They are prerequisites, which make expands twice."""
+        self.configure("config")
+        for name in ("${shell touch trap}", "x;touch trap", "$${shell touch trap}"):
+            path = self.path(name.replace(" ", "${IFS}"))
+            self.write("", path)
+            self.succeed("set", f"CONFIG_INIT_FROM={path}")
+            self.assertIn("make cannot work with files whose names have any of", self.make("runs", expect=2))
+            self.assertFalse(os.path.exists(os.path.join(kconfig.ROOT, "trap")))
+
     def test_a_program_that_another_make_replaced(self):
         self.configure("config")
         self.make("runs")

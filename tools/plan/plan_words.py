@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tools.plan import factors, kconfig, matching, ranges
 from tools.plan.kconfig import Unfit
+from tools.results import names
 
 TWIN = re.compile(r"(again|null)-([0-9]+)")
 NULL_SHIFT = 1000   # the first null of a step has seeds 1001, 1002, ... if the step has 1, 2, ...
@@ -185,8 +186,8 @@ def check_references(steps):
 def check_names(steps):
     """The names contain names of fragments and values, and make and the shell read them."""
     for step in steps:
-        if not kconfig.NAME.fullmatch(step.name):
-            raise Unfit([f"{step.name}: {kconfig.IN_A_NAME}: rename the fragment"])
+        if not names.NAME.fullmatch(step.name):
+            raise Unfit([f"{step.name}: {names.IN_A_NAME}: rename the fragment"])
 
 
 def kind_of(values):

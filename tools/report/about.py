@@ -54,7 +54,7 @@ def directory_link(database, page_directory):
 
 def minutes(run):
     until = run.ended or run.heartbeat
-    return f"{(until - run.started) / 60:.1f}" if until and run.started else ""
+    return f"{max(0, until - run.started) / 60:.1f}" if until and run.started else ""
 
 
 def state(run):

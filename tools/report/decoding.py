@@ -49,6 +49,14 @@ class Measured:
         return seconds and 1 / seconds
 
 
+    def __post_init__(self):
+        """A file may say anything."""
+        for name, value in {"context": self.context, "batch": self.batch, **self.numbers}.items():
+            may_be_missing = name in ("peer_token_seconds", "sgemm_flops_per_second")
+            if not (may_be_missing and not value) and not (type(value) in (int, float) and value > 0):
+                raise ValueError(f"{name} is {value!r}")
+
+
 @dataclass
 class Decoding:
     """The measurements of an experiment's steps."""

@@ -34,7 +34,7 @@ class Runs:
         directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
         os.makedirs(directory)
         record = {"format": 1, "experiment": experiment, "step": step, "baseline": baseline,
-                  "identity": f"{self.made:04x}{'ab' * 6}", "seed": seed, "repeat": repeat,
+                  "identity": f"{self.made:04x}{'ab' * 30}", "seed": seed, "repeat": repeat,
                   "iterations": 100, "git_dirty": False, "git_revision": "r1", "threads": threads,
                   "compiler": "gcc 12", "flags": "-O3", "blas": "openblas", "machine": machine,
                   "precision": "float32", "scale": "laptop",

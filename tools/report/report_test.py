@@ -13,6 +13,8 @@ import pathlib
 import re
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import unittest
 import urllib.parse
@@ -337,19 +339,47 @@ class Files(Case):
         self.assertRegex(tex, r"1-mla\+gate .* \$-\$0\.")
 
     def test_html(self):
-        """Well formed, alone in the world, and safe from what names may hold."""
+        """Well formed, alone in the world, and safe from what texts may hold."""
         self.runs.study()
-        self.runs.add("gpt2-ra-mla-full", "9-</script><script>&", 1, 3.0)
+        self.runs.add("gpt2-ra-mla-full", "9-x", 1, 3.0, curves=("</script><script>&",),
+                      config={"X": "</script><script>&"}, machine="</script><script>&")
         self.report()
         text = self.read("html")
         self.assertEqual(text.count("<script"), 2)
         self.assertEqual(text.count("</script"), 2)
         self.assertNotRegex(text, r"(?:src|href)=[\"']?(?:https?:|//)")
-        self.assertIn("9-</script><script>&", {run["step"] for run in self.data()["runs"]})
+        self.assertIn("</script><script>&", json.dumps(self.data()))
+        self.assertIn("&lt;/script&gt;&lt;script&gt;&amp;", text)
         checker = Balance()
         checker.feed(text)
         self.assertEqual(checker.open, [])
         self.assertEqual(len(checker.ids), len(set(checker.ids)))
+
+    def test_no_escape_sequence_reaches_the_terminal(self):
+        """Of texts that were recorded; colours are ours."""
+        evil = "\033[2J\033]0;x\a\x9b2J\r"
+        self.runs.study()
+        self.runs.add("gpt2-ra-mla-full", "9-x", 1, 3.0, config={"X": evil}, machine=evil, moved=evil,
+                      sample=(evil, evil), audits=((evil, evil, 0, evil),))
+        self.runs.add("gpt2-ra-mla-full", "9-x", 2, 3.0, config={"X": evil}, state="failed", reason=evil)
+        self.runs.rebuild()
+        for words in (["report", "gpt2-ra-mla-full"], ["compare", "gpt2-ra-mla-full/0", "gpt2-ra-mla-full/9-x"],
+                      ["diff", "gpt2-ra-mla-full/0", "gpt2-ra-mla-full/9-x"], ["values", "gpt2-ra-mla-full"]):
+            done = subprocess.run([sys.executable, "-m", "tools.report.report", "--runs", self.runs.path, *words],
+                                  cwd=ROOT, capture_output=True)
+            self.assertEqual(re.findall(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", done.stdout + done.stderr), [])
+            self.assertIn(b"\\x1b[2J", done.stdout)
+
+    def test_a_declaration_of_no_steps(self):
+        self.runs.study()
+        path = os.path.join(self.runs.path, "gpt2-ra-mla-full", "declaration.json")
+        good = {"asked": "", "primary": [["1-mla+gate", "0-mla"]], "steps": ["0-mla"], "margin": 0.1, "looks": [3], "seeds": [1]}
+        for change in ({}, {"steps": ["../../x"]}, {"primary": [["0-mla", "$(id)"]]}, {"primary": [7]}, {"primary": [[]]}, {"x": 1},
+                       {"looks": ["x"]}, {"looks": []}, {"seeds": None}, {"margin": "x"}, {"asked": 7}):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"declarations": [{"time": 1, "declared": {**good, **change}}]}, file)
+            status, *_ = self.report()
+            self.assertEqual("declaration.json: damaged: " in str(status), bool(change), change)
 
     def test_the_page_runs_no_other_script(self):
         self.runs.study()
@@ -371,10 +401,10 @@ class Files(Case):
             self.assertIn(words, text)
 
     def test_the_page_leads_to_the_runs(self):
-        self.runs.add("e", "0-a b", 1, 3.0)
+        self.runs.add("e", "0-a+b", 1, 3.0)
         self.report("e")
-        link = re.search(r'<a href="([^"]*)">0-a b, 0001ab', self.read("html", "e"))[1]
-        self.assertEqual(link, "../0-a%20b-1-1/")
+        link = re.search(r'<a href="([^"]*)">0-a\+b, 0001ab', self.read("html", "e"))[1]
+        self.assertEqual(link, "../0-a%2Bb-1-1/")
         self.assertTrue(os.path.isdir(os.path.join(os.path.dirname(self.path("e", "html")),
                                                    urllib.parse.unquote(link))))
 
@@ -498,7 +528,11 @@ class Errors(Case):
         self.runs.add("e", "0-mla", 1, 3.0)
         self.runs.add("e", "1-x", 1, 3.0)
         self.runs.decoded("e", "1-x", (1024,))
-        for damaged in ("{", '{"own": 1}', "{}", "[]", '{"own": {"contexts": [{}]}, "peer": null}'):
+        with open(os.path.join(self.runs.path, "e/decode/1-x.json"), encoding="utf-8") as file:
+            good = file.read()
+        other_types = [re.sub(rf'"{name}": [^,}}]*', f'"{name}": {value}', good, count=1)
+                       for name in ("batch", "token_bytes", "state_bytes") for value in ('"x"', "null", "0", "[]")]
+        for damaged in ("{", '{"own": 1}', "{}", "[]", '{"own": {"contexts": [{}]}, "peer": null}', *other_types):
             with open(os.path.join(self.runs.path, "e/decode/0-mla.json"), "w") as file:
                 file.write(damaged)
             status, text, table = self.report("e")

@@ -15,7 +15,7 @@ import re
 from tools.plan import declaration, tuning
 from tools.report import ablation
 from tools.report.ablation import LOSS
-from tools.results import metric_names, records, renamed
+from tools.results import metric_names, names, records, renamed
 from tools.results.records import Problem
 
 FORMAT, VERSION, DECLARED = "kablate values", "1", "declared"
@@ -61,16 +61,16 @@ def text(steps, candidates=(), declared=None):
     """Of the steps of an experiment, and of those that chose their rates."""
     lines = [cells_of(run, is_tuning) for those, is_tuning in ((steps, False), (candidates, True))
              for step in those for run in step.runs]
-    names = list(dict.fromkeys(name for cells in lines for name in cells))
-    shared = {name for name in names if len({cells.get(name) for cells in lines}) == 1}
+    columns = list(dict.fromkeys(name for cells in lines for name in cells))
+    shared = {name for name in columns if len({cells.get(name) for cells in lines}) == 1}
     out = io.StringIO()
     print(f"# {FORMAT}: {VERSION}", file=out)
     if declared:
         print(f"# {DECLARED}: {json.dumps(dataclasses.asdict(declared))}", file=out)
-    for name in names:
+    for name in columns:
         if name in shared:
             print(f"# {name}: {lines[0][name]}", file=out)
-    table = csv.DictWriter(out, [name for name in names if name not in shared],
+    table = csv.DictWriter(out, [name for name in columns if name not in shared],
                            extrasaction="ignore", lineterminator="\n")
     table.writeheader()
     table.writerows(lines)
@@ -101,6 +101,11 @@ def run_of(number, cells):
         environment["threads"] = int(environment["threads"])
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(records.Run)
                             if field.default_factory is dataclasses.MISSING)
+    names.check_run(*(fields[name] for name in ("experiment", "step", "baseline", "identity", "seed")),
+                    identity_rule=names.BEGINNING)
+    names.whole("repeat", fields["repeat"])
+    if not fields["state"]:
+        raise ValueError("state is missing")
     run = records.Run(**{**unknown, **fields, "id": number, "environment": environment,
                          "config": config})
     series = {name: [(1, float(text))] for name, text in given.items()

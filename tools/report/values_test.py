@@ -95,7 +95,10 @@ class Values(Case):
             good = file.read()
         for text, why in (("step,seed\n", "not a file of values"),
                           (good.replace("\n1-mla+gate,", "\n"), "damaged"), ("", "not a file of values"),
-                          (good.split("step,")[0], "damaged")):
+                          (good.split("step,")[0], "damaged"), (good.replace(",repeat,", ",other,"), "damaged: ValueError repeat"),
+                          (good.replace("# state: done", "# state: "), "damaged: ValueError state"),
+                          (good.replace("# experiment: gpt2", "# experiment: ../gpt2"), "a name has letters"),
+                          (good.replace("\n1-mla+gate,", "\n$(id),"), "a name has letters")):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             with self.subTest(why=why):

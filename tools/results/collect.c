@@ -21,6 +21,7 @@
 #include "core/record/journal.h"
 #include "core/record/lease.h"
 #include "core/record/metrics.h"
+#include "core/util/name.h"
 #include "core/util/replace.h"
 
 #define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
@@ -289,7 +290,7 @@ static enum status read_known(struct known *k, struct database *d, struct error 
 		code = SQLITE_OK;
 	}
 	if (status == OK && code != SQLITE_DONE)
-		status = fail(err, "%s", sqlite3_errmsg(database_handle(d)));
+		status = database_fail(d, err);
 	sqlite3_finalize(row);
 	return status;
 }
@@ -307,7 +308,7 @@ static double last_time(const char *run_dir)
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd >= 0 && fstat(fd, &about) == 0)
 		size = pread(fd, tail, TAIL_BYTES,
 			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);
@@ -415,13 +416,12 @@ static enum status make_directory(const char *path, struct error *err)
 	return mkdir(path, 0777) && errno != EEXIST ? fail_errno(err, "%s", path) : OK;
 }
 
-/* Makes RUNS/EXPERIMENT if it does not exist; the name must stay below RUNS. */
+/* Makes RUNS/EXPERIMENT if it does not exist. */
 static enum status our_experiment(const struct collect *c, const char *name, const char *theirs,
 				  char path[PATH_MAX], struct error *err)
 {
-	if (!name[0] || name[0] == '.' || strchr(name, '/'))
-		return fail(err, "%s: the experiment's name '%s' is not a valid directory name",
-			    theirs, name);
+	if (name_check("experiment", name, err))
+		return fail_prefix(err, "%s", theirs);
 	snprintf(path, PATH_MAX, "%s/%s", c->runs, name);
 	return make_directory(path, err);
 }
@@ -436,6 +436,8 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 		return FAIL;
 	if (!realpath(theirs, copy)) /* the path may be "." */
 		return fail_errno(err, "%s", theirs);
+	if (name_check("directory", basename(copy), err))
+		return fail_prefix(err, "%s", theirs);
 	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
 		return fail_memory(err, theirs, 0);
 	if (make_directory(*ours, err)) {
@@ -634,6 +636,8 @@ static enum status our_measurement(const struct collect *c, const char *theirs, 
 	if (!realpath(theirs, real))
 		return fail_errno(err, "%s", theirs);
 	file = strrchr(real, '/') + 1; /* dirname() ends the path before it */
+	if (name_check("file", file, err))
+		return fail_prefix(err, "%s", theirs);
 	if (our_experiment(c, basename(dirname(dirname(real))), theirs, experiment, err))
 		return FAIL;
 	snprintf(directory, sizeof(directory), "%s/" DECODE_DIRECTORY, experiment);

@@ -7,12 +7,16 @@ import sys
 import urllib.parse
 from dataclasses import dataclass, field
 
-from tools.results import metric_names, renamed
+from tools.results import metric_names, names, renamed
 
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
+ADVICE = "'results rebuild' makes it anew"
 FINISHED = ("done", "budget")
 LOSS = metric_names.VALIDATION_LOSS
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
+NUMBERS = ("id", "seed", "repeat", "git_dirty", "iterations", "started", "ended", "heartbeat", "threads")
+COLUMNS = ("runs.id", "step", "identity", "baseline", "seed", "repeat", "state", "exit_reason", "scale",
+           "git_revision", "git_dirty", "directory", "iterations", "started", "ended", "heartbeat")
 
 
 def for_readers(environment, config):
@@ -136,7 +140,7 @@ class Database(sqlite3.Connection):
         try:
             return Rows(super().execute(*arguments).fetchall())
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise Problem(f"{self.path}: {error}; 'results rebuild' makes it anew") from error
+            raise Problem(f"{self.path}: {error}; {ADVICE}") from error
 
 
 class Rows(list):
@@ -151,6 +155,8 @@ def connect(path):
     if not os.path.exists(path):
         raise Problem(f"{path}: no database; 'make' trains and writes it, and 'results rebuild' "
                       "makes it from the run directories")
+    if not os.path.isfile(path):    # SQLite would wait for the other end of a FIFO
+        raise Problem(f"{path} is not a regular file")
     try:
         address = urllib.parse.quote(os.path.abspath(path))
         db = sqlite3.connect(f"file:{address}?mode=ro", uri=True, timeout=10, factory=Database)
@@ -158,29 +164,57 @@ def connect(path):
         db.text_factory = bytes.decode      # says which byte is wrong
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:
-        raise Problem(f"{path}: {error}; 'results rebuild' makes it anew") from error
+        raise Problem(f"{path}: {error}; {ADVICE}") from error
     if version not in SCHEMA:
-        raise Problem(f"{path}: schema version {version}, known here: {SCHEMA[0]} to {SCHEMA[-1]}")
+        raise Problem(f"{path}: schema version {version}, known here: {SCHEMA[0]} to {SCHEMA[-1]}"
+                      + f"; {ADVICE}" * (version < SCHEMA[0]))
     return db
 
 
+def checked(db, check, *values):
+    """What is no name becomes a Problem before anything is named after it."""
+    try:
+        return check(*values)
+    except (ValueError, TypeError) as error:
+        raise Problem(f"{db.path}: {error}; {ADVICE}") from None
+
+
+def check_types(rows, *kinds):
+    """SQLite's columns take values of any type, ours hold numbers or texts; both may be missing."""
+    for kind, column in zip(kinds, zip(*rows)):
+        wrong = {*map(type, column)} - {type(None), *kind}
+        if wrong:
+            raise TypeError(f"a {wrong.pop().__name__} stands in the place of a {kind[0].__name__}")
+
+
+TEXT, NUMBER, WHOLE = (str,), (float, int), (int,)
+
+
+def check_row(row):
+    check_types([row], *(NUMBER if name in NUMBERS else TEXT for name in row.keys()))
+    names.check_run(*(row[name] for name in ("experiment", "step", "baseline", "identity", "seed")))
+
+
 def experiments(db):
-    return [name for name, in db.execute("SELECT name FROM experiments ORDER BY name")]
+    return [checked(db, names.checked, names.NAME, "experiment", name)
+            for name, in db.execute("SELECT name FROM experiments ORDER BY name")]
 
 
-def read_details(db, run, names):
+def read_details(db, run, metrics):
     """Thousands of runs have the same texts: each is kept once."""
     run.config = {sys.intern(renamed.current(symbol)): sys.intern(value) for symbol, value in db.execute(
         "SELECT symbol, value FROM config WHERE run = ?", (run.id,))}
-    wanted = f"AND name IN ({','.join('?' * len(names))})" if names else ""
-    for name, iteration, value in db.execute(
-            f"SELECT name, iteration, value FROM metrics WHERE run = ? {wanted}"
-            " ORDER BY name, iteration", (run.id, *names)):
+    wanted = f"AND name IN ({','.join('?' * len(metrics))})" if metrics else ""
+    points = db.execute(f"SELECT name, iteration, value FROM metrics WHERE run = ? {wanted}"
+                        " ORDER BY name, iteration", (run.id, *metrics))
+    check_types(points, TEXT, WHOLE, NUMBER)
+    for name, iteration, value in points:
         # SQLite has no NaN: it stores NULL.
         run.series.setdefault(sys.intern(name), []).append(
             (iteration, math.nan if value is None else value))
     run.audits = [tuple(row) for row in db.execute(
         "SELECT audit, subject, passed, detail FROM audits WHERE run = ?", (run.id,))]
+    check_types(run.audits, TEXT, TEXT, WHOLE, TEXT)
     weights = db.execute("SELECT sha256 FROM artifacts WHERE run = ? AND kind = 'weights'"
                          " ORDER BY time DESC", (run.id,)).fetchone()
     run.weights = weights and weights[0]
@@ -190,34 +224,37 @@ def read_details(db, run, names):
     told = dict(db.execute("SELECT kind, text FROM events WHERE run = ?"
                            " AND kind IN ('prompt', 'sample') ORDER BY time", (run.id,)).fetchall())
     run.prompt, run.sample = told.get("prompt"), told.get("sample")
+    check_types([(run.weights, run.moved, run.prompt, run.sample)], *[TEXT] * 4)
 
 
 def run_lines(db):
     """What a list of all runs shows, without their curves."""
-    return db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
+    rows = db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
                       " FROM runs JOIN experiments ON experiments.id = runs.experiment")
+    for row in rows:
+        checked(db, names.check_run, row["experiment"], row["step"], None, row["identity"], row["seed"])
+    return rows
 
 
 def events(db, run):
     """(time, iteration, kind, text) of what training met."""
-    return [tuple(row) for row in db.execute("SELECT time, iteration, kind, text FROM events"
-                                             " WHERE run = ? ORDER BY line", (run.id,))]
+    found = [tuple(row) for row in db.execute("SELECT time, iteration, kind, text FROM events"
+                                              " WHERE run = ? ORDER BY line", (run.id,))]
+    checked(db, check_types, found, NUMBER, WHOLE, TEXT, TEXT)
+    return found
 
 
-def runs_where(db, condition, *values, names=()):
+def runs_where(db, condition, *values, metrics=()):
     """With the metrics of these names, or of all."""
-    rows = db.execute("SELECT runs.*, experiments.name AS experiment_name FROM runs"
+    rows = db.execute(f"SELECT experiments.name AS experiment, {', '.join(COLUMNS + ENVIRONMENT)} FROM runs"
                       " JOIN experiments ON experiments.id = runs.experiment"
                       f" WHERE {condition} ORDER BY runs.id", values).fetchall()
+    for row in rows:
+        checked(db, check_row, row)
     runs = [Run(environment={key: row[key] for key in ENVIRONMENT},
-                experiment=row["experiment_name"],
-                **{key: row[key] for key in ("id", "step", "identity", "baseline", "seed", "repeat",
-                                             "state", "exit_reason", "scale", "git_revision",
-                                             "git_dirty", "directory", "iterations", "started",
-                                             "ended", "heartbeat")})
-            for row in rows]
+                **{key: row[key] for key in ("id", "experiment", *COLUMNS[1:])}) for row in rows]
     for run in runs:
-        read_details(db, run, names)
+        checked(db, read_details, db, run, metrics)
     return runs
 
 
@@ -248,11 +285,11 @@ def steps_of(runs):
     return [newest_runs(name, by_name[name]) for name in sorted(by_name, key=step_order)]
 
 
-def read_experiment(db, name, names=()):
+def read_experiment(db, name, metrics=()):
     known = experiments(db)
     if name not in known:
         raise Problem(f"{name}: no such experiment; there are: {', '.join(known) or 'none'}")
-    steps = steps_of(runs_where(db, "experiments.name = ?", name, names=names))
+    steps = steps_of(runs_where(db, "experiments.name = ?", name, metrics=metrics))
     if not steps:
         raise Problem(f"{name}: the experiment has no runs yet")
     return steps

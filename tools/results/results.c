@@ -89,6 +89,15 @@ static const char *text_of(sqlite3_stmt *row, enum column c)
 	return text ? text : "";
 }
 
+#define CELL_SIZE 512
+
+/* For the terminal: what a file recorded may hold escape sequences. */
+static const char *cell_of(sqlite3_stmt *row, enum column c, char cell[CELL_SIZE])
+{
+	snprintf(cell, CELL_SIZE, "%s", text_of(row, c));
+	return printable(cell);
+}
+
 static double real_of(sqlite3_stmt *row, enum column c)
 {
 	return sqlite3_column_type(row, (int)c) == SQLITE_NULL ? NAN
@@ -209,10 +218,12 @@ static void print_row(sqlite3_stmt *row, int experiment_width, int step_width,
 		      struct totals *totals)
 {
 	char train[PROGRESS_NUMBER_SIZE], validation[PROGRESS_NUMBER_SIZE];
-	char iteration[2 * PROGRESS_NUMBER_SIZE], note[512];
+	char iteration[2 * PROGRESS_NUMBER_SIZE], note[CELL_SIZE], shown_state[CELL_SIZE];
+	char experiment[CELL_SIZE], step[CELL_SIZE], seed[CELL_SIZE];
 	const char *state, *colour;
 
 	describe_state(row, &state, note, sizeof(note));
+	snprintf(shown_state, sizeof(shown_state), "%s", state);
 	add_total(totals, row, state);
 	colour = colour_of(state);
 	format_loss(real_of(row, LOSS), train);
@@ -221,9 +232,10 @@ static void print_row(sqlite3_stmt *row, int experiment_width, int step_width,
 		 *text_of(row, ITERATION) ? text_of(row, ITERATION) : "0",
 		 text_of(row, ITERATIONS));
 	printf("%-*s  %-*s  %4s  %s%-11s%s  %13s  %9s  %10s  %.*s\n", experiment_width,
-	       text_of(row, EXPERIMENT), step_width, text_of(row, STEP), text_of(row, SEED), colour,
-	       state, colour[0] ? "\033[m" : "", iteration, train, validation,
-	       note_room(experiment_width + step_width + STATUS_COLUMNS), note);
+	       cell_of(row, EXPERIMENT, experiment), step_width, cell_of(row, STEP, step),
+	       cell_of(row, SEED, seed), colour, printable(shown_state), colour[0] ? "\033[m" : "",
+	       printable(iteration), train, validation,
+	       note_room(experiment_width + step_width + STATUS_COLUMNS), printable(note));
 }
 
 /* One number about the experiment; about all experiments if its name is NULL. */
@@ -264,7 +276,7 @@ static enum status print_status(struct database *d, const char *experiment, stru
 		print_totals(&totals);
 	}
 	if (code != SQLITE_DONE)
-		fail(err, "%s", sqlite3_errmsg(database_handle(d)));
+		database_fail(d, err);
 	sqlite3_finalize(row);
 	fflush(stdout);
 	return code == SQLITE_DONE ? OK : FAIL;

@@ -21,7 +21,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.results import records, runs_left
+from tools.results import records, run_program, runs_left
 from tools.testing import tap
 
 PROGRAM = pathlib.Path(os.environ.get("O", "build"), "bin/results").resolve()
@@ -55,10 +55,15 @@ WHOLE = [start(), {"kind": "audit", "time": NOW, "name": "wiring", "subject": "h
          {"kind": "artifact", "time": NOW, "name": "weights", "path": "w", "bytes": 5}, END]
 
 
+def identity_of(name):
+    """As long as that of a run."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
 def write_run(runs, name, lines=WHOLE, experiment="ra", step="0-baseline", **record):
     directory = pathlib.Path(runs, experiment, name)
     directory.mkdir(parents=True)
-    record = {"format": 1, "experiment": experiment, "step": step, "identity": name, "seed": 1,
+    record = {"format": 1, "experiment": experiment, "step": step, "identity": identity_of(name), "seed": 1,
               "repeat": 0, "iterations": 20, "git_dirty": False, "threads": 2,
               "config": {"A": "1", "B": "x"}, **record}
     (directory / "run.json").write_text(json.dumps(record))
@@ -126,6 +131,82 @@ class Rebuild(Case):
             self.assertEqual([path.read_bytes() for path in aside], [damaged])
             aside[0].unlink()
 
+    def test_a_damaged_schema_is_put_aside(self):
+        """The message of each program advises to rebuild, which helps."""
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        sound, before = (self.runs / "results.db").read_bytes(), contents(self.runs)
+        edit = "PRAGMA writable_schema = 1; "
+        for damage in ("DROP TABLE metrics", "DROP VIEW overview", "PRAGMA user_version = -3",
+                       "ALTER TABLE runs RENAME COLUMN step TO stop",
+                       "PRAGMA user_version = 0", "PRAGMA user_version = 1",
+                       edit + "UPDATE sqlite_schema SET sql = 'CREATE TABLE x(' WHERE name = 'runs'",
+                       edit + "UPDATE sqlite_schema SET sql = replace(sql, 'value', 'valve') WHERE name = 'metrics'",
+                       edit + "DELETE FROM sqlite_schema WHERE name = 'metrics'"):
+            with self.subTest(damage):
+                (self.runs / "results.db").write_bytes(sound)
+                with sqlite3.connect(self.runs / "results.db") as db:
+                    db.executescript(damage)
+                self.assertIn("'results rebuild' makes it anew", self.results("status", expect=1))
+                if "overview" not in damage and "version = 1" not in damage:
+                    with self.assertRaisesRegex(records.Problem, "'results rebuild' makes it anew"):
+                        records.read_experiment(records.connect(self.runs / "results.db"), "ra")
+                self.assertIn("put aside", self.results("rebuild"))
+                self.assertIn("1 done", self.results("status"))
+                self.assertEqual(contents(self.runs), before)
+
+    def test_what_a_user_added_is_no_damage(self):
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        with sqlite3.connect(self.runs / "results.db") as db:
+            db.executescript("CREATE INDEX mine ON events (kind); CREATE TABLE notes (text)")
+        self.assertNotIn("put aside", self.results("rebuild"))
+        self.assertEqual(self.ask("SELECT count(*) FROM notes"), 0)
+
+    def test_what_is_no_file(self):
+        """Nothing waits for the other end of a FIFO."""
+        place = write_run(self.runs, "a1")
+        database = self.runs / "results.db"
+        for make in (os.mkfifo, os.mkdir):
+            make(database)
+            for words in (["status"], ["rebuild"], ["update"], ["merge", self.runs]):
+                with self.subTest(make=make.__name__, words=words):
+                    self.assertIn("runs/results.db is not a regular file", self.results(*words, expect=1))
+            with self.assertRaisesRegex(records.Problem, "is not a regular file"):
+                records.connect(database)
+            os.unlink(database) if make is os.mkfifo else os.rmdir(database)
+        for name in ("run.json", "journal.jsonl"):
+            text = (place / name).read_text()
+            (place / name).unlink()
+            os.mkfifo(place / name)
+            self.assertIn(f"{name} is not a regular file", self.results("rebuild", expect=1))
+            self.assertIn(f"{name} is not a regular file", self.results("merge", self.runs, "new", expect=1))
+            (place / name).unlink()
+            (place / name).write_text(text)
+        self.results("rebuild")
+
+    def test_values_in_the_database_that_are_none(self):
+        """Somebody wrote them there: no program names a file after them, and rebuild is rid of them."""
+        write_run(self.runs, "a1")
+        self.results("rebuild")
+        sound, before = (self.runs / "results.db").read_bytes(), contents(self.runs)
+        for change in ("experiments SET name = '../../x'", "runs SET step = '-rf'",
+                       "runs SET identity = '$(shell id)'", "runs SET baseline = 'a b'",
+                       "runs SET identity = 'ab'", "runs SET seed = '1/../../x'", "runs SET started = 'x'",
+                       "runs SET machine = x'ff'", "metrics SET value = 'x'", "metrics SET iteration = iteration || 'x'",
+                       "config SET value = x'ff'", "audits SET passed = 'x'"):
+            with self.subTest(change):
+                (self.runs / "results.db").write_bytes(sound)
+                with sqlite3.connect(self.runs / "results.db") as db:
+                    db.execute(f"UPDATE {change}")
+                db = records.connect(self.runs / "results.db")
+                with self.assertRaisesRegex(records.Problem, "'results rebuild' makes it anew"):
+                    for name in records.experiments(db):
+                        records.read_experiment(db, name)
+                db.close()
+                self.results("rebuild")
+                self.assertEqual(contents(self.runs), before)
+
     def test_flipped_bytes(self):
         """Wherever they are: a sentence or a result; and rebuild heals what cannot be read."""
         write_run(self.runs, "a1")
@@ -155,7 +236,7 @@ class Rebuild(Case):
         self.assertIn("a1/run.json: not a JSON object", out)
         self.assertIn("a2/journal.jsonl: line 1 is damaged", out)
         self.assertIn("1 updated, 0 unchanged, 2 with problems", out)
-        self.assertEqual(self.ask("SELECT identity FROM runs"), "a3")
+        self.assertEqual(self.ask("SELECT identity FROM runs"), identity_of("a3"))
 
     def test_a_torn_end_is_left_out(self):
         journal = write_run(self.runs, "a1", WHOLE[:-1]) / "journal.jsonl"
@@ -219,7 +300,7 @@ class Rebuild(Case):
 
     def test_a_copied_directory_is_no_second_run(self):
         write_run(self.runs, "a1")
-        write_run(self.runs, "copy", identity="a1")
+        write_run(self.runs, "copy", identity=identity_of("a1"))
         out = self.results("rebuild", expect=1)
         self.assertIn("ra/copy is the same run as ra/a1", out)
         self.assertEqual(self.ask("SELECT count(*) FROM runs"), 1)
@@ -291,6 +372,31 @@ class Update(Case):
         self.assertIn("1 updated", self.results("update"))
         self.assertIn(birth_of(os.getpid()).partition(":")[0],
                       (self.runs / "results.db-writer").read_text())
+
+
+class Record(Case):
+    """tools/results/run_program.py makes a directory and words for make from a run.json."""
+
+    def read(self, **changes):
+        directory = write_run(self.place / f"{len(list(self.place.iterdir()))}", "a1")
+        path = directory / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        return run_program.read_record(directory)
+
+    def test_names_that_are_none(self):
+        for identity in ("$(shell id)", "../../x", "", "a" * 12, "A" * 64, identity_of("a") + "/", 7, None, ["x"]):
+            with self.subTest(identity), self.assertRaisesRegex(records.Problem, "expected 64 hexadecimal"):
+                self.read(identity=identity)
+        for config in ({"A=B": "1"}, {"A\nCONFIG_B": "1"}, {"A": "1\nCONFIG_B=y"}, {"A": 1}, {"": "x"}, [], "x", None):
+            with self.subTest(config), self.assertRaises(records.Problem):
+                self.read(config=config)
+        self.assertEqual(self.read(config={"A": "$(id) ü"}), (identity_of("a1"), {"A": "$(id) ü"}))
+
+    def test_no_json(self):
+        for text in ("", "[", "[]", "null", '"x"', "[" * 100000):
+            (self.place / "run.json").write_text(text)
+            with self.subTest(text[:9]), self.assertRaisesRegex(records.Problem, "run.json: "):
+                run_program.read_record(self.place)
 
 
 class Merge(Case):
@@ -399,16 +505,36 @@ class Merge(Case):
 
     def test_different_runs_of_one_name(self):
         write_run(self.runs, "a1")
-        write_run(self.other, "a1", identity="ff")
+        write_run(self.other, "a1", identity=identity_of("ff"))
         self.assertIn("different runs with the same name", self.results("merge", self.other, expect=1))
 
-    def test_names_cannot_leave_the_directory(self):
-        for i, name in enumerate(("..", "../x", "", "a/b")):
-            write_run(self.other / str(i), "a1", experiment="ra")
-            path = self.other / str(i) / "ra/a1/run.json"
-            path.write_text(path.read_text().replace('"ra"', json.dumps(name)))
-            out = self.results("merge", self.other / str(i), expect=1)
-            self.assertIn("is not a valid directory name", out)
+    def test_names_that_are_none(self):
+        """They would become paths, options, or commands."""
+        for i, name in enumerate(("..", "../../x", "", "a/b", "-rf", "$(id)", "a b", "x\x1b[2J")):
+            for key in ("experiment", "step", "baseline", "identity"):
+                with self.subTest(name=name, key=key):
+                    other = self.other / f"{i}{key}"
+                    write_run(other, "a1", baseline="0-baseline")
+                    path = other / "ra/a1/run.json"
+                    path.write_text(json.dumps({**json.loads(path.read_text()), key: name}))
+                    for words in (("merge", other), ("rebuild", other), ("update", other)):
+                        out = self.results(*words, expect=1)
+                        self.assertIn(f"run.json: {key} '{name}'".replace("\x1b", "?"), out)
+                        self.assertNotIn("\x1b", out)
+        self.assertEqual([path for path in self.runs.iterdir() if path.is_dir()], [])
+
+    def test_directories_that_are_no_names(self):
+        write_run(self.other, "-rf")
+        self.measure(self.other, "$(id)")
+        (self.declare(self.other, "x").parent).rename(self.other / "$(id)")
+        out = self.results("merge", self.other, expect=1)
+        for name in ("directory '-rf'", "file '$(id).json'", "experiment '$(id)'"):
+            self.assertIn(name, out)
+        self.assertIn("0 added, 0 updated, 0 unchanged, 3 with problems", out)
+
+    def test_symbols_that_are_none(self):
+        write_run(self.runs, "a1", config={"A=$(id)": "1"})
+        self.assertIn("\"config\": 'A=$(id)' is no symbol", self.results("rebuild", expect=1))
 
     def measure(self, runs, step, text='{"own": 1}\n', experiment="ra"):
         path = pathlib.Path(runs, experiment, "decode", step + ".json")
@@ -474,6 +600,17 @@ class Status(Case):
         here = start(5, platform.node(), os.getpid(), birth_of(os.getpid()))
         words = self.line([here, *values(6, 10)])
         self.assertEqual(words[3:], ["running", "10/20", "1.2500", "1.2500", "3 min 20 s left"])
+
+    def test_no_escape_sequence_reaches_the_terminal(self):
+        evil = "\033[2J\033]0;x\a\x9b2J\r"
+        write_run(self.runs, "a1", [*WHOLE[:-1], {**END, "state": evil, "reason": evil}])
+        write_run(self.runs, "a2", [start(host=evil), *WHOLE[1:-1]], step="1-x")
+        self.results("rebuild")
+        with sqlite3.connect(self.runs / "results.db") as db:
+            db.execute("UPDATE experiments SET name = ?", (evil,))
+            db.execute("UPDATE runs SET seed = ?", (evil,))
+            db.execute("UPDATE runs SET step = ? WHERE step = '1-x'", (evil,))
+        self.assertEqual(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", self.results("status")), [])
 
     def test_a_dead_run(self):
         child = subprocess.Popen(["sleep", "60"])
@@ -588,6 +725,14 @@ class Left(Case):
         self.results("rebuild")
         # 45 s of one that runs and two of 90 s, two at a time.
         self.assertEqual(self.say(names[2], *names), "run 3 of 4, 1 done, 1 running, 1.9 min left")
+
+    def test_a_clock_that_was_set_back(self):
+        names = [f"{i}-x-1-{i}{'0' * 11}" for i in range(2)]
+        begun = {"kind": "start", "time": NOW, "iteration": 0, "host": "h", "pid": 1, "process": "p"}
+        ended = {"kind": "end", "time": NOW - 90, "state": "done"}
+        write_run(self.runs, names[0], [begun, ended], identity=names[0][-12:] + "f" * 52)
+        self.results("rebuild")
+        self.assertEqual(self.say(names[1], *names), "run 2 of 2, 1 done")
 
 
 class Documentation(Case):

@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-from tools.results import records
+from tools.results import names, records
 
 RECORD, WEIGHTS = "run.json", "weights.safetensors"
 
@@ -38,8 +38,11 @@ def run_directory(runs, name):
 def read_record(directory):
     try:
         record = json.loads((directory / RECORD).read_text())
-        return record["identity"], record["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return names.checked(names.IDENTITY, "identity", record["identity"]), \
+            names.checked_symbols(record["config"])
+    except KeyError as error:
+        raise records.Problem(f"{directory / RECORD}: no {error}") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise records.Problem(f"{directory / RECORD}: {error}") from error
 
 
@@ -61,7 +64,8 @@ def kconfig(config, *words):
 def write_config(directory, symbols):
     """Writes nothing if the same symbols were written before: then the program stays as it is.
 
-    (A configuration of an older version lacks the symbols that are new.)
+    (A configuration of an older version lacks the symbols that are new.)  symbols.json is there only
+    beside a whole configuration of these symbols.
     """
     wanted = json.dumps(symbols, indent=1, sort_keys=True)
     kept, config = directory / "symbols.json", directory / "config"
@@ -69,6 +73,7 @@ def write_config(directory, symbols):
             and call_kconfig(config, "check").returncode == 0:
         return
     directory.mkdir(parents=True, exist_ok=True)
+    kept.unlink(missing_ok=True)
     kconfig(config, "defconfig")
     kconfig(config, "set", "CONFIG_PLAN=single",
             *(f"CONFIG_{name}={value}" for name, value in symbols.items()))
@@ -99,7 +104,7 @@ def main(argv):
         directory, place = prepare(args.runs, args.run, args.output)
     except records.Problem as problem:
         sys.exit(f"{args.run}: {problem}" if not str(problem).startswith(args.run) else str(problem))
-    print(directory, place)
+    print(place, directory)     # the first has no blank
 
 
 if __name__ == "__main__":

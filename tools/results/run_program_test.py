@@ -5,6 +5,7 @@ Three tasks here, all others in run_program_longtest.py.
 """
 import json
 import re
+import shutil
 import subprocess
 import sys
 import unittest
@@ -64,7 +65,7 @@ class Tasks(unittest.TestCase):
 class Generate(unittest.TestCase):
     def test_text(self):
         corpus = ROOT / "corpus.txt"
-        corpus.write_text("It was a dark and stormy night; the rain fell in torrents. " * 60)
+        corpus.write_text("It was a dark and stormy night; the rain cost $5 in `torrents`. " * 60)
         tree = Tree(ROOT / "text", "smoke", {**SETTINGS, **FEW, "TASK": "text", "TOKENIZER": "char",
                                              "DATA_TEXT": corpus,
                                              "DATA_TRAIN": f"{ROOT}/chars/train-*.bin",
@@ -75,6 +76,9 @@ class Generate(unittest.TestCase):
         self.assertTrue(text.startswith("It was"))
         self.assertEqual(len(text), len("It was") + 20 + 1)
         self.assertLessEqual(set(text), set(corpus.read_text() + "\n"))
+        prompt = "the rain cost $5 in `torrents`"
+        text = generate(None, "RUN=smoke/0", "N=9", f"PROMPT={prompt}", runs=tree.runs)
+        self.assertTrue(text.startswith(prompt), text)
         self.assertTrue(generate(None, "RUN=smoke/0", "N=5", "PROMPT=", runs=tree.runs).strip())
         self.assertIn("U+00E9", generate(None, "RUN=smoke/0", "PROMPT=é", runs=tree.runs, expect=1))
 
@@ -87,6 +91,27 @@ class Generate(unittest.TestCase):
         config.write_text(re.sub("^CONFIG_SLURM_GPUS=.*\n", "", config.read_text(), flags=re.M))
         self.assertEqual(generate(run, f"RUN={run.directory}", "N=12"), text)
         self.assertIn("CONFIG_SLURM_GPUS", config.read_text())
+
+    def test_a_record_from_elsewhere(self):
+        """It is data: nothing in it becomes a command, or a path outside of the build."""
+        run = Run(program(**FEW))
+        run.train()
+        place = ROOT / "from a colleague's"
+        shutil.copytree(run.directory, place)
+        self.assertTrue(generate(run, f"RUN={place}", "N=3").strip())
+        record, trap = json.loads((place / "run.json").read_text()), ROOT / "trap"
+        for change in ({"identity": f"$(shell touch {trap})"}, {"identity": f"$$(touch {trap})"},
+                       {"identity": f"../../{'x' * 58}"}, {"identity": f"0;touch {trap}"},
+                       {"config": {**record["config"], f"A$(shell touch {trap})": "1"}},
+                       {"config": {**record["config"], "TASK": f"$(shell touch {trap})"}},
+                       {"config": {**record["config"], "DATA_TEXT": f"x\nCONFIG_A=$(shell touch {trap})"}}):
+            (place / "run.json").write_text(json.dumps({**record, **change}))
+            built = sorted(path.name for path in (OUTPUT / "of-run").iterdir())
+            said = generate(run, f"RUN={place}", expect=1)
+            self.assertRegex(said, "expected 64 hexadecimal digits|no symbol|one line of text|does not fit")
+            self.assertFalse(trap.exists(), change)
+            self.assertEqual(sorted(path.name for path in (OUTPUT / "of-run").iterdir()), built)
+        self.assertTrue(generate(run, f"RUN={run.directory}", "N=3").strip())     # it is not the worse for it
 
     def test_questions(self):
         run = Run(program(**FEW))

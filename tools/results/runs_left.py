@@ -31,7 +31,7 @@ def is_gone(host, pid):
 def seconds_left(known, total, others):
     """Seconds left, if runs take as long as those that have ended; None: none has ended."""
     took = [seconds for state, seconds, *_ in known.values()
-            if state in records.FINISHED and seconds]
+            if state in records.FINISHED and seconds and seconds > 0]
     if not took:
         return None
     mean = sum(took) / len(took)

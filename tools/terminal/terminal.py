@@ -1,10 +1,45 @@
 """Tables and colours for the person at a terminal; a file or a pipe gets plain, whole lines."""
 import argparse
 import os
+import re
 import textwrap
 
 COLOURS = {"good": "32", "bad": "31", "soft": "2", "head": "1"}     # ECMA-48: SGR parameters
+CLEAR_SCREEN, CLEAR_LINE = "\033[H\033[J", "\r\033[K"     # ECMA-48: to the start, erase what follows
 LEAST_WIDTH = 40
+# What a terminal obeys.  A text that comes from a file is shown, not obeyed.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+OWN = re.compile(rf"(\033\[(?:{'|'.join(COLOURS.values())})?m)")
+
+
+def plain(text):
+    """With control characters as Python writes them; newlines and tabs stay."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+class Guard:
+    """A stream that passes no escape sequence but our own colours.  (tools/__init__.py sets it up.)"""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        self.stream.write("".join(part if place % 2 else plain(part)
+                                  for place, part in enumerate(OWN.split(text))))
+        return len(text)
+
+    def writelines(self, lines):
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+def control(stream, sequence):
+    """Our own sequences that are not colours."""
+    stream.flush()
+    getattr(stream, "stream", stream).write(sequence)
 
 
 def is_terminal(stream):
@@ -29,6 +64,7 @@ def has_colours(stream):
 
 def painted(text, tone):
     """Blanks around the text stay as they are."""
+    text = plain(text)
     return f"\033[{COLOURS[tone]}m{text}\033[m" if tone and text.strip() else text
 
 
@@ -40,6 +76,8 @@ def count(text):
 
 
 def duration(seconds):
+    """Never negative: a clock may have been set back."""
+    seconds = max(0, seconds)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
@@ -48,6 +86,7 @@ def duration(seconds):
 
 def wrapped(line, room, indent="", more="  "):
     """A sentence on as many lines as it takes; further ones are indented by `more` more."""
+    line = plain(line)
     if room is None:
         return indent + line
     return textwrap.fill(line, room, initial_indent=indent, subsequent_indent=indent + more,
@@ -72,6 +111,7 @@ def table(headings, cells, is_text, room=None, indent="", tone=None):
 
     `tone(heading, cell)` names a colour or nothing; None: no colours at all.
     """
+    cells = [[plain(cell) for cell in line] for line in cells]
     widths = [max(map(len, column)) for column in zip(headings, *cells)]
 
     def line(words, group, is_head):

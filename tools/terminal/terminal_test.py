@@ -43,7 +43,39 @@ def on_terminal(columns, **environment):
     return text.split()
 
 
+EVIL = "\033[2J\033]0;title\a\x9b2J\r\b\x7f\033[31mred"
+SHOW_EVIL = f"""
+import sys
+from tools.terminal import terminal
+evil = {EVIL!r}
+print(evil, terminal.painted(evil, "good"), terminal.wrapped(evil, 30))
+print(terminal.table(["a"], [[evil]], bool, tone=lambda *_: "bad"))
+sys.stdout.writelines([evil])
+terminal.control(sys.stdout, terminal.CLEAR_LINE)
+sys.exit(evil)
+"""
+
+
+class Escapes(unittest.TestCase):
+    """A terminal shows what files say, and obeys only us."""
+
+    def test_texts(self):
+        self.assertEqual(terminal.plain(EVIL), "\\x1b[2J\\x1b]0;title\\x07\\x9b2J\\x0d\\x08\\x7f\\x1b[31mred")
+        self.assertEqual(terminal.plain("a\tä ±\n"), "a\tä ±\n")
+
+    def test_all_that_a_tool_prints(self):
+        done = subprocess.run([sys.executable, "-c", SHOW_EVIL], capture_output=True, cwd=ROOT)
+        obeyed = re.findall(r"\033\[[0-9]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
+                            (done.stdout + done.stderr).decode())
+        self.assertEqual({*obeyed} - {"\033[31m", "\033[32m", "\033[1m", "\033[m"}, {"\r", "\033[K"})
+        self.assertIn(b"red", done.stderr)
+
+
 class Terminal(unittest.TestCase):
+    def test_durations(self):
+        self.assertEqual([*map(terminal.duration, (-5, 0, 59, 90, 7200, 172800))],
+                         ["0 s", "0 s", "59 s", "1.5 min", "2.0 h", "2.0 d"])
+
     def test_width_and_colours(self):
         self.assertEqual(on_terminal(93), ["93", "True"])
         self.assertEqual(on_terminal(7), ["40", "True"])
