@@ -83,7 +83,7 @@ static enum status catch_up(struct metrics *m, struct error *err)
 	database_close(m->database);
 	if (database_open(&m->database, m->db_path, m->busy_seconds, err))
 		return FAIL;
-	return database_import(m->database, m->run_dir, &m->run, err);
+	return database_import(m->database, m->run_dir, true, &m->run, err);
 }
 
 static void try_to_catch_up(struct metrics *m)

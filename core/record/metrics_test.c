@@ -244,7 +244,7 @@ static void test_lines_put_in_twice_leave_one_row(void **state)
 	tell(m, 1, 5);
 	finish(m);
 	must(database_open(&d, p->db, 1, &err), &err);
-	must(database_import(d, p->run_dir, &run, &err), &err);
+	must(database_import(d, p->run_dir, false, &run, &err), &err);
 	must(journal_read(p->run_dir, &text, &size, &err), &err);
 	must(database_append(d, run, text, size, 1, &err), &err);
 	free(text);
@@ -582,7 +582,7 @@ static void test_another_machine_writes(void **state)
 	/* What was opened before the other machine came must not write either. */
 	must(database_open(&d, p->db, 1, &err), &err);
 	write_lease(p, "another-boot", 100);
-	assert_int_equal(database_import(d, p->run_dir, &run, &err), FAIL);
+	assert_int_equal(database_import(d, p->run_dir, false, &run, &err), FAIL);
 	assert_true(database_was_busy(d));
 	database_close(d);
 

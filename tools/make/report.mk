@@ -5,9 +5,10 @@ report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 # E=NAME reports another experiment than .config's.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' $(call quoted,$(KCONFIG_CONFIG)) 2>/dev/null)
 reported = $(or $(E),$(configured))
+# A run that cannot be taken in is a failure, but the others are reported.
 report: $(O)/setup-python $(O)/bin/results
-	$(Q)$(update_index)
-	$(Q)$(report_tool) report $(if $(reported),$(call quoted,$(reported)))
+	$(Q)status=0; $(update_index) || status=$$?; \
+		$(report_tool) report $(if $(reported),$(call quoted,$(reported))) && exit $$status
 
 # Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
 shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))

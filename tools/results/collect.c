@@ -117,24 +117,38 @@ static enum status note_any_end(void *context, const struct entry *e, struct err
 	return OK;
 }
 
+static enum status fail_end_lost(const char *run_dir, struct error *err)
+{
+	return fail(err,
+		    "%s is done, but the end of its " JOURNAL_FILE " is lost: 'results merge COPY' "
+		    "brings a whole journal back, 'make rerun RUN=%s' trains the run again",
+		    run_dir, run_dir);
+}
+
+static bool is_done(const char *run_dir)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/done", run_dir);
+	return access(path, F_OK) == 0;
+}
+
 /* If whole lines are lost, the missing end of a run that is done may be the only trace. */
 static enum status check_end(const char *run_dir, struct error *err)
 {
-	char path[PATH_MAX], *text;
 	enum status status;
 	bool ended = false;
 	size_t size;
+	char *text;
 
-	snprintf(path, sizeof(path), "%s/done", run_dir);
-	if (access(path, F_OK) != 0)
+	if (!is_done(run_dir))
 		return OK;
 	if (journal_read(run_dir, &text, &size, err))
 		return FAIL;
 	status = journal_visit(text, size, 1, note_any_end, &ended, err);
 	free(text);
 	if (status == OK && !ended)
-		status = fail(err, "%s is done, but the end of its " JOURNAL_FILE " is lost",
-			      run_dir);
+		status = fail_end_lost(run_dir, err);
 	return status;
 }
 
@@ -172,12 +186,32 @@ static enum status end_batch(struct collect *c, struct database *d, struct error
 	return is_open ? database_end_batch(d, err) : OK;
 }
 
+/*
+ * A run locks its directory as long as it lives.  One that starts while `how` is held waits; on one
+ * that was first nothing is changed.
+ */
+static enum status lock_run(struct collect *c, const char *run_dir, int how, int *lock,
+			    struct error *err)
+{
+	*lock = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (*lock < 0)
+		return fail_errno(err, "%s", run_dir);
+	c->is_busy = flock(*lock, how | LOCK_NB) && errno == EWOULDBLOCK;
+	return OK;
+}
+
 static enum status import_run(struct collect *c, struct database *d, const char *run_dir,
 			      struct error *err)
 {
+	enum status status;
 	int64_t run;
+	int lock;
 
-	if (next_batch(c, d, err) || database_import(d, run_dir, &run, err))
+	if (next_batch(c, d, err) || lock_run(c, run_dir, LOCK_SH, &lock, err))
+		return FAIL;
+	status = database_import(d, run_dir, c->is_busy, &run, err);
+	close(lock);
+	if (status)
 		return FAIL;
 	c->updated++;
 	return check_end(run_dir, err);
@@ -296,14 +330,30 @@ static enum status read_known(struct known *k, struct database *d, struct error 
 
 #define TAIL_BYTES 4096 /* most lines of a journal have some hundred */
 
-/* The time of the journal's last whole line; NAN where that cannot be told from its end. */
-static double last_time(const char *run_dir)
+struct last_line {
+	double time; /* NAN: not known */
+	bool is_end;
+};
+
+static struct last_line parse_last(const char *line)
+{
+	cJSON *json = cJSON_Parse(line);
+	const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "kind"));
+	const struct last_line last = {
+		.time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time")),
+		.is_end = kind && !strcmp(kind, "end"),
+	};
+
+	cJSON_Delete(json);
+	return last;
+}
+
+/* The journal's last whole line, if that can be told from its end. */
+static struct last_line last_line(const char *run_dir)
 {
 	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;
-	double time = NAN;
 	ssize_t size = -1;
 	struct stat about;
-	cJSON *json;
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
@@ -316,18 +366,14 @@ static double last_time(const char *run_dir)
 	while (size > 0 && tail[size - 1] != '\n') /* half a line */
 		size--;
 	if (size <= 0)
-		return NAN;
+		return (struct last_line){ .time = NAN };
 	tail[size - 1] = '\0';
 	line = strrchr(tail, '\n');
-	json = cJSON_Parse(line ? line + 1 : tail);
-	if (json)
-		time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time"));
-	cJSON_Delete(json);
-	return time;
+	return parse_last(line ? line + 1 : tail);
 }
 
 /* Does the database have the journal's last line? */
-static bool is_known(const struct collect *c, const char *run_dir)
+static bool is_known(const struct collect *c, const char *run_dir, const struct last_line *last)
 {
 	const size_t above = strlen(c->runs);
 	struct known_run key = { .directory = (char *)run_dir };
@@ -336,14 +382,18 @@ static bool is_known(const struct collect *c, const char *run_dir)
 	if (strncmp(run_dir, c->runs, above) == 0)
 		key.directory += above + strspn(run_dir + above, "/");
 	found = bsearch(&key, c->known->list, c->known->n, sizeof(key), by_directory);
-	return found && found->heartbeat == last_time(run_dir);
+	return found && found->heartbeat == last->time;
 }
 
 static enum status import_unknown(struct collect *c, struct database *d, const char *run_dir,
 				  struct error *err)
 {
-	if (!is_known(c, run_dir))
+	const struct last_line last = last_line(run_dir);
+
+	if (!is_known(c, run_dir, &last))
 		return import_run(c, d, run_dir, err);
+	if (!last.is_end && is_done(run_dir))
+		return fail_end_lost(run_dir, err);
 	c->unchanged++;
 	return OK;
 }
@@ -482,7 +532,7 @@ static enum status take_over(const struct collect *c, struct database *d, const 
 	if (write_text(path, journal, err) || record_write(r, ours, err) ||
 	    mark_done(ours, journal, err))
 		return FAIL;
-	return database_import(d, ours, &run, err);
+	return database_import(d, ours, false, &run, err);
 }
 
 static enum status add_run(struct collect *c, struct database *d, const char *ours,
@@ -514,7 +564,9 @@ static enum status same_run(const char *ours, const char *theirs, const struct r
  * the database. */
 static bool is_complete(const struct collect *c, const char *ours)
 {
-	return c->is_busy || is_known(c, ours);
+	const struct last_line last = last_line(ours);
+
+	return c->is_busy || is_known(c, ours, &last);
 }
 
 /* We have this run already: keeps the journal that continues the other. */
@@ -547,19 +599,6 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	return status;
 }
 
-/*
- * A run locks its directory as long as it lives.  One that starts from here on waits until the
- * merge is over; on one that was first nothing is changed.
- */
-static enum status lock_ours(struct collect *c, const char *ours, int *lock, struct error *err)
-{
-	*lock = open(ours, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (*lock < 0)
-		return fail_errno(err, "%s", ours);
-	c->is_busy = flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-	return OK;
-}
-
 static enum status merge_run(struct collect *c, struct database *d, const char *theirs,
 			     struct error *err)
 {
@@ -575,7 +614,7 @@ static enum status merge_run(struct collect *c, struct database *d, const char *
 		goto free_record;
 	if (our_directory(c, &file.record, theirs, &ours, err))
 		goto free_journal;
-	if (lock_ours(c, ours, &lock, err))
+	if (lock_run(c, ours, LOCK_EX, &lock, err))
 		goto free_ours;
 	if (holds_run(ours))
 		status = join_run(c, d, ours, theirs, &file.record, &journal, err);

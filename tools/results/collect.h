@@ -21,7 +21,7 @@ struct collect {
 	int added, updated, unchanged, problems;
 	struct known *known; /* collect_update(), collect_merge(): what the database has */
 	double batch_began;  /* monotonic seconds; 0: no batch is open */
-	bool is_busy;	     /* a process works on the run that is being merged */
+	bool is_busy;	     /* a process works on the run that is visited */
 };
 
 /* Makes all rows of the database again from our runs; puts a damaged database aside first. */

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ struct request {
 static const char status_sql[] =
 	"SELECT overview.experiment, overview.step, overview.seed, overview.state, iteration,"
 	"  overview.iterations, train_loss, validation_loss, overview.exit_reason,"
-	"  host, pid, process, heartbeat, resumed, resumed_iteration"
+	"  host, pid, process, heartbeat, resumed, resumed_iteration, runs.directory"
 	" FROM overview JOIN runs ON runs.id = run"
 	" WHERE ?1 IS NULL OR overview.experiment = ?1"
 	" ORDER BY overview.experiment, CAST(overview.step AS INTEGER), overview.step,"
@@ -80,6 +81,7 @@ enum column {
 	HEARTBEAT,
 	RESUMED,
 	RESUMED_ITERATION,
+	DIRECTORY,
 };
 
 static const char *text_of(sqlite3_stmt *row, enum column c)
@@ -104,6 +106,19 @@ static double seconds_left(sqlite3_stmt *row)
 	return made > 0 ? took / made * (real_of(row, ITERATIONS) - real_of(row, ITERATION)) : NAN;
 }
 
+/* Does make hold the run for done?  Its directory is relative to the database's. */
+static bool is_done(sqlite3_stmt *row)
+{
+	const char *directory = text_of(row, DIRECTORY);
+	char database[PATH_MAX], path[2 * PATH_MAX];
+
+	snprintf(database, sizeof(database), "%s",
+		 sqlite3_db_filename(sqlite3_db_handle(row), "main"));
+	snprintf(path, sizeof(path), "%s%s%s/done", directory[0] == '/' ? "" : dirname(database),
+		 directory[0] == '/' ? "" : "/", directory);
+	return access(path, F_OK) == 0;
+}
+
 /* What the run's state means now: its process may be gone, or on another machine. */
 static void describe_state(sqlite3_stmt *row, const char **state, char *note, size_t size)
 {
@@ -122,7 +137,10 @@ static void describe_state(sqlite3_stmt *row, const char **state, char *note, si
 		break;
 	case PROCESS_DEAD:
 		*state = "died";
-		snprintf(note, size, "its process is gone; it can be resumed");
+		snprintf(note, size, "%s",
+			 is_done(row) ? "it is done, but the database lacks its end: see "
+					"'results update'"
+				      : "its process is gone; it can be resumed");
 		break;
 	case PROCESS_ELSEWHERE:
 		progress_duration((double)time(NULL) - real_of(row, HEARTBEAT), duration);
