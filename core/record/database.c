@@ -640,13 +640,13 @@ static enum status put_config(struct database *d, int64_t run, const struct run_
 }
 
 static enum status put_journal(struct database *d, int64_t run, const char *run_dir,
-			       struct error *err)
+			       const char *identity, struct error *err)
 {
 	enum status status;
 	char *text;
 	size_t size;
 
-	if (journal_read(run_dir, &text, &size, err))
+	if (journal_read(run_dir, identity, &text, &size, err))
 		return FAIL;
 	status = put_lines(d, run, text, size, 1, err);
 	free(text);
@@ -701,7 +701,7 @@ static enum status put_run(struct database *d, const struct run_record *r, const
 	if (put_record(d, r, directory, run, err) || clear_run(d, *run, err) ||
 	    put_config(d, *run, r, err))
 		return FAIL;
-	return put_journal(d, *run, run_dir, err);
+	return put_journal(d, *run, run_dir, r->identity, err);
 }
 
 /* As put_run(), unless a journal without a later start would leave fewer rows. */

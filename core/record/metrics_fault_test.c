@@ -559,7 +559,8 @@ static void test_a_line_is_whole_or_not_written(void **state)
 		failed += status != OK;
 		metrics_abandon(m);
 		m = NULL;
-		must(journal_read(p->run_dir, &text, &size, &err), &err);
+		must(journal_read(p->run_dir, p->options.record.identity, &text, &size, &err),
+		     &err);
 		if (status == OK)
 			assert_non_null(strstr(text, "\"sha256\":\"ab\""));
 		free(text);

@@ -110,19 +110,48 @@ static enum status visit_all(struct collect *c, struct database *d, const char *
 
 /* --------------------------------------------------------------- rebuild */
 
-static enum status note_any_end(void *context, const struct entry *e, struct error *err)
+#define TAIL_BYTES 4096 /* most lines of a journal have some hundred */
+
+struct last_line {
+	double time; /* NAN: not known */
+	bool is_end;
+};
+
+static struct last_line parse_last(const char *line)
 {
-	(void)err;
-	*(bool *)context = e->kind == ENTRY_END;
-	return OK;
+	cJSON *json = cJSON_Parse(line);
+	const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "kind"));
+	const struct last_line last = {
+		.time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time")),
+		.is_end = kind && !strcmp(kind, "end"),
+	};
+
+	cJSON_Delete(json);
+	return last;
 }
 
-static enum status fail_end_lost(const char *run_dir, struct error *err)
+/* The journal's last whole line, if that can be told from its end. */
+static struct last_line last_line(const char *run_dir)
 {
-	return fail(err,
-		    "%s is done, but the end of its " JOURNAL_FILE " is lost: 'results merge COPY' "
-		    "brings a whole journal back, 'make rerun RUN=%s' trains the run again",
-		    run_dir, run_dir);
+	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;
+	ssize_t size = -1;
+	struct stat about;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && fstat(fd, &about) == 0)
+		size = pread(fd, tail, TAIL_BYTES,
+			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);
+	if (fd >= 0)
+		close(fd);
+	while (size > 0 && tail[size - 1] != '\n') /* half a line */
+		size--;
+	if (size <= 0)
+		return (struct last_line){ .time = NAN };
+	tail[size - 1] = '\0';
+	line = strrchr(tail, '\n');
+	return parse_last(line ? line + 1 : tail);
 }
 
 static bool is_done(const char *run_dir)
@@ -136,20 +165,12 @@ static bool is_done(const char *run_dir)
 /* If whole lines are lost, the missing end of a run that is done may be the only trace. */
 static enum status check_end(const char *run_dir, struct error *err)
 {
-	enum status status;
-	bool ended = false;
-	size_t size;
-	char *text;
-
-	if (!is_done(run_dir))
+	if (!is_done(run_dir) || last_line(run_dir).is_end)
 		return OK;
-	if (journal_read(run_dir, &text, &size, err))
-		return FAIL;
-	status = journal_visit(text, size, 1, note_any_end, &ended, err);
-	free(text);
-	if (status == OK && !ended)
-		status = fail_end_lost(run_dir, err);
-	return status;
+	return fail(err,
+		    "%s is done, but the end of its " JOURNAL_FILE " is lost: 'results merge COPY' "
+		    "brings a whole journal back, 'make rerun RUN=%s' trains the run again",
+		    run_dir, run_dir);
 }
 
 #define BATCH_SECONDS 1 /* for which other writers wait: a tenth of their patience */
@@ -328,52 +349,8 @@ static enum status read_known(struct known *k, struct database *d, struct error 
 	return status;
 }
 
-#define TAIL_BYTES 4096 /* most lines of a journal have some hundred */
-
-struct last_line {
-	double time; /* NAN: not known */
-	bool is_end;
-};
-
-static struct last_line parse_last(const char *line)
-{
-	cJSON *json = cJSON_Parse(line);
-	const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "kind"));
-	const struct last_line last = {
-		.time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time")),
-		.is_end = kind && !strcmp(kind, "end"),
-	};
-
-	cJSON_Delete(json);
-	return last;
-}
-
-/* The journal's last whole line, if that can be told from its end. */
-static struct last_line last_line(const char *run_dir)
-{
-	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;
-	ssize_t size = -1;
-	struct stat about;
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0 && fstat(fd, &about) == 0)
-		size = pread(fd, tail, TAIL_BYTES,
-			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);
-	if (fd >= 0)
-		close(fd);
-	while (size > 0 && tail[size - 1] != '\n') /* half a line */
-		size--;
-	if (size <= 0)
-		return (struct last_line){ .time = NAN };
-	tail[size - 1] = '\0';
-	line = strrchr(tail, '\n');
-	return parse_last(line ? line + 1 : tail);
-}
-
 /* Does the database have the journal's last line? */
-static bool is_known(const struct collect *c, const char *run_dir, const struct last_line *last)
+static bool is_known(const struct collect *c, const char *run_dir)
 {
 	const size_t above = strlen(c->runs);
 	struct known_run key = { .directory = (char *)run_dir };
@@ -382,18 +359,16 @@ static bool is_known(const struct collect *c, const char *run_dir, const struct 
 	if (strncmp(run_dir, c->runs, above) == 0)
 		key.directory += above + strspn(run_dir + above, "/");
 	found = bsearch(&key, c->known->list, c->known->n, sizeof(key), by_directory);
-	return found && found->heartbeat == last->time;
+	return found && found->heartbeat == last_line(run_dir).time;
 }
 
 static enum status import_unknown(struct collect *c, struct database *d, const char *run_dir,
 				  struct error *err)
 {
-	const struct last_line last = last_line(run_dir);
-
-	if (!is_known(c, run_dir, &last))
+	if (!is_known(c, run_dir))
 		return import_run(c, d, run_dir, err);
-	if (!last.is_end && is_done(run_dir))
-		return fail_end_lost(run_dir, err);
+	if (check_end(run_dir, err))
+		return FAIL;
 	c->unchanged++;
 	return OK;
 }
@@ -564,9 +539,7 @@ static enum status same_run(const char *ours, const char *theirs, const struct r
  * the database. */
 static bool is_complete(const struct collect *c, const char *ours)
 {
-	const struct last_line last = last_line(ours);
-
-	return c->is_busy || is_known(c, ours, &last);
+	return c->is_busy || is_known(c, ours);
 }
 
 /* We have this run already: keeps the journal that continues the other. */
@@ -578,7 +551,7 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	enum status status = OK;
 
 	if (same_run(ours, theirs, r, err) ||
-	    journal_read(ours, &our_journal.bytes, &our_journal.size, err))
+	    journal_read(ours, r->identity, &our_journal.bytes, &our_journal.size, err))
 		return FAIL;
 	if (begins_with(&our_journal, their_journal) &&
 	    (our_journal.size > their_journal->size || is_complete(c, ours))) {
@@ -610,7 +583,7 @@ static enum status merge_run(struct collect *c, struct database *d, const char *
 
 	if (record_read(&file, theirs, err))
 		return FAIL;
-	if (journal_read(theirs, &journal.bytes, &journal.size, err))
+	if (journal_read(theirs, file.record.identity, &journal.bytes, &journal.size, err))
 		goto free_record;
 	if (our_directory(c, &file.record, theirs, &ours, err))
 		goto free_journal;

@@ -219,6 +219,30 @@ class Rebuild(Case):
                 self.assertRegex(self.results("merge", runs, self.runs / "new", expect=1),
                                  "a1/journal.jsonl: line [0-9]+ is damaged")
 
+    def test_swapped_journals_are_refused(self):
+        """The first line names the run; a sum vouches for it."""
+        for place in ("plain", "summed"):
+            runs = self.place / place
+            names = ("a1", "a2")
+            for name in names:
+                lines = [{**start(), "run": name}, *WHOLE[1:]]
+                journal = write_run(runs, name, []) / "journal.jsonl"
+                journal.write_text("".join(self.summed(lines, 99 if place == "plain" else 0)))
+            self.results("rebuild", runs)
+            before = contents(runs)
+            journals = [runs / "ra" / name / "journal.jsonl" for name in names]
+            texts = [journal.read_text() for journal in journals]
+            for journal, text in zip(journals, reversed(texts)):
+                journal.write_text(text)
+            for words in (("rebuild", runs), ("merge", runs, self.place / f"{place}-merged")):
+                out = self.results(*words, expect=1)
+                self.assertIn("a1/journal.jsonl is the journal of another run: line 1 is of a2, this run is a1",
+                              out)
+                self.assertIn("0 unchanged, 2 with problems", out)
+            self.assertEqual(contents(runs), before)
+        journals[0].write_text(texts[0].replace('"run":"a1"', '"run":"a3"'))
+        self.assertIn("line 1 is damaged", self.results("rebuild", runs, expect=1))
+
     def test_a_copied_directory_is_no_second_run(self):
         write_run(self.runs, "a1")
         write_run(self.runs, "copy", identity="a1")
