@@ -73,7 +73,10 @@ static bool alloc_lists(int n, struct safetensors_tensor **tensors, struct sourc
 	return *tensors && *sources;
 }
 
-/* What is said about the weights, after what transformers asks for; NULL: there is no memory. */
+/*
+ * What is said about the weights, after what transformers asks for, and the file's own hash; NULL:
+ * there is no memory.
+ */
 static struct safetensors_pair *file_metadata(const struct safetensors_pair *about, int *pairs)
 {
 	struct safetensors_pair *metadata;
@@ -81,12 +84,14 @@ static struct safetensors_pair *file_metadata(const struct safetensors_pair *abo
 
 	while (about && about[n].key)
 		n++;
-	metadata = malloc(((size_t)n + 1) * sizeof(*metadata));
-	*pairs = n + 1;
-	if (metadata)
-		metadata[0] = (struct safetensors_pair){ "format", "pt" };
-	for (int i = 0; metadata && i < n; i++)
-		metadata[i + 1] = about[i];
+	*pairs = n + 2;
+	metadata = malloc((size_t)*pairs * sizeof(*metadata));
+	if (!metadata)
+		return NULL;
+	metadata[0] = (struct safetensors_pair){ "format", "pt" };
+	metadata[1] = (struct safetensors_pair){ SAFETENSORS_HASH, SAFETENSORS_NO_HASH };
+	for (int i = 0; i < n; i++)
+		metadata[i + 2] = about[i];
 	return metadata;
 }
 

@@ -119,8 +119,8 @@ def write_tokenizer(directory, vocabulary, block):
 
 
 def export(program, weights_path, directory):
-    told = json.loads(subprocess.run([program, "reference"], check=True, text=True,
-                                     stdout=subprocess.PIPE).stdout)
+    told = json.loads(subprocess.run([program, "reference", "--weights", weights_path], check=True,
+                                     text=True, stdout=subprocess.PIPE).stdout)
     c = told["config"]
     tensors, about = weights.read(weights_path)
     tensors = {name: t for name, t in tensors.items() if ".z_proj" not in name or not is_llama(c)}
@@ -136,6 +136,7 @@ def export(program, weights_path, directory):
     write_json(directory / "generation_config.json",
                {**ends, "do_sample": True, "temperature": TEMPERATURE, "top_k": 0,
                 "max_new_tokens": max(1, c["block"] // 2), "use_cache": form is not own})
+    about.pop(weights.HASH, None)       # of the file that was read
     weights.write(directory / "model.safetensors", renamed, {**about, "format": "pt"})
     if form is own:
         shutil.copy(HERE / "modeling_kablate.py", directory)
@@ -155,6 +156,8 @@ def main(argv):
         architecture = export(args.program, args.weights, args.directory)
     except tokenizer.Unfit as problem:
         sys.exit(f"export: {problem}")
+    except subprocess.CalledProcessError:
+        sys.exit(1)     # the program named the reason
     except OSError as problem:
         sys.exit(f"export: {problem.filename or args.directory}: {problem.strerror}")
     own_code = ", trust_remote_code=True" if architecture.startswith("Kablate") else ""

@@ -34,12 +34,17 @@ struct weights_origin {
 };
 
 /*
- * FAIL if the file is of another model than ours: the error names every difference that
+ * FAIL if the file is damaged, or of another model than ours: the error names every difference that
  * weights_allowed() does not allow.  `note` gets the allowed ones.
  */
 enum status weights_record_compare(const struct weights_record *ours, const char *path,
 				   const char *allow, void (*note)(void *context, const char *text),
 				   void *context, struct weights_origin *origin,
 				   struct error *err) MUST_CHECK;
+
+/* FAIL if the file lies in the directory of a run that recorded another hash of these parameters.
+ */
+enum status weights_record_check(const struct params *params, const char *path,
+				 struct error *err) MUST_CHECK;
 
 #endif
