@@ -145,7 +145,8 @@ struct database {
 	sqlite3_stmt *statements[STATEMENTS]; /* prepared when first used */
 	char *path, *directory;		      /* as given; absolute */
 	bool busy;
-	bool batch; /* a transaction is open around those of single runs */
+	bool batch;	/* a transaction is open around those of single runs */
+	bool in_memory; /* nobody else has it */
 };
 
 static enum status fail_sql(struct database *d, struct error *err)
@@ -221,11 +222,11 @@ static enum status begin(struct database *d, struct error *err)
 	struct error ignored;
 
 	d->busy = false;
-	if (lease_check(d->path, err))
+	if (!d->in_memory && lease_check(d->path, err))
 		return fail_foreign(d);
 	if (execute(d, d->batch ? "SAVEPOINT one" : "BEGIN IMMEDIATE", err))
 		return FAIL;
-	if (lease_take(d->path, err) == OK)
+	if (d->in_memory || lease_take(d->path, err) == OK)
 		return OK;
 	if (execute(d, d->batch ? "ROLLBACK TO one; RELEASE one" : "ROLLBACK", &ignored))
 		return FAIL;
@@ -340,20 +341,45 @@ static enum status connect(struct database *d, double busy_seconds, struct error
 	return migrate(d, err);
 }
 
-enum status database_open(struct database **d, const char *path, double busy_seconds,
-			  struct error *err)
+static enum status connect_memory(struct database *d, struct error *err)
+{
+	d->in_memory = true;
+	if (sqlite3_open(":memory:", &d->handle))
+		return d->handle ? fail_sql(d, err) : fail_memory(err, d->path, 0);
+	return migrate(d, err);
+}
+
+static enum status open_at(struct database **d, const char *path, struct error *err)
 {
 	*d = calloc(1, sizeof(**d));
 	if (!*d)
 		return fail_memory(err, path, sizeof(**d));
 	(*d)->path = strdup(path);
-	if (!(*d)->path)
-		fail_memory(err, path, strlen(path));
-	else if (find_directory(*d, err) == OK && connect(*d, busy_seconds, err) == OK)
-		return OK;
-	database_close(*d);
-	*d = NULL;
-	return FAIL;
+	return (*d)->path ? find_directory(*d, err) : fail_memory(err, path, strlen(path));
+}
+
+static enum status end_open(struct database **d, enum status status)
+{
+	if (status != OK) {
+		database_close(*d);
+		*d = NULL;
+	}
+	return status;
+}
+
+enum status database_open(struct database **d, const char *path, double busy_seconds,
+			  struct error *err)
+{
+	enum status status = open_at(d, path, err);
+
+	return end_open(d, status == OK ? connect(*d, busy_seconds, err) : FAIL);
+}
+
+enum status database_open_memory(struct database **d, const char *path, struct error *err)
+{
+	enum status status = open_at(d, path, err);
+
+	return end_open(d, status == OK ? connect_memory(*d, err) : FAIL);
 }
 
 void database_close(struct database *d)

@@ -29,6 +29,10 @@ enum status database_open(struct database **d, const char *path, double busy_sec
 			  struct error *err) MUST_CHECK;
 void database_close(struct database *d);
 
+/* An empty database in memory, which calls directories as the database at `path` does. */
+enum status database_open_memory(struct database **d, const char *path,
+				 struct error *err) MUST_CHECK;
+
 /*
  * Replaces the rows of the run in this directory by what its record and journal
  * say, in one transaction.  Fails without a change if the database has the same

@@ -552,6 +552,9 @@ static enum status refuse_other_run(void *context, const struct entry *e, struct
 
 	if (!e->run || !strcmp(e->run, owner->identity))
 		return OK;
+	if (e->run[strspn(e->run, "0123456789abcdef")]) /* not for a terminal */
+		return fail(err, "%s: line %lld does not name a run", owner->path,
+			    (long long)e->line);
 	return fail(err,
 		    "%s is the journal of another run: line %lld is of %.12s, this run is %.12s",
 		    owner->path, (long long)e->line, e->run, owner->identity);

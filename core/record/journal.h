@@ -35,6 +35,7 @@
 
 #define RUN_RECORD_FILE "run.json"
 #define JOURNAL_FILE "journal.jsonl"
+#define DECLARATION_FILE "declaration.json" /* of an experiment: tools/plan/declaration.py */
 
 /* ---------------------------------------------------------------- the record */
 

@@ -24,6 +24,7 @@
 #define METRIC_TRAIN_LOSS "train/loss"
 #define METRIC_VALIDATION_LOSS "val/loss"
 #define METRIC_TOKENS_PER_SECOND "tokens_per_second"
+#define EVENT_DECLARATION "declaration" /* SHA-256 of the experiment's, when the run began */
 
 enum run_state {
 	RUN_RUNNING,

@@ -438,6 +438,22 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 	return NULL;
 }
 
+bool safetensors_is_finite(const struct safetensors_tensor *t)
+{
+	const int64_t n = t->type == ST_F32 || t->type == ST_F64 ? safetensors_elements(t) : 0;
+	const size_t size = types[t->type].size;
+	double wide = 0;
+	float narrow = 0;
+
+	for (int64_t i = 0; i < n; i++) { /* elements may be unaligned */
+		memcpy(t->type == ST_F32 ? (void *)&narrow : (void *)&wide,
+		       (const char *)t->data + (size_t)i * size, size);
+		if (!isfinite(narrow) || !isfinite(wide))
+			return false;
+	}
+	return true;
+}
+
 /* --------------------------------------------------------------- the file's own hash */
 
 /* Where the digits of the hash begin in a header; 0: they are not there. */

@@ -92,6 +92,9 @@ enum safetensors_type safetensors_type_of(enum dtype type);
 int64_t safetensors_elements(const struct safetensors_tensor *t);
 size_t safetensors_bytes(const struct safetensors_tensor *t);
 
+/* Holds a tensor of F32 or F64 neither NaN nor infinity?  Other types are not looked at. */
+bool safetensors_is_finite(const struct safetensors_tensor *t);
+
 /* All elements of a tensor that was read, as doubles. */
 void safetensors_read_double(const struct safetensors_tensor *t, double *out);
 

@@ -61,6 +61,12 @@ void weights_record_free(struct weights_record *r)
 	pool_free(&r->pool);
 }
 
+void weights_record_add_hash(struct weights_record *r, const char *hash)
+{
+	snprintf(r->hash, sizeof(r->hash), "%s", hash);
+	add(r, WEIGHTS_HASH, r->hash);
+}
+
 /* ------------------------------------------------------------- comparison */
 
 struct comparison {

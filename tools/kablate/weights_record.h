@@ -3,11 +3,13 @@
  *
  * The metadata of our files hold "identity" of the run, "tokenizer" where the
  * data have one, and "CONFIG_X" for every symbol that decides the function
- * (models/function.h).  A file without them is foreign: nothing can be compared.
+ * (models/function.h).  A file without them is foreign: nothing can be compared.  The
+ * final weights of a run also hold WEIGHTS_HASH, which the journal has, too.
  */
 #ifndef TOOLS_KABLATE_WEIGHTS_RECORD_H
 #define TOOLS_KABLATE_WEIGHTS_RECORD_H
 
+#include "core/train/checkpoint.h"
 #include "core/util/hash.h"
 #include "core/util/pool.h"
 #include "core/util/safetensors.h"
@@ -17,7 +19,7 @@
 
 struct weights_record {
 	struct pool pool;
-	char tokenizer[SHA256_HEX_SIZE];
+	char tokenizer[SHA256_HEX_SIZE], hash[SHA256_HEX_SIZE];
 	struct safetensors_pair pair[WEIGHTS_RECORD_PAIRS + 1]; /* ends with a NULL key */
 	int n;
 };
@@ -26,6 +28,9 @@ struct weights_record {
 enum status weights_record_make(struct weights_record *r, const struct config *c, int64_t vocab,
 				const char *identity, struct error *err) MUST_CHECK;
 void weights_record_free(struct weights_record *r);
+
+/* For the final weights: their hash. */
+void weights_record_add_hash(struct weights_record *r, const char *hash);
 
 /* What a file was found to be. */
 struct weights_origin {

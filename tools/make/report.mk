@@ -17,6 +17,10 @@ status: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
 watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
 	$(Q)$(if $(shown_by_slurm),$(cluster_status) --watch 5,$< $(call option,--experiment,E) watch 5 $(call quoted,$(RUNS)))
 
+# Runs that the database does not know yet are taken in first; what cannot be taken in is wrong.
+verify: $(O)/bin/results
+	$(Q){ $(update_index) >/dev/null || true; }; $(O)/bin/results verify $(call quoted,$(RUNS))
+
 # EFFECT: nats, or the share of right answers.
 power: $(O)/setup-python
 	$(if $(EFFECT),,$(error power: give EFFECT=, the smallest difference that matters to you))
@@ -67,11 +71,11 @@ export: $(O)/setup-python
 	+$(Q)$(with_run) && $(python) -m tools.export.export $$kablate $$run/weights.safetensors \
 		$(if $(OUT),$(call quoted,$(OUT)),$$run/export)
 
-.PHONY: report serve status watch power values judge chance bench-statistics compare diff generate export
+.PHONY: report serve status watch verify power values judge chance bench-statistics compare diff generate export
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
-#:   serve                         pages of all experiments, live, read only;  PORT=8000 HOST=127.0.0.1
+#:   serve                         live pages;  PORT=8000 HOST=127.0.0.1;  verify: is runs/ whole?
 #:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
 #:   values, judge CSV=FILE        final values of all runs; judge them again;  chance: all findings
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols

@@ -23,14 +23,9 @@
 #include "core/record/metrics.h"
 #include "core/util/replace.h"
 
-#define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
-#define DECLARATION_FILE "declaration.json"
 #define DECODE_DIRECTORY "decode" /* of an experiment: what `make bench-decode` measured */
 
 /* --------------------------------------------------------------- every run of a directory */
-
-typedef enum status (*visitor)(struct collect *c, struct database *d, const char *path,
-			       struct error *err);
 
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
@@ -61,6 +56,14 @@ static bool is_declaration(const FTSENT *entry)
 	       !strcmp(entry->fts_name, DECLARATION_FILE);
 }
 
+/* RUNS/EXPERIMENT/report/said.json (tools/report/memo.py) */
+static bool is_report(const FTSENT *entry)
+{
+	return entry->fts_info == FTS_F && entry->fts_level >= 2 &&
+	       !strcmp(entry->fts_name, "said.json") &&
+	       !strcmp(entry->fts_parent->fts_name, "report");
+}
+
 /* Reports and counts a problem; the other runs are still visited. */
 static void visit_one(struct collect *c, struct database *d, const char *path, visitor visit)
 {
@@ -72,13 +75,8 @@ static void visit_one(struct collect *c, struct database *d, const char *path, v
 	c->problems++;
 }
 
-/* What is called for each run and, unless NULL, for each measurement and declaration. */
-struct visitors {
-	visitor run, measurement, declaration;
-};
-
-static enum status visit_all(struct collect *c, struct database *d, const char *directory,
-			     const struct visitors *visit, struct error *err)
+enum status collect_visit(struct collect *c, struct database *d, const char *directory,
+			  const struct visitors *visit, struct error *err)
 {
 	char *roots[] = { (char *)directory, NULL };
 	enum status status = OK;
@@ -102,6 +100,8 @@ static enum status visit_all(struct collect *c, struct database *d, const char *
 			visit_one(c, d, entry->fts_path, visit->measurement);
 		} else if (visit->declaration && is_declaration(entry)) {
 			visit_one(c, d, entry->fts_path, visit->declaration);
+		} else if (visit->report && is_report(entry)) {
+			visit_one(c, d, entry->fts_path, visit->report);
 		}
 	}
 	fts_close(tree);
@@ -154,7 +154,7 @@ static struct last_line last_line(const char *run_dir)
 	return parse_last(line ? line + 1 : tail);
 }
 
-static bool is_done(const char *run_dir)
+bool run_is_done(const char *run_dir)
 {
 	char path[PATH_MAX];
 
@@ -165,7 +165,7 @@ static bool is_done(const char *run_dir)
 /* If whole lines are lost, the missing end of a run that is done may be the only trace. */
 static enum status check_end(const char *run_dir, struct error *err)
 {
-	if (!is_done(run_dir) || last_line(run_dir).is_end)
+	if (!run_is_done(run_dir) || last_line(run_dir).is_end)
 		return OK;
 	return fail(err,
 		    "%s is done, but the end of its " JOURNAL_FILE " is lost: 'results merge COPY' "
@@ -207,12 +207,8 @@ static enum status end_batch(struct collect *c, struct database *d, struct error
 	return is_open ? database_end_batch(d, err) : OK;
 }
 
-/*
- * A run locks its directory as long as it lives.  One that starts while `how` is held waits; on one
- * that was first nothing is changed.
- */
-static enum status lock_run(struct collect *c, const char *run_dir, int how, int *lock,
-			    struct error *err)
+enum status collect_lock(struct collect *c, const char *run_dir, int how, int *lock,
+			 struct error *err)
 {
 	*lock = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (*lock < 0)
@@ -228,7 +224,7 @@ static enum status import_run(struct collect *c, struct database *d, const char 
 	int64_t run;
 	int lock;
 
-	if (next_batch(c, d, err) || lock_run(c, run_dir, LOCK_SH, &lock, err))
+	if (next_batch(c, d, err) || collect_lock(c, run_dir, LOCK_SH, &lock, err))
 		return FAIL;
 	status = database_import(d, run_dir, c->is_busy, &run, err);
 	close(lock);
@@ -278,7 +274,7 @@ enum status collect_rebuild(struct collect *c, struct error *err)
 	}
 	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_all(c, d, c->runs, &(struct visitors){ .run = import_run }, err);
+	status = collect_visit(c, d, c->runs, &(struct visitors){ .run = import_run }, err);
 	if (status == OK)
 		status = end_batch(c, d, err);
 	database_close(d);
@@ -373,7 +369,7 @@ static enum status import_unknown(struct collect *c, struct database *d, const c
 	return OK;
 }
 
-/* As visit_all(), for visitors that call is_known(). */
+/* As collect_visit(), for visitors that call is_known(). */
 static enum status visit_knowing(struct collect *c, struct database *d, const char *directory,
 				 const struct visitors *visit, struct error *err)
 {
@@ -382,7 +378,7 @@ static enum status visit_knowing(struct collect *c, struct database *d, const ch
 
 	c->known = &known;
 	if (status == OK)
-		status = visit_all(c, d, directory, visit, err);
+		status = collect_visit(c, d, directory, visit, err);
 	c->known = NULL;
 	forget_known(&known);
 	return status;
@@ -587,7 +583,7 @@ static enum status merge_run(struct collect *c, struct database *d, const char *
 		goto free_record;
 	if (our_directory(c, &file.record, theirs, &ours, err))
 		goto free_journal;
-	if (lock_run(c, ours, LOCK_EX, &lock, err))
+	if (collect_lock(c, ours, LOCK_EX, &lock, err))
 		goto free_ours;
 	if (holds_run(ours))
 		status = join_run(c, d, ours, theirs, &file.record, &journal, err);
@@ -787,7 +783,9 @@ static enum status merge_declaration(struct collect *c, struct database *d, cons
 
 enum status collect_merge(struct collect *c, const char *other, struct error *err)
 {
-	const struct visitors merging = { merge_run, merge_measurement, merge_declaration };
+	const struct visitors merging = { .run = merge_run,
+					  .measurement = merge_measurement,
+					  .declaration = merge_declaration };
 	struct database *d;
 	enum status status;
 

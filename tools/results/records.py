@@ -1,5 +1,6 @@
 """Reads runs and their steps from runs/results.db.  docs/database.md has the tables."""
 import functools
+import json
 import math
 import os
 import sqlite3
@@ -21,6 +22,14 @@ def for_readers(environment, config):
 
 class Problem(Exception):
     """Something a user can act on."""
+
+
+@dataclass
+class Verification:
+    """What `results verify` found about a run."""
+    is_known: bool = False      # it was verified as it is now
+    is_bound: bool = True       # its journal names it
+    wrong: list = ()
 
 
 @dataclass
@@ -50,6 +59,7 @@ class Run:
     prompt: str = None                              # of the sample at the end, or None
     sample: str = None
     moved: str = None                               # how the environment changed on the way
+    verification: "Verification" = None             # None: not known, as in a file of values
 
     def __str__(self):
         return f"{self.step}, seed {self.seed}"
@@ -190,6 +200,26 @@ def read_details(db, run, names):
     run.prompt, run.sample = told.get("prompt"), told.get("sample")
 
 
+def verified_path(database):
+    return os.path.join(os.path.dirname(os.path.abspath(database)), "verified.json")
+
+
+def verifications(database):
+    """By EXPERIMENT/STEP/IDENTITY; an unreadable file verifies nothing."""
+    try:
+        with open(verified_path(database), encoding="utf-8") as file:
+            return {key: (entry["heartbeat"], Verification(True, entry["bound"] is True,
+                                                           list(map(str, entry["wrong"]))))
+                    for key, entry in json.load(file)["runs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def verification_of(run, known):
+    heartbeat, found = known.get(f"{run.experiment}/{run.step}/{run.identity}", (None, None))
+    return found if found and heartbeat == run.heartbeat else Verification()
+
+
 def run_lines(db):
     """What a list of all runs shows, without their curves."""
     return db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
@@ -214,8 +244,10 @@ def runs_where(db, condition, *values, names=()):
                                              "git_dirty", "directory", "iterations", "started",
                                              "ended", "heartbeat")})
             for row in rows]
+    known = verifications(db.path)
     for run in runs:
         read_details(db, run, names)
+        run.verification = verification_of(run, known)
     return runs
 
 

@@ -23,6 +23,7 @@
 #include "core/train/progress.h"
 #include "core/util/status.h"
 #include "tools/results/collect.h"
+#include "tools/results/verify.h"
 
 #define CLEAR_SCREEN "\033[H\033[J" /* ECMA-48: cursor home, erase what follows */
 #define WATCH_SECONDS 2
@@ -41,6 +42,8 @@ static const char help[] =
 	"  merge OTHER [RUNS]       copy the records and journals of another directory of runs\n"
 	"                           into RUNS and the database, and the measurements of\n"
 	"                           bench-decode into RUNS; overwrite and double nothing\n"
+	"  verify [RUNS]            check journals, database, weights, checkpoints, declarations\n"
+	"                           and reports; a line says what is wrong with what\n"
 	"\n"
 	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  status and watch show the "
 	"runs\n"
@@ -114,9 +117,9 @@ static bool is_done(sqlite3_stmt *row)
 
 	snprintf(database, sizeof(database), "%s",
 		 sqlite3_db_filename(sqlite3_db_handle(row), "main"));
-	snprintf(path, sizeof(path), "%s%s%s/done", directory[0] == '/' ? "" : dirname(database),
+	snprintf(path, sizeof(path), "%s%s%s", directory[0] == '/' ? "" : dirname(database),
 		 directory[0] == '/' ? "" : "/", directory);
-	return access(path, F_OK) == 0;
+	return run_is_done(path);
 }
 
 /* What the run's state means now: its process may be gone, or on another machine. */
@@ -402,6 +405,14 @@ static int run_merge(struct request *r, const char *argument)
 			: misused("merge: which directory of runs?");
 }
 
+static int run_verify(struct request *r, const char *argument)
+{
+	struct error err;
+
+	(void)argument;
+	return end(verify_runs(&r->collect, &err), r->collect.problems, &err);
+}
+
 static const struct command {
 	const char *name;
 	bool has_argument; /* before RUNS */
@@ -409,7 +420,7 @@ static const struct command {
 } commands[] = {
 	{ "status", false, run_status },   { "watch", true, run_watch },
 	{ "rebuild", false, run_rebuild }, { "update", false, run_update },
-	{ "merge", true, run_merge },
+	{ "merge", true, run_merge },	   { "verify", false, run_verify },
 };
 
 static int run_command(const struct command *command, struct request *r, int n, char **words)
