@@ -19,6 +19,7 @@
 #include "core/record/lease.h"
 #include "core/record/metrics.h"
 #include "core/train/checkpoint.h"
+#include "core/util/file.h"
 #include "core/util/hash.h"
 #include "core/util/replace.h"
 #include "core/util/safetensors.h"
@@ -30,10 +31,10 @@
 
 struct verify {
 	struct collect *c;
-	cJSON *runs;	  /* for VERIFIED_FILE */
-	cJSON *wrong;	  /* of the run that is visited; NULL: something else is */
-	bool no_database; /* there is none to compare with */
-	bool no_memory;	  /* for VERIFIED_FILE */
+	cJSON *runs;		   /* for VERIFIED_FILE */
+	cJSON *wrong;		   /* of the run that is visited; NULL: something else is */
+	struct database *database; /* NULL: there is none to compare with */
+	bool no_memory;		   /* for VERIFIED_FILE */
 	int sound, damaged, unbound, unchecked, without_weights, at_work, without_directory;
 };
 
@@ -77,7 +78,6 @@ static cJSON *member(const cJSON *object, const char *key)
 /* What a journal says about the files beside it. */
 struct told {
 	bool ended;		       /* its last line is the end of a run that is done */
-	double heartbeat;	       /* time of the last line; NAN: there is none */
 	char weights[SHA256_HEX_SIZE]; /* hash of the final parameters; empty: not recorded */
 	int64_t bytes;
 	char declared[SHA256_HEX_SIZE]; /* hash of the declaration before the run; empty: none */
@@ -88,7 +88,6 @@ static enum status hear(void *context, const struct entry *e, struct error *err)
 	struct told *told = context;
 
 	(void)err;
-	told->heartbeat = e->time;
 	told->ended = e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
 					       !strcmp(e->name, run_state_name(RUN_BUDGET)));
 	if (e->kind == ENTRY_ARTIFACT && !strcmp(e->name, "weights") && e->text) {
@@ -134,10 +133,14 @@ static void check_journal(struct verify *v, const char *run_dir, const struct ru
 /* A whole text, which the caller frees; NULL: there is none. */
 static char *read_text(const char *path)
 {
-	FILE *file = fopen(path, "r");
+	struct error ignored;
+	FILE *file = NULL;
 	char *text = NULL;
 	size_t room = 0;
+	int fd;
 
+	if (file_open(path, &fd, &ignored) == OK)
+		file = fdopen(fd, "r");
 	if (file && getdelim(&text, &room, '\0', file) < 0) {
 		free(text);
 		text = NULL;
@@ -341,7 +344,7 @@ static void check_rows(struct verify *v, const char *run_dir, const struct run_r
 	enum status status;
 	struct error err;
 
-	if (v->no_database)
+	if (!v->database)
 		return;
 	status = database_open_memory(&fresh, v->c->db_path, &err);
 	if (status == OK)
@@ -371,19 +374,41 @@ static void check_name(struct verify *v, const char *run_dir, const struct run_r
 		      expected);
 }
 
-static void keep(struct verify *v, const struct run_record *r, const struct told *told,
-		 bool is_bound)
+/* When the database last heard of the run; NAN: never. */
+static double heartbeat_of(const struct verify *v, const struct run_record *r)
+{
+	sqlite3_stmt *s = NULL;
+	double heartbeat = NAN;
+
+	if (v->database &&
+	    sqlite3_prepare_v2(database_handle(v->database),
+			       "SELECT heartbeat FROM runs JOIN experiments ON experiments.id ="
+			       " experiment WHERE name = ? AND step = ? AND identity = ?",
+			       -1, &s, NULL) == SQLITE_OK) {
+		sqlite3_bind_text(s, 1, r->experiment, -1, SQLITE_STATIC);
+		sqlite3_bind_text(s, 2, r->step, -1, SQLITE_STATIC);
+		sqlite3_bind_text(s, 3, r->identity, -1, SQLITE_STATIC);
+		if (sqlite3_step(s) == SQLITE_ROW && sqlite3_column_type(s, 0) == SQLITE_FLOAT)
+			heartbeat = sqlite3_column_double(s, 0);
+	}
+	sqlite3_finalize(s);
+	return heartbeat;
+}
+
+/* Moves the list of what is wrong to VERIFIED_FILE. */
+static void keep(struct verify *v, const struct run_record *r, bool is_bound)
 {
 	cJSON *entry = cJSON_CreateObject();
 	char key[3 * PATH_MAX];
 
 	snprintf(key, sizeof(key), "%s/%s/%s", r->experiment, r->step, r->identity);
-	if (!cJSON_AddNumberToObject(entry, "heartbeat", told->heartbeat) ||
+	if (!cJSON_AddNumberToObject(entry, "heartbeat", heartbeat_of(v, r)) ||
 	    !cJSON_AddBoolToObject(entry, "bound", is_bound) ||
-	    !cJSON_AddItemToObject(entry, "wrong", v->wrong))
+	    !cJSON_AddItemToObject(entry, "wrong", v->wrong)) {
+		cJSON_Delete(v->wrong);
 		v->no_memory = true;
-	else
-		v->wrong = NULL;
+	}
+	v->wrong = NULL;
 	if (!cJSON_AddItemToObject(v->runs, key, entry)) {
 		cJSON_Delete(entry);
 		v->no_memory = true;
@@ -392,7 +417,7 @@ static void keep(struct verify *v, const struct run_record *r, const struct told
 
 static void check_run(struct verify *v, const char *run_dir, const struct run_record *r)
 {
-	struct told told = { .heartbeat = NAN };
+	struct told told = { 0 };
 	const int before = v->c->problems;
 	bool is_bound = true;
 	struct error err;
@@ -410,9 +435,7 @@ static void check_run(struct verify *v, const char *run_dir, const struct run_re
 	if (!is_bound)
 		note(v, &v->unbound, run_dir, "unbound: its " JOURNAL_FILE " names no run");
 	*(v->c->problems > before ? &v->damaged : &v->sound) += 1;
-	keep(v, r, &told, is_bound);
-	cJSON_Delete(v->wrong);
-	v->wrong = NULL;
+	keep(v, r, is_bound);
 }
 
 static enum status verify_run(struct collect *c, struct database *d, const char *run_dir,
@@ -528,18 +551,14 @@ static enum status verify_report(struct collect *c, struct database *d, const ch
 static void check_database(struct verify *v)
 {
 	const char *path = v->c->db_path;
-	struct database *d;
 	struct error err;
 
-	v->no_database = true;
 	if (access(path, F_OK) != 0)
 		wrong(v, "%s: there is no database: 'results rebuild' makes it", path);
 	else if (database_is_damaged(path, &err))
 		wrong(v, "%s: it is damaged (%s): 'results rebuild' makes it anew", path, err.text);
-	else if (database_open(&d, path, METRICS_BUSY_SECONDS, &err))
+	else if (database_open(&v->database, path, METRICS_BUSY_SECONDS, &err))
 		tell_wrong(v, err.text);
-	else
-		v->no_database = false, database_close(d);
 }
 
 static bool has(const char *directory, const char *name)
@@ -566,25 +585,20 @@ static void check_row_alone(struct verify *v, const char *root, const char *name
 		     "the database has its rows, but its directory is gone: not verified");
 }
 
-static enum status check_rows_alone(struct verify *v, struct error *err)
+static void check_rows_alone(struct verify *v)
 {
 	sqlite3_stmt *s = NULL;
 	char copy[PATH_MAX];
-	struct database *d;
 	const char *root;
 	int code;
 
-	if (database_open(&d, v->c->db_path, METRICS_BUSY_SECONDS, err))
-		return FAIL;
 	snprintf(copy, sizeof(copy), "%s", v->c->db_path);
 	root = dirname(copy);
-	code = sqlite3_prepare_v2(database_handle(d),
+	code = sqlite3_prepare_v2(database_handle(v->database),
 				  "SELECT directory FROM runs ORDER BY directory", -1, &s, NULL);
 	while (code == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW)
 		check_row_alone(v, root, (const char *)sqlite3_column_text(s, 0));
 	sqlite3_finalize(s);
-	database_close(d);
-	return OK;
 }
 
 /* Reports read it; if it cannot be written, they call these runs unverified. */
@@ -620,6 +634,7 @@ static void print_counts(const struct verify *v)
 	} more[] = {
 		{ v->unbound, "with an unbound journal" },
 		{ v->without_weights, "without their weights here" },
+		{ v->unchecked, "files without a hash" },
 		{ v->at_work, "at work, not verified" },
 		{ v->without_directory, "without a directory, not verified" },
 	};
@@ -649,13 +664,14 @@ enum status verify_runs(struct collect *c, struct error *err)
 		check_database(&v);
 		status = collect_visit(c, NULL, c->runs, &verifying, err);
 	}
-	if (status == OK && !v.no_database)
-		status = check_rows_alone(&v, err);
+	if (status == OK && v.database)
+		check_rows_alone(&v);
 	if (status == OK) {
 		write_verified(&v);
 		print_counts(&v);
 	}
 	cJSON_Delete(v.runs);
+	database_close(v.database);
 	c->verify = NULL;
 	return status;
 }

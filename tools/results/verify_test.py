@@ -91,6 +91,10 @@ class Verify(Case):
         flip(self.run_dir / "weights.safetensors", -5)
         self.verify(f"{self.run_dir}/weights.safetensors: it is damaged")
         self.assertIn("seed 1 is damaged: ", self.tree.make("report"))
+        self.journal.write_text(self.journal.read_text()[:900])
+        self.tree.make("verify", expect=2)
+        self.assertIn("journal.jsonl: the run is done, but its end is lost",
+                      " ".join(self.tree.make("report", expect=2).split()))
         self.tree.make("rerun", f"RUN={self.run_dir}")
         self.assertIn("not verified: 1 of 2 runs", self.tree.make("report"))
         self.verify()
