@@ -106,9 +106,11 @@ static off_t size_of(const char *path)
 	return stat(path, &about) ? -1 : about.st_size;
 }
 
-static void check_journal(struct verify *v, const char *run_dir, const struct run_record *r,
+/* True: the rows of the run can be made from it. */
+static bool check_journal(struct verify *v, const char *run_dir, const struct run_record *r,
 			  struct told *told, bool *is_bound)
 {
+	const int before = v->c->problems;
 	char path[PATH_MAX], *text;
 	struct error err;
 	size_t size;
@@ -116,7 +118,7 @@ static void check_journal(struct verify *v, const char *run_dir, const struct ru
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
 	if (journal_read(run_dir, r->identity, &text, &size, &err)) {
 		tell_wrong(v, err.text);
-		return;
+		return false;
 	}
 	if (journal_visit(text, size, 1, hear, told, &err))
 		wrong(v, "%s: %s", path, err.text);
@@ -126,6 +128,7 @@ static void check_journal(struct verify *v, const char *run_dir, const struct ru
 		wrong(v, "%s: the run is done, but its end is lost", path);
 	else if (run_is_done(run_dir) && size_of(path) != (off_t)size)
 		wrong(v, "%s: something follows its end", path);
+	return v->c->problems == before;
 }
 
 /* --------------------------------------------------------------- what was declared */
@@ -424,8 +427,7 @@ static void check_run(struct verify *v, const char *run_dir, const struct run_re
 
 	v->wrong = cJSON_CreateArray();
 	check_name(v, run_dir, r);
-	check_journal(v, run_dir, r, &told, &is_bound);
-	if (v->c->problems == before) /* rows can only be made from a sound journal */
+	if (check_journal(v, run_dir, r, &told, &is_bound))
 		check_rows(v, run_dir, r);
 	check_declared(v, run_dir, &told);
 	check_weights(v, run_dir, WEIGHTS_FILE, r->identity, &told);

@@ -129,7 +129,8 @@ class Verify(Case):
         self.verify(f"{self.tree.runs}/results.db: table runs differs from {self.run_dir}: it lacks 1 rows "
                     "and has 1 others")
         record.write_text(text.replace('"seed":\t1', '"seed":\t3'))
-        self.verify(f"{self.run_dir}: its run.json is of smoke/0-baseline-3-")
+        self.verify(f"{self.run_dir}: its run.json is of smoke/0-baseline-3-",
+                    f"{self.tree.runs}/results.db: table runs differs from {self.run_dir}")
         record.write_text("{")
         self.verify(f"{record}: not a JSON object")
         record.unlink()
