@@ -323,7 +323,7 @@ class Update(Case):
         fcntl.flock(lock, fcntl.LOCK_EX)
         self.assertIn("1 updated", self.results("update"))
 
-    def test_a_lost_end_is_told_every_time(self):
+    def test_a_lost_end_is_reported_every_time(self):
         (write_run(self.runs, "a1", WHOLE[:-1]) / "done").touch()
         for _ in range(3):
             self.assertIn("the end of its journal.jsonl is lost", self.results("update", expect=1))

@@ -40,7 +40,7 @@ struct verify {
 
 /* --------------------------------------------------------------- findings */
 
-static void tell_wrong(void *context, const char *text)
+static void report_wrong(void *context, const char *text)
 {
 	struct verify *v = context;
 	cJSON *item = v->wrong ? cJSON_CreateString(text) : NULL;
@@ -59,7 +59,7 @@ static void PRINTF_LIKE(2, 3) wrong(struct verify *v, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	tell_wrong(v, text);
+	report_wrong(v, text);
 }
 
 static void note(struct verify *v, int *count, const char *what, const char *text)
@@ -76,26 +76,26 @@ static cJSON *member(const cJSON *object, const char *key)
 /* --------------------------------------------------------------- the journal */
 
 /* What a journal says about the files beside it. */
-struct told {
+struct journal_facts {
 	bool ended;		       /* its last line is the end of a run that is done */
 	char weights[SHA256_HEX_SIZE]; /* hash of the final parameters; empty: not recorded */
 	int64_t bytes;
 	char declared[SHA256_HEX_SIZE]; /* hash of the declaration before the run; empty: none */
 };
 
-static enum status hear(void *context, const struct entry *e, struct error *err)
+static enum status note_fact(void *context, const struct entry *e, struct error *err)
 {
-	struct told *told = context;
+	struct journal_facts *facts = context;
 
 	(void)err;
-	told->ended = e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
-					       !strcmp(e->name, run_state_name(RUN_BUDGET)));
+	facts->ended = e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
+						!strcmp(e->name, run_state_name(RUN_BUDGET)));
 	if (e->kind == ENTRY_ARTIFACT && !strcmp(e->name, "weights") && e->text) {
-		snprintf(told->weights, sizeof(told->weights), "%s", e->text);
-		told->bytes = e->number;
+		snprintf(facts->weights, sizeof(facts->weights), "%s", e->text);
+		facts->bytes = e->number;
 	}
 	if (e->kind == ENTRY_EVENT && !strcmp(e->name, EVENT_DECLARATION) && e->text)
-		snprintf(told->declared, sizeof(told->declared), "%s", e->text);
+		snprintf(facts->declared, sizeof(facts->declared), "%s", e->text);
 	return OK;
 }
 
@@ -108,7 +108,7 @@ static off_t size_of(const char *path)
 
 /* True: the rows of the run can be made from it. */
 static bool check_journal(struct verify *v, const char *run_dir, const struct run_record *r,
-			  struct told *told, bool *is_bound)
+			  struct journal_facts *facts, bool *is_bound)
 {
 	const int before = v->c->problems;
 	char path[PATH_MAX], *text;
@@ -117,14 +117,14 @@ static bool check_journal(struct verify *v, const char *run_dir, const struct ru
 
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
 	if (journal_read(run_dir, r->identity, &text, &size, &err)) {
-		tell_wrong(v, err.text);
+		report_wrong(v, err.text);
 		return false;
 	}
-	if (journal_visit(text, size, 1, hear, told, &err))
+	if (journal_visit(text, size, 1, note_fact, facts, &err))
 		wrong(v, "%s: %s", path, err.text);
 	*is_bound = journal_is_bound(text, size);
 	free(text);
-	if (run_is_done(run_dir) && !told->ended)
+	if (run_is_done(run_dir) && !facts->ended)
 		wrong(v, "%s: the run is done, but its end is lost", path);
 	else if (run_is_done(run_dir) && size_of(path) != (off_t)size)
 		wrong(v, "%s: something follows its end", path);
@@ -175,16 +175,16 @@ static bool once_had(const char *text, const char *hash)
 	return false;
 }
 
-static void check_declared(struct verify *v, const char *run_dir, const struct told *told)
+static void check_declared(struct verify *v, const char *run_dir, const struct journal_facts *facts)
 {
 	char copy[PATH_MAX], path[PATH_MAX + sizeof(DECLARATION_FILE)], *text;
 
-	if (!told->declared[0])
+	if (!facts->declared[0])
 		return;
 	snprintf(copy, sizeof(copy), "%s", run_dir);
 	snprintf(path, sizeof(path), "%s/" DECLARATION_FILE, dirname(copy));
 	text = read_text(path);
-	if (!text || !once_had(text, told->declared))
+	if (!text || !once_had(text, facts->declared))
 		wrong(v, "%s: it no longer says what was declared when %s began", path, run_dir);
 	free(text);
 }
@@ -211,7 +211,7 @@ static void check_tensors(struct verify *v, const char *path, const struct safet
 }
 
 static void check_weights(struct verify *v, const char *run_dir, const char *name,
-			  const char *identity, const struct told *told)
+			  const char *identity, const struct journal_facts *facts)
 {
 	struct safetensors file;
 	char path[PATH_MAX];
@@ -220,17 +220,17 @@ static void check_weights(struct verify *v, const char *run_dir, const char *nam
 
 	snprintf(path, sizeof(path), "%s/%s", run_dir, name);
 	if (access(path, F_OK) != 0) {
-		v->without_weights += told && told->weights[0]; /* merge leaves them behind */
+		v->without_weights += facts && facts->weights[0]; /* merge leaves them behind */
 		return;
 	}
 	if (safetensors_open(&file, path, &err)) {
-		tell_wrong(v, err.text);
+		report_wrong(v, err.text);
 		return;
 	}
 	check_tensors(v, path, &file, identity);
 	hash = safetensors_metadata(&file, WEIGHTS_HASH);
-	if (told && told->weights[0] &&
-	    ((hash && strcmp(hash, told->weights) != 0) || size_of(path) != (off_t)told->bytes))
+	if (facts && facts->weights[0] &&
+	    ((hash && strcmp(hash, facts->weights) != 0) || size_of(path) != (off_t)facts->bytes))
 		wrong(v, "%s: these are not the weights that the run recorded", path);
 	safetensors_close(&file);
 }
@@ -355,7 +355,7 @@ static void check_rows(struct verify *v, const char *run_dir, const struct run_r
 	if (status == OK)
 		status = compare_with(v, fresh, run_dir, r, &err);
 	if (status)
-		tell_wrong(v, err.text);
+		report_wrong(v, err.text);
 	database_close(fresh);
 }
 
@@ -420,20 +420,20 @@ static void keep(struct verify *v, const struct run_record *r, bool is_bound)
 
 static void check_run(struct verify *v, const char *run_dir, const struct run_record *r)
 {
-	struct told told = { 0 };
+	struct journal_facts facts = { 0 };
 	const int before = v->c->problems;
 	bool is_bound = true;
 	struct error err;
 
 	v->wrong = cJSON_CreateArray();
 	check_name(v, run_dir, r);
-	if (check_journal(v, run_dir, r, &told, &is_bound))
+	if (check_journal(v, run_dir, r, &facts, &is_bound))
 		check_rows(v, run_dir, r);
-	check_declared(v, run_dir, &told);
-	check_weights(v, run_dir, WEIGHTS_FILE, r->identity, &told);
+	check_declared(v, run_dir, &facts);
+	check_weights(v, run_dir, WEIGHTS_FILE, r->identity, &facts);
 	check_weights(v, run_dir, BEST_FILE, r->identity, NULL);
-	if (checkpoint_check_all(run_dir, r->identity, tell_wrong, v, &err))
-		tell_wrong(v, err.text);
+	if (checkpoint_check_all(run_dir, r->identity, report_wrong, v, &err))
+		report_wrong(v, err.text);
 	if (!is_bound)
 		note(v, &v->unbound, run_dir, "unbound: its " JOURNAL_FILE " names no run");
 	*(v->c->problems > before ? &v->damaged : &v->sound) += 1;
@@ -449,7 +449,7 @@ static enum status verify_run(struct collect *c, struct database *d, const char 
 
 	(void)d;
 	if (record_read(&file, run_dir, err)) {
-		tell_wrong(v, err->text);
+		report_wrong(v, err->text);
 		v->damaged++;
 		return OK;
 	}
@@ -521,7 +521,7 @@ static void check_report_file(struct verify *v, const char *directory, const cJS
 		return;
 	snprintf(path, sizeof(path), "%s/%s", directory, stated->string);
 	if (sha256_file(path, hex, &err))
-		tell_wrong(v, err.text);
+		report_wrong(v, err.text);
 	else if (strcmp(hex, stated->valuestring) != 0)
 		wrong(v, "%s: it is not what 'make report' wrote", path);
 }
@@ -560,7 +560,7 @@ static void check_database(struct verify *v)
 	else if (database_is_damaged(path, &err))
 		wrong(v, "%s: it is damaged (%s): 'results rebuild' makes it anew", path, err.text);
 	else if (database_open(&v->database, path, METRICS_BUSY_SECONDS, &err))
-		tell_wrong(v, err.text);
+		report_wrong(v, err.text);
 }
 
 static bool has(const char *directory, const char *name)
