@@ -81,6 +81,7 @@ enum statement {
 	ADD_EXPERIMENT,
 	ADD_RUN,
 	FIND_RUN,
+	COUNT_ROWS,
 	ADD_SYMBOL,
 	CLEAR_CONFIG,
 	CLEAR_METRICS,
@@ -127,6 +128,12 @@ static const char *const sql[STATEMENTS] = {
 	[FIND_RUN] = "SELECT runs.id, directory FROM runs"
 		     " JOIN experiments ON experiments.id = runs.experiment"
 		     " WHERE name = :experiment AND step = :step AND identity = :identity",
+	[COUNT_ROWS] = "SELECT resumed, ended IS NOT NULL,"
+		       " (SELECT count(*) FROM metrics WHERE run = :run),"
+		       " (SELECT count(*) FROM events WHERE run = :run),"
+		       " (SELECT count(*) FROM audits WHERE run = :run),"
+		       " (SELECT count(*) FROM artifacts WHERE run = :run)"
+		       " FROM runs WHERE id = :run",
 	[ADD_SYMBOL] = "INSERT INTO config (run, symbol, value) VALUES (:run, :name, :text)",
 	[CLEAR_CONFIG] = "DELETE FROM config WHERE run = :run",
 	[CLEAR_METRICS] = "DELETE FROM metrics WHERE run = :run",
@@ -140,7 +147,8 @@ struct database {
 	sqlite3_stmt *statements[STATEMENTS]; /* prepared when first used */
 	char *path, *directory;		      /* as given; absolute */
 	bool busy;
-	bool batch; /* a transaction is open around those of single runs */
+	bool batch;	/* a transaction is open around those of single runs */
+	bool in_memory; /* nobody else has it */
 };
 
 /* SQLITE_ERROR: a statement does not fit the tables. */
@@ -223,11 +231,11 @@ static enum status begin(struct database *d, struct error *err)
 	struct error ignored;
 
 	d->busy = false;
-	if (lease_check(d->path, err))
+	if (!d->in_memory && lease_check(d->path, err))
 		return fail_foreign(d);
 	if (execute(d, d->batch ? "SAVEPOINT one" : "BEGIN IMMEDIATE", err))
 		return FAIL;
-	if (lease_take(d->path, err) == OK)
+	if (d->in_memory || lease_take(d->path, err) == OK)
 		return OK;
 	if (execute(d, d->batch ? "ROLLBACK TO one; RELEASE one" : "ROLLBACK", &ignored))
 		return FAIL;
@@ -384,22 +392,49 @@ static enum status connect(struct database *d, double busy_seconds, struct error
 	return migrate(d, err);
 }
 
-enum status database_open(struct database **d, const char *path, double busy_seconds,
-			  struct error *err)
+static enum status connect_memory(struct database *d, struct error *err)
+{
+	d->in_memory = true;
+	if (sqlite3_open(":memory:", &d->handle))
+		return d->handle ? database_fail(d, err) : fail_memory(err, d->path, 0);
+	return migrate(d, err);
+}
+
+static enum status open_at(struct database **d, const char *path, struct error *err)
 {
 	*d = calloc(1, sizeof(**d));
 	if (!*d)
 		return fail_memory(err, path, sizeof(**d));
 	(*d)->path = strdup(path);
 	if (!(*d)->path)
-		fail_memory(err, path, strlen(path));
-	else if (database_check_path(path, err) == OK &&
-		 find_directory(path, &(*d)->directory, err) == OK &&
-		 connect(*d, busy_seconds, err) == OK)
-		return OK;
-	database_close(*d);
-	*d = NULL;
-	return FAIL;
+		return fail_memory(err, path, strlen(path));
+	if (database_check_path(path, err))
+		return FAIL;
+	return find_directory(path, &(*d)->directory, err);
+}
+
+static enum status end_open(struct database **d, enum status status)
+{
+	if (status != OK) {
+		database_close(*d);
+		*d = NULL;
+	}
+	return status;
+}
+
+enum status database_open(struct database **d, const char *path, double busy_seconds,
+			  struct error *err)
+{
+	enum status status = open_at(d, path, err);
+
+	return end_open(d, status == OK ? connect(*d, busy_seconds, err) : FAIL);
+}
+
+enum status database_open_memory(struct database **d, const char *path, struct error *err)
+{
+	enum status status = open_at(d, path, err);
+
+	return end_open(d, status == OK ? connect_memory(*d, err) : FAIL);
 }
 
 void database_close(struct database *d)
@@ -772,30 +807,97 @@ static enum status put_config(struct database *d, int64_t run, const struct run_
 }
 
 static enum status put_journal(struct database *d, int64_t run, const char *run_dir,
-			       struct error *err)
+			       const char *identity, struct error *err)
 {
 	enum status status;
 	char *text;
 	size_t size;
 
-	if (journal_read(run_dir, &text, &size, err))
+	if (journal_read(run_dir, identity, &text, &size, err))
 		return FAIL;
 	status = put_lines(d, run, text, size, 1, err);
 	free(text);
 	return status;
 }
 
-static enum status put_run(struct database *d, const char *run_dir, const char *directory,
-			   int64_t *run, struct error *err)
+enum { ROW_KINDS = 5 };
+
+/* What the database has of a run. */
+struct run_rows {
+	double resumed;		  /* when the run last started */
+	int64_t count[ROW_KINDS]; /* its end, metrics, events, audits, artifacts */
+};
+
+/* A run that is not in the database has no rows. */
+static enum status count_rows(struct database *d, int64_t run, struct run_rows *rows,
+			      struct error *err)
+{
+	enum status status = OK;
+	sqlite3_stmt *s;
+	int code;
+
+	*rows = (struct run_rows){ 0 };
+	if (prepare(d, COUNT_ROWS, err))
+		return FAIL;
+	s = d->statements[COUNT_ROWS];
+	bind_int(s, ":run", run);
+	code = sqlite3_step(s);
+	if (code == SQLITE_ROW) {
+		rows->resumed = sqlite3_column_double(s, 0);
+		for (int i = 0; i < ROW_KINDS; i++)
+			rows->count[i] = sqlite3_column_int64(s, 1 + i);
+	} else if (code != SQLITE_DONE) {
+		status = database_fail(d, err);
+	}
+	sqlite3_reset(s);
+	sqlite3_clear_bindings(s);
+	return status;
+}
+
+static bool are_fewer(const struct run_rows *now, const struct run_rows *before)
+{
+	for (int i = 0; i < ROW_KINDS; i++)
+		if (now->count[i] < before->count[i])
+			return true;
+	return false;
+}
+
+static enum status put_run(struct database *d, const struct run_record *r, const char *run_dir,
+			   const char *directory, int64_t *run, struct error *err)
+{
+	if (put_record(d, r, directory, run, err) || clear_run(d, *run, err) ||
+	    put_config(d, *run, r, err))
+		return FAIL;
+	return put_journal(d, *run, run_dir, r->identity, err);
+}
+
+/* As put_run(), unless a journal without a later start would leave fewer rows. */
+static enum status keep_rows(struct database *d, const struct run_record *r, const char *run_dir,
+			     const char *directory, int64_t *run, struct error *err)
+{
+	struct run_rows before, now;
+
+	if (find_run(d, r, directory, run, err) || count_rows(d, *run, &before, err) ||
+	    put_run(d, r, run_dir, directory, run, err) || count_rows(d, *run, &now, err))
+		return FAIL;
+	if (now.resumed > before.resumed || !are_fewer(&now, &before))
+		return OK;
+	return fail(err,
+		    "%s/" JOURNAL_FILE " has lost lines that the database has; its rows are kept.  "
+		    "'results merge COPY' brings a whole journal back, 'make rerun RUN=%s' trains "
+		    "the run again",
+		    run_dir, run_dir);
+}
+
+static enum status import_files(struct database *d, const char *run_dir, const char *directory,
+				bool is_at_work, int64_t *run, struct error *err)
 {
 	struct record_file file;
-	enum status status = FAIL;
+	enum status status;
 
 	if (record_read(&file, run_dir, err))
 		return FAIL;
-	if (put_record(d, &file.record, directory, run, err) == OK &&
-	    clear_run(d, *run, err) == OK && put_config(d, *run, &file.record, err) == OK)
-		status = put_journal(d, *run, run_dir, err);
+	status = (is_at_work ? put_run : keep_rows)(d, &file.record, run_dir, directory, run, err);
 	record_free(&file);
 	return status;
 }
@@ -811,7 +913,7 @@ static const char *name_directory(const struct database *d, const char *absolute
 }
 
 /* Reads the files under the database's lock, so the later of two imports has the later text. */
-enum status database_import(struct database *d, const char *run_dir, int64_t *run,
+enum status database_import(struct database *d, const char *run_dir, bool is_at_work, int64_t *run,
 			    struct error *err)
 {
 	char *absolute = realpath(run_dir, NULL);
@@ -820,7 +922,10 @@ enum status database_import(struct database *d, const char *run_dir, int64_t *ru
 	if (!absolute)
 		return fail_errno(err, "%s", run_dir);
 	if (begin(d, err) == OK)
-		status = end(d, put_run(d, run_dir, name_directory(d, absolute), run, err), err);
+		status = end(
+			d,
+			import_files(d, run_dir, name_directory(d, absolute), is_at_work, run, err),
+			err);
 	free(absolute);
 	return status;
 }

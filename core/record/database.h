@@ -33,12 +33,18 @@ enum status database_open(struct database **d, const char *path, double busy_sec
 			  struct error *err) MUST_CHECK;
 void database_close(struct database *d);
 
+/* An empty database in memory, which calls directories as the database at `path` does. */
+enum status database_open_memory(struct database **d, const char *path,
+				 struct error *err) MUST_CHECK;
+
 /*
  * Replaces the rows of the run in this directory by what its record and journal
  * say, in one transaction.  Fails without a change if the database has the same
- * run in another directory.
+ * run in another directory, and if a journal that lost lines would leave fewer rows.
+ * A journal may be shorter if the run went back to a checkpoint: then it has a later
+ * start, or `is_at_work`: the process of the run may be about to write that start.
  */
-enum status database_import(struct database *d, const char *run_dir, int64_t *run,
+enum status database_import(struct database *d, const char *run_dir, bool is_at_work, int64_t *run,
 			    struct error *err) MUST_CHECK;
 
 /* Adds journal lines in one transaction; `first_line` is the number of the first. */

@@ -317,13 +317,14 @@ bool record_environment_differs(const struct run_record *then, const struct run_
 
 /* The keys of each kind; NULL: a member that the kind does not have. */
 static const struct {
-	const char *kind, *iteration, *name, *subject, *text, *number, *value;
+	const char *kind, *iteration, *name, *subject, *text, *number, *value, *run;
 } keys[ENTRY_KINDS] = {
 	[ENTRY_START] = { .kind = "start",
 			  .iteration = "iteration",
 			  .subject = "host",
 			  .number = "pid",
-			  .text = "process" },
+			  .text = "process",
+			  .run = "run" },
 	[ENTRY_VALUE] = { .kind = "value",
 			  .iteration = "iteration",
 			  .name = "name",
@@ -371,6 +372,7 @@ static bool add_entry(cJSON *line, const struct entry *e)
 	       add_number(line, keys[e->kind].number, (double)e->number) &&
 	       add_number(line, keys[e->kind].value, e->value) &&
 	       add_text(line, keys[e->kind].text, e->text) &&
+	       add_text(line, keys[e->kind].run, e->run) &&
 	       add_number(line, LINE_KEY, (double)e->line);
 }
 
@@ -429,6 +431,7 @@ static bool parse_entry(const cJSON *line, struct entry *e)
 	       get_text(line, keys[e->kind].name, true, &e->name) &&
 	       get_text(line, keys[e->kind].subject, false, &e->subject) &&
 	       get_text(line, keys[e->kind].text, false, &e->text) &&
+	       get_text(line, keys[e->kind].run, false, &e->run) &&
 	       (!value || get_number(cJSON_GetObjectItemCaseSensitive(line, value), &e->value));
 }
 
@@ -531,6 +534,72 @@ static struct soundness look_at_lines(const char *text, size_t size,
 	return s;
 }
 
+#define START "{\"kind\":\"start\"" /* how journal_add() begins such a line */
+
+/* Visits the starts alone: there are few, and parsing takes time.  Stops after a FAIL. */
+static enum status visit_starts(const char *text, size_t size, entry_visitor visit, void *context,
+				struct error *err)
+{
+	struct entry e = { .line = 1 };
+	enum status status = OK;
+	const char *end;
+
+	for (const char *at = text; status == OK && at < text + size; at = end + 1, e.line++) {
+		const size_t room = (size_t)(text + size - at);
+		cJSON *json = NULL;
+
+		end = memchr(at, '\n', room);
+		if (!end)
+			break;
+		if (room > strlen(START) && memcmp(at, START, strlen(START)) == 0 &&
+		    read_line(at, (size_t)(end - at), &e, &json))
+			status = visit(context, &e, err);
+		cJSON_Delete(json);
+	}
+	return status;
+}
+
+struct owner {
+	const char *path, *identity;
+};
+
+static enum status refuse_other_run(void *context, const struct entry *e, struct error *err)
+{
+	const struct owner *owner = context;
+
+	if (!e->run || !strcmp(e->run, owner->identity))
+		return OK;
+	if (e->run[strspn(e->run, "0123456789abcdef")]) /* not for a terminal */
+		return fail(err, "%s: line %lld does not name a run", owner->path,
+			    (long long)e->line);
+	return fail(err,
+		    "%s is the journal of another run: line %lld is of %.12s, this run is %.12s",
+		    owner->path, (long long)e->line, e->run, owner->identity);
+}
+
+static enum status check_owner(const char *path, const char *identity, const char *text,
+			       size_t size, struct error *err)
+{
+	struct owner owner = { path, identity };
+
+	return visit_starts(text, size, refuse_other_run, &owner, err);
+}
+
+static enum status note_bound(void *context, const struct entry *e, struct error *err)
+{
+	(void)err;
+	*(bool *)context |= e->run != NULL;
+	return OK;
+}
+
+bool journal_is_bound(const char *text, size_t size)
+{
+	bool is_bound = false;
+	struct error ignored;
+
+	return visit_starts(text, size, note_bound, &is_bound, &ignored) == OK && is_bound;
+}
+
 static enum status fail_damaged(const struct soundness *s, const char *path, struct error *err)
 {
 	return fail(err, "%s: line %lld is damaged, and other lines follow it", path,
@@ -548,19 +617,21 @@ static enum status keep_sound_lines(const char *path, char *text, size_t *size, 
 	return OK;
 }
 
-static enum status read_sound(int fd, const char *path, char **text, size_t *size,
-			      struct error *err)
+static enum status read_sound(int fd, const char *path, const char *identity, char **text,
+			      size_t *size, struct error *err)
 {
 	if (read_all(fd, path, text, size, err))
 		return FAIL;
-	if (keep_sound_lines(path, *text, size, err)) {
+	if (keep_sound_lines(path, *text, size, err) ||
+	    check_owner(path, identity, *text, *size, err)) {
 		free(*text);
 		return FAIL;
 	}
 	return OK;
 }
 
-enum status journal_read(const char *run_dir, char **text, size_t *size, struct error *err)
+enum status journal_read(const char *run_dir, const char *identity, char **text, size_t *size,
+			 struct error *err)
 {
 	enum status status = FAIL;
 	char *path;
@@ -570,7 +641,7 @@ enum status journal_read(const char *run_dir, char **text, size_t *size, struct 
 		return FAIL;
 	fd = open(path, READING);
 	if (fd >= 0) {
-		status = read_sound(fd, path, text, size, err);
+		status = read_sound(fd, path, identity, text, size, err);
 		close(fd);
 	} else if (errno == ENOENT) {
 		*size = 0;
@@ -649,17 +720,13 @@ static size_t length_of_lines(const char *text, int64_t lines)
 }
 
 /* Finds the last line that the checkpoint covers. */
-static enum status look_for_end(struct journal *j, int64_t resume_iteration, struct error *err)
+static enum status look_for_end(struct journal *j, int64_t resume_iteration, const char *text,
+				size_t size, struct error *err)
 {
 	struct cut cut = { .resume_iteration = resume_iteration };
-	struct soundness s;
+	struct soundness s = look_at_lines(text, size, NULL);
 	enum status status;
-	char *text;
-	size_t size;
 
-	if (read_all(j->fd, j->path, &text, &size, err))
-		return FAIL;
-	s = look_at_lines(text, size, NULL);
 	if (s.damaged && !s.vouched)
 		status = fail_damaged(&s, j->path, err);
 	else
@@ -672,15 +739,25 @@ static enum status look_for_end(struct journal *j, int64_t resume_iteration, str
 		j->lines = s.lines;
 		j->sum = s.sum;
 	}
-	free(text);
 	return status;
 }
 
-static enum status cut_journal(struct journal *j, int64_t resume_iteration, struct error *err)
+static enum status cut_journal(struct journal *j, const char *identity, int64_t resume_iteration,
+			       struct error *err)
 {
-	if (resume_iteration >= 0 && look_for_end(j, resume_iteration, err))
+	enum status status;
+	size_t size;
+	char *text;
+
+	if (read_all(j->fd, j->path, &text, &size, err))
 		return FAIL;
-	return ftruncate(j->fd, j->size) ? fail_errno(err, "%s", j->path) : OK;
+	status = check_owner(j->path, identity, text, size, err);
+	if (status == OK && resume_iteration >= 0)
+		status = look_for_end(j, resume_iteration, text, size, err);
+	free(text);
+	if (status == OK && ftruncate(j->fd, j->size))
+		status = fail_errno(err, "%s", j->path);
+	return status;
 }
 
 /* A file system without locks is accepted: the lock only guards against mistakes. */
@@ -707,8 +784,8 @@ bool journal_is_open(const char *run_dir)
 	return locked;
 }
 
-enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_iteration,
-			 struct error *err)
+enum status journal_open(struct journal *j, const char *run_dir, const char *identity,
+			 int64_t resume_iteration, struct error *err)
 {
 	*j = (struct journal){ .fd = -1 };
 	if (path_below(run_dir, JOURNAL_FILE, &j->path, err))
@@ -718,7 +795,7 @@ enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_
 		fail_errno(err, "%s", j->path);
 	else if (is_locked(j->fd))
 		fail(err, "%s: another process is working on this run", j->path);
-	else if (cut_journal(j, resume_iteration, err) == OK)
+	else if (cut_journal(j, identity, resume_iteration, err) == OK)
 		return OK;
 	journal_close(j);
 	return FAIL;

@@ -4,7 +4,8 @@
  * run.json is the run's record, written once.  journal.jsonl has a line for
  * everything that happened, in that order:
  *
- *     {"kind":"start","time":1760000000.5,"iteration":0,"host":"a","pid":7,"process":".."}
+ *     {"kind":"start","time":1760000000.5,"iteration":0,"host":"a","pid":7,"process":"..",
+ *      "run":"<identity>"}
  *     {"kind":"audit","time":..,"name":"causality","subject":"h.0","passed":1,"detail":".."}
  *     {"kind":"value","time":..,"iteration":10,"name":"train/loss","value":3.25}
  *     {"kind":"event","time":..,"iteration":10,"name":"warning","text":".."}
@@ -15,9 +16,11 @@
  *
  *     {.. ,"line":17,"sum":"0123456789abcdef"}
  *
- * Older programs wrote lines without number and sum; such lines may stand at the
- * start of a journal.  The texts "nan", "inf" and "-inf" stand for the numbers
- * that JSON lacks.  Unreadable lines that a crash left at the end do not count.
+ * The first line is a start.  It names the run, and every later sum depends on it: a
+ * journal in the directory of another run is refused.  Older programs wrote starts
+ * without a run, which leave the journal unbound, and lines without number and sum;
+ * such lines may stand at the start of a journal.  The texts "nan", "inf" and "-inf" stand for the
+ * numbers that JSON lacks.  Unreadable lines that a crash left at the end do not count.
  */
 #ifndef CORE_RECORD_JOURNAL_H
 #define CORE_RECORD_JOURNAL_H
@@ -32,6 +35,7 @@
 
 #define RUN_RECORD_FILE "run.json"
 #define JOURNAL_FILE "journal.jsonl"
+#define DECLARATION_FILE "declaration.json" /* of an experiment: tools/plan/declaration.py */
 
 /* ---------------------------------------------------------------- the record */
 
@@ -95,6 +99,7 @@ struct entry {
 	int64_t number;	   /* pid, passed, bytes */
 	double value;
 	const char *name, *subject, *text; /* subject and text may be NULL */
+	const char *run;		   /* of a start: the identity; NULL: unbound */
 };
 
 typedef enum status (*entry_visitor)(void *context, const struct entry *e, struct error *err);
@@ -103,9 +108,15 @@ typedef enum status (*entry_visitor)(void *context, const struct entry *e, struc
 enum status journal_visit(const char *text, size_t size, int64_t first_line, entry_visitor visit,
 			  void *context, struct error *err) MUST_CHECK;
 
-/* The sound lines of a run's journal; no file, no lines.  The caller frees the text. */
-enum status journal_read(const char *run_dir, char **text, size_t *size,
+/*
+ * The sound lines of the journal of the run with this identity; no file, no lines.  FAIL if it is
+ * the journal of another run.  The caller frees the text.
+ */
+enum status journal_read(const char *run_dir, const char *identity, char **text, size_t *size,
 			 struct error *err) MUST_CHECK;
+
+/* Do these lines name their run? */
+bool journal_is_bound(const char *text, size_t size);
 
 /*
  * Does the run's journal still hold everything that it held at the mark?  FAIL: no, and err says
@@ -133,13 +144,13 @@ struct journal {
 };
 
 /*
- * Takes the journal for this process alone, and cuts it before the first line about
+ * Takes the journal of this run for this process alone, and cuts it before the first line about
  * an iteration after resume_iteration: the checkpoint does not hold these.  -1 empties
  * the journal.  It is also cut at a damaged line if sums vouch for all lines before;
  * journal_holds() tells whether these are enough for the checkpoint.
  */
-enum status journal_open(struct journal *j, const char *run_dir, int64_t resume_iteration,
-			 struct error *err) MUST_CHECK;
+enum status journal_open(struct journal *j, const char *run_dir, const char *identity,
+			 int64_t resume_iteration, struct error *err) MUST_CHECK;
 void journal_close(struct journal *j);
 
 /* Adds a pending line with the current time. */

@@ -34,6 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 	text[size] = '\n';
 	if (line_sum_covers(text, size, &stated) > size)
 		abort();
+	(void)journal_is_bound(text, size + 1);
 	if (journal_visit(text, size + 1, 1, look, &seen, &err) != OK && !err.text[0])
 		abort();
 	free(text);

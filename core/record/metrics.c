@@ -83,7 +83,7 @@ static enum status catch_up(struct metrics *m, struct error *err)
 	database_close(m->database);
 	if (database_open(&m->database, m->db_path, m->busy_seconds, err))
 		return FAIL;
-	return database_import(m->database, m->run_dir, &m->run, err);
+	return database_import(m->database, m->run_dir, true, &m->run, err);
 }
 
 static void try_to_catch_up(struct metrics *m)
@@ -187,7 +187,8 @@ static enum status check_record(const struct metrics *m, const struct run_record
 	return status;
 }
 
-static enum status start(struct metrics *m, int64_t resume_iteration, struct error *err)
+static enum status start(struct metrics *m, const char *identity, int64_t resume_iteration,
+			 struct error *err)
 {
 	struct process self;
 
@@ -197,7 +198,8 @@ static enum status start(struct metrics *m, int64_t resume_iteration, struct err
 				    .iteration = resume_iteration < 0 ? 0 : resume_iteration,
 				    .number = self.pid,
 				    .subject = self.host,
-				    .text = self.birth });
+				    .text = self.birth,
+				    .run = identity });
 	return commit(m, true, err);
 }
 
@@ -213,14 +215,14 @@ static enum status prepare(struct metrics *m, const struct metrics_options *o,
 		return FAIL;
 	if (copy_text(o->run_dir, &m->run_dir, err) || copy_text(o->db_path, &m->db_path, err) ||
 	    check_record(m, &o->record, resume_iteration < 0, err) ||
-	    journal_open(&m->journal, m->run_dir, resume_iteration, err))
+	    journal_open(&m->journal, m->run_dir, o->record.identity, resume_iteration, err))
 		return FAIL;
 	/* An existing record stays: it tells the environment in which the run began. */
 	if (resume_iteration < 0 && record_write(&o->record, m->run_dir, err))
 		return FAIL;
 	if (o->tensorboard_dir)
 		start_tensorboard(m, o->tensorboard_dir, resume_iteration);
-	return start(m, resume_iteration, err);
+	return start(m, o->record.identity, resume_iteration, err);
 }
 
 enum status metrics_open(struct metrics **m, const struct metrics_options *options,

@@ -21,6 +21,8 @@
 #include "core/util/metric_names.h"
 #include "core/util/status.h"
 
+#define EVENT_DECLARATION "declaration" /* SHA-256 of the experiment's, when the run began */
+
 enum run_state {
 	RUN_RUNNING,
 	RUN_DONE,

@@ -172,7 +172,7 @@ static inline void check_rebuilt(struct place *p, int64_t last)
 
 	unlink(p->db);
 	must(database_open(&d, p->db, 1, &err), &err);
-	must(database_import(d, p->run_dir, &run, &err), &err);
+	must(database_import(d, p->run_dir, false, &run, &err), &err);
 	database_close(d);
 	check_iterations(p, last);
 }

@@ -420,10 +420,10 @@ static void test_imports_beside_a_writer(void **state)
 
 	must(database_open(&d, p->db, 1, &err), &err);
 	for (int64_t i = 1; i <= 20; i++) {
-		must(database_import(d, p->run_dir, &run, &err), &err);
+		must(database_import(d, p->run_dir, false, &run, &err), &err);
 		tell(m, i, i);
 	}
-	must(database_import(d, p->run_dir, &run, &err), &err);
+	must(database_import(d, p->run_dir, false, &run, &err), &err);
 	database_close(d);
 	check_iterations(p, 20);
 	finish(m);
@@ -559,7 +559,8 @@ static void test_a_line_is_whole_or_not_written(void **state)
 		failed += status != OK;
 		metrics_abandon(m);
 		m = NULL;
-		must(journal_read(p->run_dir, &text, &size, &err), &err);
+		must(journal_read(p->run_dir, p->options.record.identity, &text, &size, &err),
+		     &err);
 		if (status == OK)
 			assert_non_null(strstr(text, "\"sha256\":\"ab\""));
 		free(text);

@@ -245,8 +245,8 @@ static void test_lines_put_in_twice_leave_one_row(void **state)
 	tell(m, 1, 5);
 	finish(m);
 	must(database_open(&d, p->db, 1, &err), &err);
-	must(database_import(d, p->run_dir, &run, &err), &err);
-	must(journal_read(p->run_dir, &text, &size, &err), &err);
+	must(database_import(d, p->run_dir, false, &run, &err), &err);
+	must(journal_read(p->run_dir, p->options.record.identity, &text, &size, &err), &err);
 	must(database_append(d, run, text, size, 1, &err), &err);
 	free(text);
 	database_close(d);
@@ -326,7 +326,8 @@ static void test_a_journal_cut_anywhere_is_read(void **state)
 		char *text;
 
 		assert_int_equal(truncate(p->journal, size), 0);
-		must(journal_read(p->run_dir, &text, &sound, &err), &err);
+		must(journal_read(p->run_dir, p->options.record.identity, &text, &sound, &err),
+		     &err);
 		assert_true((off_t)sound <= size);
 		assert_true(sound == 0 || text[sound - 1] == '\n');
 		free(text);
@@ -355,7 +356,8 @@ static void test_lines_that_are_no_entries(void **state)
 
 		unlink(p->journal);
 		append_to(p->journal, lines[i], strlen(lines[i]));
-		must(journal_read(p->run_dir, &text, &sound, &err), &err);
+		must(journal_read(p->run_dir, p->options.record.identity, &text, &sound, &err),
+		     &err);
 		assert_int_equal(sound, 0);
 		free(text);
 	}
@@ -405,14 +407,86 @@ static void test_a_directory_belongs_to_one_run(void **state)
 
 	finish(begin_run(p, -1));
 	p->options.record.identity = PLACE_IDENTITY("b7");
-	must(journal_read(p->run_dir, &text, &before, &err), &err);
+	must(journal_read(p->run_dir, PLACE_IDENTITY("a0"), &text, &before, &err), &err);
 	free(text);
 	assert_int_equal(metrics_open(&m, &p->options, -1, &err), FAIL);
 	assert_non_null(
 		strstr(err.text, "holds another run: step 0-baseline of ra-score, identity a0"));
-	must(journal_read(p->run_dir, &text, &after, &err), &err);
+	must(journal_read(p->run_dir, PLACE_IDENTITY("a0"), &text, &after, &err), &err);
 	free(text);
 	assert_int_equal(before, after);
+}
+
+/* Exchanges the journals of runs 0 and 1; the place is at run 1 afterwards. */
+static void swap_journals(struct place *p)
+{
+	char first[400], aside[400];
+
+	place_run(p, 0);
+	snprintf(first, sizeof(first), "%s", p->journal);
+	snprintf(aside, sizeof(aside), "%s/aside", p->root);
+	place_run(p, 1);
+	assert_int_equal(rename(first, aside), 0);
+	assert_int_equal(rename(p->journal, first), 0);
+	assert_int_equal(rename(aside, p->journal), 0);
+}
+
+static void test_a_journal_belongs_to_one_run(void **state)
+{
+	struct place *p = *state;
+	struct database *d;
+	struct metrics *m;
+	struct error err;
+	int64_t run;
+
+	for (int i = 0; i < 2; i++) {
+		place_run(p, i);
+		m = begin_run(p, -1);
+		tell(m, 1, 5 + i);
+		finish(m);
+	}
+	swap_journals(p);
+	must(database_open(&d, p->db, 1, &err), &err);
+	assert_int_equal(database_import(d, p->run_dir, false, &run, &err), FAIL);
+	assert_non_null(strstr(err.text,
+			       "is the journal of another run: line 1 is of a00000000000, this run "
+			       "is a10000000000"));
+	database_close(d);
+	for (int64_t resume = -1; resume < 6; resume += 6) {
+		assert_int_equal(metrics_open(&m, &p->options, resume, &err), FAIL);
+		assert_non_null(strstr(err.text, "is the journal of another run"));
+	}
+	swap_journals(p); /* neither attempt changed one */
+	assert_answer(p, "SELECT count(*) FROM metrics WHERE name = 'train/loss'", 11);
+	finish(begin_run(p, 6));
+	assert_answer(p, "SELECT count(*) FROM metrics WHERE name = 'train/loss'", 11);
+}
+
+static void expect_bound(const struct place *p, bool bound)
+{
+	struct error err;
+	size_t size;
+	char *text;
+
+	must(journal_read(p->run_dir, p->options.record.identity, &text, &size, &err), &err);
+	assert_int_equal(journal_is_bound(text, size), bound);
+	free(text);
+}
+
+/* An older program's journal names no run; one that goes on with it binds it. */
+static void test_an_older_journal_is_unbound(void **state)
+{
+	struct place *p = *state;
+	FILE *file;
+
+	finish(begin_run(p, -1));
+	expect_bound(p, true);
+	file = fopen(p->journal, "w");
+	fputs("{\"kind\":\"start\",\"time\":1,\"iteration\":0,\"pid\":1}\n", file);
+	assert_int_equal(fclose(file), 0);
+	expect_bound(p, false);
+	finish(begin_run(p, 0));
+	expect_bound(p, true);
 }
 
 static void test_a_run_has_one_directory(void **state)
@@ -606,7 +680,7 @@ static void test_another_machine_writes(void **state)
 	/* What was opened before the other machine came must not write either. */
 	must(database_open(&d, p->db, 1, &err), &err);
 	write_lease(p, "another-boot", 100);
-	assert_int_equal(database_import(d, p->run_dir, &run, &err), FAIL);
+	assert_int_equal(database_import(d, p->run_dir, false, &run, &err), FAIL);
 	assert_true(database_was_busy(d));
 	database_close(d);
 
@@ -645,7 +719,7 @@ static void test_a_clock_that_was_ahead(void **state)
 		write_lease(p, "another-boot", ahead[i]);
 		must(lease_check(p->db, &err), &err);
 		must(database_open(&d, p->db, 1, &err), &err);
-		must(database_import(d, p->run_dir, &run, &err), &err);
+		must(database_import(d, p->run_dir, false, &run, &err), &err);
 		database_close(d);
 		assert_in_range(lease_seconds(p), 1, LEASE_SECONDS);
 	}
@@ -692,6 +766,8 @@ int main(void)
 		with_place(test_lines_that_are_no_entries),
 		with_place(test_broken_records_are_refused),
 		with_place(test_a_directory_belongs_to_one_run),
+		with_place(test_a_journal_belongs_to_one_run),
+		with_place(test_an_older_journal_is_unbound),
 		with_place(test_a_run_has_one_directory),
 		with_place(test_a_run_may_move),
 		with_place(test_an_older_database_is_brought_up_to_date),

@@ -73,7 +73,10 @@ static bool alloc_lists(int n, struct safetensors_tensor **tensors, struct sourc
 	return *tensors && *sources;
 }
 
-/* What is said about the weights, after what transformers asks for; NULL: there is no memory. */
+/*
+ * What is said about the weights, after what transformers asks for, and the file's own hash; NULL:
+ * there is no memory.
+ */
 static struct safetensors_pair *file_metadata(const struct safetensors_pair *about, int *pairs)
 {
 	struct safetensors_pair *metadata;
@@ -81,12 +84,14 @@ static struct safetensors_pair *file_metadata(const struct safetensors_pair *abo
 
 	while (about && about[n].key)
 		n++;
-	metadata = malloc(((size_t)n + 1) * sizeof(*metadata));
-	*pairs = n + 1;
-	if (metadata)
-		metadata[0] = (struct safetensors_pair){ "format", "pt" };
-	for (int i = 0; metadata && i < n; i++)
-		metadata[i + 1] = about[i];
+	*pairs = n + 2;
+	metadata = malloc((size_t)*pairs * sizeof(*metadata));
+	if (!metadata)
+		return NULL;
+	metadata[0] = (struct safetensors_pair){ "format", "pt" };
+	metadata[1] = (struct safetensors_pair){ SAFETENSORS_HASH, SAFETENSORS_NO_HASH };
+	for (int i = 0; i < n; i++)
+		metadata[i + 2] = about[i];
 	return metadata;
 }
 
@@ -674,6 +679,46 @@ close_weights:
 	return status;
 }
 
+/* Reads the state, and checks all files and the journal up to it. */
+static enum status check_one(const struct checkpoint *c, long long iteration, const char *dir,
+			     struct checkpoint_state *state, struct optim_scalars *scalars,
+			     enum obstacle *obstacle, struct error *err)
+{
+	*obstacle = DAMAGED;
+	if (state_load(c, dir, state, scalars, obstacle, err) != OK)
+		return FAIL;
+	if (state->iteration != iteration)
+		return fail(err, "%s is of iteration %lld", dir, (long long)state->iteration);
+	if (journal_holds(c->run_dir, &state->journal, err) == OK)
+		return OK;
+	*obstacle = UNCOVERED;
+	return FAIL;
+}
+
+enum status checkpoint_check_all(const char *run_dir, const char *identity,
+				 void (*wrong)(void *context, const char *text), void *context,
+				 struct error *err)
+{
+	const struct checkpoint c = { .run_dir = run_dir, .identity = identity };
+	struct checkpoint_state state;
+	struct optim_scalars scalars;
+	enum obstacle obstacle;
+	char dir[PATH_SIZE - 64];
+	struct error why;
+	long long *list;
+	int n;
+
+	if (list_checkpoints(run_dir, &list, &n, err) != OK)
+		return FAIL;
+	for (int i = 0; i < n; i++) {
+		snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, run_dir, list[i]);
+		if (check_one(&c, list[i], dir, &state, &scalars, &obstacle, &why) != OK)
+			wrong(context, why.text);
+	}
+	free(list);
+	return OK;
+}
+
 static enum status load_one(const struct checkpoint *c, long long iteration,
 			    struct checkpoint_state *state, enum obstacle *obstacle,
 			    struct error *err)
@@ -683,16 +728,8 @@ static enum status load_one(const struct checkpoint *c, long long iteration,
 	char dir[PATH_SIZE - 64];
 
 	snprintf(dir, sizeof(dir), "%s/" NAME_FORMAT, c->run_dir, iteration);
-	*obstacle = DAMAGED;
-	if (state_load(c, dir, &read, &scalars, obstacle, err) != OK)
-		return FAIL;
-	if (read.iteration != iteration)
-		return fail(err, "%s is of iteration %lld", dir, (long long)read.iteration);
-	if (journal_holds(c->run_dir, &read.journal, err) != OK) {
-		*obstacle = UNCOVERED;
-		return FAIL;
-	}
-	if (load_files(c, dir, obstacle, err) != OK)
+	if (check_one(c, iteration, dir, &read, &scalars, obstacle, err) != OK ||
+	    load_files(c, dir, obstacle, err) != OK)
 		return FAIL;
 	*state = read;
 	optimizer_set_scalars(c->optimizer, &scalars);

@@ -59,6 +59,17 @@ enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state 
 			    struct error *err) MUST_CHECK;
 
 /*
+ * Are all checkpoints whole, of the run with this identity, and covered by its journal?  Nothing is
+ * changed; `wrong` gets a line for each that is not.
+ */
+enum status checkpoint_check_all(const char *run_dir, const char *identity,
+				 void (*wrong)(void *context, const char *text), void *context,
+				 struct error *err) MUST_CHECK;
+
+/* In the metadata of final weights: params_hash(). */
+#define WEIGHTS_HASH "parameters_sha256"
+
+/*
  * Weights alone, as safetensors: the final ones, the best ones, an export.  `about` says in the
  * file's metadata what they are weights of; it ends with a NULL key, NULL: nothing is said.
  */

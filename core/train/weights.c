@@ -1,6 +1,8 @@
 #include "core/train/weights.h"
 
+#include <float.h>
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,8 +110,21 @@ static enum status check_shape(const struct param *p, const struct safetensors_t
 		    path, t->name, (long long)(t->ndim ? t->dim[0] : 0), (long long)p->dim[0]);
 }
 
+static enum status check_finite(const double *values, const struct params *params, int index,
+				const char *path, struct error *err)
+{
+	const double largest = params->type == F32 ? FLT_MAX : DBL_MAX;
+
+	for (int64_t i = 0; i < params->list[index].count; i++)
+		if (!(fabs(values[i]) <= largest))
+			return fail(err, "%s: '%s' holds %s: these weights cannot be used", path,
+				    params->list[index].name,
+				    isnan(values[i]) ? "NaN" : "infinity");
+	return OK;
+}
+
 static enum status load_one(struct params *params, int index, const struct safetensors_tensor *t,
-			    struct error *err)
+			    const char *path, struct error *err)
 {
 	double *values = malloc((size_t)params->list[index].count * sizeof(*values));
 	enum status status;
@@ -118,7 +133,9 @@ static enum status load_one(struct params *params, int index, const struct safet
 		return fail_memory(err, t->name,
 				   (size_t)params->list[index].count * sizeof(*values));
 	safetensors_read_double(t, values);
-	status = param_set(params, index, values, err);
+	status = check_finite(values, params, index, path, err);
+	if (status == OK)
+		status = param_set(params, index, values, err);
 	free(values);
 	return status;
 }
@@ -137,7 +154,7 @@ static enum status load_all(struct params *params, const struct weights_file *f,
 				 params->list[i].name, f->path);
 			note(context, text);
 		} else if (check_shape(&params->list[i], t, f->path, err) != OK ||
-			   load_one(params, i, t, err) != OK) {
+			   load_one(params, i, t, f->path, err) != OK) {
 			return FAIL;
 		}
 	}

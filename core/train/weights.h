@@ -18,7 +18,8 @@ struct weight_names {
 /*
  * Load every parameter.  A tensor that only the file has, or a parameter that only
  * the model has, is an error unless weights_allowed(), or the tensor is redundant;
- * such a parameter keeps its value, and `note` is told.  With NULL for `names` the
+ * such a parameter keeps its value, and `note` is told.  A value that is not finite
+ * is an error.  With NULL for `names` the
  * file's names are the model's.
  */
 enum status weights_load(struct params *params, const char *path, const struct weight_names *names,

@@ -1,6 +1,8 @@
 /*
  * Weights from files: what is loaded, told and refused, and names that a file spells otherwise.
  */
+#include <math.h>
+
 #include "core/train/weights_case.h"
 
 static int set_up(void **state)
@@ -32,6 +34,34 @@ static void test_other_types_of_numbers(void **state)
 		  WIDE("block.0.matrix"), BIAS("block.0.bias")),
 	     &f->err);
 	assert_all_loaded(f);
+}
+
+static void test_what_is_not_finite(void **state)
+{
+	static const struct {
+		double value;
+		const char *reason;
+	} wrong[] = { { NAN, "'table' holds NaN" },
+		      { INFINITY, "'table' holds infinity" },
+		      { -INFINITY, "'table' holds infinity" },
+		      { 1e300, "'table' holds infinity" } }; /* as a float */
+	struct weights_case *f = *state;
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		const double values[VOCAB * WIDTH] = { 0, 1, 2, 3, 4, wrong[i].value };
+
+		assert_int_equal(LOAD(f, "",
+				      { .name = "table",
+					.type = ST_F64,
+					.ndim = 2,
+					.dim = { VOCAB, WIDTH },
+					.data = values },
+				      WIDE("block.0.matrix"), BIAS("block.0.bias")),
+				 FAIL);
+		assert_reason(f, wrong[i].reason);
+		assert_reason(f, f->path);
+		assert_untouched(f, "table");
+	}
 }
 
 static void test_missing_are_told(void **state)
@@ -142,10 +172,15 @@ static void test_unreadable(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_same_names),	     CASE(test_other_types_of_numbers),
-		CASE(test_missing_are_told), CASE(test_missing_must_be_allowed),
-		CASE(test_surplus),	     CASE(test_names_of_others),
-		CASE(test_wrong_shape),	     CASE(test_unreadable),
+		CASE(test_same_names),
+		CASE(test_other_types_of_numbers),
+		CASE(test_what_is_not_finite),
+		CASE(test_missing_are_told),
+		CASE(test_missing_must_be_allowed),
+		CASE(test_surplus),
+		CASE(test_names_of_others),
+		CASE(test_wrong_shape),
+		CASE(test_unreadable),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "core/util/safetensors.h"
 
 #include <assert.h>
@@ -12,6 +13,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/util/bf16.h"
+#include "core/util/hash.h"
 #include "core/util/replace.h"
 
 #define LENGTH_SIZE 8
@@ -365,7 +367,7 @@ static enum status parse(struct safetensors *file, const char *bytes, size_t siz
 enum status safetensors_parse(struct safetensors *file, const void *bytes, size_t size,
 			      struct error *err)
 {
-	*file = (struct safetensors){ 0 };
+	*file = (struct safetensors){ .bytes = bytes, .size = size };
 	if (parse(file, bytes, size, err) == OK)
 		return OK;
 	safetensors_close(file);
@@ -434,6 +436,61 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 		if (strcmp(file->metadata[i].key, key) == 0)
 			return file->metadata[i].value;
 	return NULL;
+}
+
+bool safetensors_is_finite(const struct safetensors_tensor *t)
+{
+	const int64_t n = t->type == ST_F32 || t->type == ST_F64 ? safetensors_elements(t) : 0;
+	const size_t size = types[t->type].size;
+	double wide = 0;
+	float narrow = 0;
+
+	for (int64_t i = 0; i < n; i++) { /* elements may be unaligned */
+		memcpy(t->type == ST_F32 ? (void *)&narrow : (void *)&wide,
+		       (const char *)t->data + (size_t)i * size, size);
+		if (!isfinite(narrow) || !isfinite(wide))
+			return false;
+	}
+	return true;
+}
+
+/* --------------------------------------------------------------- the file's own hash */
+
+/* Where the digits of the hash begin in a header; 0: they are not there. */
+static size_t find_digits(const char *header, size_t size, const char *digits)
+{
+	char text[sizeof(SAFETENSORS_HASH) + SHA256_HEX_SIZE + 8];
+	const int length = snprintf(text, sizeof(text), "\"" SAFETENSORS_HASH "\":\"%.*s\"",
+				    SHA256_HEX_SIZE, digits);
+	const char *found = memmem(header, size, text, (size_t)length);
+
+	return found ? (size_t)(found - header) + strlen("\"" SAFETENSORS_HASH "\":\"") : 0;
+}
+
+enum status safetensors_check(const struct safetensors *file, struct error *err)
+{
+	const char *stated = safetensors_metadata(file, SAFETENSORS_HASH);
+	const size_t digits = strlen(SAFETENSORS_NO_HASH);
+	char hex[SHA256_HEX_SIZE];
+	struct sha256 hash;
+	uint64_t header;
+	size_t at = 0;
+
+	if (!stated)
+		return OK;
+	memcpy(&header, file->bytes, LENGTH_SIZE);
+	if (strlen(stated) == digits)
+		at = find_digits(file->bytes, LENGTH_SIZE + header, stated);
+	if (at) {
+		sha256_init(&hash);
+		sha256_add(&hash, file->bytes, at);
+		sha256_add(&hash, SAFETENSORS_NO_HASH, digits);
+		sha256_add(&hash, file->bytes + at + digits, file->size - at - digits);
+		sha256_hex(&hash, hex);
+	}
+	if (at && strcmp(hex, stated) == 0)
+		return OK;
+	return fail(err, "it is damaged: it has another SHA-256 than it states");
 }
 
 /* --------------------------------------------------------------- writing */
@@ -519,33 +576,64 @@ static enum status header_text(tensor_ref *order, int count,
 	return status;
 }
 
-static void write_header(FILE *stream, const char *text)
+/* The stream remembers a failed write; the commit reports it. */
+struct sink {
+	FILE *stream;
+	size_t digits; /* where those of the file's hash are; 0: it states none */
+	struct sha256 hash;
+};
+
+static void put(struct sink *s, const void *data, size_t size)
+{
+	fwrite(data, 1, size, s->stream);
+	if (s->digits)
+		sha256_add(&s->hash, data, size);
+}
+
+static void write_header(struct sink *s, const char *text)
 {
 	const size_t size = strlen(text), padding = -size % LENGTH_SIZE;
 	const uint64_t length = size + padding;
 
-	fwrite(&length, LENGTH_SIZE, 1, stream);
-	fprintf(stream, "%s%*s", text, (int)padding, "");
+	s->digits = find_digits(text, size, SAFETENSORS_NO_HASH);
+	s->digits += s->digits ? LENGTH_SIZE : 0;
+	sha256_init(&s->hash);
+	put(s, &length, LENGTH_SIZE);
+	put(s, text, size);
+	put(s, "       ", padding);
 }
 
-/* The stream remembers a failed write; the commit reports it. */
-static enum status write_elements(FILE *stream, tensor_ref t, void *piece, struct error *err)
+static enum status write_elements(struct sink *s, tensor_ref t, void *piece, struct error *err)
 {
 	const size_t bytes = safetensors_bytes(t);
 	enum status status = OK;
 
 	if (t->data) {
-		fwrite(t->data, 1, bytes, stream);
+		put(s, t->data, bytes);
 		return OK;
 	}
-	for (size_t at = 0; at < bytes && status == OK && !ferror(stream); at += PIECE) {
+	for (size_t at = 0; at < bytes && status == OK && !ferror(s->stream); at += PIECE) {
 		const size_t size = bytes - at < PIECE ? bytes - at : PIECE;
 
 		status = t->fill(t->context, at, size, piece, err);
 		if (status == OK)
-			fwrite(piece, 1, size, stream);
+			put(s, piece, size);
 	}
 	return status;
+}
+
+/* Puts the hash in the place of its zeros. */
+static enum status write_hash(struct sink *s, struct error *err)
+{
+	char hex[SHA256_HEX_SIZE];
+
+	if (!s->digits || ferror(s->stream))
+		return OK;
+	sha256_hex(&s->hash, hex);
+	if (fseeko(s->stream, (off_t)s->digits, SEEK_SET))
+		return fail_errno(err, "cannot write its hash");
+	fwrite(hex, 1, strlen(hex), s->stream);
+	return OK;
 }
 
 static enum status write_file(const char *path, const char *header, tensor_ref *order, int count,
@@ -554,15 +642,19 @@ static enum status write_file(const char *path, const char *header, tensor_ref *
 	void *piece = malloc(PIECE);
 	enum status status;
 	struct replace file;
+	struct sink sink;
 
 	if (!piece)
 		return fail_memory(err, path, PIECE);
 	status = replace_begin(&file, path, err);
 	if (status)
 		goto free_piece;
-	write_header(file.stream, header);
+	sink.stream = file.stream;
+	write_header(&sink, header);
 	for (int i = 0; i < count && status == OK && !ferror(file.stream); i++)
-		status = write_elements(file.stream, order[i], piece, err);
+		status = write_elements(&sink, order[i], piece, err);
+	if (status == OK)
+		status = write_hash(&sink, err);
 	if (status) {
 		replace_abort(&file);
 		fail_prefix(err, "%s", path);

@@ -8,6 +8,9 @@
  * Offsets count from the start of the buffer, which the tensors fill without
  * holes or overlap.  A file that breaks a rule of the format is refused; the
  * only liberty is a header that is not padded to a multiple of 8 bytes.
+ *
+ * A file may state its own SHA-256 in its metadata: of all its bytes, with zeros for
+ * the digits of the hash.  Then one changed byte is noticed wherever the file is.
  */
 #ifndef CORE_UTIL_SAFETENSORS_H
 #define CORE_UTIL_SAFETENSORS_H
@@ -19,6 +22,8 @@
 #include "core/util/dtype.h"
 
 #define SAFETENSORS_MAX_DIMS 8
+#define SAFETENSORS_HASH "file_sha256" /* key in the metadata */
+#define SAFETENSORS_NO_HASH "0000000000000000000000000000000000000000000000000000000000000000"
 
 enum safetensors_type {
 	ST_BOOL,
@@ -61,6 +66,8 @@ struct safetensors {
 	int count, pairs;
 
 	struct cJSON *header; /* owns the texts */
+	const char *bytes;    /* the whole file */
+	size_t size;
 	void *mapping;
 	size_t mapped;
 };
@@ -73,6 +80,9 @@ enum status safetensors_parse(struct safetensors *file, const void *bytes, size_
 			      struct error *err) MUST_CHECK;
 void safetensors_close(struct safetensors *file);
 
+/* FAIL if the file states its hash, and has another one. */
+enum status safetensors_check(const struct safetensors *file, struct error *err) MUST_CHECK;
+
 /* NULL when there is none. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key);
@@ -82,10 +92,16 @@ enum safetensors_type safetensors_type_of(enum dtype type);
 int64_t safetensors_elements(const struct safetensors_tensor *t);
 size_t safetensors_bytes(const struct safetensors_tensor *t);
 
+/* Holds a tensor of F32 or F64 neither NaN nor infinity?  Other types are not looked at. */
+bool safetensors_is_finite(const struct safetensors_tensor *t);
+
 /* All elements of a tensor that was read, as doubles. */
 void safetensors_read_double(const struct safetensors_tensor *t, double *out);
 
-/* Replace the file at `path`; on failure the old one, if any, is still there. */
+/*
+ * Replace the file at `path`; on failure the old one, if any, is still there.  The metadata may
+ * hold SAFETENSORS_HASH with SAFETENSORS_NO_HASH: the file then states its hash.
+ */
 enum status safetensors_write(const char *path, const struct safetensors_tensor *tensors, int count,
 			      const struct safetensors_pair *metadata, int pairs,
 			      struct error *err) MUST_CHECK;

@@ -481,6 +481,54 @@ static void test_failed_writes_leave_the_old_file(void **state)
 	assert_holds_number(place, 2);
 }
 
+/* Of a file of these bytes: is it read, and does it state the right hash? */
+static bool is_accepted(unsigned char *bytes, size_t size, bool *is_stated)
+{
+	struct safetensors file;
+	struct error err;
+	bool accepted;
+
+	if (safetensors_parse(&file, bytes, size, &err))
+		return false;
+	accepted = safetensors_check(&file, &err) == OK;
+	*is_stated = safetensors_metadata(&file, SAFETENSORS_HASH);
+	safetensors_close(&file);
+	return accepted;
+}
+
+/* One changed byte is noticed, unless it is in the name of the hash: then the file states none. */
+static void test_a_file_states_its_hash(void **state)
+{
+	const struct safetensors_tensor t = {
+		.name = "a", .type = ST_F32, .ndim = 1, .dim = { 3 }, .data = (float[]){ 1, 2, 3 }
+	};
+	const struct safetensors_pair metadata[] = { { "format", "pt" },
+						     { SAFETENSORS_HASH, SAFETENSORS_NO_HASH },
+						     { "identity", "ab" } };
+	struct place *place = *state;
+	unsigned char bytes[1024];
+	int not_stated = 0;
+	bool is_stated;
+	struct error err;
+	FILE *stream;
+	size_t size;
+
+	must(safetensors_write(place->file, &t, 1, metadata, COUNT(metadata), &err), &err);
+	stream = fopen(place->file, "rb");
+	size = fread(bytes, 1, sizeof(bytes), stream);
+	fclose(stream);
+	assert_true(is_accepted(bytes, size, &is_stated) && is_stated);
+	for (size_t i = 0; i < size; i++) {
+		bytes[i] ^= 1;
+		if (is_accepted(bytes, size, &is_stated)) {
+			assert_false(is_stated);
+			not_stated++;
+		}
+		bytes[i] ^= 1;
+	}
+	assert_in_range(not_stated, 1, strlen(SAFETENSORS_HASH) + strlen("__metadata__"));
+}
+
 static void test_refuses_to_write_nonsense(void **state)
 {
 	const struct safetensors_tensor twice[] = {
@@ -529,6 +577,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_streams_what_a_function_fills, make_place,
 						remove_place),
 		cmocka_unit_test_setup_teardown(test_failed_writes_leave_the_old_file, make_place,
+						remove_place),
+		cmocka_unit_test_setup_teardown(test_a_file_states_its_hash, make_place,
 						remove_place),
 		cmocka_unit_test_setup_teardown(test_refuses_to_write_nonsense, make_place,
 						remove_place),

@@ -264,7 +264,6 @@ static void tell_doubled(struct oracle *o, double *h, struct oracle_message *out
 static const struct mechanism doubled = {
 	.name = "doubled",
 	.symbol = "TEST_DOUBLED",
-	.read = read_nothing,
 	.hidden = act_doubled,
 };
 MECHANISM(doubled);
@@ -286,7 +285,6 @@ static struct tensor *act_twofold(struct block *b, const void *options, struct t
 static const struct mechanism twofold = {
 	.name = "twofold",
 	.symbol = "TEST_TWOFOLD",
-	.read = read_nothing,
 	.hidden = act_twofold,
 };
 MECHANISM(twofold);

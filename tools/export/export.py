@@ -141,8 +141,8 @@ def write_tokenizer(directory, vocabulary, block):
 
 
 def export(program, weights_path, directory):
-    told = json.loads(subprocess.run([program, "reference"], check=True, text=True,
-                                     stdout=subprocess.PIPE).stdout)
+    told = json.loads(subprocess.run([program, "reference", "--weights", weights_path], check=True,
+                                     text=True, stdout=subprocess.PIPE).stdout)
     refuse_unknown(told)
     c = told["config"]
     tensors, about = weights.read(weights_path)
@@ -159,6 +159,7 @@ def export(program, weights_path, directory):
     write_json(directory / "generation_config.json",
                {**ends, "do_sample": True, "temperature": TEMPERATURE, "top_k": 0,
                 "max_new_tokens": max(1, c["block"] // 2), "use_cache": form is not own})
+    about.pop(weights.HASH, None)       # of the file that was read
     weights.write(directory / "model.safetensors", renamed, {**about, "format": "pt"})
     if form is own:
         shutil.copy(HERE / "modeling_kablate.py", directory)
@@ -178,6 +179,8 @@ def main(argv):
         architecture = export(args.program, args.weights, args.directory)
     except (tokenizer.Unfit, Unknown) as problem:
         sys.exit(f"export: {problem}")
+    except subprocess.CalledProcessError:
+        sys.exit(1)     # the program named the reason
     except OSError as problem:
         sys.exit(f"export: {problem.filename or args.directory}: {problem.strerror}")
     own_code = ", trust_remote_code=True" if architecture.startswith("Kablate") else ""

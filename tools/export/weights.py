@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 CODES = {"F32": "f", "F64": "d"}
+HASH = "file_sha256"        # metadata: core/util/safetensors.h
 
 
 @dataclass

@@ -59,7 +59,8 @@ static const char usage[] =
 	"    kablate audit [--seed N]                   is the step what it claims? (no training)\n"
 	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
 	"    kablate memory                             every piece of the training arena\n"
-	"    kablate reference                          the model as tools/reference names it, as JSON\n"
+	"    kablate reference [--weights FILE]         the model as tools/reference names it, as JSON;\n"
+	"                                               only if the weights are whole and its own\n"
 	"    kablate fingerprint [--seed N]             what is trained, to compare with another step\n"
 	"    kablate unread                             symbols that no code reads\n"
 	"    kablate generate --weights FILE            text from trained weights\n"
@@ -333,10 +334,14 @@ static int run_bench_decode(struct run_setup *setup, const struct arguments *a)
 	return status == OK ? 0 : complain(&err);
 }
 
-/* For other tools: the model, and what its tokens stand for. */
+/* For other tools: the model, and what its tokens stand for; weights are only checked. */
 static int run_reference(struct run_setup *setup, const struct arguments *a)
 {
-	(void)a;
+	struct weights_origin origin;
+	struct error err;
+
+	if (a->generate.weights && run_setup_load(setup, a->generate.weights, &origin, &err) != OK)
+		return complain(&err);
 	fputs("{\"config\": ", stdout);
 	vector_describe(setup->config, setup->model, stdout);
 	fputs(",\n \"mechanisms\": [", stdout);

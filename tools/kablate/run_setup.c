@@ -403,7 +403,9 @@ enum status run_setup_load(struct run_setup *setup, const char *weights,
 	if (weights_record_compare(&setup->record, weights, NULL, say, NULL, origin, err) != OK ||
 	    run_setup_draw(setup, err) != OK)
 		return FAIL;
-	return weights_load(setup->params, weights, &gpt2_names, NULL, say, NULL, err);
+	if (weights_load(setup->params, weights, &gpt2_names, NULL, say, NULL, err) != OK)
+		return FAIL;
+	return weights_record_check(setup->params, weights, err);
 }
 
 void run_setup_close(struct run_setup *setup)

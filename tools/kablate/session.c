@@ -363,8 +363,10 @@ static enum status save_final(struct session *s, struct error *err)
 	struct stat info;
 
 	snprintf(path, sizeof(path), "%s/weights.safetensors", s->run_dir);
-	if (weights_save(s->setup->params, path, s->setup->record.pair, err) != OK ||
-	    params_hash(s->setup->params, hex, err) != OK)
+	if (params_hash(s->setup->params, hex, err) != OK)
+		return FAIL;
+	weights_record_add_hash(&s->setup->record, hex);
+	if (weights_save(s->setup->params, path, s->setup->record.pair, err) != OK)
 		return FAIL;
 	if (stat(path, &info) != 0)
 		return fail_errno(err, "cannot see %s", path);
@@ -404,11 +406,25 @@ static void tell_ranks(struct session *s, int64_t iteration)
 		metrics_event(s->metrics, iteration, "ranks", text);
 }
 
+/* What was declared before the run, so that a later change shows. */
+static enum status record_declaration(struct session *s, struct error *err)
+{
+	char path[4200], hex[SHA256_HEX_SIZE];
+
+	snprintf(path, sizeof(path), "%s/%s/" DECLARATION_FILE, s->o->runs, s->o->names.experiment);
+	if (access(path, F_OK) != 0)
+		return OK;
+	if (sha256_file(path, hex, err) != OK)
+		return FAIL;
+	metrics_event(s->metrics, 0, EVENT_DECLARATION, hex);
+	return OK;
+}
+
 /* What one rank finds out for all. */
 static enum status audit_alone(struct session *s, struct error *err)
 {
 	record_constants(s);
-	if (audit_first(s, err) != OK)
+	if (record_declaration(s, err) != OK || audit_first(s, err) != OK)
 		return FAIL;
 	return audit_pairing(s, err);
 }

@@ -497,7 +497,8 @@ class Checkpoints(Case):
     def test_journals_and_checkpoints_of_an_older_form(self):
         run = self.stopped()
         journal = run.directory / "journal.jsonl"
-        journal.write_text(re.sub(',"line":[0-9]+,"sum":"[0-9a-f]+"', "", journal.read_text()))
+        journal.write_text(re.sub('(,"run":"[0-9a-f]+")?,"line":[0-9]+,"sum":"[0-9a-f]+"', "",
+                                  journal.read_text()))
         for path in run.checkpoints():
             state = (path / "state.json").read_text()
             state = re.sub('  "journal_[a-z]+": .*\n', "", state).partition('  "sha256"')[0]

@@ -1,9 +1,14 @@
 #include "tools/kablate/weights_record.h"
 
 #include <assert.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "core/record/journal.h"
 #include "core/train/weights.h"
 #include "models/function.h"
 #include "tools/kablate/vocabulary.h"
@@ -54,6 +59,12 @@ enum status weights_record_make(struct weights_record *r, const struct config *c
 void weights_record_free(struct weights_record *r)
 {
 	pool_free(&r->pool);
+}
+
+void weights_record_add_hash(struct weights_record *r, const char *hash)
+{
+	snprintf(r->hash, sizeof(r->hash), "%s", hash);
+	add(r, WEIGHTS_HASH, r->hash);
 }
 
 /* ------------------------------------------------------------- comparison */
@@ -149,6 +160,10 @@ enum status weights_record_compare(const struct weights_record *ours, const char
 
 	if (safetensors_open(&file, path, err) != OK)
 		return FAIL;
+	if (safetensors_check(&file, err) != OK) {
+		safetensors_close(&file);
+		return fail_prefix(err, "%s", path);
+	}
 	*origin = origin_of(&file);
 	if (origin->foreign) {
 		snprintf(text, sizeof(text),
@@ -162,4 +177,70 @@ enum status weights_record_compare(const struct weights_record *ours, const char
 		return OK;
 	return fail(err, "%.300s is of another model: %s%s", path, x.differences,
 		    allow ? ".  If you want that, add it to CONFIG_INIT_FROM_ALLOW" : "");
+}
+
+/* -------------------------------------------------------- the run's record */
+
+struct search {
+	const char *file;	    /* without its directory */
+	char hash[SHA256_HEX_SIZE]; /* empty: not recorded */
+};
+
+static const char *file_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* The last record counts. */
+static enum status note_artifact(void *context, const struct entry *e, struct error *err)
+{
+	struct search *search = context;
+
+	(void)err;
+	if (e->kind == ENTRY_ARTIFACT && e->subject && e->text &&
+	    strcmp(file_of(e->subject), search->file) == 0)
+		snprintf(search->hash, sizeof(search->hash), "%s", e->text);
+	return OK;
+}
+
+static enum status search_journal(const char *directory, struct search *search, struct error *err)
+{
+	struct record_file record;
+	enum status status;
+	size_t size;
+	char *text;
+
+	if (record_read(&record, directory, err) != OK)
+		return FAIL;
+	status = journal_read(directory, record.record.identity, &text, &size, err);
+	record_free(&record);
+	if (status != OK)
+		return FAIL;
+	status = journal_visit(text, size, 1, note_artifact, search, err);
+	free(text);
+	return status;
+}
+
+enum status weights_record_check(const struct params *params, const char *path, struct error *err)
+{
+	struct search search = { .file = file_of(path) };
+	char copy[PATH_MAX], record[PATH_MAX + sizeof(RUN_RECORD_FILE)];
+	char hash[SHA256_HEX_SIZE];
+	const char *directory;
+
+	snprintf(copy, sizeof(copy), "%s", path);
+	directory = dirname(copy);
+	snprintf(record, sizeof(record), "%s/" RUN_RECORD_FILE, directory);
+	if (access(record, F_OK) != 0)
+		return OK; /* a copy elsewhere */
+	if (search_journal(directory, &search, err) != OK || params_hash(params, hash, err) != OK)
+		return FAIL;
+	if (!search.hash[0] || strcmp(search.hash, hash) == 0)
+		return OK;
+	return fail(
+		err,
+		"%s: these are not the weights that the run recorded (SHA-256 %.12s, recorded %.12s)",
+		path, hash, search.hash);
 }

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Tests of what a weights file says about its model: no program takes it for another one's."""
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import unittest
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
-from tools.kablate.train_test import ROOT, SETTINGS, TREE, Run, Tree, program
+from tools.kablate.train_test import ENVIRONMENT, OUTPUT, ROOT, SETTINGS, TREE, Run, Tree, program
 from tools.testing import tap
 
 
@@ -26,6 +28,80 @@ def forget_record(path, copy):
     del header["__metadata__"]
     text = json.dumps(header).encode()
     copy.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def without(path, *keys):
+    """Removes these words of the metadata."""
+    header, data = header_of(path.read_bytes())
+    for key in keys:
+        del header["__metadata__"][key]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+class DamagedWeights(unittest.TestCase):
+    """Every command that reads weights refuses those that are not as the run wrote them."""
+
+    def setUp(self):
+        self.run = Run(program(GPT2_MAX_ITERS=3, EVAL_INTERVAL=2))
+        self.run.train()
+        self.weights = self.run.directory / "weights.safetensors"
+
+    def refused(self, reason, path=None):
+        path = path or self.weights
+        for command in ("evaluate", "generate", "reference"):
+            done = subprocess.run([self.run.binary, command, "--weights", path], cwd=TREE,
+                                  capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, f"kablate: {path}: {reason}")
+        if path == self.weights:
+            out = self.run.runs / "exported"
+            done = subprocess.run(["make", f"O={OUTPUT}", f"RUNS={self.run.runs}", "export",
+                                   f"RUN={self.run.directory}", f"OUT={out}"], cwd=TREE,
+                                  env=ENVIRONMENT, capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, f"kablate: {path}: {reason}")
+            self.assertNotIn("Traceback", done.stderr)
+            self.assertFalse(out.exists())
+
+    def test_the_hash_is_of_the_file_with_zeros_for_it(self):
+        for path in (self.weights, self.run.directory / "best.safetensors"):
+            stated = metadata_of(path)["file_sha256"]
+            zeros = path.read_bytes().replace(stated.encode(), b"0" * 64)
+            self.assertEqual(hashlib.sha256(zeros).hexdigest(), stated)
+
+    def test_one_changed_byte(self):
+        for path in (self.weights, self.run.directory / "best.safetensors"):
+            whole = path.read_bytes()
+            for place in (whole.index(b"identity") + 14, -5):
+                damaged = bytearray(whole)
+                damaged[place] ^= 1
+                path.write_bytes(damaged)
+                self.refused("it is damaged: it has another SHA-256 than it states", path)
+            path.write_bytes(whole)
+
+    def test_one_changed_byte_of_an_older_file(self):
+        """It states no hash, but the journal has one of its parameters."""
+        without(self.weights, "file_sha256")
+        subprocess.run([self.run.binary, "evaluate", "--weights", self.weights], cwd=TREE, check=True,
+                       capture_output=True)
+        damaged = bytearray(self.weights.read_bytes())
+        damaged[-5] ^= 1
+        self.weights.write_bytes(damaged)
+        self.refused("these are not the weights that the run recorded")
+
+    def test_weights_of_another_run(self):
+        other = Run(self.run.binary, seed=2)
+        other.train()
+        shutil.copy(other.directory / "weights.safetensors", self.weights)
+        self.refused("these are not the weights that the run recorded")
+
+    def test_numbers_that_are_none(self):
+        without(self.weights, "file_sha256")
+        whole = self.weights.read_bytes()
+        for bits, name in ((0x7fc00000, "NaN"), (0xff800000, "infinity")):
+            self.weights.write_bytes(whole[:-4] + bits.to_bytes(4, "little"))
+            self.refused(f"'[a-z0-9_.]+' holds {name}: these weights cannot be used")
 
 
 class OtherWeights(unittest.TestCase):

@@ -5,9 +5,10 @@ report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 # E=NAME reports another experiment than .config's.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' $(call quoted,$(KCONFIG_CONFIG)) 2>/dev/null)
 reported = $(or $(E),$(configured))
+# A run that cannot be taken in is a failure, but the others are reported.
 report: $(O)/setup-python $(O)/bin/results
-	$(Q)$(update_index)
-	$(Q)$(report_tool) report $(if $(reported),$(call quoted,$(reported)))
+	$(Q)status=0; $(update_index) || status=$$?; \
+		$(report_tool) report $(if $(reported),$(call quoted,$(reported))) && exit $$status
 
 # Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
 shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))
@@ -15,6 +16,10 @@ status: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
 	$(Q)$(if $(shown_by_slurm),$(cluster_status),$< $(call option,--experiment,E) status $(call quoted,$(RUNS)))
 watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
 	$(Q)$(if $(shown_by_slurm),$(cluster_status) --watch 5,$< $(call option,--experiment,E) watch 5 $(call quoted,$(RUNS)))
+
+# Runs that the database does not know yet are taken in first; what cannot be taken in is wrong.
+verify: $(O)/bin/results
+	$(Q){ $(update_index) >/dev/null || true; }; $(O)/bin/results verify $(call quoted,$(RUNS))
 
 # EFFECT: nats, or the share of right answers.
 power: $(O)/setup-python
@@ -67,11 +72,11 @@ export: $(O)/setup-python
 	+$(Q)$(with_run) && $(python) -m tools.export.export "$$kablate" "$$run/weights.safetensors" \
 		$(if $(OUT),$(call quoted,$(OUT)),"$$run/export")
 
-.PHONY: report serve status watch power values judge chance bench-statistics compare diff generate export
+.PHONY: report serve status watch verify power values judge chance bench-statistics compare diff generate export
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
-#:   serve                         pages of all experiments, live, read only;  PORT=8000 HOST=127.0.0.1
+#:   serve                         live pages;  PORT=8000 HOST=127.0.0.1;  verify: is runs/ whole?
 #:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
 #:   values, judge CSV=FILE        final values of all runs; judge them again;  chance: all findings
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols

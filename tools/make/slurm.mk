@@ -15,8 +15,8 @@ $(if $(shell command -v sbatch),,$(error SLURM=1: there is no sbatch on this mac
 endif
 
 # Runs on nodes write their journals only: the database is brought up to date before it is read.
-# (A run that cannot be taken in is told; the others count.)
-update_index = $(if $(wildcard $(RUNS)/*),{ $(O)/bin/results update $(call quoted,$(RUNS)) || true; },:)
+# It fails if a run cannot be taken in; the others are.
+update_index = $(if $(wildcard $(RUNS)/*),$(O)/bin/results update $(call quoted,$(RUNS)),:)
 
 # The next job must find its make, its variables (in MAKEFLAGS), its configuration, whatever .config says by
 # then, and nothing that was queued before.
@@ -29,7 +29,7 @@ tune_and_submit = $(again) runs-tuned && $(again) built && $(again) runs-submit
 report_unless_queued = $(if $(SLURM),test -e $(cluster)/next ||)
 
 runs-tuned: $(O)/bin/results
-	+$(Q)$(if $(plan-tuned),$(update_index) && tuned=$$($(cluster_submit) --tuned $(wanted_steps)) && \
+	+$(Q)$(if $(plan-tuned),{ $(update_index) || true; } && tuned=$$($(cluster_submit) --tuned $(wanted_steps)) && \
 		{ test -z "$$tuned" || $(again) $$(printf 'runs-rate-%s ' $$tuned); },:)
 runs-submit:
 	$(Q)mkdir -p $(cluster) && cp $(plan)/configuration $(kept_configuration)

@@ -37,6 +37,7 @@ MORE_PARAMETERS = "*"
 OTHER_ENVIRONMENT = "†"
 LOST_SEEDS = "‡"
 UNEQUAL_NOISE = "§"
+DAMAGED = "¶"
 MARKS = {
     MORE_PARAMETERS: "more parameters than its baseline",
     OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
@@ -44,6 +45,7 @@ MARKS = {
                 "problems",
     UNEQUAL_NOISE: "one of the two is noisier than the other, and its noise may be skewed: the "
                    "interval is wider for that",
+    DAMAGED: "'make verify' found a run of this step or of its baseline damaged",
 }
 ENDED = (*records.FINISHED, "diverged", "invalid")      # states of runs that will not go on
 
@@ -84,6 +86,7 @@ class Row:
     verdict: str = ""
     reason: str = ""                    # for a verdict that needs one
     marks: list = field(default_factory=list)
+    verified: int = None                # runs with a headline that 'make verify' found sound
 
     @property
     def judged(self):
@@ -177,6 +180,7 @@ class Table:
     problems: list
     notes: list
     compared: str = ""      # what the steps are, in one line
+    verification: list = field(default_factory=list)    # sentences about runs that are not sound
     samples: list = field(default_factory=list)
 
     @property
@@ -244,7 +248,12 @@ def row_of(step, baseline):
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
                [list(audit) for audit in step.failed_audits],
                no_oracle=any(audit[:2] == ("oracle", "no oracle") for run in step.runs
-                             for audit in run.audits))
+                             for audit in run.audits), verified=count_sound(usable))
+
+
+def count_sound(runs):
+    return sum(bool(run.verification and run.verification.is_known and not run.verification.wrong)
+               for run in runs)
 
 
 def is_null(step, baseline):
@@ -395,6 +404,8 @@ def add_marks(row, steps, all_seeds):
         row.marks.append(OTHER_ENVIRONMENT)
     if len(all_seeds) > len(row.samples):
         row.marks.append(LOST_SEEDS)
+    if any(run.verification and run.verification.wrong for step in steps for run in step.runs):
+        row.marks.append(DAMAGED)
 
 
 def compare(row, step, baseline, all_seeds):
@@ -498,6 +509,26 @@ def find_problems(steps, rows, all_seeds):
         expected = set() if step.repeat or row.is_null else set(all_seeds)
         for seed in sorted(expected - {run.seed for run in step.runs}):
             yield f"{step.name}, seed {seed}: missing"
+
+
+def count_of(runs, all_runs):
+    return f"{len(runs)} of {len(all_runs)} runs"
+
+
+def verification_lines(steps):
+    """Nothing about runs of a file of values, which are not there to be verified."""
+    runs = [run for step in steps for run in step.runs if run.verification]
+    for run in runs:
+        for text in run.verification.wrong:
+            yield f"{run} is damaged: {text}"
+    unknown = [run for run in runs if not run.verification.is_known]
+    if unknown:
+        yield f"not verified: {count_of(unknown, runs)}; 'make verify' checks their journals, weights " \
+              "and rows"
+    unbound = [run for run in runs if not run.verification.is_bound]
+    if unbound:
+        yield f"unbound: the journals of {count_of(unbound, runs)} name no run, because an earlier program " \
+              "wrote them"
 
 
 def find_notes(steps):
@@ -684,7 +715,7 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
                  decoded, list(scores_of(groups, rows, by_name, tuned)),
                  sweeps, beside_published(experiment, by_name),
                  list_environments(steps), problems, list(find_notes(steps)),
-                 compared.line([step.config for step in steps]))
+                 compared.line([step.config for step in steps]), list(verification_lines(steps)))
 
 
 def tabulate_pairs(name, pairs):

@@ -10,6 +10,7 @@ import pathlib
 from dataclasses import asdict, dataclass
 
 from tools.plan import declaration, kconfig
+from tools.results import records
 from tools.terminal import terminal
 
 FILE = "said.json"
@@ -53,6 +54,7 @@ def key_of(args, experiment):
     measured = sorted(pathlib.Path(args.runs, experiment, "decode").glob("*.json"))
     parts = [database_state(database), args.runs,
              file_state(declaration.path_of(args.runs, experiment)),
+             file_state(records.verified_path(database)),
              file_state(os.path.join(kconfig.DEFCONFIGS, experiment)),      # its question
              *([str(path), file_state(path)] for path in (*measured, *sources()))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -79,6 +81,10 @@ class Memory:
         said = self.read().get(self.form)
         return said and Said(**said)
 
-    def keep(self, said):
-        whole = {"key": self.key, "said": {**self.read(), self.form: asdict(said)}}
+    def keep(self, said, files):
+        """With the hashes of its files, which `results verify` compares."""
+        hashes = {name: hashlib.sha256(pathlib.Path(self.directory, name).read_bytes()).hexdigest()
+                  for name in files}
+        whole = {"key": self.key, "files": hashes,
+                 "said": {**self.read(), self.form: asdict(said)}}
         kconfig.write_text(self.path, json.dumps(whole) + "\n")

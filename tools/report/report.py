@@ -116,7 +116,8 @@ def verdict_cell(row):
     elif row.verdict == stats.OPEN and row.judged.low is not None and row.judged.sd:
         text += f" (over {stats.MOST_SEEDS} seeds)"
     return text + "".join(mark for mark in (ablation.OTHER_ENVIRONMENT, ablation.LOST_SEEDS,
-                                            ablation.UNEQUAL_NOISE) if mark in row.marks)
+                                            ablation.UNEQUAL_NOISE, ablation.DAMAGED)
+                          if mark in row.marks)
 
 
 COLUMNS = {
@@ -324,7 +325,7 @@ def sections(table):
         yield CONTROLS, [], control_grid(table)
     if table.effects:
         yield EFFECTS, effect_lines(table), effect_grid(table)
-    yield REMARKS, mark_lines(table) + reason_lines(table) + table.notes, None
+    yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
     yield DIFFERS, [*difference_lines(table), *same_lines(table)], None
     yield "Score", score_lines(table), None
@@ -400,7 +401,7 @@ def as_markdown(table):
 
 TEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
        "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "Δ": r"$\Delta$",
-       "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "×": r"$\times$", "→": r"$\to$"}
+       "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "×": r"$\times$", "→": r"$\to$"}
 
 
 def tex(text):
@@ -422,7 +423,8 @@ def tex_notes(lines):
 
 def as_tex(table):
     """To be \\input; needs nothing but the package booktabs."""
-    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(reading_lines(table)))
+    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(reading_lines(table))
+                                                + table.verification)
     for title, notes, extra in told_sections(table):
         if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
             lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
@@ -457,7 +459,8 @@ def as_csv(table):
                      "delta_low", "delta_high", "accuracy_pairs", "accuracy_delta",
                      "accuracy_delta_low", "accuracy_delta_high", "perplexity_percent", "solved",
                      "baseline_solved", "p_corrected", "smallest_effect", "seeds_needed",
-                     "exploratory", "audits", "audits_failed", "verdict", "reason", *more_names])
+                     "exploratory", "audits", "audits_failed", "verdict", "reason", "verified",
+                     *more_names])
     for row in table.rows + table.controls + table.effects:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
@@ -466,7 +469,7 @@ def as_csv(table):
                          *difference_values(row.accuracy_delta), row.perplexity_percent,
                          *(row.solved or ("", ""))[:2], row.p, row.smallest_effect,
                          row.seeds_needed, int(row.is_exploratory), row.audits,
-                         len(row.failed_audits), row.verdict, row.reason,
+                         len(row.failed_audits), row.verdict, row.reason, row.verified,
                          *(more[row.step].get(name) for name in more_names
                            if row.kind == judging.STEP)])
     return out.getvalue()
@@ -552,10 +555,11 @@ def report(db, args):
     name = choose(db, args.experiment)
     directory = os.path.join(args.runs, name, "report")
     memory = memo.Memory(directory, memo.key_of(args, name), sys.stdout)
-    said = memory.recall([f"report.{ending}" for ending in ENDINGS])
+    files = [f"report.{ending}" for ending in ENDINGS]
+    said = memory.recall(files)
     if said is None:
         said = make_report(db, args, name, directory)
-        memory.keep(said)
+        memory.keep(said, files)
     print(said.text, end="")
     if said.failure:
         raise Problem(said.failure)

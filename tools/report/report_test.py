@@ -181,6 +181,56 @@ class Unusual(Case):
         self.assertIsNone(table["rows"][1]["perplexity_percent"])
         self.assertNotIn("Infinity", self.read("json", "e"))
 
+    def verified(self, **runs):
+        """As `results verify` leaves it."""
+        self.runs.rebuild()
+        kept = {key: {"heartbeat": 1e9, "bound": True, "wrong": [], **entry}
+                for key, entry in runs.items()}
+        pathlib.Path(self.runs.path, "verified.json").write_text(json.dumps({"runs": kept}))
+
+    def test_unverified_and_damaged_runs_are_marked(self):
+        keys = {}
+        for seed in (1, 2, 3):
+            for step in ("0-mla", "1-x", "2-y"):
+                identity = self.runs.add("e", step, seed, 3.0 + seed + int(step[0]) / 10)
+                keys[step, seed] = f"e/{step}/{identity}"
+        _, text, table = self.report("e")
+        line = "not verified: 9 of 9 runs; 'make verify' checks their journals, weights and rows"
+        for shown in (" ".join(text.split()), self.read("md", "e"), self.read("tex", "e"), self.read("html", "e")):
+            self.assertIn(line.split(";")[0], shown)
+        self.assertEqual((table["verification"], [row["verified"] for row in table["rows"]]), ([line], [0] * 3))
+
+        self.verified(**{key: {} for key in keys.values()})
+        _, text, table = self.report("e")       # made again: what was said before is not recalled
+        self.assertEqual((table["verification"], [row["verified"] for row in table["rows"]]), ([], [3] * 3))
+        self.assertNotIn("verified", text)
+        self.assertEqual([row["verified"] for row in csv.DictReader(io.StringIO(self.read("csv", "e")))],
+                         ["3"] * 3)
+
+        found = {key: {} for key in keys.values()}
+        found[keys["1-x", 2]] = {"wrong": ["journal.jsonl: line 5 is damaged"]}
+        found[keys["2-y", 1]] = {"bound": False}
+        found[keys["2-y", 3]] = {"heartbeat": 1e9 - 1}          # the run went on since
+        self.verified(**found)
+        _, text, table = self.report("e")
+        self.assertEqual(table["verification"], [
+            "1-x, seed 2 is damaged: journal.jsonl: line 5 is damaged",
+            "not verified: 1 of 9 runs; 'make verify' checks their journals, weights and rows",
+            "unbound: the journals of 1 of 9 runs name no run, because an earlier program wrote them"])
+        self.assertEqual([ablation.DAMAGED in row["marks"] for row in table["rows"]], [False, True, False])
+        self.assertIn("¶ 'make verify' found a run of this step or of its baseline damaged",
+                      " ".join(text.split()))
+        self.assertRegex(text, r"1-x .*¶\n")
+        self.assertIn(r"\P{}", self.read("tex", "e"))
+        self.assertEqual([row["verified"] for row in table["rows"]], [3, 2, 2])
+
+    def test_an_unreadable_verification_verifies_nothing(self):
+        self.runs.add("e", "0-mla", 1, 3.0)
+        for text in ("", "[]", '{"runs": {"x": 1}}', '{"runs": 1}'):
+            self.runs.rebuild()
+            pathlib.Path(self.runs.path, "verified.json").write_text(text)
+            self.assertIn("not verified: 1 of 1 runs", self.report("e")[1])
+
     def test_environments_are_marked(self):
         for seed in (1, 2, 3):
             self.runs.add("e", "0-mla", seed, 3.0 + seed)

@@ -24,14 +24,9 @@
 #include "core/util/name.h"
 #include "core/util/replace.h"
 
-#define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
-#define DECLARATION_FILE "declaration.json"
 #define DECODE_DIRECTORY "decode" /* of an experiment: what `make bench-decode` measured */
 
 /* --------------------------------------------------------------- every run of a directory */
-
-typedef enum status (*visitor)(struct collect *c, struct database *d, const char *path,
-			       struct error *err);
 
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
@@ -62,6 +57,14 @@ static bool is_declaration(const FTSENT *entry)
 	       !strcmp(entry->fts_name, DECLARATION_FILE);
 }
 
+/* RUNS/EXPERIMENT/report/said.json (tools/report/memo.py) */
+static bool is_report(const FTSENT *entry)
+{
+	return entry->fts_info == FTS_F && entry->fts_level >= 2 &&
+	       !strcmp(entry->fts_name, "said.json") &&
+	       !strcmp(entry->fts_parent->fts_name, "report");
+}
+
 /* Reports and counts a problem; the other runs are still visited. */
 static void visit_one(struct collect *c, struct database *d, const char *path, visitor visit)
 {
@@ -73,13 +76,8 @@ static void visit_one(struct collect *c, struct database *d, const char *path, v
 	c->problems++;
 }
 
-/* What is called for each run and, unless NULL, for each measurement and declaration. */
-struct visitors {
-	visitor run, measurement, declaration;
-};
-
-static enum status visit_all(struct collect *c, struct database *d, const char *directory,
-			     const struct visitors *visit, struct error *err)
+enum status collect_visit(struct collect *c, struct database *d, const char *directory,
+			  const struct visitors *visit, struct error *err)
 {
 	char *roots[] = { (char *)directory, NULL };
 	enum status status = OK;
@@ -103,6 +101,8 @@ static enum status visit_all(struct collect *c, struct database *d, const char *
 			visit_one(c, d, entry->fts_path, visit->measurement);
 		} else if (visit->declaration && is_declaration(entry)) {
 			visit_one(c, d, entry->fts_path, visit->declaration);
+		} else if (visit->report && is_report(entry)) {
+			visit_one(c, d, entry->fts_path, visit->report);
 		}
 	}
 	fts_close(tree);
@@ -111,32 +111,67 @@ static enum status visit_all(struct collect *c, struct database *d, const char *
 
 /* --------------------------------------------------------------- rebuild */
 
-static enum status note_any_end(void *context, const struct entry *e, struct error *err)
+#define TAIL_BYTES 4096 /* most lines of a journal have some hundred */
+
+struct last_line {
+	double time; /* NAN: not known */
+	bool is_end;
+};
+
+static struct last_line parse_last(const char *line)
 {
-	(void)err;
-	*(bool *)context = e->kind == ENTRY_END;
-	return OK;
+	cJSON *json = cJSON_Parse(line);
+	const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "kind"));
+	const struct last_line last = {
+		.time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time")),
+		.is_end = kind && !strcmp(kind, "end"),
+	};
+
+	cJSON_Delete(json);
+	return last;
+}
+
+/* The journal's last whole line, if that can be told from its end. */
+static struct last_line last_line(const char *run_dir)
+{
+	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;
+	ssize_t size = -1;
+	struct stat about;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd >= 0 && fstat(fd, &about) == 0)
+		size = pread(fd, tail, TAIL_BYTES,
+			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);
+	if (fd >= 0)
+		close(fd);
+	while (size > 0 && tail[size - 1] != '\n') /* half a line */
+		size--;
+	if (size <= 0)
+		return (struct last_line){ .time = NAN };
+	tail[size - 1] = '\0';
+	line = strrchr(tail, '\n');
+	return parse_last(line ? line + 1 : tail);
+}
+
+bool run_is_done(const char *run_dir)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/done", run_dir);
+	return access(path, F_OK) == 0;
 }
 
 /* If whole lines are lost, the missing end of a run that is done may be the only trace. */
 static enum status check_end(const char *run_dir, struct error *err)
 {
-	char path[PATH_MAX], *text;
-	enum status status;
-	bool ended = false;
-	size_t size;
-
-	snprintf(path, sizeof(path), "%s/done", run_dir);
-	if (access(path, F_OK) != 0)
+	if (!run_is_done(run_dir) || last_line(run_dir).is_end)
 		return OK;
-	if (journal_read(run_dir, &text, &size, err))
-		return FAIL;
-	status = journal_visit(text, size, 1, note_any_end, &ended, err);
-	free(text);
-	if (status == OK && !ended)
-		status = fail(err, "%s is done, but the end of its " JOURNAL_FILE " is lost",
-			      run_dir);
-	return status;
+	return fail(err,
+		    "%s is done, but the end of its " JOURNAL_FILE " is lost: 'results merge COPY' "
+		    "brings a whole journal back, 'make rerun RUN=%s' trains the run again",
+		    run_dir, run_dir);
 }
 
 #define BATCH_SECONDS 1 /* for which other writers wait: a tenth of their patience */
@@ -173,12 +208,28 @@ static enum status end_batch(struct collect *c, struct database *d, struct error
 	return is_open ? database_end_batch(d, err) : OK;
 }
 
+enum status collect_lock(struct collect *c, const char *run_dir, int how, int *lock,
+			 struct error *err)
+{
+	*lock = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (*lock < 0)
+		return fail_errno(err, "%s", run_dir);
+	c->is_busy = flock(*lock, how | LOCK_NB) && errno == EWOULDBLOCK;
+	return OK;
+}
+
 static enum status import_run(struct collect *c, struct database *d, const char *run_dir,
 			      struct error *err)
 {
+	enum status status;
 	int64_t run;
+	int lock;
 
-	if (next_batch(c, d, err) || database_import(d, run_dir, &run, err))
+	if (next_batch(c, d, err) || collect_lock(c, run_dir, LOCK_SH, &lock, err))
+		return FAIL;
+	status = database_import(d, run_dir, c->is_busy, &run, err);
+	close(lock);
+	if (status)
 		return FAIL;
 	c->updated++;
 	return check_end(run_dir, err);
@@ -224,7 +275,7 @@ enum status collect_rebuild(struct collect *c, struct error *err)
 	}
 	if (database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
 		return FAIL;
-	status = visit_all(c, d, c->runs, &(struct visitors){ .run = import_run }, err);
+	status = collect_visit(c, d, c->runs, &(struct visitors){ .run = import_run }, err);
 	if (status == OK)
 		status = end_batch(c, d, err);
 	database_close(d);
@@ -295,38 +346,6 @@ static enum status read_known(struct known *k, struct database *d, struct error 
 	return status;
 }
 
-#define TAIL_BYTES 4096 /* most lines of a journal have some hundred */
-
-/* The time of the journal's last whole line; NAN where that cannot be told from its end. */
-static double last_time(const char *run_dir)
-{
-	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;
-	double time = NAN;
-	ssize_t size = -1;
-	struct stat about;
-	cJSON *json;
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, run_dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd >= 0 && fstat(fd, &about) == 0)
-		size = pread(fd, tail, TAIL_BYTES,
-			     about.st_size > TAIL_BYTES ? about.st_size - TAIL_BYTES : 0);
-	if (fd >= 0)
-		close(fd);
-	while (size > 0 && tail[size - 1] != '\n') /* half a line */
-		size--;
-	if (size <= 0)
-		return NAN;
-	tail[size - 1] = '\0';
-	line = strrchr(tail, '\n');
-	json = cJSON_Parse(line ? line + 1 : tail);
-	if (json)
-		time = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "time"));
-	cJSON_Delete(json);
-	return time;
-}
-
 /* Does the database have the journal's last line? */
 static bool is_known(const struct collect *c, const char *run_dir)
 {
@@ -337,7 +356,7 @@ static bool is_known(const struct collect *c, const char *run_dir)
 	if (strncmp(run_dir, c->runs, above) == 0)
 		key.directory += above + strspn(run_dir + above, "/");
 	found = bsearch(&key, c->known->list, c->known->n, sizeof(key), by_directory);
-	return found && found->heartbeat == last_time(run_dir);
+	return found && found->heartbeat == last_line(run_dir).time;
 }
 
 static enum status import_unknown(struct collect *c, struct database *d, const char *run_dir,
@@ -345,11 +364,13 @@ static enum status import_unknown(struct collect *c, struct database *d, const c
 {
 	if (!is_known(c, run_dir))
 		return import_run(c, d, run_dir, err);
+	if (check_end(run_dir, err))
+		return FAIL;
 	c->unchanged++;
 	return OK;
 }
 
-/* As visit_all(), for visitors that call is_known(). */
+/* As collect_visit(), for visitors that call is_known(). */
 static enum status visit_knowing(struct collect *c, struct database *d, const char *directory,
 				 const struct visitors *visit, struct error *err)
 {
@@ -358,7 +379,7 @@ static enum status visit_knowing(struct collect *c, struct database *d, const ch
 
 	c->known = &known;
 	if (status == OK)
-		status = visit_all(c, d, directory, visit, err);
+		status = collect_visit(c, d, directory, visit, err);
 	c->known = NULL;
 	forget_known(&known);
 	return status;
@@ -484,7 +505,7 @@ static enum status take_over(const struct collect *c, struct database *d, const 
 	if (write_text(path, journal, err) || record_write(r, ours, err) ||
 	    mark_done(ours, journal, err))
 		return FAIL;
-	return database_import(d, ours, &run, err);
+	return database_import(d, ours, false, &run, err);
 }
 
 static enum status add_run(struct collect *c, struct database *d, const char *ours,
@@ -528,7 +549,7 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	enum status status = OK;
 
 	if (same_run(ours, theirs, r, err) ||
-	    journal_read(ours, &our_journal.bytes, &our_journal.size, err))
+	    journal_read(ours, r->identity, &our_journal.bytes, &our_journal.size, err))
 		return FAIL;
 	if (begins_with(&our_journal, their_journal) &&
 	    (our_journal.size > their_journal->size || is_complete(c, ours))) {
@@ -549,19 +570,6 @@ static enum status join_run(struct collect *c, struct database *d, const char *o
 	return status;
 }
 
-/*
- * A run locks its directory as long as it lives.  One that starts from here on waits until the
- * merge is over; on one that was first nothing is changed.
- */
-static enum status lock_ours(struct collect *c, const char *ours, int *lock, struct error *err)
-{
-	*lock = open(ours, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (*lock < 0)
-		return fail_errno(err, "%s", ours);
-	c->is_busy = flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-	return OK;
-}
-
 static enum status merge_run(struct collect *c, struct database *d, const char *theirs,
 			     struct error *err)
 {
@@ -573,11 +581,11 @@ static enum status merge_run(struct collect *c, struct database *d, const char *
 
 	if (record_read(&file, theirs, err))
 		return FAIL;
-	if (journal_read(theirs, &journal.bytes, &journal.size, err))
+	if (journal_read(theirs, file.record.identity, &journal.bytes, &journal.size, err))
 		goto free_record;
 	if (our_directory(c, &file.record, theirs, &ours, err))
 		goto free_journal;
-	if (lock_ours(c, ours, &lock, err))
+	if (collect_lock(c, ours, LOCK_EX, &lock, err))
 		goto free_ours;
 	if (holds_run(ours))
 		status = join_run(c, d, ours, theirs, &file.record, &journal, err);
@@ -779,7 +787,9 @@ static enum status merge_declaration(struct collect *c, struct database *d, cons
 
 enum status collect_merge(struct collect *c, const char *other, struct error *err)
 {
-	const struct visitors merging = { merge_run, merge_measurement, merge_declaration };
+	const struct visitors merging = { .run = merge_run,
+					  .measurement = merge_measurement,
+					  .declaration = merge_declaration };
 	struct database *d;
 	enum status status;
 

@@ -13,16 +13,44 @@
 
 #include "core/util/status.h"
 
+#define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
+
+struct database;
+
 /* Counts are of runs, measurements and declarations. */
 struct collect {
 	const char *runs;    /* our directory of runs */
 	const char *db_path; /* the database */
 	FILE *out;	     /* gets a line for each run that changed or has a problem */
 	int added, updated, unchanged, problems;
-	struct known *known; /* collect_update(), collect_merge(): what the database has */
-	double batch_began;  /* monotonic seconds; 0: no batch is open */
-	bool is_busy;	     /* a process works on the run that is being merged */
+	struct known *known;   /* collect_update(), collect_merge(): what the database has */
+	double batch_began;    /* monotonic seconds; 0: no batch is open */
+	struct verify *verify; /* verify_runs(): what was found */
+	bool is_busy;	       /* a process works on the run that is visited */
 };
+
+typedef enum status (*visitor)(struct collect *c, struct database *d, const char *path,
+			       struct error *err);
+
+/* What is called for each run and, unless NULL, for each measurement, declaration and report. */
+struct visitors {
+	visitor run, measurement, declaration, report;
+};
+
+/* Visits all that is below a directory.  A visitor's failure is reported and counted as a problem.
+ */
+enum status collect_visit(struct collect *c, struct database *d, const char *directory,
+			  const struct visitors *visit, struct error *err) MUST_CHECK;
+
+/*
+ * A run locks its directory as long as it lives.  One that starts while the lock is held waits;
+ * is_busy tells whether one was first.  `how`: LOCK_SH or LOCK_EX.
+ */
+enum status collect_lock(struct collect *c, const char *run_dir, int how, int *lock,
+			 struct error *err) MUST_CHECK;
+
+/* Does make hold the run for done? */
+bool run_is_done(const char *run_dir);
 
 /* Makes all rows of the database again from our runs; puts a damaged database aside first. */
 enum status collect_rebuild(struct collect *c, struct error *err) MUST_CHECK;

@@ -1,5 +1,6 @@
 """Reads runs and their steps from runs/results.db.  docs/database.md has the tables."""
 import functools
+import json
 import math
 import os
 import sqlite3
@@ -30,6 +31,14 @@ class Problem(Exception):
 
 
 @dataclass
+class Verification:
+    """What `results verify` found about a run."""
+    is_known: bool = False      # it was verified as it is now
+    is_bound: bool = True       # its journal names it
+    wrong: list = ()
+
+
+@dataclass
 class Run:
     id: int
     experiment: str
@@ -56,6 +65,7 @@ class Run:
     prompt: str = None                              # of the sample at the end, or None
     sample: str = None
     moved: str = None                               # how the environment changed on the way
+    verification: "Verification" = None             # None: not known, as in a file of values
 
     def __str__(self):
         return f"{self.step}, seed {self.seed}"
@@ -227,6 +237,26 @@ def read_details(db, run, metrics):
     check_types([(run.weights, run.moved, run.prompt, run.sample)], *[TEXT] * 4)
 
 
+def verified_path(database):
+    return os.path.join(os.path.dirname(os.path.abspath(database)), "verified.json")
+
+
+def verifications(database):
+    """By EXPERIMENT/STEP/IDENTITY; an unreadable file verifies nothing."""
+    try:
+        with open(verified_path(database), encoding="utf-8") as file:
+            return {key: (entry["heartbeat"], Verification(True, entry["bound"] is True,
+                                                           list(map(str, entry["wrong"]))))
+                    for key, entry in json.load(file)["runs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def verification_of(run, known):
+    heartbeat, found = known.get(f"{run.experiment}/{run.step}/{run.identity}", (None, None))
+    return found if found and heartbeat == run.heartbeat else Verification()
+
+
 def run_lines(db):
     """What a list of all runs shows, without their curves."""
     rows = db.execute("SELECT experiments.name AS experiment, step, identity, seed, state, heartbeat"
@@ -253,8 +283,10 @@ def runs_where(db, condition, *values, metrics=()):
         checked(db, check_row, row)
     runs = [Run(environment={key: row[key] for key in ENVIRONMENT},
                 **{key: row[key] for key in ("id", "experiment", *COLUMNS[1:])}) for row in rows]
+    known = verifications(db.path)
     for run in runs:
         checked(db, read_details, db, run, metrics)
+        run.verification = verification_of(run, known)
     return runs
 
 

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 #include "core/train/progress.h"
 #include "core/util/status.h"
 #include "tools/results/collect.h"
+#include "tools/results/verify.h"
 
 #define CLEAR_SCREEN "\033[H\033[J" /* ECMA-48: cursor home, erase what follows */
 #define WATCH_SECONDS 2
@@ -40,6 +42,8 @@ static const char help[] =
 	"  merge OTHER [RUNS]       copy the records and journals of another directory of runs\n"
 	"                           into RUNS and the database, and the measurements of\n"
 	"                           bench-decode into RUNS; overwrite and double nothing\n"
+	"  verify [RUNS]            check journals, database, weights, checkpoints, declarations\n"
+	"                           and reports; a line says what is wrong with what\n"
 	"\n"
 	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  status and watch show the "
 	"runs\n"
@@ -58,7 +62,7 @@ struct request {
 static const char status_sql[] =
 	"SELECT overview.experiment, overview.step, overview.seed, overview.state, iteration,"
 	"  overview.iterations, train_loss, validation_loss, overview.exit_reason,"
-	"  host, pid, process, heartbeat, resumed, resumed_iteration"
+	"  host, pid, process, heartbeat, resumed, resumed_iteration, runs.directory"
 	" FROM overview JOIN runs ON runs.id = run"
 	" WHERE ?1 IS NULL OR overview.experiment = ?1"
 	" ORDER BY overview.experiment, CAST(overview.step AS INTEGER), overview.step,"
@@ -80,6 +84,7 @@ enum column {
 	HEARTBEAT,
 	RESUMED,
 	RESUMED_ITERATION,
+	DIRECTORY,
 };
 
 static const char *text_of(sqlite3_stmt *row, enum column c)
@@ -113,6 +118,19 @@ static double seconds_left(sqlite3_stmt *row)
 	return made > 0 ? took / made * (real_of(row, ITERATIONS) - real_of(row, ITERATION)) : NAN;
 }
 
+/* Does make hold the run for done?  Its directory is relative to the database's. */
+static bool is_done(sqlite3_stmt *row)
+{
+	const char *directory = text_of(row, DIRECTORY);
+	char database[PATH_MAX], path[2 * PATH_MAX];
+
+	snprintf(database, sizeof(database), "%s",
+		 sqlite3_db_filename(sqlite3_db_handle(row), "main"));
+	snprintf(path, sizeof(path), "%s%s%s", directory[0] == '/' ? "" : dirname(database),
+		 directory[0] == '/' ? "" : "/", directory);
+	return run_is_done(path);
+}
+
 /* What the run's state means now: its process may be gone, or on another machine. */
 static void describe_state(sqlite3_stmt *row, const char **state, char *note, size_t size)
 {
@@ -131,7 +149,10 @@ static void describe_state(sqlite3_stmt *row, const char **state, char *note, si
 		break;
 	case PROCESS_DEAD:
 		*state = "died";
-		snprintf(note, size, "its process is gone; it can be resumed");
+		snprintf(note, size, "%s",
+			 is_done(row) ? "it is done, but the database lacks its end: see "
+					"'results update'"
+				      : "its process is gone; it can be resumed");
 		break;
 	case PROCESS_ELSEWHERE:
 		progress_duration((double)time(NULL) - real_of(row, HEARTBEAT), duration);
@@ -396,6 +417,14 @@ static int run_merge(struct request *r, const char *argument)
 			: misused("merge: which directory of runs?");
 }
 
+static int run_verify(struct request *r, const char *argument)
+{
+	struct error err;
+
+	(void)argument;
+	return end(verify_runs(&r->collect, &err), r->collect.problems, &err);
+}
+
 static const struct command {
 	const char *name;
 	bool has_argument; /* before RUNS */
@@ -403,7 +432,7 @@ static const struct command {
 } commands[] = {
 	{ "status", false, run_status },   { "watch", true, run_watch },
 	{ "rebuild", false, run_rebuild }, { "update", false, run_update },
-	{ "merge", true, run_merge },
+	{ "merge", true, run_merge },	   { "verify", false, run_verify },
 };
 
 static int run_command(const struct command *command, struct request *r, int n, char **words)

@@ -54,6 +54,8 @@ WHOLE = [start(), {"kind": "audit", "time": NOW, "name": "wiring", "subject": "h
          *values(1, 10), {"kind": "event", "time": NOW, "iteration": 10, "name": "note"},
          {"kind": "artifact", "time": NOW, "name": "weights", "path": "w", "bytes": 5}, END]
 
+TIMED = [{**line, "time": NOW - 100 + i} for i, line in enumerate(WHOLE)]
+
 
 def identity_of(name):
     """As long as that of a run."""
@@ -298,6 +300,30 @@ class Rebuild(Case):
                 self.assertRegex(self.results("merge", runs, self.runs / "new", expect=1),
                                  "a1/journal.jsonl: line [0-9]+ is damaged")
 
+    def test_swapped_journals_are_refused(self):
+        """The first line names the run; a sum vouches for it."""
+        for place in ("plain", "summed"):
+            runs = self.place / place
+            names = ("a1", "a2")
+            for name in names:
+                lines = [{**start(), "run": identity_of(name)}, *WHOLE[1:]]
+                journal = write_run(runs, name, []) / "journal.jsonl"
+                journal.write_text("".join(self.summed(lines, 99 if place == "plain" else 0)))
+            self.results("rebuild", runs)
+            before = contents(runs)
+            journals = [runs / "ra" / name / "journal.jsonl" for name in names]
+            texts = [journal.read_text() for journal in journals]
+            for journal, text in zip(journals, reversed(texts)):
+                journal.write_text(text)
+            for words in (("rebuild", runs), ("merge", runs, self.place / f"{place}-merged")):
+                out = self.results(*words, expect=1)
+                self.assertIn(f"a1/journal.jsonl is the journal of another run: line 1 is of {identity_of('a2')[:12]}, "
+                              f"this run is {identity_of('a1')[:12]}", out)
+                self.assertIn("0 unchanged, 2 with problems", out)
+            self.assertEqual(contents(runs), before)
+        journals[0].write_text(texts[0].replace(identity_of("a1"), identity_of("a3")))
+        self.assertIn("line 1 is damaged", self.results("rebuild", runs, expect=1))
+
     def test_a_copied_directory_is_no_second_run(self):
         write_run(self.runs, "a1")
         write_run(self.runs, "copy", identity=identity_of("a1"))
@@ -337,6 +363,51 @@ class Update(Case):
         updated = contents(self.runs)
         self.results("rebuild")
         self.assertEqual(contents(self.runs), updated)
+
+    def test_a_shorter_journal_takes_no_rows(self):
+        """Also not the second time; a copy of the journal brings everything back."""
+        run = write_run(self.runs, "a1", TIMED)
+        copy = write_run(self.other, "a1", TIMED)
+        (run / "done").touch()
+        self.results("update")
+        whole, lines = contents(self.runs), (run / "journal.jsonl").read_text().splitlines(True)
+        for kept in (0, 1, 5, len(lines) - 1):
+            (run / "journal.jsonl").write_text("".join(lines[:kept]))
+            for command in ("update", "rebuild", "update"):
+                out = self.results(command, expect=1)
+                self.assertIn("runs/ra/a1/journal.jsonl has lost lines that the database has; its rows "
+                              "are kept", out)
+                self.assertIn("'make rerun RUN=runs/ra/a1'", out)
+                self.assertEqual(contents(self.runs), whole)
+            self.assertIn("1 run: 1 done", self.results("status"))
+            self.assertIn("1 updated", self.results("merge", copy))
+            self.assertEqual((run / "journal.jsonl").read_text(), "".join(lines))
+            self.assertEqual(contents(self.runs), whole)
+            self.assertEqual(self.results("update"), "")
+
+    def test_a_run_that_went_back_has_fewer_rows(self):
+        """Its journal was cut to a checkpoint, and a later start follows."""
+        run = write_run(self.runs, "a1")
+        self.results("update")
+        again = start(5, age=-1)
+        (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in
+                                                   [*WHOLE[:12], again]))
+        self.assertIn("1 updated", self.results("update"))
+        self.assertEqual(self.ask("SELECT max(iteration) FROM metrics"), 5)
+
+    def test_a_run_at_work_may_be_about_to_start_again(self):
+        run = write_run(self.runs, "a1", TIMED)
+        self.results("update")
+        (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in TIMED[:12]))
+        lock = os.open(run, os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.assertIn("1 updated", self.results("update"))
+
+    def test_a_lost_end_is_reported_every_time(self):
+        (write_run(self.runs, "a1", WHOLE[:-1]) / "done").touch()
+        for _ in range(3):
+            self.assertIn("the end of its journal.jsonl is lost", self.results("update", expect=1))
 
     def test_half_a_line_is_none(self):
         run = write_run(self.runs, "a1", WHOLE[:8])
@@ -624,6 +695,14 @@ class Status(Case):
         out = self.results("status").splitlines()[1]
         self.assertIn(" died ", out)
         self.assertIn("can be resumed", out)
+
+    def test_done_without_an_end_cannot_be_resumed(self):
+        run = write_run(self.runs, "a1", [start(0, platform.node(), os.getpid(), "another boot:1")])
+        self.results("rebuild")
+        (run / "done").touch()
+        out = self.results("status")
+        self.assertIn("it is done, but the database lacks its end: see 'results update'", out)
+        self.assertNotIn("can be resumed", out)
 
     def test_a_number_given_to_a_later_process(self):
         words = self.line([start(0, platform.node(), os.getpid(), "another boot:1")])
