@@ -165,9 +165,11 @@ define cc
 	@mkdir -p $(@D)
 	$(Q)$(compile) $1 -MF $@.d -MT $@ -c $< -o $@.new && mv $@.d $(@:.o=.d) && mv $@.new $@
 endef
+# A program finds libraries of its build by its own place: the whole tree can be moved.
 define ld
 	$(call say,LD,$(@:$(O)/%=%))
-	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) -o $@.new && mv $@.new $@
+	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) \
+		-Xlinker -rpath -Xlinker '$$ORIGIN/$(shell realpath -m --relative-to=$(@D) $(O))' -o $@.new && mv $@.new $@
 endef
 
 $(O)/%.o: %.c $(O)/flags
@@ -181,11 +183,13 @@ $(O)/%.bf16.o: %.c $(O)/flags
 $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 	$(call cc,$(call compile_part,$(test_library_flags)))
 
-# From here the GPU backend is loaded.  It is built if nvcc is found.
-$(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"' \
-	-DEMULATED_LIBRARY='"$(abspath $(O))/emulated/kablate_cuda.so"'
-$(O)/core/ranks/ranks.o: private CPPFLAGS += -DMPI_LIBRARY='"$(abspath $(O))/kablate_mpi.so"' \
-	-DNCCL_LIBRARY='"$(abspath $(O))/kablate_nccl.so"'
+# Programs and the libraries that they load carry a hash of the sources in core/ (core/util/library.h).
+build_id := $(shell find core \( -name '[!.]*.[ch]' -o -name '[!.]*.cu' -o -name '[!.]*.cuh' \) ! -name '*_test.c' \
+	! -name '*_fuzz.c' -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum | cut -c1-64)
+$(O)/build-id: $(call unless_holds,$(O)/build-id,$(build_id))
+	$(call write_stamp,$(build_id))
+$(O)/core/util/build_id.o $(O)/core/util/build_id.pic.o: private CPPFLAGS += -DBUILD_ID='"$(build_id)"'
+$(O)/core/util/build_id.o $(O)/core/util/build_id.pic.o: $(O)/build-id
 
 $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
@@ -231,8 +235,9 @@ setup:
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
 made := core data models tools bin generated plan of-run foreign emulated trial fuzz toolchain flags \
-	objects parts.a test-environment \
-	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler kablate_mpi.so kablate_nccl.so
+	objects parts.a build-id test-environment \
+	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler cuda-flags \
+	kablate_mpi.so kablate_nccl.so kablate_cuda.so kablate_emulated.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.
 build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan,$(if $(wildcard $(o)/toolchain),$(o))))
 clean:
