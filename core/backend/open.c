@@ -19,8 +19,8 @@ static enum status open_library(const char *name, struct backend *b,
 {
 	cuda_opener open;
 
-	if (library_function(name, RTLD_NOW | RTLD_LOCAL, "cuda_backend_open", (void **)&open,
-			     err) != OK)
+	if (library_load(name, RTLD_NOW | RTLD_LOCAL, "cuda_backend_open", (void **)&open, err) !=
+	    OK)
 		return fail_prefix(err, "the GPU backend cannot be loaded");
 	return open(b, o->precision, o->device, err);
 }

@@ -19,7 +19,7 @@ static enum status find_function(const char *name, const char *function, void **
 				 struct error *err)
 {
 	/* MPI's plugins look for its symbols, hence RTLD_GLOBAL. */
-	return library_function(name, RTLD_NOW | RTLD_GLOBAL, function, address, err);
+	return library_load(name, RTLD_NOW | RTLD_GLOBAL, function, address, err);
 }
 
 static enum status open_mpi(struct ranks *r, int size, struct error *err)

@@ -55,8 +55,8 @@ bool library_is_built(const char *name)
 	return find(name, path);
 }
 
-enum status library_function(const char *name, int mode, const char *function, void **address,
-			     struct error *err)
+enum status library_load(const char *name, int mode, const char *function, void **address,
+			 struct error *err)
 {
 	char path[PATH_MAX];
 	const char *id;

@@ -13,7 +13,7 @@
 bool library_is_built(const char *name);
 
 /* Load a library with dlopen()'s mode and find a function in it.  It is never unloaded. */
-enum status library_function(const char *name, int mode, const char *function, void **address,
-			     struct error *err) MUST_CHECK;
+enum status library_load(const char *name, int mode, const char *function, void **address,
+			 struct error *err) MUST_CHECK;
 
 #endif
