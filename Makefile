@@ -33,6 +33,10 @@ ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
 $(error O=$(O) holds the sources; choose a directory of its own)
 endif
 
+# Python and the compilers crash with less.
+small_stack := $(shell kib=$$(ulimit -s); test "$$kib" = unlimited || test "$$kib" -ge 1024 || echo "$$kib")
+$(if $(small_stack),$(error the limit of the stack (ulimit -s) is $(small_stack) KiB: raise it to 1024 or more))
+
 # ---------------------------------------------------------------- how commands are shown
 ifeq ($(V),1)
 say = @:
