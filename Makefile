@@ -169,11 +169,11 @@ define cc
 	@mkdir -p $(@D)
 	$(Q)$(compile) $1 -MF $@.d -MT $@ -c $< -o $@.new && mv $@.d $(@:.o=.d) && mv $@.new $@
 endef
-# A program finds libraries of its build by its own place: the whole tree can be moved.
+# A program finds libraries beside itself or in its build directory: the whole tree can be moved.
 define ld
 	$(call say,LD,$(@:$(O)/%=%))
 	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) \
-		-Xlinker -rpath -Xlinker '$$ORIGIN/$(shell realpath -m --relative-to=$(@D) $(O))' -o $@.new && mv $@.new $@
+		-Xlinker -rpath -Xlinker '$$ORIGIN:$$ORIGIN/$(shell realpath -m --relative-to=$(@D) $(O))' -o $@.new && mv $@.new $@
 endef
 
 $(O)/%.o: %.c $(O)/flags

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 from dataclasses import dataclass
 
 from tools.cluster import slurm
@@ -99,14 +100,25 @@ class Records:
 
     @functools.cache
     def keep_program(self, path):
-        """Another name for the same file; the linker replaces files and never changes one."""
+        """Another name for the same file, with the libraries of its build beside it; the linker replaces files and
+        never changes one."""
         digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
         kept = self.directory / "programs" / digest / "kablate"
-        if not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.link(path, kept)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        for file in (path, *pathlib.Path(os.environ.get("O", "build")).glob("kablate_*.so")):
+            keep(file, kept.with_name(os.path.basename(file)))
         return str(kept)
+
+
+def keep(path, kept):
+    if kept.exists():
+        return
+    new = kept.with_suffix(f".new{os.getpid()}")
+    try:
+        os.link(path, new)
+    except OSError:     # on another file system
+        shutil.copy2(path, new)
+    new.replace(kept)
 
 
 def by_place(queue):

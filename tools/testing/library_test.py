@@ -47,6 +47,9 @@ class Copied(unittest.TestCase):
         self.assertIn("this build has no GPU backend", self.said())    # whatever the other tree has
         self.make_library("core/util/build_id.c", build_id=(as_user.BUILD / "build-id").read_text().strip())
         self.assertIn("the backend of the copy", self.said())
+        shutil.move(self.build / "kablate_cuda.so", self.build / "bin")
+        self.assertIn("the backend of the copy", self.said())      # a library beside the program
+        shutil.move(self.build / "bin/kablate_cuda.so", self.build)
         shutil.move(self.build, self.build.with_name("moved"))
         self.program = self.build.with_name("moved") / "bin/check_vector"
         self.assertIn("the backend of the copy", self.said())
