@@ -47,13 +47,15 @@ class Records:
     def jobs(self):
         """A half line at the end is of a submission that was killed."""
         try:
-            lines = (self.directory / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (self.directory / "jobs.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
         found = []
         for line in lines:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 found.append(json.loads(line))
+        if not all(map(is_job, found)):
+            raise Problem(f"{self.directory / 'jobs.jsonl'}: a line is not what a submission writes")
         return found
 
     def remember(self, job, kind, tasks=None):
@@ -82,9 +84,12 @@ class Records:
 
     def tasks(self, name):
         try:
-            return json.loads((self.directory / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            found = json.loads((self.directory / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise Problem(f"{self.directory / name}: {error}") from None
+        if not isinstance(found, list) or not all(map(is_task, found)):
+            raise Problem(f"{self.directory / name}: not what a submission writes")
+        return found
 
     def places(self):
         """From the directory of each run that was ever submitted to its last task."""
@@ -108,6 +113,14 @@ class Records:
         for file in (path, *pathlib.Path(os.environ.get("O", "build")).glob("kablate_*.so")):
             keep(file, kept.with_name(os.path.basename(file)))
         return str(kept)
+
+
+def is_job(entry):
+    return isinstance(entry, dict) and isinstance(entry.get("job"), int) and isinstance(entry.get("tasks", 0), (str, type(None)))
+
+
+def is_task(entry):
+    return isinstance(entry, dict) and isinstance(entry.get("directory"), str)
 
 
 def keep(path, kept):

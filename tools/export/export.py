@@ -153,7 +153,7 @@ def main(argv):
     args = parser.parse_args(argv)
     try:
         architecture = export(args.program, args.weights, args.directory)
-    except tokenizer.Unfit as problem:
+    except (tokenizer.Unfit, weights.Damaged) as problem:
         sys.exit(f"export: {problem}")
     except OSError as problem:
         sys.exit(f"export: {problem.filename or args.directory}: {problem.strerror}")

@@ -22,7 +22,7 @@ from tools.plan.plan_words import numbers
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
 # Words that stand for the effects of a grid; the report knows which there are.
 EFFECTS = ("main", "interactions")
-PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
+PAIR = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 FILE = "declaration.json"
 
 
@@ -142,14 +142,34 @@ def record(path, content, now):
     kconfig.write_text(path, json.dumps({"declarations": entries}, indent=1) + "\n")
 
 
+def is_comparison(one):
+    return one in EFFECTS or isinstance(one, list) and len(one) == 2 and all(isinstance(step, str) for step in one)
+
+
+def checked(found):
+    """A file may say anything."""
+    def is_list(values, kind):
+        return isinstance(values, (list, tuple)) and all(isinstance(value, kind) for value in values)
+    good = isinstance(found.time, (int, float)) and isinstance(found.asked, str) and is_list(found.primary, (list, str)) \
+        and all(map(is_comparison, found.primary)) and is_list(found.steps, str) and is_list(found.looks, int) \
+        and is_list(found.seeds, int) and (found.margin is None or isinstance(found.margin, float) and found.margin > 0)
+    if not good:
+        raise ValueError("not what a plan declares")
+    return found
+
+
 def read(runs, experiment):
     """The newest declaration; None if there never was one."""
-    entries = read_entries(path_of(runs, experiment))
-    if not entries:
-        return None
-    last = entries[-1]
-    return Declaration(last["time"], len(entries) > 1, last["declared"] is None,
-                       **(last["declared"] or {}))
+    path = path_of(runs, experiment)
+    try:
+        entries = read_entries(path)
+        if not entries:
+            return None
+        last = entries[-1]
+        return checked(Declaration(last["time"], len(entries) > 1, last["declared"] is None,
+                                   **(last["declared"] or {})))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Unfit([f"{path}: damaged: {type(error).__name__} {error}"]) from None
 
 
 def main(argv):

@@ -39,7 +39,7 @@ def read_record(directory):
     try:
         record = json.loads((directory / RECORD).read_text())
         return record["identity"], record["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise records.Problem(f"{directory / RECORD}: {error}") from error
 
 
