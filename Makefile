@@ -216,7 +216,7 @@ $(O)/core/ops/alloc_test: private LDFLAGS += \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
 
 make_files := $(addprefix tools/make/,steps.mk slurm.mk report.mk kconfig.mk data.mk models.mk bench.mk \
-	tests.mk cuda.mk emulated.mk ranks.mk)
+	tests.mk gates.mk cuda.mk emulated.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- sanitizers
@@ -243,14 +243,14 @@ made := core data models tools bin generated plan of-run foreign emulated trial 
 	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler cuda-flags \
 	kablate_mpi.so kablate_nccl.so kablate_cuda.so kablate_emulated.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.
-build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan,$(if $(wildcard $(o)/toolchain),$(o))))
+build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan $(O)-clang,$(if $(wildcard $(o)/toolchain),$(o))))
 clean:
 	$(if $(build_directories),,$(if $(wildcard $(O)/*),$(error O=$(O): nothing was built there, so \
 		nothing is removed)))
 	$(Q)rm -rf $(foreach o,$(build_directories),$(addprefix $(o)/,$(made)))
 mrproper: clean
 	$(Q)rm -f $(KCONFIG_CONFIG) $(KCONFIG_CONFIG).old
-	$(Q)for o in $(O) $(O)-asan $(O)-tsan; do rmdir "$$o" 2>/dev/null || true; done
+	$(Q)for o in $(O) $(O)-asan $(O)-tsan $(O)-clang; do rmdir "$$o" 2>/dev/null || true; done
 	@echo 'runs/ holds results and is kept; remove it by hand if you want to.'
 
 help:
@@ -258,9 +258,9 @@ help:
 
 .PHONY: all programs asan tsan bench-ops setup clean mrproper help FORCE
 
-#:   asan, tsan    run the tests with sanitizers: addresses and undefined behaviour; threads
+#:   asan, tsan    tests with sanitizers: addresses, threads;  check-gates: both, clang, cppcheck
 #:   bench-ops     measure the kernels;   programs: build the tools only, to $(O)/bin
-#:   setup         look for compiler and libraries again; install what is missing (apt)
+#:   setup         find or install compiler and libraries again;  format: C as .clang-format has it
 #:   clean         remove compiled files;   mrproper: also .config;   both keep runs/
 #:
 #: Settings

@@ -103,4 +103,3 @@ format:
 
 #:   check         build and run the tests;  T=core/util/rng_test: one, T=core/%: a room
 #:   check-all     also long ones;  check-long: only long;  check-soak: by hand;  check-cross: emulated
-#:   format        write C and CUDA sources as .clang-format has them (clang-format 14)
