@@ -222,7 +222,8 @@ include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 # ---------------------------------------------------------------- sanitizers
 # Programs with sanitizers take several times as long, so their tests get more time.
 asan:
-	$(Q)TEST_SECONDS=3600 $(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
+	$(Q)TEST_SECONDS=3600 LSAN_OPTIONS=suppressions=$(CURDIR)/tools/make/lsan.txt:print_suppressions=0 \
+		$(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
 # Always clang: its OpenMP runtime tells the sanitizer about barriers.  gcc's does not, so every
 # correct parallel loop would be reported.
 tsan:

@@ -174,8 +174,8 @@ static void test_nccl(void **state)
 {
 	enum { N = 1 << 20 };
 	struct backend b;
-	float *host = malloc(N * sizeof(*host));
-	const size_t bytes = N * sizeof(*host);
+	const size_t bytes = N * sizeof(float);
+	float *host;
 	struct ranks *r;
 	struct error e;
 	void *from, *to;
@@ -189,6 +189,7 @@ static void test_nccl(void **state)
 		print_message("[  SKIPPED ] %s\n", e.text);
 		skip();
 	}
+	host = malloc(bytes);
 	for (int i = 0; i < N; i++)
 		host[i] = (float)i;
 	from = b.alloc(&b, bytes);
