@@ -47,6 +47,10 @@ ifneq ($(filter $(abspath $(O))/%,$(CURDIR)/),)
 $(error O=$(O) holds the sources; choose a directory of its own)
 endif
 
+# Python and the compilers crash with less.
+small_stack := $(shell kib=$$(ulimit -s); test "$$kib" = unlimited || test "$$kib" -ge 1024 || echo "$$kib")
+$(if $(small_stack),$(error the limit of the stack (ulimit -s) is $(small_stack) KiB: raise it to 1024 or more))
+
 # ---------------------------------------------------------------- how commands are shown
 ifeq ($(V),1)
 say = @:
@@ -191,9 +195,11 @@ define cc
 	@mkdir -p $(@D)
 	$(Q)$(compile) $1 -MF $@.d -MT $@ -c $< -o $@.new && mv $@.d $(@:.o=.d) && mv $@.new $@
 endef
+# A program finds libraries beside itself or in its build directory: the whole tree can be moved.
 define ld
 	$(call say,LD,$(@:$(O)/%=%))
-	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) -o $@.new && mv $@.new $@
+	$(Q)$(link) $(filter %.o,$^) $(filter %.a,$^) $1 $(libraries) \
+		-Xlinker -rpath -Xlinker '$$ORIGIN:$$ORIGIN/$(shell realpath -m --relative-to=$(@D) $(O))' -o $@.new && mv $@.new $@
 endef
 
 $(O)/%.o: %.c $(O)/flags
@@ -207,11 +213,13 @@ $(O)/%.bf16.o: %.c $(O)/flags
 $(test_programs:=.o): $(O)/%.o: %.c $(O)/flags $(O)/setup-test
 	$(call cc,$(call compile_part,$(test_library_flags)))
 
-# From here the GPU backend is loaded.  It is built if nvcc is found.
-$(O)/core/backend/open.o: private CPPFLAGS += -DCUDA_LIBRARY='"$(abspath $(O))/kablate_cuda.so"' \
-	-DEMULATED_LIBRARY='"$(abspath $(O))/emulated/kablate_cuda.so"'
-$(O)/core/ranks/ranks.o: private CPPFLAGS += -DMPI_LIBRARY='"$(abspath $(O))/kablate_mpi.so"' \
-	-DNCCL_LIBRARY='"$(abspath $(O))/kablate_nccl.so"'
+# Programs and the libraries that they load carry a hash of the sources in core/ (core/util/library.h).
+build_id := $(shell find core \( -name '[!.]*.[ch]' -o -name '[!.]*.cu' -o -name '[!.]*.cuh' \) ! -name '*_test.c' \
+	! -name '*_fuzz.c' -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum | cut -c1-64)
+$(O)/build-id: $(call unless_holds,$(O)/build-id,$(build_id))
+	$(call write_stamp,$(build_id))
+$(O)/core/util/build_id.o $(O)/core/util/build_id.pic.o: private CPPFLAGS += -DBUILD_ID='"$(build_id)"'
+$(O)/core/util/build_id.o $(O)/core/util/build_id.pic.o: $(O)/build-id
 
 $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
@@ -241,13 +249,14 @@ $(O)/generated/reference_fields.h: tools/reference/model.py
 $(O)/models/test_vector.o: $(O)/generated/reference_fields.h
 
 make_files := $(addprefix tools/make/,steps.mk slurm.mk report.mk kconfig.mk data.mk models.mk bench.mk \
-	tests.mk cuda.mk emulated.mk ranks.mk)
+	tests.mk gates.mk cuda.mk emulated.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
 # ---------------------------------------------------------------- sanitizers
 # Programs with sanitizers take several times as long, so their tests get more time.
 asan:
-	$(Q)TEST_SECONDS=3600 $(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
+	$(Q)TEST_SECONDS=3600 LSAN_OPTIONS=suppressions=$(CURDIR)/tools/make/lsan.txt:print_suppressions=0 \
+		$(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
 # Always clang: its OpenMP runtime tells the sanitizer about barriers.  gcc's does not, so every
 # correct parallel loop would be reported.
 tsan:
@@ -264,17 +273,18 @@ setup:
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
 made := core data models tools bin generated plan plan.[2-9] plan.claims of-run foreign emulated trial fuzz toolchain flags \
-	objects parts.a test-environment \
-	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler kablate_mpi.so kablate_nccl.so
+	objects parts.a build-id test-environment \
+	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler cuda-flags \
+	kablate_mpi.so kablate_nccl.so kablate_cuda.so kablate_emulated.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.
-build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan,$(if $(wildcard $(o)/toolchain),$(o))))
+build_directories = $(strip $(foreach o,$(O) $(O)-asan $(O)-tsan $(O)-clang,$(if $(wildcard $(o)/toolchain),$(o))))
 clean:
 	$(if $(build_directories),,$(if $(wildcard $(O)/*),$(error O=$(O): nothing was built there, so \
 		nothing is removed)))
 	$(Q)rm -rf $(foreach o,$(build_directories),$(addprefix $(o)/,$(made)))
 mrproper: clean
 	$(Q)rm -f $(KCONFIG_CONFIG) $(KCONFIG_CONFIG).old
-	$(Q)for o in $(O) $(O)-asan $(O)-tsan; do rmdir "$$o" 2>/dev/null || true; done
+	$(Q)for o in $(O) $(O)-asan $(O)-tsan $(O)-clang; do rmdir "$$o" 2>/dev/null || true; done
 	@echo 'runs/ holds results and is kept; remove it by hand if you want to.'
 
 help:
@@ -282,9 +292,9 @@ help:
 
 .PHONY: all programs asan tsan bench-ops setup clean mrproper help FORCE
 
-#:   asan, tsan    run the tests with sanitizers: addresses and undefined behaviour; threads
+#:   asan, tsan    tests with sanitizers: addresses, threads;  check-gates: both, clang, cppcheck
 #:   bench-ops     measure the kernels;   programs: build the tools only, to $(O)/bin
-#:   setup         look for compiler and libraries again; install what is missing (apt)
+#:   setup         find or install compiler and libraries again;  format: C as .clang-format has it
 #:   clean         remove compiled files;   mrproper: also .config;   both keep runs/
 #:
 #: Settings

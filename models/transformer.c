@@ -540,7 +540,7 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 		build_block(&b, &s);
 		memcpy(b.in, b.out, sizeof(b.in));
 		if (m->silenced && m->silenced_layer == layer)
-			b.in[m->silenced - 1] = (struct message){ NULL };
+			b.in[m->silenced - 1] = (struct message){ 0 };
 	}
 	if (m->norm_after)
 		return s.x;

@@ -4,36 +4,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/backend/cpu/cpu.h"
+#include "core/util/library.h"
 
-#ifndef CUDA_LIBRARY
 #define CUDA_LIBRARY "kablate_cuda.so"
-#define EMULATED_LIBRARY "emulated/kablate_cuda.so"
-#endif
+#define EMULATED_LIBRARY "kablate_emulated.so"
 
 typedef enum status (*cuda_opener)(struct backend *b, enum precision precision, int device,
 				   struct error *err);
 
-static enum status open_library(const char *path, struct backend *b,
+static enum status open_library(const char *name, struct backend *b,
 				const struct backend_options *o, struct error *err)
 {
 	cuda_opener open;
-	void *library;
 
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!library)
-		return fail(err, "the GPU backend cannot be loaded: %s", dlerror());
-	*(void **)&open = dlsym(library, "cuda_backend_open");
-	if (!open)
-		return fail(err, "the GPU backend cannot be used: %s", dlerror());
+	if (library_load(name, RTLD_NOW | RTLD_LOCAL, "cuda_backend_open", (void **)&open, err) !=
+	    OK)
+		return fail_prefix(err, "the GPU backend cannot be loaded");
 	return open(b, o->precision, o->device, err);
 }
 
 static enum status open_cuda(struct backend *b, const struct backend_options *o, struct error *err)
 {
-	if (access(CUDA_LIBRARY, R_OK))
+	if (!library_is_built(CUDA_LIBRARY))
 		return fail(err, "this build has no GPU backend: install the CUDA toolkit (nvcc), "
 				 "then make; or choose CONFIG_BACKEND=cpu");
 	return open_library(CUDA_LIBRARY, b, o, err);
@@ -42,7 +36,7 @@ static enum status open_cuda(struct backend *b, const struct backend_options *o,
 static enum status open_emulated(struct backend *b, const struct backend_options *o,
 				 struct error *err)
 {
-	if (access(EMULATED_LIBRARY, R_OK))
+	if (!library_is_built(EMULATED_LIBRARY))
 		return fail(err, "the emulated GPU is not built: make emulated");
 	if (open_library(EMULATED_LIBRARY, b, o, err) != OK)
 		return FAIL;

@@ -61,10 +61,11 @@ enum status placement_assign(struct placement *items, int n, bool separate, size
 			     struct error *err)
 {
 	const size_t room = (size_t)(n ? n : 1);
-	struct placement **order = malloc(2 * room * sizeof(*order)), **placed = order + room;
+	struct placement **order = malloc(2 * room * sizeof(*order)), **placed;
 
 	if (!order)
 		return fail_memory(err, "memory planner", 2 * room * sizeof(*order));
+	placed = order + room;
 	for (int i = 0; i < n; i++)
 		order[i] = &items[i];
 	qsort(order, (size_t)n, sizeof(*order), by_size);

@@ -3,37 +3,30 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/ranks/single.h"
+#include "core/util/library.h"
 
-#ifndef MPI_LIBRARY
 #define MPI_LIBRARY "kablate_mpi.so"
-#endif
-#ifndef NCCL_LIBRARY
 #define NCCL_LIBRARY "kablate_nccl.so"
-#endif
 
 /* ------------------------------------------------------------------ opening */
 
 typedef enum status (*mpi_opener)(struct ranks *r, struct error *err);
 typedef enum status (*nccl_opener)(struct ranks *r, void *device, struct error *err);
 
-static enum status find_function(const char *path, const char *name, void **function,
+static enum status find_function(const char *name, const char *function, void **address,
 				 struct error *err)
 {
-	void *library =
-		dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* MPI's plugins look for its symbols */
-
-	*function = library ? dlsym(library, name) : NULL;
-	return *function ? OK : fail(err, "%s", dlerror());
+	/* MPI's plugins look for its symbols, hence RTLD_GLOBAL. */
+	return library_load(name, RTLD_NOW | RTLD_GLOBAL, function, address, err);
 }
 
 static enum status open_mpi(struct ranks *r, int size, struct error *err)
 {
 	mpi_opener open;
 
-	if (access(MPI_LIBRARY, R_OK) != 0)
+	if (!library_is_built(MPI_LIBRARY))
 		return fail(
 			err,
 			"CONFIG_RANKS=%d: this build has no MPI: install libopenmpi-dev, then make",
@@ -70,7 +63,7 @@ enum status ranks_use_nccl(struct ranks **r, void *device, struct error *err)
 	struct ranks *host = *r, *nccl;
 	nccl_opener open;
 
-	if (access(NCCL_LIBRARY, R_OK) != 0)
+	if (!library_is_built(NCCL_LIBRARY))
 		return fail(err, "this build has no NCCL");
 	if (find_function(NCCL_LIBRARY, "ranks_open_nccl", (void **)&open, err) != OK)
 		return fail_prefix(err, "NCCL cannot be loaded");

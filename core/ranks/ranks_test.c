@@ -48,8 +48,8 @@ static void test_nccl(void **state)
 {
 	enum { N = 1 << 20 };
 	struct backend b;
-	float *host = malloc(N * sizeof(*host));
-	const size_t bytes = N * sizeof(*host);
+	const size_t bytes = N * sizeof(float);
+	float *host;
 	struct ranks *r;
 	struct error e;
 	void *from, *to;
@@ -59,6 +59,7 @@ static void test_nccl(void **state)
 	assert_ok(ranks_open(&r, 1, &err));
 	if (ranks_use_nccl(&r, b.context, &e) != OK)
 		skip("%s", e.text);
+	host = malloc(bytes);
 	for (int i = 0; i < N; i++)
 		host[i] = (float)i;
 	from = b.alloc(&b, bytes);

@@ -15,6 +15,7 @@
 #include "core/engine/backend.h"
 #include "core/record/journal.h"
 #include "core/train/shards.h"
+#include "core/train/state_text.h"
 #include "core/util/hash.h"
 #include "core/util/memory_file.h"
 #include "core/util/replace.h"
@@ -23,7 +24,6 @@
 #define PATH_SIZE 4096
 #define NAME_FORMAT "checkpoint-%08lld"
 #define STATE "state.json"
-#define STATE_HASH "  \"sha256\": " /* of all that stands before it in the state */
 
 /* state.json holds their hashes and its own, so that one flipped bit is noticed. */
 static const char *const tensor_files[] = { "weights.safetensors", "optimizer.safetensors" };
@@ -209,15 +209,6 @@ static void print_state(FILE *file, const struct checkpoint *c,
 	fprintf(file, "],\n");
 }
 
-static void hash_bytes(const char *text, size_t size, char hex[SHA256_HEX_SIZE])
-{
-	struct sha256 hash;
-
-	sha256_init(&hash);
-	sha256_add(&hash, text, size);
-	sha256_hex(&hash, hex);
-}
-
 static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			      const char *dir, struct error *err)
 {
@@ -235,7 +226,7 @@ static enum status state_save(const struct checkpoint *c, const struct checkpoin
 		memory_file_free(&memory);
 		return FAIL;
 	}
-	hash_bytes(memory.text, memory.size, own);
+	state_hash(memory.text, memory.size, own);
 	fprintf(r.stream, "%s" STATE_HASH "\"%s\"\n}\n", memory.text, own);
 	memory_file_free(&memory);
 	return replace_commit(&r, err);
@@ -433,74 +424,6 @@ static enum status read_text(const char *path, char **text, struct error *err)
 	return OK;
 }
 
-/* One key that is missing or of the wrong type makes the whole state unusable. */
-static double exact(const cJSON *json, const char *key, bool *good)
-{
-	const cJSON *item = key ? cJSON_GetObjectItemCaseSensitive(json, key) : json;
-
-	*good = *good && cJSON_IsString(item);
-	return *good ? strtod(item->valuestring, NULL) : 0;
-}
-
-static int64_t whole(const cJSON *json, const char *key, bool *good)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-
-	*good = *good && cJSON_IsNumber(item) && fabs(item->valuedouble) < 0x1p53;
-	return *good ? (int64_t)item->valuedouble : 0;
-}
-
-/* Checkpoints of an older form have no mark. */
-static bool parse_mark(const cJSON *json, struct journal_mark *mark)
-{
-	const char *sum =
-		cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "journal_sum"));
-	bool good = true;
-
-	*mark = (struct journal_mark){ 0 };
-	if (!cJSON_HasObjectItem(json, "journal_lines"))
-		return true;
-	mark->lines = whole(json, "journal_lines", &good);
-	if (!good || !sum || strlen(sum) > LINE_SUM_DIGITS)
-		return false;
-	strcpy(mark->sum.hex, sum);
-	return true;
-}
-
-static bool parse_state(const cJSON *json, struct checkpoint_state *state, struct optim_scalars *s)
-{
-	const cJSON *norms = cJSON_GetObjectItemCaseSensitive(json, "norms"), *norm;
-	bool good = cJSON_IsArray(norms) && cJSON_GetArraySize(norms) <= OPTIM_NORMS;
-
-	*s = (struct optim_scalars){ 0 };
-	state->iteration = whole(json, "iteration", &good);
-	state->best_iteration = whole(json, "best_iteration", &good);
-	state->best_loss = exact(json, "best_loss", &good);
-	state->tokens = exact(json, "tokens", &good);
-	state->seconds = exact(json, "seconds", &good);
-	state->clips = whole(json, "clips", &good);
-	s->updates = whole(json, "updates", &good);
-	s->reset_at = whole(json, "reset_at", &good);
-	s->resets = whole(json, "resets", &good);
-	s->spikes = whole(json, "spikes", &good);
-	cJSON_ArrayForEach (norm, norms)
-		if (good)
-			s->norms[s->norm_count++] = exact(norm, NULL, &good);
-	return good && parse_mark(json, &state->journal);
-}
-
-static bool own_hash_fits(const char *text, const cJSON *json)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "sha256");
-	const char *at = strstr(text, STATE_HASH);
-	char hex[SHA256_HEX_SIZE];
-
-	if (!at || !cJSON_IsString(item))
-		return false;
-	hash_bytes(text, (size_t)(at - text), hex);
-	return strcmp(item->valuestring, hex) == 0;
-}
-
 static enum status check_hashes(const cJSON *json, const char *dir, struct error *err)
 {
 	char hashes[TENSOR_FILES][SHA256_HEX_SIZE];
@@ -537,10 +460,9 @@ static enum status state_load(const struct checkpoint *c, const char *dir,
 	snprintf(path, sizeof(path), "%s/" STATE, dir);
 	if (read_text(path, &text, err) != OK)
 		return FAIL;
-	json = cJSON_Parse(text);
+	json = state_parse(text, state, scalars);
 	identity = cJSON_GetObjectItemCaseSensitive(json, "identity");
-	if (!cJSON_IsString(identity) || !parse_state(json, state, scalars) ||
-	    !own_hash_fits(text, json)) {
+	if (!cJSON_IsString(identity)) {
 		fail(err, "%s is damaged", path);
 	} else if (strcmp(identity->valuestring, c->identity) != 0) {
 		*obstacle = FOREIGN;

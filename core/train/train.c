@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/train/checkpoint.h"
 #include "core/train/layer_norms.h"
@@ -444,14 +445,42 @@ static enum status any_of_ranks(struct trainer *t, int mine, int *any, struct er
 	return status;
 }
 
-/* Must the run stop before the next iteration?  Its time goes by the clock of rank 0. */
-static enum status must_stop(struct trainer *t, bool *stops, enum train_end *end,
+/* For tests: KABLATE_TEST_HOLD=N:FILE holds a run after its N-th iteration while FILE exists and no
+ * signal comes.  So a test finds a run at a known point, however fast the machine is. */
+#define HOLD_VARIABLE "KABLATE_TEST_HOLD"
+#define HOLD_MICROSECONDS 1000
+
+static bool is_held(int64_t iteration)
+{
+	const char *text = getenv(HOLD_VARIABLE), *file = text ? strchr(text, ':') : NULL;
+
+	return file && iteration >= atoll(text) && access(file + 1, F_OK) == 0;
+}
+
+/* The signal that stops the run, or 0. */
+static enum status find_signal(struct trainer *t, int64_t iteration, int *signal, struct error *err)
+{
+	int held = 0;
+
+	do {
+		if (held)
+			usleep(HOLD_MICROSECONDS);
+		if (any_of_ranks(t, signals_stop(), signal, err) != OK ||
+		    (getenv(HOLD_VARIABLE) &&
+		     any_of_ranks(t, is_held(iteration), &held, err) != OK))
+			return FAIL;
+	} while (held && !*signal);
+	return OK;
+}
+
+/* Must the run stop after this iteration?  Its time goes by the clock of rank 0. */
+static enum status must_stop(struct trainer *t, int64_t iteration, bool *stops, enum train_end *end,
 			     struct error *reason, struct error *err)
 {
 	const double seconds = t->options.seconds_budget, tokens = t->options.tokens_budget;
 	int late = is_leader(t) && seconds > 0 && seconds_now() - t->started > seconds, signal;
 
-	if (any_of_ranks(t, signals_stop(), &signal, err) != OK ||
+	if (find_signal(t, iteration, &signal, err) != OK ||
 	    (seconds > 0 && any_of_ranks(t, late, &late, err) != OK))
 		return FAIL;
 	*stops = signal || late || (tokens > 0 && t->state.tokens >= tokens);
@@ -637,7 +666,7 @@ static enum status train(struct trainer *t, struct metrics *m, struct progress *
 	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
 		const bool logging = due(i, t->options.log_interval, last);
 
-		if (must_stop(t, &stops, end, reason, err) != OK)
+		if (must_stop(t, i - 1, &stops, end, reason, err) != OK)
 			return FAIL;
 		if (stops) {
 			if (settle(t, m, false, err) != OK)

@@ -374,10 +374,11 @@ static enum status measure_chance(struct source *s, struct error *err)
 	size_t length = (size_t)s->length, vocab = (size_t)s->vocab;
 	size_t size = COMPONENTS * vocab * sizeof(uint64_t) + length * (2 * sizeof(int32_t) + 1);
 	uint64_t *counts = calloc(1, size);
-	struct row row = { .tokens = (int32_t *)(counts + COMPONENTS * vocab) };
+	struct row row = { 0 };
 
 	if (!counts)
 		return fail_memory(err, "language", size);
+	row.tokens = (int32_t *)(counts + COMPONENTS * vocab);
 	row.targets = row.tokens + length;
 	row.component = (uint8_t *)(row.targets + length);
 	count_targets(s, &row, counts);

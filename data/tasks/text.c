@@ -106,11 +106,12 @@ static enum status measure(struct source *s, struct error *err)
 	size_t vocab = (size_t)s->vocab, length = (size_t)s->length;
 	size_t size = vocab * sizeof(uint64_t) + 2 * length * sizeof(int32_t);
 	uint64_t *counts = calloc(1, size);
-	struct row row = { .tokens = (int32_t *)(counts + vocab) };
+	struct row row = { 0 };
 	enum status status = OK;
 
 	if (!counts)
 		return fail_memory(err, "text", size);
+	row.tokens = (int32_t *)(counts + vocab);
 	row.targets = row.tokens + length;
 	for (uint64_t i = 0; i < s->valid_rows; i++) {
 		text_valid(s, i, &row);

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
@@ -127,6 +128,18 @@ class Submitting(Case):
         (self.plan / "1-b/kablate").unlink()
         (self.plan / "1-b/kablate").write_text("of a later build")
         self.assertIn("# 1-b", program.read_text())
+
+    def test_a_task_keeps_the_libraries_of_its_program(self):
+        library = self.place / "build/kablate_mpi.so"
+        library.parent.mkdir()
+        library.write_text("of this build")
+        self.write_plan([self.run_of("0-a", 1)])
+        with mock.patch.dict(os.environ, O=str(library.parent)):
+            self.submit()
+        library.unlink()
+        library.write_text("of a later build")
+        program, = (task["command"][0] for task in json.loads((self.records / "tasks-1.json").read_text()))
+        self.assertEqual(pathlib.Path(program).with_name(library.name).read_text(), "of this build")
 
     def test_only_what_is_missing(self):
         runs = [self.run_of("0-a", seed) for seed in range(4)]

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 from dataclasses import dataclass
 
 from tools.cluster import slurm
@@ -46,13 +47,15 @@ class Records:
     def jobs(self):
         """A half line at the end is of a submission that was killed."""
         try:
-            lines = (self.directory / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (self.directory / "jobs.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
         found = []
         for line in lines:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 found.append(json.loads(line))
+        if not all(map(is_job, found)):
+            raise Problem(f"{self.directory / 'jobs.jsonl'}: a line is not what a submission writes")
         return found
 
     def remember(self, job, kind, tasks=None):
@@ -81,9 +84,12 @@ class Records:
 
     def tasks(self, name):
         try:
-            return json.loads((self.directory / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            found = json.loads((self.directory / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise Problem(f"{self.directory / name}: {error}") from None
+        if not isinstance(found, list) or not all(map(is_task, found)):
+            raise Problem(f"{self.directory / name}: not what a submission writes")
+        return found
 
     def places(self):
         """From the directory of each run that was ever submitted to its last task."""
@@ -99,14 +105,33 @@ class Records:
 
     @functools.cache
     def keep_program(self, path):
-        """Another name for the same file; the linker replaces files and never changes one."""
+        """Another name for the same file, with the libraries of its build beside it; the linker replaces files and
+        never changes one."""
         digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
         kept = self.directory / "programs" / digest / "kablate"
-        if not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.link(path, kept)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        for file in (path, *pathlib.Path(os.environ.get("O", "build")).glob("kablate_*.so")):
+            keep(file, kept.with_name(os.path.basename(file)))
         return str(kept)
+
+
+def is_job(entry):
+    return isinstance(entry, dict) and isinstance(entry.get("job"), int) and isinstance(entry.get("tasks", 0), (str, type(None)))
+
+
+def is_task(entry):
+    return isinstance(entry, dict) and isinstance(entry.get("directory"), str)
+
+
+def keep(path, kept):
+    if kept.exists():
+        return
+    new = kept.with_suffix(f".new{os.getpid()}")
+    try:
+        os.link(path, new)
+    except OSError:     # on another file system
+        shutil.copy2(path, new)
+    new.replace(kept)
 
 
 def by_place(queue):

@@ -7,6 +7,7 @@ from tools.results import metric_names
 
 TAIL = 16384        # bytes: more than two logging intervals have
 LOSS, VALIDATION = metric_names.TRAIN_LOSS, metric_names.VALIDATION_LOSS
+MOST = 2 ** 53      # of iterations and seconds
 
 
 @dataclass
@@ -38,20 +39,40 @@ def tail_lines(path):
         return []
 
 
+def is_number(value):
+    return isinstance(value, (int, float)) and abs(value) < MOST
+
+
+def is_entry(entry):
+    """Of the kinds that are read here.  A loss may be null."""
+    if not isinstance(entry, dict):
+        return False
+    if entry.get("kind") == "start":
+        return isinstance(entry.get("iteration"), int) and is_number(entry["iteration"])
+    return entry.get("kind") != "value" or is_number(entry.get("time")) and is_number(entry.get("iteration")) and \
+        isinstance(entry["iteration"], int) and isinstance(entry.get("name"), str) and \
+        isinstance(entry.get("value", ""), (int, float, type(None)))
+
+
 def decoded(lines):
+    """Up to the first that is damaged."""
     for line in lines:
         try:
-            yield json.loads(line)
-        except ValueError:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
             return
+        if not is_entry(entry):
+            return
+        yield entry
 
 
 def planned(directory):
     try:
         with open(os.path.join(directory, "run.json"), encoding="utf-8") as file:
-            return json.load(file).get("iterations")
-    except (OSError, ValueError):
+            found = json.load(file)["iterations"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+    return found if isinstance(found, int) and is_number(found) else None
 
 
 def pace(points):

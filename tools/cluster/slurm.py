@@ -59,8 +59,11 @@ def queue(patience=PATIENCE):
 
 
 def read_task(line):
-    job, index, state, node, reason = line.strip().split("|", 4)
-    return Task(int(job), int(index) if index.isdigit() else None, state, node, reason)
+    try:
+        job, index, state, node, reason = line.strip().split("|", 4)
+        return Task(int(job), int(index) if index.isdecimal() else None, state, node, reason)
+    except ValueError:
+        raise Problem(f"squeue: cannot read '{line}'") from None
 
 
 def submit(script, *options):

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
@@ -31,6 +32,7 @@ tearDownModule = train_test.tearDownModule
 SETTINGS = {**train_test.SETTINGS, "PLAN": "steps",
             "PLAN_FRAGMENTS": "mla mla+gate mla+gate+cross mla+gate+cross+latent", "SEEDS": "1,2", "LOG_INTERVAL": 10, "EVAL_INTERVAL": 50, "CHECKPOINT_INTERVAL": 100,
             "DROPOUT": "0.1"}
+HOLD_AFTER = 250        # iterations: some are lost if a run dies then
 
 
 def new_tree(settings):
@@ -82,43 +84,50 @@ class WithCluster(unittest.TestCase):
                 if path.read_bytes().startswith((ours, b"/" + ours)):
                     yield int(path.parent.name)
 
-    def signal_runs(self, tree, number):
-        for process in self.processes(tree):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
+    def hold_runs(self, tree):
+        """From now on every run is held after this iteration, until let_go(): so none ends before it is disturbed."""
+        self.held_by = tree.directory / "hold"
+        self.held_by.touch()
+        holding = mock.patch.dict(ENVIRONMENT, train_test.hold(HOLD_AFTER, self.held_by))
+        holding.start()
+        self.addCleanup(holding.stop)
 
-    def go_on(self, tree):
-        self.signal_runs(tree, signal.SIGCONT)
+    def let_go(self):
+        self.held_by.unlink()
 
-    def hold_a_run(self, tree):
-        """All runs are held when one has made its way since its last start.
-
-        Returns its task and node; nothing if the study is over.
-        """
-        self.addCleanup(self.go_on, tree)
+    def held_run(self, tree):
+        """The task and the node of a run that is held now."""
         records = jobs.Records(f"{tree.plan}-slurm")
         runs = jobs.read_runs(tree.plan, tree.runs)
 
         def find():
             self.cluster.hurry()
-            self.signal_runs(tree, signal.SIGSTOP)
             places = records.places()
             on_node = {task: node for task, state, node, _ in self.cluster.tasks() if state == "RUNNING"}
             for run in runs:
                 place = places.get(run["directory"])
                 task = place and f"{place.job}_{place.index}"
-                if task in on_node and not jobs.is_done(run) and journals.read(run["directory"]).rate:
+                if task in on_node and self.is_held(tree, run):
                     self.held = run
                     return task, on_node[task]
-            self.go_on(tree)
-            return all(map(jobs.is_done, runs))
-        found = until(find, 120, f"no run to disturb: {self.cluster.tasks()}")
-        return None if found is True else found
+            return None
+        return until(find, 300, f"no run to disturb: {self.cluster.tasks()}\n{self.logs(tree)}")
+
+    def is_held(self, tree, run):
+        return any(self.is_of(run, process) for process in self.processes(tree)) and \
+            (journals.read(run["directory"]).iteration or 0) >= HOLD_AFTER
+
+    @staticmethod
+    def is_of(run, process):
+        with contextlib.suppress(OSError):
+            return run["identity"].encode() in pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+        return False
 
 
 class Disturbed(WithCluster):
-    """One study.  All runs are held while an event is prepared: how fast the machine is does not matter."""
-    settings = {**SETTINGS, "GPT2_MAX_ITERS": 1500}
+    """One study.  Every run is held at the same iteration until all has happened: how fast the machine is does not
+    matter."""
+    settings = {**SETTINGS, "GPT2_MAX_ITERS": 500}
     rounds = 1
     seconds = 300       # for the rest of the study; only one that hangs takes them
 
@@ -126,19 +135,17 @@ class Disturbed(WithCluster):
         straight, self.tree = new_tree(self.settings), new_tree(self.settings)
         straight.make("-s", timeout=3600)
         self.tree.runs = self.cluster.small / "runs"
+        self.hold_runs(self.tree)
         self.submit()
         events = (self.kill_node, self.end_time, self.restart_controller, self.preempt,
                   self.fill_disk, self.stop_and_go_on)
-        for count in range(self.rounds):
+        for _ in range(self.rounds):
             for event in events:
-                held = self.hold_a_run(self.tree)
-                if not held and count > 0:      # a study may end in a later round
-                    break
-                self.assertTrue(held, f"the study was over before {event.__name__}")
-                task, node = held
+                task, node = self.held_run(self.tree)
                 print(f"# {time.strftime('%T')} {event.__name__}: {task} on {node} of "
                       f"{self.states()}", flush=True)
                 event(task, node)
+        self.let_go()
         self.wait(self.tree, self.seconds)
         print(f"# {time.strftime('%T')} {self.states()}", flush=True)
         self.assertEqual(set(self.states()), {"done"}, self.logs(self.tree))
@@ -164,50 +171,43 @@ class Disturbed(WithCluster):
         self.cluster.kill(node)
         until(lambda: node in self.cluster.nodes("down*"), 120, f"{node} is not missed")
         self.cluster.start_node(node)
-        self.go_on(self.tree)
 
     def end_time(self, task, _node):
         """What Slurm sends before the time of a task is over, to the process that started the run.
 
-        (TimeLimit waits for Slurm's own signal; scancel may be slow while runs are held.)
+        (TimeLimit waits for Slurm's own signal.)
         """
         before = self.log(task).count("queued again")
-        run = next(process for process in self.processes(self.tree) if self.held["identity"].encode()
-                   in pathlib.Path(f"/proc/{process}/cmdline").read_bytes())
+        run = next(process for process in self.processes(self.tree) if self.is_of(self.held, process))
         status = pathlib.Path(f"/proc/{run}/stat").read_text()
         os.kill(int(status.rpartition(")")[2].split()[1]), signal.SIGUSR1)      # its parent, proc(5)
-        time.sleep(1)
-        self.go_on(self.tree)
         until(lambda: self.log(task).count("queued again") > before, 60, f"{task} is not queued again")
 
     def restart_controller(self, _task, _node):
         self.cluster.stop_controller()
         self.assertIn("Slurm does not tell", self.tree.make("-s", "status"))
-        self.go_on(self.tree)
-        time.sleep(1)
         self.cluster.start_controller()
 
     def preempt(self, task, node):
         before = self.log(task).count("DUE TO PREEMPTION")
         self.cluster.preempt(node, 2)
         until(lambda: self.log(task).count("DUE TO PREEMPTION") > before, 60, f"{task} is not preempted")
-        self.go_on(self.tree)
 
     def fill_disk(self, _task, _node):
         filler = self.tree.runs / "filler"
         with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1 << 16))
-        self.go_on(self.tree)
+        self.let_go()
         failed = until(lambda: [line for state, line in self.status(self.tree).values()
                                 if state not in ("done", "running", "queued")], 60, "nothing fails")
+        self.held_by.touch()
         filler.unlink()
         self.assertIn("No space left", "\n".join(failed))
         self.submit()
 
     def stop_and_go_on(self, _task, _node):
         self.assertIn("will save and stop", self.tree.make("-s", "stop"))
-        self.go_on(self.tree)
         until(self.cluster.is_idle, 60, "the queue is not empty after a stop")
         self.assertIn("interrupted", self.states())
         self.assertIn("submitted as job", self.submit())
@@ -259,27 +259,18 @@ class TimeLimit(WithCluster):
     nodes = 1
 
     def test_a_run_longer_than_its_limit(self):
-        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 1500,
+        settings = {**SETTINGS, "PLAN_FRAGMENTS": "mla", "SEEDS": "1", "GPT2_MAX_ITERS": 500,
                     "CHECKPOINT_INTERVAL": 0, "SLURM_TIME": "1", "SLURM_SAVE_SECONDS": 30}
         straight, tree = new_tree(settings), new_tree(settings)
         straight.make("-s", timeout=600)
+        self.hold_runs(tree)
         tree.make("-s", "SLURM=1")
-        self.hold_a_run(tree)
-        # The signal of Slurm waits in the run that is held.
-        until(lambda: self.is_told(tree), 90, "Slurm sends no signal")
-        self.go_on(tree)
+        log = pathlib.Path(f"{tree.plan}-slurm/log/1_0.log")
+        until(lambda: log.exists() and "queued again" in log.read_text(), 150, "Slurm sends no signal")
+        self.let_go()
         self.wait(tree, 300)
-        self.assertIn("queued again", pathlib.Path(f"{tree.plan}-slurm/log/1_0.log").read_text())
         self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
         self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))
-
-    def is_told(self, tree):
-        """Does a SIGTERM wait in a run?  Bit n - 1 of ShdPnd is signal n (proc(5))."""
-        for process in self.processes(tree):
-            status = pathlib.Path(f"/proc/{process}/status").read_text()
-            if int(status.split("ShdPnd:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
-                return True
-        return False
 
 
 @unittest.skipIf(why_no_mpi(), why_no_mpi())
@@ -292,13 +283,14 @@ class Together(WithCluster):
                     "TRAIN_ACCUMULATE": 4, "ORDERED_SUM": "y"}
         straight, tree = new_tree(settings), new_tree({**settings, "RANKS": 2, "SLURM_NODES": 2})
         straight.make("-s", timeout=600)
+        self.hold_runs(tree)
         tree.make("-s", "SLURM=1")
-        _, nodes = self.hold_a_run(tree)
+        _, nodes = self.held_run(tree)
         self.assertEqual(len(list(self.processes(tree))), 2)
         _, second = self.cluster.command("scontrol", "show", "hostnames", nodes).stdout.split()
         self.cluster.kill(second)
         until(lambda: second in self.cluster.nodes("down*"), 120, f"{second} is not missed")
-        self.go_on(tree)
+        self.let_go()
         self.wait(tree, 300)
         self.assertEqual({state for state, _ in self.status(tree).values()}, {"done"}, self.logs(tree))
         self.assertEqual(fault_longtest.rows_of(tree.runs), fault_longtest.rows_of(straight.runs))

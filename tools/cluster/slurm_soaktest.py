@@ -16,7 +16,7 @@ STEPS = "mla gate cross latent gate+cross gate+latent"
 
 class SixtyRuns(slurm_longtest.Disturbed):
     settings = {**SETTINGS, "PLAN_FRAGMENTS": STEPS, "SEEDS": "1,2,3,4,5,6,7,8,9,10",
-                "GPT2_MAX_ITERS": 1200}
+                "GPT2_MAX_ITERS": 500}
     rounds = 3
     seconds = 3600
 

@@ -177,7 +177,7 @@ def main(argv):
     args = parser.parse_args(argv)
     try:
         architecture = export(args.program, args.weights, args.directory)
-    except (tokenizer.Unfit, Unknown) as problem:
+    except (tokenizer.Unfit, weights.Damaged, Unknown) as problem:
         sys.exit(f"export: {problem}")
     except subprocess.CalledProcessError:
         sys.exit(1)     # the program named the reason

@@ -81,5 +81,9 @@ def convert(vocabulary):
         return of_words(vocabulary["tokens"])
     if vocabulary["tokenizer"] == "bytes":
         return of_bytes()
-    text = pathlib.Path(vocabulary["tokenizer"]).read_text(encoding="utf-8")
-    return of_characters(text) if text.startswith("{") else of_merges(text)
+    path = pathlib.Path(vocabulary["tokenizer"])
+    try:
+        text = path.read_text(encoding="utf-8")
+        return of_characters(text) if text.startswith("{") else of_merges(text)
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise Unfit(f"{path} is no vocabulary: {error}") from None

@@ -1,8 +1,13 @@
 """safetensors files without a library: tensors as bytes, written under other names."""
 import array
 import json
+import math
 import os
 from dataclasses import dataclass
+
+class Damaged(Exception):
+    """Not a file of tensors."""
+
 
 CODES = {"F32": "f", "F64": "d"}
 HASH = "file_sha256"        # metadata: core/util/safetensors.h
@@ -44,14 +49,25 @@ def zeros(like, *shape):
     return Tensor(like.dtype, [*shape], bytes(count * array.array(CODES[like.dtype]).itemsize))
 
 
+def tensor_of(entry, data):
+    begin, end = entry["data_offsets"]
+    size = math.prod(entry["shape"]) * array.array(CODES[entry["dtype"]]).itemsize
+    if not 0 <= begin <= end <= len(data) or end - begin != size or min(entry["shape"], default=0) < 0:
+        raise ValueError(f"a tensor of {size} bytes at {begin} to {end} of {len(data)}")
+    return Tensor(entry["dtype"], entry["shape"], data[begin:end])
+
+
 def read(path):
     """The tensors by name, and what the file says about them."""
     with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.read()
-    about = header.pop("__metadata__", {})
-    return {name: Tensor(entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
-            for name, entry in header.items()}, about
+    try:
+        start = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:start])
+        about = header.pop("__metadata__", {})
+        return {name: tensor_of(entry, data[start:]) for name, entry in header.items()}, dict(about)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
 
 
 def write(path, tensors, about):

@@ -7,6 +7,7 @@ own.  Weights are compared by the hash that a run records of them.
 """
 import collections
 import contextlib
+import ctypes
 import fcntl
 import functools
 import hashlib
@@ -25,6 +26,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True  # the tree stays as it was
 
@@ -146,6 +148,11 @@ class Held(Started):
         return reader, writer
 
 
+def hold(iteration, file=TREE):
+    """A variable that holds runs after this iteration while the file exists and no signal comes (core/train/train.c)."""
+    return {"KABLATE_TEST_HOLD": f"{iteration}:{file}"}
+
+
 class Run:
     """One run in a directory of runs of its own."""
 
@@ -159,6 +166,12 @@ class Run:
 
     def held_at(self, pattern):
         return Held(self.command, pattern)
+
+    def held_after(self, iteration):
+        """Held by itself after this iteration, which it logs, until a signal comes.  (A held_at() reads slowly: where
+        mpirun reads, that holds nothing.)"""
+        with mock.patch.dict(ENVIRONMENT, hold(iteration)):
+            return self.start().until(rf" {iteration}/\d+ ")
 
     def train(self, expect=0, **more):
         """Run to an end; returns what was said."""
@@ -330,7 +343,11 @@ class Interruption(Case):
         started = run.start().until("parameters").send(signal.SIGINT)
         with self.assertRaises(subprocess.TimeoutExpired):
             started.process.wait(0.3)
-        self.assertEqual(started.send(signal.SIGINT).end(), LEFT_AT_ONCE)
+        while started.process.poll() is None:       # two that come before it handles one are one
+            started.send(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.process.wait(0.3)
+        self.assertEqual(started.end(), LEFT_AT_ONCE)
 
     def test_a_checkpoint_on_demand(self):
         run = Run(study(EVAL_INTERVAL=1, CHECKPOINT_INTERVAL=0, TENSORBOARD="y"))
@@ -623,6 +640,9 @@ class StartingWeights(Case):
 THREADS = max(2, os.sysconf("SC_NPROCESSORS_ONLN"))
 
 
+PR_CAPBSET_DROP, CAP_SYS_RESOURCE = 24, 24      # linux/prctl.h, linux/capability.h
+
+
 class Limits(Case):
     """Of memory."""
 
@@ -699,6 +719,18 @@ class Surroundings(Limits):
         run.train()     # nothing of it stays
         other.train()
         self.assert_same(run, other)
+
+    def test_a_small_stack(self):
+        """It is enlarged where the limit can be raised; otherwise a sentence says so."""
+        run = Run(study())
+        run.train(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (64 << 10, 8 << 20)))
+        self.assert_same(run)
+
+        def limit_for_good():
+            resource.setrlimit(resource.RLIMIT_STACK, (64 << 10,) * 2)
+            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0)     # root may do no more than others
+        self.assertIn("kablate: the limit of the stack (ulimit -s) is below 1024 KiB: raise it",
+                      Run(study()).train(expect=1, preexec_fn=limit_for_good))
 
     def test_no_standard_files(self):
         """What is opened in their place does not get the messages."""

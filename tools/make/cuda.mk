@@ -14,7 +14,7 @@ nvcc_flags := -std=c++17 -O3 --extended-lambda -lineinfo -Xcompiler -fPIC \
 
 cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
 # Kernels use these files of the engine: the library has its own copy of them.
-cuda_needs := core/engine/tensor.c $(addprefix core/util/,dtype.c file.c hash.c replace.c rng.c status.c)
+cuda_needs := core/engine/tensor.c $(addprefix core/util/,build_id.c dtype.c file.c hash.c replace.c rng.c status.c)
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
 $(foreach to,$(O) $(O)/trial,$(cuda_c:%.cu=$(to)/%.cu.o)): $(pointwise_headers)
 cuda_library := $(O)/kablate_cuda.so

@@ -31,7 +31,7 @@ FUZZ_SECONDS ?= 20
 FUZZ_CC := $(if $(findstring clang,$(CC)),$(CC),clang)
 fuzz_c := $(filter %_fuzz.c,$(sources))
 fuzzers := $(fuzz_c:%.c=$(O)/fuzz/%)
-fuzzed := core/record/journal.c core/record/line_sum.c \
+fuzzed := core/record/journal.c core/record/line_sum.c core/train/state_text.c \
 	$(filter-out core/util/builtin.c core/util/config.c data/source.c data/source_audit.c data/tasks/%,$(filter core/util/% data/%,$(parts)))
 fuzz_compile = $(FUZZ_CC) -std=gnu17 -O1 -g -fopenmp -fsanitize=address,undefined \
 	-fno-sanitize-recover=all -I. $(call compile_part,$(strip $(file <$(O)/fuzz/libraries))) -MMD -MP
@@ -54,8 +54,10 @@ $(O)/fuzz/%.o: %.c $(O)/fuzz/libraries
 $(fuzzers): %: %.o $(fuzzed:%.c=$(O)/fuzz/%.o)
 	$(call say,LD,$(@:$(O)/%=%))
 	$(Q)$(fuzz_compile) $(LDFLAGS) -fsanitize=fuzzer $^ $(call link_part,$(strip $(file <$(O)/fuzz/libraries))) -lm -o $@
+# It has a table of symbols of its own.
+$(O)/fuzz/core/util/config_fuzz: $(O)/fuzz/core/util/config.o
 $(O)/fuzz/data/tokenizer/bpe_fuzz: private LDFLAGS += -Wl,--wrap=split_new,--wrap=split_free
--include $(addprefix $(O)/fuzz/,$(fuzz_c:.c=.d) $(fuzzed:.c=.d))
+-include $(addprefix $(O)/fuzz/,$(fuzz_c:.c=.d) $(fuzzed:.c=.d) core/util/config.d)
 
 # Several at once with -j: each one says in one piece what it tried.
 fuzz_runs := $(fuzzers:=.run)

@@ -3,7 +3,7 @@
 
 CXX := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
 emulated_room := core/backend/cuda/emulated
-emulated_library := $(O)/emulated/kablate_cuda.so
+emulated_library := $(O)/kablate_emulated.so
 emulated_own := $(sort $(wildcard $(emulated_room)/*.cpp))
 emulated_objects := $(patsubst %,$(O)/emulated/%.o,$(cuda_c) $(filter-out %_test.cpp,$(emulated_own)))
 # Threads of a block.  Sums have as many blocks, so a GPU's 256 would take 16 times as long.

@@ -7,9 +7,9 @@ MPIRUN ?= mpirun
 mpi_c := core/ranks/mpi.c
 mpi_library := $(O)/kablate_mpi.so
 mpi_built := $(if $(shell command -v $(MPICC) 2>/dev/null),$(mpi_library))
-ranks_needs := $(O)/core/util/status.pic.o
+ranks_needs := $(O)/core/util/build_id.pic.o $(O)/core/util/status.pic.o
 # NCCL's ranks find each other by the functions of the interface: the library holds them a second time.
-nccl_needs := $(ranks_needs) $(O)/core/ranks/ranks.pic.o $(O)/core/ranks/single.pic.o
+nccl_needs := $(ranks_needs) $(O)/core/ranks/ranks.pic.o $(O)/core/ranks/single.pic.o $(O)/core/util/library.pic.o
 
 $(O)/mpi-compiler: $(call unless_holds,$(O)/mpi-compiler,$(MPICC))
 	$(call write_stamp,$(MPICC))

@@ -1,12 +1,12 @@
 #!/bin/bash
 # Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
-#   tools/make/setup.sh build|python|test|plot|ranks|nvcc|emulated|foreign|browser|slurm
+#   tools/make/setup.sh build|python|test|plot|ranks|nvcc|emulated|foreign|browser|slurm|cppcheck
 #
 # build: to compile;  python: to configure;  test: what the tests add;  plot: to draw measurements;
 # ranks: to run over several processes;  nvcc: what nvcc from PyPI needs;  emulated: to emulate a GPU;
 # foreign: to compile for the other architecture and run it emulated;  browser: to test pages;
-# slurm: to test with a cluster.
+# slurm: to test with a cluster;  cppcheck: to check the sources.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
 # standard output, everything else on standard error.  Installs as root or through passwordless
 # sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
@@ -118,7 +118,8 @@ look_for() {
 		need slurm-wlm slurmctld -V
 		need munge munged --version
 		;;
-	*) die "setup: no group '$1' (build, python, test, plot, ranks, nvcc, emulated, foreign, browser or slurm)" ;;
+	cppcheck) need cppcheck cppcheck --version ;;
+	*) die "setup: no group '$1' (build, python, test, plot, ranks, nvcc, emulated, foreign, browser, slurm or cppcheck)" ;;
 	esac
 }
 
@@ -231,7 +232,7 @@ flags() {
 	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
 	python) find_python ;;
 	test) pkg-config --cflags --libs cmocka ;;
-	plot | ranks | nvcc | emulated | foreign | browser | slurm) ;;
+	plot | ranks | nvcc | emulated | foreign | browser | slurm | cppcheck) ;;
 	esac
 }
 

@@ -23,7 +23,7 @@ from tools.results import names
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
 # Words that stand for the effects of a grid; the report knows which there are.
 EFFECTS = ("main", "interactions")
-PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
+PAIR = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 FILE = "declaration.json"
 
 
@@ -41,11 +41,9 @@ class Declaration:
     seeds: list = ()                # as many as the last look has
 
     def __post_init__(self):
-        """A file may say anything: steps have names of steps, numbers are numbers."""
-        numbers_of = [self.time, *self.looks, *self.seeds, *[self.margin] * (self.margin is not None)]
-        if not all(type(number) in (int, float) for number in numbers_of) or not isinstance(self.asked, str) \
-                or not (self.is_withdrawn or self.looks and self.seeds):
-            raise TypeError(f"time {self.time!r}, margin {self.margin!r}, looks {self.looks!r}, seeds {self.seeds!r}")
+        """Steps have names of steps."""
+        if not is_sound(self):
+            raise TypeError("not what a plan declares")
         for step in (*self.steps, *(name for step, other in (one for one in self.primary if one not in EFFECTS)
                                    for name in (step, other))):
             names.checked(names.STEP, "step", step)
@@ -153,6 +151,20 @@ def record(path, content, now):
     kconfig.write_text(path, json.dumps({"declarations": entries}, indent=1) + "\n")
 
 
+def is_comparison(one):
+    return one in EFFECTS or isinstance(one, list) and len(one) == 2 and all(isinstance(step, str) for step in one)
+
+
+def is_sound(found):
+    """A file may say anything."""
+    def is_list(values, kind):
+        return isinstance(values, (list, tuple)) and all(isinstance(value, kind) for value in values)
+    return isinstance(found.time, (int, float)) and isinstance(found.asked, str) and is_list(found.primary, (list, str)) \
+        and all(map(is_comparison, found.primary)) and is_list(found.steps, str) and is_list(found.looks, int) \
+        and is_list(found.seeds, int) and (found.margin is None or isinstance(found.margin, float) and found.margin > 0) \
+        and bool(found.is_withdrawn or found.looks and found.seeds)
+
+
 def read(runs, experiment):
     """The newest declaration; None if there never was one."""
     path = path_of(runs, experiment)
@@ -163,7 +175,7 @@ def read(runs, experiment):
         last = entries[-1]
         return Declaration(last["time"], len(entries) > 1, last["declared"] is None,
                            **(last["declared"] or {}))
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Unfit([f"{path}: damaged: {type(error).__name__} {error}"]) from None
 
 

@@ -15,10 +15,10 @@ from tools.plan import factors, kconfig, matching, ranges
 from tools.plan.kconfig import Unfit
 from tools.results import names
 
-TWIN = re.compile(r"(again|null)-([0-9]+)")
+TWIN = re.compile(r"(again|null)-([0-9]{1,9})")
 NULL_SHIFT = 1000   # the first null of a step has seeds 1001, 1002, ... if the step has 1, 2, ...
-MATCHED = re.compile(r"(parameters|flops)-of-([0-9]+)")
-AGAINST = re.compile(r"against-([0-9]+)")
+MATCHED = re.compile(r"(parameters|flops)-of-([0-9]{1,9})")
+AGAINST = re.compile(r"against-([0-9]{1,9})")
 BASELINE = "baseline"  # the word for no fragment
 TUNED = "tuned"
 PER = factors.PER

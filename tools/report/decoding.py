@@ -102,7 +102,8 @@ def read(runs, experiment, steps):
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)
             own, place, note = [*measured(step.name, found)], environment(found), changed(step, found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            grid(own)       # its numbers can be shown
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             decoding.problems.append(f"{path}: not what 'make bench-decode' writes, which measures "
                                      f"it anew ({error!r})")
             continue

@@ -70,16 +70,19 @@ class Memory:
         """What was said in every form of terminal under this key."""
         try:
             found = json.loads(kconfig.read_text(self.path) or "{}")
-            return found["said"] if found["key"] == self.key else {}
-        except (OSError, ValueError, KeyError, TypeError):
+            return dict(found["said"]) if found["key"] == self.key else {}
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return {}
 
     def recall(self, files):
         """None: it is to be made; also where one of its files is gone."""
         if not all(os.path.exists(os.path.join(self.directory, name)) for name in files):
             return None
-        said = self.read().get(self.form)
-        return said and Said(**said)
+        try:
+            said = Said(**self.read().get(self.form))
+        except TypeError:
+            return None
+        return said if isinstance(said.text, str) and isinstance(said.failure, (str, type(None))) else None
 
     def keep(self, said, files):
         """With the hashes of its files, which `results verify` compares."""

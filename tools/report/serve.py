@@ -28,6 +28,7 @@ from tools.results import records
 
 SECONDS = 5     # after which a page asks for a newer version
 KEPT_PAGES = 32
+THREADS = 32    # clients that are served at once
 HEADERS = {"Cache-Control": "no-cache",
            "Content-Security-Policy": f"{page.POLICY}; frame-ancestors 'none'",
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
@@ -233,7 +234,12 @@ class Pages:
 
     def get(self, target):
         """(status, body).  One at a time, because Kconfig's tree is shared."""
-        address = urllib.parse.urlsplit(target)
+        try:
+            address = urllib.parse.urlsplit(target)
+        except ValueError:
+            return 404, b"no such page"
+        if "\0" in urllib.parse.unquote(target):     # no file, and no name in the database
+            return 404, b"no such page"
         with self.lock:
             stamp = self.stamp(address.path)
             if self.kept.get(target, (None,))[0] != stamp:
@@ -267,9 +273,10 @@ def stat_or_none(path):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     server_version, sys_version, protocol_version = "kablate", "", "HTTP/1.1"
-    timeout = 30    # seconds for a silent connection
+    timeout = 5     # seconds for a silent connection
 
     def do_GET(self):
+        self.close_connection = True    # a client that keeps its connection would keep its thread
         if not self.server.is_for_us(self.headers.get("Host", "")):
             return self.reply(403, b"this server answers only requests for 127.0.0.1 or localhost")
         status, body = self.server.pages.get(self.path)
@@ -284,7 +291,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         kind = "html" if status == 200 else "plain"
         headers = {"Content-Type": f"text/{kind}; charset=utf-8", **HEADERS, **(more or {}),
-                   "Content-Length": str(len(body))}
+                   "Connection": "close", "Content-Length": str(len(body))}
         for name, value in headers.items():
             if status != 304 or name != "Content-Length":
                 self.send_header(name, value)
@@ -296,17 +303,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Answers other methods and broken requests."""
         self.close_connection = True
         code = 405 if code == 501 else code
-        self.reply(code, (message or "bad request").encode(), {"Connection": "close"}
-                   | ({"Allow": "GET, HEAD"} if code == 405 else {}))
+        self.reply(code, (message or "bad request").encode(), {"Allow": "GET, HEAD"} if code == 405 else {})
 
     def log_message(self, *_):
         """Logs nothing: live pages would fill the terminal."""
 
 
 class Server(http.server.ThreadingHTTPServer):
+    """As many threads as THREADS; the next clients wait in the queue of the socket."""
     daemon_threads = True
+    request_queue_size = 1024
 
     def __init__(self, runs, host, port):
+        self.free_threads = threading.BoundedSemaphore(THREADS)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = Pages(runs)
         super().__init__((host, port), Handler)
@@ -320,6 +329,25 @@ class Server(http.server.ThreadingHTTPServer):
             return False
         own = ("localhost", "127.0.0.1", "::1", self.server_address[0])
         return not self.is_local or name in own
+
+    def process_request(self, request, client_address):
+        self.free_threads.acquire()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:       # no thread was started
+            self.free_threads.release()
+            raise
+
+    def process_request_thread(self, request, client_address):
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free_threads.release()
+
+    def handle_error(self, request, client_address):
+        """A client that has left or does not read is no error."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
     def server_bind(self):
         """Skips the base class's name lookup, which may wait for a name server."""

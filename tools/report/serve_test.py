@@ -1,16 +1,20 @@
 """serve: pages over HTTP, up to date, read only, and only for this machine."""
 import contextlib
 import http.client
+import io
 import json
 import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import unittest
 import urllib.parse
+from unittest import mock
 
 from tools.report import made_up, serve
 from tools.testing import as_user, tap
@@ -198,6 +202,89 @@ class Safety(Case):
         self.assertIn("frame-ancestors 'none'", headers["Content-Security-Policy"])
         self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
         self.assertNotRegex(text, r"(?:src|href|action)=[\"']?(?:https?:|//)")
+
+
+class Attacks(Case):
+    def setUp(self):
+        super().setUp()
+        self.study()
+        said = io.StringIO()
+        self.addCleanup(lambda: self.assertEqual(said.getvalue(), ""))
+        self.enterContext(contextlib.redirect_stderr(said))
+
+    def client(self):
+        made = socket.create_connection(self.server.server_address, timeout=60)
+        self.addCleanup(made.close)
+        return made
+
+    def test_names_that_no_file_can_have(self):
+        for path in ("/%00", "/experiment/%00", "/experiment/a%00b", "/run/%00", "/compare?a=%00&b=%00", "http://[",
+                     "/experiment/" + "a" * 5000, "/run/%ff%fe", "/experiment/%2e%2e%2f%2e%2e"):
+            with self.subTest(path=path):
+                client = self.client()
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                self.assertTrue(client.recv(100).startswith(b"HTTP/1.1 404 "))
+
+    def test_a_client_that_leaves(self):
+        """It is gone before its answer is made."""
+        asked, left, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def get(_target):
+            asked.set()
+            left.wait()
+            return 200, bytes(1 << 24)
+        end = self.server.shutdown_request
+        with mock.patch.object(self.server.pages, "get", get), mock.patch.object(
+                self.server, "shutdown_request", lambda request: (end(request), ended.set())):
+            client = self.client()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))     # a reset
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            asked.wait()
+            client.close()
+            left.set()
+            self.assertTrue(ended.wait(60))
+
+    def test_silent_clients_take_no_more_threads_than_there_are(self):
+        before = threading.active_count()
+        silent = [self.client() for _ in range(serve.THREADS + 40)]
+        self.page("/")      # when the first of them are given up
+        self.assertLessEqual(threading.active_count(), before + serve.THREADS)
+        for client in silent:
+            client.close()
+
+    def test_a_thread_that_cannot_start(self):
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")), \
+                mock.patch.object(self.server, "handle_error"):
+            for _ in range(serve.THREADS + 1):
+                self.assertEqual(self.client().recv(1), b"")
+        self.page("/")
+
+
+class Queue(Case):
+    def setUp(self):
+        """The server listens and does not answer yet."""
+        self.runs = made_up.Runs()
+        self.addCleanup(shutil.rmtree, self.runs.path)
+        self.server = serve.Server(self.runs.path, "127.0.0.1", 0)
+        self.addCleanup(self.server.server_close)
+
+    def test_200_clients_at_once(self):
+        self.study()
+        clients = []
+        for _ in range(200):        # without room in the queue, one would try again and again until its time is over
+            clients.append(http.client.HTTPConnection(*self.server.server_address, timeout=5))
+            self.addCleanup(clients[-1].close)
+            clients[-1].connect()
+            clients[-1].request("GET", "/experiment/gpt2-ra-mla-full")
+            clients[-1].sock.settimeout(300)
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(self.server.shutdown)
+        for client in clients:
+            answer = client.getresponse()
+            self.assertEqual(answer.status, 200)
+            self.assertIn("Difference to the baseline", answer.read().decode())
 
 
 class Command(unittest.TestCase):

@@ -22,6 +22,7 @@ FORMAT, VERSION, DECLARED = "kablate values", "1", "declared"
 FIELDS = {"experiment": str, "step": str, "baseline": str, "seed": int, "repeat": int, "state": str,
           "exit_reason": str, "identity": str, "scale": str, "git_revision": str, "started": float,
           "weights": str, "moved": str}
+REQUIRED = ("experiment", "step", "baseline", "seed", "repeat", "identity", "state")
 HASHES, HASH = ("identity", "weights"), 16     # letters that tell hashes apart
 AUDITS, FAILED = "audits", "failed_audits"
 SYMBOL = "CONFIG_"
@@ -92,8 +93,13 @@ def read_head(lines):
 
 def run_of(number, cells):
     """The run that a line tells of."""
+    if None in cells:
+        raise ValueError("a line has more cells than the first")
     given = {name: text for name, text in cells.items() if text}
     fields = {name: kind(given[name]) if name in given else None for name, kind in FIELDS.items()}
+    missing = [name for name in REQUIRED if fields[name] is None]
+    if missing:
+        raise ValueError(f"a run without {', '.join(missing)}")
     config = {renamed.current(name.removeprefix(SYMBOL)): "" if text == EMPTY else text
               for name, text in given.items() if name.startswith(SYMBOL)}
     environment = {name: given.get(name) for name in records.ENVIRONMENT}
@@ -113,7 +119,8 @@ def run_of(number, cells):
     if BEST in given:
         series[LOSS].insert(0, (0, float(given[BEST])))
     run.series = series
-    failed = [tuple(audit) for audit in json.loads(given.get(FAILED, "[]"))]
+    failed = [(str(audit), str(subject), int(passed), str(detail))
+              for audit, subject, passed, detail in json.loads(given.get(FAILED, "[]"))]
     passed = int(given[AUDITS]) - len(failed)
     run.audits = [("", str(i), 1, "") for i in range(passed)] + failed
     return run
@@ -138,7 +145,8 @@ def read(path):
               for name in experiments}
         return experiments[0], of[experiments[0]], of.get(tuning.experiment(experiments[0]), []), \
             declaration.Declaration(**json.loads(declared)) if declared else None
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
+            csv.Error) as error:
         raise Problem(f"{path}: damaged: {type(error).__name__} {error}") from error
 
 

@@ -53,7 +53,7 @@ run() { # RACES TEST PROGRAM [CASES]
 	[ $status -eq 0 ] || { echo "not ok $2 $device: exit status $status" && sed 's/^/# /' "$log"; }
 }
 
-if [ ! -e "$O/emulated/kablate_cuda.so" ]; then # make found no g++
+if [ ! -e "$O/kablate_emulated.so" ]; then # make found no g++
 	mkdir -p "$O/emulated" || exit 1
 	bash tools/make/setup.sh emulated 2>"$O/emulated/why" || skip_all "$(tail -n 1 "$O/emulated/why")"
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u TIER make -j"$(nproc)" O="$O" emulated \

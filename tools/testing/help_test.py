@@ -16,7 +16,8 @@ from tools.testing.as_user import BUILD, ROOT
 SCREEN = 50, 100  # lines, columns
 # Targets that only other targets use.
 INTERNAL = {"FORCE", "experiment", "steps", "built", "declared", "runs-all", "runs-forget",
-            "plan-examined", "tests", "tests-built", "runs-tuned", "runs-submit", "slurm-next", "which-nvcc"}
+            "plan-examined", "tests", "tests-built", "runs-tuned", "runs-submit", "slurm-next", "which-nvcc",
+            "gate-clang", "gate-asan", "gate-tsan", "gate-cppcheck"}
 
 
 def run(*command):

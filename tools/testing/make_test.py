@@ -31,6 +31,14 @@ class Interrupted(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (-signal.SIGINT, ""))
 
 
+class Limits(unittest.TestCase):
+    def test_a_small_stack(self):
+        done = subprocess.run(["sh", "-c", "ulimit -s 64; make -s help"], cwd=ROOT, env=as_user.environment(),
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("the limit of the stack (ulimit -s) is 64 KiB: raise it to 1024 or more", done.stderr)
+
+
 class Terminals(unittest.TestCase):
     def test_letters_that_it_lacks(self):
         code = "import tools.report.report; print('4.9 \u00b1 0.1')"

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,31 +164,66 @@ static long wanted_threads(char **environment)
 	return 0;
 }
 
+static void refuse(const char *text)
+{
+	(void)!write(STDERR_FILENO, text, strlen(text));
+	_exit(EXIT_FAILURE);
+}
+
 /*
  * OpenBLAS takes its buffers while it loads, and tries for ever if it gets none.  So this program
- * tries first: functions in .preinit_array run before the constructors of libraries.
+ * tries first.
  */
-static void refuse_without_buffers(int argc, char **argv, char **environment)
+static void refuse_without_buffers(char **environment)
 {
-	static const char text[] =
-		"kablate: the limits of address space or data (ulimit -v, ulimit -d) leave no room "
-		"for the buffers of OpenBLAS, 128 MiB per processor: raise them, or set "
-		"OMP_NUM_THREADS=1\n";
 	long threads;
 
-	(void)argc, (void)argv;
 	if ((!is_limited(RLIMIT_AS) && !is_limited(RLIMIT_DATA)) ||
 	    !library_function("openblas_get_config"))
 		return;
 	threads = wanted_threads(environment);
 	if (have_room(threads > 0 ? threads : sysconf(_SC_NPROCESSORS_ONLN)))
 		return;
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	_exit(EXIT_FAILURE);
+	refuse("kablate: the limits of address space or data (ulimit -v, ulimit -d) leave no room "
+	       "for the buffers of OpenBLAS, 128 MiB per processor: raise them, or set "
+	       "OMP_NUM_THREADS=1\n");
 }
 
-__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(
-	int argc, char **argv, char **environment) = refuse_without_buffers;
+/* Kernels keep up to 32 KiB on the stack.  Threads get as much as the limit was at the start. */
+#define STACK_BYTES (1 << 20)
+
+static bool enlarge_stack(struct rlimit limit)
+{
+	pthread_attr_t attributes;
+
+	limit.rlim_cur = STACK_BYTES;
+	if (limit.rlim_max < STACK_BYTES)
+		limit.rlim_max = STACK_BYTES; /* only root may */
+	return setrlimit(RLIMIT_STACK, &limit) == 0 && pthread_attr_init(&attributes) == 0 &&
+	       pthread_attr_setstacksize(&attributes, STACK_BYTES) == 0 &&
+	       pthread_setattr_default_np(&attributes) == 0;
+}
+
+static void refuse_without_stack(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK_BYTES &&
+	    !enlarge_stack(limit))
+		refuse("kablate: the limit of the stack (ulimit -s) is below 1024 KiB: raise it\n");
+}
+
+/* Functions in .preinit_array run before the constructors of libraries. */
+static void check_limits(int argc, char **argv, char **environment)
+{
+	(void)argc, (void)argv;
+	refuse_without_stack();
+	refuse_without_buffers(environment);
+}
+
+__attribute__((section(".preinit_array"),
+	       used)) static void (*const before_libraries)(int argc, char **argv,
+							    char **environment) = check_limits;
 
 /* ---------------------------------------------------- the choice of kernels */
 

@@ -1,0 +1,29 @@
+# Other compilers and checkers over the C sources: what `make check` with gcc does not see.  Included by the
+# Makefile.  Each gate is a target, so -k goes on after one that fails, and `make gate-asan` is one alone.
+
+c_tests := $(filter %_test,$(tests_c:.c=))
+# Rooms with threads of OpenMP.
+threaded_tests := $(filter core/backend/% core/engine/% core/ops/% core/optim/% core/train/% data/%,$(c_tests))
+
+comma := ,
+gates := gate-cppcheck gate-clang gate-asan gate-tsan
+check-gates: $(gates)
+	@echo '$(words $(gates)) gates passed'
+
+# What is missing is installed, or the gate is skipped by name.
+gate_needs = $1 bash tools/make/setup.sh $2 >/dev/null || { echo 'skipped: $@'; exit 0; }
+
+gate-clang:
+	+$(Q)$(call gate_needs,CC=clang,build); for part in programs check; do \
+		$(MAKE) O=$(O)-clang CC=clang WERROR=1 T='$(c_tests)' $$part || exit; done
+gate-asan:
+	+$(Q)$(call gate_needs,SANITIZE=address$(comma)undefined,build); $(MAKE) asan T='$(c_tests)'
+gate-tsan:
+	+$(Q)$(call gate_needs,CC=clang SANITIZE=thread,build); $(MAKE) tsan T='$(threaded_tests)'
+
+cppcheck_options := --quiet --std=c11 --language=c --enable=warning,portability --error-exitcode=1 -I. -DREAL_F32 \
+	--suppressions-list=tools/make/cppcheck.txt -j$(shell nproc)
+gate-cppcheck:
+	$(Q)$(call gate_needs,,cppcheck); cppcheck $(cppcheck_options) $(filter-out $(tests_c) %_fuzz.c,$(sources))
+
+.PHONY: check-gates $(gates)
