@@ -8,12 +8,13 @@
  *     FORMULA void NAME_backward(const real *in, const real *k, real y, real dy, real *d)
  *     POINTWISE(NAME, inputs, constants, SAVES, DOMAIN, flops)
  *
- * in[] are elements of the inputs, k[] constants of the node, d[] what the inputs' gradients get.
- * SAVES says what the backward formula reads beside dy: NOTHING, INPUTS or OUTPUT.  DOMAIN says for
- * which inputs f is defined: ANY or POSITIVE; CHOICE: ANY, but f jumps from one input to the other.
- * flops are the arithmetic operations an element that a model's work counts: products and sums, but
- * not functions. `real` and these functions are the device's: fast_exp, fast_log, fast_log1p (of 0
- * to 1), fast_sigmoid, fast_tanh, fast_divide, one_plus_exp2, reciprocal_root, larger, size_of.
+ * in[] are elements of the inputs, k[] constants of the node, not negative, d[] what the inputs'
+ * gradients get. SAVES says what the backward formula reads beside dy: NOTHING, INPUTS or OUTPUT.
+ * DOMAIN says for which inputs f is defined: ANY or POSITIVE; CHOICE: ANY, but f jumps from one
+ * input to the other. flops are the arithmetic operations an element that a model's work counts:
+ * products and sums, but not functions. `real` and these functions are the device's: fast_exp,
+ * fast_log, fast_log1p (of 0 to 1), fast_sigmoid, fast_tanh, fast_divide, one_plus_exp2,
+ * reciprocal_root, larger, size_of.
  *
  * Every backend compiles all formulas for its precisions (generated/pointwise_formulas.h, which
  * make writes from the files that use POINTWISE).  Here they are compiled once more, in double, and
@@ -97,7 +98,7 @@ FORMULA real size_of(real x)
 		.attr_size = constants_ ? sizeof(struct pointwise_attr) : 0,                      \
 		.min_inputs = inputs_,                                                            \
 		.max_inputs = inputs_,                                                            \
-		.infer = infer_elementwise,                                                       \
+		.infer = constants_ ? infer_with_constant : infer_elementwise,                    \
 		.cost = name_##_cost,                                                             \
 		.saves_in = saves_ == SAVES_INPUTS ? ALL_INPUTS(inputs_) : 0,                     \
 		.saves_out = saves_ == SAVES_OUTPUT ? BIT(0) : 0,                                 \
@@ -108,6 +109,16 @@ FORMULA real size_of(real x)
 		.narrow_out = BIT(0),                                                             \
 		.cases = name_##_cases,                                                           \
 	};
+
+/* A constant is not negative. */
+static inline enum status infer_with_constant(struct graph *g, struct node *n)
+{
+	const struct pointwise_attr *attr = n->attr;
+
+	if (!(attr->k[0] >= 0))
+		return graph_misfit(g, n, "the constant %g is negative", attr->k[0]);
+	return infer_elementwise(g, n);
+}
 
 static inline struct tensor *pointwise_node(struct graph *g, enum op_id id, const char *name, int n,
 					    struct tensor *a, struct tensor *b,

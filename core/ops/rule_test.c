@@ -195,7 +195,7 @@ static const struct misfit misfits[] = {
 	{ "required input 3 is missing", forward_missing },
 	{ "shapes differ", silu_gate_shapes },
 	{ "must be real", sigmoid_tokens },
-	{ "eps -1 is negative", softplus_eps },
+	{ "the constant -1 is negative", softplus_eps },
 	{ "must be real", softplus_tokens },
 	{ "probability 1 is not in [0, 1)", dropout_one },
 	{ "probability -0.1", dropout_negative },

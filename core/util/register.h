@@ -10,7 +10,7 @@
 
 #define REGISTER(section_name, type, object)           \
 	static const struct type *const object##_entry \
-		__attribute__((used, section(section_name))) = &object
+		__attribute__((used, aligned(sizeof(void *)), section(section_name))) = &object
 
 #define REGISTERED(section_name, type)                                                  \
 	extern const struct type *const __start_##section_name[] __attribute__((weak)); \

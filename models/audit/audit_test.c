@@ -176,9 +176,10 @@ MECHANISM(by_chance);
 static const struct mechanism many[MAX_MECHANISMS + 1] = {
 	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY" },
 };
-static const struct mechanism *const many_entries[] __attribute__((used, section("mechanisms"))) = {
-	&many[0], &many[1], &many[2], &many[3], &many[4], &many[5], &many[6], &many[7], &many[8]
-};
+static const struct mechanism *const many_entries[]
+	__attribute__((used, aligned(sizeof(void *)),
+		       section("mechanisms"))) = { &many[0], &many[1], &many[2], &many[3], &many[4],
+						   &many[5], &many[6], &many[7], &many[8] };
 _Static_assert(sizeof(many_entries) / sizeof(*many_entries) == MAX_MECHANISMS + 1,
 	       "one mechanism too many");
 

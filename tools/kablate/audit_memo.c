@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/util/replace.h"
 
@@ -31,16 +32,23 @@ static enum status write_findings(FILE *file, const struct audit_report *r)
 	return count ? OK : FAIL;
 }
 
+/* Runs of other seeds may save the same findings at the same time: each writes a file of its own.
+ */
 enum status audit_memo_save(const char *path, const struct audit_report *r, struct error *err)
 {
 	struct replace file;
+	char own[2500];
 
-	if (replace_begin(&file, path, err) != OK)
+	snprintf(own, sizeof(own), "%s.%lld", path, (long long)getpid());
+	if (replace_begin(&file, own, err) != OK)
 		return FAIL;
-	if (write_findings(file.stream, r) == OK)
-		return replace_commit(&file, err);
-	replace_abort(&file);
-	return OK;
+	if (write_findings(file.stream, r) != OK) {
+		replace_abort(&file);
+		return OK;
+	}
+	if (replace_commit(&file, err) != OK)
+		return FAIL;
+	return rename(own, path) == 0 ? OK : fail_errno(err, "%s", path);
 }
 
 /* "subject TAB detail"; false: another line. */

@@ -95,8 +95,8 @@ class Values(Case):
             good = file.read()
         for text, why in (("step,seed\n", "not a file of values"),
                           (good.replace("\n1-mla+gate,", "\n"), "damaged"), ("", "not a file of values"),
-                          (good.split("step,")[0], "damaged"), (good.replace(",repeat,", ",other,"), "damaged: ValueError repeat"),
-                          (good.replace("# state: done", "# state: "), "damaged: ValueError state"),
+                          (good.split("step,")[0], "damaged"), (good.replace(",repeat,", ",other,"), "a run without repeat"),
+                          (good.replace("# state: done", "# state: "), "a run without state"),
                           (good.replace("# experiment: gpt2", "# experiment: ../gpt2"), "a name has letters"),
                           (good.replace("\n1-mla+gate,", "\n$(id),"), "a name has letters")):
             with open(path, "w", encoding="utf-8") as file:

@@ -419,10 +419,12 @@ static int run_merge(struct request *r, const char *argument)
 
 static int run_verify(struct request *r, const char *argument)
 {
+	enum status status;
 	struct error err;
 
 	(void)argument;
-	return end(verify_runs(&r->collect, &err), r->collect.problems, &err);
+	status = verify_runs(&r->collect, &err);
+	return end(status, r->collect.problems, &err);
 }
 
 static const struct command {

@@ -49,7 +49,7 @@ SHOWS = {
     "make defconfig-gpt2-ra-mla-controlled && make":
         r"2-mla\+gate\+cross +6-mla\+parameters-of-2 +-116 parameters",
     "make plan": r"seeds 1,2,3,4,5: 22 runs",
-    "make audit": r"94 audits, passed",
+    "make audit": r"102 audits, passed",
     "make status": r"gpt2-ra-mla-full +1-mla\+gate +5 +done",
     "make report E=gpt2-ra-mla-full": r"1-mla\+gate +253\.1k\*",
     "make serve": r"http://127\.0\.0\.1:[0-9]+/ shows runs; Ctrl-C ends it",
