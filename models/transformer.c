@@ -587,7 +587,7 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 		return;
 	}
 	if (m->merges_linears && !g->state)
-		graph_join_siblings(g);
+		graph_merge_linears(g);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
 	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
 	enter(g, -1, MODULE_HEAD);

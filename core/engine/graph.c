@@ -644,7 +644,7 @@ static enum status check_view(const struct tensor *t, struct error *err)
 	return OK;
 }
 
-void graph_join_siblings(struct graph *g)
+void graph_merge_linears(struct graph *g)
 {
 	g->merges_linears = true;
 }

@@ -107,7 +107,7 @@ const struct graph_output *graph_find_output(const struct graph *g, const char *
 
 /* Nodes that read the same tensor become one when the graph is finished, where that is possible:
  * merge_linears.h. */
-void graph_join_siblings(struct graph *g);
+void graph_merge_linears(struct graph *g);
 
 /*
  * Verify the finished graph: names are unique, every tensor has been written

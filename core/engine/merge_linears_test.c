@@ -18,7 +18,7 @@ static struct fixture start(bool fusable)
 	must(params_create(&f.params, F64, &err), &err);
 	must(graph_create(&f.g, f.params, true, &err), &err);
 	if (fusable)
-		graph_join_siblings(f.g);
+		graph_merge_linears(f.g);
 	f.x = op_gelu(f.g, "x", case_param(f.g, "p", 2, 3, 8));
 	return f;
 }
@@ -121,7 +121,7 @@ static void test_weights_that_are_made(void **state)
 	end(&f);
 }
 
-/* Products that make weights of one matrix are siblings, too: when a join reads them, in slices. */
+/* Products that make weights of one matrix are merged, too, when a concat reads their slices. */
 static void test_makers_of_weights(void **state)
 {
 	struct fixture f = start(true);

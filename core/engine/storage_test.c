@@ -293,7 +293,7 @@ static size_t arena(const struct fixture *f, enum precision precision)
 	return bytes;
 }
 
-/* Each activation and its gradient take half the bytes; remakes are activations, too. */
+/* Each activation and its gradient take half the bytes; recomputed ones are activations, too. */
 static void test_arena_shrinks_by_what_is_narrow(void **state)
 {
 	struct fixture f = layer(F32);
@@ -312,7 +312,7 @@ static void test_arena_shrinks_by_what_is_narrow(void **state)
 	destroy(&f);
 }
 
-/* Values and remakes of weights take half the bytes, their gradient does not. */
+/* Values and recomputed values of weights take half the bytes, their gradient does not. */
 static void test_arena_has_wide_gradients_of_weights(void **state)
 {
 	struct fixture f = merge_linears();

@@ -542,7 +542,7 @@ static void maps(struct graph *g)
 
 static void maps_joined(struct graph *g)
 {
-	graph_join_siblings(g);
+	graph_merge_linears(g);
 	maps(g);
 }
 
@@ -568,7 +568,7 @@ static void branches(struct graph *g)
 
 static void branches_joined(struct graph *g)
 {
-	graph_join_siblings(g);
+	graph_merge_linears(g);
 	branches(g);
 }
 

@@ -6,7 +6,7 @@
  *
  * The same as linear and gelu.  A device may apply gelu where it makes the
  * product.  s is an output that no node reads.  The backward pass wants s, and
- * y can be made again from it.
+ * y can be recomputed from it.
  */
 #include "core/ops/linear_rule.h"
 

@@ -6,7 +6,7 @@
  * The same as linear, gelu and linear, for models in which nothing else reads h.
  * A device may apply gelu and its derivative where it makes the products.  a
  * and h are outputs that no node reads.  The backward pass wants both; h can be
- * made again from a.
+ * recomputed from a.
  */
 #include "core/ops/rule.h"
 

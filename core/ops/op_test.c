@@ -1,13 +1,13 @@
 /*
  * Every op in op_table, every case: gradients agree with central differences
  * in double; float and bfloat16 agree with double on the CPU, and so does double
- * on another device; the planner and remaking change no bit; gradients add up over
+ * on another device; the planner and recomputation change no bit; gradients add up over
  * micro-batches.  On a device that can keep activations in bfloat16, inputs and
  * outputs of the ops are kept so, too; and the residual stream where an op knows of it.
  *
  * KABLATE_TEST_ENTRIES=1 checks one entry of each gradient instead of many, and the planner and
- * remaking together: for emulators and for checkers of memory and of races, which learn nothing
- * from the same kernels again.
+ * recomputation together: for emulators and for checkers of memory and of races, which learn
+ * nothing from the same kernels again.
  */
 #include "core/backend/open.h"
 #include "core/util/test.h"

@@ -58,7 +58,7 @@ class Gpu(Case):
         self.assert_same(run, straight)
 
     def test_switches_change_no_bit(self):
-        """The planner, remakes and the search for NaN."""
+        """The planner, recomputation and the search for NaN."""
         for precision in ({"PRECISION": "float32"}, {"PRECISION": "bfloat16"},
                           {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}):
             plain = Run(on_gpu(**precision))

@@ -111,7 +111,7 @@ static void cpu_begin_run(const struct backend *b, const struct run *run)
 	(void)b, (void)run;
 }
 
-/* Copies are panels of bfloat16, slice by slice: product.h says of what. */
+/* Copies are panels of bfloat16, slice by slice: gemm.h says of what. */
 static void copy_param(const struct backend *b, const struct param *p, int which, const float *data,
 		       void *copy)
 {

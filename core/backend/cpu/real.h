@@ -3,7 +3,7 @@
  *
  * Every file in core/backend/cpu/kernels/ is compiled three times, with
  * REAL_F32, REAL_F64 and REAL_BF16, which is float with products in bfloat16
- * (product.h); `real` is its element type, and KERNELS(name) at its end
+ * (gemm.h); `real` is its element type, and KERNELS(name) at its end
  * publishes the set under the name the backend's table expects.
  */
 #ifndef CPU_REAL_H

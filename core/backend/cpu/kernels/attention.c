@@ -1,7 +1,7 @@
 /*
  * Forward, per tile:  P = softmax(scores), O = dropout(P) V.
  *
- * Backward, per tile, with P made again from q, k and lse:
+ * Backward, per tile, with P recomputed from q, k and lse:
  *
  *     dP_ij = dO_i.v_j * kept_ij,  delta_i = dO_i.o_i,  dS_ij = P_ij (dP_ij - delta_i)
  *     dQ = scale dS K          dK = scale dS' Q       dV = (P kept)' dO

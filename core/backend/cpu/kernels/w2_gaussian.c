@@ -151,7 +151,7 @@ static real whitened_row(const struct head *h, const real *x, real *y)
 	return (real)-0.5 * (dot(y, y, width) + logdet);
 }
 
-/* A remake does not want the bias. */
+/* Recomputation does not want the bias. */
 static inline void put_head(const struct call *c, const struct head *h)
 {
 	const struct w2_attr *attr = c->node->attr;
