@@ -11,7 +11,7 @@ FORMULA real abs_forward(const real *in, const real *k)
 
 FORMULA void abs_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)k, (void)y;
 	d[0] = in[0] < 0 ? -dy : dy;
 }
 

@@ -11,7 +11,7 @@ FORMULA real divide_forward(const real *in, const real *k)
 
 FORMULA void divide_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)k, (void)y;
 	d[0] = fast_divide(dy, in[1]);
 	d[1] = -fast_divide(in[0] * d[0], in[1]);
 }

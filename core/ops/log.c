@@ -11,7 +11,7 @@ FORMULA real log_forward(const real *in, const real *k)
 
 FORMULA void log_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)k, (void)y;
 	d[0] = fast_divide(dy, in[0]);
 }
 

@@ -11,7 +11,7 @@ FORMULA real maximum_forward(const real *in, const real *k)
 
 FORMULA void maximum_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)k, (void)y;
 	d[0] = in[0] >= in[1] ? dy : 0;
 	d[1] = in[0] >= in[1] ? 0 : dy;
 }

@@ -8,13 +8,15 @@
  *     FORMULA void NAME_backward(const real *in, const real *k, real y, real dy, real *d)
  *     POINTWISE(NAME, inputs, constants, SAVES, DOMAIN, flops)
  *
- * in[] are elements of the inputs, k[] constants of the node, not negative, d[] what the inputs'
- * gradients get. SAVES says what the backward formula reads beside dy: NOTHING, INPUTS or OUTPUT.
- * DOMAIN says for which inputs f is defined: ANY or POSITIVE; CHOICE: ANY, but f jumps from one
- * input to the other. flops are the arithmetic operations an element that a model's work counts:
- * products and sums, but not functions. `real` and these functions are the device's: fast_exp,
- * fast_log, fast_log1p (of 0 to 1), fast_sigmoid, fast_tanh, fast_divide, one_plus_exp2,
- * reciprocal_root, larger, size_of.
+ *     in[]    an element of each input
+ *     k[]     constants of the node, not negative
+ *     d[]     what the formula adds to the gradient of each input
+ *     SAVES   what the backward formula reads beside dy: SAVES_NOTHING, SAVES_INPUTS, SAVES_OUTPUT
+ *     DOMAIN  where f is defined: ANY, POSITIVE; CHOICE: ANY, and rounding may change its choice
+ *     flops   arithmetic operations an element that a model's work counts; functions count as none
+ *
+ * `real` is the device's, and so are the functions: fast_exp, fast_log, fast_log1p (of 0 to 1),
+ * fast_sigmoid, fast_tanh, fast_divide, one_plus_exp2, reciprocal_root, larger, size_of.
  *
  * Every backend compiles all formulas for its precisions (generated/pointwise_formulas.h, which
  * make writes from the files that use POINTWISE).  Here they are compiled once more, in double, and

@@ -11,7 +11,7 @@ FORMULA real rsqrt_forward(const real *in, const real *k)
 
 FORMULA void rsqrt_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)in, (void)k;
 	d[0] = (real)-0.5 * dy * (y * y * y);
 }
 

@@ -11,9 +11,9 @@ FORMULA real silu_forward(const real *in, const real *k)
 
 FORMULA void silu_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
 	const real x = in[0], s = fast_sigmoid(x);
 
+	(void)k, (void)y;
 	d[0] = dy * s * (1 + x * (1 - s));
 }
 

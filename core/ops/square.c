@@ -11,7 +11,7 @@ FORMULA real square_forward(const real *in, const real *k)
 
 FORMULA void square_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)k, (void)y;
 	d[0] = 2 * dy * in[0];
 }
 

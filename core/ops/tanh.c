@@ -11,7 +11,7 @@ FORMULA real tanh_forward(const real *in, const real *k)
 
 FORMULA void tanh_backward(const real *in, const real *k, real y, real dy, real *d)
 {
-	(void)in, (void)k, (void)y;
+	(void)in, (void)k;
 	d[0] = dy * (1 - y * y);
 }
 

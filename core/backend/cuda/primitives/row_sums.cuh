@@ -30,8 +30,8 @@ static __global__ void row_reduce_kernel(int64_t rows, int64_t width, int lanes,
 	}
 }
 
-/* As many blocks as a large GPU runs at a time: starting a block costs as much as summing a row. */
-#define ROW_BLOCKS 2112
+/* As many blocks as a GPU runs at a time: starting a block costs as much as summing a row. */
+#define ROW_BLOCKS_PER_SM 16
 
 template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
 static void launch_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
@@ -40,12 +40,13 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 
 	while (lanes < WARP && lanes * N < width)
 		lanes *= 2;
+	const int64_t resident = ROW_BLOCKS_PER_SM * context_of(c)->sm_count;
 	const int64_t rows_per_pass = BLOCK / lanes,
 		      blocks = (rows + rows_per_pass - 1) / rows_per_pass;
 
 	launch_pdl(context_of(c)->pdl, row_reduce_kernel<R, N, KIND, F, G>,
-		   (unsigned)(blocks < ROW_BLOCKS ? blocks : ROW_BLOCKS), BLOCK, 0, stream_of(c),
-		   rows, width, lanes, value, finish);
+		   (unsigned)(blocks < resident ? blocks : resident), BLOCK, 0, stream_of(c), rows,
+		   width, lanes, value, finish);
 	note_launch(c);
 }
 
