@@ -116,10 +116,10 @@ FAULTS = [
     fault("a gate that sees later tokens", "gate", GATE,
           'case POOL_CAUSAL:\n\t\treturn op_running_mean', 'case POOL_CAUSAL:\n\t\treturn '
           'op_sequence_mean', ("causality", "change the logits at 0")),
-    fault("statistics over the future", "gate", "core/backend/cpu/kernels/gelu.c",
-          "map(gelu, x + i, chunk_length(i, n), y + i);\n}",
-          "map(gelu, x + i, chunk_length(i, n), y + i);\n\tfor (int64_t i = 0; i < n; i++)\n"
-          "\t\ty[i] += (real)0.001 * x[n - 1];\n}", ("causality", "change the logits at")),
+    fault("statistics over the future", "gate", "core/backend/cpu/kernels/pointwise.c",
+          "p->k, (int)(n - i), y + first + i);\n}",
+          "p->k, (int)(n - i), y + first + i);\n\tfor (i = 0; i < n; i++)\n"
+          "\t\ty[first + i] += (real)0.001 * p->in[0][p->n - 1];\n}", ("causality", "change the logits at")),
     fault("a mask off by one", "gate", ATTENTION, LAST_KEY,
           LAST_KEY.replace("row_keys(t, s, r)", "row_keys(t, s, r) + (row_keys(t, s, r) < t->keys)"),
           ("causality", "change the logits at")),
@@ -255,7 +255,7 @@ FAULTS = [
     fault("positions off by one", "gate", "core/backend/cpu/kernels/embedding.c",
           "positions + (past + r % length) * e, e);\n\t}", "positions + (past + r % length - "
           "(past + r % length > 0)) * e, e);\n\t}", ("oracle", "logits in double")),
-    fault("another GELU", "gate", "core/backend/cpu/kernels/gelu.c", "(real)-0.1029432395800235",
+    fault("another GELU", "gate", "core/ops/gelu.c", "(real)-0.1029432395800235",
           "(real)-0.1", ("oracle", "logits in double")),
     fault("keys and values that change places", "groups", "models/attention/dot.c",
           "p->in.k = block_heads(b, graph_slice(b->g, qkv, E, kv), o->kv_heads);\n"
@@ -290,7 +290,7 @@ FAULTS = [
           'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);',
           'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);\n\tif (g->training)\n'
           '\t\tw = graph_detach(g, w);', ("oracle", "gradients in double")),
-    fault("another gradient of GELU", "gate", "core/backend/cpu/kernels/gelu.c",
+    fault("another gradient of GELU", "gate", "core/ops/gelu.c",
           "(real)0.6931471805599453", "(real)0.69", ("oracle", "gradients in double")),
     fault("a latent without its gradient", "latent", "models/reciprocal/latent.c",
           "if (o->detach)", "if (!o->detach)", ("oracle", "gradients in double")),
@@ -401,12 +401,12 @@ class Tree:
     def restore(self, one):
         """Sources, objects and times as they were; what was linked is linked again."""
         shutil.copy2(ROOT / one.path, self.root / one.path)
-        stem = one.path.removesuffix(".c")
-        for ending in (".o", ".f32.o", ".f64.o", ".bf16.o"):
-            if (BUILD / (stem + ending)).exists():
-                shutil.copy2(BUILD / (stem + ending), self.build / (stem + ending))
+        for stem in (one.path.removesuffix(".c"), "core/backend/cpu/kernels/pointwise"):     # which has formulas of ops
+            for ending in (".o", ".f32.o", ".f64.o", ".bf16.o"):
+                if (BUILD / (stem + ending)).exists():
+                    shutil.copy2(BUILD / (stem + ending), self.build / (stem + ending))
         shutil.copy2(BUILD / "parts.a", self.build / "parts.a")
-        for place in self.build.glob("plan-*"):
+        for place in filter(pathlib.Path.is_dir, self.build.glob("plan-*")):
             for name in ("kablate", "build_info.o"):
                 for file in place.glob(f"*/{name}"):
                     file.unlink()
